@@ -1,0 +1,55 @@
+"""levytorch: recover heavy-tailed stochastic dynamics from trajectories and evaluate policies on them.
+
+    dX = b(X) dt + Sigma(X) dW + sigma(X) dL^alpha,    D_o = Sigma Sigma^T / 2,    D_f = |sigma|^(2 alpha)
+
+Names are imported when they are first used, so that `import levytorch` costs no more than torch itself.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "log_density": "levytorch.law",
+    "score": "levytorch.law",
+    "tail_probability": "levytorch.law",
+    "cutting_threshold": "levytorch.law",
+    "LevyStep": "levytorch.law",
+    "Dynamics": "levytorch.dynamics",
+    "simulate": "levytorch.simulation",
+    "Trajectories": "levytorch.data",
+    "Transitions": "levytorch.data",
+    "recover": "levytorch.training",
+    "Recovery": "levytorch.training",
+    "solve_value": "levytorch.policy",
+    "ValueFunction": "levytorch.policy",
+    "LevytorchError": "levytorch.errors",
+    "InputError": "levytorch.errors",
+    "LevytorchWarning": "levytorch.errors",
+}
+
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from levytorch.data import Trajectories, Transitions
+    from levytorch.dynamics import Dynamics
+    from levytorch.errors import InputError, LevytorchError, LevytorchWarning
+    from levytorch.law import LevyStep, cutting_threshold, log_density, score, tail_probability
+    from levytorch.policy import ValueFunction, solve_value
+    from levytorch.simulation import simulate
+    from levytorch.training import Recovery, recover
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'levytorch' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

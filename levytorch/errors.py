@@ -1,0 +1,25 @@
+"""What levytorch raises and warns with.
+
+Every message says what was expected, what was found and what to do about it. The classes inherit the builtin ones, so
+`except ValueError` keeps working for people who do not know levytorch.
+"""
+
+
+class LevytorchError(Exception):
+    """Base of every error that levytorch raises on purpose."""
+
+
+class InputError(LevytorchError, ValueError):
+    """An argument, a file or a data set is not usable as it is; refused before any work."""
+
+
+class ConfigError(LevytorchError, ValueError):
+    """A configuration names something that does not exist or does not go together."""
+
+
+class NumericalError(LevytorchError, ArithmeticError):
+    """A computation left the finite numbers or a system could not be solved; the message says where."""
+
+
+class LevytorchWarning(UserWarning):
+    """A doubtful but legal choice, or a result that deserves a second look."""
