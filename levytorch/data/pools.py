@@ -1,0 +1,199 @@
+"""The main and the tail pool (equations 3.3 and 3.4, Algorithm B.1, appendix E).
+
+    P_main = {|dx - mu| < TRT},    P_tail = {pairs of P_main with |dx - mu| > CT},    R_sample = |P_tail| / |P_main|
+
+With uneven sampling mu becomes mu dt and CT a function CT(dt).
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.data.transitions import Threshold, Transitions, check_thresholds, threshold_at
+from levytorch.errors import InputError, LevytorchWarning
+
+_MOST_HALVINGS = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Pools:
+    """The two pools; the tail is kept as row numbers of the main one.
+
+    Attributes:
+        main: the pairs within TRT.
+        tail: rows of `main` beyond CT, (n_tail,) int64, ascending.
+        threshold: CT, a 0-d tensor, or one per pair of `main` where it depends on dt.
+        CT: the threshold in use: None (no tail pool), a number, or a function of dt.
+        TRT: the removal threshold, or None.
+        halvings: how often CT was halved to fill the tail pool.
+    """
+
+    main: Transitions
+    tail: Tensor
+    CT: Threshold | None
+    TRT: Threshold | None
+    threshold: Tensor
+    halvings: int = 0
+
+    @property
+    def n_main(self) -> int:
+        return len(self.main)
+
+    @property
+    def n_tail(self) -> int:
+        return len(self.tail)
+
+    @property
+    def R_sample(self) -> float:
+        """|P_tail| / |P_main|."""
+        return self.n_tail / self.n_main
+
+    @property
+    def mu(self) -> Tensor:
+        """The centre of dx (of dx / dt when dt varies), from the data before any removal."""
+        return self.main.mu
+
+    @functools.cached_property
+    def is_tail(self) -> Tensor:
+        """(n_main,) bool."""
+        mask = torch.zeros(self.n_main, dtype=torch.bool)
+        mask[self.tail] = True
+        return mask
+
+
+def make_pools(
+    transitions: Transitions,
+    CT: Threshold | None,
+    TRT: Threshold | None = None,
+    *,
+    min_tail: int = 100,
+    alpha: float | None = None,
+    D_o: float | None = None,
+) -> Pools:
+    """Split transitions into main and tail pool.
+
+    Args:
+        CT: cutting threshold, a number or a function of dt; None makes no tail pool.
+        TRT: pairs at least this far from mu are removed from both pools; None removes none.
+        min_tail: CT is halved (with a warning) until the tail pool holds this many pairs: at least a batch.
+        alpha: when dt varies and CT is a number, CT is meant at the median dt and scaled by `ct_of_dt` with this alpha.
+        D_o: for the same purpose; None estimates it from the central half of the data.
+    """
+    check_thresholds(CT, TRT)
+    if isinstance(CT, (int, float)) and not transitions.uniform_dt:
+        if alpha is None:
+            warnings.warn(
+                f"dt varies from {float(transitions.dt.min()):g} to {float(transitions.dt.max()):g} but CT = {CT:g} is one "
+                "number for all pairs: pass alpha to scale it with dt.",
+                LevytorchWarning,
+                stacklevel=2,
+            )
+        else:
+            D_o = central_D_o(transitions) if D_o is None else D_o
+            CT = ct_of_dt(float(CT), float(np.median(transitions.dt.numpy())), alpha, D_o)
+    main = _within(transitions, TRT)
+    empty = torch.empty(0, dtype=torch.int64)
+    if CT is None:
+        return Pools(main, empty, None, TRT, torch.tensor(float("inf"), dtype=torch.float64))
+    if len(main) < min_tail:
+        raise InputError(
+            f"the tail pool must hold at least {min_tail} pairs, found {len(main)} pairs in all: bring more data or a smaller "
+            "batch."
+        )
+    tail, halvings = _beyond(main, CT), 0
+    found, asked = len(tail), CT
+    while len(tail) < min_tail:
+        halvings += 1
+        if halvings > _MOST_HALVINGS:
+            raise InputError(
+                f"the tail pool must hold at least {min_tail} pairs, found {len(tail)} even after {_MOST_HALVINGS} halvings of "
+                "CT: the increments hardly vary, so check the data with describe()."
+            )
+        CT = _half(CT)
+        tail = _beyond(main, CT)
+    if halvings:
+        now = f"{CT:.6g}" if isinstance(CT, float) else f"{0.5**halvings:.6g} of its value"
+        before = f"{asked:g}" if isinstance(asked, (int, float)) else "CT(dt)"
+        warnings.warn(
+            f"CT was halved {halvings} times, from {before} to {now}, because the tail pool held {found} pairs and a batch "
+            f"needs {min_tail}: it now holds {len(tail)}.",
+            LevytorchWarning,
+            stacklevel=2,
+        )
+    if callable(CT):
+        threshold = torch.as_tensor(threshold_at(CT, main.dt), dtype=torch.float64).expand(len(main))
+    else:
+        threshold = torch.tensor(float(CT), dtype=torch.float64)
+    return Pools(main, tail, CT, TRT, threshold, halvings)
+
+
+def ct_of_dt(
+    CT: float, dt_ref: float, alpha: float, D_o: float = 0.0, widths: float = 3.0
+) -> Callable[[Tensor], Tensor]:
+    """CT(dt) for uneven sampling: CT (dt / dt_ref)^(1/(2 alpha)), as the stable part scales, but never below `widths`
+    standard deviations sqrt(2 D_o dt) of the Gaussian part, which for short dt is the wider of the two."""
+    if not 0 < alpha < 1:
+        raise InputError(f"alpha must lie in (0, 1), found {alpha!r}: it is half the stability index.")
+    if not (CT > 0 and dt_ref > 0 and D_o >= 0 and widths >= 0):
+        raise InputError(
+            f"CT and dt_ref must be positive and D_o and widths not negative, found {CT!r}, {dt_ref!r}, {D_o!r}, {widths!r}: "
+            "check the thresholds."
+        )
+    return functools.partial(_scaled_ct, CT, dt_ref, alpha, D_o, widths)
+
+
+def central_D_o(transitions: Transitions) -> float:
+    """D_o of a Gaussian with the interquartile range of (dx - mu dt) / sqrt(dt), averaged over coordinates: an upper estimate,
+    since jumps widen it."""
+    n = len(transitions)
+    some = transitions[slice(None, None, max(1, n // 1_000_000))] if n > 1_000_000 else transitions
+    scaled = some.dx.reshape(len(some), -1) / some.dt.sqrt()[:, None]
+    low, high = np.quantile(scaled.numpy(), [0.25, 0.75], axis=0)
+    return float(np.mean(((high - low) / 1.3489795003921634) ** 2) / 2)
+
+
+def _scaled_ct(CT: float, dt_ref: float, alpha: float, D_o: float, widths: float, dt: Tensor) -> Tensor:
+    return torch.maximum(CT * (dt / dt_ref) ** (1 / (2 * alpha)), widths * torch.sqrt(2 * D_o * dt))
+
+
+def _half(CT: Threshold) -> Threshold:
+    if callable(CT):
+        return functools.partial(_halved, CT)
+    return float(CT) / 2
+
+
+def _halved(CT: Callable[[Tensor], Tensor], dt: Tensor) -> Tensor:
+    return CT(dt) / 2
+
+
+def _within(t: Transitions, TRT: Threshold | None) -> Transitions:
+    """Pairs with |dx - mu| < TRT; the transitions themselves, uncopied, when that is all of them."""
+    if TRT is None:
+        return t
+    keep = torch.ones(len(t), dtype=torch.bool)
+    for rows in t.blocks():
+        keep[rows] = t.deviation_of(rows) < threshold_at(TRT, t.dt[rows])
+    removed = len(t) - int(keep.sum())
+    if removed == 0:
+        return t
+    if removed == len(t):
+        raise InputError(
+            f"TRT must leave some of {len(t)} pairs, found none within it: the median deviation is "
+            f"{float(t.deviation.median()):.6g}, so choose a TRT well above that."
+        )
+    return t._take(keep, {"beyond TRT": removed})
+
+
+def _beyond(main: Transitions, CT: Threshold) -> Tensor:
+    rows = [
+        torch.nonzero(main.deviation_of(rows) > threshold_at(CT, main.dt[rows]))[:, 0] + rows.start
+        for rows in main.blocks()
+    ]
+    return torch.cat(rows)

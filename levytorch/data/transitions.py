@@ -1,0 +1,303 @@
+"""Transitions: the pairs (x, dx, dt) from which everything is estimated.
+
+mu is the paper's centre: the median of dx (Algorithm B.1), or the median of dx / dt when dt varies (appendix E, nonuniform
+temporal sampling). It belongs to the data as they came: it is computed before anything is removed, and kept by every
+selection and by censoring.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from levytorch.data.describe import describe
+from levytorch.errors import InputError
+
+Threshold = float | Callable[[Tensor], Tensor]  # a number, or a function of dt
+BLOCK = 1 << 20  # pairs per block wherever a pass over all of them needs temporaries
+
+
+class Transitions:
+    """Pairs of consecutive observations; never changed in place.
+
+    Args:
+        x: current states, (n,) or (n, d).
+        dx: x_next - x, of x's shape.
+        dt: the time between the two, a number or (n,).
+        trajectory: (n,) integer, the trajectory each pair comes from; None: all from one.
+        reward: (n,) reward logged at x, or None.
+        mu: the centre of dx (of dx / dt when dt varies); None: computed from these pairs when first asked for.
+        dropped: how many pairs were left out before, by reason.
+
+    `uniform_dt` says whether all pairs have the same dt. `t[mask]`, `t[:1000]`, `t[index]` select pairs and keep mu.
+
+    >>> t = Transitions([0.0, 1.0, 3.0], [1.0, 2.0, -1.0], 0.5)
+    >>> len(t), float(t.mu), t.uniform_dt
+    (3, 1.0, True)
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        dx: Any,
+        dt: Any,
+        *,
+        trajectory: Any = None,
+        reward: Any = None,
+        mu: Any = None,
+        dropped: Mapping[str, int] | None = None,
+    ) -> None:
+        self.x, self.dx = _float("x", x), _float("dx", dx)
+        if self.x.shape != self.dx.shape or self.x.ndim not in (1, 2):
+            raise InputError(
+                f"x and dx must both have shape (n,) or (n, d), found {tuple(self.x.shape)} and {tuple(self.dx.shape)}: pass "
+                "one entry per pair in each."
+            )
+        n = len(self.x)
+        if n == 0:
+            raise InputError("transitions must hold at least one pair, found none: check the selection that made them.")
+        self.dt, self.uniform_dt = _steps(dt, n)
+        for name, values in (("x", self.x), ("dx", self.dx)):
+            _refuse_nonfinite(name, values)
+        self._counts: NDArray[np.int64] | None = (
+            None  # pairs per trajectory: ids of 16 million pairs need not be stored
+        )
+        self._trajectory: Tensor | None = None
+        if trajectory is None:
+            self._counts = np.array([n], dtype=np.int64)
+        else:
+            self._trajectory = torch.as_tensor(trajectory, dtype=torch.int64)
+            if self._trajectory.shape != (n,):
+                raise InputError(
+                    f"trajectory must have shape ({n},), found {tuple(self._trajectory.shape)}: pass one number per pair."
+                )
+        self.reward = None if reward is None else _float("reward", reward)
+        if self.reward is not None and self.reward.shape != (n,):
+            raise InputError(f"reward must have shape ({n},), found {tuple(self.reward.shape)}: pass one per pair.")
+        self._mu = None if mu is None else _float("mu", mu)
+        self.dropped = {reason: int(count) for reason, count in (dropped or {}).items() if count}
+
+    # ------------------------------------------------------------------------------------------------------ selections
+
+    @classmethod
+    def _build(cls, x: Tensor, dx: Tensor, dt: Tensor | float, uniform_dt: bool, **fields: Any) -> Transitions:
+        """From checked parts, without another pass over them."""
+        new = cls.__new__(cls)
+        new.x, new.dx, new.uniform_dt = x, dx, uniform_dt
+        new.dt = dt if isinstance(dt, Tensor) else torch.full((1,), dt, dtype=torch.float64).expand(len(x))
+        new._counts, new._trajectory = fields.get("counts"), fields.get("trajectory")
+        new.reward, new._mu = fields.get("reward"), fields.get("mu")
+        new.dropped = dict(fields.get("dropped") or {})
+        return new
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, which: Any) -> Transitions:
+        """The pairs of a mask, a slice or an index; mu stays that of the data they came from."""
+        return self._take(which, {})
+
+    def _take(self, which: Any, reasons: Mapping[str, int]) -> Transitions:
+        if isinstance(which, int):
+            which = slice(which, which + 1 or None)
+        if not isinstance(which, slice):
+            which = torch.as_tensor(which)
+            if which.dtype == torch.bool and which.shape != (len(self),):
+                raise InputError(
+                    f"a mask must have shape ({len(self)},), found {tuple(which.shape)}: one entry per pair."
+                )
+        x = self.x[which]
+        if len(x) == 0:
+            raise InputError(f"the selection must keep at least one of {len(self)} pairs, found none: widen it.")
+        counts, ids = self._select_trajectories(which)
+        dropped = dict(self.dropped)
+        for reason, count in reasons.items():
+            if count:
+                dropped[reason] = dropped.get(reason, 0) + int(count)
+        return Transitions._build(
+            x,
+            self.dx[which],
+            self.dt[:1].expand(len(x)) if self.uniform_dt else self.dt[which],
+            self.uniform_dt,
+            counts=counts,
+            trajectory=ids,
+            reward=None if self.reward is None else self.reward[which],
+            mu=self.mu,
+            dropped=dropped,
+        )
+
+    def _select_trajectories(self, which: Any) -> tuple[NDArray[np.int64] | None, Tensor | None]:
+        if self._counts is not None:
+            ends = np.concatenate([[0], np.cumsum(self._counts)])
+            if isinstance(which, slice) and which.step in (None, 1):
+                low, high, _ = which.indices(len(self))
+                return np.diff(np.clip(ends, low, max(low, high))), None
+            if not isinstance(which, slice) and which.dtype == torch.bool:
+                counts = np.zeros_like(self._counts)
+                some = self._counts > 0  # reduceat does not know empty segments
+                counts[some] = np.add.reduceat(which.numpy(), ends[:-1][some], dtype=np.int64)
+                return counts, None
+        return None, self.trajectory[which]
+
+    # --------------------------------------------------------------------------------------------------------- numbers
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return 1 if self.x.ndim == 1 else self.x.shape[1]
+
+    @property
+    def trajectory(self) -> Tensor:
+        """(n,) int64, the trajectory of each pair."""
+        if self._trajectory is None:
+            assert self._counts is not None
+            counts = torch.from_numpy(self._counts)
+            return torch.repeat_interleave(torch.arange(len(counts)), counts)
+        return self._trajectory
+
+    @property
+    def n_trajectories(self) -> int:
+        """Number of trajectories that have at least one pair here."""
+        if self._counts is not None:
+            return int((self._counts > 0).sum())
+        return len(torch.unique(self.trajectory))
+
+    @property
+    def mu(self) -> Tensor:
+        """Median of dx (of dx / dt when dt varies), coordinate by coordinate, of the data before any removal."""
+        if self._mu is None:
+            columns = self.dx.reshape(len(self), -1)
+            medians = []
+            for column in columns.unbind(1):
+                values = column.numpy().copy() if self.uniform_dt else (column / self.dt).numpy()
+                medians.append(float(np.median(values, overwrite_input=True)))
+            self._mu = torch.tensor(medians[0] if self.dx.ndim == 1 else medians, dtype=torch.float64)
+        return self._mu
+
+    def deviation_of(self, rows: slice) -> Tensor:
+        """|dx - mu| of some rows (|dx - mu dt| when dt varies); the Euclidean norm for d > 1."""
+        if self.uniform_dt:
+            centred = self.dx[rows] - self.mu
+        else:
+            dt = self.dt[rows]
+            centred = self.dx[rows] - self.mu * (dt if self.dx.ndim == 1 else dt[:, None])
+        return centred.abs_() if centred.ndim == 1 else torch.linalg.vector_norm(centred, dim=1)
+
+    @property
+    def deviation(self) -> Tensor:
+        """|dx - mu| of every pair (|dx - mu dt| when dt varies); the Euclidean norm for d > 1."""
+        return self.deviation_of(slice(None))
+
+    def blocks(self) -> list[slice]:
+        """Slices that cover all pairs, small enough for temporaries."""
+        return [slice(i, min(i + BLOCK, len(self))) for i in range(0, len(self), BLOCK)]
+
+    # ------------------------------------------------------------------------------------------------------- censoring
+
+    def censor(
+        self,
+        TRT: Threshold | None = 20.0,
+        CT: Threshold | None = 8.0,
+        drop_tail: float = 0.5,
+        seed: int = 0,
+    ) -> Transitions:
+        """The paper's filtered data (section 4.1.2): pairs with |dx - mu| >= TRT are removed, then a random fraction
+        `drop_tail` of those beyond CT. The paper drops half, with the number of trajectories as the seed.
+
+        TRT = None removes nothing; TRT and CT may be functions of dt. What was removed is counted in `dropped`.
+        """
+        check_thresholds(CT, TRT)
+        if not 0.0 <= drop_tail <= 1.0:
+            raise InputError(
+                f"drop_tail must lie in [0, 1], found {drop_tail!r}: pass the fraction of the tail to drop."
+            )
+        if drop_tail > 0 and CT is None:
+            raise InputError("CT must be given when drop_tail > 0, found None: pass the cutting threshold.")
+        keep = torch.ones(len(self), dtype=torch.bool)
+        tail: list[Tensor] = []
+        for rows in self.blocks():
+            deviation, dt = self.deviation_of(rows), self.dt[rows]
+            if TRT is not None:
+                keep[rows] = deviation < threshold_at(TRT, dt)
+            if CT is not None:
+                beyond = keep[rows] & (deviation > threshold_at(CT, dt))
+                tail.append(torch.nonzero(beyond)[:, 0] + rows.start)
+        removed = len(self) - int(keep.sum())
+        n_dropped = 0
+        if drop_tail > 0:
+            candidates = torch.cat(tail).numpy()
+            n_dropped = round(drop_tail * len(candidates))
+            chosen = np.random.default_rng(seed).permutation(len(candidates))[:n_dropped]
+            keep[torch.from_numpy(candidates[chosen])] = False
+        if removed + n_dropped == len(self):
+            raise InputError(
+                f"TRT must leave some of {len(self)} pairs, found none within it: the median deviation is "
+                f"{float(self.deviation.median()):.6g}, so choose a TRT well above that."
+            )
+        return self._take(keep, {"beyond TRT": removed, "tail dropped by censoring": n_dropped})
+
+    def describe(self) -> str:
+        """A page of facts: counts, dt, quantiles of dx, and every pair that was dropped, with the reason."""
+        return describe(self)
+
+    def __repr__(self) -> str:
+        return f"Transitions({len(self)} pairs, {self.n_trajectories} trajectories, dim={self.dim})"
+
+
+# -------------------------------------------------------------------------------------------------------------- checks
+
+
+def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
+    """A threshold, which may depend on dt, at these dt."""
+    return threshold(dt) if callable(threshold) else float(threshold)
+
+
+def check_thresholds(CT: Any, TRT: Any) -> None:
+    """Refuse thresholds that are not positive, and a CT that leaves no room below TRT."""
+    for name, value in (("CT", CT), ("TRT", TRT)):
+        if value is None or callable(value):
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            raise InputError(
+                f"{name} must be a positive number, found {value!r}: it is a distance from the median of dx."
+            )
+    if isinstance(CT, (int, float)) and isinstance(TRT, (int, float)) and CT >= TRT:
+        raise InputError(
+            f"CT must be smaller than TRT, found CT = {CT:g} and TRT = {TRT:g}: the tail pool lies between the two, so lower "
+            "CT or raise TRT."
+        )
+
+
+def _float(name: str, values: Any) -> Tensor:
+    try:
+        return torch.as_tensor(values, dtype=torch.float64).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{name} must be numeric, found {type(values).__name__}: pass a tensor or an array.") from None
+
+
+def _refuse_nonfinite(name: str, values: Tensor) -> None:
+    finite = torch.isfinite(values)
+    if not bool(finite.all()):
+        row = int(torch.nonzero(~finite.reshape(len(values), -1).all(1))[0])
+        raise InputError(f"{name} must be finite, found {values[row].tolist()} at pair {row}: remove that pair.")
+
+
+def _steps(dt: Any, n: int) -> tuple[Tensor, bool]:
+    """dt as (n,), and whether it is one number."""
+    if dt is None:
+        raise InputError("dt must be given, found None: pass the time between two observations, or one per pair.")
+    dt = _float("dt", dt)
+    if dt.ndim > 1 or (dt.ndim == 1 and len(dt) not in (1, n)):
+        raise InputError(f"dt must be a number or have shape ({n},), found {tuple(dt.shape)}: pass one per pair.")
+    low, high = float(dt.min()), float(dt.max())
+    if not (low > 0 and math.isfinite(high)):
+        raise InputError(f"dt must be positive and finite, found {low:g} to {high:g}: check the order of the times.")
+    if low == high:
+        return torch.full((1,), low, dtype=torch.float64).expand(n), True
+    return dt, False

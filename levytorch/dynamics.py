@@ -1,0 +1,247 @@
+"""The dynamics of one system: b, D_o, D_f and alpha as functions of the state.
+
+    dX = b(X) dt + Sigma(X) dW + sigma(X) dL^alpha,    D_o = Sigma Sigma^T / 2,    D_f = |sigma|^(2 alpha)
+
+(Ye, Tian, Zhu: A Robust Model-Based Approach for Continuous-Time Policy Evaluation with Unknown Levy Process Dynamics,
+equation 1.1 and section 2.) Coefficients are periodic, as they are throughout the paper. With alpha = 0.3 a state may well
+be 1e10 or more, where sin(x) means little to a user-written function: the state is therefore reduced to the cell
+[origin, origin + period) *before* any coefficient sees it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.errors import InputError
+
+Coefficient = Callable[[Tensor], Any] | float
+_PROBES = 64
+
+
+class _Periodic:
+    """A coefficient as a function of x: numbers and callables alike, of tensors, arrays and floats alike."""
+
+    def __init__(self, name: str, given: Any, dynamics: Dynamics, vector: bool) -> None:
+        self.name, self.dynamics, self.vector = name, dynamics, vector
+        self.function: Callable[[Tensor], Any] | None = None
+        self.value: Tensor | None = None  # set for constants: lets a simulation skip the calls
+        if callable(given):
+            self.function = given
+            return
+        try:
+            self.value = torch.as_tensor(given, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(
+                f"{name} must be a number or a function of x, found {type(given).__name__}: pass a float or a callable."
+            ) from None
+        allowed = ((), (dynamics.dim,)) if vector and dynamics.dim > 1 else ((),)
+        if tuple(self.value.shape) not in allowed:
+            raise InputError(
+                f"{name} as a constant must be one number{f' or {dynamics.dim}' if len(allowed) > 1 else ''}, found shape "
+                f"{tuple(self.value.shape)}: pass a function of x for anything else."
+            )
+
+    def __call__(self, x: Any) -> Tensor:
+        x = self.dynamics.as_states(x)
+        shape = x.shape if self.vector or self.dynamics.dim == 1 else x.shape[:-1]
+        if self.value is not None:
+            return self.value.to(x.device).expand(shape).clone()
+        assert self.function is not None
+        found = torch.as_tensor(self.function(self.dynamics.wrap(x)), dtype=torch.float64, device=x.device)
+        try:
+            return found.expand(shape) if found.shape != shape else found
+        except RuntimeError:
+            raise InputError(
+                f"{self.name}(x) must return a tensor of shape {tuple(shape)} for x of shape {tuple(x.shape)}, found "
+                f"{tuple(found.shape)}: write it with elementwise tensor operations."
+            ) from None
+
+
+class Dynamics:
+    """b, D_o, D_f and alpha of a periodic system.
+
+    Args:
+        b, D_o, D_f: numbers, or functions (tensor -> tensor). D_o and D_f must not be negative. For dim > 1 states are
+            [..., d], b returns [..., d] and D_o (a multiple of the identity) and D_f return [...].
+        alpha: half the stability index, in (0, 1); a number, or a function alpha(x).
+        period: of every coefficient (one number, or one per coordinate); `math.inf` for coefficients that are not periodic.
+        dim: dimension of the state.
+        origin: where the cell begins.
+
+    `dynamics.b(x)`, `.D_o(x)`, `.D_f(x)` and `.alpha_at(x)` accept tensors, arrays and floats and return float64 tensors.
+
+    >>> Dynamics.named("constant", alpha=0.3).D_f([0.0, 1.0])
+    tensor([3., 3.], dtype=torch.float64)
+    >>> ring = Dynamics(b=lambda x: torch.sin(x), D_o=1.0, D_f=0.5, alpha=0.7)
+    >>> ring.b(2 * math.pi + 0.5).item() == ring.b(0.5).item()
+    True
+    """
+
+    def __init__(
+        self,
+        b: Coefficient | Sequence[float],
+        D_o: Coefficient,
+        D_f: Coefficient,
+        alpha: Coefficient,
+        period: float | Sequence[float] = 2 * math.pi,
+        dim: int = 1,
+        origin: float | Sequence[float] = 0.0,
+    ) -> None:
+        if isinstance(dim, bool) or not isinstance(dim, int) or dim not in (1, 2, 3):
+            raise InputError(f"dim must be 1, 2 or 3, found {dim!r}: pass the number of coordinates of the state.")
+        self.dim = dim
+        self.period = _cell_numbers("period", period, dim)
+        self.origin = _cell_numbers("origin", origin, dim)
+        lengths = self.period if isinstance(self.period, tuple) else (self.period,)
+        if not all(p > 0 for p in lengths):
+            raise InputError(
+                f"period must be positive, found {period!r}: pass the length of the cell, or math.inf for none."
+            )
+        starts = self.origin if isinstance(self.origin, tuple) else (self.origin,)
+        if not all(math.isfinite(o) for o in starts):
+            raise InputError(f"origin must be finite, found {origin!r}: pass the left end of the cell.")
+        self.b = _Periodic("b", b, self, vector=True)
+        self.D_o = _Periodic("D_o", D_o, self, vector=False)
+        self.D_f = _Periodic("D_f", D_f, self, vector=False)
+        self.alpha_at = _Periodic("alpha", alpha, self, vector=False)
+        self.alpha: float | Callable[[Any], Tensor] = (
+            self.alpha_at if self.alpha_at.value is None else float(self.alpha_at.value)
+        )
+        self._probe()
+
+    @staticmethod
+    def named(name: str, alpha: Coefficient = 0.3) -> Dynamics:
+        """One of the paper's systems: "constant" (Examples 4.1, 4.4, 4.5), "variable" (4.2, 4.3), "asymptotic" (4.2.2)."""
+        if name not in SYSTEMS:
+            raise InputError(f"name must be one of {', '.join(SYSTEMS)}, found {name!r}: pass one of these.")
+        b, D_o, D_f = SYSTEMS[name]
+        return Dynamics(b, D_o, D_f, alpha)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether no coefficient depends on the state."""
+        return all(c.value is not None for c in (self.b, self.D_o, self.D_f, self.alpha_at))
+
+    def as_states(self, x: Any) -> Tensor:
+        """x as a float64 tensor, its last axis checked when dim > 1."""
+        x = torch.as_tensor(x, dtype=torch.float64)
+        if self.dim > 1 and (x.ndim == 0 or x.shape[-1] != self.dim):
+            raise InputError(
+                f"x must have shape [..., {self.dim}], found {tuple(x.shape)}: put the coordinates on the last axis."
+            )
+        return x
+
+    def wrap(self, x: Any) -> Tensor:
+        """x reduced to the cell [origin, origin + period); exact to the resolution of x itself."""
+        x = self.as_states(x)
+        if isinstance(self.period, float) and isinstance(self.origin, float):
+            if math.isinf(self.period):
+                return x
+            shifted = x - self.origin if self.origin else x
+            reduced = torch.remainder(shifted, self.period)
+            return reduced + self.origin if self.origin else reduced
+        period = torch.as_tensor(self.period, dtype=x.dtype, device=x.device).expand(self.dim)
+        origin = torch.as_tensor(self.origin, dtype=x.dtype, device=x.device).expand(self.dim)
+        finite = torch.where(period.isinf(), torch.ones_like(period), period)
+        return torch.where(period.isinf(), x, torch.remainder(x - origin, finite) + origin)
+
+    def cell(self, n: int) -> Tensor:
+        """n points that fill the cell evenly ((n,) or (n, d)); [-10, 10) around the origin where there is no period."""
+        period = torch.as_tensor(self.period, dtype=torch.float64).expand(self.dim)
+        origin = torch.as_tensor(self.origin, dtype=torch.float64).expand(self.dim)
+        start = torch.where(period.isinf(), origin - 10.0, origin)
+        length = torch.where(period.isinf(), torch.full_like(period, 20.0), period)
+        # irrational strides (powers of the d-dimensional golden ratio) fill a box evenly for every n
+        root = {1: 1.618033988749895, 2: 1.324717957244746, 3: 1.2207440846057596}[self.dim]
+        stride = torch.tensor([root ** -(k + 1) for k in range(self.dim)], dtype=torch.float64)
+        points = start + length * torch.remainder(0.5 + torch.arange(n, dtype=torch.float64)[:, None] * stride, 1.0)
+        return points[:, 0] if self.dim == 1 else points
+
+    def _probe(self) -> None:
+        """Evaluate every coefficient once, so that a wrong one is refused here and not after an hour of simulation."""
+        x = self.cell(_PROBES)
+        with torch.no_grad():
+            values = {c.name: c(x) for c in (self.b, self.D_o, self.D_f, self.alpha_at)}
+        for name, value in values.items():
+            if not bool(torch.isfinite(value).all()):
+                at = x.reshape(_PROBES, -1)[(~torch.isfinite(value)).reshape(_PROBES, -1).any(1)][0].tolist()
+                raise InputError(
+                    f"{name} must be finite on the whole cell, found a NaN or infinity at x = {at}: mend it."
+                )
+        for name in ("D_o", "D_f"):
+            if bool((values[name] < 0).any()):
+                raise InputError(
+                    f"{name} must not be negative, found {float(values[name].min()):.6g}: use |.| or a square of it."
+                )
+        if bool((values["D_o"] + values["D_f"] == 0).any()):
+            raise InputError("D_o and D_f must not both vanish, found 0 and 0: a step without noise has no density.")
+        alpha = values["alpha"]
+        if bool(((alpha <= 0) | (alpha >= 1)).any()):
+            worst = float(alpha[(alpha <= 0) | (alpha >= 1)].flatten()[0])
+            raise InputError(
+                f"alpha must lie in (0, 1), found {worst:.6g}: it is half the stability index (2 alpha = 1.2 is alpha = 0.6)."
+            )
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{c.name}={'f(x)' if c.value is None else c.value.tolist()}"
+            for c in (self.b, self.D_o, self.D_f, self.alpha_at)
+        ]
+        return f"Dynamics({', '.join(parts)}, period={self.period}, dim={self.dim})"
+
+
+def _cell_numbers(name: str, given: Any, dim: int) -> float | tuple[float, ...]:
+    """A number as a float, d numbers as a tuple."""
+    try:
+        if isinstance(given, (list, tuple)) or (hasattr(given, "ndim") and given.ndim > 0):
+            numbers = tuple(float(v) for v in given)
+            if len(numbers) == dim:
+                return numbers[0] if dim == 1 else numbers
+        else:
+            number = float(given)
+            if not math.isnan(number):
+                return number
+    except (TypeError, ValueError):
+        pass
+    raise InputError(
+        f"{name} must be one number{f' or {dim} of them' if dim > 1 else ''}, found {given!r}: pass a float."
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the paper's systems
+
+
+def _variable_b(x: Tensor) -> Tensor:
+    return 4 * (torch.remainder(x, 2 * math.pi) - math.pi).abs() - 2 * math.pi
+
+
+def _variable_D_o(x: Tensor) -> Tensor:
+    return torch.exp(torch.sin(x + 1) + 1)
+
+
+def _variable_D_f(x: Tensor) -> Tensor:
+    return 2 + torch.exp(torch.sin(2 * x) * torch.cos(3 * x))
+
+
+def _asymptotic_b(x: Tensor) -> Tensor:
+    return torch.sin(x) ** 4
+
+
+def _asymptotic_D_o(x: Tensor) -> Tensor:
+    return torch.cos(x) ** 2 + torch.sin(x).abs()
+
+
+def _asymptotic_D_f(x: Tensor) -> Tensor:
+    return torch.sin(4 * x) + 2
+
+
+SYSTEMS: dict[str, tuple[Any, Any, Any]] = {
+    "constant": (5.0, 4.0, 3.0),
+    "variable": (_variable_b, _variable_D_o, _variable_D_f),
+    "asymptotic": (_asymptotic_b, _asymptotic_D_o, _asymptotic_D_f),
+}

@@ -1,0 +1,5 @@
+"""Sampling trajectories of given dynamics: Euler-Maruyama (unbiased) and random-walk Metropolis (censored by nature)."""
+
+from levytorch.simulation.simulate import simulate
+
+__all__ = ["simulate"]
