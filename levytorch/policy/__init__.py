@@ -1,0 +1,6 @@
+"""Policy evaluation: from a recovered generator to V(x), its uncertainty and its references."""
+
+from levytorch.policy.solver import solve_value
+from levytorch.policy.value import ValueFunction
+
+__all__ = ["ValueFunction", "solve_value"]

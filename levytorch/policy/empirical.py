@@ -1,0 +1,193 @@
+"""Values read off trajectories without a model: the discounted sums of section 4.3, their reference, CRL and the
+trivial baseline.
+
+    V~(x_i) = dt sum_{j=0}^{J} exp(-beta j dt) r(x_{i+j})
+
+The full discounted sum F_i = w_i r_i + exp(-beta (t_{i+1} - t_i)) F_{i+1} costs O(n); the truncated one is
+F_i - exp(-beta (t_e - t_i)) F_e, e the first index after the horizon: nothing is summed twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.errors import InputError
+from levytorch.policy.basis import FourierBasis
+from levytorch.policy.checks import check_beta, reward_function
+from levytorch.policy.series import FourierSeries, fit_fourier
+
+Array = Tensor | np.ndarray
+
+
+class EmpiricalValues(NamedTuple):
+    """Start states and their discounted values, (n,) each.
+
+    `number` counts the observations of all trajectories in order.
+    """
+
+    x: Tensor
+    V: Tensor
+    number: Tensor
+
+
+def discounted_sum(
+    r: np.ndarray, t: np.ndarray, beta: float, horizon: float, *, exact: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Truncated discounted sums of one trajectory: (values, complete), the latter where the horizon lies within the
+    data.
+
+    exact=False weights r_j by t_{j+1} - t_j (the paper's sum); exact=True holds r_j until t_{j+1} and integrates the
+    discount exactly, which matters when a step is long against 1 / beta. The last observation's step is taken as long
+    as the one before it.
+    """
+    steps = np.diff(t)
+    steps = np.append(steps, steps[-1])
+    weights = -np.expm1(-beta * steps) / beta if exact else steps
+    F = _suffix_sums(weights * r, beta * (t - t[0]))
+    # A relative slack: t_i + horizon is computed in floating point and must not lose the last term of an evenly
+    # sampled sum
+    slack = 1e-6 * float(np.median(steps))
+    end = np.searchsorted(t, t + (horizon + slack), side="right")
+    later = np.minimum(end, len(t) - 1)
+    cut = np.where(end < len(t), np.exp(-beta * (t[later] - t)) * F[later], 0.0)
+    return F - cut, t + horizon <= t[-1] + slack
+
+
+def _suffix_sums(terms: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """F_i = sum_{j >= i} exp(-(s_j - s_i)) terms_j, in blocks over which exp neither over- nor underflows."""
+    out = np.empty_like(terms)
+    carry, stop = 0.0, len(terms)
+    while stop > 0:
+        last = s[stop - 1]
+        start = int(np.searchsorted(s, last - 300.0, side="left"))
+        decay = np.exp(-(s[start:stop] - s[start]))
+        tail = carry * (math.exp(-(s[stop] - s[start])) if stop < len(s) else 0.0)
+        out[start:stop] = (np.cumsum((decay * terms[start:stop])[::-1])[::-1] + tail) / decay
+        carry, stop = out[start], start
+    return out
+
+
+def empirical_values(
+    trajectories: Any,
+    reward: Callable[[Tensor], Any],
+    beta: float,
+    *,
+    dt: float | None = None,
+    times: Array | None = None,
+    n_terms: int | None = None,
+    horizon: float | None = None,
+    max_gap: float | None = None,
+    partial: bool = False,
+    exact: bool | None = None,
+) -> EmpiricalValues:
+    """Discounted values V~(x_i) of every observation whose horizon the data covers.
+
+    trajectories: a Trajectories, or the positions of one trajectory with `dt` or `times`. n_terms: number of terms
+    (the paper's sum has 3001), for even sampling; horizon: the same as a time; by default exp(-beta horizon) = 1e-12.
+    max_gap: a longer step ends a trajectory there. partial: keep values whose horizon reaches beyond the data. exact:
+    see `discounted_sum`; by default for uneven sampling only.
+    """
+    beta = check_beta(beta)
+    if n_terms is not None and horizon is not None:
+        raise InputError("Either n_terms or horizon was expected, but both were given; leave one out.")
+    if (n_terms is not None and n_terms < 1) or (horizon is not None and not horizon > 0):
+        raise InputError(f"n_terms and horizon must be positive, but are {n_terms!r} and {horizon!r}; correct them.")
+    r = reward_function(reward)
+    found: list[EmpiricalValues] = []
+    longest, wanted, offset = 0.0, 0.0, 0
+    for x, t in _segments(trajectories, dt, times, max_gap):
+        steps = np.diff(t)
+        if len(steps) == 0:
+            offset += len(x)
+            continue
+        even = bool(np.ptp(steps) <= 1e-6 * abs(np.median(steps)))
+        if n_terms is not None and not even:
+            raise InputError(
+                "n_terms counts evenly spaced observations, but the sampling is uneven; give horizon as a time instead."
+            )
+        wanted = horizon or ((n_terms - 1) * float(np.median(steps)) if n_terms is not None else math.log(1e12) / beta)
+        values, complete = discounted_sum(
+            r(torch.from_numpy(x)).numpy(), t, beta, wanted, exact=(not even) if exact is None else exact
+        )
+        keep = np.full_like(complete, True) if partial else complete
+        where = torch.from_numpy(np.flatnonzero(keep))
+        found.append(EmpiricalValues(torch.from_numpy(x)[where], torch.from_numpy(values)[where], where + offset))
+        longest, offset = max(longest, float(t[-1] - t[0])), offset + len(x)
+    if not found or sum(len(part.x) for part in found) == 0:
+        raise InputError(
+            f"A trajectory longer than the horizon {wanted:g} was expected, but the longest lasts {longest:g}; "
+            "give a shorter horizon (or n_terms), or partial=True."
+        )
+    return EmpiricalValues(*(torch.cat(columns) for columns in zip(*found)))
+
+
+def _segments(
+    trajectories: Any, dt: float | None, times: Array | None, max_gap: float | None
+) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    for x, t in _trajectories(trajectories, dt, times):
+        if x.ndim != 1 or x.shape != t.shape:
+            raise InputError(
+                f"Positions (n,) with n times were expected, but {x.shape} and {t.shape} were found; give "
+                "one-dimensional ones."
+            )
+        if not np.isfinite(x).all() or not np.isfinite(t).all() or bool((np.diff(t) <= 0).any()):
+            raise InputError(
+                "Positions and times must be finite and times increasing, but they are not; clean the trajectory first."
+            )
+        cuts = np.flatnonzero(np.diff(t) > (math.inf if max_gap is None else max_gap)) + 1
+        yield from zip(np.split(x, cuts), np.split(t, cuts))
+
+
+def _trajectories(trajectories: Any, dt: float | None, times: Array | None) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    """(positions, times) of every trajectory."""
+    if isinstance(trajectories, Tensor | np.ndarray | list | tuple):
+        x = np.asarray(trajectories, dtype=np.float64)
+        if (dt is None) == (times is None):
+            raise InputError(
+                "Positions need their times, but not exactly one of dt and times was given; give one of them."
+            )
+        if times is None:
+            assert dt is not None
+            if not dt > 0:
+                raise InputError(f"dt must be positive, but is {dt!r}; give the time between two observations.")
+            yield x, dt * np.arange(len(x))
+        else:
+            yield x, np.asarray(times, dtype=np.float64)
+        return
+    yield from iterate(trajectories)
+
+
+def iterate(trajectories: Any) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    """(positions, times) of every trajectory of a `Trajectories`."""
+    raise NotImplementedError
+
+
+def reference_curve(values: EmpiricalValues, basis: FourierBasis) -> FourierSeries:
+    """The paper's reference: least-squares Fourier approximation to all empirical values."""
+    return fit_fourier(values.x, values.V, basis)
+
+
+def crl_baseline(values: EmpiricalValues, basis: FourierBasis, observed: Tensor | None = None) -> FourierSeries:
+    """ "CRL", the model-free baseline: the same fit to the values of the `observed` observations (their numbers in
+    `values.number`) only.
+    """
+    if observed is not None:
+        keep = torch.isin(values.number, torch.as_tensor(observed))
+        if not bool(keep.any()):
+            raise InputError(
+                "None of the observed transitions has an empirical value; choose others or a shorter horizon."
+            )
+        values = EmpiricalValues(*(column[keep] for column in values))
+    return fit_fourier(values.x, values.V, basis)
+
+
+def trivial_baseline(reward: Callable[[Tensor], Any], beta: float) -> Callable[[Any], Tensor]:
+    """r(x) / beta: the value of a state that never moves. A model that does worse has learned noise."""
+    r = reward_function(reward)
+    return lambda x: r(torch.as_tensor(x, dtype=torch.float64)) / beta

@@ -1,0 +1,130 @@
+"""The error-bound study (Theorem 3.1, section 4.2.2): how ||V^ - V|| depends on the size eps of an error in the
+coefficients.
+
+b, D_o and D_f are perturbed independently, at every collocation point by Gaussian noise of standard deviation eps, or
+by Gaussian- or wedge-shaped bumps of height eps, random sign and random place. The theorem says ||V^ - V|| <= C eps: a
+slope of 1 in a log-log plot.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.errors import InputError, LevytorchWarning
+from levytorch.policy.basis import FourierBasis
+from levytorch.policy.checks import check_beta
+from levytorch.policy.generator import resolvent_coefficients
+from levytorch.policy.metrics import c0_norm, c2_norm
+from levytorch.policy.rewards import CosinePower, Manufactured
+from levytorch.policy.source import cell, coefficients_at
+
+_BATCH = 2048
+
+
+@dataclass(frozen=True)
+class RateStudy:
+    """Errors of every trial, (n_eps, n_trials), in C^0 and the discrete C^2 norm, and the slopes of their means."""
+
+    eps: Tensor
+    error_c0: Tensor
+    error_c2: Tensor
+    slope_c0: float
+    slope_c2: float
+    n_modes: int
+    perturbation: str
+
+
+def _noise(basis: FourierBasis, n: int, generator: torch.Generator) -> Tensor:
+    return torch.randn((n, basis.n_modes), generator=generator, dtype=torch.float64)
+
+
+def _bump(shape: Callable[[Tensor], Tensor]) -> Callable[[FourierBasis, int, torch.Generator], Tensor]:
+    def draw(basis: FourierBasis, n: int, generator: torch.Generator) -> Tensor:
+        u = torch.rand((3, n, 1), generator=generator, dtype=torch.float64)
+        distance = torch.remainder(basis.points() - basis.origin - u[0] * basis.period + basis.period / 2, basis.period)
+        width = basis.period * (0.05 + 0.1 * u[1])
+        return torch.where(u[2] < 0.5, -1.0, 1.0) * shape((distance - basis.period / 2) / width)
+
+    return draw
+
+
+PERTURBATIONS: dict[str, Callable[[FourierBasis, int, torch.Generator], Tensor]] = {
+    "noise": _noise,
+    "gaussian": _bump(lambda s: torch.exp(-0.5 * s**2)),
+    "wedge": _bump(lambda s: (1 - s.abs()).clamp_min(0)),
+}
+
+
+def rate_study(
+    dynamics: Any,
+    eps: Sequence[float],
+    *,
+    beta: float = 0.1,
+    V: Callable[[Tensor], Tensor] | None = None,
+    n_trials: int = 10_000,
+    n_modes: int = 64,
+    perturbation: str = "noise",
+    fit_below: float = 0.03,
+    seed: int = 0,
+) -> RateStudy:
+    """Solve `n_trials` perturbed problems per eps in batches. V: the manufactured solution, by default cos^3(2x).
+
+    Slopes are fitted over eps <= `fit_below`, where the dependence is linear; larger ones show where it stops being so.
+    """
+    period, origin = cell(dynamics)
+    beta = check_beta(beta)
+    sizes = torch.as_tensor(list(eps), dtype=torch.float64)
+    if sizes.numel() < 2 or not bool(((sizes > 0) & torch.isfinite(sizes)).all()):
+        raise InputError(f"eps must be two or more positive numbers, but is {list(eps)!r}; give the sizes to be tried.")
+    if int((sizes <= fit_below).sum()) < 2:
+        raise InputError(
+            f"A slope needs two eps of at most {fit_below:g}, but {list(eps)!r} has fewer; add smaller ones."
+        )
+    if n_trials < 1:
+        raise InputError(f"n_trials must be positive, but is {n_trials!r}; give the number of trials per eps.")
+    if perturbation not in PERTURBATIONS:
+        raise InputError(
+            f"perturbation must be one of {', '.join(PERTURBATIONS)}, but is {perturbation!r}; choose one of them."
+        )
+    basis = FourierBasis(n_modes, period, origin)
+    x = basis.points()
+    at = coefficients_at(dynamics, x)
+    reward = Manufactured(V or CosinePower(period=period), dynamics, beta)(x)
+    exact = resolvent_coefficients(basis, at.b, at.D_o, at.D_f, at.alpha, reward, beta)
+    draw = PERTURBATIONS[perturbation]
+    generator = torch.Generator().manual_seed(seed)
+    c0, c2 = torch.empty((2, len(sizes), n_trials), dtype=torch.float64)
+    invalid = 0.0
+    for i, size in enumerate(sizes):
+        for start in range(0, n_trials, _BATCH):
+            n = min(_BATCH, n_trials - start)
+            b, D_o, D_f = (f + size * draw(basis, n, generator) for f in (at.b, at.D_o, at.D_f))
+            invalid = max(invalid, float(((D_o <= 0) | (D_f < 0)).any(-1).to(torch.float64).mean()))
+            error = resolvent_coefficients(basis, b, D_o, D_f, at.alpha, reward, beta) - exact
+            c0[i, start : start + n] = c0_norm(basis, error)
+            c2[i, start : start + n] = c2_norm(basis, error)
+    if invalid > 0:
+        warnings.warn(
+            f"Up to {invalid:.1%} of the perturbed D_o or D_f are not positive at the largest eps = "
+            f"{float(sizes.max()):g}; "
+            "choose smaller ones if the theorem is to apply.",
+            LevytorchWarning,
+            stacklevel=2,
+        )
+    small = sizes <= fit_below
+    slopes = [fit_slope(sizes[small], errors[small].mean(-1)) for errors in (c0, c2)]
+    return RateStudy(sizes, c0, c2, slopes[0], slopes[1], n_modes, perturbation)
+
+
+def fit_slope(eps: Tensor, errors: Tensor) -> float:
+    """Least-squares slope of log(error) over log(eps)."""
+    u, v = eps.log(), errors.log()
+    u = u - u.mean()
+    return float((u * (v - v.mean())).sum() / (u**2).sum()) if not math.isclose(float((u**2).sum()), 0.0) else math.nan

@@ -1,0 +1,253 @@
+"""Reward functions r(x) by name, for configuration files; each is a function of a tensor.
+
+`build_reward` turns a configuration into one of them. Nothing is evaluated from strings: `callable` imports a function
+by its dotted path, and only evaluate.py's own command line can name it, never a run directory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.errors import ConfigError, InputError
+from levytorch.policy.basis import FourierBasis
+from levytorch.policy.series import FourierSeries, fit_fourier
+from levytorch.policy.source import cell, coefficients_at
+
+
+@dataclass(frozen=True)
+class CosinePower:
+    """amplitude * cos^power(2 pi frequency (x - shift) / period).
+
+    The paper's: cos^3(2x) has power 3, frequency 2, period 2 pi.
+    """
+
+    power: int = 3
+    frequency: int = 2
+    shift: float = 0.0
+    period: float = 2 * math.pi
+    amplitude: float = 1.0
+
+    def __post_init__(self) -> None:
+        if int(self.power) != self.power or self.power < 0 or int(self.frequency) != self.frequency:
+            raise InputError(
+                f"power and frequency must be whole numbers, but are {self.power!r} and {self.frequency!r}; "
+                "other values would not have the period."
+            )
+        if not (math.isfinite(self.period) and self.period > 0):
+            raise InputError(f"period must be a positive number, but is {self.period!r}; give the length of the cell.")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        angle = torch.remainder(x - self.shift, self.period) * (2 * math.pi * self.frequency / self.period)
+        return self.amplitude * angle.cos() ** self.power
+
+
+class Manufactured:
+    """r = beta V - L V for a given V and the true dynamics (section 4.2), so that V is the value function of r."""
+
+    def __init__(self, V: Callable[[Tensor], Tensor], dynamics: Any, beta: float, max_modes: int = 1025) -> None:
+        period, origin = cell(dynamics)
+        self.V, self.dynamics, self.beta = V, dynamics, float(beta)
+        half = 32
+        while True:
+            self.basis = FourierBasis(2 * half + 1, period, origin)
+            Phi = self.basis.matrix(self.basis.points())
+            # discrete orthogonality: the inverse of Phi is its transpose, rescaled
+            c = (Phi.T @ V(self.basis.points())) / (Phi**2).sum(0)
+            size = c.abs().max()
+            if float(c[-half // 4 :].abs().max()) < 1e-13 * float(size):
+                break
+            half *= 2
+            if 2 * half + 1 > max_modes:
+                raise InputError(
+                    f"The manufactured V must be smooth with the period {period:g}, but {max_modes} Fourier modes do "
+                    "not resolve it; "
+                    "choose a smoother one."
+                )
+        self.coefficients = torch.where(c.abs() < 1e-15 * size, 0.0, c)  # rounding, which L would multiply by k^2
+
+    def __call__(self, x: Tensor) -> Tensor:
+        at = coefficients_at(self.dynamics, x)
+        c = self.coefficients
+        V, V1, V2 = (self.basis.matrix(x, order) @ c for order in (0, 1, 2))
+        jump = (self.basis.matrix(x) * self.basis.symbol(at.alpha) * c).sum(-1)
+        return self.beta * V - at.b * V1 - at.D_o * V2 + at.D_f * jump
+
+
+class Tabulated:
+    """Linear interpolation in a table of (x, r).
+
+    With a period, x is reduced to it first and a table of a whole period is closed.
+    """
+
+    def __init__(self, x: Any, r: Any, period: float | None = None) -> None:
+        table_x, table_r = (np.asarray(a, dtype=np.float64).reshape(-1) for a in (x, r))
+        if len(table_x) != len(table_r) or len(table_x) < 2:
+            raise InputError(
+                f"A table of at least two pairs (x, r) was expected, but {len(table_x)} x and {len(table_r)} r were "
+                "found."
+            )
+        if not (np.isfinite(table_x).all() and np.isfinite(table_r).all()):
+            raise InputError("The reward table must be finite, but has NaN or infinite entries; fill or remove them.")
+        order = np.argsort(table_x, kind="stable")
+        table_x, table_r = table_x[order], table_r[order]
+        if bool((np.diff(table_x) == 0).any()):
+            twice = table_x[np.flatnonzero(np.diff(table_x) == 0)[0]]
+            raise InputError(
+                f"Every x must occur once in the reward table, but {twice:g} occurs again; remove or average "
+                "duplicates."
+            )
+        self.period = period
+        if period is not None:
+            if table_x[-1] - table_x[0] > period * (1 + 1e-12):
+                raise InputError(
+                    f"The reward table must fit in one period of {period:g}, but spans {table_x[-1] - table_x[0]:g}; "
+                    "cut it."
+                )
+            spacing = float(np.diff(table_x).max())
+            if table_x[0] + period - table_x[-1] <= 1.5 * spacing:  # the whole cell is tabulated: close it
+                table_x, table_r = (
+                    np.concatenate([[table_x[-1] - period], table_x, [table_x[0] + period]]),
+                    np.concatenate([[table_r[-1]], table_r, [table_r[0]]]),
+                )
+        self.x, self.r = table_x, table_r
+
+    @classmethod
+    def from_csv(cls, path: str | Path, period: float | None = None, x: str = "x", r: str = "r") -> Tabulated:
+        """Read the columns `x` and `r` of a CSV file with a header."""
+        file = Path(path)
+        if not file.is_file():
+            raise InputError(
+                f"A CSV file with columns {x} and {r} was expected at {file}, but there is none; check reward.path."
+            )
+        import polars as pl
+
+        try:
+            table = pl.read_csv(file)
+            columns = [table[name].cast(pl.Float64).to_numpy() for name in (x, r)]
+        except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{file} must be a CSV file with numeric columns {x} and {r}, but: {str(error).splitlines()[0]}."
+            ) from error
+        return cls(columns[0], columns[1], period=period)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        at = np.asarray(x.detach().cpu(), dtype=np.float64)
+        if self.period is not None:
+            # Into the period that begins with the table, whatever cell the caller counts from
+            at = self.x[0] + np.remainder(at - self.x[0], self.period)
+        outside = (at < self.x[0]) | (at > self.x[-1])
+        if bool(outside.any()):
+            raise InputError(
+                f"The reward table covers [{self.x[0]:g}, {self.x[-1]:g}], but x = {at[outside].flat[0]:g} is asked "
+                "for; "
+                "extend the table or solve on a window inside it."
+            )
+        return torch.from_numpy(np.interp(at, self.x, self.r))
+
+
+def regress_reward(x: Any, reward: Any, basis: FourierBasis) -> FourierSeries:
+    """r(x) from a logged reward column by least squares."""
+    if reward is None:
+        raise InputError("A logged reward column was expected, but the data has none; name it when reading the data.")
+    return fit_fourier(x, reward, basis)
+
+
+def import_callable(path: str) -> Callable[[Tensor], Any]:
+    """The function at a dotted path, 'package.module.name' or 'package.module:name'.
+
+    Runs that module: only for the user's own input.
+    """
+    module_name, _, name = path.replace(":", ".").rpartition(".")
+    if not module_name or not all(part.isidentifier() for part in f"{module_name}.{name}".split(".")):
+        raise ConfigError(f"reward.path must be a dotted path such as my_package.rewards.mine, but is {path!r}.")
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"reward.path = {path!r} cannot be imported ({error}); check the name and that it is on PYTHONPATH."
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"reward.path = {path!r} must name a function of x, but names a {type(found).__name__}.")
+    return found
+
+
+@dataclass(frozen=True)
+class RewardContext:
+    """What a reward may be built from: the cell, the discount rate, the true dynamics and logged data when known."""
+
+    period: float
+    origin: float
+    beta: float
+    truth: Any = None
+    transitions: Any = None
+
+
+def _manufactured(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    if context.truth is None:
+        raise ConfigError(
+            "reward=manufactured needs the true coefficients, but no true dynamics is known; give "
+            "truth.name=constant, variable or asymptotic."
+        )
+    period, _ = cell(context.truth)
+    return Manufactured(CosinePower(**{"period": period, **config}), context.truth, context.beta)
+
+
+def _cosine_power(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    return CosinePower(**{"period": context.period, **config})
+
+
+def _tabulated(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    return Tabulated.from_csv(**{"period": context.period, **config})
+
+
+def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    if context.transitions is None:
+        raise ConfigError(
+            "reward=regressed needs data with a reward column, but no data is given; name it with data.path=."
+        )
+    basis = FourierBasis(int(config.get("n_basis", 11)), context.period, context.origin)
+    return regress_reward(context.transitions.x, context.transitions.reward, basis)
+
+
+def _callable(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    return import_callable(str(config["path"]))
+
+
+# name -> (builder, its options)
+REWARDS: dict[str, tuple[Callable[[Mapping[str, Any], RewardContext], Callable[[Tensor], Any]], frozenset[str]]] = {
+    "manufactured": (_manufactured, frozenset({"power", "frequency", "shift", "amplitude"})),
+    "cosine_power": (_cosine_power, frozenset({"power", "frequency", "shift", "amplitude", "period"})),
+    "tabulated": (_tabulated, frozenset({"path", "x", "r", "period"})),
+    "regressed": (_regressed, frozenset({"n_basis"})),
+    "callable": (_callable, frozenset({"path"})),
+}
+
+
+def build_reward(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    """The reward that a configuration names: {"name": one of REWARDS, and its options}.
+
+    Options that are None take their default.
+    """
+    name = config.get("name")
+    if name not in REWARDS:
+        raise ConfigError(f"reward.name must be one of {', '.join(REWARDS)}, but is {name!r}; choose one of them.")
+    builder, allowed = REWARDS[name]
+    options = {key: value for key, value in config.items() if key != "name" and value is not None}
+    unknown = sorted(set(options) - allowed)
+    if unknown:
+        raise ConfigError(
+            f"reward={name} has the options {', '.join(sorted(allowed))}, but {', '.join(unknown)} was given; remove "
+            "it."
+        )
+    if "path" in allowed and "path" not in options:
+        raise ConfigError(f"reward={name} needs a path, but none is given; add reward.path=...")
+    return builder(options, context)

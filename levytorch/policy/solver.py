@@ -1,0 +1,236 @@
+"""solve_value: V from a Dynamics or a Recovery.
+
+Collocation on the cell (section 3.3), or least squares on a window (section 4.3).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.errors import LevytorchWarning, NumericalError
+from levytorch.policy.basis import FourierBasis
+from levytorch.policy.checks import check_beta, check_periodic, check_window, reward_function
+from levytorch.policy.generator import Operators, column_scale, operators, resolvent_matrix
+from levytorch.policy.source import PointCoefficients, cell, coefficients_at
+from levytorch.policy.uncertainty import covariance_factor
+from levytorch.policy.value import ValueFunction
+
+Reward = Callable[[Tensor], Any]
+
+# Beyond it fewer than about four digits of V are left in double precision.
+_MAX_CONDITION = 1e12
+
+
+class Linear(NamedTuple):
+    """The (weighted) system A (scale c) = w r at the points x, and all that its linearisation needs."""
+
+    basis: FourierBasis
+    x: Tensor
+    weight: Tensor  # sqrt of the quadrature weight of each row; ones for collocation
+    ops: Operators
+    at: PointCoefficients
+    scale: Tensor
+    A: Tensor
+    r: Tensor
+    beta: float
+
+
+def solve_value(
+    dynamics_or_recovery: Any,
+    reward: Reward | float,
+    beta: float,
+    *,
+    n_modes: int | None = None,
+    window: Sequence[float] | None = None,
+    tolerance: float = 1e-6,
+    max_modes: int = 2049,
+) -> ValueFunction:
+    """Solve beta V = r + b V' + D_o V'' - D_f (-Lap)^alpha V for V.
+
+    reward: a function of x (tensor in, tensor out) or a number. Without a window the equation is collocated at
+    `n_modes` points of the cell and the reward must have its period. With `window=(low, high)` the residual is
+    minimised in L2 over the window only (section 4.3): use it when data, and hence the coefficients, cover part of the
+    cell. `n_modes=None` doubles the resolution until V changes by less than `tolerance` relative to max |V|. A
+    Recovery with a covariance gives V.std.
+
+    >>> from levytorch import Dynamics
+    >>> V = solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5), torch.cos, beta=0.5)
+    >>> round(float(V(0.0)), 12)  # cos is an eigenfunction: 1 / (0.5 + 1 + 1)
+    0.4
+    """
+    period, origin = cell(dynamics_or_recovery)
+    beta = check_beta(beta)
+    r = reward_function(reward)
+    limits = (
+        None if window is None else check_window(window, period, origin, getattr(dynamics_or_recovery, "support", None))
+    )
+    if limits is None:
+        check_periodic(r, period, origin)
+
+    def build(n: int) -> Linear:
+        return _linear(dynamics_or_recovery, r, beta, FourierBasis(n, period, origin), limits)
+
+    if n_modes is not None:
+        system = build(n_modes)
+        return _finish(dynamics_or_recovery, r, system, _solve(system), limits, None, True)
+    return _refine(dynamics_or_recovery, r, build, limits, tolerance, max_modes)
+
+
+def _linear(
+    source: Any, r: Callable[[Tensor], Tensor], beta: float, basis: FourierBasis, window: tuple[float, float] | None
+) -> Linear:
+    if window is None:
+        x = basis.points()
+        weight = torch.ones_like(x)
+    else:
+        nodes, weights = np.polynomial.legendre.leggauss(max(200, 4 * basis.n_modes))
+        low, high = window
+        x = low + (high - low) * (torch.from_numpy(nodes) + 1) / 2
+        weight = (torch.from_numpy(weights) / 2).sqrt()
+    at = coefficients_at(source, x)
+    ops = operators(basis, x, at.alpha)
+    scale = column_scale(basis, at.b, at.D_o, at.D_f, at.alpha, beta)
+    A = weight[:, None] * resolvent_matrix(ops, at.b, at.D_o, at.D_f, beta) / scale
+    return Linear(basis, x, weight, ops, at, scale, A, r(x), beta)
+
+
+class Factor(NamedTuple):
+    """A factorisation of A: `solve` applies its (pseudo-)inverse, `gram_solve` (A^T A)^-1; `condition` is that of A."""
+
+    solve: Callable[[Tensor], Tensor]
+    gram_solve: Callable[[Tensor], Tensor]
+    condition: Callable[[], float]
+
+
+def _factor(system: Linear) -> Factor:
+    A = system.A
+    if A.shape[0] == A.shape[1]:
+        lu, pivots, _ = torch.linalg.lu_factor_ex(A)
+
+        def solve(y: Tensor) -> Tensor:
+            return torch.linalg.lu_solve(lu, pivots, y)
+
+        def gram_solve(y: Tensor) -> Tensor:
+            return solve(torch.linalg.lu_solve(lu, pivots, y, adjoint=True))
+
+        def condition() -> float:
+            if bool((lu.diagonal() == 0).any()):
+                return math.inf
+            inverse = solve(torch.eye(len(A), dtype=A.dtype))
+            return float(torch.linalg.matrix_norm(A, 1) * torch.linalg.matrix_norm(inverse, 1))
+
+        return Factor(solve, gram_solve, condition)
+    Q, R = torch.linalg.qr(A)
+
+    def solve_ls(y: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(R, Q.T @ y, upper=True)
+
+    def gram_solve_ls(y: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(R, torch.linalg.solve_triangular(R.T, y, upper=False), upper=True)
+
+    def condition_ls() -> float:
+        s = torch.linalg.svdvals(R)
+        return float(s[0] / s[-1]) if float(s[-1]) > 0 else math.inf
+
+    return Factor(solve_ls, gram_solve_ls, condition_ls)
+
+
+class Solution(NamedTuple):
+    factor: Factor
+    c: Tensor
+
+
+def _solve(system: Linear) -> Solution:
+    factor = _factor(system)
+    y = factor.solve((system.weight * system.r)[:, None])[:, 0]
+    return Solution(factor, y / system.scale)
+
+
+def _finish(
+    source: Any,
+    r: Callable[[Tensor], Tensor],
+    system: Linear,
+    solution: Solution,
+    window: tuple[float, float] | None,
+    change: float | None,
+    converged: bool,
+) -> ValueFunction:
+    condition = solution.factor.condition()
+    n = system.basis.n_modes
+    if not condition < _MAX_CONDITION or not bool(torch.isfinite(solution.c).all()):
+        remedy = "use a larger beta or fewer modes" if window is None else "use fewer modes or a wider window"
+        raise NumericalError(
+            f"The system (beta - L) V = r is ill-conditioned: condition number {condition:.2g} with n_modes = {n}, "
+            f"at most {_MAX_CONDITION:.0e} is solved; {remedy}."
+        )
+    factor = covariance_factor(source, system, solution.c, solution.factor)
+    return ValueFunction(
+        coefficients=solution.c,
+        period=system.basis.period,
+        origin=system.basis.origin,
+        beta=system.beta,
+        window=window,
+        residual=_residual(source, r, system, solution.c, window),
+        condition=condition,
+        change=change,
+        converged=converged,
+        covariance_factor=factor,
+    )
+
+
+def _residual(
+    source: Any, r: Callable[[Tensor], Tensor], system: Linear, c: Tensor, window: tuple[float, float] | None
+) -> float:
+    """max |(beta - L) V - r| / max |r| off the collocation points."""
+    basis, n = system.basis, 2 * system.basis.n_modes + 1
+    x = basis.grid(n) if window is None else torch.linspace(*window, n + 2, dtype=torch.float64)[1:-1]
+    at = coefficients_at(source, x)
+    A = resolvent_matrix(operators(basis, x, at.alpha), at.b, at.D_o, at.D_f, system.beta)
+    values = r(x)
+    return float((A @ c - values).abs().max() / values.abs().max().clamp_min(1e-300))
+
+
+def _refine(
+    source: Any,
+    r: Callable[[Tensor], Tensor],
+    build: Callable[[int], Linear],
+    window: tuple[float, float] | None,
+    tolerance: float,
+    max_modes: int,
+) -> ValueFunction:
+    """Double the number of wavenumbers until V stands still.
+
+    On a window also stop before the system becomes ill-conditioned.
+    """
+    half = 16 if window is None else 5
+    system = build(2 * half + 1)
+    solution, change = _solve(system), math.inf
+    ended = f"max_modes = {max_modes} was reached"
+    while 4 * half + 1 <= max_modes:
+        half *= 2
+        finer = build(2 * half + 1)
+        refined = _solve(finer)
+        if window is not None and not refined.factor.condition() < _MAX_CONDITION:
+            ended = f"{finer.basis.n_modes} modes would be ill-conditioned on this window"
+            break
+        x = finer.x
+        new, old = finer.ops.phi @ refined.c, system.basis.matrix(x) @ solution.c
+        change = float((new - old).abs().max() / new.abs().max().clamp_min(1e-300))
+        system, solution = finer, refined
+        # Two coarse grids can agree on an aliased reward: the equation must hold between the points as well.
+        if change < tolerance and _residual(source, r, system, solution.c, window) < 1e-2:
+            return _finish(source, r, system, solution, window, change, True)
+    warnings.warn(
+        f"V still changes by {change:.2g} (tolerance {tolerance:.2g}) at {system.basis.n_modes} modes, and {ended}; "
+        "give n_modes, or a larger tolerance, to silence this.",
+        LevytorchWarning,
+        stacklevel=3,
+    )
+    return _finish(source, r, system, solution, window, change, False)

@@ -1,0 +1,128 @@
+"""ValueFunction: V as a Fourier series, with its uncertainty, that can be called, differentiated, saved and loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.errors import InputError
+from levytorch.policy.basis import FourierBasis
+
+_FORMAT = "levytorch.value.1"
+
+
+@dataclass(frozen=True)
+class ValueFunction:
+    """V(x) = sum_m c_m phi_m(x) with beta V = r + b V' + D_o V'' - D_f (-Lap)^alpha V.
+
+    Call it at any x (tensor, array or number; a float64 tensor of x's shape comes back). On a `window` it means
+    something inside the window only. `residual` is max |(beta - L) V - r| between the collocation points, relative to
+    max |r|; `change` how much V moved when the resolution was last doubled (None when n_modes was given).
+    """
+
+    coefficients: Tensor
+    period: float
+    origin: float
+    beta: float
+    window: tuple[float, float] | None = None
+    residual: float = float("nan")
+    condition: float = float("nan")
+    change: float | None = None
+    converged: bool = True
+    # V's covariance is Phi S S^T Phi^T: exact and positive semi-definite, and no larger than the parameters ask for
+    covariance_factor: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def n_modes(self) -> int:
+        return int(self.coefficients.shape[-1])
+
+    @property
+    def basis(self) -> FourierBasis:
+        return FourierBasis(self.n_modes, self.period, self.origin)
+
+    def __call__(self, x: Tensor | np.ndarray | float) -> Tensor:
+        return self.derivative(x, order=0)
+
+    def derivative(self, x: Tensor | np.ndarray | float, order: int = 1) -> Tensor:
+        """d^order V / dx^order at x."""
+        if order < 0 or int(order) != order:
+            raise InputError(f"order must be 0, 1, 2, ..., but is {order!r}; give the order of the derivative.")
+        return self._chunked(x, lambda part: self.basis.matrix(part, order) @ self.coefficients)
+
+    def fractional_laplacian(self, x: Tensor | np.ndarray | float, alpha: float | Tensor) -> Tensor:
+        """((-Lap)^alpha V)(x); alpha a number or one per point."""
+        at = torch.as_tensor(x, dtype=torch.float64)
+        symbol = self.basis.symbol(torch.as_tensor(alpha, dtype=torch.float64))
+        return (self.basis.matrix(at) * symbol * self.coefficients).sum(-1)
+
+    def std(self, x: Tensor | np.ndarray | float, order: int = 0) -> Tensor:
+        """Standard deviation of V (or of a derivative) at x, from the covariance of the recovered coefficients (delta
+        method).
+        """
+        factor = self.covariance_factor
+        if factor is None:
+            raise InputError(
+                "V.std needs the covariance of recovered coefficients, but this V comes from coefficients without one; "
+                "solve from a Recovery whose engine gives standard errors (engine='fisher')."
+            )
+        return self._chunked(x, lambda part: (self.basis.matrix(part, order) @ factor).norm(dim=-1))
+
+    def _chunked(self, x: Tensor | np.ndarray | float, f: Callable[[Tensor], Tensor]) -> Tensor:
+        at = torch.as_tensor(x, dtype=torch.float64)
+        flat = at.reshape(-1)
+        # 800,000 empirical points times 1000 modes would be 6 GB at once
+        step = max(1, (1 << 22) // self.n_modes)
+        if flat.numel() <= step:
+            return f(at)
+        return torch.cat([f(part) for part in flat.split(step)]).reshape(at.shape)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write V to one file (tensors and numbers only).
+
+        An earlier file is replaced only once the new one is complete.
+        """
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            torch.save({"format": _FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, part)
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ValueFunction:
+        """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
+        target = Path(path)
+        if not target.is_file():
+            raise InputError(
+                f"A saved value function was expected at {target}, but there is no such file; check the path."
+            )
+        hint = f"{target} is not a value function saved by levytorch; give a file written by ValueFunction.save."
+        try:
+            content: Any = torch.load(target, map_location="cpu", weights_only=True)
+        except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
+            raise InputError(hint) from error
+        if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
+            raise InputError(hint)
+        coefficients, factor = content.get("coefficients"), content.get("covariance_factor")
+        sound = (
+            set(content) == {f.name for f in fields(cls)}
+            and isinstance(coefficients, Tensor)
+            and coefficients.ndim == 1
+            and (
+                factor is None or (isinstance(factor, Tensor) and factor.ndim == 2 and len(factor) == len(coefficients))
+            )
+            and all(isinstance(content[name], float) for name in ("period", "origin", "beta"))
+        )
+        if not sound:
+            raise InputError(hint)
+        return cls(**content)
