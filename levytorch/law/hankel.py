@@ -1,0 +1,81 @@
+"""Hankel functions H_0 and H_1 of the first kind in the sector 0 <= arg z <= pi/4, for the two-dimensional law.
+
+Both are returned divided by exp(i z). Ascending series for |z| <= 6, an exponentially convergent trapezoid rule on
+H_nu(z) ~ int exp(i z u) (u^2 - 1)^(-1/2) du along the path of steepest descent up to 20, the asymptotic series beyond.
+(DLMF 10.8, 10.9.10, 10.17.) Accurate to 1e-13 relative to |H| at the origin of each piece.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+
+import numpy as np
+
+EULER = 0.5772156649015328606
+SERIES_END = 6.0
+ASYMPTOTIC_START = 20.0
+N_SERIES = 34
+N_ASYMPTOTIC = 22
+DESCENT_STEP = 0.35
+N_DESCENT = 17
+
+
+def asymptotic_coefficients(order: int) -> np.ndarray:
+    """i^k a_k(order) of DLMF 10.17.1, k = 0 ... N_ASYMPTOTIC - 1."""
+    a = np.ones(N_ASYMPTOTIC, dtype=np.complex128)
+    for k in range(1, N_ASYMPTOTIC):
+        a[k] = a[k - 1] * 1j * (4 * order * order - (2 * k - 1) ** 2) / (8.0 * k)
+    return a
+
+
+A0, A1 = asymptotic_coefficients(0), asymptotic_coefficients(1)
+DESCENT_S2 = ((np.arange(N_DESCENT) + 0.5) * DESCENT_STEP) ** 2
+DESCENT_W = DESCENT_STEP * np.exp(-DESCENT_S2)
+
+
+def hankel_scaled(z: complex) -> tuple[complex, complex]:
+    """(H_0(z), H_1(z)) / exp(i z). Plain Python that numba compiles; z != 0."""
+    size = abs(z)
+    if size <= SERIES_END:
+        q = -0.25 * z * z
+        term = 1.0 + 0.0j  # q^k / (k!)^2
+        j0, y0 = term, 0.0 * term
+        j1, y1 = term, (1.0 - 2.0 * EULER) * term  # sums of term / (k + 1), weighted with psi(k + 1) + psi(k + 2)
+        harmonic = 0.0
+        for k in range(1, N_SERIES):
+            term = term * q / (k * k)
+            harmonic += 1.0 / k
+            j0 += term
+            y0 -= term * harmonic
+            t1 = term / (k + 1.0)
+            j1 += t1
+            y1 += t1 * (2.0 * harmonic + 1.0 / (k + 1.0) - 2.0 * EULER)
+            if abs(term) < 1e-19:
+                break
+        log_half = cmath.log(0.5 * z)
+        j1 = 0.5 * z * j1
+        y0 = (2.0 / math.pi) * ((log_half + EULER) * j0 + y0)
+        y1 = -2.0 / (math.pi * z) + (2.0 / math.pi) * log_half * j1 - (0.5 / math.pi) * z * y1
+        unit = cmath.exp(-1j * z)
+        return (j0 + 1j * y0) * unit, (j1 + 1j * y1) * unit
+    if size < ASYMPTOTIC_START:
+        i_over_z = 1j / z
+        root = cmath.sqrt(i_over_z)
+        sum0 = 0.0 + 0.0j
+        sum1 = 0.0 + 0.0j
+        for k in range(N_DESCENT):
+            t = i_over_z * DESCENT_S2[k]
+            w = DESCENT_W[k] / cmath.sqrt(2.0 + t)
+            sum0 += w
+            sum1 += w * (1.0 + t)
+        scale = (4.0 / math.pi) * root
+        return -1j * scale * sum0, -scale * sum1
+    inverse = 1.0 / z
+    sum0 = 0.0 + 0.0j
+    sum1 = 0.0 + 0.0j
+    for k in range(N_ASYMPTOTIC - 1, -1, -1):
+        sum0 = sum0 * inverse + A0[k]
+        sum1 = sum1 * inverse + A1[k]
+    scale = cmath.sqrt(2.0 / math.pi * inverse) * cmath.exp(-0.25j * math.pi)
+    return scale * sum0, -1j * scale * sum1

@@ -1,0 +1,395 @@
+"""Compiled CPU kernels of the contour quadrature; `contour.py` holds the mathematics and the torch twin.
+
+One sample at a time, scalars only, the GIL released: `threads.run` spreads the samples over the cores.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from levytorch.law import hankel, nodes
+from levytorch.law.nodes import (
+    COARSE,
+    DECAY,
+    FINE,
+    FLOOR,
+    MEDIUM,
+    OFFSETS,
+    SPLIT_CORE,
+    SPLIT_GAUSS,
+    SPLIT_S,
+    SPLIT_THETA,
+    UNSPLIT_S,
+    UNSPLIT_THETA,
+    UNSPLIT_TURN,
+    H,
+)
+
+LOG_W, W, JAC = nodes.tables()
+V_END = LOG_W.shape[1] - 1
+HUGE = 1e300
+
+compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
+inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
+
+hankel_scaled = compiled(hankel.hankel_scaled)
+
+
+@compiled
+def _limit(m):
+    """Where x - m log x has risen by DECAY above its minimum: the end of x^m exp(-x), generously."""
+    return m + DECAY + math.sqrt(2.0 * DECAY * m)
+
+
+@compiled
+def _path(y, A, B, alpha, power, floor_power):
+    """The contour of one sample.
+
+    Returns (split, log_unit, y, A, B, theta, S, k, j0, j1): the law in units of exp(log_unit), the rotation, the
+    scale of the nodes, the table of nodes and the range to sum over. `power`: the largest power of r in the sums plus
+    one; `floor_power`: the power of rho with which the integrand vanishes at zero, beyond dr/r, beside r^(2 alpha).
+    """
+    L = math.hypot(y, 2.0 * math.sqrt(A))
+    log_B = math.log(B)
+    log_L = math.log(L) if L > 0.0 else -1e300
+    log_kappa = log_B - 2.0 * alpha * log_L
+    if log_kappa < 0.0:
+        kappa = math.exp(max(log_kappa, -660.0))
+        y1 = y / L
+        root = math.sqrt(A) / L
+        A1 = root * root
+        core = SPLIT_CORE * (2.0 * alpha - 1.0) * kappa ** (1.0 / alpha) if alpha > 0.5 else 0.0
+        theta = SPLIT_THETA * y1 * y1 / (y1 * y1 + SPLIT_GAUSS * A1 + core)
+        r_max = HUGE
+        if y1 * theta > 0.0:
+            r_max = min(r_max, _limit(power) / (y1 * math.sin(theta)))
+        if A1 > 0.0:
+            r_max = min(r_max, math.sqrt(_limit(0.5 * power) / (A1 * math.cos(2.0 * theta))))
+        S = SPLIT_S
+        k = MEDIUM if alpha < 0.55 else FINE
+        begin = FLOOR / (floor_power + 2.0 * alpha)
+        split = True
+        log_unit = log_L
+        B1 = kappa
+    else:
+        log_unit = log_B / (2.0 * alpha)
+        y1 = math.exp(math.log(y) - log_unit) if y > 0.0 else 0.0
+        A1 = math.exp(math.log(A) - 2.0 * log_unit) if A > 0.0 else 0.0
+        B1 = 1.0
+        x_max = _limit(power / (2.0 * alpha))
+        log_r = math.log(x_max) / (2.0 * alpha)
+        log_turn = math.log(37.0) / (2.0 * alpha)
+        if A1 > 0.0:
+            log_r = min(log_r, 0.5 * math.log(_limit(0.5 * power) / A1))
+            log_turn = min(log_turn, 0.5 * math.log(37.0 / A1))
+        turns = y1 * math.exp(min(log_turn, 600.0))
+        turns = min(turns, 1e150) ** 2
+        theta = UNSPLIT_THETA * turns / (turns + UNSPLIT_TURN)
+        # the limits on the rotated ray
+        log_r = min(log_r, math.log(x_max / math.cos(2.0 * alpha * theta)) / (2.0 * alpha))
+        if A1 > 0.0:
+            log_r = min(log_r, 0.5 * math.log(_limit(0.5 * power) / (A1 * math.cos(2.0 * theta))))
+        if y1 * theta > 0.0:
+            log_r = min(log_r, math.log(_limit(power) / (y1 * math.sin(theta))))
+        r_max = math.exp(min(log_r, 390.0))
+        peak = math.exp(min(-math.log(2.0 * alpha) / (2.0 * alpha), 380.0))
+        S = min(max(1.0, 0.1 * peak), r_max * UNSPLIT_S)
+        k = MEDIUM if alpha < 0.35 else COARSE
+        begin = FLOOR / (floor_power if floor_power > 0.0 else 2.0 * alpha) + math.log(max(S, 1.0))
+        split = False
+    if power > 4.0:
+        k = FINE
+    j0 = int(math.floor(-math.log(max(begin - math.log(begin), 1.0)) / H[k])) + OFFSETS[k]
+    j1 = int(math.ceil(math.log(max(r_max / S, 1.0)) / H[k])) + OFFSETS[k] + 1
+    return split, log_unit, y1, A1, B1, theta, S, k, max(j0, 0), min(j1, V_END)
+
+
+@compiled
+def _bessel_small(dim, z):
+    """Real kernels c_d(z), c_{d+2}(z) of p_d = int r^(d-1) c_d(y r) phi dr for small z, by their power series."""
+    q = -0.25 * z * z
+    half = 0.5 * dim
+    term0 = 2.0 / (math.gamma(half) * (4.0 * math.pi) ** half)
+    term1 = 2.0 / (math.gamma(half + 1.0) * (4.0 * math.pi) ** (half + 1.0))
+    sum0, sum1 = term0, term1
+    for k in range(1, 60):
+        term0 *= q / (k * (k + half - 1.0))
+        term1 *= q / (k * (k + half))
+        sum0 += term0
+        sum1 += term1
+        if abs(term0) < 1e-18 * abs(sum0):
+            break
+    return sum0, sum1
+
+
+@compiled
+def density_point(y, A, B, alpha, dim, order, out):
+    """log p and derivatives at radius y >= 0, into out.
+
+    out[0] = log p; out[1:5] = first derivatives of log p in (y, A, B, alpha) when order >= 1; out[5:15] = second
+    derivatives (yy, yA, yB, ya, AA, AB, Aa, BB, Ba, aa) when order = 2. For dim > 1 y is the radius.
+    """
+    power = 1.0 + (dim - 1.0) + 2.0 * min(order, 1) + (2.0 if order == 2 else 0.0)
+    if dim == 1 and order == 0:
+        power = 1.0
+    split, log_unit, y1, A1, B1, theta, S, k, j0, j1 = _path(y, A, B, alpha, power, 1.0)
+    small = False
+    if dim > 1:
+        r_top = S * W[k, j1]
+        if y1 * r_top < 2.0 or theta < 1e-9:
+            small, theta = True, 0.0
+    ct, st = math.cos(theta), math.sin(theta)
+    c2, s2 = math.cos(2.0 * theta), math.sin(2.0 * theta)
+    ca, sa = math.cos(2.0 * alpha * theta), math.sin(2.0 * alpha * theta)
+    turn = complex(ct, st)
+    log_S = math.log(S)
+    two_alpha = 2.0 * alpha
+    P = PY = PA = PB = Pa = 0.0
+    PyA = PyB = Pya = PAA = PAB = PAa = PBB = PBa = Paa = 0.0
+    for j in range(j0, j1 + 1):
+        rho = S * W[k, j]
+        log_rho = log_S + LOG_W[k, j]
+        rho2 = A1 * rho * rho
+        damp = -y1 * rho * st - rho2 * c2
+        x_abs = B1 * math.exp(two_alpha * log_rho)
+        xr, xi = x_abs * ca, x_abs * sa
+        if split:
+            a = math.expm1(-xr)
+            s, c = math.sin(0.5 * xi), math.cos(0.5 * xi)
+            v = 2.0 * s * s
+            e0 = complex(a * (1.0 - v) - v, -(1.0 + a) * 2.0 * s * c)
+            ex = e0 + 1.0
+            mag, phase = math.exp(damp), y1 * rho * ct - rho2 * s2
+        else:
+            # one exponential for the whole integrand
+            e0 = complex(1.0, 0.0)
+            ex = e0
+            mag, phase = math.exp(damp - xr), y1 * rho * ct - rho2 * s2 - xi
+        g = (mag * rho * JAC[k, j]) * complex(math.cos(phase), math.sin(phase)) * turn
+        r = rho * turn
+        if dim == 1:
+            k0 = g / math.pi
+            k1 = 1j * r * k0
+        elif small:
+            z = y1 * rho
+            if z > 12.0:  # cannot matter: the integrand has ended
+                continue
+            c0, c1 = _bessel_small(dim, z)
+            g = g * complex(math.cos(z), -math.sin(z))  # without exp(i z)
+            scale = g * rho ** (dim - 1)
+            k0, k1 = scale * c0, scale * c1 * rho * rho
+        elif dim == 2:
+            z = y1 * r
+            h0, h1 = hankel_scaled(z)
+            k0 = g * r * h0 / (2.0 * math.pi)
+            k1 = g * r * r * r * h1 / (4.0 * math.pi * math.pi * z)
+        else:
+            z = y1 * r
+            k0 = g * r * r * (-1j) / (2.0 * math.pi * math.pi * z)
+            k1 = k0 * r * r * (-(1j * z - 1.0)) / (2.0 * math.pi * z * z)
+        f = k0 * e0
+        P += f.real
+        if order == 0:
+            continue
+        rr = r * r
+        x = complex(xr, xi)
+        ell = complex(log_rho - log_unit, theta)
+        k0x = k0 * ex * x
+        PY += (k1 * e0).real
+        PA -= (rr * f).real
+        PB -= k0x.real
+        Pa -= 2.0 * (k0x * ell).real
+        if order == 2:
+            k1x = k1 * ex * x
+            PyA -= (rr * k1 * e0).real
+            PyB -= k1x.real
+            Pya -= 2.0 * (k1x * ell).real
+            PAA += (rr * rr * f).real
+            PAB += (rr * k0x).real
+            PAa += 2.0 * (rr * k0x * ell).real
+            PBB += (x * k0x).real
+            PBa -= 2.0 * (ell * k0x * (1.0 - x)).real
+            Paa -= 4.0 * (ell * ell * k0x * (1.0 - x)).real
+    # the Gaussian part, in the same units, with a common factor exp(top) taken out
+    top = 0.0
+    if split:
+        log_kappa = math.log(B) - two_alpha * log_unit
+        jump = min(log_kappa + 660.0, 0.0)
+        if A1 > 0.0:
+            u = 0.25 * y1 * y1 / A1
+            log_G = -u - 0.5 * dim * math.log(4.0 * math.pi * A1)
+            log_J = jump + (math.log(abs(P)) if P != 0.0 else -HUGE)
+            top = max(log_G, log_J)
+            G = math.exp(log_G - top)
+            scale = math.exp(jump - top)
+            half = 0.5 * dim
+            gA = (u - half) / A1
+            P = P * scale + G
+            if order >= 1:
+                PA = PA * scale + G * gA
+                PB *= scale
+                Pa *= scale
+                PY = PY * scale + (G * (-0.5 * y1 / A1) if dim == 1 else G / (4.0 * math.pi * A1))
+            if order == 2:
+                gAA = gA * gA + (half - 2.0 * u) / (A1 * A1)
+                PAA = PAA * scale + G * gAA
+                if dim == 1:
+                    gy = -0.5 * y1 / A1
+                    PyA = PyA * scale + G * (gy * gA + 0.5 * y1 / (A1 * A1))
+                else:
+                    PyA = PyA * scale + G / (4.0 * math.pi * A1) * (gA - 1.0 / A1)
+                PyB *= scale
+                Pya *= scale
+                PAB *= scale
+                PAa *= scale
+                PBB *= scale
+                PBa *= scale
+                Paa *= scale
+        else:
+            top = jump
+    out[0] = math.log(P) + top - dim * log_unit
+    if order == 0:
+        return
+    iP = 1.0 / P
+    iU = math.exp(min(-log_unit, 300.0))
+    iB = 1.0 / B
+    iA = iU * iU
+    if dim > 1:  # so far PY is p_{d+2}: d/dy p_d = -2 pi y p_{d+2}
+        over_y = -2.0 * math.pi * PY
+        PY = y1 * over_y
+    else:
+        over_y = 0.0
+    out[1] = PY * iP * iU
+    out[2] = PA * iP * iA
+    out[3] = PB * iP * iB
+    out[4] = Pa * iP
+    if order == 2:
+        if dim > 1:
+            factor = -2.0 * math.pi * y1
+            PyA *= factor
+            PyB *= factor
+            Pya *= factor
+        Pyy = PA - (dim - 1.0) * over_y
+        ly, lA, lB, la = PY * iP, PA * iP, PB * iP, Pa * iP
+        out[5] = (Pyy * iP - ly * ly) * iU * iU
+        out[6] = (PyA * iP - ly * lA) * iU * iA
+        out[7] = (PyB * iP - ly * lB) * iU * iB
+        out[8] = (Pya * iP - ly * la) * iU
+        out[9] = (PAA * iP - lA * lA) * iA * iA
+        out[10] = (PAB * iP - lA * lB) * iA * iB
+        out[11] = (PAa * iP - lA * la) * iA
+        out[12] = (PBB * iP - lB * lB) * iB * iB
+        out[13] = (PBa * iP - lB * la) * iB
+        out[14] = Paa * iP - la * la
+
+
+@compiled
+def tail_point(u, A, B, alpha, dim, order, out):
+    """P(|Y| > u) for u >= 0, into out[0]; with order = 1 its derivatives in (u, A, B, alpha) into out[1:5]."""
+    if u == 0.0:
+        out[0] = 1.0
+        if order >= 1:
+            out[1:5] = 0.0
+            if dim == 1:
+                row = np.empty(15)
+                density_point(0.0, A, B, alpha, 1, 0, row)
+                out[1] = -2.0 * math.exp(row[0])
+        return
+    split, log_unit, y1, A1, B1, theta, S, k, j0, j1 = _path(u, A, B, alpha, dim, 0.0)
+    ct, st = math.cos(theta), math.sin(theta)
+    c2, s2 = math.cos(2.0 * theta), math.sin(2.0 * theta)
+    ca, sa = math.cos(2.0 * alpha * theta), math.sin(2.0 * alpha * theta)
+    turn = complex(ct, st)
+    log_S = math.log(S)
+    G = GB = Ga = 0.0
+    for j in range(j0, j1 + 1):
+        rho = S * W[k, j]
+        log_rho = log_S + LOG_W[k, j]
+        rho2 = A1 * rho * rho
+        x_abs = B1 * math.exp(2.0 * alpha * log_rho)
+        xr, xi = x_abs * ca, x_abs * sa
+        mag, phase = math.exp(-y1 * rho * st - rho2 * c2), y1 * rho * ct - rho2 * s2
+        a = math.expm1(-xr)
+        s, c = math.sin(0.5 * xi), math.cos(0.5 * xi)
+        v = 2.0 * s * s
+        e0 = complex(a * (1.0 - v) - v, -(1.0 + a) * 2.0 * s * c)
+        ex = e0 + 1.0
+        if not split:
+            e0 = ex
+        g = (mag * JAC[k, j]) * complex(math.cos(phase), math.sin(phase))
+        z = y1 * rho * turn
+        if dim == 1:
+            g = g * 2j / math.pi
+        elif dim == 2:
+            h0, h1 = hankel_scaled(z)
+            g = -g * z * h1
+        else:
+            g = g * (1j + z) * 2.0 / math.pi
+        G += (g * e0).real
+        if order >= 1:
+            gx = g * ex * complex(xr, xi)
+            GB -= gx.real
+            Ga -= 2.0 * (gx * complex(log_rho - log_unit, theta)).real
+    scale = 1.0
+    if split:
+        log_kappa = math.log(B) - 2.0 * alpha * log_unit
+        if log_kappa < -660.0:
+            scale = math.exp(log_kappa + 660.0)
+        G *= scale
+        if A1 > 0.0:
+            w = 0.5 * y1 / math.sqrt(A1)
+            if dim == 1:
+                G += math.erfc(w)
+            elif dim == 2:
+                G += math.exp(-w * w)
+            else:
+                G += math.erfc(w) + 2.0 / math.sqrt(math.pi) * w * math.exp(-w * w)
+    out[0] = min(max(G, 0.0), 1.0)
+    if order >= 1:
+        row = np.empty(15)
+        density_point(u, A, B, alpha, dim, 1, row)
+        surface = 2.0 if dim == 1 else (2.0 * math.pi * u if dim == 2 else 4.0 * math.pi * u * u)
+        flow = surface * math.exp(row[0])
+        out[1] = -flow
+        out[2] = -flow * row[1]
+        out[3] = GB * scale / B
+        out[4] = Ga * scale
+
+
+@compiled
+def density_many(start, stop, y, A, B, alpha, dim, order, out):
+    """Columns start:stop of out (m, n) from 1-D inputs; inputs of length one are shared by all."""
+    row = np.empty(15)
+    for i in range(start, stop):
+        density_point(
+            y[i if y.size > 1 else 0],
+            A[i if A.size > 1 else 0],
+            B[i if B.size > 1 else 0],
+            alpha[i if alpha.size > 1 else 0],
+            dim,
+            order,
+            row,
+        )
+        for k in range(out.shape[0]):
+            out[k, i] = row[k]
+
+
+@compiled
+def tail_many(start, stop, u, A, B, alpha, dim, order, out):
+    """As density_many, for P(|Y| > u)."""
+    row = np.empty(5)
+    for i in range(start, stop):
+        tail_point(
+            u[i if u.size > 1 else 0],
+            A[i if A.size > 1 else 0],
+            B[i if B.size > 1 else 0],
+            alpha[i if alpha.size > 1 else 0],
+            dim,
+            order,
+            row,
+        )
+        for k in range(out.shape[0]):
+            out[k, i] = row[k]

@@ -1,0 +1,126 @@
+"""The law of one step as a torch distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from levytorch.errors import InputError
+from levytorch.law.arguments import Numeric, check, check_dim, to_tensors
+from levytorch.law.autograd import log_density
+from levytorch.law.sampling import isotropic_stable, symmetric_stable
+from levytorch.law.tails import survival
+
+
+class LevyStep(Distribution):
+    """Law of the displacement dx over a time dt: b dt + Gaussian of variance 2 D_o dt + stable of scale D_f dt.
+
+    Batch shape: the broadcast of the arguments (for dim > 1 without the last axis of b). Event shape: () or (dim,).
+
+    Example:
+        >>> step = LevyStep(b=5.0, D_o=4.0, D_f=3.0, alpha=0.3, dt=1 / 40)
+        >>> step.log_prob(torch.tensor(0.5, dtype=torch.float64))
+        tensor(-0.5410, dtype=torch.float64)
+    """
+
+    arg_constraints = {  # noqa: RUF012
+        "D_o": constraints.nonnegative,
+        "D_f": constraints.positive,
+        "alpha": constraints.unit_interval,
+        "dt": constraints.positive,
+    }
+    has_rsample = False
+
+    def __init__(
+        self,
+        b: Numeric,
+        D_o: Numeric,
+        D_f: Numeric,
+        alpha: Numeric,
+        dt: Numeric,
+        dim: int = 1,
+        *,
+        method: str = "auto",
+        validate_args: bool | None = None,
+    ) -> None:
+        check_dim(dim)
+        names = dict(b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
+        tensors, self._dtype, _ = to_tensors(**names)
+        check(**dict(zip(names, tensors)))
+        drift = tensors[0]
+        if dim > 1:
+            if drift.dim() == 0:
+                drift = drift.expand(dim)
+            if drift.shape[-1] != dim:
+                raise InputError(f"b must have {dim} components in its last axis, but has shape {tuple(drift.shape)}.")
+            rest = torch.broadcast_tensors(drift[..., 0], *tensors[1:])
+            self.b = drift.expand(*rest[0].shape, dim)
+        else:
+            rest = torch.broadcast_tensors(*tensors)
+            self.b = rest[0]
+        self.D_o, self.D_f, self.alpha, self.dt = rest[1:]
+        # kept unexpanded, so that one shared alpha stays recognisable as one
+        self._alpha = tensors[3] if tensors[3].numel() == 1 else self.alpha
+        self.dim, self.method = dim, method
+        event = torch.Size((dim,)) if dim > 1 else torch.Size()
+        super().__init__(self.D_o.shape, event, validate_args=validate_args)
+
+    @constraints.dependent_property
+    def support(self) -> Any:
+        return constraints.real_vector if self.dim > 1 else constraints.real
+
+    def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> LevyStep:
+        new = self._get_checked_instance(LevyStep, _instance)
+        shape = torch.Size(batch_shape)
+        new.b = self.b.expand(*shape, *self.event_shape)
+        for name in ("D_o", "D_f", "alpha", "dt"):
+            setattr(new, name, getattr(self, name).expand(shape))
+        new._alpha = self._alpha if self._alpha.numel() == 1 else new.alpha
+        new.dim, new.method, new._dtype = self.dim, self.method, self._dtype
+        super(LevyStep, new).__init__(shape, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    @property
+    def mean(self) -> Tensor:
+        """b dt where it exists (2 alpha > 1), else NaN."""
+        exists = self.alpha > 0.5
+        drift = self.b * (self.dt if self.dim == 1 else self.dt.unsqueeze(-1))
+        return torch.where(exists if self.dim == 1 else exists.unsqueeze(-1), drift, math.nan)
+
+    @property
+    def variance(self) -> Tensor:
+        return torch.full_like(self.b, math.inf)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        return log_density(value, self.b, self.D_o, self.D_f, self._alpha, self.dt, dim=self.dim, method=self.method)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """P(dx <= value), one dimension only; tiny values keep their digits."""
+        if self.dim != 1:
+            raise InputError(f"cdf is defined in one dimension, but dim is {self.dim}; use tail_probability.")
+        if self._validate_args:
+            self._validate_sample(value)
+        u = self.b * self.dt - value.to(torch.float64)
+        return survival(u, self.D_o * self.dt, self.D_f * self.dt, self.alpha).to(value.dtype)
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Any = torch.Size(), *, generator: torch.Generator | None = None) -> Tensor:  # noqa: B008
+        shape = torch.Size(sample_shape) + self.batch_shape
+        alpha, dt = self.alpha.expand(shape), self.dt
+        width = torch.sqrt(2.0 * self.D_o * dt)
+        scale = torch.exp((torch.log(self.D_f * dt) / (2.0 * self.alpha)).clamp(-690.0, 690.0))
+        if self.dim == 1:
+            jump = symmetric_stable(alpha, generator)
+            gauss = torch.randn(shape, generator=generator, dtype=torch.float64, device=alpha.device)
+            return (self.b * dt + width * gauss + scale * jump).to(self._dtype)
+        jump = isotropic_stable(alpha, self.dim, generator)
+        gauss = torch.randn((*shape, self.dim), generator=generator, dtype=torch.float64, device=alpha.device)
+        out = self.b * dt.unsqueeze(-1) + width.unsqueeze(-1) * gauss + scale.unsqueeze(-1) * jump
+        return out.to(self._dtype)

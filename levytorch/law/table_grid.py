@@ -1,0 +1,21 @@
+"""Layout of the table: which cell a point (z, c) belongs to.
+
+z = y / sqrt(A) is cut uniformly up to Z_SWITCH (where a Gaussian centre turns into a power law) and uniformly in log z
+beyond; s = log c is cut into columns of width one, built when first needed. Every base cell is split 2^level_u times in
+u and 2^level_s times in s.
+"""
+
+from __future__ import annotations
+
+import math
+
+DEGREE = 7
+Z_SWITCH = 12.0
+LOG_Z_SWITCH = math.log(Z_SWITCH)
+PER_Z = 2.0  # base cells per unit of z
+N_NEAR = int(Z_SWITCH * PER_Z)
+N_FAR = 30  # up to z = 12 e^30 = 1.3e14
+N_U = N_NEAR + N_FAR
+S_MIN, S_MAX = -40.0, 14.0
+N_S = int(S_MAX - S_MIN)
+MAX_LEVEL = 4
