@@ -1,7 +1,7 @@
 """Euler-Maruyama sampling (section 2 of the paper: unbiased trajectory data).
 
-Between two observations dt apart the path takes `substeps` Euler steps of dt / substeps (the paper: about ten), each with
-exact Gaussian and stable increments. Coefficients are evaluated with torch on a whole chunk of trajectories at a time.
+Between two observations dt apart the path takes `substeps` Euler steps of dt / substeps (the paper: about ten), each
+with exact Gaussian and stable increments. Coefficients are evaluated with torch on a chunk of trajectories at a time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 
 Array = NDArray[np.float64]
-CHUNK = (
-    16_384  # states in flight per thread: stays in the cache, and below the size at which torch spawns threads itself
-)
-_LONG = 4e7  # substeps (about two seconds) from which a progress bar is worth its line
+CHUNK = 8_192  # trajectories in flight per thread: they stay in the cache, and torch spawns no threads of its own
+_LANES = 64  # torch treats the odd end of an array by other code, with other last bits: chunks are padded to whole lanes
+_LONG = 1e8  # substeps (some seconds) from which a progress bar is worth its line
 
 
 def kernels() -> ModuleType:
@@ -33,7 +32,7 @@ def kernels() -> ModuleType:
         from levytorch.simulation import plain
 
         warnings.warn(
-            f"numba cannot be imported ({missing}), so simulation runs in plain NumPy, some ten times slower: install numba.",
+            f"numba cannot be imported ({missing}), so simulation runs in NumPy, several times slower: install numba.",
             LevytorchWarning,
             stacklevel=3,
         )
@@ -47,12 +46,14 @@ def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
     if x0 is None:
         period = np.broadcast_to(np.asarray(dynamics.period, dtype=np.float64), (d,))
         if not np.isfinite(period).all():
-            raise InputError(
-                "x0 must be given when period is infinite, found None: pass a number or one per trajectory."
-            )
-        u = kernels().uniforms(seed, 1, 0, n, 0, d)
-        return np.asarray(np.asarray(dynamics.origin, dtype=np.float64) + period * u)
-    states = np.array(torch.as_tensor(x0, dtype=torch.float64).detach().cpu().numpy())
+            raise InputError("x0 must be given when period is infinite, found None: pass a number or one per trajectory.")
+        engine, u = kernels(), np.empty((d, n))
+        engine.uniforms(engine.stream_keys(seed, 1, 0, n), 0, u)
+        return np.asarray(np.asarray(dynamics.origin, dtype=np.float64) + period * u.T)
+    try:
+        states = np.array(torch.as_tensor(x0, dtype=torch.float64).detach().cpu().numpy())
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"x0 must be numeric, found {type(x0).__name__}: pass a number or an array.") from None
     if states.ndim == 0 or (d > 1 and states.shape == (d,)):
         states = np.broadcast_to(states, (n, d)).copy()
     elif d == 1 and states.shape == (n,):
@@ -61,10 +62,8 @@ def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
         one, many = ("a number", f"({n},)") if d == 1 else (f"shape ({d},)", f"({n}, {d})")
         raise InputError(f"x0 must be {one} or of shape {many}, found shape {states.shape}: one state per trajectory.")
     if not np.isfinite(states).all():
-        raise InputError(
-            f"x0 must be finite, found {states[~np.isfinite(states)][0]} for trajectory "
-            f"{int(np.argwhere(~np.isfinite(states))[0, 0])}: remove it."
-        )
+        bad = np.argwhere(~np.isfinite(states))[0]
+        raise InputError(f"x0 must be finite, found {states[tuple(bad)]} for trajectory {bad[0]}: remove it.")
     return states
 
 
@@ -76,7 +75,6 @@ def euler(
 
     engine = kernels()
     n, d = x0.shape
-    h = dt / substeps
     out = np.empty((n, n_steps + 1, d))
     out[:, 0] = x0
     threads = max(1, torch.get_num_threads())
@@ -89,7 +87,7 @@ def euler(
         ThreadPoolExecutor(threads) as pool,
     ):
         firsts = range(0, n, size)
-        jobs = [pool.submit(path, engine, dynamics, out[i : i + size], h, substeps, seed, i) for i in firsts]
+        jobs = [pool.submit(path, engine, dynamics, out[i : i + size], dt / substeps, substeps, seed, i) for i in firsts]
         try:
             for job in jobs:
                 bar.update(job.result())
@@ -107,33 +105,47 @@ def euler(
 def _constant(
     engine: ModuleType, dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int
 ) -> int:
-    b = np.broadcast_to(dynamics.b.value.numpy(), (dynamics.dim,)).copy()  # type: ignore[union-attr]
-    values = [float(c.value) for c in (dynamics.D_o, dynamics.D_f, dynamics.alpha_at)]  # type: ignore[arg-type]
-    engine.advance_constant(part, b, *values, h, substeps, seed, first)
-    return len(part)
+    """All steps of some trajectories in one call."""
+    n, _, d = part.shape
+    cell = dynamics.cell(1)
+    b = np.ascontiguousarray(np.broadcast_to(dynamics.b(cell).numpy().reshape(d, 1), (d, n)))
+    D_o, D_f, alpha = (np.full(n, float(c(cell))) for c in (dynamics.D_o, dynamics.D_f, dynamics.alpha_at))
+    x = np.ascontiguousarray(part[:, 0].T)
+    keys = engine.stream_keys(seed, 0, first, n)
+    engine.advance_constant(part, x, b, D_o * h, _log_scale(D_f, alpha, h), alpha, h, keys, substeps, np.empty(n))
+    return n
 
 
 @torch.no_grad()
 def _variable(
     engine: ModuleType, dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int
 ) -> int:
-    d = dynamics.dim
-    state = part[:, 0].copy()
+    """All steps of some trajectories, the coefficients evaluated before each substep."""
+    n, d = len(part), dynamics.dim
+    padded = -(-n // _LANES) * _LANES
+    state = np.empty((d, padded))
+    state[:, :n] = part[:, 0].T
+    state[:, n:] = state[:, :1]
     x = torch.from_numpy(state)  # shares memory: the kernel writes, torch reads
-    view = x[:, 0] if d == 1 else x
-    fixed = {c.name: c.value for c in (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at)}
+    view = x[0] if d == 1 else x.T
+    keys, scale = engine.stream_keys(seed, 0, first, padded), np.empty(padded)
 
-    def at(coefficient: Any, width: int | None) -> Array:
-        value = fixed[coefficient.name]
-        if value is not None:
-            array = value.numpy().reshape(-1)
-            return np.broadcast_to(array, (width,)).reshape(1, width).copy() if width else array
-        array = np.ascontiguousarray(coefficient(view).cpu().numpy())
-        return array.reshape(-1, width) if width else array
+    def at(coefficient: Any) -> Array:
+        return np.ascontiguousarray(coefficient(view).cpu().numpy().T)
 
+    fixed = {c.name: at(c) for c in (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at) if c.value is not None}
     for step in range(1, part.shape[1]):
         for substep in range((step - 1) * substeps, step * substeps):
-            D_o, D_f = at(dynamics.D_o, None), at(dynamics.D_f, None)
-            engine.advance(state, at(dynamics.b, d), D_o, D_f, at(dynamics.alpha_at, None), h, seed, first, substep)
-        part[:, step] = state
-    return len(part)
+            b, D_o, D_f, alpha = (
+                fixed[c.name] if c.value is not None else at(c)
+                for c in (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at)
+            )
+            log_scale = _log_scale(D_f, alpha, h)
+            engine.advance(state, b.reshape(d, -1), D_o * h, log_scale, alpha, h, keys, substep, scale)
+        part[:, step] = state[:, :n].T
+    return n
+
+
+def _log_scale(D_f: Array, alpha: Array, h: float) -> Array:
+    """log(D_f h) / alpha, very negative where D_f = 0."""
+    return np.log(np.maximum(D_f * h, 1e-300)) / alpha

@@ -1,16 +1,19 @@
 """Compiled Euler-Maruyama steps with counter-based noise.
 
 Every random number is a hash of (seed, trajectory, substep, position): no state is carried, so the result is the same
-whatever the chunking, the order or the number of threads. The hash is the SplitMix64 finaliser (Steele, Lea, Flood 2014)
-along a stream that is keyed by seed and trajectory. The kernels are serial and release the GIL: Python threads run them side
-by side with torch's operations, where two pools of OpenMP threads would get in each other's way.
+whatever the chunking, the order or the number of threads. The hash is the SplitMix64 finaliser (Steele, Lea and Flood
+2014) along a stream keyed by seed and trajectory.
 
 One substep of length h needs b h, a Gaussian of variance 2 D_o h per coordinate, and an isotropic 2 alpha-stable vector
-with E exp(i k L) = exp(-D_f h |k|^(2 alpha)). The stable vector is sub-Gaussian: L = sqrt(2 A) G, with G standard normal and
+with E exp(i k L) = exp(-D_f h |k|^(2 alpha)). The stable vector is sub-Gaussian: L = sqrt(2 A) G, G standard normal and
 A positive alpha-stable, E exp(-s A) = exp(-s^alpha), drawn by Kanter's formula (the one-sided case of Chambers, Mallows
 and Stuck). Given A the whole noise is Gaussian, hence one normal vector serves both parts, in any dimension:
 
-    dX = b h + sqrt(2 D_o h + 2 (D_f h)^(1/alpha) A) G.
+    dX = b h + sqrt(2 D_o h + 2 (D_f h)^(1/alpha) A) G
+
+Loops run over trajectories and hold nothing that keeps a compiler from vectorising them (no branches, no calls, no
+exceptions): four to eight trajectories at a time. They are serial and release the GIL; Python threads run them side by
+side with torch's operations, where two pools of OpenMP threads would get in each other's way.
 """
 
 from __future__ import annotations
@@ -18,114 +21,134 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX2 = np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S11, _ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11), np.uint64(1)
+from levytorch.simulation import elementary
+
+_inline = njit(forceinline=True, error_model="numpy")
+_compile = njit(nogil=True, cache=True, error_model="numpy")
+
+GOLDEN, MIX1, MIX2 = (np.uint64(c) for c in elementary.HASH)
+_S30, _S27, _S31, _S12, _ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(12), np.uint64(1)
+_LN2_HIGH, _LN2_LOW, _INV_LN2, _ROUND = elementary.LN2_HIGH, elementary.LN2_LOW, 1 / math.log(2), elementary.ROUND
+_log_of_mantissa = _inline(elementary.log_of_mantissa)
+_exp_of_remainder = _inline(elementary.exp_of_remainder)
+_sin_pi = _inline(elementary.sin_pi)
 
 
-@njit
-def mix(z):
-    z = (z ^ (z >> _S30)) * _MIX1
-    z = (z ^ (z >> _S27)) * _MIX2
+@intrinsic
+def _bits(typing, x):
+    def generate(context, builder, signature, args):
+        return builder.bitcast(args[0], context.get_value_type(types.int64))
+
+    return types.int64(types.float64), generate
+
+
+@intrinsic
+def _from_bits(typing, x):
+    def generate(context, builder, signature, args):
+        return builder.bitcast(args[0], context.get_value_type(types.float64))
+
+    return types.float64(types.int64), generate
+
+
+@_inline
+def _log(x):
+    """log x of a positive normal number; as elementary.log."""
+    bits = _bits(x)
+    e = (bits - 0x3FE6A09E667F3BCD) >> 52
+    exponent = _from_bits((e + 2048) | 0x4330000000000000) - (4503599627370496.0 + 2048.0)  # int to float, any machine
+    return exponent * _LN2_HIGH + (exponent * _LN2_LOW + _log_of_mantissa(_from_bits(bits - (e << 52))))
+
+
+@_inline
+def _exp(x):
+    """exp x, x held to [-700, 700]; as elementary.exp."""
+    x = min(max(x, -700.0), 700.0)
+    big = x * _INV_LN2 + _ROUND
+    n = big - _ROUND
+    r = (x - n * _LN2_HIGH) - n * _LN2_LOW
+    return _exp_of_remainder(r) * _from_bits((_bits(big) - 0x4338000000000000 + 1023) << 52)
+
+
+@_inline
+def _mix(z):
+    z = (z ^ (z >> _S30)) * MIX1
+    z = (z ^ (z >> _S27)) * MIX2
     return z ^ (z >> _S31)
 
 
-@njit
-def stream_key(seed, purpose, item):
-    """The start of the stream of one item (a trajectory, a chain) for one purpose."""
-    return mix(mix(mix(seed + _GOLDEN) + purpose * _MIX1) + item * _GOLDEN)
+@_inline
+def _uniform(key, position):
+    """The number at `position` (a multiple of GOLDEN) of a stream: odd multiples of 2^-53, so in (0, 1) without its ends."""
+    word = np.int64(_mix(key + position) >> _S12)
+    return _from_bits(word | 0x3FF0000000000000) - (1.0 - 1.1102230246251565e-16)
 
 
-@njit
-def uniform(key, position):
-    """The number at `position` of a stream, in (0, 1), never at its ends."""
-    return (np.float64(mix(key + (position + _ONE) * _GOLDEN) >> _S11) + 0.5) * 1.1102230246251565e-16
-
-
-@njit
-def log_subordinator(u, v, alpha):
-    """log A by Kanter's formula, from two uniforms; in logarithms because A overflows for small alpha."""
-    mirrored = min(u, 1.0 - u)  # sin(pi u) with full relative accuracy at both ends
-    wait = -math.log(v)
-    return (
-        math.log(math.sin(alpha * math.pi * u))
-        - math.log(math.sin(math.pi * mirrored)) / alpha
-        + (1.0 - alpha) / alpha * math.log(math.sin((1.0 - alpha) * math.pi * u) / wait)
-    )
-
-
-@njit
-def noise_scale(gaussian, log_jump):
-    """sqrt(2 gaussian + 2 exp(log_jump)) without overflow; gaussian = D_o h, log_jump = log A + log(D_f h) / alpha."""
-    if log_jump > 600.0:
-        return math.sqrt(2.0) * math.exp(0.5 * log_jump)
-    return math.sqrt(2.0 * (gaussian + math.exp(log_jump)))
-
-
-@njit(nogil=True, cache=True)
-def advance(x, b, D_o, D_f, alpha, h, seed, first, substep):
-    """One substep in place: x (n, d); b (n or 1, d); D_o, D_f, alpha (n or 1); `first` is trajectory number of row 0."""
-    n, dim = x.shape
-    words = np.uint64(2 + 2 * ((dim + 1) // 2))
-    # stride 0 repeats a constant
-    step_b, step_o, step_f, step_a = (
-        min(len(b), 2) - 1,
-        min(len(D_o), 2) - 1,
-        min(len(D_f), 2) - 1,
-        min(len(alpha), 2) - 1,
-    )
-    at = np.uint64(substep) * words
+@_compile
+def stream_keys(seed, purpose, first, n):
+    """(n,) starts of the streams of items first, ..., first + n - 1 (trajectories, chains) for one purpose."""
+    keys = np.empty(n, dtype=np.uint64)
+    base = _mix(_mix(np.uint64(seed) + GOLDEN) + np.uint64(purpose) * MIX1)
     for i in range(n):
-        key = stream_key(np.uint64(seed), np.uint64(0), np.uint64(first) + np.uint64(i))
-        a = alpha[i * step_a]
-        log_jump = log_subordinator(uniform(key, at), uniform(key, at + _ONE), a)
-        log_jump += math.log(D_f[i * step_f] * h) / a
-        scale = noise_scale(D_o[i * step_o] * h, log_jump)
-        row = i * step_b
-        for pair in range((dim + 1) // 2):
-            here = at + np.uint64(2 + 2 * pair)
-            radius = scale * math.sqrt(-2.0 * math.log(uniform(key, here)))
-            angle = 2.0 * math.pi * uniform(key, here + _ONE)
-            x[i, 2 * pair] += b[row, 2 * pair] * h + radius * math.cos(angle)
-            if 2 * pair + 1 < dim:
-                x[i, 2 * pair + 1] += b[row, 2 * pair + 1] * h + radius * math.sin(angle)
+        keys[i] = _mix(base + (np.uint64(first) + np.uint64(i)) * GOLDEN)
+    return keys
 
 
-@njit(nogil=True, cache=True)
-def advance_constant(out, b, D_o, D_f, alpha, h, substeps, seed, first):
-    """All steps of constant coefficients: out (n, n_steps + 1, d) with out[:, 0] given; the noise is that of `advance`."""
+@_compile
+def uniforms(keys, position, out):
+    """out (count, n): the uniforms at `position`, `position` + 1, ... of every stream."""
+    for k in range(out.shape[0]):
+        at = (np.uint64(position) + np.uint64(k) + _ONE) * GOLDEN
+        row = out[k]
+        for i in range(len(keys)):
+            row[i] = _uniform(keys[i], at)
+
+
+@_compile
+def advance(x, b, gaussian, log_scale, alpha, h, keys, substep, scale):
+    """One substep in place.
+
+    x, b (d, n); gaussian = D_o h, log_scale = log(D_f h) / alpha, alpha, keys (n,); scale (n,) is working space.
+    """
+    dim, n = x.shape
+    at = np.uint64(substep) * np.uint64(2 + 2 * ((dim + 1) // 2))
+    here, there = (at + _ONE) * GOLDEN, (at + np.uint64(2)) * GOLDEN
+    for i in range(n):
+        a, u, wait = alpha[i], _uniform(keys[i], here), -_log(_uniform(keys[i], there))
+        low, high = a * u, (1.0 - a) * u
+        # sin(pi t) = sin(pi (1 - t)): the smaller argument keeps full relative accuracy at both ends
+        log_jump = (
+            (1.0 - a) * _log(_sin_pi(min(high, 1.0 - high)) / wait) - _log(_sin_pi(min(u, 1.0 - u)))
+        ) / a + log_scale[i]
+        half, sine = _exp(0.5 * log_jump), _sin_pi(min(low, 1.0 - low))
+        both = math.sqrt(2.0 * (gaussian[i] + sine * (half * half)))
+        scale[i] = half * math.sqrt(2.0 * sine) if log_jump > 600.0 else both  # half^2 would overflow
+    for pair in range((dim + 1) // 2):
+        here = (at + np.uint64(3 + 2 * pair)) * GOLDEN
+        there = (at + np.uint64(4 + 2 * pair)) * GOLDEN
+        row, drift = x[2 * pair], b[2 * pair]
+        for i in range(n):
+            radius = scale[i] * math.sqrt(-2.0 * _log(_uniform(keys[i], here)))
+            turn = abs(2.0 * _uniform(keys[i], there) - 1.0)
+            row[i] += drift[i] * h - radius * _sin_pi(0.5 - turn)  # radius cos(2 pi angle)
+        if 2 * pair + 1 < dim:
+            row, drift = x[2 * pair + 1], b[2 * pair + 1]
+            for i in range(n):
+                radius = scale[i] * math.sqrt(-2.0 * _log(_uniform(keys[i], here)))
+                turn = 2.0 * _uniform(keys[i], there) - 1.0
+                sine = _sin_pi(min(abs(turn), 1.0 - abs(turn)))
+                row[i] += drift[i] * h - (radius * sine if turn > 0 else -radius * sine)  # radius sin(2 pi angle)
+
+
+@_compile
+def advance_constant(out, x, b, gaussian, log_scale, alpha, h, keys, substeps, scale):
+    """All steps of constant coefficients: out (n, n_steps + 1, d), x (d, n) the states to begin with."""
     n, n_time, dim = out.shape
-    words = np.uint64(2 + 2 * ((dim + 1) // 2))
-    gaussian, log_scale = D_o * h, math.log(D_f * h) / alpha
-    for i in range(n):
-        key = stream_key(np.uint64(seed), np.uint64(0), np.uint64(first) + np.uint64(i))
-        at = np.uint64(0)
-        x = out[i, 0].copy()
-        for step in range(1, n_time):
-            for _ in range(substeps):
-                log_jump = log_subordinator(uniform(key, at), uniform(key, at + _ONE), alpha) + log_scale
-                scale = noise_scale(gaussian, log_jump)
-                for pair in range((dim + 1) // 2):
-                    here = at + np.uint64(2 + 2 * pair)
-                    radius = scale * math.sqrt(-2.0 * math.log(uniform(key, here)))
-                    angle = 2.0 * math.pi * uniform(key, here + _ONE)
-                    x[2 * pair] += b[2 * pair] * h + radius * math.cos(angle)
-                    if 2 * pair + 1 < dim:
-                        x[2 * pair + 1] += b[2 * pair + 1] * h + radius * math.sin(angle)
-                at += words
-            for k in range(dim):
-                out[i, step, k] = x[k]
-
-
-@njit(cache=True)
-def uniforms(seed, purpose, first, n, position, count):
-    """(n, count) uniforms at `position`, `position` + 1, ... of the streams first, ..., first + n - 1."""
-    out = np.empty((n, count))
-    for i in range(n):
-        key = stream_key(np.uint64(seed), np.uint64(purpose), np.uint64(first) + np.uint64(i))
-        for k in range(count):
-            out[i, k] = uniform(key, np.uint64(position + k))
-    return out
+    for step in range(1, n_time):
+        for substep in range((step - 1) * substeps, step * substeps):
+            advance(x, b, gaussian, log_scale, alpha, h, keys, substep, scale)
+        for k in range(dim):
+            for i in range(n):
+                out[i, step, k] = x[k, i]

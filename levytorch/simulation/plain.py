@@ -1,81 +1,95 @@
-"""The functions of kernels.py in plain NumPy, for machines where numba cannot be imported.
-
-The same hash, the same formulas, the same numbers up to the rounding of the elementary functions; some ten times slower.
-"""
+"""The functions of kernels.py in NumPy, for machines where numba cannot be imported: the same numbers, more slowly."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from levytorch.simulation.elementary import (
+    HASH,
+    LN2_HIGH,
+    LN2_LOW,
+    ROUND,
+    exp_of_remainder,
+    log_of_mantissa,
+    sin_pi,
+)
+
 Array = NDArray[np.float64]
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX2 = np.uint64(0x94D049BB133111EB)
+Keys = NDArray[np.uint64]
+_GOLDEN, _MIX1, _MIX2 = (np.array([c], dtype=np.uint64) for c in HASH)  # arrays, whose arithmetic wraps without warnings
 
 
-def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _log(x: Array) -> Array:
+    bits = x.view(np.int64)
+    e = (bits - 0x3FE6A09E667F3BCD) >> 52
+    exponent = e.astype(np.float64)
+    mantissa = (bits - (e << 52)).view(np.float64)
+    return exponent * LN2_HIGH + (exponent * LN2_LOW + log_of_mantissa(mantissa))
+
+
+def _exp(x: Array) -> Array:
+    x = np.minimum(np.maximum(x, -700.0), 700.0)
+    big = x * (1 / math.log(2)) + ROUND
+    n = big - ROUND
+    r = (x - n * LN2_HIGH) - n * LN2_LOW
+    return np.asarray(exp_of_remainder(r) * ((big.view(np.int64) - 0x4338000000000000 + 1023) << 52).view(np.float64))
+
+
+def _mix(z: Keys) -> Keys:
     z = (z ^ (z >> np.uint64(30))) * _MIX1
     z = (z ^ (z >> np.uint64(27))) * _MIX2
     return z ^ (z >> np.uint64(31))
 
 
-def _keys(seed: int, purpose: int, first: int, n: int) -> NDArray[np.uint64]:
-    with np.errstate(over="ignore"):
-        items = np.arange(n, dtype=np.uint64) + np.uint64(first)
-        start = np.array([seed], dtype=np.uint64) + _GOLDEN
-        return _mix(_mix(_mix(start) + np.uint64(purpose) * _MIX1) + items * _GOLDEN)
+def _uniform(keys: Keys, position: int) -> Array:
+    word = _mix(keys + np.array([position + 1], dtype=np.uint64) * _GOLDEN) >> np.uint64(12)
+    return (word | np.uint64(0x3FF0000000000000)).view(np.float64) - (1.0 - 2.0**-53)
 
 
-def _uniform(keys: NDArray[np.uint64], position: int) -> Array:
-    with np.errstate(over="ignore"):
-        words = _mix(keys + np.array([position + 1], dtype=np.uint64) * _GOLDEN)
-    return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+def stream_keys(seed: int, purpose: int, first: int, n: int) -> Keys:
+    """As kernels.stream_keys."""
+    base = _mix(_mix(np.array([seed], dtype=np.uint64) + _GOLDEN) + np.array([purpose], dtype=np.uint64) * _MIX1)
+    return _mix(base + (np.arange(n, dtype=np.uint64) + np.uint64(first)) * _GOLDEN)
 
 
-def uniforms(seed: int, purpose: int, first: int, n: int, position: int, count: int) -> Array:
-    """(n, count) uniforms at `position`, `position` + 1, ... of the streams first, ..., first + n - 1."""
-    keys = _keys(seed, purpose, first, n)
-    return np.stack([_uniform(keys, position + k) for k in range(count)], axis=1)
+def uniforms(keys: Keys, position: int, out: Array) -> None:
+    """As kernels.uniforms."""
+    for k in range(len(out)):
+        out[k] = _uniform(keys, position + k)
 
 
 def advance(
-    x: Array, b: Array, D_o: Array, D_f: Array, alpha: Array, h: float, seed: int, first: int, substep: int
+    x: Array, b: Array, gaussian: Array, log_scale: Array, alpha: Array, h: float, keys: Keys, substep: int, scale: Array
 ) -> None:
-    """One substep in place, as kernels.advance."""
-    n, dim = x.shape
+    """As kernels.advance."""
+    dim = len(x)
     at = substep * (2 + 2 * ((dim + 1) // 2))
-    keys = _keys(seed, 0, first, n)
-    u, v = _uniform(keys, at), _uniform(keys, at + 1)
-    with np.errstate(divide="ignore", over="ignore"):
-        log_jump = (
-            np.log(np.sin(alpha * math.pi * u))
-            - np.log(np.sin(math.pi * np.minimum(u, 1.0 - u))) / alpha
-            + (1.0 - alpha) / alpha * np.log(np.sin((1.0 - alpha) * math.pi * u) / -np.log(v))
-            + np.log(D_f * h) / alpha
-        )
-        scale = np.where(
-            log_jump > 600.0,
-            math.sqrt(2.0) * np.exp(0.5 * log_jump),
-            np.sqrt(2.0 * (D_o * h + np.exp(np.minimum(log_jump, 700.0)))),
-        )
+    u, wait = _uniform(keys, at), -_log(_uniform(keys, at + 1))
+    low, high = alpha * u, (1.0 - alpha) * u
+    log_jump = (
+        (1.0 - alpha) * _log(sin_pi(np.minimum(high, 1.0 - high)) / wait) - _log(sin_pi(np.minimum(u, 1.0 - u)))
+    ) / alpha + log_scale
+    half, sine = _exp(0.5 * log_jump), sin_pi(np.minimum(low, 1.0 - low))
+    with np.errstate(over="ignore"):
+        both = np.sqrt(2.0 * (gaussian + sine * (half * half)))
+    scale[:] = np.where(log_jump > 600.0, half * np.sqrt(2.0 * sine), both)
     for pair in range((dim + 1) // 2):
-        radius = scale * np.sqrt(-2.0 * np.log(_uniform(keys, at + 2 + 2 * pair)))
-        angle = 2.0 * math.pi * _uniform(keys, at + 3 + 2 * pair)
-        x[:, 2 * pair] += b[:, 2 * pair] * h + radius * np.cos(angle)
+        radius = scale * np.sqrt(-2.0 * _log(_uniform(keys, at + 2 + 2 * pair)))
+        turn = 2.0 * _uniform(keys, at + 3 + 2 * pair) - 1.0
+        x[2 * pair] += b[2 * pair] * h - radius * sin_pi(0.5 - np.abs(turn))
         if 2 * pair + 1 < dim:
-            x[:, 2 * pair + 1] += b[:, 2 * pair + 1] * h + radius * np.sin(angle)
+            sine = sin_pi(np.minimum(np.abs(turn), 1.0 - np.abs(turn)))
+            x[2 * pair + 1] += b[2 * pair + 1] * h - np.where(turn > 0, radius * sine, -radius * sine)
 
 
-def advance_constant(
-    out: Array, b: Array, D_o: float, D_f: float, alpha: float, h: float, substeps: int, seed: int, first: int
-) -> None:
-    """All steps of constant coefficients, as kernels.advance_constant."""
-    x = out[:, 0].copy()
-    coefficients = b[None, :], np.array([D_o]), np.array([D_f]), np.array([alpha])
+def advance_constant(out: Array, x: Array, *arguments: Any) -> None:
+    """As kernels.advance_constant."""
+    *coefficients, h, keys, substeps, scale = arguments
     for step in range(1, out.shape[1]):
         for substep in range((step - 1) * substeps, step * substeps):
-            advance(x, *coefficients, h, seed, first, substep)
-        out[:, step] = x
+            advance(x, *coefficients, h, keys, substep, scale)
+        out[:, step] = x.T
