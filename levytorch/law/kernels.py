@@ -334,6 +334,8 @@ def tail_point(u, A, B, alpha, dim, order, out):
             GB -= gx.real
             Ga -= 2.0 * (gx * complex(log_rho - log_unit, theta)).real
     scale = 1.0
+    if not split:
+        G += 1.0 - 2.0 * theta / math.pi  # the arc around the pole at r = 0
     if split:
         log_kappa = math.log(B) - 2.0 * alpha * log_unit
         if log_kappa < -660.0:

@@ -98,7 +98,7 @@ def _ball_complement(c: Tensor, m: Tensor, A: Tensor, B: Tensor, alpha: Tensor, 
     c, m, A, B, alpha = torch.broadcast_tensors(c, m, A, B, alpha)
     c, m, A, B, alpha = (t.unsqueeze(-1) for t in (c, m, A, B, alpha))
     inside = m < c
-    ratio = float((m / c.clamp_min(1e-300))[inside].max()) if bool(inside.any()) else 0.0
+    ratio = float((m / c.clamp_min(1e-300)).detach()[inside].max()) if bool(inside.any()) else 0.0
     n = int(min(256, max(8, math.ceil(36.0 / max(-math.log(max(ratio, 1e-12)), 0.14)))))
     if dim == 2:
         phi = torch.as_tensor((np.arange(n) + 0.5) * np.pi / n)
