@@ -3,8 +3,8 @@
     dX = b(X) dt + Sigma(X) dW + sigma(X) dL^alpha,    D_o = Sigma Sigma^T / 2,    D_f = |sigma|^(2 alpha)
 
 (Ye, Tian, Zhu: A Robust Model-Based Approach for Continuous-Time Policy Evaluation with Unknown Levy Process Dynamics,
-equation 1.1 and section 2.) Coefficients are periodic, as they are throughout the paper. With alpha = 0.3 a state may well
-be 1e10 or more, where sin(x) means little to a user-written function: the state is therefore reduced to the cell
+equation 1.1 and section 2.) Coefficients are periodic, as they are throughout the paper. With alpha = 0.3 a state may
+well be 1e10 or more, where sin(x) means little to a user-written function: the state is therefore reduced to the cell
 [origin, origin + period) *before* any coefficient sees it.
 """
 
@@ -42,8 +42,8 @@ class _Periodic:
         allowed = ((), (dynamics.dim,)) if vector and dynamics.dim > 1 else ((),)
         if tuple(self.value.shape) not in allowed:
             raise InputError(
-                f"{name} as a constant must be one number{f' or {dynamics.dim}' if len(allowed) > 1 else ''}, found shape "
-                f"{tuple(self.value.shape)}: pass a function of x for anything else."
+                f"{name} as a constant must be one number{f' or {dynamics.dim}' if len(allowed) > 1 else ''}, found "
+                f"shape {tuple(self.value.shape)}: pass a function of x for anything else."
             )
 
     def __call__(self, x: Any) -> Tensor:
@@ -69,11 +69,13 @@ class Dynamics:
         b, D_o, D_f: numbers, or functions (tensor -> tensor). D_o and D_f must not be negative. For dim > 1 states are
             [..., d], b returns [..., d] and D_o (a multiple of the identity) and D_f return [...].
         alpha: half the stability index, in (0, 1); a number, or a function alpha(x).
-        period: of every coefficient (one number, or one per coordinate); `math.inf` for coefficients that are not periodic.
+        period: of every coefficient (one number, or one per coordinate); `math.inf` for coefficients that are not
+            periodic.
         dim: dimension of the state.
         origin: where the cell begins.
 
-    `dynamics.b(x)`, `.D_o(x)`, `.D_f(x)` and `.alpha_at(x)` accept tensors, arrays and floats and return float64 tensors.
+    `dynamics.b(x)`, `.D_o(x)`, `.D_f(x)` and `.alpha_at(x)` accept tensors, arrays and floats and return float64
+    tensors.
 
     >>> Dynamics.named("constant", alpha=0.3).D_f([0.0, 1.0])
     tensor([3., 3.], dtype=torch.float64)
@@ -116,7 +118,7 @@ class Dynamics:
 
     @staticmethod
     def named(name: str, alpha: Coefficient = 0.3) -> Dynamics:
-        """One of the paper's systems: "constant" (Examples 4.1, 4.4, 4.5), "variable" (4.2, 4.3), "asymptotic" (4.2.2)."""
+        """A system of the paper: "constant" (Examples 4.1, 4.4, 4.5), "variable" (4.2, 4.3), "asymptotic" (4.2.2)."""
         if name not in SYSTEMS:
             raise InputError(f"name must be one of {', '.join(SYSTEMS)}, found {name!r}: pass one of these.")
         b, D_o, D_f = SYSTEMS[name]
@@ -184,7 +186,8 @@ class Dynamics:
         if bool(((alpha <= 0) | (alpha >= 1)).any()):
             worst = float(alpha[(alpha <= 0) | (alpha >= 1)].flatten()[0])
             raise InputError(
-                f"alpha must lie in (0, 1), found {worst:.6g}: it is half the stability index (2 alpha = 1.2 is alpha = 0.6)."
+                f"alpha must lie in (0, 1), found {worst:.6g}: it is half the stability index (2 alpha = 1.2 is "
+                "alpha = 0.6)."
             )
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""From anyone's trajectories to main and tail pools: arrays and files -> Trajectories -> Transitions -> Pools -> batches."""
+"""From anyone's trajectories to batches: arrays and files -> Trajectories -> Transitions -> Pools -> batches."""
 
 from __future__ import annotations
 

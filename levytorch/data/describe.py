@@ -20,7 +20,8 @@ def describe(t: Transitions) -> str:
         f"{len(t):,} transitions of {t.n_trajectories:,} trajectories in {t.dim} dimension{'s' if t.dim > 1 else ''}",
         "",
         f"dt        {_dt(t)}",
-        f"mu        {_numbers(np.atleast_1d(t.mu.numpy()))}   median of {'dx' if t.uniform_dt else 'dx / dt'} before any removal",
+        f"mu        {_numbers(np.atleast_1d(t.mu.numpy()))}   median of {'dx' if t.uniform_dt else 'dx / dt'} before "
+        "any removal",
         "",
         " " * 10 + "".join(f"{head:>11}" for head in _HEADS),
     ]

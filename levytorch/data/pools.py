@@ -90,8 +90,8 @@ def make_pools(
     if isinstance(CT, (int, float)) and not transitions.uniform_dt:
         if alpha is None:
             warnings.warn(
-                f"dt varies from {float(transitions.dt.min()):g} to {float(transitions.dt.max()):g} but CT = {CT:g} is one "
-                "number for all pairs: pass alpha to scale it with dt.",
+                f"dt varies from {float(transitions.dt.min()):g} to {float(transitions.dt.max()):g} but CT = {CT:g} is "
+                "one number for all pairs: pass alpha to scale it with dt.",
                 LevytorchWarning,
                 stacklevel=2,
             )
@@ -104,8 +104,8 @@ def make_pools(
         return Pools(main, empty, None, TRT, torch.tensor(float("inf"), dtype=torch.float64))
     if len(main) < min_tail:
         raise InputError(
-            f"the tail pool must hold at least {min_tail} pairs, found {len(main)} pairs in all: bring more data or a smaller "
-            "batch."
+            f"the tail pool must hold at least {min_tail} pairs, found {len(main)} pairs in all: bring more data or a "
+            "smaller batch."
         )
     tail, halvings = _beyond(main, CT), 0
     found, asked = len(tail), CT
@@ -113,8 +113,8 @@ def make_pools(
         halvings += 1
         if halvings > _MOST_HALVINGS:
             raise InputError(
-                f"the tail pool must hold at least {min_tail} pairs, found {len(tail)} even after {_MOST_HALVINGS} halvings of "
-                "CT: the increments hardly vary, so check the data with describe()."
+                f"the tail pool must hold at least {min_tail} pairs, found {len(tail)} even after {_MOST_HALVINGS} "
+                "halvings of CT: the increments hardly vary, so check the data with describe()."
             )
         CT = _half(CT)
         tail = _beyond(main, CT)
@@ -122,8 +122,8 @@ def make_pools(
         now = f"{CT:.6g}" if isinstance(CT, float) else f"{0.5**halvings:.6g} of its value"
         before = f"{asked:g}" if isinstance(asked, (int, float)) else "CT(dt)"
         warnings.warn(
-            f"CT was halved {halvings} times, from {before} to {now}, because the tail pool held {found} pairs and a batch "
-            f"needs {min_tail}: it now holds {len(tail)}.",
+            f"CT was halved {halvings} times, from {before} to {now}, because the tail pool held {found} pairs and a "
+            f"batch needs {min_tail}: it now holds {len(tail)}.",
             LevytorchWarning,
             stacklevel=2,
         )
@@ -143,15 +143,17 @@ def ct_of_dt(
         raise InputError(f"alpha must lie in (0, 1), found {alpha!r}: it is half the stability index.")
     if not (CT > 0 and dt_ref > 0 and D_o >= 0 and widths >= 0):
         raise InputError(
-            f"CT and dt_ref must be positive and D_o and widths not negative, found {CT!r}, {dt_ref!r}, {D_o!r}, {widths!r}: "
-            "check the thresholds."
+            f"CT and dt_ref must be positive and D_o and widths not negative, found {CT!r}, {dt_ref!r}, {D_o!r}, "
+            f"{widths!r}: check the thresholds."
         )
     return functools.partial(_scaled_ct, CT, dt_ref, alpha, D_o, widths)
 
 
 def central_D_o(transitions: Transitions) -> float:
-    """D_o of a Gaussian with the interquartile range of (dx - mu dt) / sqrt(dt), averaged over coordinates: an upper estimate,
-    since jumps widen it."""
+    """D_o of a Gaussian with the interquartile range of (dx - mu dt) / sqrt(dt), averaged over coordinates.
+
+    An upper estimate, since jumps widen the range.
+    """
     n = len(transitions)
     some = transitions[slice(None, None, max(1, n // 1_000_000))] if n > 1_000_000 else transitions
     scaled = some.dx.reshape(len(some), -1) / some.dt.sqrt()[:, None]

@@ -1,7 +1,7 @@
 """Trajectories: observed paths of one or many lengths, evenly or unevenly sampled, in d >= 1 dimensions.
 
-All points lie in one flat array, trajectory after trajectory, so a single long price series and 400,000 short paths are the
-same thing.
+All points lie in one flat array, trajectory after trajectory, so a single long price series and 400,000 short paths are
+the same thing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Trajectories:
         self.dt, self.ids, self.max_dt = dt, None if ids is None else tuple(ids), max_dt
         self.dropped = dict(dropped or {})
 
-    # ------------------------------------------------------------------------------------------------------------ making
+    # ----------------------------------------------------------------------------------------------------------- making
 
     @classmethod
     def from_arrays(
@@ -70,8 +70,8 @@ class Trajectories:
         """From arrays or tensors.
 
         Args:
-            x: (n_traj, n_time) or (n_traj, n_time, d); (n_time,) is one trajectory; a list of (n_time,) or (n_time, d) arrays
-                holds trajectories of different lengths.
+            x: (n_traj, n_time) or (n_traj, n_time, d); (n_time,) is one trajectory; a list of (n_time,) or (n_time, d)
+                arrays holds trajectories of different lengths.
             dt: the time between any two neighbours; or
             times: (n_time,) for all trajectories, or (n_traj, n_time), or a list like x; strictly increasing.
             reward: one number per point, shaped like x without its d.
@@ -112,7 +112,7 @@ class Trajectories:
 
         write(self, path)
 
-    # ------------------------------------------------------------------------------------------------------------- facts
+    # ------------------------------------------------------------------------------------------------------------ facts
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -132,8 +132,8 @@ class Trajectories:
         lengths = self.lengths
         if (lengths != lengths[0]).any():
             raise InputError(
-                f"to_array needs trajectories of one length, found {lengths.min()} to {lengths.max()} points: use .x with "
-                ".offsets instead."
+                f"to_array needs trajectories of one length, found {lengths.min()} to {lengths.max()} points: use .x "
+                "with .offsets instead."
             )
         return self.x.reshape(len(self), int(lengths[0]), *self.x.shape[1:])
 
@@ -150,13 +150,14 @@ class Trajectories:
             row = int(np.argwhere(~np.isfinite(self.x))[0, 0])
             path, point = self._locate(row)
             raise InputError(
-                f"{where} must be finite, found {self.x[row].tolist()} at point {point} of {self.name(path)}: remove or "
-                "interpolate it."
+                f"{where} must be finite, found {self.x[row].tolist()} at point {point} of {self.name(path)}: remove "
+                "or interpolate it."
             )
         if self.lengths.min(initial=2) < 2:
             path = int(np.argmin(self.lengths))
             raise InputError(
-                f"a trajectory needs at least two points, found {int(self.lengths[path])} in {self.name(path)}: remove it."
+                f"a trajectory needs at least two points, found {int(self.lengths[path])} in {self.name(path)}: remove "
+                "it."
             )
         if self.times is not None:
             self._check_times()
@@ -177,8 +178,8 @@ class Trajectories:
             path, point = self._locate(row)
             raise InputError(
                 f"times must be finite and strictly increasing within a trajectory, found {self.times[row]!r} before "
-                f"{self.times[min(row + 1, len(self.times) - 1)]!r} at point {point} of {self.name(path)}: sort them and "
-                "remove duplicates."
+                f"{self.times[min(row + 1, len(self.times) - 1)]!r} at point {point} of {self.name(path)}: sort them "
+                "and remove duplicates."
             )
 
     def _check_moves(self, where: str) -> None:
@@ -195,8 +196,8 @@ class Trajectories:
             still &= low == high
         if still.any():
             warnings.warn(
-                f"{int(still.sum())} of {len(self)} trajectories never move ({self.name(int(np.argmax(still)))} is one): check "
-                "that they are real.",
+                f"{int(still.sum())} of {len(self)} trajectories never move ({self.name(int(np.argmax(still)))} is "
+                "one): check that they are real.",
                 LevytorchWarning,
                 stacklevel=3,
             )
@@ -205,15 +206,15 @@ class Trajectories:
         path = int(np.searchsorted(self.offsets, row, side="right")) - 1
         return path, row - int(self.offsets[path])
 
-    # ------------------------------------------------------------------------------------------------------- transitions
+    # ------------------------------------------------------------------------------------------------------ transitions
 
     def transitions(self, max_dt: float | None = None) -> Transitions:
         """All pairs of neighbours.
 
-        Left out, and counted in `.dropped`: pairs across a gap (dt > max_dt), and pairs whose x is so large that its float
-        spacing exceeds RESOLUTION times half the interquartile range of dx (at |x| = 1e13 neighbouring floats are 0.002
-        apart, and a difference of two of them says little about a step of width 0.4). The rule looks at x alone, never at
-        dx, so it does not select among jumps.
+        Left out, and counted in `.dropped`: pairs across a gap (dt > max_dt), and pairs whose x is so large that its
+        float spacing exceeds RESOLUTION times half the interquartile range of dx (at |x| = 1e13 neighbouring floats are
+        0.002 apart, and a difference of two of them says little about a step of width 0.4). The rule looks at x alone,
+        never at dx, so it does not select among jumps.
         """
         limit = self.max_dt if max_dt is None else _limit(max_dt)
         x, dx, counts, keep = self._pairs()
@@ -235,11 +236,13 @@ class Trajectories:
             mask = ~beyond if mask is None else mask & ~beyond
         if mask is not None and not mask.any():
             raise InputError(
-                f"at least one pair must remain, found none of {len(mask)} ({_reasons(dropped)}): raise max_dt or check the data."
+                f"at least one pair must remain, found none of {len(mask)} ({_reasons(dropped)}): raise max_dt or "
+                "check the data."
             )
         even = isinstance(dt, float)
         if not even:
-            assert isinstance(dt, np.ndarray) and self.times is not None
+            assert isinstance(dt, np.ndarray)
+            assert self.times is not None
             single = _single_dt(dt if mask is None else dt[mask], float(np.abs(self.times).max()))
             dt, even = (dt, False) if single is None else (single, True)
         built = Transitions._build(
@@ -261,7 +264,7 @@ class Trajectories:
         return kept
 
     def _pairs(self) -> tuple[Array, Array, NDArray[np.int64], NDArray[np.bool_] | None]:
-        """x, dx, pairs per trajectory, and the mask over x[:-1] that picks the pairs (None: trajectories of one length)."""
+        """x, dx, pairs per trajectory, and the mask that picks the pairs from x[:-1] (None: all of one length)."""
         counts = self.lengths - 1
         if (counts == counts[0]).all() and self.times is None:
             grid = self.to_array()
@@ -281,8 +284,8 @@ class Trajectories:
 def float_limit(dx: Array) -> float:
     """|x| from which neighbouring floats are further apart than RESOLUTION times half the interquartile range of dx.
 
-    At most a million evenly spaced pairs are looked at. Where more than half of all moves are zero (prices), the median of
-    the moves that are not stands in for the range.
+    At most a million evenly spaced pairs are looked at. Where more than half of all moves are zero (prices), the median
+    of the moves that are not stands in for the range.
     """
     some = dx[:: max(1, len(dx) // 1_000_000)].reshape(-1, 1 if dx.ndim == 1 else dx.shape[1])
     widths = []
@@ -337,8 +340,8 @@ def _flatten(name: str, x: Any) -> tuple[Array, NDArray[np.int64]]:
         if len(shapes) > 1 or any(part.ndim not in (1, 2) for part in parts):
             found = sorted({part.ndim if part.ndim != 2 else part.shape[1] for part in parts})
             raise InputError(
-                f"{name} must be a list of (n_time,) or of (n_time, d) arrays with one d, found dimensions {found} mixed: bring "
-                "all trajectories to the same columns."
+                f"{name} must be a list of (n_time,) or of (n_time, d) arrays with one d, found dimensions {found} "
+                "mixed: bring all trajectories to the same columns."
             )
         flat, lengths = np.concatenate(parts), np.array([len(part) for part in parts], dtype=np.int64)
     else:
@@ -347,7 +350,8 @@ def _flatten(name: str, x: Any) -> tuple[Array, NDArray[np.int64]]:
             array = array[None]
         if array.ndim not in (2, 3):
             raise InputError(
-                f"{name} must have shape (n_traj, n_time) or (n_traj, n_time, d), found {array.shape}: reshape it, or pass a list."
+                f"{name} must have shape (n_traj, n_time) or (n_traj, n_time, d), found {array.shape}: reshape it, or "
+                "pass a list."
             )
         lengths = np.full(array.shape[0], array.shape[1], dtype=np.int64)
         flat = np.ascontiguousarray(array).reshape(-1, *array.shape[2:])
@@ -367,8 +371,8 @@ def _match(name: str, values: Any, lengths: NDArray[np.int64], shared: bool = Fa
     flat, found = _flatten(name, values)
     if flat.ndim != 1 or len(found) != len(lengths) or (found != lengths).any():
         raise InputError(
-            f"{name} must have one number per point of x ({len(lengths)} trajectories, {int(lengths.sum())} points), found "
-            f"{len(found)} trajectories and {len(flat)} points: give it x's shape."
+            f"{name} must have one number per point of x ({len(lengths)} trajectories, {int(lengths.sum())} points), "
+            f"found {len(found)} trajectories and {len(flat)} points: give it x's shape."
         )
     return flat
 

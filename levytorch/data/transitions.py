@@ -1,8 +1,8 @@
 """Transitions: the pairs (x, dx, dt) from which everything is estimated.
 
-mu is the paper's centre: the median of dx (Algorithm B.1), or the median of dx / dt when dt varies (appendix E, nonuniform
-temporal sampling). It belongs to the data as they came: it is computed before anything is removed, and kept by every
-selection and by censoring.
+mu is the paper's centre: the median of dx (Algorithm B.1), or the median of dx / dt when dt varies (appendix E,
+nonuniform temporal sampling). It belongs to the data as they came: it is computed before anything is removed, and kept
+by every selection and by censoring.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Transitions:
         self.x, self.dx = _float("x", x), _float("dx", dx)
         if self.x.shape != self.dx.shape or self.x.ndim not in (1, 2):
             raise InputError(
-                f"x and dx must both have shape (n,) or (n, d), found {tuple(self.x.shape)} and {tuple(self.dx.shape)}: pass "
-                "one entry per pair in each."
+                f"x and dx must both have shape (n,) or (n, d), found {tuple(self.x.shape)} and "
+                f"{tuple(self.dx.shape)}: pass one entry per pair in each."
             )
         n = len(self.x)
         if n == 0:
@@ -75,7 +75,8 @@ class Transitions:
             self._trajectory = torch.as_tensor(trajectory, dtype=torch.int64)
             if self._trajectory.shape != (n,):
                 raise InputError(
-                    f"trajectory must have shape ({n},), found {tuple(self._trajectory.shape)}: pass one number per pair."
+                    f"trajectory must have shape ({n},), found {tuple(self._trajectory.shape)}: pass one number per "
+                    "pair."
                 )
         self.reward = None if reward is None else _float("reward", reward)
         if self.reward is not None and self.reward.shape != (n,):
@@ -269,8 +270,8 @@ def check_thresholds(CT: Any, TRT: Any) -> None:
             )
     if isinstance(CT, (int, float)) and isinstance(TRT, (int, float)) and CT >= TRT:
         raise InputError(
-            f"CT must be smaller than TRT, found CT = {CT:g} and TRT = {TRT:g}: the tail pool lies between the two, so lower "
-            "CT or raise TRT."
+            f"CT must be smaller than TRT, found CT = {CT:g} and TRT = {TRT:g}: the tail pool lies between the two, so "
+            "lower CT or raise TRT."
         )
 
 

@@ -1,4 +1,4 @@
-"""Sampling trajectories of given dynamics: Euler-Maruyama (unbiased) and random-walk Metropolis (censored by nature)."""
+"""Sampling trajectories of given dynamics: Euler-Maruyama (unbiased) and random-walk Metropolis (censored)."""
 
 from levytorch.simulation.simulate import simulate
 

@@ -20,7 +20,7 @@ from levytorch.errors import InputError, LevytorchWarning, NumericalError
 
 Array = NDArray[np.float64]
 CHUNK = 8_192  # trajectories in flight per thread: they stay in the cache, and torch spawns no threads of its own
-_LANES = 64  # torch treats the odd end of an array by other code, with other last bits: chunks are padded to whole lanes
+_LANES = 64  # torch's other code for the odd end of an array has other last bits: chunks are padded
 _LONG = 1e8  # substeps (some seconds) from which a progress bar is worth its line
 
 
@@ -46,7 +46,7 @@ def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
     if x0 is None:
         period = np.broadcast_to(np.asarray(dynamics.period, dtype=np.float64), (d,))
         if not np.isfinite(period).all():
-            raise InputError("x0 must be given when period is infinite, found None: pass a number or one per trajectory.")
+            raise InputError("x0 must be given when period is infinite, found None: pass a number or an array.")
         engine, u = kernels(), np.empty((d, n))
         engine.uniforms(engine.stream_keys(seed, 1, 0, n), 0, u)
         return np.asarray(np.asarray(dynamics.origin, dtype=np.float64) + period * u.T)
@@ -87,7 +87,8 @@ def euler(
         ThreadPoolExecutor(threads) as pool,
     ):
         firsts = range(0, n, size)
-        jobs = [pool.submit(path, engine, dynamics, out[i : i + size], dt / substeps, substeps, seed, i) for i in firsts]
+        h = dt / substeps
+        jobs = [pool.submit(path, engine, dynamics, out[i : i + size], h, substeps, seed, i) for i in firsts]
         try:
             for job in jobs:
                 bar.update(job.result())

@@ -81,7 +81,7 @@ def _mix(z):
 
 @_inline
 def _uniform(key, position):
-    """The number at `position` (a multiple of GOLDEN) of a stream: odd multiples of 2^-53, so in (0, 1) without its ends."""
+    """The number at `position` (a multiple of GOLDEN) of a stream: an odd multiple of 2^-53, never 0 or 1."""
     word = np.int64(_mix(key + position) >> _S12)
     return _from_bits(word | 0x3FF0000000000000) - (1.0 - 1.1102230246251565e-16)
 

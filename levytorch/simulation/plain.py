@@ -20,7 +20,7 @@ from levytorch.simulation.elementary import (
 
 Array = NDArray[np.float64]
 Keys = NDArray[np.uint64]
-_GOLDEN, _MIX1, _MIX2 = (np.array([c], dtype=np.uint64) for c in HASH)  # arrays, whose arithmetic wraps without warnings
+_GOLDEN, _MIX1, _MIX2 = (np.array([c], dtype=np.uint64) for c in HASH)  # arrays wrap without warnings
 
 
 def _log(x: Array) -> Array:
@@ -63,7 +63,15 @@ def uniforms(keys: Keys, position: int, out: Array) -> None:
 
 
 def advance(
-    x: Array, b: Array, gaussian: Array, log_scale: Array, alpha: Array, h: float, keys: Keys, substep: int, scale: Array
+    x: Array,
+    b: Array,
+    gaussian: Array,
+    log_scale: Array,
+    alpha: Array,
+    h: float,
+    keys: Keys,
+    substep: int,
+    scale: Array,
 ) -> None:
     """As kernels.advance."""
     dim = len(x)

@@ -29,21 +29,22 @@ def simulate(
     Args:
         substeps: Euler-Maruyama steps between two points ("euler" only).
         x0: a number, or one initial state per trajectory; None is uniform on the period.
-        seed: 0 <= seed < 2^63. The result depends on it alone, not on threads or chunks, and the first k of n trajectories are
-            those of a run with n = k.
-        sampler: "euler" (unbiased), or "metropolis": each increment is drawn by a random walk Metropolis-Hastings chain on the
-            law of one step, confined to a limited range (section 4.1.2 of the paper: its second kind of censored data).
+        seed: 0 <= seed < 2^63. The result depends on it alone, not on threads or chunks, and the first k of n
+            trajectories are those of a run with n = k.
+        sampler: "euler" (unbiased), or "metropolis": each increment is drawn by a random walk Metropolis-Hastings chain
+            on the law of one step, confined to a limited range (section 4.1.2 of the paper: its second kind of censored
+            data).
         progress: show a progress bar; None shows one for long runs on a terminal.
-        metropolis: options of the second sampler, see `levytorch.simulation.metropolis.metropolis`: burn_in=5000, chains=None,
-            proposal_scale=None, reach=None, thinning=1.
+        metropolis: options of the second sampler, see `levytorch.simulation.metropolis.metropolis`: burn_in=5000,
+            chains=None, proposal_scale=None, reach=None, thinning=1.
 
     >>> simulate(Dynamics.named("constant"), 3, 40, 1 / 40, seed=1).to_array().shape
     (3, 41)
     """
     if not isinstance(dynamics, Dynamics):
         raise InputError(
-            f"dynamics must be a Dynamics, found {type(dynamics).__name__}: build one with Dynamics(b, D_o, D_f, alpha) or "
-            "Dynamics.named(name)."
+            f"dynamics must be a Dynamics, found {type(dynamics).__name__}: build one with Dynamics(b, D_o, D_f, "
+            "alpha) or Dynamics.named(name)."
         )
     n, steps = _count("n_trajectories", n_trajectories), _count("n_steps", n_steps)
     parts = _count("substeps", substeps)
@@ -60,7 +61,8 @@ def simulate(
     else:
         if metropolis:
             raise InputError(
-                f"sampler 'euler' takes no option {', '.join(sorted(metropolis))}: remove it, or use sampler='metropolis'."
+                f"sampler 'euler' takes no option {', '.join(sorted(metropolis))}: remove it, or use "
+                "sampler='metropolis'."
             )
         x = euler(dynamics, start, steps, dt, parts, seed, progress)
     return Trajectories.from_arrays(x[..., 0] if dynamics.dim == 1 else x, dt=dt)

@@ -1,0 +1,202 @@
+"""LevyDataModule: pools as batches for Lightning.
+
+The current TCF lives here, and only here: the training callback writes `datamodule.tcf`, the next batch is weighted (or
+chosen) by it. The loaders have a length, because Lightning fetches one batch ahead from loaders that do not, and that
+batch would know the TCF of the step before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+
+from levytorch.data.batches import Batch, Drawer, FullBatch
+from levytorch.data.pools import Pools, make_pools
+from levytorch.data.transitions import Threshold, Transitions
+from levytorch.errors import InputError
+
+MIXINGS = ("stratified", "bernoulli")
+
+
+class LevyDataModule(lightning.LightningDataModule):
+    """Batches of transitions from the main and the tail pool.
+
+    Args:
+        transitions: the data.
+        CT, TRT: thresholds of the pools, see `make_pools`; CT = None has no tail pool.
+        batch_size: pairs per step (the paper: 100).
+        mixing: "stratified" (both pools in every batch) or "bernoulli" (the paper's choice of one pool per step).
+        full_batch: every step sees all pairs, as a FullBatch whose chunks() are views.
+        chunk_size: pairs per chunk of a full batch, and per validation batch.
+        validation: fraction of the trajectories held out; of a single trajectory, its last part.
+        seed: of the draws and of the split. Each rank of a distributed run draws differently, from its own shard.
+        max_steps: steps per epoch, the length of the loader.
+        tail_share: part of a stratified batch that comes from the tail pool.
+        alpha: scales CT with dt when dt varies, see `make_pools`.
+    """
+
+    def __init__(
+        self,
+        transitions: Transitions,
+        *,
+        CT: Threshold | None = None,
+        TRT: Threshold | None = None,
+        batch_size: int = 100,
+        mixing: str = "stratified",
+        full_batch: bool = False,
+        chunk_size: int = 65_536,
+        validation: float = 0.0,
+        seed: int = 0,
+        max_steps: int = 40_000,
+        tail_share: float = 0.1,
+        alpha: float | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(transitions, Transitions):
+            raise InputError(
+                f"transitions must be Transitions, found {type(transitions).__name__}: call .transitions() on "
+                "Trajectories."
+            )
+        if mixing not in MIXINGS:
+            raise InputError(f"mixing must be one of {', '.join(MIXINGS)}, found {mixing!r}: pass one of these.")
+        for name, value in (("batch_size", batch_size), ("chunk_size", chunk_size), ("max_steps", max_steps)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} must be a positive integer, found {value!r}: pass 1 or more.")
+        if not 0.0 <= validation < 1.0:
+            raise InputError(f"validation must lie in [0, 1), found {validation!r}: pass the fraction to hold out.")
+        if not 0.0 < tail_share < 1.0:
+            raise InputError(f"tail_share must lie in (0, 1), found {tail_share!r}: pass the tail's part of a batch.")
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise InputError(f"seed must be an integer in [0, 2^63), found {seed!r}: pass such a number.")
+        self.batch_size, self.mixing, self.full_batch, self.chunk_size = batch_size, mixing, full_batch, chunk_size
+        self.seed, self.max_steps, self.tail_share, self.alpha = seed, max_steps, tail_share, alpha
+        self.transitions, self.held_out = split(transitions, validation, seed)
+        self._tcf = 0.0
+        self._step = 0  # batches drawn so far: the only state besides the TCF
+        self.repool(CT, TRT)
+
+    # ------------------------------------------------------------------------------------------------ pools and the TCF
+
+    def repool(self, CT: Threshold | None, TRT: Threshold | None = None) -> None:
+        """Build the pools anew, with other thresholds (Appendix A needs a preliminary fit before it can name CT)."""
+        self.pools: Pools = make_pools(
+            self.transitions, CT, TRT, min_tail=min(self.batch_size, len(self.transitions)), alpha=self.alpha
+        )
+        self._asked = (CT, TRT)
+        self._drawers: dict[tuple[int, int], Drawer] = {}
+
+    @property
+    def R_sample(self) -> float:
+        """|P_tail| / |P_main|."""
+        return self.pools.R_sample
+
+    @property
+    def tcf(self) -> float:
+        """The tail correction factor that the next batch will use."""
+        return self._tcf
+
+    @tcf.setter
+    def tcf(self, value: float) -> None:
+        value = float(value)
+        if not (math.isfinite(value) and value < 1.0):
+            raise InputError(f"tcf must be a finite number below 1, found {value!r}: (R - R_sample) / (1 - R_sample).")
+        if value != 0.0 and self.pools.n_tail == 0:
+            raise InputError(f"tcf must be 0 without a tail pool, found {value!r}: pass CT to LevyDataModule.")
+        self._tcf = value
+
+    # ---------------------------------------------------------------------------------------------------------- batches
+
+    def draw(self, step: int) -> Batch | FullBatch:
+        """The batch of a step: depends on the seed, the rank, the step and the present TCF, on nothing else."""
+        trainer = self.trainer
+        shard = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+        if self.full_batch:
+            return FullBatch(self.pools, self._tcf, self.chunk_size, *shard)
+        if shard not in self._drawers:
+            rank, world = shard
+            self._drawers[shard] = Drawer(
+                self.pools,
+                self.batch_size,
+                self.mixing,
+                self.seed,
+                tail_share=self.tail_share,
+                rank=rank,
+                world=world,
+            )
+        return self._drawers[shard].draw(step, self._tcf)
+
+    def train_dataloader(self) -> _Steps:
+        return _Steps(self)
+
+    def val_dataloader(self) -> Any:
+        return [] if self.held_out is None else _HeldOut(self.held_out, self.chunk_size)
+
+    # ----------------------------------------------------------------------------------------------------------- resume
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step, the TCF and the thresholds in use (functions of dt are not saved: pass them again)."""
+        CT, TRT = (value if not callable(value) else None for value in self._asked)
+        return {"step": self._step, "tcf": self._tcf, "CT": CT, "TRT": TRT}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        CT, TRT = state_dict["CT"], state_dict["TRT"]
+        if self._asked != (CT, TRT) and not any(callable(value) for value in self._asked):
+            self.repool(CT, TRT)
+        self._step, self._tcf = int(state_dict["step"]), float(state_dict["tcf"])
+
+
+class _Steps:
+    """`max_steps` batches per epoch, each drawn at the moment it is asked for; goes on where a resumed run stopped."""
+
+    def __init__(self, module: LevyDataModule) -> None:
+        self.module = module
+
+    def __len__(self) -> int:
+        return self.module.max_steps
+
+    def __iter__(self) -> Iterator[Batch | FullBatch]:
+        module = self.module
+        for _ in range(module._step % len(self), len(self)):
+            batch = module.draw(module._step)
+            module._step += 1
+            yield batch
+
+
+class _HeldOut:
+    """The held-out pairs in chunks; the weights of all of them sum to one."""
+
+    def __init__(self, transitions: Transitions, chunk_size: int) -> None:
+        self.transitions, self.chunk_size = transitions, chunk_size
+
+    def __len__(self) -> int:
+        return -(-len(self.transitions) // self.chunk_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        t, n = self.transitions, len(self.transitions)
+        weight = torch.full((1,), 1.0 / n, dtype=torch.float64)
+        for low in range(0, n, self.chunk_size):
+            rows = slice(low, min(low + self.chunk_size, n))
+            yield Batch(t.x[rows], t.dx[rows], t.dt[rows], weight.expand(rows.stop - low))
+
+
+def split(transitions: Transitions, validation: float, seed: int) -> tuple[Transitions, Transitions | None]:
+    """Training and held-out transitions: whole trajectories at random, or the last part of a single one."""
+    if validation == 0.0:
+        return transitions, None
+    ids = transitions.trajectory
+    names = torch.unique(ids)
+    if len(names) == 1:
+        cut = len(transitions) - max(1, round(validation * len(transitions)))
+        if cut < 1:
+            raise InputError(f"validation = {validation:g} must leave pairs to train on, found none: lower it.")
+        return transitions[:cut], transitions[cut:]
+    out = np.random.default_rng(seed).permutation(len(names))[: max(1, round(validation * len(names)))]
+    if len(out) == len(names):
+        raise InputError(f"validation = {validation:g} must leave trajectories to train on, found none: lower it.")
+    held = torch.isin(ids, names[torch.from_numpy(out)])
+    return transitions[~held], transitions[held]
