@@ -1,0 +1,76 @@
+"""The Fourier basis of section 3.1: 1, cos(k x), sin(k x), k = 1 ... N, for any period and origin."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import kernels
+from levytorch.errors import InputError
+
+
+def check_basis(n_basis: object, period: object, origin: object = 0.0) -> None:
+    """Refuse what cannot be a real Fourier basis on a period."""
+    if isinstance(n_basis, bool) or not isinstance(n_basis, int) or n_basis < 1 or n_basis % 2 == 0:
+        raise InputError(
+            f"n_basis must be an odd integer >= 1 (1, then a cosine and a sine per frequency), found {n_basis!r}; "
+            "use 1 for constants, 21 for the paper's variable example."
+        )
+    if not isinstance(period, (int, float)) or isinstance(period, bool) or not math.isfinite(period) or period <= 0:
+        raise InputError(
+            f"period must be a positive finite number, found {period!r}; pass the length of one cell in x."
+        )
+    if not isinstance(origin, (int, float)) or isinstance(origin, bool) or not math.isfinite(origin):
+        raise InputError(f"origin must be a finite number, found {origin!r}; pass the left end of the cell in x.")
+
+
+class FourierBasis:
+    """`n_basis` = 2N + 1 functions on a cell of length `period` that starts at `origin`.
+
+    x is reduced modulo the period first: |x| reaches 1e10 on heavy-tailed paths, where sin(k x) of the raw argument
+    would amplify the rounding of x k-fold. Only one sine and one cosine are computed; the rest is a rotation.
+    """
+
+    def __init__(self, n_basis: int = 21, period: float = 2 * math.pi, origin: float = 0.0) -> None:
+        check_basis(n_basis, period, origin)
+        self.n_basis, self.period, self.origin = n_basis, float(period), float(origin)
+
+    @property
+    def frequency(self) -> float:
+        """Angular frequency of the first harmonic."""
+        return 2 * math.pi / self.period
+
+    def phase(self, x: Tensor) -> Tensor:
+        """Position within the cell as an angle in [0, 2 pi)."""
+        return torch.remainder(x - self.origin, self.period) * self.frequency
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        """Basis functions at x: (n,) -> (n, K). The memory behind it is (K, n), so that rows stay contiguous."""
+        return self.rows(x).T
+
+    def rows(self, x: Tensor) -> Tensor:
+        """The same transposed: (n,) -> (K, n)."""
+        if self.n_basis == 1:
+            return torch.ones((1, x.shape[0]), dtype=x.dtype, device=x.device)
+        phase = self.phase(x)
+        return kernels.harmonics(torch.cos(phase), torch.sin(phase), self.n_basis)
+
+    def derivative(self, x: Tensor, order: int = 1) -> Tensor:
+        """d^order phi_k / dx^order at x: (n, K); used by roughness measures and figures, not on the hot path."""
+        phi = self.evaluate(x).clone()
+        for _ in range(order):
+            cos, sin = phi[:, 1::2].clone(), phi[:, 2::2].clone()
+            k = self.wavenumbers()[1::2]
+            phi[:, 0] = 0.0
+            phi[:, 1::2], phi[:, 2::2] = -k * sin, k * cos
+        return phi
+
+    def wavenumbers(self) -> Tensor:
+        """Angular wave number of each basis function: 0, w, w, 2w, 2w, ..."""
+        return self.frequency * self.harmonic_numbers()
+
+    def harmonic_numbers(self) -> Tensor:
+        """0, 1, 1, 2, 2, ..., N, N."""
+        return torch.div(torch.arange(self.n_basis) + 1, 2, rounding_mode="floor").to(torch.float64)

@@ -1,0 +1,42 @@
+"""Heads by name, from plain constructor arguments (what configurations, checkpoints and saved recoveries hold)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from levytorch.coefficients.alpha import MODES, AlphaSpec
+from levytorch.coefficients.fourier import FourierHead
+from levytorch.coefficients.head import Head
+from levytorch.coefficients.mlp import MLPHead
+from levytorch.coefficients.units import Units
+from levytorch.errors import InputError
+
+HEADS: dict[str, type[Head]] = {"fourier": FourierHead, "mlp": MLPHead}
+
+_SHARED = {"period", "origin", "positivity", "alpha_mode", "alpha", "length", "time"}
+OPTIONS = {
+    "fourier": _SHARED | {"n_basis", "n_basis_alpha"},
+    "mlp": _SHARED | {"width", "depth", "periodic", "n_features"},
+}
+
+
+def build_head(config: Mapping[str, Any]) -> Head:
+    """A head from {"name": "fourier" | "mlp", ...}; unknown names and keys are refused with the choices."""
+    settings = dict(config)
+    name = settings.pop("name", "fourier")
+    if name not in HEADS:
+        raise InputError(f"coefficients must be one of {', '.join(HEADS)}, found {name!r}; choose one of these.")
+    unknown = sorted(set(settings) - OPTIONS[name])
+    if unknown:
+        raise InputError(
+            f"unknown option {unknown[0]!r} of a {name} head; it takes {', '.join(sorted(OPTIONS[name]))}."
+        )
+    mode = settings.pop("alpha_mode", "fixed")
+    if mode not in MODES:
+        raise InputError(f"alpha_mode must be one of {', '.join(MODES)}, found {mode!r}; choose one of these.")
+    alpha = AlphaSpec(mode, float(settings.pop("alpha", 0.5)))
+    units = Units(float(settings.pop("length", 1.0)), float(settings.pop("time", 1.0)))
+    if "positivity" in settings:
+        settings["positivity_link"] = settings.pop("positivity")
+    return HEADS[name](alpha=alpha, units=units, **settings)  # type: ignore[call-arg]

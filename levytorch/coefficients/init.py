@@ -1,0 +1,109 @@
+"""Where to start, from the data's scale: drift from the median, D_o from the centre, D_f from the tail mass.
+
+A constant start far from the data's scale gets stuck: every score is then nearly flat. The start also fixes the internal
+units: the length is the width of one step, the time one sampling interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients.alpha import AlphaSpec
+from levytorch.coefficients.head import Head
+from levytorch.coefficients.units import Units
+from levytorch.errors import InputError
+from levytorch.law import log_density, tail_probability
+
+_SAMPLE = 200_000  # quantiles of that many pairs are far more precise than a start needs to be
+_ALPHAS = (0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93)
+_FAR = 6.0  # multiples of the median deviation (about four standard deviations) beyond which a step counts as a jump
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Constant coefficients in physical units, and the units in which they are of order one."""
+
+    b: float
+    D_o: float
+    D_f: float
+    alpha: float
+    units: Units
+
+    def apply(self, head: Head) -> None:
+        """Set a head to these constants."""
+        alpha = self.alpha if head.learns_alpha else None
+        head.set_constants(self.b, self.D_o, self.D_f, alpha)  # type: ignore[operator]
+
+
+def initial_guess(dx: Tensor, dt: Tensor, mu: float, alpha: AlphaSpec, *, uniform_dt: bool = True) -> Guess:
+    """Constants that match the median deviation and the mass far out; a learned alpha is picked by likelihood."""
+    stride = max(1, dx.shape[0] // _SAMPLE)
+    dx, dt = dx[::stride].to(torch.float64), dt.expand(dx.shape[0])[::stride].to(torch.float64)
+    dt_ref = float(dt.median())
+    drift = mu / dt_ref if uniform_dt else mu
+    # steps over other intervals are brought to the reference one by the Gaussian's scaling; good enough for a start
+    deviation = (dx - drift * dt).abs() * (dt_ref / dt).sqrt()
+    width = _central_width(deviation)
+    far = _FAR * width
+    mass = max(float((deviation > far).double().mean()), 0.5 / deviation.shape[0])
+    candidates = [alpha.value] if not alpha.learned else list(_ALPHAS)
+    best: tuple[float, Guess] | None = None
+    probe = (dx - drift * dt)[:: max(1, dx.shape[0] // 4000)]
+    for a in candidates:
+        D_o, D_f = _match(width, far, mass, a, dt_ref)
+        guess = Guess(drift, D_o, D_f, a, Units(width / 0.6745, dt_ref))
+        if len(candidates) == 1:
+            return guess
+        fit = float(log_density(probe, 0.0, D_o, D_f, a, dt_ref).mean())
+        if best is None or fit > best[0]:
+            best = (fit, guess)
+    assert best is not None
+    return best[1]
+
+
+def _central_width(deviation: Tensor) -> float:
+    """Median of |dx - mu|, or the first higher quantile that is not zero (prices that often do not move)."""
+    for q in (0.5, 0.75, 0.9, 0.99, 1.0):
+        width = float(torch.quantile(deviation, q))
+        if width > 0:
+            return width
+    raise InputError("the displacements must vary, found all dx equal; check that the right column was read.")
+
+
+def _match(width: float, far: float, mass: float, alpha: float, dt: float) -> tuple[float, float]:
+    """Solve P(|y| > width) = 1/2, P(|y| > far) = mass for (D_o, D_f), each in turn on a logarithmic grid."""
+    grid = torch.logspace(-7, 2, 73, dtype=torch.float64)
+    D_o = (width / 0.6745) ** 2 / (2 * dt)
+    D_f = 0.0
+    for _ in range(4):
+        jumps = grid * far ** (2 * alpha) / dt
+        D_f = _solve(jumps, tail_probability(far, 0.0, 0.0, D_o, jumps, alpha, dt), mass)
+        spreads = grid[:61] * 10 * width**2 / dt
+        D_o = _solve(spreads, tail_probability(width, 0.0, 0.0, spreads, D_f, alpha, dt), 0.5)
+    return D_o, D_f
+
+
+def _solve(values: Tensor, masses: Tensor, target: float) -> float:
+    """The value at which an increasing tail mass reaches the target (the nearest end when it never does)."""
+    above = torch.nonzero(masses >= target)
+    if above.numel() == 0:
+        return float(values[-1])
+    i = int(above[0])
+    if i == 0:
+        return float(values[0])
+    m0, m1 = float(masses[i - 1].clamp(min=1e-300)), float(masses[i])
+    share = (torch.tensor(target).log() - torch.tensor(m0).log()) / (torch.tensor(m1).log() - torch.tensor(m0).log())
+    return float((values[i - 1].log() * (1 - share) + values[i].log() * share).exp())
+
+
+@torch.no_grad()
+def randomise(head: Head, generator: torch.Generator) -> None:
+    """The paper's random start: constants of order one with D_o, D_f > 0, harmonics too small to change a sign."""
+    u = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
+    head.set_constants(4 * u[0] - 2, 1 + 4 * u[1], 1 + 4 * u[2])  # type: ignore[operator]
+    for p in head.parameters():
+        if p.numel() > 1:
+            p.add_(0.1 * (2 * torch.rand(p.shape, generator=generator, dtype=torch.float64) - 1) / p.numel() ** 0.5)

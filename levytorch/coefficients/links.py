@@ -1,0 +1,58 @@
+"""Links from a linear predictor eta to a coefficient: identity for the drift, softplus or clamp for D_o and D_f.
+
+`clamp` is Algorithm E.4's: max(floor, eta) on the value, the gradient passed straight through. torch.clamp would
+zero the gradient where it clamps, and the parameters could never leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from levytorch.errors import InputError
+
+FLOOR_D_O = 0.0  # Algorithm E.4, line 2
+FLOOR_D_F = 1e-8
+
+
+@dataclass(frozen=True)
+class Link:
+    """value(eta), and what Fisher scoring needs: first and second derivative in eta as the optimiser sees them."""
+
+    name: str
+    floor: float = 0.0
+
+    def __call__(self, eta: Tensor) -> Tensor:
+        if self.name == "identity":
+            return eta
+        if self.name == "clamp":
+            return eta + (eta.clamp(min=self.floor) - eta).detach()
+        # the floor keeps D_f > 0 where softplus underflows; it is far below anything that data can tell from zero
+        return F.softplus(eta, threshold=36.0) + self.floor
+
+    def derivatives(self, eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(value, first, second derivative)."""
+        if self.name == "softplus":
+            slope = torch.sigmoid(eta)
+            return self(eta), slope, slope * (1.0 - slope)
+        return self(eta), torch.ones_like(eta), torch.zeros_like(eta)
+
+    def inverse(self, value: Tensor) -> Tensor:
+        """eta with link(eta) = value (values at or below the floor give a small positive coefficient)."""
+        if self.name != "softplus":
+            return value.clone()
+        v = (value - self.floor).clamp(min=1e-12)
+        return v + torch.log(-torch.expm1(-v))
+
+
+LINKS = ("softplus", "clamp")
+
+
+def positivity(name: str, floor: float) -> Link:
+    """The link of D_o or D_f by name."""
+    if name not in LINKS:
+        raise InputError(f"positivity must be one of {', '.join(LINKS)}, found {name!r}; softplus is the default.")
+    return Link(name, floor if name == "clamp" else 1e-12)

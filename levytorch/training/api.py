@@ -1,0 +1,57 @@
+"""recover(): coefficients out of transitions in one call."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from levytorch.data import Transitions
+from levytorch.training.fit import fit
+from levytorch.training.recovery import Recovery
+from levytorch.training.settings import make_settings
+
+
+def recover(
+    transitions: Transitions,
+    *,
+    alpha: float | str,
+    coefficients: str | dict[str, Any] = "fourier",
+    n_basis: int = 21,
+    period: float = 2 * math.pi,
+    tail: None | str | dict[str, Any] = None,
+    engine: str | dict[str, Any] = "auto",
+    seed: int = 0,
+    **options: Any,
+) -> Recovery:
+    """Recover b(x), D_o(x), D_f(x) (and alpha) from transitions by maximum likelihood.
+
+    Quiet, and writes nothing; train.py is the same code with configuration, logging and files.
+
+    Args:
+        alpha: a number in (0, 1) when known, "learn" for an unknown constant, "function" for alpha(x).
+        coefficients: "fourier" (n_basis functions per coefficient; 1 gives constants) or "mlp".
+        tail: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT": 20.0, "method": "tcf" |
+            "conditional" | "none"}.
+        engine: "auto", "fisher" (Fourier heads), "lbfgs", or "adam" (the paper's Algorithm B.1).
+        options: origin, positivity ("softplus", "clamp"), init ("data", "random"), units ("data", "none"), density,
+            penalty ("evidence"), max_steps, lr, window, gradient, batch_size, mixing, validation, ...; an unknown one is
+            refused with the list.
+
+    Example:
+        >>> from levytorch import Dynamics, recover, simulate
+        >>> data = simulate(Dynamics.named("constant"), 2000, 40, 1 / 40, seed=1).transitions()
+        >>> found = recover(data, alpha=0.3, n_basis=1)
+        >>> abs(float(found.D_o(0.0)) - 4.0) < 0.2
+        True
+    """
+    settings = make_settings(
+        alpha=alpha,
+        coefficients=coefficients,
+        n_basis=n_basis,
+        period=period,
+        tail=tail,
+        engine=engine,
+        seed=seed,
+        **options,
+    )
+    return fit(transitions, settings).recovery

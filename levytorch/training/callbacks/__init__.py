@@ -1,0 +1,7 @@
+"""Callbacks, one concept per file: tail correction, moving average, convergence, figures, metrics."""
+
+from levytorch.training.callbacks.averaging import MovingAverage
+from levytorch.training.callbacks.convergence import Convergence
+from levytorch.training.callbacks.tail_correction import TailCorrection
+
+__all__ = ["Convergence", "MovingAverage", "TailCorrection"]

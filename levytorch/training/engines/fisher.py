@@ -1,0 +1,58 @@
+"""`fisher`: full-batch Fisher scoring of Fourier heads, tens of passes over the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+from levytorch.coefficients import FourierHead, Head
+from levytorch.errors import InputError
+from levytorch.training.engines.base import Engine
+from levytorch.training.engines.scoring import FisherScoring
+from levytorch.training.plan import make_objective
+
+if TYPE_CHECKING:
+    from levytorch.training.module import LevyModule
+
+
+@dataclass
+class FisherEngine(Engine):
+    """max_steps: passes; tolerance: see FisherScoring; penalty: "none", "evidence" or a strength."""
+
+    max_steps: int = 60
+    tolerance: float = 1e-8
+    damping: float = 1e-2
+    n_bins: int = 512
+    penalty: str | float = "none"
+
+    name = "fisher"
+    full_batch = True
+
+    def accepts(self, head: Head) -> None:
+        if not isinstance(head, FourierHead):
+            raise InputError("the fisher engine needs a Fourier head, found an MLP; use engine lbfgs or adam.")
+
+    def optimizer(self, module: LevyModule) -> Optimizer:
+        head = module.head
+        assert isinstance(head, FourierHead)
+        objective = make_objective(
+            head, module.pools, module.tail, module.law, n_bins=self.n_bins, penalty=self.penalty
+        )
+        return FisherScoring([head.theta], objective, damping=self.damping, tolerance=self.tolerance)
+
+    def step(self, module: LevyModule, batch: Any) -> float:
+        optimizer = module.torch_optimizer()
+        assert isinstance(optimizer, FisherScoring)
+        objective = optimizer.objective
+        module.optimizers().step(closure=objective.evaluate)  # type: ignore[union-attr]
+        accepted = optimizer.accepted
+        assert accepted is not None
+        if objective.penalty is not None:
+            objective.penalty.update(accepted.theta, objective.n * objective.information(accepted))
+        return -objective.value(accepted)
+
+    def converged(self, module: LevyModule) -> bool:
+        optimizer = module.torch_optimizer()
+        return isinstance(optimizer, FisherScoring) and optimizer.converged

@@ -1,0 +1,244 @@
+"""The one code path of `recover` and train.py: settings and transitions in, a trained module and a Recovery out."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import FourierHead, Head, build_head, initial_guess
+from levytorch.coefficients.init import Guess, randomise
+from levytorch.data import LevyDataModule, Transitions
+from levytorch.errors import InputError, LevytorchWarning
+from levytorch.law import cutting_threshold
+from levytorch.training.callbacks import Convergence, MovingAverage, TailCorrection
+from levytorch.training.module import LevyModule
+from levytorch.training.quiet import quiet_lightning
+from levytorch.training.recovery import Recovery
+from levytorch.training.report import finish
+from levytorch.training.settings import FitSettings
+from levytorch.training.tail import TailSettings
+
+TRAINER = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,
+}
+
+
+@dataclass
+class Fit:
+    """A finished (or interrupted) fit and everything around it."""
+
+    recovery: Recovery
+    module: LevyModule
+    data: LevyDataModule
+    trainer: L.Trainer
+
+
+def fit(
+    transitions: Transitions,
+    settings: FitSettings,
+    *,
+    callbacks: Sequence[L.Callback] = (),
+    trainer: dict[str, Any] | None = None,
+    resume: str | None = None,
+    start: Tensor | None = None,
+) -> Fit:
+    """Train a module on transitions.
+
+    callbacks, trainer: added by train.py (loggers, checkpoints, progress); resume: a checkpoint; start: theta to start from.
+    """
+    check_data(transitions, settings)
+    began = time.perf_counter()
+    guess = initial_guess(
+        transitions.dx, transitions.dt, float(transitions.mu), settings.alpha, uniform_dt=transitions.uniform_dt
+    )
+    tail = resolve_tail(transitions, settings, guess)
+    settings = replace(settings, tail=tail)
+    module = make_module(settings, guess)
+    if start is not None:
+        module.head.set_flat(start)
+    data = make_data(transitions, settings, module, guess)
+    averaging = None if module.engine.full_batch else MovingAverage(module.engine.window)  # type: ignore[attr-defined]
+    convergence = Convergence(
+        averaging, getattr(module.engine, "tolerance", 0.0), getattr(module.engine, "stop_early", True)
+    )
+    correction = TailCorrection(tail.start)
+    own: list[L.Callback] = [correction, *([averaging] if averaging else []), convergence]
+    options = TRAINER | {
+        "enable_progress_bar": settings.progress,
+        "max_steps": module.engine.max_steps,
+        "max_epochs": -1,
+    }
+    if not settings.data.get("validation"):
+        options["limit_val_batches"] = 0
+    options |= trainer or {}
+    with quiet_lightning():
+        lightning = L.Trainer(**options, callbacks=[*own, *callbacks])
+        lightning.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
+    head = final_head(module, averaging)
+    recovery = finish(module, head, data.pools, convergence.converged, seconds=time.perf_counter() - began)
+    result = Fit(recovery, module, data, lightning)
+    if wants_whole_region(settings, recovery):
+        # the counts agree with a plain cut at TRT: condition on that, which uses them and is more precise
+        whole = replace(settings, tail=replace(tail, region="TRT"))
+        again = fit(transitions, whole, start=head.flat())
+        again.recovery.history = recovery.history + again.recovery.history
+        return Fit(again.recovery, module, data, lightning)
+    return result
+
+
+def check_data(transitions: Transitions, settings: FitSettings) -> None:
+    """Refuse data the settings cannot be fitted to."""
+    if not isinstance(transitions, Transitions):
+        raise InputError(
+            f"transitions must be a Transitions, found {type(transitions).__name__}; use Trajectories(...).transitions()."
+        )
+    if transitions.dim != 1:
+        raise InputError(
+            f"one-dimensional transitions are needed here, found dimension {transitions.dim}; pick a column."
+        )
+    head = build_head(settings.head)
+    n, P = len(transitions), head.flat().numel()
+    if isinstance(head, FourierHead) and n < max(20, P):
+        raise InputError(
+            f"at least {max(20, P)} pairs are needed for {P} parameters, found {n}; use fewer basis functions."
+        )
+    if settings.head.get("periodic") is False:
+        low, high = float(transitions.x.min()), float(transitions.x.max())
+        if low < head.origin or high > head.origin + head.period:
+            raise InputError(
+                f"x must lie in the window [{head.origin:g}, {head.origin + head.period:g}] of a head that is not periodic, "
+                f"found [{low:g}, {high:g}]; widen origin and period."
+            )
+
+
+def make_module(settings: FitSettings, guess: Guess) -> LevyModule:
+    """The module at its start, in internal units."""
+    units = guess.units
+    head = dict(settings.head)
+    head |= {
+        "alpha_mode": settings.alpha.mode,
+        "alpha": guess.alpha if settings.alpha.learned else settings.alpha.value,
+    }
+    if settings.units == "data":
+        head |= {"length": units.length, "time": units.time}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        module = LevyModule(
+            head, settings.engine, _plain(settings.tail), settings.density, settings.seed, settings.log_every
+        )
+    if settings.init == "random":
+        randomise(module.head, torch.Generator().manual_seed(settings.seed))
+    else:
+        guess.apply(module.head)
+    return module
+
+
+def make_data(transitions: Transitions, settings: FitSettings, module: LevyModule, guess: Guess) -> LevyDataModule:
+    """The data module with the pools of these tail settings."""
+    tail = settings.tail
+    options = {k: v for k, v in settings.data.items() if v is not None}
+    CT = tail.CT if tail.active and not (tail.method == "conditional" and tail.region == "TRT") else None
+    if module.engine.full_batch:
+        # only the smallest admissible tail pool depends on it: strata must not have their CT moved
+        options["batch_size"] = tail.min_tail if tail.method == "tcf" else 1
+    return LevyDataModule(
+        transitions,
+        CT=CT,
+        TRT=tail.TRT,
+        full_batch=module.engine.full_batch,
+        seed=settings.seed,
+        max_steps=module.engine.max_steps,
+        alpha=guess.alpha,
+        **options,
+    )
+
+
+def resolve_tail(transitions: Transitions, settings: FitSettings, guess: Guess) -> TailSettings:
+    """Numbers for CT = "auto" (Appendix A from a preliminary fit of constants) and for a conditional region."""
+    tail = settings.tail
+    if not tail.active:
+        return tail
+    if tail.CT == "auto":
+        tail = replace(tail, CT=preliminary_CT(transitions, settings))
+        if tail.method == "conditional" and tail.TRT is None:
+            # whatever was cut was cut beyond the largest step that is left
+            largest = max(float(transitions.deviation_of(rows).max()) for rows in transitions.blocks())
+            tail = replace(tail, TRT=math.nextafter(largest, math.inf) * (1 + 1e-12))
+        if tail.TRT is not None and isinstance(tail.CT, float) and tail.CT >= tail.TRT:
+            tail = replace(tail, CT=0.5 * tail.TRT)
+    if tail.method == "conditional" and (tail.region == "CT" or tail.TRT is None):
+        # conditioning on |dx - mu| < CT: the pairs beyond are left out, CT plays TRT's part
+        if tail.CT is None:
+            raise InputError("tail.region CT needs a CT, found none; give CT or use region TRT.")
+        tail = replace(tail, CT=None, TRT=tail.CT, region="TRT")  # type: ignore[arg-type]
+    if tail.method == "conditional" and isinstance(tail.CT, (int, float)) and tail.TRT is not None:
+        between = _count_between(transitions, tail.CT, tail.TRT)
+        if between < tail.min_tail and tail.region != "TRT":
+            warnings.warn(
+                f"only {between} pairs lie between CT and TRT ({tail.min_tail} are wanted for a stratum of their own): the "
+                "likelihood is conditioned on |dx - mu| < CT and leaves them out.",
+                LevytorchWarning,
+                stacklevel=3,
+            )
+            tail = replace(tail, CT=None, TRT=tail.CT, region="TRT")
+    if tail.method == "conditional" and tail.CT is None:
+        tail = replace(tail, region="TRT")
+    return tail
+
+
+def _count_between(transitions: Transitions, CT: float, TRT: float) -> int:
+    total = 0
+    for rows in transitions.blocks():
+        deviation = transitions.deviation_of(rows)
+        total += int(((deviation > CT) & (deviation < TRT)).sum())
+    return total
+
+
+def preliminary_CT(transitions: Transitions, settings: FitSettings) -> float:
+    """Appendix A: the central `mass` of one step under constants fitted without correction, D_o included."""
+    head = {"name": "fourier", "n_basis": 1, "period": settings.head["period"]}
+    quick = replace(
+        settings, head=head, engine={"name": "fisher"}, tail=TailSettings(), data={}, init="data", progress=False
+    )
+    found = fit(transitions, quick).recovery
+    dt = float(transitions.dt.median())
+    alpha = found.alpha
+    assert isinstance(alpha, float)
+    CT = cutting_threshold(alpha, float(found.D_f(0.0)), dt, settings.tail.mass, D_o=float(found.D_o(0.0)))
+    return float(CT)
+
+
+def final_head(module: LevyModule, averaging: MovingAverage | None) -> Head:
+    """The head a Recovery gets: the moving average for adam, the parameters themselves otherwise."""
+    head = copy.deepcopy(module.head)
+    if averaging is not None and averaging.steps:
+        head.set_flat(averaging.average())
+    return head
+
+
+def wants_whole_region(settings: FitSettings, recovery: Recovery) -> bool:
+    """True when a stratified conditional fit shows no sign that pairs between CT and TRT are missing."""
+    tail = settings.tail
+    if tail.method != "conditional" or tail.region != "auto" or tail.CT is None:
+        return False
+    z = recovery.metrics.get("missing_between_CT_and_TRT_z")
+    return z is not None and abs(z) < 3.0
+
+
+def _plain(tail: TailSettings) -> dict[str, Any]:
+    return asdict(tail)

@@ -1,0 +1,43 @@
+"""What training needs from a law: log p of a transition, given the coefficient *functions*.
+
+The frozen law evaluates the functions at x and holds them over the step. Laws that follow the coefficients along the
+step need the functions themselves, which is why they are what the interface takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from levytorch.coefficients import Coefficients
+from levytorch.law import log_density, score, tail_probability
+from levytorch.law import StepScore as StepScore  # re-exported: engines see laws through this module only
+
+CoefficientFunctions = Callable[[Tensor], Coefficients]
+
+
+class TransitionLaw(Protocol):
+    """log p(x -> x + dx over dt); differentiable in whatever the coefficient functions depend on."""
+
+    def log_prob(self, coefficients: CoefficientFunctions, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor: ...
+
+
+class FrozenLaw:
+    """Coefficients frozen at the start of the step (equation 3.1)."""
+
+    def __init__(self, method: str = "auto") -> None:
+        self.method = method
+
+    def log_prob(self, coefficients: CoefficientFunctions, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+        c = coefficients(x)
+        return log_density(dx, c.b, c.D_o, c.D_f, c.alpha, dt, method=self.method)
+
+    def score(self, c: Coefficients, dx: Tensor, dt: Tensor, wrt_alpha: bool = False) -> StepScore:
+        """log p and its derivatives in the coefficients, one pass, no autograd: what Fisher scoring asks for."""
+        return score(dx, c.b, c.D_o, c.D_f, c.alpha, dt, method=self.method, wrt_alpha=wrt_alpha)
+
+    def exceedance(self, c: Coefficients, threshold: Tensor, center: Tensor, dt: Tensor) -> Tensor:
+        """P(|dx - center| > threshold) at given coefficients; differentiable in them."""
+        return tail_probability(threshold, center, c.b, c.D_o, c.D_f, c.alpha, dt)

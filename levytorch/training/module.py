@@ -1,0 +1,180 @@
+"""The one LightningModule: a head, a law, an engine and the treatment of lost tails.
+
+Constructor arguments are plain numbers, strings and dicts, so that checkpoints load with weights-only semantics and a
+module can be rebuilt from its checkpoint alone.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from levytorch.coefficients import Head, build_head
+from levytorch.data import LevyDataModule, Pools
+from levytorch.errors import NumericalError
+from levytorch.training.engines import build_engine
+from levytorch.training.law import FrozenLaw
+from levytorch.training.masses import TailMasses
+from levytorch.training.plan import make_masses, shared_dt
+from levytorch.training.tail import parse_tail
+
+_FEW_BINS = 64  # states at which a mini-batch engine averages the tail mass each step
+
+
+class LevyModule(L.LightningModule):
+    """Maximises the likelihood of transitions.
+
+    head, engine, tail: plain settings (see `build_head`, `build_engine`, `parse_tail`); seed drives the engine's own
+    randomness; log_every: steps between two entries of the log.
+    """
+
+    def __init__(
+        self,
+        head: dict[str, Any],
+        engine: dict[str, Any],
+        tail: dict[str, Any] | None = None,
+        density: str = "auto",
+        seed: int = 0,
+        log_every: int = 50,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.automatic_optimization = False
+        self.head: Head = build_head(head)
+        self.engine = build_engine(engine)
+        self.engine.accepts(self.head)
+        self.tail = parse_tail(tail)
+        self.law = FrozenLaw(density)
+        self.seed, self.log_every = seed, log_every
+        self.history: list[dict[str, float]] = []
+        self._masses: TailMasses | None = None
+        self._counts: tuple[Tensor, Tensor] | None = None
+        self._clock: tuple[int, float] = (0, time.perf_counter())
+
+    # -- surroundings -------------------------------------------------------------------------------------------------
+    @property
+    def data(self) -> LevyDataModule:
+        return cast(LevyDataModule, self.trainer.datamodule)  # type: ignore[attr-defined]
+
+    @property
+    def pools(self) -> Pools:
+        return self.data.pools
+
+    @property
+    def masses(self) -> TailMasses:
+        """Tail masses for engines that do not keep their own."""
+        if self._masses is None:
+            n_bins = 512 if self.engine.full_batch else _FEW_BINS
+            self._masses = make_masses(self.head, self.pools, self.tail, self.law, n_bins)
+        return self._masses
+
+    def counts(self) -> tuple[Tensor, Tensor]:
+        """Pairs of the main and of the tail pool on each state bin (conditional likelihood, full-batch engines)."""
+        if self._counts is None:
+            bins, main, rows = self.masses.bins, self.pools.main, self.pools.tail
+            dt = shared_dt(self.pools)
+            tail_dt = dt if dt.dim() == 0 else dt[rows]
+            self._counts = bins.counts(main.x, dt), bins.counts(main.x[rows], tail_dt)
+        return self._counts
+
+    def R_theta(self) -> float:
+        """Tail mass beyond CT under the current parameters."""
+        optimizer = self.torch_optimizer()
+        accepted = getattr(optimizer, "accepted", None)
+        if accepted is not None and accepted.R_theta is not None:
+            return float(accepted.R_theta)
+        return self.masses.R_theta(self.head)
+
+    def torch_optimizer(self) -> Optimizer:
+        """The optimiser itself, without Lightning's wrapper."""
+        return cast(Optimizer, self.optimizers(use_pl_optimizer=False))
+
+    # -- Lightning ----------------------------------------------------------------------------------------------------
+    def configure_optimizers(self) -> Optimizer:
+        return self.engine.optimizer(self)
+
+    def on_train_start(self) -> None:
+        self._clock = (self.trainer.global_step, time.perf_counter())
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        nll = self.engine.step(self, batch)
+        step = self.trainer.global_step
+        if self.engine.full_batch or step % self.log_every == 0:
+            self._log(step, float(nll))
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        with torch.no_grad():
+            nll = -(batch.weight * self.log_prob(batch.x, batch.dx, batch.dt)).sum()
+        self.log("val/nll", nll, batch_size=batch.x.shape[0], on_epoch=True, prog_bar=True)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["history"] = list(self.history)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.history = list(checkpoint.get("history", []))
+
+    # -- likelihood ---------------------------------------------------------------------------------------------------
+    def log_prob(self, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+        """log p of transitions; conditional on |dx - mu| being kept when the tail settings say so."""
+        log_p = self.law.log_prob(self.head, x, dx, dt)
+        if self.tail.method == "conditional":
+            log_p = log_p - self._log_kept(x, dx, dt)
+        return log_p
+
+    def _log_kept(self, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+        """log of the kept mass per pair: for mini-batches (full-batch engines sum over state bins instead)."""
+        masses = self.masses
+        c = self.head(x)
+        uniform = self.pools.main.uniform_dt
+        center = self.pools.mu if uniform else self.pools.mu * dt
+        node = masses.bins.index(x, dt)
+        beyond_TRT = 0.0 if masses.TRT is None else self.law.exceedance(c, masses.TRT[node], center, dt)
+        if masses.CT is None:
+            return torch.log1p(-cast(Tensor, beyond_TRT))
+        CT = masses.CT[node]
+        beyond_CT = self.law.exceedance(c, CT, center, dt)
+        core = (dx - center).abs() <= CT
+        middle = (beyond_CT - beyond_TRT).clamp(min=1e-300)
+        return torch.where(core, torch.log1p(-beyond_CT), torch.log(middle))
+
+    def check_finite(self, nll: Tensor, log_p: Tensor, batch: Any) -> None:
+        """Stop before the parameters are touched, and say which sample it was."""
+        if torch.isfinite(nll):
+            return
+        bad = torch.nonzero(~torch.isfinite(log_p.detach())).reshape(-1)
+        i = int(bad[0]) if bad.numel() else 0
+        raise NumericalError(
+            f"the loss must be finite, found {float(nll)} at step {self.trainer.global_step} from sample {i} of the batch "
+            f"(x = {float(batch.x[i]):.6g}, dx = {float(batch.dx[i]):.6g}, log p = {float(log_p.detach()[i]):.6g}); "
+            "the parameters of the step before are kept: resume with a smaller learning rate."
+        )
+
+    # -- log ----------------------------------------------------------------------------------------------------------
+    def _log(self, step: int, nll: float) -> None:
+        previous, then = self._clock
+        now = time.perf_counter()
+        self._clock = (step, now)
+        values = {"train/nll": nll, "tail/TCF": float(self.data.tcf), "tail/R_sample": self.pools.R_sample}
+        if self.tail.method == "tcf":
+            values["tail/R_theta"] = values["tail/TCF"] * (1 - self.pools.R_sample) + self.pools.R_sample
+        values |= self.mean_coefficients()
+        if step > previous:
+            seconds = (now - then) / (step - previous)
+            batch = self.pools.n_main if self.engine.full_batch else self.data.batch_size
+            values |= {"time/step_ms": 1e3 * seconds, "time/samples_per_s": batch / seconds}
+        self.history.append({"step": float(step), **values})
+        quiet = {k: v for k, v in values.items() if k not in ("train/nll", "tail/TCF")}
+        self.log_dict(quiet)
+        self.log_dict({k: values[k] for k in ("train/nll", "tail/TCF")}, prog_bar=True)
+
+    def mean_coefficients(self) -> dict[str, float]:
+        """Means over one cell; a cheap summary of where the fit is."""
+        with torch.no_grad():
+            x = self.head.origin + self.head.period * (torch.arange(32, dtype=torch.float64) + 0.5) / 32
+            c = self.head(x[:1] if self.head.is_constant else x)
+        return {f"mean/{name}": float(v.mean()) for name, v in zip(c._fields, c)}

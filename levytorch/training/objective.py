@@ -1,0 +1,148 @@
+"""The full-batch objective of a Fourier head and its local model: value, gradient, curvature, dependence on the TCF.
+
+Per pair and in every variant the objective is a mean log-likelihood:
+    none         mean over the main pool of log p
+    tcf          (1 - TCF) mean_main(log p) + TCF mean_tail(log p), the expectation of the paper's sampling
+    conditional  mean of log p - log P(kept region), per stratum
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import FourierHead
+from levytorch.training.law import FrozenLaw
+from levytorch.training.masses import TailMasses, tcf_gradient
+from levytorch.training.penalty import RoughnessPenalty
+from levytorch.training.states import StateBins
+from levytorch.training.sweep import Pairs, Sums, assemble, project, slices, sweep
+
+
+@dataclass
+class Evaluation:
+    """Everything one pass leaves behind at one theta."""
+
+    theta: Tensor
+    main: Sums
+    tail: Sums | None = None
+    tcf: float = 0.0
+    R_theta: float | None = None
+    tcf_gradient: Tensor | None = None
+    kept: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+
+
+@dataclass
+class LocalModel:
+    """Gradient and curvature (positive) of the objective; `coupling` = (u, v): the TCF adds u v^T to d gradient."""
+
+    value: float
+    gradient: Tensor
+    curvature: Tensor
+    coupling: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass
+class FullBatchObjective:
+    """Streams over the pairs; `tail` are the pairs beyond CT once more (a copy of a small part of the data)."""
+
+    head: FourierHead
+    law: FrozenLaw
+    bins: StateBins
+    main: Pairs
+    tail: Pairs | None = None
+    masses: TailMasses | None = None
+    method: str = "none"
+    region: str = "TRT"
+    R_sample: float = 0.0
+    penalty: RoughnessPenalty | None = None
+    counts: Tensor | None = None
+    tail_counts: Tensor | None = None
+    design: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.design = self.head.design(self.bins.x)
+
+    @property
+    def n(self) -> int:
+        """Pairs that carry likelihood."""
+        return self.main[0].shape[0]
+
+    def evaluate(self, *, hessian: bool = False) -> Evaluation:
+        """One pass at the head's parameters."""
+        theta = self.head.theta.detach().clone()
+        ev = Evaluation(theta, sweep(self.head, self.law, slices(*self.main), self.bins, hessian=hessian))
+        if self.tail is not None:
+            ev.tail = sweep(self.head, self.law, slices(*self.tail), self.bins, hessian=hessian)
+        if self.method == "tcf":
+            assert self.masses is not None
+            ev.R_theta, ev.tcf, ev.tcf_gradient = tcf_gradient(self.masses, self.head, self.R_sample)
+        elif self.method == "conditional":
+            assert self.masses is not None
+            ev.kept = self.masses.log_kept_scores(self.head, self.design)
+        return ev
+
+    # -- combinations -------------------------------------------------------------------------------------------------
+    def value(self, ev: Evaluation, tcf: float | None = None, *, penalised: bool = True) -> float:
+        """Mean log-likelihood (penalised if there is a penalty), with the TCF of `ev` or a given one."""
+        tau = ev.tcf if tcf is None else tcf
+        value = sum(float(w * s.log_p) for w, s in self._parts(ev, tau))
+        for counts, log_mass, _ in self._regions(ev):
+            value -= float((counts * log_mass).sum()) / self.n
+        if penalised and self.penalty is not None and self.penalty.active:
+            value -= 0.5 * float((self.penalty.precision() * ev.theta**2).sum()) / self.n
+        return value
+
+    def gradient(self, ev: Evaluation, tcf: float | None = None) -> Tensor:
+        tau = ev.tcf if tcf is None else tcf
+        g = torch.zeros_like(ev.theta)
+        for w, s in self._parts(ev, tau):
+            g += w * s.gradient
+        for counts, _, q in self._regions(ev):
+            g -= project(self.head, q * counts, self.design) / self.n
+        if self.penalty is not None and self.penalty.active:
+            g -= self.penalty.precision() * ev.theta / self.n
+        return g
+
+    def information(self, ev: Evaluation) -> Tensor:
+        """Mean outer product of the scores (P, P), of conditional scores where the likelihood is conditional."""
+        per_bin = torch.zeros_like(ev.main.second)
+        for w, s in self._parts(ev, ev.tcf):
+            per_bin += w * s.second
+        for (counts, _, q), s in zip(self._regions(ev), self._strata(ev)):
+            outer = q.unsqueeze(1) * s.first.unsqueeze(0)
+            per_bin += (q.unsqueeze(1) * q.unsqueeze(0) * counts - outer - outer.transpose(0, 1)) / self.n
+        return assemble(self.head, per_bin, self.design)
+
+    def local_model(self, ev: Evaluation) -> LocalModel:
+        curvature = self.information(ev)
+        if self.penalty is not None and self.penalty.active:
+            curvature = curvature + torch.diag(self.penalty.precision()) / self.n
+        coupling = None
+        if self.method == "tcf" and ev.tcf > 0 and ev.tail is not None and ev.tcf_gradient is not None:
+            u = ev.tail.gradient / ev.tail.n - ev.main.gradient / ev.main.n
+            coupling = (u, ev.tcf_gradient)
+        return LocalModel(self.value(ev), self.gradient(ev), curvature, coupling)
+
+    # -- private ------------------------------------------------------------------------------------------------------
+    def _parts(self, ev: Evaluation, tcf: float) -> list[tuple[float, Sums]]:
+        """Weighted sums that make up the likelihood."""
+        if self.method == "tcf" and ev.tail is not None:
+            return [((1 - tcf) / ev.main.n, ev.main), (tcf / ev.tail.n, ev.tail)]
+        return [(1 / self.n, ev.main)]
+
+    def _regions(self, ev: Evaluation) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """(counts, log mass, d log mass / d eta) of every stratum of a conditional likelihood."""
+        if self.method != "conditional" or ev.kept is None or self.counts is None:
+            return []
+        core, middle, q_core, q_middle = ev.kept
+        if self.region == "TRT" or self.tail_counts is None:
+            return [(self.counts, core, q_core)]
+        return [(self.counts - self.tail_counts, core, q_core), (self.tail_counts, middle, q_middle)]
+
+    def _strata(self, ev: Evaluation) -> list[Sums]:
+        if self.region == "TRT" or ev.tail is None:
+            return [ev.main]
+        return [ev.main - ev.tail, ev.tail]

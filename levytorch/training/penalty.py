@@ -1,0 +1,62 @@
+"""A roughness penalty on Fourier coefficients whose strength is chosen from the data.
+
+Each of b, D_o, D_f (and alpha(x)) has its own strength lambda in  -lambda/2 sum_j j^4 |theta_j|^2  (j: harmonic number; the
+constant is free). Read as a prior, the evidence of the data picks lambda: MacKay's fixed point
+lambda = gamma / (theta^T S theta), with gamma the number of well-determined coefficients, updated once per pass.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import FourierHead
+from levytorch.errors import InputError
+
+CHOICES = ("none", "evidence")
+_LAMBDA_RANGE = (1e-8, 1e12)
+
+
+class RoughnessPenalty:
+    """strength: "none", "evidence" or a number used for every coefficient."""
+
+    def __init__(self, head: FourierHead, strength: str | float = "none") -> None:
+        if isinstance(strength, str) and strength not in CHOICES:
+            raise InputError(
+                f"penalty must be one of {', '.join(CHOICES)} or a positive number, found {strength!r}; use evidence."
+            )
+        if not isinstance(strength, str) and not strength >= 0:
+            raise InputError(f"penalty must be >= 0, found {strength!r}; 0 switches it off.")
+        self.adaptive = strength == "evidence"
+        harmonics = [head.basis.harmonic_numbers()] * 3
+        if head.alpha_basis is not None:
+            harmonics.append(head.alpha_basis.harmonic_numbers())
+        self.roughness = torch.cat([h**4 for h in harmonics])
+        self.group = torch.cat([torch.full((h.numel(),), i) for i, h in enumerate(harmonics)])
+        start = 1.0 if self.adaptive else (0.0 if isinstance(strength, str) else float(strength))
+        self.strengths = torch.full((len(harmonics),), start, dtype=torch.float64)
+
+    @property
+    def active(self) -> bool:
+        return self.adaptive or bool((self.strengths > 0).any())
+
+    def precision(self) -> Tensor:
+        """Diagonal (P,) of the prior precision, in units of total (not mean) log-likelihood."""
+        return self.strengths[self.group] * self.roughness
+
+    def update(self, theta: Tensor, information: Tensor) -> float:
+        """One step of the evidence fixed point at theta with the data's information (P, P); returns the log change."""
+        if not self.adaptive:
+            return 0.0
+        precision = self.precision()
+        covariance = torch.linalg.pinv(information + torch.diag(precision), hermitian=True)
+        shrink = precision * covariance.diagonal()
+        before = self.strengths.clone()
+        for g in range(self.strengths.numel()):
+            mask = (self.group == g) & (self.roughness > 0)
+            if not bool(mask.any()):
+                continue
+            determined = (mask.sum() - shrink[mask].sum()).clamp(min=1e-6)
+            size = (theta[mask] ** 2 * self.roughness[mask]).sum().clamp(min=1e-30)
+            self.strengths[g] = (determined / size).clamp(*_LAMBDA_RANGE)
+        return float((self.strengths / before).log().abs().max())

@@ -1,0 +1,171 @@
+"""Recovery: the coefficients a fit has found, with their uncertainty; what is saved, loaded and evaluated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Coefficients, Head, build_head
+from levytorch.dynamics import Dynamics
+from levytorch.errors import InputError
+
+FORMAT = 1
+ArrayLike = float | list[float] | np.ndarray | Tensor
+
+
+@dataclass
+class Recovery:
+    """b(x), D_o(x), D_f(x) and alpha in the units of the data.
+
+    covariance: (P, P) of theta (None when the engine gives none); metrics: plain numbers and strings about the fit.
+    """
+
+    head: Head
+    tcf: float = 0.0
+    log_likelihood: float = float("nan")
+    converged: bool = True
+    covariance: Tensor | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)
+
+    # -- coefficients -------------------------------------------------------------------------------------------------
+    def coefficients(self, x: ArrayLike) -> Coefficients:
+        """All four at x; alpha expanded to x's shape."""
+        states = _states(x)
+        with torch.no_grad():
+            c = self.head(states.reshape(-1))
+        return Coefficients(*(v.expand(states.numel()).reshape(states.shape).clone() for v in c))
+
+    def b(self, x: ArrayLike) -> Tensor:
+        return self.coefficients(x).b
+
+    def D_o(self, x: ArrayLike) -> Tensor:
+        return self.coefficients(x).D_o
+
+    def D_f(self, x: ArrayLike) -> Tensor:
+        return self.coefficients(x).D_f
+
+    def alpha_at(self, x: ArrayLike) -> Tensor:
+        return self.coefficients(x).alpha
+
+    @property
+    def alpha(self) -> float | Callable[[ArrayLike], Tensor]:
+        """A number, or a function of x when alpha was learned as one."""
+        if self.head.alpha_spec.mode == "function":  # type: ignore[attr-defined]
+            return self.alpha_at
+        return float(self.alpha_at(self.origin))
+
+    # -- geometry and parameters --------------------------------------------------------------------------------------
+    @property
+    def period(self) -> float:
+        return self.head.period
+
+    @property
+    def origin(self) -> float:
+        return self.head.origin
+
+    @property
+    def theta(self) -> Tensor:
+        """All parameters as one vector (P,)."""
+        return self.head.flat()
+
+    def jacobian(self, x: ArrayLike) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """d(b, D_o, D_f, alpha)(x) / d theta, each (n, P), in physical units."""
+        b, D_o, D_f, alpha = self.head.jacobian(_states(x).reshape(-1))
+        return b.detach(), D_o.detach(), D_f.detach(), alpha.detach()
+
+    # -- uncertainty --------------------------------------------------------------------------------------------------
+    def std(self, x: ArrayLike) -> tuple[Tensor, Tensor, Tensor]:
+        """Pointwise standard errors of b, D_o, D_f at x."""
+        b, D_o, D_f, _ = self._stds(x)
+        return b, D_o, D_f
+
+    @property
+    def alpha_std(self) -> float | Callable[[ArrayLike], Tensor]:
+        """Standard error of alpha: 0 when it was given, a function of x when alpha is one."""
+        if not self.head.learns_alpha:
+            return 0.0
+        if self.head.alpha_spec.mode == "function":  # type: ignore[attr-defined]
+            return lambda x: self._stds(x)[3]
+        return float(self._stds(self.origin)[3])
+
+    def _stds(self, x: ArrayLike) -> tuple[Tensor, ...]:
+        if self.covariance is None:
+            raise InputError(
+                "standard errors need a covariance, found none (MLP heads give none); fit with a Fourier head."
+            )
+        shape = _states(x).shape
+        return tuple(
+            torch.einsum("np,pq,nq->n", J, self.covariance, J).clamp(min=0).sqrt().reshape(shape)
+            for J in self.jacobian(x)
+        )
+
+    # -- elsewhere ----------------------------------------------------------------------------------------------------
+    def dynamics(self) -> Dynamics:
+        """The recovered system, ready for simulation or policy evaluation."""
+        return Dynamics(self.b, self.D_o, self.D_f, self.alpha, period=self.period, origin=self.origin)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write plain tensors and numbers; the file appears whole or not at all."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        content = {
+            "format": FORMAT,
+            "head": self.head.config(),
+            "theta": self.theta,
+            "tcf": self.tcf,
+            "log_likelihood": self.log_likelihood,
+            "converged": self.converged,
+            "covariance": self.covariance,
+            "metrics": self.metrics,
+            "history": self.history,
+        }
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            torch.save(content, temporary)
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Recovery:
+        """Read what `save` wrote; nothing in the file is executed."""
+        source = Path(path)
+        if source.is_dir():
+            source = source / "recovery.pt"
+        if not source.is_file():
+            raise InputError(f"a saved recovery must exist, found nothing at {source}; give the path of a recovery.pt.")
+        try:
+            content = torch.load(source, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise InputError(
+                f"{source} must be a recovery written by Recovery.save, found a file that does not load safely "
+                f"({type(error).__name__}); save it again."
+            ) from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise InputError(f"{source} must be a recovery of format {FORMAT}, found another; save it again.")
+        head = build_head(content["head"])
+        if content["theta"].shape != head.flat().shape:
+            raise InputError(
+                f"{source} must hold one number per parameter of its head, found another count; save it again."
+            )
+        head.set_flat(content["theta"])
+        keys = ("tcf", "log_likelihood", "converged", "covariance", "metrics", "history")
+        return cls(head, **{k: content[k] for k in keys})
+
+    def __repr__(self) -> str:
+        c = self.coefficients(torch.linspace(self.origin, self.origin + self.period, 65, dtype=torch.float64)[:-1])
+        mean = ", ".join(f"{name} {float(v.mean()):.4g}" for name, v in zip(c._fields, c))
+        return f"Recovery({mean}; TCF {self.tcf:.4g}, converged {self.converged})"
+
+
+def _states(x: ArrayLike) -> Tensor:
+    return torch.as_tensor(x, dtype=torch.float64)

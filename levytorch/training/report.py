@@ -1,0 +1,108 @@
+"""What a fit says about itself at the end: covariance, likelihood, diagnostics, warnings."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import FourierHead, Head
+from levytorch.data import Pools
+from levytorch.errors import LevytorchWarning
+from levytorch.training.covariance import covariance, separability
+from levytorch.training.engines.scoring import FisherScoring
+from levytorch.training.module import LevyModule
+from levytorch.training.objective import FullBatchObjective
+from levytorch.training.plan import make_objective
+from levytorch.training.recovery import Recovery
+
+_INSEPARABLE = 0.98
+
+
+def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, seconds: float) -> Recovery:
+    """Wrap the final head into a Recovery."""
+    metrics: dict[str, Any] = {
+        "engine": module.engine.name,
+        "steps": int(module.trainer.global_step),
+        "seconds": seconds,
+        "converged": bool(converged),
+        "n_main": pools.n_main,
+        "n_tail": pools.n_tail,
+        "R_sample": pools.R_sample,
+        "mu": float(pools.mu),
+        "CT": pools.CT if isinstance(pools.CT, (int, float)) else None,
+        "TRT": pools.TRT if isinstance(pools.TRT, (int, float)) else None,
+        "CT_halvings": pools.halvings,
+        "tail_method": module.tail.method,
+    }
+    if not converged:
+        warnings.warn(
+            f"the {module.engine.name} engine stopped after {metrics['steps']} steps before it had converged: "
+            "raise max_steps, or read the standard errors with care.",
+            LevytorchWarning,
+            stacklevel=2,
+        )
+    cov = None
+    if isinstance(head, FourierHead):
+        objective = _objective(module, head, pools)
+        ev = objective.evaluate(hessian=objective.method == "tcf")
+        cov = covariance(objective, ev)
+        log_likelihood = objective.n * objective.value(ev, penalised=False)
+        tcf = ev.tcf
+        if ev.R_theta is not None:
+            metrics["R_theta"] = ev.R_theta
+        correlation = separability(objective.n * objective.information(ev), head.n_basis)
+        metrics["D_o_D_f_correlation"] = correlation
+        if correlation > _INSEPARABLE:
+            warnings.warn(
+                f"D_o and D_f are hardly separable from this data (correlation {correlation:.3f} of their estimates): "
+                "trust their combined effect, not each alone, or fix one.",
+                LevytorchWarning,
+                stacklevel=2,
+            )
+        if objective.method == "conditional" and objective.region == "strata":
+            metrics["missing_between_CT_and_TRT_z"] = missing_between(objective, ev.kept, cov)
+        if objective.penalty is not None:
+            metrics["penalty_strengths"] = objective.penalty.strengths.tolist()
+    else:
+        log_likelihood = -pools.n_main * module.history[-1]["train/nll"] if module.history else float("nan")
+        tcf = float(module.data.tcf)
+        if module.tail.method == "tcf":
+            metrics["R_theta"] = module.masses.R_theta(head)
+    metrics |= {"tcf": tcf, "log_likelihood": log_likelihood, "region": _region(module)}
+    return Recovery(head, tcf, log_likelihood, converged, cov, metrics, list(module.history))
+
+
+def missing_between(
+    objective: FullBatchObjective, kept: tuple[Tensor, Tensor, Tensor, Tensor] | None, cov: Tensor
+) -> float | None:
+    """How many standard deviations fewer pairs lie between CT and TRT than the fitted core says (negative: missing)."""
+    if kept is None or objective.counts is None or objective.tail_counts is None:
+        return None
+    core, middle, q_core, q_middle = kept
+    p = torch.sigmoid(middle - core)  # P(middle) / (P(core) + P(middle)) at every state
+    counts = objective.counts
+    n = float(counts.sum())
+    expected = float((counts * p).sum())
+    from levytorch.training.sweep import project
+
+    slope = project(objective.head, counts * p * (1 - p) * (q_middle - q_core), objective.design)
+    variance = float((counts * p * (1 - p)).sum()) + float(slope @ cov @ slope)
+    observed = float(objective.tail_counts.sum())
+    return (observed - expected) / math.sqrt(max(variance, 1.0)) if n else None
+
+
+def _objective(module: LevyModule, head: FourierHead, pools: Pools) -> FullBatchObjective:
+    optimizer = module.torch_optimizer()
+    if isinstance(optimizer, FisherScoring):
+        objective = optimizer.objective
+        objective.head = head
+        return objective
+    return make_objective(head, pools, module.tail, module.law)
+
+
+def _region(module: LevyModule) -> str | None:
+    return module.tail.region if module.tail.method == "conditional" else None

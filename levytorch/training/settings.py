@@ -1,0 +1,104 @@
+"""Options of `recover` and train.py, sorted into what the head, the engine, the data module and the start take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from levytorch.coefficients.alpha import AlphaSpec
+from levytorch.coefficients.basis import check_basis
+from levytorch.coefficients.build import HEADS, OPTIONS
+from levytorch.errors import InputError
+from levytorch.training.engines.base import engine_options, resolve_engine
+from levytorch.training.tail import TailSettings, check_alpha, parse_tail
+
+DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size"}
+FIT_OPTIONS = {"init", "units", "density", "log_every", "progress"}
+INITS = ("data", "random")
+UNITS = ("data", "none")
+DENSITIES = ("auto", "table", "contour", "windowed")
+
+
+@dataclass
+class FitSettings:
+    """Everything a fit needs besides the data; plain values only."""
+
+    alpha: AlphaSpec
+    head: dict[str, Any]
+    engine: dict[str, Any]
+    tail: TailSettings = field(default_factory=TailSettings)
+    data: dict[str, Any] = field(default_factory=dict)
+    init: str = "data"
+    units: str = "data"
+    density: str = "auto"
+    log_every: int = 50
+    progress: bool = False
+    seed: int = 0
+    tail_given: bool = False
+
+
+def make_settings(
+    *,
+    alpha: Any,
+    coefficients: Any = "fourier",
+    n_basis: int = 21,
+    period: float = 2 * math.pi,
+    tail: Any = None,
+    engine: Any = "auto",
+    seed: int = 0,
+    **options: Any,
+) -> FitSettings:
+    """Check every argument and sort the options; nothing has been computed yet."""
+    spec = AlphaSpec.parse(alpha)
+    head_name, head_options = _named("coefficients", coefficients)
+    if head_name not in HEADS:
+        raise InputError(f"coefficients must be one of {', '.join(HEADS)}, found {head_name!r}; choose one of these.")
+    engine_name, engine_given = _named("engine", engine)
+    engine_name = resolve_engine(engine_name, head_name)
+    if engine_name == "fisher" and head_name != "fourier":
+        raise InputError(f"the fisher engine needs a Fourier head, found {head_name!r}; use engine lbfgs or adam.")
+    check_basis(n_basis if head_name == "fourier" else 1, period, options.get("origin", 0.0))
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise InputError(f"seed must be an integer >= 0, found {seed!r}; 0 is the default.")
+    head: dict[str, Any] = {"name": head_name, "period": float(period), **head_options}
+    if head_name == "fourier":
+        head.setdefault("n_basis", n_basis)
+    engine_config: dict[str, Any] = {"name": engine_name, **engine_given}
+    data: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    head_keys = OPTIONS[head_name] - {"alpha", "alpha_mode", "length", "time", "period", "n_basis"}
+    engine_keys = engine_options(engine_name)
+    for key, value in options.items():
+        for keys, target in (
+            (head_keys, head),
+            (engine_keys, engine_config),
+            (DATA_OPTIONS, data),
+            (FIT_OPTIONS, rest),
+        ):
+            if key in keys:
+                target[key] = value
+                break
+        else:
+            known = sorted(head_keys | engine_keys | DATA_OPTIONS | FIT_OPTIONS)
+            raise InputError(
+                f"unknown option {key!r} for a {head_name} head with the {engine_name} engine; it takes {', '.join(known)}."
+            )
+    for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES)):
+        if rest.get(key, choices[0]) not in choices:
+            raise InputError(f"{key} must be one of {', '.join(choices)}, found {rest[key]!r}; choose one of these.")
+    given = not (tail is None or isinstance(tail, str))
+    tail_settings = check_alpha(parse_tail(tail), spec.learned, given=given)
+    return FitSettings(spec, head, engine_config, tail_settings, data, seed=seed, tail_given=given, **rest)
+
+
+def _named(key: str, value: Any) -> tuple[str, dict[str, Any]]:
+    """A name, or a mapping with a name and options (what configurations hold)."""
+    if isinstance(value, str):
+        return value, {}
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        return value["name"], {str(k): v for k, v in value.items() if k != "name"}
+    raise InputError(
+        f"{key} must be a name or a mapping with a name, found {value!r}; see the documentation for the names."
+    )

@@ -1,0 +1,76 @@
+"""A histogram of the observed states: what stands for "all x" where a sum over samples only depends on the state.
+
+Tail masses, kept masses and products of scores vary over x as slowly as the coefficients do, so that bins of a small
+fraction of the shortest wave carry them; nothing of the size of the data is held.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Head
+
+_MAX_DISTINCT_DT = 32
+_DT_GROUPS = 16
+
+
+class StateBins:
+    """Bins in x (one cell of the head's period) times groups of dt; node m has a state x[m] and an interval dt[m]."""
+
+    def __init__(self, head: Head, dt: Tensor, n_bins: int = 512) -> None:
+        self.period, self.origin = head.period, head.origin
+        self.n_x = 1 if head.is_constant else n_bins
+        self.dt_edges, dt_nodes = _dt_groups(dt)
+        centres = self.origin + (torch.arange(self.n_x, dtype=torch.float64) + 0.5) * (self.period / self.n_x)
+        self.x = centres.repeat(dt_nodes.shape[0])
+        self.dt = dt_nodes.repeat_interleave(self.n_x)
+
+    def __len__(self) -> int:
+        return self.x.shape[0]
+
+    def index(self, x: Tensor, dt: Tensor) -> Tensor:
+        """Node of each pair: (n,) int64."""
+        if self.n_x == 1:
+            index = torch.zeros(x.shape[0], dtype=torch.int64)
+        else:
+            cell = torch.remainder(x - self.origin, self.period) * (self.n_x / self.period)
+            index = cell.to(torch.int64).clamp_(max=self.n_x - 1)
+        if self.dt_edges.numel():
+            index = index + self.n_x * torch.bucketize(dt.expand_as(x), self.dt_edges)
+        return index
+
+    def counts(self, x: Tensor, dt: Tensor, chunk: int = 1 << 20) -> Tensor:
+        """How many pairs fall on each node: (M,)."""
+        total = torch.zeros(len(self), dtype=torch.float64)
+        for lo in range(0, x.shape[0], chunk):
+            part = dt if dt.dim() == 0 else dt[lo : lo + chunk]
+            total += torch.bincount(self.index(x[lo : lo + chunk], part), minlength=len(self))
+        return total
+
+    def means(self, values: Tensor, x: Tensor, dt: Tensor) -> Tensor:
+        """Mean of a per-pair quantity over each group of dt, at every node (thresholds that depend on dt)."""
+        if values.dim() == 0:
+            return values.expand(len(self))
+        group = torch.bucketize(dt.expand_as(x), self.dt_edges) if self.dt_edges.numel() else torch.zeros_like(x).long()
+        size = len(self) // self.n_x
+        total = torch.zeros(size, dtype=torch.float64).index_add_(0, group, values.to(torch.float64))
+        number = torch.bincount(group, minlength=size).clamp(min=1)
+        return (total / number).repeat_interleave(self.n_x)
+
+
+def _dt_groups(dt: Tensor) -> tuple[Tensor, Tensor]:
+    """Edges between groups of dt and one dt per group: every distinct value while there are few, quantiles otherwise."""
+    flat = dt.reshape(-1).to(torch.float64)
+    if flat.numel() == 1 or bool((flat == flat[0]).all()):
+        return torch.empty(0, dtype=torch.float64), flat[:1].clone()
+    distinct = torch.unique(flat)
+    if distinct.numel() <= _MAX_DISTINCT_DT:
+        return 0.5 * (distinct[1:] + distinct[:-1]), distinct
+    ordered = flat.sort().values
+    cuts = torch.linspace(0, ordered.numel() - 1, _DT_GROUPS + 1).long()
+    edges = torch.unique(ordered[cuts[1:-1]])
+    group = torch.bucketize(flat, edges)
+    total = torch.zeros(edges.numel() + 1, dtype=torch.float64).index_add_(0, group, flat)
+    number = torch.bincount(group, minlength=edges.numel() + 1).clamp(min=1)
+    return edges, total / number

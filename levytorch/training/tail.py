@@ -1,0 +1,119 @@
+"""Lost tails, as settings: nothing done, the paper's tail correction factor, or the conditional likelihood."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from levytorch.errors import InputError, LevytorchWarning
+
+METHODS = ("tcf", "conditional", "none")
+REGIONS = ("auto", "CT", "TRT", "strata")
+
+
+@dataclass(frozen=True)
+class TailSettings:
+    """How to treat tails that the data has lost.
+
+    CT, TRT: the paper's cutting and removal thresholds on |dx - mu|; CT = "auto" takes Appendix A from a preliminary fit.
+    method: "tcf" (Algorithm E.6), "conditional" (log p minus log of the kept mass), "none".
+    R_theta: tail mass averaged over the observed "states", or at the "mean" coefficients (the paper).
+    start: first step at which the TCF is updated (adam: 4000, the paper; full-batch engines: every pass).
+    region: what the conditional likelihood conditions on: |dx - mu| < "CT", < "TRT", or "strata" (below CT and between
+        CT and TRT each on their own, right whatever share of the second was dropped); "auto" looks at the counts.
+    """
+
+    method: str = "none"
+    CT: float | str | None = None
+    TRT: float | None = None
+    R_theta: str = "states"
+    start: int = 4000
+    region: str = "auto"
+    min_tail: int = 100
+    mass: float = 0.98
+
+    def __post_init__(self) -> None:
+        _choice("tail.method", self.method, METHODS)
+        _choice("tail.R_theta", self.R_theta, ("states", "mean"))
+        _choice("tail.region", self.region, REGIONS)
+        for name in ("CT", "TRT"):
+            value = getattr(self, name)
+            if value is None or (name == "CT" and value == "auto"):
+                continue
+            if isinstance(value, (str, bool)) or not math.isfinite(value) or value <= 0:
+                raise InputError(
+                    f"tail.{name} must be a positive number, found {value!r}; it is a threshold on |dx - mu|."
+                )
+        if isinstance(self.CT, (int, float)) and self.TRT is not None and self.CT >= self.TRT:
+            raise InputError(
+                f"CT must be below TRT, found CT {self.CT} and TRT {self.TRT}; the tail pool lies between."
+            )
+        if not 0.5 < self.mass < 1:
+            raise InputError(f"tail.mass must lie in (0.5, 1), found {self.mass}; the paper takes 0.98.")
+        if self.method == "conditional" and self.CT is None and self.TRT is None:
+            raise InputError(
+                "the conditional likelihood needs a threshold, found neither CT nor TRT; give one of them."
+            )
+
+    @property
+    def active(self) -> bool:
+        return self.method != "none"
+
+    def with_thresholds(self, CT: float | None, TRT: float | None) -> TailSettings:
+        return replace(self, CT=CT, TRT=TRT)
+
+
+def parse_tail(tail: object) -> TailSettings:
+    """None, "auto", a mapping {"CT": ..., "TRT": ..., "method": ...} or settings already made."""
+    if isinstance(tail, TailSettings):
+        return tail
+    if tail is None:
+        return TailSettings()
+    if isinstance(tail, str):
+        if tail == "none":
+            return TailSettings()
+        if tail == "auto":
+            return TailSettings(method="tcf", CT="auto")
+        raise InputError(
+            f'tail must be None, "auto" or a mapping with CT, TRT, method, found {tail!r}; use one of these.'
+        )
+    if not isinstance(tail, Mapping):
+        raise InputError(
+            f'tail must be None, "auto" or a mapping with CT, TRT, method, found {tail!r}; use one of these.'
+        )
+    known = {f.name for f in fields(TailSettings)}
+    unknown = sorted(set(map(str, tail)) - known)
+    if unknown:
+        raise InputError(f"unknown tail option {unknown[0]!r}; it takes {', '.join(sorted(known))}.")
+    settings: dict[str, Any] = dict(tail)
+    settings.setdefault("method", "tcf")
+    if settings["method"] is None:
+        settings["method"] = "none"
+    if settings["method"] == "tcf" and settings.get("CT") is None:
+        settings["CT"] = "auto"
+    return TailSettings(**settings)
+
+
+def check_alpha(settings: TailSettings, learns_alpha: bool, *, given: bool) -> TailSettings:
+    """Learning alpha with the TCF has the wrong fixed point (0.49 for a true 0.30): refuse, or choose for "auto"."""
+    if not (learns_alpha and settings.method == "tcf"):
+        return settings
+    if given:
+        raise InputError(
+            "alpha cannot be learned together with the tail correction factor (its fixed point is another alpha: 0.49 "
+            'where 0.30 is true), found method "tcf"; use {"method": "conditional"} or give alpha.'
+        )
+    warnings.warn(
+        'alpha is learned, so tail="auto" uses the conditional likelihood: the tail correction factor would be biased.',
+        LevytorchWarning,
+        stacklevel=3,
+    )
+    return replace(settings, method="conditional")
+
+
+def _choice(key: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{key} must be one of {', '.join(choices)}, found {value!r}; choose one of these.")
