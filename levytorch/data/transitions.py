@@ -104,7 +104,7 @@ class Transitions:
         """The pairs of a mask, a slice or an index; mu stays that of the data they came from."""
         return self._take(which, {})
 
-    def _take(self, which: Any, reasons: Mapping[str, int]) -> Transitions:
+    def _take(self, which: Any, reasons: Mapping[str, int], keep_mu: bool = True) -> Transitions:
         if isinstance(which, int):
             which = slice(which, which + 1 or None)
         if not isinstance(which, slice):
@@ -129,7 +129,7 @@ class Transitions:
             counts=counts,
             trajectory=ids,
             reward=None if self.reward is None else self.reward[which],
-            mu=self.mu,
+            mu=self.mu if keep_mu else None,
             dropped=dropped,
         )
 

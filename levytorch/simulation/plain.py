@@ -96,8 +96,8 @@ def advance(
 
 def advance_constant(out: Array, x: Array, *arguments: Any) -> None:
     """As kernels.advance_constant."""
-    *coefficients, h, keys, substeps, scale = arguments
+    b, gaussian, log_scale, alpha, h, keys, substeps, scale = arguments
     for step in range(1, out.shape[1]):
         for substep in range((step - 1) * substeps, step * substeps):
-            advance(x, *coefficients, h, keys, substep, scale)
+            advance(x, b, gaussian, log_scale, alpha, h, keys, substep, scale)
         out[:, step] = x.T

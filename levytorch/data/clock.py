@@ -1,0 +1,97 @@
+"""Time columns as numbers in the user's unit of time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from levytorch.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+NANOSECONDS = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "min": 60_000_000_000,
+    "h": 3_600_000_000_000,
+    "day": 86_400_000_000_000,
+    "week": 604_800_000_000_000,
+}
+
+
+def check_units(time_unit: str | None, time_in: str | None) -> None:
+    """Refuse a unit that does not exist."""
+    for name, unit in (("time_unit", time_unit), ("time_in", time_in)):
+        if unit is not None and unit not in NANOSECONDS:
+            raise InputError(f"{name} must be one of {', '.join(NANOSECONDS)}, found {unit!r}: pass one of these.")
+    if time_in is not None and time_unit is None:
+        raise InputError(f"time_unit must be given with time_in = {time_in!r}, found None: pass the unit of dt.")
+
+
+def to_numbers(
+    column: pl.Series, where: str, time_unit: str | None, time_in: str | None, time_format: str | None
+) -> NDArray[np.float64]:
+    """Times as float64 in `time_unit`.
+
+    Dates and datetimes, and numbers with `time_in`, count from the first time in the file, which is subtracted while
+    they are still integers: nanoseconds since 1970 do not fit a float64. Numbers without `time_in` are taken as they
+    are.
+    """
+    import polars as pl
+
+    if column.dtype == pl.String:
+        column = _parse(column, where, time_format)
+    if column.dtype.is_temporal():
+        if time_unit is None:
+            raise InputError(
+                f"{where}: time_unit must be given for dates, found None: pass the unit of dt, one of "
+                f"{', '.join(NANOSECONDS)}."
+            )
+        if column.dtype in (pl.Time, pl.Duration):
+            raise InputError(f"{where}: times must be datetimes or numbers, found {column.dtype}: convert the column.")
+        ticks, tick = column.dt.epoch("ns").to_numpy(), 1
+    else:
+        ticks = column.to_numpy()
+        if time_unit is None:
+            return np.asarray(ticks, dtype=np.float64)
+        if time_in is None:
+            raise InputError(
+                f"{where}: time_in must be given for a column of numbers when time_unit = {time_unit!r}, found None: "
+                "pass the unit that the column is in."
+            )
+        tick = NANOSECONDS[time_in]
+    since = ticks - ticks.min()
+    if np.issubdtype(since.dtype, np.integer) and int(since.max()) * tick < 2**63:
+        return np.asarray(since * tick / NANOSECONDS[time_unit], dtype=np.float64)
+    return np.asarray(since * (tick / NANOSECONDS[time_unit]), dtype=np.float64)
+
+
+def _parse(column: pl.Series, where: str, time_format: str | None) -> pl.Series:
+    """Text as numbers if every cell is one, else as datetimes."""
+    import polars as pl
+
+    text = column.str.strip_chars()
+    if time_format is None:
+        for number in (pl.Int64, pl.Float64):
+            numbers = text.cast(number, strict=False)
+            if numbers.null_count() == text.null_count():
+                return numbers
+    try:
+        parsed = text.str.to_datetime(time_format, strict=False, time_unit="ns", ambiguous="earliest")
+        if parsed.dtype.time_zone is not None:  # type: ignore[attr-defined]
+            parsed = parsed.dt.convert_time_zone("UTC")
+    except pl.exceptions.PolarsError:
+        parsed = pl.Series(column.name, [None] * len(text), dtype=pl.Datetime("ns"))
+    bad = parsed.is_null() & text.is_not_null()
+    if bad.any():
+        row = int(bad.arg_max() or 0)
+        raise InputError(
+            f"{where}, row {row + 1}: times must be numbers or dates, found {text[row]!r}: correct the cell, or pass "
+            "time_format (such as '%d.%m.%Y %H:%M')."
+        )
+    return parsed

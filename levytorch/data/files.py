@@ -1,0 +1,200 @@
+"""Files -> Trajectories, by suffix, and back.
+
+Every refusal names the file, the column and the row (the first row after the header is row 1), and says what to do.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from levytorch.data.arrays import positive
+from levytorch.data.clock import check_units
+from levytorch.data.trajectories import Trajectories
+from levytorch.errors import InputError
+
+TABLES = (".csv", ".tsv", ".parquet")
+SUFFIXES = (".npz", ".npy", *TABLES)
+LAYOUTS = ("long", "wide", "rows")
+_MAGIC = {".npz": b"PK", ".npy": b"\x93NUMPY", ".parquet": b"PAR1"}
+
+
+def read(
+    path: str | Path,
+    *,
+    layout: str = "long",
+    value: str | Sequence[str] | None = None,
+    id: str | None = None,
+    time: str | None = None,
+    reward: str | None = None,
+    dt: float | str | None = None,
+    time_unit: str | None = None,
+    time_in: str | None = None,
+    time_format: str | None = None,
+    log: bool = False,
+    max_dt: float | None = None,
+    missing: str = "error",
+    sort: bool = False,
+    short: str = "error",
+    separator: str | None = None,
+) -> Trajectories:
+    """Trajectories of a .npz, .npy, .csv, .tsv or .parquet file.
+
+    Args:
+        layout: of a table. "long": one row per observation. "wide": one column per trajectory, one row per time.
+            "rows": one row per trajectory, its columns the observations. In "wide" and "rows" a trajectory ends where
+            its cells become empty.
+        value: the column of x, or several for d > 1. Default: x (or x1, x2, ...), or the only column left. In "wide"
+            and "rows": the columns to use, by default all but time and id. In .npz: the array, by default x.
+        id: the column that tells trajectories apart; rows of different ones may be mixed. Default: id if there is one,
+            else one trajectory.
+        time: the column of times: numbers, or dates (ISO, or `time_format`). Default: time if there is one.
+        reward: the column of a logged reward, carried along. Default: reward if there is one.
+        dt: instead of times, the time between two observations; or the column that says so.
+        time_unit: the unit of dt that you want: ns, us, ms, s, min, h, day or week. Required for dates.
+        time_in: the unit that a column of numbers is in; with time_unit, converts it.
+        time_format: how to read dates, such as "%d.%m.%Y %H:%M".
+        log: take the logarithm of x (prices).
+        max_dt: pairs further apart (in time_unit) are gaps, left out of transitions() and counted.
+        missing: "error", or "drop": rows without a value are left out and counted; the pair across has its own, longer
+            dt.
+        sort: sort each trajectory by time instead of refusing unsorted ones.
+        short: "error", or "drop": trajectories with a single point are left out and counted.
+        separator: of a .csv; by default the one that its first line uses (comma, tab, semicolon or bar).
+    """
+    file = Path(path)
+    suffix = file.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(
+            f"{file}: the suffix must be one of {', '.join(SUFFIXES)}, found {suffix!r}: convert the file."
+        )
+    if not file.is_file():
+        raise InputError(f"{file}: a file must exist there, found none: check the path (from {Path.cwd()}).")
+    for name, given, allowed in (("layout", layout, LAYOUTS), ("missing", missing, ("error", "drop"))):
+        if given not in allowed:
+            raise InputError(f"{name} must be one of {', '.join(allowed)}, found {given!r}: pass one of these.")
+    if short not in ("error", "drop"):
+        raise InputError(f"short must be one of error, drop, found {short!r}: pass one of these.")
+    if dt is not None and not isinstance(dt, str):
+        dt = positive("dt", dt)
+    if dt is not None and time is not None:
+        raise InputError(f"{file}: only one of dt and time may be given, found both: remove one.")
+    check_units(time_unit, time_in)
+    _check_magic(file, suffix)
+    if suffix in TABLES:
+        from levytorch.data.tables import read_table
+
+        return read_table(
+            file,
+            layout=layout,
+            value=[value] if isinstance(value, str) else None if value is None else list(value),
+            id=id,
+            time=time,
+            reward=reward,
+            dt=dt,
+            units=(time_unit, time_in, time_format),
+            log=log,
+            max_dt=max_dt,
+            drop_missing=missing == "drop",
+            sort=sort,
+            drop_short=short == "drop",
+            separator=separator,
+        )
+    if isinstance(dt, str):
+        raise InputError(
+            f"{file}: dt must be a number for {suffix} files, found {dt!r}: pass the time between two points."
+        )
+    options = {"value": value, "time": time, "reward": reward, "id": id}
+    return _read_numpy(file, suffix, options, dt, log, max_dt)
+
+
+def write(trajectories: Trajectories, path: str | Path) -> None:
+    """Write a file that `read(path)` turns into the same numbers."""
+    file = Path(path)
+    suffix = file.suffix.lower()
+    if suffix not in (".npz", *TABLES):
+        raise InputError(f"{file}: the suffix must be one of .npz, {', '.join(TABLES)}, found {suffix!r}: choose one.")
+    if suffix == ".npz":
+        fields: dict[str, Any] = {"x": trajectories.x, "offsets": trajectories.offsets}
+        for name in ("dt", "times", "reward"):
+            if getattr(trajectories, name) is not None:
+                fields[name] = getattr(trajectories, name)
+        if trajectories.ids is not None:
+            fields["ids"] = np.asarray(trajectories.ids)
+        with file.open("wb") as stream:
+            np.savez_compressed(stream, **fields)
+        return
+    from levytorch.data.tables import write_table
+
+    write_table(trajectories, file)
+
+
+def _check_magic(file: Path, suffix: str) -> None:
+    """A .csv that is a spreadsheet in disguise, a .parquet that is text: said before a parser chokes on it."""
+    with file.open("rb") as stream:
+        head = stream.read(4096)
+    if not head:
+        raise InputError(f"{file}: the file must not be empty, found 0 bytes: check how it was written.")
+    if suffix in _MAGIC:
+        if not head.startswith(_MAGIC[suffix]):
+            raise InputError(f"{file}: a {suffix} file was expected, found other content: correct the suffix.")
+    elif b"\0" in head or any(head.startswith(magic) for magic in _MAGIC.values()):
+        raise InputError(f"{file}: text was expected in a {suffix} file, found binary content: correct the suffix.")
+
+
+def _read_numpy(
+    file: Path, suffix: str, names: dict[str, Any], dt: float | None, log: bool, max_dt: float | None
+) -> Trajectories:
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        arrays = dict(loaded) if suffix == ".npz" else {"x": loaded}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{file}: a {suffix} file of plain arrays was expected, found {error}: save it again."
+        ) from None
+
+    def entry(option: str, default: str) -> Any:
+        name = names[option] or default
+        if not isinstance(name, str):
+            raise InputError(
+                f"{file}: {option} must name one array, found {name!r}: stack the coordinates in one array."
+            )
+        if names[option] and name not in arrays:
+            raise InputError(
+                f"{file}: {option} must name one of {', '.join(arrays)}, found {name!r}: pass one of these."
+            )
+        return arrays.get(name)
+
+    x = entry("value", "x")
+    if x is None and len(arrays) == 1:
+        x = next(iter(arrays.values()))
+    if x is None:
+        raise InputError(f"{file}: value must name the array of x, found {', '.join(arrays)}: pass value='...'.")
+    times, reward, ids = entry("time", "times"), entry("reward", "reward"), entry("id", "ids")
+    if dt is not None and names["time"] is None:
+        times = None  # an explicit dt wins over what the file says
+    if dt is None and times is None and "dt" in arrays:
+        dt = float(arrays["dt"])
+    if dt is None and times is None:
+        raise InputError(f"{file}: dt must be given, found neither dt nor times in the file: pass dt=...")
+    if log:
+        if not (x > 0).all():
+            where = tuple(int(k) for k in np.argwhere(~(x > 0))[0])
+            raise InputError(
+                f"{file}: x must be positive for log=True, found {x[where]} at index {where}: use log=False."
+            )
+        x = np.log(x)
+    if "offsets" in arrays:
+        cuts = arrays["offsets"][1:-1]
+        pieces = [np.split(a, cuts) if a is not None else None for a in (x, times, reward)]
+        x, times, reward = pieces
+    try:
+        return Trajectories.from_arrays(
+            x, dt, times=times, reward=reward, ids=None if ids is None else ids.tolist(), max_dt=max_dt
+        )
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
