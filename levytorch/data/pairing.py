@@ -49,8 +49,7 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
             dropped["across a gap"] = int((~usable).sum())
     limit = float_limit(dx if usable is None else dx[usable])
     if math.isfinite(limit) and max(-float(x.min()), float(x.max())) >= limit:
-        near = np.abs(x) < limit
-        near = near.reshape(len(x), -1).all(axis=1)
+        near: NDArray[np.bool_] = np.abs(x.reshape(len(x), -1)).max(axis=1) < limit
         dropped["beyond float resolution"] = int((~near if usable is None else usable & ~near).sum())
         usable = near if usable is None else usable & near
     if usable is not None and not usable.any():

@@ -48,8 +48,9 @@ def simulate(
         )
     n, steps = _count("n_trajectories", n_trajectories), _count("n_steps", n_steps)
     parts = _count("substeps", substeps)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= int(seed) < 2**63:
         raise InputError(f"seed must be an integer in [0, 2^63), found {seed!r}: pass such a number.")
+    seed = int(seed)
     dt = _positive("dt", dt)
     if sampler not in ("euler", "metropolis"):
         raise InputError(f"sampler must be one of euler, metropolis, found {sampler!r}: pass one of these.")
