@@ -49,9 +49,7 @@ def reward_function(reward: Callable[[Tensor], Any] | float) -> Callable[[Tensor
     return r
 
 
-def check_window(
-    window: Sequence[float], period: float, origin: float, support: tuple[float, float] | None
-) -> tuple[float, float]:
+def check_window(window: Sequence[float], period: float, support: tuple[float, float] | None) -> tuple[float, float]:
     try:
         low, high = (float(end) for end in window)
     except (TypeError, ValueError):
@@ -68,14 +66,19 @@ def check_window(
             "it or leave it out."
         )
     if support is not None:
-        first, last = (float(end) for end in support)
-        slack = 1e-9 * period
-        if low < first - slack or high > last + slack:
-            raise InputError(
-                f"window must lie within the data, [{first:g}, {last:g}], but is ({low:g}, {high:g}); choose it "
-                "inside that range."
-            )
+        check_within((low, high), support)
     return low, high
+
+
+def check_within(window: Sequence[float], support: Sequence[float]) -> None:
+    """Refuse a window that reaches beyond the data."""
+    (low, high), (first, last) = window, support
+    slack = 1e-9 * (last - first)
+    if low < first - slack or high > last + slack:
+        raise InputError(
+            f"window must lie within the data, [{first:g}, {last:g}], but is ({low:g}, {high:g}); "
+            "choose it inside that range."
+        )
 
 
 def check_periodic(r: Callable[[Tensor], Tensor], period: float, origin: float) -> None:

@@ -75,7 +75,7 @@ def _suffix_sums(terms: np.ndarray, s: np.ndarray) -> np.ndarray:
 
 def empirical_values(
     trajectories: Any,
-    reward: Callable[[Tensor], Any],
+    reward: Callable[[Tensor], Any] | float,
     beta: float,
     *,
     dt: float | None = None,
@@ -101,7 +101,8 @@ def empirical_values(
     r = reward_function(reward)
     found: list[EmpiricalValues] = []
     longest, wanted, offset = 0.0, 0.0, 0
-    for x, t in _segments(trajectories, dt, times, max_gap):
+    gap = getattr(trajectories, "max_dt", None) if max_gap is None else max_gap
+    for x, t in _segments(trajectories, dt, times, gap):
         steps = np.diff(t)
         if len(steps) == 0:
             offset += len(x)
@@ -160,12 +161,14 @@ def _trajectories(trajectories: Any, dt: float | None, times: Array | None) -> I
         else:
             yield x, np.asarray(times, dtype=np.float64)
         return
-    yield from iterate(trajectories)
-
-
-def iterate(trajectories: Any) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """(positions, times) of every trajectory of a `Trajectories`."""
-    raise NotImplementedError
+    if getattr(trajectories, "dim", None) != 1 or not hasattr(trajectories, "offsets"):
+        raise InputError(
+            f"One-dimensional trajectories were expected, but a {type(trajectories).__name__} "
+            f"of dim {getattr(trajectories, 'dim', None)} was given; choose one coordinate."
+        )
+    for start, stop in zip(trajectories.offsets[:-1], trajectories.offsets[1:]):
+        x = np.asarray(trajectories.x[start:stop])
+        yield x, trajectories.dt * np.arange(len(x)) if trajectories.times is None else trajectories.times[start:stop]
 
 
 def reference_curve(values: EmpiricalValues, basis: FourierBasis) -> FourierSeries:

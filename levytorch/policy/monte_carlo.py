@@ -55,20 +55,23 @@ def monte_carlo_value(
         )
     r = reward_function(reward)
     starts = torch.as_tensor(x0, dtype=torch.float64).reshape(-1)
+    if starts.numel() == 0 or not bool(torch.isfinite(starts).all()):
+        raise InputError(
+            "x0 must be one or more finite states, but is empty or not finite; give the states to start from."
+        )
     n_steps = max(1, math.ceil((horizon or math.log(1e6) / beta) / dt))
     generator = torch.Generator().manual_seed(seed)
-    means, errors, largest = [], [], 0.0
-    for start in starts:
-        total = []
-        for first in range(0, n_paths, _CHUNK_PATHS):
-            x = start.expand(min(_CHUNK_PATHS, n_paths - first)).clone()
-            sums, top = _discounted_paths(dynamics, r, beta, x, dt, n_steps, generator, (period, origin))
-            total.append(sums)
-            largest = max(largest, top)
-        values = torch.cat(total)
-        means.append(values.mean())
-        errors.append(values.std() / math.sqrt(n_paths))
-    return MonteCarloValue(torch.stack(means), torch.stack(errors), math.exp(-beta * n_steps * dt) * largest / beta)
+    parts, largest = [], 0.0
+    step = max(1, _CHUNK_PATHS // len(starts))
+    for first in range(0, n_paths, step):
+        n = min(step, n_paths - first)
+        x = starts[:, None].expand(-1, n).reshape(-1)
+        sums, top = _discounted_paths(dynamics, r, beta, x, dt, n_steps, generator, (period, origin))
+        parts.append(sums.reshape(len(starts), n))
+        largest = max(largest, top)
+    values = torch.cat(parts, dim=1)
+    error = values.std(dim=1) / math.sqrt(n_paths)
+    return MonteCarloValue(values.mean(dim=1), error, math.exp(-beta * n_steps * dt) * largest / beta)
 
 
 def _discounted_paths(

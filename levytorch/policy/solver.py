@@ -68,9 +68,7 @@ def solve_value(
     period, origin = cell(dynamics_or_recovery)
     beta = check_beta(beta)
     r = reward_function(reward)
-    limits = (
-        None if window is None else check_window(window, period, origin, getattr(dynamics_or_recovery, "support", None))
-    )
+    limits = None if window is None else check_window(window, period, getattr(dynamics_or_recovery, "support", None))
     if limits is None:
         check_periodic(r, period, origin)
 

@@ -1,0 +1,190 @@
+"""Policy evaluation from the command line: `python evaluate.py run=<run directory or glob>` (see conf/evaluate.yaml).
+
+A run directory is read as data: nothing named in it is imported or executed. Results go to a new directory.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from levytorch.dynamics import Dynamics
+from levytorch.errors import ConfigError, LevytorchError
+
+log = logging.getLogger("levytorch.evaluate")
+
+
+def run_evaluation(settings: dict[str, Any]) -> Path:
+    """Everything but hydra: checks, solves, then creates the output directory and writes. Returns that directory."""
+    from levytorch.policy import report
+
+    if settings["run"] is None and not settings["rates"]["enabled"]:
+        raise ConfigError("run must name a run directory or a glob, but is not given; add run=outputs/<date>/<time>.")
+    if settings["out"] is not None:
+        report.check_output(settings["out"])
+    result, support = evaluate(settings) if settings["run"] is not None else (None, None)
+    studies = study_rates(settings) if settings["rates"]["enabled"] else []
+    out = report.make_output(settings["out"])
+    report.write_marker(out, settings)
+    figures: dict[str, Any] = {}
+    if result is not None:
+        figures |= report.write_evaluation(result, out, support=support)
+        log.info(report.table(result.metrics))
+    if studies:
+        figures |= report.write_rates(studies, out)
+        for study in studies:
+            log.info(f"{study.perturbation}: slope {study.slope_c0:.4f} in C^0, {study.slope_c2:.4f} in discrete C^2")
+    if settings["tensorboard"]:
+        report.write_tensorboard(figures, None if result is None else result.metrics, out)
+    log.info(f"written to {out}")
+    return out
+
+
+def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]:
+    """The evaluation, and the range of the data that the model-free baseline has seen (None without data)."""
+    from levytorch.policy.basis import FourierBasis
+    from levytorch.policy.checks import check_beta
+    from levytorch.policy.evaluation import Reference, empirical_reference, evaluate_runs
+    from levytorch.policy.rewards import RewardContext, build_reward
+    from levytorch.policy.runs import load_runs
+    from levytorch.policy.solver import solve_value
+
+    beta = check_beta(settings["beta"])
+    runs = load_runs(settings["run"])
+    truth = true_dynamics(settings["truth"], runs)
+    period, origin = runs[0].recovery.period, runs[0].recovery.origin
+    data = settings["data"]
+    trajectories: Any = None
+    transitions: Any = None
+    observed = support = None
+    if data["path"] is not None:
+        from levytorch.data import Trajectories
+
+        try:
+            given = {key: value for key, value in data["options"].items() if value is not None}
+            trajectories = Trajectories.from_file(data["path"], **given)
+        except TypeError as error:
+            raise ConfigError(
+                f"data.options must be options of Trajectories.from_file, but {error}; see docs."
+            ) from error
+        transitions = trajectories.transitions()
+    reward = build_reward(settings["reward"], RewardContext(period, origin, beta, truth, transitions))
+    window = data_window(settings["window"], transitions)
+    reference = None
+    basis = FourierBasis(int(data["n_basis"]), period, origin)
+    if truth is not None:
+        exact = solve_value(truth, reward, beta, window=window, tolerance=settings["tolerance"])
+        reference = Reference(exact, "true V")
+    elif trajectories is not None:
+        options = {"n_terms": data["n_terms"], "horizon": data["horizon"]}
+        reference = empirical_reference(trajectories, reward, beta, basis, **options)
+        observed = observed_transitions(data, len(transitions))
+        seen = transitions.x if observed is None else transitions.x[observed]
+        support = (float(seen.min()), float(seen.max()))
+    result = evaluate_runs(
+        runs,
+        reward,
+        beta,
+        n_modes=settings["n_modes"],
+        window=window,
+        tolerance=settings["tolerance"],
+        group_by=settings["group_by"],
+        reference=reference,
+        observed=observed,
+        crl_basis=basis,
+    )
+    return result, support
+
+
+def true_dynamics(truth: dict[str, Any], runs: list[Any]) -> Dynamics | None:
+    """The true system: named on the command line, or the one that all runs name in their configuration."""
+    known = [run.truth() for run in runs]
+    if truth["name"] is not None:
+        alphas = {system.alpha for system in known if system is not None}
+        own = alphas.pop() if len(alphas) == 1 else 0.3
+        return Dynamics.named(str(truth["name"]), alpha=own if truth["alpha"] is None else truth["alpha"])
+    named = {repr(system) for system in known}
+    if len(named) > 1:
+        raise ConfigError(
+            "The runs must have one true system, but theirs differ; evaluate them apart or give truth.name=."
+        )
+    return known[0]
+
+
+def data_window(window: Any, transitions: Any) -> tuple[float, float] | None:
+    """The window as two numbers; within the data when there is data."""
+    from levytorch.policy.checks import check_within
+
+    span = None if transitions is None else (float(transitions.x.min()), float(transitions.x.max()))
+    if window == "data":
+        if span is None:
+            raise ConfigError(
+                "window=data needs data, but none is given; name it with data.path=, or give window=[low,high]."
+            )
+        return span
+    if window is None:
+        return None
+    if span is not None:
+        check_within(window, span)
+    return window
+
+
+def observed_transitions(data: dict[str, Any], n: int) -> torch.Tensor | None:
+    """Numbers of the transitions that CRL may see: the first ones, random ones, or all (None)."""
+    if data["first"] is not None and data["random"] is not None:
+        raise ConfigError("Either data.first or data.random was expected, but both are given; leave one out.")
+    wanted = data["first"] if data["first"] is not None else data["random"]
+    if wanted is None:
+        return None
+    if not 1 <= int(wanted) <= n:
+        raise ConfigError(f"data.first or data.random must lie between 1 and {n}, but is {wanted}; correct it.")
+    if data["first"] is not None:
+        return torch.arange(int(wanted))
+    return torch.randperm(n, generator=torch.Generator().manual_seed(int(data["seed"])))[: int(wanted)]
+
+
+def study_rates(settings: dict[str, Any]) -> list[Any]:
+    """The error-bound study for every kind of perturbation."""
+    from levytorch.policy.rates import rate_study
+
+    rates = settings["rates"]
+    dynamics = Dynamics.named(rates["system"], alpha=rates["alpha"])
+    studies = []
+    for perturbation in rates["perturbations"]:
+        start = time.perf_counter()
+        studies.append(
+            rate_study(
+                dynamics,
+                rates["eps"],
+                beta=settings["beta"],
+                n_trials=rates["n_trials"],
+                n_modes=rates["n_modes"],
+                perturbation=perturbation,
+                seed=rates["seed"],
+            )
+        )
+        solves = len(rates["eps"]) * rates["n_trials"]
+        log.info(f"{perturbation}: {solves} solves in {time.perf_counter() - start:.1f} s")
+    return studies
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="evaluate")
+def main(config: DictConfig) -> None:
+    try:
+        settings: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        run_evaluation(settings)
+    except (LevytorchError, OmegaConfBaseException) as error:
+        # one sentence, not a traceback: the input is at fault, not the program
+        sys.exit(f"evaluate: {str(error).splitlines()[0]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Value functions against their reference, errors of many runs, and the error-bound study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from levytorch.figures.base import new_axes, panels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = np.ndarray[Any, Any]
+
+# The paper's colours: red with TCF, blue without, black reference, orange empirical values
+_CYCLE = ("tab:red", "tab:blue", "tab:green", "tab:purple", "tab:brown", "tab:olive")
+
+
+class Band(NamedTuple):
+    """One group of value functions on the grid: its mean and the half width of its band (None: a bare curve)."""
+
+    label: str
+    center: Array
+    half_width: Array | None = None
+    band_label: str = "mean ± sd"
+
+
+def value_bands(
+    x: Array,
+    bands: Sequence[Band],
+    *,
+    reference: Array | None = None,
+    reference_label: str = "reference",
+    baselines: Mapping[str, Array] | None = None,
+    samples: tuple[Array, Array] | None = None,
+    support: tuple[float, float] | None = None,
+    axes: Sequence[Axes] | None = None,
+) -> tuple[Figure, list[Axes]]:
+    """V of every group (upper panel) and its difference to the reference (lower panel, when there is one).
+
+    samples: empirical values (x, V) as dots; support: the range of the data that was seen, shaded in the lower panel.
+    """
+    if axes is None:
+        fig, grid = new_axes(1 if reference is None else 2, 1, width=6.4, height=3.1)
+        axs = list(grid[:, 0])
+    else:
+        fig, axs = panels(axes, 1)
+    upper, lower = axs[0], axs[1] if len(axs) > 1 and reference is not None else None
+    if samples is not None:
+        upper.plot(
+            *samples, ".", color="tab:orange", markersize=2, alpha=0.25, label="empirical values", rasterized=True
+        )
+    for number, band in enumerate(bands):
+        color = _CYCLE[number % len(_CYCLE)]
+        _band(upper, x, band, color, 0.0)
+        if lower is not None:
+            _band(lower, x, band, color, reference)
+    for number, (label, curve) in enumerate((baselines or {}).items()):
+        style = {"color": ("tab:gray", "tab:cyan", "tab:pink")[number % 3], "linestyle": (":", "-.", "--")[number % 3]}
+        upper.plot(x, curve, linewidth=1.2, label=label, **style)
+        if lower is not None:
+            lower.plot(x, curve - reference, linewidth=1.2, **style)
+    edges = [b.center + s * (0 if b.half_width is None else b.half_width) for b in bands for s in (-1, 1)]
+    shown = list(edges)
+    if reference is not None:
+        upper.plot(x, reference, color="black", linewidth=1.2, linestyle="--", label=reference_label)
+        shown.append(reference)
+    if samples is not None:
+        shown.append(np.quantile(samples[1], [0.005, 0.995]))
+    _limits(upper, np.concatenate(shown))
+    upper.set_ylabel("V(x)")
+    # Above the panel: no curve runs behind it whatever V looks like
+    upper.legend(frameon=False, fontsize="small", ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    if lower is not None:
+        assert reference is not None
+        if support is not None:
+            lower.axvspan(*support, color="tab:green", alpha=0.12, linewidth=0, label="range of the data seen")
+            lower.legend(frameon=False, fontsize="small")
+        lower.axhline(0.0, color="black", linewidth=0.8, linestyle="--")
+        _limits(lower, np.concatenate([edge - reference for edge in edges]))
+        lower.set_ylabel(f"V(x) - {reference_label}")
+    for ax in axs:
+        ax.margins(x=0)
+        ax.set_xlim(float(x[0]), float(x[-1]))
+    axs[-1].set_xlabel("x")
+    return fig, axs
+
+
+def _band(ax: Axes, x: Array, band: Band, color: str, shift: Any) -> None:
+    center = band.center - shift
+    label = band.label if band.half_width is None else f"{band.label} ({band.band_label})"
+    ax.plot(x, center, color=color, linewidth=1.5, label=label)
+    if band.half_width is not None:
+        low, high = center - band.half_width, center + band.half_width
+        ax.fill_between(x, low, high, color=color, alpha=0.25, linewidth=0)
+
+
+def _limits(ax: Axes, values: Array) -> None:
+    """Room around what matters; a baseline that runs away does not set the scale."""
+    low, high = float(values.min()), float(values.max())
+    room = 0.1 * max(high - low, 1e-9 * max(abs(low), abs(high)), 1e-300)
+    ax.set_ylim(low - room, high + room)
+
+
+def error_boxes(
+    errors: Mapping[str, Sequence[float]], *, baselines: Mapping[str, float] | None = None, axes: Axes | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Box plots of the relative L2 errors of every group, all runs as points, baselines as lines."""
+    fig, axs = panels(axes, 1, width=max(3.6, 1.6 * len(errors) + 2.0), height=3.4)
+    ax = axs[0]
+    groups = list(errors)
+    percent = [100 * np.asarray(errors[name], dtype=float) for name in groups]
+    boxes = ax.boxplot(percent, tick_labels=groups, widths=0.5, showfliers=False, patch_artist=True)
+    generator = np.random.default_rng(0)  # the points' sideways shift, the same in every figure
+    for number, values in enumerate(percent):
+        color = _CYCLE[number % len(_CYCLE)]
+        boxes["boxes"][number].set(facecolor=color, alpha=0.3)
+        boxes["medians"][number].set(color=color, linewidth=2)
+        ax.plot(number + 1 + generator.uniform(-0.12, 0.12, len(values)), values, ".", color=color, markersize=5)
+    for number, (label, value) in enumerate((baselines or {}).items()):
+        ax.axhline(100 * value, color="tab:gray", linestyle=(":", "-.", "--")[number % 3], linewidth=1.2, label=label)
+    if baselines:
+        ax.legend(frameon=False, fontsize="small")
+    ax.set_ylabel("relative $L^2$ error of V (%)")
+    ax.set_ylim(bottom=0)
+    return fig, axs
+
+
+def rates(studies: Sequence[Any], *, axes: Sequence[Axes] | None = None) -> tuple[Figure, list[Axes]]:
+    """Error of V against the size eps of the perturbation, log-log: C^0 (left), discrete C^2 (right); Theorem 3.1."""
+    fig, axs = panels(axes, 2, width=4.4, height=3.6)
+    for ax, norm, title in zip(axs, ("c0", "c2"), ("$C^0$", "discrete $C^2$")):
+        for number, study in enumerate(studies):
+            eps, errors = np.asarray(study.eps), np.asarray(getattr(study, f"error_{norm}"))
+            order = np.argsort(eps)
+            low, high = np.quantile(errors, [0.05, 0.95], axis=1)
+            color = _CYCLE[number % len(_CYCLE)]
+            label = f"{study.perturbation}: slope {getattr(study, f'slope_{norm}'):.3f}"
+            ax.plot(eps[order], errors.mean(1)[order], "o-", color=color, markersize=4, linewidth=1.2, label=label)
+            ax.fill_between(eps[order], low[order], high[order], color=color, alpha=0.15, linewidth=0)
+        ends = np.array([min(float(s.eps.min()) for s in studies), max(float(s.eps.max()) for s in studies)])
+        level = min(float(getattr(s, f"error_{norm}").mean(1)[s.eps.argmin()] / s.eps.min()) for s in studies)
+        guide = 0.4 * level * ends
+        ax.plot(ends, guide, color="black", linestyle="--", linewidth=0.8, label="slope 1")
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_xlabel(r"perturbation $\epsilon$")
+        ax.set_ylabel(rf"$\|\hat V - V\|$ in {title}")
+        ax.legend(frameon=False, fontsize="small")
+    return fig, axs

@@ -1,0 +1,138 @@
+"""Run directories as input: found by path or glob, read as data, never executed.
+
+Of a run only `recovery.pt` (tensors and plain numbers) and `.hydra/config.yaml` (plain YAML) are read. No class named
+in it is built: the true system is taken over only when its name is one of `Dynamics.named`.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from levytorch.dynamics import SYSTEMS, Dynamics
+from levytorch.errors import InputError
+
+MARKER = "evaluation.yaml"  # what an evaluation's own output directory can be told by
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run: where it is, what it recovered and the configuration it was made with."""
+
+    path: Path
+    recovery: Any
+    config: Mapping[str, Any]
+
+    @property
+    def tail_label(self) -> str:
+        """with TCF / conditional / without TCF, from what the recovery says about itself."""
+        method = self.recovery.metrics.get("tail_method")
+        if method is None:
+            method = "tcf" if self.recovery.tcf else "none"
+        return {"tcf": "with TCF", "none": "without TCF"}.get(str(method), f"{method} likelihood")
+
+    def setting(self, key: str) -> Any:
+        """The value of a dotted key of the run's configuration."""
+        value: Any = self.config
+        for part in key.split("."):
+            if not isinstance(value, Mapping) or part not in value:
+                raise InputError(
+                    f"group_by={key} must be a key of every run's configuration, but {self.path} has none."
+                )
+            value = value[part]
+        return value
+
+    def truth(self) -> Dynamics | None:
+        """The true system when the configuration names one of the paper's, else None."""
+        for key in ("dynamics", "data"):
+            section = self.config.get(key)
+            inner = section.get("dynamics") if key == "data" and isinstance(section, Mapping) else section
+            if isinstance(inner, str):
+                inner = {"name": inner}
+            if isinstance(inner, Mapping) and inner.get("name") in SYSTEMS:
+                alpha = inner.get("alpha", 0.3)
+                if isinstance(alpha, int | float) and not isinstance(alpha, bool):
+                    return Dynamics.named(inner["name"], alpha=float(alpha))
+        return None
+
+
+def find_runs(pattern: str | Sequence[str]) -> list[Path]:
+    """Run directories named by a path, a glob (** for any depth) or a list of these, sorted, each once."""
+    patterns = [pattern] if isinstance(pattern, str | Path) else list(pattern)
+    if not patterns:
+        raise InputError("run must name a run directory or a glob, but is empty; give run=outputs/<date>/<time>.")
+    found: dict[Path, None] = {}
+    for one in map(str, patterns):
+        if Path(one).is_dir():
+            found[Path(one)] = None
+            continue
+        matches = sorted(Path(match) for match in glob.glob(one, recursive=True))
+        directories = [match for match in matches if match.is_dir() and not (match / MARKER).is_file()]
+        if "**" in one:  # any depth: parents and checkpoint folders match as well, only runs are meant
+            directories = [match for match in directories if (match / "recovery.pt").is_file()]
+        if not directories:
+            what = "matches no run directory" if glob.has_magic(one) else "is no directory"
+            raise InputError(
+                f"run={one} must name finished runs, but {what}; check the path (quote globs in the shell)."
+            )
+        found.update(dict.fromkeys(directories))
+    return list(found)
+
+
+def load_run(path: Path) -> Run:
+    """Read one run; refuses incomplete and foreign directories."""
+    from levytorch.training import Recovery
+
+    if (path / MARKER).is_file():
+        raise InputError(
+            f"{path} must be a training run, but is the output of an evaluation; give the run it evaluated."
+        )
+    if not (path / "recovery.pt").is_file():
+        known = (path / ".hydra").is_dir() or (path / "checkpoints").is_dir()
+        reason = "the run is not finished (no recovery.pt)" if known else "it is no run directory (no recovery.pt)"
+        raise InputError(f"{path} must hold a finished run, but {reason}; train first, or resume with resume={path}.")
+    try:
+        recovery = Recovery.load(path / "recovery.pt")
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise InputError(
+            f"{path / 'recovery.pt'} must be a recovery written by levytorch, but cannot be read ({error}); "
+            "recover again."
+        ) from error
+    return Run(path, recovery, _configuration(path / ".hydra" / "config.yaml"))
+
+
+def _configuration(file: Path) -> Mapping[str, Any]:
+    if not file.is_file():
+        return {}
+    import yaml  # type: ignore[import-untyped]
+
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise InputError(
+            f"{file} must be plain YAML, but cannot be read ({type(error).__name__}); restore it."
+        ) from error
+    if content is None:
+        return {}
+    if not isinstance(content, Mapping):
+        raise InputError(f"{file} must hold a mapping of settings, but holds a {type(content).__name__}; restore it.")
+    return content
+
+
+def load_runs(pattern: str | Sequence[str]) -> list[Run]:
+    """All runs of a pattern, which must share one cell to be drawn together."""
+    runs = [load_run(path) for path in find_runs(pattern)]
+    first = runs[0].recovery
+    for run in runs[1:]:
+        if (run.recovery.period, run.recovery.origin) != (first.period, first.origin):
+            raise InputError(
+                f"All runs must have one period and origin, but {run.path} has ({run.recovery.period:g}, "
+                f"{run.recovery.origin:g}) and {runs[0].path} ({first.period:g}, {first.origin:g}); "
+                "evaluate them apart."
+            )
+    return runs
