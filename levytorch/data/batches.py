@@ -110,9 +110,9 @@ class Drawer:
             self._fill(block)
         assert self._ahead is not None
         if self.mixing == "bernoulli" and tcf > 0 and len(self._tail) and self._coin[k] <= tcf:
-            rows = torch.from_numpy(self._tail[self._pick(self._u[k], len(self._tail))])
-            main = self.pools.main
-            return Batch(main.x[rows], main.dx[rows], main.dt[rows], self._weights(tcf))
+            rows, main = self._tail[self._pick(self._u[k], len(self._tail))], self.pools.main
+            dt = main.dt[:1].expand(rows.shape) if main.uniform_dt else _gather(main.dt, rows)
+            return Batch(_gather(main.x, rows), _gather(main.dx, rows), dt, self._weights(tcf))
         x, dx, dt = self._ahead
         return Batch(x[k], dx[k], dt[k], self._weights(tcf))
 
@@ -139,9 +139,9 @@ class Drawer:
             self._rows = np.concatenate([tail, core], axis=1)
         else:
             self._rows = self._pick(self._u, n_main)
-        main, rows = self.pools.main, torch.from_numpy(self._rows)
-        dt = main.dt[:1].expand(rows.shape) if main.uniform_dt else main.dt[rows]
-        self._ahead = (main.x[rows], main.dx[rows], dt)
+        main = self.pools.main
+        dt = main.dt[:1].expand(self._rows.shape) if main.uniform_dt else _gather(main.dt, self._rows)
+        self._ahead = (_gather(main.x, self._rows), _gather(main.dx, self._rows), dt)
         self._block = block
 
     def _pick(self, u: NDArray[np.float64], n: int) -> NDArray[np.int64]:
@@ -172,6 +172,11 @@ class Drawer:
         """Shards may differ by one pair: makes the average over ranks exact."""
         mine = self._shard(n)
         return mine * self.world / n if mine and self.world > 1 else 1.0
+
+
+def _gather(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    """values[rows] by NumPy, which does not wake a pool of threads for a few thousand numbers."""
+    return torch.from_numpy(values.numpy().take(rows, axis=0))
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:

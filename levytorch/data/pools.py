@@ -107,7 +107,7 @@ def make_pools(
             f"the tail pool must hold at least {min_tail} pairs, found {len(main)} pairs in all: bring more data or a "
             "smaller batch."
         )
-    tail, halvings = _beyond(main, CT), 0
+    tail, halvings = torch.from_numpy(main.beyond(CT)), 0
     found, asked = len(tail), CT
     while len(tail) < min_tail:
         halvings += 1
@@ -117,7 +117,7 @@ def make_pools(
                 "halvings of CT: the increments hardly vary, so check the data with describe()."
             )
         CT = _half(CT)
-        tail = _beyond(main, CT)
+        tail = torch.from_numpy(main.beyond(CT))
     if halvings:
         now = f"{CT:.6g}" if isinstance(CT, float) else f"{0.5**halvings:.6g} of its value"
         before = f"{asked:g}" if isinstance(asked, (int, float)) else "CT(dt)"
@@ -179,23 +179,5 @@ def _within(t: Transitions, TRT: Threshold | None) -> Transitions:
     """Pairs with |dx - mu| < TRT; the transitions themselves, uncopied, when that is all of them."""
     if TRT is None:
         return t
-    keep = torch.ones(len(t), dtype=torch.bool)
-    for rows in t.blocks():
-        keep[rows] = t.deviation_of(rows) < threshold_at(TRT, t.dt[rows])
-    removed = len(t) - int(keep.sum())
-    if removed == 0:
-        return t
-    if removed == len(t):
-        raise InputError(
-            f"TRT must leave some of {len(t)} pairs, found none within it: the median deviation is "
-            f"{float(t.deviation.median()):.6g}, so choose a TRT well above that."
-        )
-    return t._take(keep, {"beyond TRT": removed})
-
-
-def _beyond(main: Transitions, CT: Threshold) -> Tensor:
-    rows = [
-        torch.nonzero(main.deviation_of(rows) > threshold_at(CT, main.dt[rows]))[:, 0] + rows.start
-        for rows in main.blocks()
-    ]
-    return torch.cat(rows)
+    removed = t.beyond(TRT, included=True)
+    return t if len(removed) == 0 else t._without(removed, {"beyond TRT": len(removed)})

@@ -20,7 +20,7 @@ from levytorch.data.describe import describe
 from levytorch.errors import InputError
 
 Threshold = float | Callable[[Tensor], Tensor]  # a number, or a function of dt
-BLOCK = 1 << 20  # pairs per block wherever a pass over all of them needs temporaries
+BLOCK = 1 << 14  # pairs per block of a pass over all: temporaries stay in the cache, and torch on one thread
 
 
 class Transitions:
@@ -117,10 +117,6 @@ class Transitions:
         if len(x) == 0:
             raise InputError(f"the selection must keep at least one of {len(self)} pairs, found none: widen it.")
         counts, ids = self._select_trajectories(which)
-        dropped = dict(self.dropped)
-        for reason, count in reasons.items():
-            if count:
-                dropped[reason] = dropped.get(reason, 0) + int(count)
         return Transitions._build(
             x,
             self.dx[which],
@@ -130,7 +126,7 @@ class Transitions:
             trajectory=ids,
             reward=None if self.reward is None else self.reward[which],
             mu=self.mu if keep_mu else None,
-            dropped=dropped,
+            dropped=_add(self.dropped, reasons),
         )
 
     def _select_trajectories(self, which: Any) -> tuple[NDArray[np.int64] | None, Tensor | None]:
@@ -181,19 +177,29 @@ class Transitions:
             self._mu = torch.tensor(medians[0] if self.dx.ndim == 1 else medians, dtype=torch.float64)
         return self._mu
 
-    def deviation_of(self, rows: slice) -> Tensor:
-        """|dx - mu| of some rows (|dx - mu dt| when dt varies); the Euclidean norm for d > 1."""
-        if self.uniform_dt:
-            centred = self.dx[rows] - self.mu
-        else:
-            dt = self.dt[rows]
-            centred = self.dx[rows] - self.mu * (dt if self.dx.ndim == 1 else dt[:, None])
-        return centred.abs_() if centred.ndim == 1 else torch.linalg.vector_norm(centred, dim=1)
-
     @property
     def deviation(self) -> Tensor:
         """|dx - mu| of every pair (|dx - mu dt| when dt varies); the Euclidean norm for d > 1."""
-        return self.deviation_of(slice(None))
+        return self.deviation_of(slice(0, len(self)))
+
+    def beyond(self, threshold: Threshold, *, included: bool = False) -> NDArray[np.int64]:
+        """Ascending rows of the pairs with deviation > threshold (>= where `included`)."""
+        compare = torch.ge if included else torch.gt
+        space, found = torch.empty(min(BLOCK, len(self)), dtype=torch.float64), []
+        for rows in self.blocks():
+            far = compare(
+                self.deviation_of(rows, space[: rows.stop - rows.start]), threshold_at(threshold, self.dt[rows])
+            )
+            found.append(np.flatnonzero(far.numpy()) + rows.start)
+        return np.concatenate(found)
+
+    def deviation_of(self, rows: slice, out: Tensor | None = None) -> Tensor:
+        """The deviation of some rows; `out` (d = 1) saves an allocation per block."""
+        if self.dim > 1:
+            drift = self.mu if self.uniform_dt else self.mu * self.dt[rows, None]
+            return torch.linalg.vector_norm(self.dx[rows] - drift, dim=1)
+        drift = self.mu if self.uniform_dt else self.mu * self.dt[rows]
+        return torch.sub(self.dx[rows], drift, out=out).abs_()
 
     def blocks(self) -> list[slice]:
         """Slices that cover all pairs, small enough for temporaries."""
@@ -220,28 +226,52 @@ class Transitions:
             )
         if drop_tail > 0 and CT is None:
             raise InputError("CT must be given when drop_tail > 0, found None: pass the cutting threshold.")
-        keep = torch.ones(len(self), dtype=torch.bool)
-        tail: list[Tensor] = []
-        for rows in self.blocks():
-            deviation, dt = self.deviation_of(rows), self.dt[rows]
-            if TRT is not None:
-                keep[rows] = deviation < threshold_at(TRT, dt)
-            if CT is not None:
-                beyond = keep[rows] & (deviation > threshold_at(CT, dt))
-                tail.append(torch.nonzero(beyond)[:, 0] + rows.start)
-        removed = len(self) - int(keep.sum())
-        n_dropped = 0
+        removed = dropped = np.empty(0, dtype=np.int64)
+        if TRT is not None:
+            removed = self.beyond(TRT, included=True)
         if drop_tail > 0:
-            candidates = torch.cat(tail).numpy()
-            n_dropped = round(drop_tail * len(candidates))
-            chosen = np.random.default_rng(seed).permutation(len(candidates))[:n_dropped]
-            keep[torch.from_numpy(candidates[chosen])] = False
-        if removed + n_dropped == len(self):
+            assert CT is not None
+            tail = np.setdiff1d(self.beyond(CT), removed, assume_unique=True)
+            dropped = tail[np.random.default_rng(seed).permutation(len(tail))[: round(drop_tail * len(tail))]]
+        reasons = {"beyond TRT": len(removed), "tail dropped by censoring": len(dropped)}
+        return self._without(np.sort(np.concatenate([removed, dropped])), reasons)
+
+    def _without(self, rows: NDArray[np.int64], reasons: Mapping[str, int]) -> Transitions:
+        """All pairs but these (ascending), copied block by block: no temporaries of the size of the data."""
+        kept = len(self) - len(rows)
+        if kept == 0:
             raise InputError(
                 f"TRT must leave some of {len(self)} pairs, found none within it: the median deviation is "
                 f"{float(self.deviation.median()):.6g}, so choose a TRT well above that."
             )
-        return self._take(keep, {"beyond TRT": removed, "tail dropped by censoring": n_dropped})
+        sources = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt, "reward": self.reward}
+        copies = {name: t.new_empty((kept, *t.shape[1:])) for name, t in sources.items() if t is not None}
+        for block in self.blocks():
+            first, last = np.searchsorted(rows, [block.start, block.stop])
+            keep = np.ones(block.stop - block.start, dtype=bool)
+            keep[rows[first:last] - block.start] = False
+            for name, copy in copies.items():
+                part = sources[name][block].numpy()[keep]  # type: ignore[index]
+                copy[block.start - first : block.stop - last] = torch.from_numpy(part)
+        counts, ids = self._counts, None
+        if counts is None:
+            mask = torch.ones(len(self), dtype=torch.bool)
+            mask[torch.from_numpy(rows)] = False
+            ids = self.trajectory[mask]
+        else:
+            lost = np.searchsorted(np.cumsum(counts), rows, side="right")
+            counts = counts - np.bincount(lost, minlength=len(counts))
+        return Transitions._build(
+            copies["x"],
+            copies["dx"],
+            copies.get("dt", float(self.dt[0])),
+            self.uniform_dt,
+            counts=counts,
+            trajectory=ids,
+            reward=copies.get("reward"),
+            mu=self.mu,
+            dropped=_add(self.dropped, reasons),
+        )
 
     def describe(self) -> str:
         """A page of facts: counts, dt, quantiles of dx, and every pair that was dropped, with the reason."""
@@ -282,10 +312,19 @@ def _float(name: str, values: Any) -> Tensor:
         raise InputError(f"{name} must be numeric, found {type(values).__name__}: pass a tensor or an array.") from None
 
 
+def _add(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    both = {reason: counts.get(reason, 0) + int(more.get(reason, 0)) for reason in [*counts, *more]}
+    return {reason: count for reason, count in both.items() if count}
+
+
 def _refuse_nonfinite(name: str, values: Tensor) -> None:
-    finite = torch.isfinite(values)
-    if not bool(finite.all()):
-        row = int(torch.nonzero(~finite.reshape(len(values), -1).all(1))[0])
+    if math.isfinite(float(values.numpy().sum())):  # NaN and infinity survive a sum; one pass, nothing allocated
+        return
+    for first in range(0, len(values), BLOCK):
+        finite = torch.isfinite(values[first : first + BLOCK])
+        if bool(finite.all()):
+            continue
+        row = first + int(torch.nonzero(~finite.reshape(len(finite), -1).all(1))[0])
         raise InputError(f"{name} must be finite, found {values[row].tolist()} at pair {row}: remove that pair.")
 
 

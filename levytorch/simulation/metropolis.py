@@ -1,10 +1,10 @@
 """Random-walk Metropolis-Hastings sampling of increments: the paper's second kind of censored data (section 4.1.2).
 
 A chain walks on the increments dx, its target the law of one step p(dx | x) confined to |dx - b(x) dt| <= reach; the
-path adds up what the chain visits. The paper gives the burn-in (5000) and says that the data "remains constrained within
-a limited range", nothing more, so range, proposal and number of chains are options here. What makes the data censored
-is the range: no increment beyond `reach` is ever seen, and those near it are rarer than they should be in short runs,
-because a random walk needs many small moves to get there.
+path adds up what the chain visits. The paper gives the burn-in (5000) and says that the data "remains constrained
+within a limited range", nothing more, so range, proposal and number of chains are options here. What makes the data
+censored is the range: no increment beyond `reach` is ever seen, and those near it are rarer than they should be in
+short runs, because a random walk needs many small moves to get there.
 """
 
 from __future__ import annotations
