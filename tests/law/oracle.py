@@ -7,12 +7,13 @@ dimension (``exp(i z)`` in d = 1, Hankel functions in d = 2) and
 * ``split``:   ``E = expm1(-B r^(2 alpha))``, the Gaussian being added in closed form (tails), or
 * ``unsplit``: ``E = exp(-B r^(2 alpha))`` (centre; the only choice at A = 0, y = 0).
 
-The integral over rho uses the double-exponential substitution ``rho = s exp(v - exp(-v))`` and the trapezoid rule, the step being
-halved until *every* integral repeats to 24 digits; the trapezoid error squares at each halving, so the last value is far
-better than the test says. The working precision is raised by the digits that cancel, inside the integrals and in forming
-second derivatives of log p (in the far tail p is proportional to B, and a mixed derivative with B is a tiny remainder). ``evaluate`` can be asked for the other
-representation and for another angle, which share neither nodes nor integrand: the tests compare the two.
-d = 3 follows from ``p_3 = -p_1' / (2 pi y)`` and ``P(|Y|_3 > u) = 2 u p_1(u) + P(|Y|_1 > u)``.
+The integral over rho uses the double-exponential substitution ``rho = s exp(v - exp(-v))`` and the trapezoid rule, the
+step being halved until *every* integral repeats to 24 digits; the trapezoid error squares at each halving, so the last
+value is far better than the test says. The working precision is raised by the digits that cancel, inside the integrals
+and in forming second derivatives of log p (in the far tail p is proportional to B, and a mixed derivative with B is a
+tiny remainder). ``evaluate(..., other=True)`` takes the other representation and another angle, which share neither
+nodes nor integrand: the tests compare the two. d = 3 follows from ``p_3 = -p_1' / (2 pi y)`` and
+``P(|Y|_3 > u) = 2 u p_1(u) + P(|Y|_1 > u)``.
 
 ``python -m tests.law.oracle`` writes ``reference_values.csv`` (minutes); ``read_table`` reads it back.
 """
@@ -49,12 +50,12 @@ class Values:
     log_tail: mpf
 
 
-# ---------------------------------------------------------------------------------------------------------------- quadrature
+# ----------------------------------------------------------------------------------------------------------- quadrature
 Node = Callable[[mpf, mpf], list[mpf]]  # (rho, log rho) -> real integrands times rho
 
 
 def _sweep(node: Node, scale: mpf, points: Sequence[mpf] | range, value_at: Callable[[int], mpf]) -> tuple[list, list]:
-    """Sum the integrands over ``v = value_at(k)``, k in ``points``, until three successive terms are negligible in all of them."""
+    """Sum the integrands over ``v = value_at(k)``, k in ``points``, until three successive terms are negligible."""
     total: list = []
     size: list = []
     negligible, quiet = mp.eps, 0
@@ -105,7 +106,7 @@ def _integrate(node: Node, scale: mpf, closed: Sequence[mpf], goal: int) -> tupl
 def hankel(z: mpc) -> tuple[mpc, mpc, mpc]:
     """``H_0(z)``, ``z H_1(z)`` (first kind) and its finite part ``z H_1(z) + 2 i / pi``, for Re z > 0, Im z >= 0.
 
-    Power series or asymptotic series. Near z = 0 the real part of ``z H_1`` is rounding noise unless taken from the finite part.
+    Power or asymptotic series. Near z = 0 the real part of ``z H_1`` is noise unless taken from the finite part.
     """
     if abs(z) > 1.25 * mp.dps + 5:
         out = []
@@ -142,7 +143,7 @@ def hankel(z: mpc) -> tuple[mpc, mpc, mpc]:
     return +h0, +h1, +finite
 
 
-# ------------------------------------------------------------------------------------------------------------- the integrals
+# -------------------------------------------------------------------------------------------------------- the integrals
 def _factors(r, log_r, A, B, alpha):
     power = mpmath.exp(2 * alpha * log_r)
     return power, mpmath.exp(-A * r * r), mpmath.exp(-B * power), mpmath.expm1(-B * power)
@@ -297,7 +298,7 @@ def _from_line(y, integrals) -> tuple[Values, float]:
     return Values(mpmath.log(p), tuple(first), tuple(second), mpmath.log(tail)), lost
 
 
-# ----------------------------------------------------------------------------------------------------------- cases and table
+# ------------------------------------------------------------------------------------------------------ cases and table
 class Cases(NamedTuple):
     """float64 arrays of equal length."""
 
@@ -308,8 +309,11 @@ class Cases(NamedTuple):
 
 
 def random_cases(n: int, seed: int) -> Cases:
-    """Cases over the whole domain, ``0 <= y <= 1e12``: alpha in [0.05, 0.97] (one in four at an edge or near 1/2), A over
-    eight decades or 0 (one in twelve), c = B / A^alpha in [1e-5, 300], y in units of either width, or 0 (one in twelve)."""
+    """Cases over the whole domain, 0 <= y <= 1e12.
+
+    alpha in [0.05, 0.97] (one in four at an edge or near 1/2), A over eight decades or 0 (one in twelve),
+    c = B / A^alpha in [1e-5, 300], y in units of either width, or 0 (one in twelve).
+    """
     rng = np.random.default_rng(seed)
     edges = np.array([0.05, 0.25, 0.4995, 0.5, 0.5005, 0.5125, 0.75, 0.97])
     alpha = np.where(rng.random(n) < 0.25, rng.choice(edges, n), np.round(rng.uniform(0.05, 0.97, n), 4))
