@@ -77,8 +77,8 @@ def value_bands(
     if lower is not None:
         assert reference is not None
         if support is not None:
-            lower.axvspan(*support, color="tab:green", alpha=0.12, linewidth=0, label="range of the data seen")
-            lower.legend(frameon=False, fontsize="small")
+            seen = lower.axvspan(*support, color="tab:green", alpha=0.12, linewidth=0, label="range of the data seen")
+            lower.legend(handles=[seen], frameon=False, fontsize="small")
         lower.axhline(0.0, color="black", linewidth=0.8, linestyle="--")
         _limits(lower, np.concatenate([edge - reference for edge in edges]))
         lower.set_ylabel(f"V(x) - {reference_label}")
