@@ -29,7 +29,7 @@ def replicas(n: int, n_trajectories: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_std_is_the_spread_over_independent_data() -> None:
     errors, stds = replicas(12, 200)
     rms = errors.square().mean().sqrt() / stds.square().mean().sqrt()
-    # 12 replicas of three parameters: chi-square with about 3 x 12 = 36 degrees of freedom, sd of the ratio 1 / sqrt(72)
+    # 12 replicas of three parameters: chi-square with about 36 degrees of freedom, sd of the ratio 1 / sqrt(72)
     assert abs(float(rms) - 1) < 4 / math.sqrt(72)
 
 

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.policy.problems import smooth
 
 from levytorch.policy.basis import FourierBasis
 from levytorch.policy.generator import operators, resolvent_coefficients, resolvent_matrix
+from tests.policy.problems import smooth
 
 ALPHA = torch.tensor(0.3, dtype=torch.float64)
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from tests.policy.problems import smooth, smooth_reward
 
 from levytorch import Dynamics, solve_value
 from levytorch.errors import InputError
 from levytorch.policy.monte_carlo import _noise, _stable, monte_carlo_value
+from tests.policy.problems import smooth, smooth_reward
 
 STARTS = torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64)
 

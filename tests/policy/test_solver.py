@@ -6,11 +6,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from tests.policy.problems import cos3, cos3_reward, smooth, smooth_reward
 
 from levytorch import Dynamics, solve_value
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.policy import ValueFunction
+from tests.policy.problems import cos3, cos3_reward, smooth, smooth_reward
 
 X = torch.linspace(-3.0, 12.0, 500, dtype=torch.float64)
 
@@ -43,7 +43,9 @@ def test_converges_spectrally() -> None:
 
 def test_resolution_is_found_and_reported() -> None:
     V = solve_value(smooth(), smooth_reward, 1.0)
-    assert V.converged and V.change is not None and V.change < 1e-6
+    assert V.converged
+    assert V.change is not None
+    assert V.change < 1e-6
     exact = solve_value(smooth(), smooth_reward, 1.0, n_modes=257)
     assert float((V(X) - exact(X)).abs().max()) < 1e-8
 
@@ -128,7 +130,8 @@ def test_numbers_arrays_and_constants_are_accepted() -> None:
 def test_save_and_load(tmp_path) -> None:
     V = solve_value(smooth(), smooth_reward, 1.0, window=(1.0, 4.0), n_modes=9)
     W = ValueFunction.load(V.save(tmp_path / "deep" / "V.pt"))
-    assert torch.equal(V(X), W(X)) and W.window == (1.0, 4.0) and W.beta == 1.0 and W.residual == V.residual
+    assert torch.equal(V(X), W(X))
+    assert (W.window, W.beta, W.residual) == ((1.0, 4.0), 1.0, V.residual)
     with pytest.raises(InputError, match="no such file"):
         ValueFunction.load(tmp_path / "nothing.pt")
     foreign = tmp_path / "foreign.pt"
@@ -201,7 +204,7 @@ def test_ill_conditioned_systems_name_their_condition_number() -> None:
 
 def test_small_beta_is_well_conditioned() -> None:
     """beta V tends to the mean reward under the stationary law: no digits are lost on the way."""
-    limits = [float((beta * solve_value(smooth(), smooth_reward, beta, n_modes=65)(1.0))) for beta in (1e-6, 1e-12)]
+    limits = [float(beta * solve_value(smooth(), smooth_reward, beta, n_modes=65)(1.0)) for beta in (1e-6, 1e-12)]
     assert limits[0] == pytest.approx(limits[1], rel=1e-5)
 
 
@@ -212,7 +215,7 @@ def test_other_bad_input() -> None:
         solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5, period=math.inf), 1.0, 1.0)
     with pytest.raises(InputError, match="Dynamics or a Recovery"):
         solve_value("constant", 1.0, 1.0)
-    with pytest.raises(InputError, match="V.std needs the covariance"):
+    with pytest.raises(InputError, match=r"V\.std needs the covariance"):
         solve_value(smooth(), 1.0, 1.0).std(0.0)
     with pytest.raises(InputError, match="n_modes"):
         solve_value(smooth(), 1.0, 1.0, n_modes=0)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.policy.problems import LinearRecovery, smooth_reward
 
 from levytorch import solve_value
 from levytorch.errors import InputError
+from tests.policy.problems import LinearRecovery, smooth_reward
 
 X = torch.linspace(1.2, 4.8, 40, dtype=torch.float64)
 CASES = [

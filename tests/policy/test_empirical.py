@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from levytorch import Dynamics, Trajectories, simulate, solve_value
+from levytorch.errors import InputError
+from levytorch.policy.basis import FourierBasis
+from levytorch.policy.empirical import (
+    crl_baseline,
+    empirical_values,
+    reference_curve,
+    trivial_baseline,
+)
+
+
+def series(n: int = 500, seed: int = 0) -> np.ndarray:
+    return np.cumsum(np.random.default_rng(seed).normal(size=n))
+
+
+def by_definition(x: np.ndarray, dt: float, beta: float, n_terms: int) -> np.ndarray:
+    """Section 4.3, term by term: dt sum_j exp(-beta j dt) r(x_{i+j})."""
+    discount = np.exp(-beta * dt * np.arange(n_terms))
+    return np.array([dt * discount @ np.cos(x[i : i + n_terms]) for i in range(len(x) - n_terms + 1)])
+
+
+@pytest.mark.parametrize("beta", [0.01, 0.3, 40.0])
+@pytest.mark.parametrize("n_terms", [1, 2, 77, 500])
+def test_even_sampling_is_the_papers_sum(beta: float, n_terms: int) -> None:
+    x = series()
+    found = empirical_values(x, torch.cos, beta, dt=1 / 20, n_terms=n_terms)
+    np.testing.assert_allclose(found.V.numpy(), by_definition(x, 1 / 20, beta, n_terms), rtol=1e-9, atol=1e-13)
+    assert torch.equal(found.number, torch.arange(500 - n_terms + 1))
+    assert torch.equal(found.x, torch.from_numpy(x[: 500 - n_terms + 1]))
+
+
+def test_long_series_neither_overflow_nor_lose_digits() -> None:
+    """beta T = 40,000: one factor exp(beta t) for the whole series would overflow."""
+    x = series(20_000)
+    found = empirical_values(x, torch.cos, 40.0, dt=1 / 20, n_terms=30)
+    np.testing.assert_allclose(found.V.numpy(), by_definition(x, 1 / 20, 40.0, 30), rtol=1e-9, atol=1e-12)
+
+
+def test_uneven_sampling_integrates_a_held_reward_exactly() -> None:
+    rng = np.random.default_rng(1)
+    t = np.cumsum(rng.exponential(0.3, 300))
+    x = series(300)
+    beta, horizon = 0.5, 20.0
+    found = empirical_values(x, torch.cos, beta, times=t, horizon=horizon)
+    for i in (0, 17, int(found.number[-1])):
+        inside = np.flatnonzero((t >= t[i]) & (t <= t[i] + horizon))
+        steps = t[inside + 1] - t[inside]
+        weights = -np.expm1(-beta * steps) / beta * np.exp(-beta * (t[inside] - t[i]))
+        assert float(found.V[i]) == pytest.approx(float(weights @ np.cos(x[inside])), rel=1e-9)
+    assert bool((torch.from_numpy(t)[found.number] + horizon <= t[-1] + 1e-9).all())
+
+
+def test_uneven_sampling_of_a_constant_reward_is_its_integral() -> None:
+    t = np.cumsum(np.random.default_rng(2).exponential(1.0, 5000))
+    found = empirical_values(series(5000), 2.0, 0.5, times=t)
+    # nothing but the truncation at exp(-beta horizon) = 1e-12 is lost
+    np.testing.assert_allclose(found.V.numpy(), 2.0 / 0.5, rtol=1e-10)
+
+
+def test_gaps_end_a_trajectory() -> None:
+    x = series(200)
+    t = 0.1 * np.arange(200.0)
+    t[100:] += 60.0
+    held = empirical_values(x, torch.cos, 1.0, times=t, horizon=2.0)
+    cut = empirical_values(x, torch.cos, 1.0, times=t, horizon=2.0, max_gap=1.0)
+    halves = [by_definition(part, 0.1, 1.0, 21) for part in (x[:100], x[100:])]
+    np.testing.assert_allclose(cut.V.numpy(), np.concatenate(halves), rtol=1e-9)
+    assert cut.number.tolist() == [*range(80), *range(100, 180)]
+    assert len(held.V) > len(cut.V)
+
+
+def test_trajectories_partial_sums_and_refusals() -> None:
+    data = Trajectories.from_arrays([series(50, 1), series(80, 2)], dt=0.5)
+    found = empirical_values(data, torch.cos, 1.0, n_terms=60)
+    assert found.number.tolist() == list(range(50, 71))
+    everything = empirical_values(data, torch.cos, 1.0, n_terms=60, partial=True)
+    assert len(everything.V) == 130
+    with pytest.raises(InputError, match=r"longest lasts 39\.5"):
+        empirical_values(data, torch.cos, 1.0, n_terms=100)
+    with pytest.raises(InputError, match="both"):
+        empirical_values(data, torch.cos, 1.0, n_terms=10, horizon=1.0)
+    with pytest.raises(InputError, match="one of dt and times"):
+        empirical_values(series(), torch.cos, 1.0)
+    with pytest.raises(InputError, match="beta"):
+        empirical_values(data, torch.cos, 0.0)
+    with pytest.raises(InputError, match="increasing"):
+        empirical_values(series(3), torch.cos, 1.0, times=np.array([0.0, 2.0, 1.0]))
+    with pytest.raises(InputError, match="uneven"):
+        empirical_values(series(4), torch.cos, 1.0, times=np.array([0.0, 1.0, 3.0, 4.0]), n_terms=2)
+    with pytest.raises(InputError, match="finite"):
+        empirical_values(data, lambda x: x * math.nan, 1.0, n_terms=10)
+
+
+def test_reference_of_a_long_trajectory_is_the_value_function() -> None:
+    """E V~(x) = V(x): the fit to one long trajectory agrees with the spectral solution of the system it came from."""
+    d = Dynamics(b=lambda x: -torch.sin(x), D_o=1.0, D_f=0.5, alpha=0.7)
+    path = simulate(d, 1, 60_000, 0.02, substeps=1, seed=3)
+    values = empirical_values(path, torch.cos, 2.0)
+    reference = reference_curve(values, FourierBasis(5))
+    x = torch.linspace(0.0, 2 * math.pi, 50, dtype=torch.float64)
+    V = solve_value(d, torch.cos, 2.0)
+    # 1200 time units, values that forget within about one: some 1000 independent values of sd 0.2 among 5 functions
+    assert float((reference(x) - V(x)).abs().max()) < 4 * 0.2 * math.sqrt(5 / 1000)
+
+
+def test_crl_sees_only_what_was_observed() -> None:
+    x = 3.0 * np.sin(0.01 * np.arange(3000))
+    values = empirical_values(x, torch.cos, 1.0, dt=0.1, n_terms=100)
+    basis = FourierBasis(5)
+    some = crl_baseline(values, basis, torch.arange(0, 2000, 2))
+    chosen = values.x[:2000:2], values.V[:2000:2]
+    expected = np.linalg.lstsq(basis.matrix(chosen[0]).numpy(), chosen[1].numpy(), rcond=None)[0]
+    np.testing.assert_allclose(some.coefficients.numpy(), expected, rtol=1e-6, atol=1e-9)
+    whole = crl_baseline(values, basis)
+    assert torch.equal(whole.coefficients, reference_curve(values, basis).coefficients)
+    with pytest.raises(InputError, match="None of the observed"):
+        crl_baseline(values, basis, torch.tensor([2999]))
+
+
+def test_trivial_baseline() -> None:
+    assert float(trivial_baseline(torch.cos, 0.25)(0.0)) == 4.0
