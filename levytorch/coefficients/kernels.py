@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.law.threads import run
+
 try:
     import numba
 
@@ -16,7 +18,8 @@ try:
 except ImportError:  # pragma: no cover - exercised on machines without a compiler stack
     HAVE_NUMBA = False
 
-_BLOCK = 2048  # samples a thread keeps in its first-level cache
+_BLOCK = 1024  # samples whose harmonics are built in one go, within the first-level cache
+_GRAIN = 8192  # samples below which a second thread does not pay
 
 
 def harmonics(cos1: Tensor, sin1: Tensor, n_basis: int) -> Tensor:
@@ -24,14 +27,15 @@ def harmonics(cos1: Tensor, sin1: Tensor, n_basis: int) -> Tensor:
     n = cos1.shape[0]
     if HAVE_NUMBA and cos1.device.type == "cpu" and cos1.dtype == torch.float64 and n >= 512:
         out = torch.empty((n_basis, n), dtype=torch.float64)
-        _harmonics(cos1.detach().contiguous().numpy(), sin1.detach().contiguous().numpy(), out.numpy())
+        cos, sin = cos1.detach().contiguous().numpy(), sin1.detach().contiguous().numpy()
+        run(_harmonics, n, cos, sin, out.numpy(), grain=_GRAIN)
         return out
-    out = torch.empty((n_basis, n), dtype=cos1.dtype, device=cos1.device)
-    out[0], out[1], out[2] = 1.0, cos1, sin1
-    for k in range(3, n_basis, 2):
-        out[k] = out[k - 2] * cos1 - out[k - 1] * sin1
-        out[k + 1] = out[k - 2] * sin1 + out[k - 1] * cos1
-    return out
+    rows = [torch.ones_like(cos1), cos1, sin1]
+    z = power = torch.complex(cos1, sin1)
+    for _ in range(3, n_basis, 2):
+        power = power * z
+        rows += [power.real, power.imag]
+    return torch.stack(rows[:n_basis])
 
 
 def bin_sums(index: Tensor, scores: Tensor, n_bins: int) -> tuple[Tensor, Tensor]:
@@ -39,35 +43,31 @@ def bin_sums(index: Tensor, scores: Tensor, n_bins: int) -> tuple[Tensor, Tensor
 
     index: (n,) bin of each sample; scores: (C, n). Returns first (C, M) and second (C, C, M) moments, not divided by n.
     """
-    C = scores.shape[0]
+    C, n = scores.shape
     if HAVE_NUMBA and scores.device.type == "cpu" and scores.dtype == torch.float64:
-        threads = numba.get_num_threads() if scores.shape[1] > 4 * _BLOCK else 1
-        first, second = _bin_sums(index.numpy(), scores.contiguous().numpy(), n_bins, threads)
-        packed1, packed2 = torch.from_numpy(first), torch.from_numpy(second)
+        parts = run(_bin_sums, n, index.numpy(), scores.contiguous().numpy(), n_bins, grain=_GRAIN)
+        # blocks are added in their order: the sum may depend on the number of threads, never on their timing
+        packed = torch.from_numpy(sum(parts[1:], start=parts[0]))
     else:
-        packed1 = torch.zeros((n_bins, C), dtype=scores.dtype, device=scores.device)
-        packed1.index_add_(0, index, scores.T)
-        pairs = torch.stack([scores[i] * scores[j] for i in range(C) for j in range(i, C)], dim=1)
-        packed2 = torch.zeros((n_bins, pairs.shape[1]), dtype=scores.dtype, device=scores.device)
-        packed2.index_add_(0, index, pairs)
-    second_full = torch.empty((C, C, n_bins), dtype=scores.dtype, device=scores.device)
-    column = 0
+        products = [scores[i] * scores[j] for i in range(C) for j in range(i, C)]
+        packed = torch.zeros((n_bins, C + len(products)), dtype=scores.dtype, device=scores.device)
+        packed.index_add_(0, index, torch.stack([*scores, *products], dim=1))
+    second = torch.empty((C, C, n_bins), dtype=scores.dtype, device=scores.device)
+    column = C
     for i in range(C):
         for j in range(i, C):
-            second_full[i, j] = second_full[j, i] = packed2[:, column]
+            second[i, j] = second[j, i] = packed[:, column]
             column += 1
-    return packed1.T.contiguous(), second_full
+    return packed[:, :C].T.contiguous(), second
 
 
 if HAVE_NUMBA:
 
-    @numba.njit(parallel=True, cache=True, fastmath={"contract", "reassoc"})
-    def _harmonics(cos1, sin1, out):  # pragma: no cover - compiled
-        K, n = out.shape
-        blocks = (n + _BLOCK - 1) // _BLOCK
-        for block in numba.prange(blocks):
-            lo = block * _BLOCK
-            hi = min(n, lo + _BLOCK)
+    @numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})
+    def _harmonics(start, stop, cos1, sin1, out):  # pragma: no cover - compiled
+        K = out.shape[0]
+        for lo in range(start, stop, _BLOCK):
+            hi = min(stop, lo + _BLOCK)
             for i in range(lo, hi):
                 out[0, i] = 1.0
                 out[1, i] = cos1[i]
@@ -77,26 +77,17 @@ if HAVE_NUMBA:
                     out[k, i] = out[k - 2, i] * cos1[i] - out[k - 1, i] * sin1[i]
                     out[k + 1, i] = out[k - 2, i] * sin1[i] + out[k - 1, i] * cos1[i]
 
-    @numba.njit(parallel=True, cache=True)
-    def _bin_sums(index, scores, n_bins, threads):  # pragma: no cover - compiled
-        C, n = scores.shape
-        Q = C * (C + 1) // 2
-        first = np.zeros((threads, n_bins, C))
-        second = np.zeros((threads, n_bins, Q))
-        for t in numba.prange(threads):
-            lo = n * t // threads
-            hi = n * (t + 1) // threads
-            for i in range(lo, hi):
-                m = index[i]
-                q = 0
-                for a in range(C):
-                    u = scores[a, i]
-                    first[t, m, a] += u
-                    for c in range(a, C):
-                        second[t, m, q] += u * scores[c, i]
-                        q += 1
-        # a fixed order of summation: the result may depend on the number of threads, never on their timing
-        for t in range(1, threads):
-            first[0] += first[t]
-            second[0] += second[t]
-        return first[0], second[0]
+    @numba.njit(nogil=True, cache=True)
+    def _bin_sums(start, stop, index, scores, n_bins):  # pragma: no cover - compiled
+        C = scores.shape[0]
+        out = np.zeros((n_bins, C + C * (C + 1) // 2))
+        for i in range(start, stop):
+            m = index[i]
+            q = C
+            for a in range(C):
+                u = scores[a, i]
+                out[m, a] += u
+                for c in range(a, C):
+                    out[m, q] += u * scores[c, i]
+                    q += 1
+        return out

@@ -7,6 +7,7 @@ zero the gradient where it clamps, and the parameters could never leave.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,22 @@ from levytorch.errors import InputError
 
 FLOOR_D_O = 0.0  # Algorithm E.4, line 2
 FLOOR_D_F = 1e-8
+
+
+class _StraightThrough(torch.autograd.Function):
+    """max(floor, eta) exactly (eta + (max - eta) would round, and may leave a negative D_f), gradient 1 everywhere."""
+
+    @staticmethod
+    def forward(eta: Tensor, floor: float) -> Tensor:
+        return eta.clamp(min=floor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return gradient, None
 
 
 @dataclass(frozen=True)
@@ -29,7 +46,7 @@ class Link:
         if self.name == "identity":
             return eta
         if self.name == "clamp":
-            return eta + (eta.clamp(min=self.floor) - eta).detach()
+            return _StraightThrough.apply(eta, self.floor)  # type: ignore[no-any-return, no-untyped-call]
         # the floor keeps D_f > 0 where softplus underflows; it is far below anything that data can tell from zero
         return F.softplus(eta, threshold=36.0) + self.floor
 

@@ -1,7 +1,8 @@
-"""Callbacks, one concept per file: tail correction, moving average, convergence, figures, metrics."""
+"""Callbacks, one concept per file: tail correction, moving average, convergence, checkpoints, figures."""
 
 from levytorch.training.callbacks.averaging import MovingAverage
+from levytorch.training.callbacks.checkpoints import Checkpoints
 from levytorch.training.callbacks.convergence import Convergence
 from levytorch.training.callbacks.tail_correction import TailCorrection
 
-__all__ = ["Convergence", "MovingAverage", "TailCorrection"]
+__all__ = ["Checkpoints", "Convergence", "MovingAverage", "TailCorrection"]

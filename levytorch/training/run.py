@@ -1,0 +1,181 @@
+"""A configured run: data, fit, and everything that ends up in the run directory. train.py is a thin shell around it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+from levytorch.data import SourceData
+from levytorch.errors import ConfigError, InputError, LevytorchWarning
+from levytorch.figures import coefficients as plots
+from levytorch.figures import save
+from levytorch.training.callbacks import Checkpoints
+from levytorch.training.files import plain, write_csv, write_json
+from levytorch.training.fit import fit
+from levytorch.training.recovery import Recovery
+from levytorch.training.settings import FitSettings, make_settings
+
+log = logging.getLogger("levytorch.train")
+
+
+@dataclass
+class Outcome:
+    """What a finished run has: the recovery, its source, its numbers and where they are."""
+
+    recovery: Recovery
+    source: SourceData
+    metrics: dict[str, Any]
+    directory: Path
+    loggers: list[Any] = field(default_factory=list)
+
+
+def settings_of(config: Mapping[str, Any]) -> FitSettings:
+    """The part of a configuration that `recover` would take as arguments."""
+    coefficients = dict(config["coefficients"])
+    period = coefficients.pop("period")
+    n_basis = coefficients.pop("n_basis", 1)
+    tail = dict(config["tail"])
+    engine = dict(config["engine"])
+    try:
+        return make_settings(
+            alpha=config["alpha"],
+            coefficients=coefficients,
+            n_basis=n_basis,
+            period=period,
+            tail="auto" if tail.get("method") == "auto" else tail,
+            engine=engine,
+            seed=config["seed"],
+            density=config["density"]["method"],
+            init=config["init"],
+            units=config["units"],
+            log_every=config["trainer"]["log_every"],
+            progress=config["trainer"]["progress"],
+            **config["batch"],
+        )
+    except InputError as error:
+        raise ConfigError(str(error)) from error
+
+
+def run(config: Mapping[str, Any], source: SourceData, directory: Path, *, checkpoint: Path | None = None) -> Outcome:
+    """Fit and write recovery.pt, metrics.json, curves.csv, history.csv, figures/ and tensorboard/ into `directory`."""
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    from levytorch.training.callbacks.figures import CoefficientFigures
+
+    settings = settings_of(config)
+    directory.mkdir(parents=True, exist_ok=True)
+    options = config["callbacks"]
+    callbacks = [
+        CoefficientFigures(options["figures"]["every"], source.dynamics),
+        Checkpoints(directory / "checkpoints", options["checkpoints"]["every"]),
+    ]
+    loggers: list[Any] = []
+    if config["logger"]["tensorboard"]:
+        loggers.append(TensorBoardLogger(directory, name="tensorboard", version="", default_hp_metric=False))
+    began = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LevytorchWarning)
+        found = fit(
+            source.transitions,
+            settings,
+            callbacks=callbacks,
+            trainer={"logger": loggers or False, "default_root_dir": str(directory), "enable_checkpointing": True},
+            resume=None if checkpoint is None else str(checkpoint),
+        )
+    recovery = found.recovery
+    doubts = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)))
+    for doubt in doubts:
+        log.warning(doubt)
+    recovery.save(directory / "recovery.pt")
+    metrics = dict(recovery.metrics) | summary(recovery, source.dynamics)
+    metrics |= {"seconds_fit": time.perf_counter() - began, "warnings": doubts, "seed": config["seed"]}
+    outcome = Outcome(recovery, source, metrics, directory, loggers)
+    write_report(outcome, config)
+    return outcome
+
+
+def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
+    """Means over the cell, their standard errors, and relative L2 errors when the truth is known."""
+    curves = plots.coefficient_curves(recovery, truth, 1025)
+    out: dict[str, Any] = {}
+    for name in ("b", "D_o", "D_f"):
+        out[f"mean_{name}"] = float(np.mean(curves[name][:-1]))
+        if f"{name}_std" in curves:
+            out[f"mean_std_{name}"] = float(np.mean(curves[f"{name}_std"][:-1]))
+        if truth is not None:
+            reference = curves[f"{name}_truth"][:-1]
+            difference = curves[name][:-1] - reference
+            out[f"error_{name}"] = float(np.sqrt(np.mean(difference**2) / np.mean(reference**2)))
+    if not callable(recovery.alpha):
+        out["alpha"] = recovery.alpha
+        if recovery.covariance is not None:
+            out["alpha_std"] = recovery.alpha_std
+    return out
+
+
+def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
+    """Numbers first, then the figures made of them, then TensorBoard."""
+    recovery, directory = outcome.recovery, outcome.directory
+    curves = plots.coefficient_curves(recovery, outcome.source.dynamics)
+    write_csv(directory / "curves.csv", curves)
+    if recovery.history:
+        keys = [k for k in recovery.history[-1] if all(k in entry for entry in recovery.history)]
+        write_csv(directory / "history.csv", {k: [entry[k] for entry in recovery.history] for k in keys})
+    write_json(directory / "metrics.json", outcome.metrics)
+    figures = {"coefficients": plots.coefficients(curves)[0]}
+    if len(recovery.history) > 1:
+        figures["history"] = plots.history(recovery.history)[0]
+    for name, fig in figures.items():
+        save(fig, directory / "figures" / name)
+    for logger in outcome.loggers:
+        for name, fig in figures.items():
+            logger.experiment.add_figure(f"final/{name}", fig, int(recovery.metrics["steps"]), close=False)
+        numbers = {
+            f"final/{k}": float(v)
+            for k, v in outcome.metrics.items()
+            if isinstance(v, (int, float)) and not isinstance(v, bool)
+        }
+        logger.log_hyperparams(flatten(config), numbers)
+        logger.save()
+
+
+def table(metrics: Mapping[str, Any]) -> str:
+    """The summary a terminal shows."""
+    lines = [f"{'':6}{'mean':>12}{'std error':>12}{'rel. L2 error':>16}"]
+    for name in ("b", "D_o", "D_f"):
+        cells = [metrics.get(f"mean_{name}"), metrics.get(f"mean_std_{name}"), metrics.get(f"error_{name}")]
+        shown = ["-" if v is None else f"{v:.4g}" for v in cells[:2]] + ["-" if cells[2] is None else f"{cells[2]:.2%}"]
+        lines.append(f"{name:6}{shown[0]:>12}{shown[1]:>12}{shown[2]:>16}")
+    if metrics.get("alpha") is not None:
+        error = metrics.get("alpha_std")
+        lines.append(f"{'alpha':6}{metrics['alpha']:>12.4g}{'-' if not error else format(error, '.4g'):>12}")
+    lines.append(
+        f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
+        f"{'converged' if metrics['converged'] else 'NOT converged'}; {metrics['n_main']} pairs, "
+        f"tail {metrics['tail_method']}, TCF {metrics['tcf']:.4g}, "
+        f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
+    )
+    return "\n".join(lines)
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys and plain values, for TensorBoard's hparams."""
+    out: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            out |= flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, (int, float, str, bool)):
+            out[f"{prefix}{key}"] = value
+        else:
+            out[f"{prefix}{key}"] = str(plain(value))
+    return out
+
+

@@ -1,0 +1,112 @@
+"""Coefficients out of transitions: `python train.py` (see conf/train.yaml and README).
+
+`python train.py resume=<run directory>` goes on in that directory with the settings the run was started with.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from levytorch.errors import ConfigError, LevytorchError
+from levytorch.training import resume
+
+log = logging.getLogger("levytorch.train")
+
+
+def build_source(config: DictConfig, *, foreign: bool) -> Any:
+    """The data, built from its `_target_`; settings that came out of a run directory may only name levytorch's own."""
+    if foreign:
+        resume.check_targets(OmegaConf.to_container(config, resolve=False))
+    if config.data.get("_target_") == "levytorch.data.sources.FromFile" and OmegaConf.is_interpolation(config, "alpha"):
+        raise ConfigError("alpha must be given for data from a file, found none; add alpha=learn or alpha=<number>.")
+    source = hydra.utils.instantiate(config.data, _convert_="all")
+    return source()
+
+
+def add_value(outcome: Any, config: dict[str, Any]) -> None:
+    """The value function of the recovered dynamics, when a reward can be made from what is known."""
+    if config["beta"] is None:
+        return
+    from levytorch.policy.rewards import RewardContext, build_reward
+    from levytorch.policy.solver import solve_value
+
+    recovery, truth = outcome.recovery, outcome.source.dynamics
+    if truth is None and config["reward"]["name"] == "manufactured":
+        return
+    context = RewardContext(recovery.period, recovery.origin, config["beta"], truth, outcome.source.transitions)
+    reward = build_reward(config["reward"], context)
+    value = solve_value(recovery, reward, config["beta"])
+    reference = None if truth is None else solve_value(truth, reward, config["beta"])
+    write_value(outcome, value, reference)
+
+
+def write_value(outcome: Any, value: Any, reference: Any) -> None:
+    """value.pt, the curve beside the others, the figure, the error."""
+    import numpy as np
+    import torch
+
+    from levytorch.figures import save
+    from levytorch.figures.values import Band, value_bands
+    from levytorch.training.files import write_csv, write_json
+
+    directory = outcome.directory
+    x = torch.linspace(value.origin, value.origin + value.period, 401, dtype=torch.float64)
+    curves = {"x": x.numpy(), "V": value(x).numpy()}
+    if value.covariance_factor is not None:
+        curves["V_std"] = value.std(x).numpy()
+    if reference is not None:
+        curves["V_truth"] = reference(x).numpy()
+        difference = curves["V"] - curves["V_truth"]
+        outcome.metrics["error_V"] = float(np.sqrt(np.mean(difference**2) / np.mean(curves["V_truth"] ** 2)))
+    value.save(directory / "value.pt")
+    write_csv(directory / "value.csv", curves)
+    write_json(directory / "metrics.json", outcome.metrics)
+    width = 1.96 * curves["V_std"] if "V_std" in curves else None
+    band = Band("recovered", curves["V"], width, "95 % band")
+    fig, _ = value_bands(curves["x"], [band], reference=curves.get("V_truth"), reference_label="truth")
+    save(fig, directory / "figures" / "value")
+    for logger in outcome.loggers:
+        logger.experiment.add_figure("final/value", fig, int(outcome.recovery.metrics["steps"]), close=False)
+
+
+@hydra.main(config_path="conf", config_name="train", version_base="1.3")
+def main(config: DictConfig) -> float | None:
+    from hydra.core.hydra_config import HydraConfig
+
+    from levytorch.training import run as runs
+
+    directory = Path(HydraConfig.get().runtime.output_dir)
+    overrides = list(HydraConfig.get().overrides.task)
+    foreign = config.resume is not None
+    try:
+        settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        runs.settings_of(settings)  # refuse before any data is made
+        source = build_source(config, foreign=foreign)
+        resume.write_overrides(directory, overrides)
+        outcome = runs.run(settings, source, directory, checkpoint=resume.checkpoint(directory) if foreign else None)
+        add_value(outcome, settings)
+    except LevytorchError as error:
+        log.error(f"{type(error).__name__}: {error}")
+        if HydraConfig.get().mode.name == "MULTIRUN":
+            raise
+        sys.exit(2)
+    log.info(runs.table(outcome.metrics))
+    if "error_V" in outcome.metrics:
+        log.info(f"value function: relative L2 error {outcome.metrics['error_V']:.2%}")
+    log.info(f"run directory: {directory}")
+    errors = [outcome.metrics[k] for k in ("error_b", "error_D_o", "error_D_f") if k in outcome.metrics]
+    return sum(errors) / len(errors) if errors else None
+
+
+if __name__ == "__main__":
+    try:
+        sys.argv[1:] = resume.expand(sys.argv[1:])
+    except LevytorchError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    main()
