@@ -63,7 +63,7 @@ def memory_child(n: int) -> None:
     data = x.nbytes + dx.nbytes
     print(
         f"memory above imports {(peak - baseline) / 1e6:.0f} MB for {data / 1e6:.0f} MB of x and dx: "
-        f"{(peak - baseline) / data:.2f} x (goal: at most 2); R_sample {pools.R_sample:.4f}"  # type: ignore[attr-defined]
+        f"{(peak - baseline) / data:.3f} x (goal: at most 2); R_sample {pools.R_sample:.4f}"  # type: ignore[attr-defined]
     )
 
 

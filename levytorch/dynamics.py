@@ -48,11 +48,15 @@ class _Periodic:
 
     def __call__(self, x: Any) -> Tensor:
         x = self.dynamics.as_states(x)
+        return self.inside(x if self.value is not None else self.dynamics.wrap(x))
+
+    def inside(self, x: Tensor) -> Tensor:
+        """The coefficient at float64 states that lie in the cell already."""
         shape = x.shape if self.vector or self.dynamics.dim == 1 else x.shape[:-1]
         if self.value is not None:
             return self.value.to(x.device).expand(shape).clone()
         assert self.function is not None
-        found = torch.as_tensor(self.function(self.dynamics.wrap(x)), dtype=torch.float64, device=x.device)
+        found = torch.as_tensor(self.function(x), dtype=torch.float64, device=x.device)
         try:
             return found.expand(shape) if found.shape != shape else found
         except RuntimeError:
@@ -220,7 +224,7 @@ def _cell_numbers(name: str, given: Any, dim: int) -> float | tuple[float, ...]:
 
 
 def _variable_b(x: Tensor) -> Tensor:
-    return 4 * (torch.remainder(x, 2 * math.pi) - math.pi).abs() - 2 * math.pi
+    return 4 * (x - math.pi).abs() - 2 * math.pi  # x lies in [0, 2 pi)
 
 
 def _variable_D_o(x: Tensor) -> Tensor:

@@ -185,13 +185,14 @@ class Transitions:
     def beyond(self, threshold: Threshold, *, included: bool = False) -> NDArray[np.int64]:
         """Ascending rows of the pairs with deviation > threshold (>= where `included`)."""
         compare = torch.ge if included else torch.gt
-        space, found = torch.empty(min(BLOCK, len(self)), dtype=torch.float64), []
+        space = torch.empty(min(BLOCK, len(self)), dtype=torch.float64)
+        found = []  # per block, as 16-bit offsets: small enough not to matter beside the data
         for rows in self.blocks():
-            far = compare(
-                self.deviation_of(rows, space[: rows.stop - rows.start]), threshold_at(threshold, self.dt[rows])
-            )
-            found.append(np.flatnonzero(far.numpy()) + rows.start)
-        return np.concatenate(found)
+            deviation = self.deviation_of(rows, space[: rows.stop - rows.start])
+            far = compare(deviation, threshold_at(threshold, self.dt[rows]))
+            found.append(np.flatnonzero(far.numpy()).astype(np.uint16))
+        starts = np.repeat(np.arange(len(found), dtype=np.int64) * BLOCK, [len(offsets) for offsets in found])
+        return np.add(starts, np.concatenate(found), out=starts)
 
     def deviation_of(self, rows: slice, out: Tensor | None = None) -> Tensor:
         """The deviation of some rows; `out` (d = 1) saves an allocation per block."""

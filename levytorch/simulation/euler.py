@@ -108,12 +108,12 @@ def _constant(
 ) -> int:
     """All steps of some trajectories in one call."""
     n, _, d = part.shape
-    cell = dynamics.cell(1)
-    b = np.ascontiguousarray(np.broadcast_to(dynamics.b(cell).numpy().reshape(d, 1), (d, n)))
-    D_o, D_f, alpha = (np.full(n, float(c(cell))) for c in (dynamics.D_o, dynamics.D_f, dynamics.alpha_at))
+    probe = dynamics.cell(1)
+    b = np.ascontiguousarray(np.broadcast_to(dynamics.b(probe).numpy().reshape(d, 1), (d, n)))
+    D_o, D_f, alpha = (np.full(n, float(c(probe))) for c in (dynamics.D_o, dynamics.D_f, dynamics.alpha_at))
     x = np.ascontiguousarray(part[:, 0].T)
     keys = engine.stream_keys(seed, 0, first, n)
-    engine.advance_constant(part, x, b, D_o * h, _log_scale(D_f, alpha, h), alpha, h, keys, substeps, np.empty(n))
+    engine.advance_constant(part, x, b, D_o, D_f, alpha, h, keys, substeps, np.empty(n), np.empty(n))
     return n
 
 
@@ -124,29 +124,25 @@ def _variable(
     """All steps of some trajectories, the coefficients evaluated before each substep."""
     n, d = len(part), dynamics.dim
     padded = -(-n // _LANES) * _LANES
-    state = np.empty((d, padded))
-    state[:, :n] = part[:, 0].T
-    state[:, n:] = state[:, :1]
-    x = torch.from_numpy(state)  # shares memory: the kernel writes, torch reads
-    view = x[0] if d == 1 else x.T
-    keys, scale = engine.stream_keys(seed, 0, first, padded), np.empty(padded)
-
-    def at(coefficient: Any) -> Array:
-        return np.ascontiguousarray(coefficient(view).cpu().numpy().T)
-
-    fixed = {c.name: at(c) for c in (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at) if c.value is not None}
+    x = np.empty((d, padded))
+    x[:, :n] = part[:, 0].T
+    x[:, n:] = x[:, :1]
+    cell = np.ascontiguousarray(dynamics.wrap(x[0] if d == 1 else x.T).numpy().reshape(padded, d).T)
+    inside = torch.from_numpy(cell)  # shares memory: the kernel reduces x to the cell, torch reads it
+    inside = inside[0] if d == 1 else inside.T
+    period, origin = (
+        np.broadcast_to(np.asarray(v, dtype=np.float64), (d,)).copy() for v in (dynamics.period, dynamics.origin)
+    )
+    keys, scale, spare = engine.stream_keys(seed, 0, first, padded), np.empty(padded), np.empty(padded)
+    coefficients = (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at)
+    fixed = {c.name: np.ascontiguousarray(c.inside(inside).numpy().T) for c in coefficients if c.value is not None}
     for step in range(1, part.shape[1]):
         for substep in range((step - 1) * substeps, step * substeps):
             b, D_o, D_f, alpha = (
-                fixed[c.name] if c.value is not None else at(c)
-                for c in (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at)
+                fixed[c.name] if c.value is not None else np.ascontiguousarray(c.inside(inside).cpu().numpy().T)
+                for c in coefficients
             )
-            log_scale = _log_scale(D_f, alpha, h)
-            engine.advance(state, b.reshape(d, -1), D_o * h, log_scale, alpha, h, keys, substep, scale)
-        part[:, step] = state[:, :n].T
+            b = b.reshape(d, padded)
+            engine.advance(x, cell, b, D_o, D_f, alpha, h, period, origin, keys, substep, scale, spare)
+        part[:, step] = x[:, :n].T
     return n
-
-
-def _log_scale(D_f: Array, alpha: Array, h: float) -> Array:
-    """log(D_f h) / alpha, very negative where D_f = 0."""
-    return np.log(np.maximum(D_f * h, 1e-300)) / alpha

@@ -30,6 +30,7 @@ _inline = njit(forceinline=True, error_model="numpy")
 _compile = njit(nogil=True, cache=True, error_model="numpy")
 
 GOLDEN, MIX1, MIX2 = (np.uint64(c) for c in elementary.HASH)
+_NORMALS = np.uint64(1 << 62)  # their positions, out of the way of those of the subordinator
 _S30, _S27, _S31, _S12, _ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(12), np.uint64(1)
 _LN2_HIGH, _LN2_LOW, _INV_LN2, _ROUND = elementary.LN2_HIGH, elementary.LN2_LOW, 1 / math.log(2), elementary.ROUND
 _log_of_mantissa = _inline(elementary.log_of_mantissa)
@@ -107,48 +108,59 @@ def uniforms(keys, position, out):
 
 
 @_compile
-def advance(x, b, gaussian, log_scale, alpha, h, keys, substep, scale):
+def advance(x, cell, b, D_o, D_f, alpha, h, period, origin, keys, substep, scale, spare):
     """One substep in place.
 
-    x, b (d, n); gaussian = D_o h, log_scale = log(D_f h) / alpha, alpha, keys (n,); scale (n,) is working space.
+    x (d, n) is moved, cell (d, n) becomes x reduced to the period; b (d, n); D_o, D_f, alpha, keys (n,); period and
+    origin (d,); scale and spare (n,) are working space, and spare is to be handed on from one substep to the next.
     """
     dim, n = x.shape
-    at = np.uint64(substep) * np.uint64(2 + 2 * ((dim + 1) // 2))
-    here, there = (at + _ONE) * GOLDEN, (at + np.uint64(2)) * GOLDEN
+    here, there = np.uint64(2 * substep + 1) * GOLDEN, np.uint64(2 * substep + 2) * GOLDEN
     for i in range(n):
         a, u, wait = alpha[i], _uniform(keys[i], here), -_log(_uniform(keys[i], there))
         low, high = a * u, (1.0 - a) * u
         # sin(pi t) = sin(pi (1 - t)): the smaller argument keeps full relative accuracy at both ends
         log_jump = (
-            (1.0 - a) * _log(_sin_pi(min(high, 1.0 - high)) / wait) - _log(_sin_pi(min(u, 1.0 - u)))
-        ) / a + log_scale[i]
+            (1.0 - a) * _log(_sin_pi(min(high, 1.0 - high)) / wait)
+            - _log(_sin_pi(min(u, 1.0 - u)) / max(D_f[i] * h, 1e-300))
+        ) / a
         half, sine = _exp(0.5 * log_jump), _sin_pi(min(low, 1.0 - low))
-        both = math.sqrt(2.0 * (gaussian[i] + sine * (half * half)))
+        both = math.sqrt(2.0 * (D_o[i] * h + sine * (half * half)))
         scale[i] = half * math.sqrt(2.0 * sine) if log_jump > 600.0 else both  # half^2 would overflow
-    for pair in range((dim + 1) // 2):
-        here = (at + np.uint64(3 + 2 * pair)) * GOLDEN
-        there = (at + np.uint64(4 + 2 * pair)) * GOLDEN
-        row, drift = x[2 * pair], b[2 * pair]
-        for i in range(n):
-            radius = scale[i] * math.sqrt(-2.0 * _log(_uniform(keys[i], here)))
-            turn = abs(2.0 * _uniform(keys[i], there) - 1.0)
-            row[i] += drift[i] * h - radius * _sin_pi(0.5 - turn)  # radius cos(2 pi angle)
-        if 2 * pair + 1 < dim:
-            row, drift = x[2 * pair + 1], b[2 * pair + 1]
+    for k in range(dim):
+        row, drift, reduced = x[k], b[k], cell[k]
+        normal = substep * dim + k  # two normals come from one pair of uniforms: the second one waits in spare
+        here = (_NORMALS + np.uint64(normal + 1)) * GOLDEN
+        there = (_NORMALS + np.uint64(normal + 2)) * GOLDEN
+        length, inverse, start = period[k], 1.0 / period[k], origin[k]
+        if normal % 2 == 0:
             for i in range(n):
-                radius = scale[i] * math.sqrt(-2.0 * _log(_uniform(keys[i], here)))
+                radius = math.sqrt(-2.0 * _log(_uniform(keys[i], here)))
                 turn = 2.0 * _uniform(keys[i], there) - 1.0
-                sine = _sin_pi(min(abs(turn), 1.0 - abs(turn)))
-                row[i] += drift[i] * h - (radius * sine if turn > 0 else -radius * sine)  # radius sin(2 pi angle)
+                away = abs(turn)
+                sine = radius * _sin_pi(min(away, 1.0 - away))
+                spare[i] = sine if turn > 0.0 else -sine
+                row[i] += drift[i] * h + scale[i] * (radius * _sin_pi(0.5 - away))
+        else:
+            for i in range(n):
+                row[i] += drift[i] * h + scale[i] * spare[i]
+        if length < np.inf:
+            for i in range(n):
+                r = (row[i] - start) - length * np.floor((row[i] - start) * inverse)
+                r = r + length if r < 0.0 else r
+                reduced[i] = start + (r - length if r >= length else r)
+        else:
+            reduced[:] = row
 
 
 @_compile
-def advance_constant(out, x, b, gaussian, log_scale, alpha, h, keys, substeps, scale):
-    """All steps of constant coefficients: out (n, n_steps + 1, d), x (d, n) the states to begin with."""
+def advance_constant(out, x, b, D_o, D_f, alpha, h, keys, substeps, scale, spare):
+    """All steps of constant coefficients: out (n, n_steps + 1, d); x, b (d, m) and the others as above, m >= n."""
     n, n_time, dim = out.shape
+    cell, period, origin = np.empty_like(x), np.full(dim, np.inf), np.zeros(dim)
     for step in range(1, n_time):
         for substep in range((step - 1) * substeps, step * substeps):
-            advance(x, b, gaussian, log_scale, alpha, h, keys, substep, scale)
+            advance(x, cell, b, D_o, D_f, alpha, h, period, origin, keys, substep, scale, spare)
         for k in range(dim):
             for i in range(n):
                 out[i, step, k] = x[k, i]

@@ -21,6 +21,7 @@ from levytorch.simulation.elementary import (
 Array = NDArray[np.float64]
 Keys = NDArray[np.uint64]
 _GOLDEN, _MIX1, _MIX2 = (np.array([c], dtype=np.uint64) for c in HASH)  # arrays wrap without warnings
+_NORMALS = 1 << 62
 
 
 def _log(x: Array) -> Array:
@@ -64,40 +65,56 @@ def uniforms(keys: Keys, position: int, out: Array) -> None:
 
 def advance(
     x: Array,
+    cell: Array,
     b: Array,
-    gaussian: Array,
-    log_scale: Array,
+    D_o: Array,
+    D_f: Array,
     alpha: Array,
     h: float,
+    period: Array,
+    origin: Array,
     keys: Keys,
     substep: int,
     scale: Array,
+    spare: Array,
 ) -> None:
     """As kernels.advance."""
     dim = len(x)
-    at = substep * (2 + 2 * ((dim + 1) // 2))
-    u, wait = _uniform(keys, at), -_log(_uniform(keys, at + 1))
+    u, wait = _uniform(keys, 2 * substep), -_log(_uniform(keys, 2 * substep + 1))
     low, high = alpha * u, (1.0 - alpha) * u
     log_jump = (
-        (1.0 - alpha) * _log(sin_pi(np.minimum(high, 1.0 - high)) / wait) - _log(sin_pi(np.minimum(u, 1.0 - u)))
-    ) / alpha + log_scale
+        (1.0 - alpha) * _log(sin_pi(np.minimum(high, 1.0 - high)) / wait)
+        - _log(sin_pi(np.minimum(u, 1.0 - u)) / np.maximum(D_f * h, 1e-300))
+    ) / alpha
     half, sine = _exp(0.5 * log_jump), sin_pi(np.minimum(low, 1.0 - low))
     with np.errstate(over="ignore"):
-        both = np.sqrt(2.0 * (gaussian + sine * (half * half)))
+        both = np.sqrt(2.0 * (D_o * h + sine * (half * half)))
     scale[:] = np.where(log_jump > 600.0, half * np.sqrt(2.0 * sine), both)
-    for pair in range((dim + 1) // 2):
-        radius = scale * np.sqrt(-2.0 * _log(_uniform(keys, at + 2 + 2 * pair)))
-        turn = 2.0 * _uniform(keys, at + 3 + 2 * pair) - 1.0
-        x[2 * pair] += b[2 * pair] * h - radius * sin_pi(0.5 - np.abs(turn))
-        if 2 * pair + 1 < dim:
-            sine = sin_pi(np.minimum(np.abs(turn), 1.0 - np.abs(turn)))
-            x[2 * pair + 1] += b[2 * pair + 1] * h - np.where(turn > 0, radius * sine, -radius * sine)
+    for k in range(dim):
+        normal = substep * dim + k
+        if normal % 2 == 0:
+            radius = np.sqrt(-2.0 * _log(_uniform(keys, _NORMALS + normal)))
+            turn = 2.0 * _uniform(keys, _NORMALS + normal + 1) - 1.0
+            away = np.abs(turn)
+            sine = radius * sin_pi(np.minimum(away, 1.0 - away))
+            spare[:] = np.where(turn > 0.0, sine, -sine)
+            x[k] += b[k] * h + scale * (radius * sin_pi(0.5 - away))
+        else:
+            x[k] += b[k] * h + scale * spare
+        if np.isinf(period[k]):
+            cell[k] = x[k]
+        else:
+            shifted = x[k] - origin[k]
+            r = shifted - period[k] * np.floor(shifted * (1.0 / period[k]))
+            r = np.where(r < 0.0, r + period[k], r)
+            cell[k] = origin[k] + np.where(r >= period[k], r - period[k], r)
 
 
 def advance_constant(out: Array, x: Array, *arguments: Any) -> None:
     """As kernels.advance_constant."""
-    b, gaussian, log_scale, alpha, h, keys, substeps, scale = arguments
+    b, D_o, D_f, alpha, h, keys, substeps, scale, spare = arguments
+    cell, period, origin = np.empty_like(x), np.full(len(x), np.inf), np.zeros(len(x))
     for step in range(1, out.shape[1]):
         for substep in range((step - 1) * substeps, step * substeps):
-            advance(x, b, gaussian, log_scale, alpha, h, keys, substep, scale)
+            advance(x, cell, b, D_o, D_f, alpha, h, period, origin, keys, substep, scale, spare)
         out[:, step] = x.T
