@@ -15,6 +15,7 @@ from typing import Any
 from levytorch.dynamics import SYSTEMS, Dynamics
 from levytorch.errors import InputError
 
+SIMULATED = "levytorch.simulation.source.Simulated"  # compared with, never imported from a configuration
 MARKER = "evaluation.yaml"  # what an evaluation's own output directory can be told by
 
 
@@ -46,17 +47,17 @@ class Run:
         return value
 
     def truth(self) -> Dynamics | None:
-        """The true system when the configuration names one of the paper's, else None."""
-        for key in ("dynamics", "data"):
-            section = self.config.get(key)
-            inner = section.get("dynamics") if key == "data" and isinstance(section, Mapping) else section
-            if isinstance(inner, str):
-                inner = {"name": inner}
-            if isinstance(inner, Mapping) and inner.get("name") in SYSTEMS:
-                alpha = inner.get("alpha", 0.3)
-                if isinstance(alpha, int | float) and not isinstance(alpha, bool):
-                    return Dynamics.named(inner["name"], alpha=float(alpha))
-        return None
+        """The true system when the data was simulated from one of the paper's, else None."""
+        data, system = self.config.get("data"), self.config.get("dynamics")
+        # train.py's configuration always names a dynamics; it is the truth only of data that was simulated from it
+        if isinstance(data, Mapping) and data.get("_target_", SIMULATED) != SIMULATED:
+            return None
+        if not isinstance(system, Mapping) or system.get("name") not in SYSTEMS:
+            return None
+        alpha = system.get("alpha", 0.3)
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+            return None
+        return Dynamics.named(system["name"], alpha=float(alpha))
 
 
 def find_runs(pattern: str | Sequence[str]) -> list[Path]:

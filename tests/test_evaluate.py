@@ -1,0 +1,179 @@
+"""evaluate.py end to end: settings through hydra, results in files, refusals that overwrite nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+import evaluate
+from levytorch import Dynamics, Trajectories, recover, simulate
+from levytorch.errors import ConfigError, InputError
+from levytorch.policy import ValueFunction
+
+ROOT = Path(__file__).parent.parent
+CONFIG = """
+data:
+  _target_: levytorch.simulation.source.Simulated
+  size: {size}
+dynamics:
+  name: constant
+  alpha: 0.3
+"""
+
+
+def settings(*overrides: str) -> dict:
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return OmegaConf.to_container(compose("evaluate", list(overrides)), resolve=True)  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """Four runs of the constant system on censored data: two with TCF, two without."""
+    base = tmp_path_factory.mktemp("runs")
+    for seed in range(2):
+        whole = simulate(Dynamics.named("constant"), 600, 40, 1 / 40, seed=seed).transitions()
+        data = whole.censor(TRT=20.0, CT=8.0, drop_tail=0.5, seed=seed)
+        for method in ("tcf", "none"):
+            found = recover(data, alpha=0.3, n_basis=1, tail={"CT": 8.0, "TRT": 20.0, "method": method})
+            path = base / f"{method}{seed}"
+            found.save(path / "recovery.pt")
+            (path / ".hydra").mkdir()
+            (path / ".hydra" / "config.yaml").write_text(CONFIG.format(size=10 ** (seed + 1)))
+    return base
+
+
+@pytest.fixture(scope="module")
+def many(runs, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("results") / "many"
+    return evaluate.run_evaluation(settings(f"run={runs}/*", f"out={out}"))
+
+
+def test_files_of_many_runs(many: Path) -> None:
+    names = {str(p.relative_to(many)) for p in many.rglob("*") if p.is_file()}
+    expected = {"metrics.json", "curves.csv", "evaluation.yaml", *(f"values/run{i}.pt" for i in range(4))}
+    expected |= {f"figures/{name}.{kind}" for name in ("value", "errors") for kind in ("png", "pdf")}
+    assert expected <= names
+    assert any(name.startswith("tensorboard/events") for name in names)
+
+
+def test_metrics_agree_with_curves(many: Path) -> None:
+    metrics = json.loads((many / "metrics.json").read_text())
+    curves = pl.read_csv(many / "curves.csv")
+    assert list(metrics["groups"]) == ["with TCF", "without TCF"]
+    reference = curves["reference"].to_numpy()
+    np.testing.assert_allclose(reference, np.cos(2 * curves["x"].to_numpy()) ** 3, atol=1e-9)
+    for number, run in enumerate(metrics["runs"]):
+        V = curves[f"run{number}"].to_numpy()[:-1]  # the last point is the first one again
+        error = np.linalg.norm(V - reference[:-1]) / np.linalg.norm(reference[:-1])
+        assert run["relative_l2"] == pytest.approx(error, rel=1e-3)
+        saved = ValueFunction.load(many / "values" / f"run{number}.pt")
+        np.testing.assert_allclose(saved(torch.from_numpy(curves["x"].to_numpy())).numpy()[:-1], V)
+    for label in metrics["groups"]:
+        own = [curves[f"run{i}"].to_numpy() for i, run in enumerate(metrics["runs"]) if run["group"] == label]
+        key = label.replace(" ", "_")
+        np.testing.assert_allclose(curves[f"{key}_mean"].to_numpy(), np.mean(own, axis=0))
+        np.testing.assert_allclose(curves[f"{key}_sd"].to_numpy(), np.std(own, axis=0, ddof=1))
+        inside = np.abs(reference - np.mean(own, axis=0)) <= np.std(own, axis=0, ddof=1)
+        assert metrics["groups"][label]["coverage"] == pytest.approx(inside.mean())
+
+
+def test_one_run_has_its_own_band(runs, tmp_path) -> None:
+    out = evaluate.run_evaluation(settings(f"run={runs}/tcf0", f"out={tmp_path}/one", "tensorboard=false"))
+    curves = pl.read_csv(out / "curves.csv")
+    V = ValueFunction.load(out / "values" / "run0.pt")
+    x = torch.from_numpy(curves["x"].to_numpy())
+    np.testing.assert_allclose(curves["with_TCF_half_width_95"].to_numpy(), 1.96 * V.std(x).numpy())
+    assert not (out / "tensorboard").exists()
+
+
+def test_groups_by_a_setting(runs, tmp_path) -> None:
+    chosen = settings(f"run={runs}/*", f"out={tmp_path}/groups", "group_by=data.size", "tensorboard=false")
+    out = evaluate.run_evaluation(chosen)
+    groups = json.loads((out / "metrics.json").read_text())["groups"]
+    assert {label: group["runs"] for label, group in groups.items()} == {"data.size = 10": 2, "data.size = 100": 2}
+
+
+def test_empirical_reference_on_a_window(runs, tmp_path) -> None:
+    d = Dynamics.named("constant")
+    slow = simulate(d, 1, 20_000, 0.001, substeps=1, x0=1.0, seed=0).x % (2 * np.pi)
+    Trajectories.from_arrays(slow, dt=0.001).to_file(tmp_path / "path.npz")
+    for path in runs.iterdir():  # the same recoveries without a truth
+        (tmp_path / "runs" / path.name).mkdir(parents=True)
+        (tmp_path / "runs" / path.name / "recovery.pt").write_bytes((path / "recovery.pt").read_bytes())
+    overrides = [f"run={tmp_path}/runs/*", f"out={tmp_path}/out", "reward=cosine_power", "beta=40", "data.n_basis=7"]
+    overrides += [f"data.path={tmp_path}/path.npz", "data.n_terms=500", "data.first=5000", "window=[1,5]", "n_modes=11"]
+    metrics = json.loads((evaluate.run_evaluation(settings(*overrides)) / "metrics.json").read_text())
+    assert metrics["reference"] == "empirical reference"
+    assert set(metrics["baselines"]) == {"trivial", "CRL"}
+    # exactly 30 % from r / beta to V here; the data are noisy and the Riemann sum is 2 % off, a model must do better
+    assert metrics["baselines"]["trivial"] == pytest.approx(0.30, abs=0.08)
+    assert metrics["groups"]["with TCF"]["relative_l2_mean"] < 0.12
+    with pytest.raises(InputError, match="within the data"):
+        evaluate.run_evaluation(settings(*overrides[:-2], "window=[-1,4]", "out=null"))
+
+
+def test_rates(tmp_path) -> None:
+    chosen = settings("rates.enabled=true", "rates.n_trials=20", "rates.n_modes=16", "rates.eps=[0.01,0.001]")
+    out = evaluate.run_evaluation({**chosen, "out": str(tmp_path / "rates")})
+    assert set(json.loads((out / "rates.json").read_text())) == {"noise", "gaussian", "wedge"}
+    assert pl.read_csv(out / "rates.csv").height == 3 * 2 * 2
+    assert (out / "figures" / "rates.png").stat().st_size > 10_000
+
+
+def test_nothing_is_overwritten(many: Path, runs) -> None:
+    before = {path: path.read_bytes() for path in many.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="new or empty"):
+        evaluate.run_evaluation(settings(f"run={runs}/*", f"out={many}"))
+    assert before == {path: path.read_bytes() for path in many.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "message"),
+    [
+        ([], ConfigError, "run must name"),
+        (["run=nothing*"], InputError, "matches no run"),
+        (["run=RUNS/*", "beta=0"], InputError, "beta"),
+        (["run=RUNS/*", "truth.name=square"], InputError, "constant, variable, asymptotic"),
+        (["run=RUNS/*", "reward=tabulated"], ConfigError, "path"),
+        (["run=RUNS/*", "reward=regressed"], ConfigError, "no data"),
+        (["run=RUNS/*", "window=data"], ConfigError, "needs data"),
+        (["run=RUNS/*", "window=[3,2]"], InputError, "low < high"),
+        (["run=RUNS/*", "group_by=data.colour"], InputError, "group_by"),
+        (["run=RUNS/*", "reward=callable", "reward.path=math.pi"], ConfigError, "function"),
+        (["run=RUNS/*", "data.path=nothing.csv"], InputError, "nothing.csv"),
+    ],
+)
+def test_refusals_write_nothing(runs, tmp_path, monkeypatch, overrides, error, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=message):
+        evaluate.run_evaluation(settings(*(item.replace("RUNS", str(runs)) for item in overrides)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_default_output_directories_are_new(runs, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    chosen = settings(f"run={runs}/tcf0", "tensorboard=false", "n_modes=33")
+    first, second = evaluate.run_evaluation(chosen), evaluate.run_evaluation(chosen)
+    assert first != second
+    assert (first / "metrics.json").read_text() == (second / "metrics.json").read_text()
+
+
+def test_command_line(runs, tmp_path) -> None:
+    """One sentence and a failing status for bad input; hydra leaves nothing behind."""
+    call = [sys.executable, str(ROOT / "evaluate.py"), f"run={runs}/tcf0", "beta=-1"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert (
+        done.stderr.strip()
+        == "evaluate: beta must be a positive number, but is -1; give the discount rate per unit of time."
+    )
+    assert list(tmp_path.iterdir()) == []
