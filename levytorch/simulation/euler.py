@@ -111,7 +111,7 @@ def _constant(
     probe = dynamics.cell(1)
     b = np.ascontiguousarray(np.broadcast_to(dynamics.b(probe).numpy().reshape(d, 1), (d, n)))
     D_o, D_f, alpha = (np.full(n, float(c(probe))) for c in (dynamics.D_o, dynamics.D_f, dynamics.alpha_at))
-    x = np.ascontiguousarray(part[:, 0].T)
+    x = part[:, 0].T.copy(order="C")  # never a view: the kernel moves it
     keys = engine.stream_keys(seed, 0, first, n)
     engine.advance_constant(part, x, b, D_o, D_f, alpha, h, keys, substeps, np.empty(n), np.empty(n))
     return n
@@ -127,7 +127,7 @@ def _variable(
     x = np.empty((d, padded))
     x[:, :n] = part[:, 0].T
     x[:, n:] = x[:, :1]
-    cell = np.ascontiguousarray(dynamics.wrap(x[0] if d == 1 else x.T).numpy().reshape(padded, d).T)
+    cell = dynamics.wrap(x[0] if d == 1 else x.T).numpy().reshape(padded, d).T.copy(order="C")
     inside = torch.from_numpy(cell)  # shares memory: the kernel reduces x to the cell, torch reads it
     inside = inside[0] if d == 1 else inside.T
     period, origin = (

@@ -126,7 +126,8 @@ def advance(x, cell, b, D_o, D_f, alpha, h, period, origin, keys, substep, scale
         ) / a
         half, sine = _exp(0.5 * log_jump), _sin_pi(min(low, 1.0 - low))
         both = math.sqrt(2.0 * (D_o[i] * h + sine * (half * half)))
-        scale[i] = half * math.sqrt(2.0 * sine) if log_jump > 600.0 else both  # half^2 would overflow
+        huge = half * math.sqrt(2.0 * sine) if log_jump < 1400.0 else np.inf  # where exp is held
+        scale[i] = both if log_jump < 600.0 else huge  # half^2 would overflow
     for k in range(dim):
         row, drift, reduced = x[k], b[k], cell[k]
         normal = substep * dim + k  # two normals come from one pair of uniforms: the second one waits in spare

@@ -89,7 +89,8 @@ def advance(
     half, sine = _exp(0.5 * log_jump), sin_pi(np.minimum(low, 1.0 - low))
     with np.errstate(over="ignore"):
         both = np.sqrt(2.0 * (D_o * h + sine * (half * half)))
-    scale[:] = np.where(log_jump > 600.0, half * np.sqrt(2.0 * sine), both)
+    huge = np.where(log_jump < 1400.0, half * np.sqrt(2.0 * sine), np.inf)
+    scale[:] = np.where(log_jump < 600.0, both, huge)
     for k in range(dim):
         normal = substep * dim + k
         if normal % 2 == 0:
