@@ -22,7 +22,6 @@ POINTS = [
     (2.0, 0.0, 1.5, 0.5125, 1),
     (-3.0, 0.1, 0.075, 0.3, 1),
     (1.5, 0.4, 0.2, 0.6, 2),
-    (1e4, 0.4, 0.2, 0.25, 2),
     (0.0, 0.4, 0.2, 0.25, 3),
     (40.0, 0.4, 2.0, 0.8, 3),
 ]
@@ -118,7 +117,7 @@ def test_hankel_functions():
         assert abs(finite - (want1 + mpc(0, 2) / mp.pi)) < mpf(10) ** -38
 
 
-@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("d", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_tail_is_the_integral_of_the_density(d):
     """-dP(|Y| > u) / du = area of the sphere times p, by a central difference in 40 digits."""
     u, h, law = mpf(2), mpf(10) ** -7, (0.5, 0.3, 0.35, d)
@@ -202,7 +201,7 @@ def test_random_cases_span_the_domain():
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="reference values are not here")
-@pytest.mark.parametrize(("name", "step"), [("density_d1.csv", 95), ("density_d2.csv", 9)])
+@pytest.mark.parametrize(("name", "step"), [("density_d1.csv", 125), ("density_d2.csv", 15)])
 def test_second_opinion(name, step):
     with (SHARED / name).open(newline="") as file:
         rows = list(csv.DictReader(file))[::step]
