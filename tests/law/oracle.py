@@ -232,8 +232,11 @@ def _integrals(y, A, B, alpha, plane: bool, other: bool, goal: int) -> list[mpf]
     while True:
         with mp.workdps(digits):
             length = mpmath.sqrt(y * y + 4 * A)
-            split = bool(length) and B * length ** (-2 * alpha) < 1
-            if other and length and (split or B * length ** (-2 * alpha) < 1e4):
+            strength = B * length ** (-2 * alpha) if length else mpmath.inf
+            split = strength < 1
+            if (
+                other and 1e-8 < strength < 30
+            ):  # beyond, the wrong representation cancels too much: the other angle only
                 split = not split
             reach = (60 / B) ** (1 / (2 * alpha))
             if A:
