@@ -47,14 +47,13 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
         if max_dt is not None:
             usable = dt <= max_dt * (1 + 1e-9)
             dropped["across a gap"] = int((~usable).sum())
+            _some(usable, dropped)
     limit = float_limit(dx if usable is None else dx[usable])
     if math.isfinite(limit) and max(-float(x.min()), float(x.max())) >= limit:
         near: NDArray[np.bool_] = np.abs(x.reshape(len(x), -1)).max(axis=1) < limit
         dropped["beyond float resolution"] = int((~near if usable is None else usable & ~near).sum())
         usable = near if usable is None else usable & near
-    if usable is not None and not usable.any():
-        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-        raise InputError(f"at least one pair must remain, found none of {len(x)} ({reasons}): raise max_dt.")
+        _some(usable, dropped)
     if t.times is not None:
         assert isinstance(dt, np.ndarray)
         single = single_dt(dt if usable is None else dt[usable], float(np.abs(t.times).max()))
@@ -107,6 +106,14 @@ def single_dt(dt: Array, latest: float) -> float | None:
     mean = float(dt.mean())
     rounded = float(f"{mean:.12g}")
     return rounded if abs(rounded - mean) <= rounding else mean
+
+
+def _some(usable: NDArray[np.bool_], dropped: dict[str, int]) -> None:
+    if not usable.any():
+        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+        raise InputError(
+            f"at least one pair must remain, found none of {len(usable)} ({reasons}): raise max_dt, or check the data."
+        )
 
 
 def _flat(values: Array, shape: tuple[int, ...]) -> Array:
