@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from levytorch.policy.basis import FourierBasis
+from levytorch.policy.batched import solve_many
 
-# matrices assembled at a time: bounds memory at 64 modes to a few MB and keeps them in the cache between assembly and
-# solve
+# numbers of the matrices that are assembled at a time
 _CHUNK_NUMBERS = 1 << 20
 
 
@@ -44,20 +44,8 @@ def operators(basis: FourierBasis, x: Tensor, alpha: Tensor) -> Operators:
 
 def resolvent_matrix(ops: Operators, b: Tensor, D_o: Tensor, D_f: Tensor, beta: float | Tensor) -> Tensor:
     """beta - L as a matrix from Fourier coefficients to values at the points: (..., m, n) for coefficients (..., m)."""
-    b, D_o, D_f = torch.broadcast_tensors(b, D_o, D_f)
-    m, n = ops.phi.shape
-    if ops.fractional.ndim > 2 or b.ndim == 1:
-        local = b[..., None] * ops.first + D_o[..., None] * ops.second
-        return beta * ops.phi - local + D_f[..., None] * ops.fractional
-    # One small product per point j, (batch x 3) (3 x n), added to beta phi_j: four times faster than broadcast
-    # multiply-adds.
-    batch = b.shape[:-1]
-    coefficients = torch.stack(
-        [-b.reshape(-1, m).T, -D_o.reshape(-1, m).T, D_f.reshape(-1, m).T], dim=-1
-    )  # (m, batch, 3)
-    parts = torch.stack([ops.first, ops.second, ops.fractional], dim=1)  # (m, 3, n)
-    out = torch.baddbmm((beta * ops.phi)[:, None, :], coefficients, parts)
-    return out.transpose(0, 1).reshape(*batch, m, n)
+    local = b[..., None] * ops.first + D_o[..., None] * ops.second
+    return beta * ops.phi - local + D_f[..., None] * ops.fractional
 
 
 def column_scale(
@@ -89,19 +77,20 @@ def resolvent_coefficients(
         A = resolvent_matrix(operators(basis, x, alpha), b, D_o, D_f, beta)
         return torch.linalg.solve(A / scale, r.expand(shape)) / scale
 
-    flat = [t.expand(shape).reshape(-1, n) for t in (b, D_o, D_f, r)]
-    alpha_flat = None if alpha.ndim == 0 else alpha.expand(shape).reshape(-1, n)
-    shared = None if alpha_flat is not None else _scaled(operators(basis, x, alpha), scale)
+    b, D_o, D_f, r = (t.expand(shape).reshape(-1, n) for t in (b, D_o, D_f, r))
+    tracked = torch.is_grad_enabled() and any(t.requires_grad for t in (b, D_o, D_f, r, alpha))
+    if alpha.ndim == 0 and not tracked and b.device.type == "cpu":
+        ops = operators(basis, x, alpha)
+        parts = torch.stack([beta * ops.phi, ops.first, ops.second, ops.fractional], dim=1) / scale
+        weights = torch.stack([torch.ones_like(b), -b, -D_o, D_f], dim=-1)
+        return solve_many(parts, weights, r).reshape(shape) / scale
+
     chunk = max(1, _CHUNK_NUMBERS // (n * n))
+    alphas = alpha.expand(shape).reshape(-1, n) if alpha.ndim > 0 else None
     out = []
-    for start in range(0, flat[0].shape[0], chunk):
+    for start in range(0, len(b), chunk):
         part = slice(start, start + chunk)
-        ops = shared if alpha_flat is None else _scaled(operators(basis, x, alpha_flat[part]), scale)
-        assert ops is not None
-        A = resolvent_matrix(ops, flat[0][part], flat[1][part], flat[2][part], beta)
-        out.append(torch.linalg.solve(A, flat[3][part]))
+        ops = operators(basis, x, alpha if alphas is None else alphas[part])
+        A = resolvent_matrix(ops, b[part], D_o[part], D_f[part], beta)
+        out.append(torch.linalg.solve(A / scale, r[part]))
     return torch.cat(out).reshape(shape) / scale
-
-
-def _scaled(ops: Operators, scale: Tensor) -> Operators:
-    return Operators(*(part / scale for part in ops))
