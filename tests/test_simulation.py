@@ -198,7 +198,7 @@ def test_bad_input(arguments, message):
         simulate(**{**dict(dynamics=CONSTANT, n_trajectories=4, n_steps=2, dt=DT), **arguments})
 
 
-# ----------------------------------------------------------------------------------------------------------- metropolis
+# ------------------------------------------------------------------------------------------ metropolis
 
 
 def test_metropolis_samples_the_law_within_its_range():

@@ -76,18 +76,15 @@ def _parse(column: pl.Series, where: str, time_format: str | None) -> pl.Series:
     import polars as pl
 
     text = column.str.strip_chars()
-    if time_format is None:
-        for number in (pl.Int64, pl.Float64):
-            numbers = text.cast(number, strict=False)
-            if numbers.null_count() == text.null_count():
-                return numbers
+    numbers = text.cast(pl.Float64, strict=False)
+    if time_format is None and numbers.null_count() == 0:
+        whole = text.cast(pl.Int64, strict=False)
+        return numbers if whole.null_count() else whole
     try:
         parsed = text.str.to_datetime(time_format, strict=False, time_unit="ns", ambiguous="earliest")
-        if parsed.dtype.time_zone is not None:  # type: ignore[attr-defined]
-            parsed = parsed.dt.convert_time_zone("UTC")
-    except pl.exceptions.PolarsError:
+    except pl.exceptions.PolarsError:  # no format fits the first cells
         parsed = pl.Series(column.name, [None] * len(text), dtype=pl.Datetime("ns"))
-    bad = parsed.is_null() & text.is_not_null()
+    bad = parsed.is_null() if numbers[0] is None or time_format is not None else numbers.is_null()
     if bad.any():
         row = int(bad.arg_max() or 0)
         raise InputError(

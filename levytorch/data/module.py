@@ -159,6 +159,13 @@ class _Steps:
     def __len__(self) -> int:
         return self.module.max_steps
 
+    def state_dict(self) -> dict[str, Any]:
+        """Tells Lightning that a resumed run goes on with the next step and not with the first."""
+        return {"step": self.module._step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.module._step = int(state_dict["step"])
+
     def __iter__(self) -> Iterator[Batch | FullBatch]:
         module = self.module
         for _ in range(module._step % len(self), len(self)):
