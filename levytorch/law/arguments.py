@@ -19,7 +19,7 @@ def to_tensors(**values: Numeric) -> tuple[list[Tensor], torch.dtype, torch.devi
     device = torch.device("cpu")
     for value in values.values():
         if isinstance(value, Tensor):
-            if value.is_floating_point() and value.dim() > 0 or (value.is_floating_point() and dtype is None):
+            if value.is_floating_point():
                 dtype = value.dtype if dtype is None else torch.promote_types(dtype, value.dtype)
             if value.device.type != "cpu":
                 device = value.device

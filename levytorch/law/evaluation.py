@@ -8,12 +8,15 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.law import contour
+from levytorch.law import contour, threads
 from levytorch.law.backend import kernels
+from levytorch.law.table import Table, table
+from levytorch.law.table_grid import N_S
 
 METHODS = ("auto", "table", "contour", "windowed")
 WORTH_A_TABLE = 20_000  # samples of one alpha; building a few columns of a table costs about as much
@@ -51,8 +54,6 @@ def evaluate(
     if method == "contour" or (method == "table" and with_alpha):
         return contour.evaluate(y, A, B, alpha, dim=dim, order=order)
     if method == "table":
-        from levytorch.law.table import table
-
         return _table(table(float(alpha), dim), y, A, B, alpha, order)
     from levytorch.law import windowed
 
@@ -65,19 +66,17 @@ def evaluate(
             LevytorchWarning,
             stacklevel=2,
         )
-    return log_p[None] if order == 0 else torch.stack([log_p, d_y, d_A, d_B, torch.zeros_like(log_p)])
+    if d_y is None or d_A is None or d_B is None:
+        return log_p[None]
+    return torch.stack([log_p, d_y, d_A, d_B, torch.zeros_like(log_p)])
 
 
-def _table(tab, y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, order: int) -> Tensor:  # type: ignore[no-untyped-def]
+def _table(tab: Table, y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, order: int) -> Tensor:
     n = max(t.numel() for t in (y, A, B))
     if y.device.type != "cpu" or kernels() is None:
         from levytorch.law import table_torch
 
         return table_torch.evaluate(tab, y, A, B, order)
-    import numpy as np
-
-    from levytorch.law import threads
-    from levytorch.law.table_grid import N_S
     from levytorch.law.table_kernels import table_many
 
     out = torch.zeros((5 if order else 1, n), dtype=torch.float64)
@@ -86,9 +85,7 @@ def _table(tab, y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, order: int) -> T
 
     def run() -> int:
         return sum(
-            threads.run(
-                table_many, n, *arrays, tab.alpha, tab.dim, order, *tab.arrays, out.numpy(), missing, grain=2048
-            )
+            threads.run(table_many, n, *arrays, tab.alpha, tab.dim, *tab.arrays, out.numpy(), missing, grain=2048)
         )
 
     if run():
@@ -98,6 +95,6 @@ def _table(tab, y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, order: int) -> T
             run()
         rest = torch.from_numpy(np.flatnonzero(missing >= 0))
         if len(rest):
-            part = [t if t.numel() == 1 else t[rest] for t in (y, A, B)]
-            out[:, rest] = contour.evaluate(*part, alpha, dim=tab.dim, order=order)
+            y, A, B = (t if t.numel() == 1 else t[rest] for t in (y, A, B))
+            out[:, rest] = contour.evaluate(y, A, B, alpha, dim=tab.dim, order=order)
     return out

@@ -16,6 +16,7 @@ from levytorch.law.nodes import (
     DECAY,
     FINE,
     FLOOR,
+    LOG_SPLIT,
     MEDIUM,
     OFFSETS,
     SPLIT_CORE,
@@ -45,18 +46,19 @@ def _limit(m):
 
 
 @compiled
-def _path(y, A, B, alpha, power, floor_power):
+def _path(y, A, B, alpha, power, floor_power, fine):
     """The contour of one sample.
 
     Returns (split, log_unit, y, A, B, theta, S, k, j0, j1): the law in units of exp(log_unit), the rotation, the
     scale of the nodes, the table of nodes and the range to sum over. `power`: the largest power of r in the sums plus
-    one; `floor_power`: the power of rho with which the integrand vanishes at zero, beyond dr/r, beside r^(2 alpha).
+    one; `floor_power`: the power of rho with which the integrand vanishes at zero, beside dr/r and r^(2 alpha);
+    `fine`: the smallest step.
     """
     L = math.hypot(y, 2.0 * math.sqrt(A))
     log_B = math.log(B)
     log_L = math.log(L) if L > 0.0 else -1e300
     log_kappa = log_B - 2.0 * alpha * log_L
-    if log_kappa < 0.0:
+    if log_kappa < LOG_SPLIT:
         kappa = math.exp(max(log_kappa, -660.0))
         y1 = y / L
         root = math.sqrt(A) / L
@@ -80,16 +82,12 @@ def _path(y, A, B, alpha, power, floor_power):
         A1 = math.exp(math.log(A) - 2.0 * log_unit) if A > 0.0 else 0.0
         B1 = 1.0
         x_max = _limit(power / (2.0 * alpha))
-        log_r = math.log(x_max) / (2.0 * alpha)
-        log_turn = math.log(37.0) / (2.0 * alpha)
+        log_turn = math.log(37.0 + power / (2.0 * alpha)) / (2.0 * alpha)
         if A1 > 0.0:
-            log_r = min(log_r, 0.5 * math.log(_limit(0.5 * power) / A1))
             log_turn = min(log_turn, 0.5 * math.log(37.0 / A1))
-        turns = y1 * math.exp(min(log_turn, 600.0))
-        turns = min(turns, 1e150) ** 2
+        turns = min(y1 * math.exp(min(log_turn, 600.0)), 1e150) ** 2
         theta = UNSPLIT_THETA * turns / (turns + UNSPLIT_TURN)
-        # the limits on the rotated ray
-        log_r = min(log_r, math.log(x_max / math.cos(2.0 * alpha * theta)) / (2.0 * alpha))
+        log_r = math.log(x_max / math.cos(2.0 * alpha * theta)) / (2.0 * alpha)
         if A1 > 0.0:
             log_r = min(log_r, 0.5 * math.log(_limit(0.5 * power) / (A1 * math.cos(2.0 * theta))))
         if y1 * theta > 0.0:
@@ -97,13 +95,14 @@ def _path(y, A, B, alpha, power, floor_power):
         r_max = math.exp(min(log_r, 390.0))
         peak = math.exp(min(-math.log(2.0 * alpha) / (2.0 * alpha), 380.0))
         S = min(max(1.0, 0.1 * peak), r_max * UNSPLIT_S)
-        k = MEDIUM if alpha < 0.35 else COARSE
-        begin = FLOOR / (floor_power if floor_power > 0.0 else 2.0 * alpha) + math.log(max(S, 1.0))
+        k = (MEDIUM if alpha < 0.35 else COARSE) if log_kappa > 0.0 else FINE
+        begin = FLOOR / (floor_power if floor_power > 0.0 else min(2.0 * alpha, 1.0)) + math.log(max(S, 1.0))
         split = False
-    if power > 4.0:
+    if fine:
         k = FINE
-    j0 = int(math.floor(-math.log(max(begin - math.log(begin), 1.0)) / H[k])) + OFFSETS[k]
-    j1 = int(math.ceil(math.log(max(r_max / S, 1.0)) / H[k])) + OFFSETS[k] + 1
+    j0 = math.floor(-math.log(max(begin - math.log(begin), 1.0)) / H[k]) + OFFSETS[k]
+    v1 = math.log(max(r_max / S, 1.0))
+    j1 = math.ceil((v1 + math.exp(-v1)) / H[k]) + OFFSETS[k]  # v - exp(-v) = v1, almost
     return split, log_unit, y1, A1, B1, theta, S, k, max(j0, 0), min(j1, V_END)
 
 
@@ -132,10 +131,8 @@ def density_point(y, A, B, alpha, dim, order, out):
     out[0] = log p; out[1:5] = first derivatives of log p in (y, A, B, alpha) when order >= 1; out[5:15] = second
     derivatives (yy, yA, yB, ya, AA, AB, Aa, BB, Ba, aa) when order = 2. For dim > 1 y is the radius.
     """
-    power = 1.0 + (dim - 1.0) + 2.0 * min(order, 1) + (2.0 if order == 2 else 0.0)
-    if dim == 1 and order == 0:
-        power = 1.0
-    split, log_unit, y1, A1, B1, theta, S, k, j0, j1 = _path(y, A, B, alpha, power, 1.0)
+    fine = dim > 1 or order == 2
+    split, log_unit, y1, A1, B1, theta, S, k, j0, j1 = _path(y, A, B, alpha, dim + 2.0 * order, 1.0, fine)
     small = False
     if dim > 1:
         r_top = S * W[k, j1]
@@ -298,7 +295,7 @@ def tail_point(u, A, B, alpha, dim, order, out):
                 density_point(0.0, A, B, alpha, 1, 0, row)
                 out[1] = -2.0 * math.exp(row[0])
         return
-    split, log_unit, y1, A1, B1, theta, S, k, j0, j1 = _path(u, A, B, alpha, dim, 0.0)
+    split, log_unit, y1, A1, B1, theta, S, k, j0, j1 = _path(u, A, B, alpha, dim, 0.0, True)
     ct, st = math.cos(theta), math.sin(theta)
     c2, s2 = math.cos(2.0 * theta), math.sin(2.0 * theta)
     ca, sa = math.cos(2.0 * alpha * theta), math.sin(2.0 * alpha * theta)
@@ -324,8 +321,7 @@ def tail_point(u, A, B, alpha, dim, order, out):
         if dim == 1:
             g = g * 2j / math.pi
         elif dim == 2:
-            h0, h1 = hankel_scaled(z)
-            g = -g * z * h1
+            g = -g * z * hankel_scaled(z)[1]
         else:
             g = g * (1j + z) * 2.0 / math.pi
         G += (g * e0).real

@@ -1,10 +1,10 @@
 """Double-exponential nodes of the rotated-contour quadrature, and the constants of its path.
 
-Everything that the compiled kernels (`kernels.py`) and their torch twin (`contour.py`) must agree on is here.
+Everything that the compiled kernels (`kernels.py`) and their torch twin (`contour_torch.py`) must agree on is here.
 
-The variable of integration is ``rho = S exp(v - exp(-v))`` (in units of the width of the law) with the trapezoid rule in
-``v = j h``. ``v - exp(-v)`` sends the algebraic singularity r^(2 alpha) at zero to a double-exponential decay, and grows
-linearly upwards, where the integrand itself decays exponentially.
+The variable of integration is ``rho = S exp(v - exp(-v))`` (in units of the width of the law) with the trapezoid rule
+in ``v = j h``. ``v - exp(-v)`` sends the algebraic singularity r^(2 alpha) at zero to a double-exponential decay, and
+grows linearly upwards, where the integrand itself decays exponentially.
 
 The step h and the rotation were chosen by measurement against a twenty times finer rule over alpha in [0.04, 0.98],
 c = B / A^alpha in [1e-5, 1e5] and A = 0, z = y / sqrt(A) in [0, 1e5]: log p within 1e-12, its first derivatives within
@@ -18,7 +18,11 @@ from functools import cache
 
 import numpy as np
 
-# Split path (the jump part is small at the scale L = sqrt(y^2 + 4 A)): units of L.
+# B L^(-2 alpha) below which the Gaussian is split off, L = sqrt(y^2 + 4 A). Above, the unsplit integrand cancels by a
+# factor of ten at most; below, the split one does not have to undo a wide jump part.
+LOG_SPLIT = math.log(0.1)
+
+# Split path (the jump part is small at the scale L): units of L.
 SPLIT_THETA = math.pi / 4.5  # rotation reached in the tail
 SPLIT_GAUSS = 24.0  # weight of A in the rotation: the Gaussian's decay is needed while y^2 is not >> 24 A
 SPLIT_CORE = 2.0  # weight of the jump part's own, almost Gaussian, core when 2 alpha > 1

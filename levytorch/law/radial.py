@@ -55,7 +55,7 @@ class _RadialScore(Function):
         columns: list[Tensor | None] = []
         for k in range(4):
             needed = ctx.needs_input_grad[k]
-            columns.append(sum(g[m] * out[_HESSIAN[m][k]] for m in range(4)) if needed else None)  # type: ignore[arg-type]
+            columns.append((g * torch.stack([out[row[k]] for row in _HESSIAN])).sum(0) if needed else None)
         return (*_reduce(ctx, columns), None)
 
 

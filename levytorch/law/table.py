@@ -5,9 +5,9 @@ For fixed alpha the density has two parameters only: with z = y / sqrt(A) and c 
     log p = log g(z, c) - (d / 2) log A.
 
 log g is tabulated by 8 x 8 polynomials on cells of the (z, log c) plane, refined until the trailing Chebyshev
-coefficients promise |error of log p| <= 1e-10 and its derivatives 1e-8 of their natural scale. Columns of log c are built
-from the contour quadrature when they are first needed and kept; a table never extrapolates: what lies outside (A = 0,
-enormous c or z, columns that would need too many cells) is evaluated by the quadrature itself.
+coefficients promise |error of log p| <= 1e-9 and its derivatives 1e-7 of their natural scale. Columns of log c are
+built from the contour quadrature when they are first needed, and kept. A table never extrapolates: what lies outside
+(A = 0, enormous c or z, cells that would have to be too small) is evaluated by the quadrature itself.
 """
 
 from __future__ import annotations
@@ -42,21 +42,23 @@ class Table:
         self.offset = np.full((N_S, N_U), EMPTY, dtype=np.int64)
         self.level_u = np.zeros((N_S, N_U), dtype=np.int64)
         self.level_s = np.zeros((N_S, N_U), dtype=np.int64)
-        self.coefficients = np.zeros((0, M, M))
+        self.coefficients = np.zeros(0)
         self._lock = threading.Lock()
-        self._on_device: dict[torch.device, tuple[Tensor, ...]] = {}
+        self._on_device: dict[torch.device, tuple[int, tuple[Tensor, ...]]] = {}
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """offset, level_u, level_s (N_S, N_U), and the coefficients, 64 per cell: c[8 j + i] of t^i q^j."""
         return self.offset, self.level_u, self.level_s, self.coefficients
 
     def tensors(self, device: torch.device) -> tuple[Tensor, ...]:
-        """The arrays on a device, uploaded again when the table has grown."""
+        """The arrays on a device, uploaded again when columns were added."""
+        columns = int((self.offset[:, 0] != EMPTY).sum())
         held = self._on_device.get(device)
-        if held is None or held[3].shape[0] != len(self.coefficients) or held[4] is not self.offset:
-            held = (*(torch.from_numpy(a).to(device) for a in self.arrays), self.offset)  # type: ignore[assignment]
-            self._on_device[device] = held  # type: ignore[assignment]
-        return held[:4]  # type: ignore[index,return-value]
+        if held is None or held[0] != columns:
+            held = columns, tuple(torch.from_numpy(a).to(device) for a in self.arrays)
+            self._on_device[device] = held
+        return held[1]
 
     def build(self, columns: list[int]) -> None:
         """Add columns of log c; each costs some 0.1 s."""
@@ -67,7 +69,7 @@ class Table:
 
     def _build(self, column: int) -> None:
         offset, level_u, level_s = self.offset.copy(), self.level_u.copy(), self.level_s.copy()
-        blocks, end = [self.coefficients], len(self.coefficients)
+        blocks, end = [self.coefficients], len(self.coefficients) // (M * M)
         todo = [(base, 0, 0) for base in range(N_U)]
         while todo:
             cells = [self._cells(column, *entry) for entry in todo]
@@ -84,7 +86,7 @@ class Table:
                     again.append((base, lu + rough_u, ls + rough_s))
                 else:
                     offset[column, base], level_u[column, base], level_s[column, base] = end, lu, ls
-                    blocks.append(np.einsum("ai,nij,bj->nab", _TO_MONOMIAL, block, _TO_MONOMIAL))
+                    blocks.append(np.einsum("ai,nij,bj->nba", _TO_MONOMIAL, block, _TO_MONOMIAL).reshape(-1))
                     end += size
             todo = again
         # publish in an order in which a concurrent reader never sees an offset without its coefficients

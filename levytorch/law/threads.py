@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -34,5 +35,5 @@ def run(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int = 256) -
     # several blocks per thread, because samples in the centre and in the tail cost differently
     blocks = min(8 * workers, n // grain)
     edges = [n * k // blocks for k in range(blocks + 1)]
-    jobs = [_pool(workers).submit(kernel, a, b, *arguments) for a, b in zip(edges[:-1], edges[1:])]
+    jobs = [_pool(workers).submit(kernel, a, b, *arguments) for a, b in pairwise(edges)]
     return [job.result() for job in jobs]

@@ -1,0 +1,246 @@
+"""The public function: derivatives, shapes, dtypes, modes, refusals."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from levytorch import log_density, score
+from levytorch.errors import LevytorchError, LevytorchWarning
+
+D = torch.float64
+
+
+def leaf(*values):
+    return torch.tensor(values if len(values) > 1 else values[0], dtype=D, requires_grad=True)
+
+
+def arguments(dim=1):
+    if dim == 1:
+        x, b = leaf(-0.3, 0.0, 0.7, 6.0), leaf(1.0)
+    else:
+        gen = torch.Generator().manual_seed(dim)
+        x, b = torch.randn(4, dim, generator=gen, dtype=D).requires_grad_(), torch.ones(dim, dtype=D).requires_grad_()
+    return x, b, leaf(4.0), leaf(3.0, 1.0, 0.5, 2.0), leaf(0.3, 0.45, 0.6, 0.8), leaf(0.025)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_gradcheck_and_gradgradcheck(dim):
+    def function(*a):
+        return log_density(*a, dim=dim, method="contour")
+
+    assert torch.autograd.gradcheck(function, arguments(dim))
+    assert torch.autograd.gradgradcheck(function, arguments(dim))
+
+
+def test_gradcheck_table():
+    x, b, D_o, D_f, _, dt = arguments()
+    assert torch.autograd.gradcheck(lambda *a: log_density(*a[:4], 0.3, a[4], method="table"), (x, b, D_o, D_f, dt))
+
+
+def test_second_derivatives_at_zero_displacement():
+    """The radius has a kink at zero, the law has none."""
+    for dim in (1, 2, 3):
+        x = torch.zeros(dim, dtype=D) if dim > 1 else torch.tensor(0.0, dtype=D)
+
+        def f(v, dim=dim):
+            return log_density(v, 0.0, 4.0, 3.0, 0.3, 0.025, dim=dim, method="contour")
+
+        H = torch.autograd.functional.hessian(f, x)
+        h = 1e-3
+        step = torch.full((), h, dtype=D) if dim == 1 else torch.eye(dim, dtype=D)[0] * h
+        numeric = (f(x + step) - 2 * f(x) + f(x - step)) / h**2
+        first = H if dim == 1 else H[0, 0]
+        assert torch.isclose(first, numeric, rtol=1e-4)
+        if dim > 1:
+            assert torch.allclose(H, first * torch.eye(dim, dtype=D), atol=1e-9 * float(first.abs()))
+
+
+def test_third_derivatives_are_refused():
+    x = leaf(0.4)
+    (g,) = torch.autograd.grad(log_density(x, 0.0, 1.0, 1.0, 0.3, 0.1), x, create_graph=True)
+    (h,) = torch.autograd.grad(g, x, create_graph=True)
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(h, x)
+
+
+@pytest.mark.parametrize("method", ["contour", "table"])
+def test_score_is_the_gradient(method):
+    gen = torch.Generator().manual_seed(0)
+    x = torch.randn(50, generator=gen, dtype=D)
+    b, D_o, D_f = (torch.rand(50, generator=gen, dtype=D).add(0.5).requires_grad_() for _ in range(3))
+    log_p = log_density(x, b, D_o, D_f, 0.4, 0.1, method=method)
+    grads = torch.autograd.grad(log_p.sum(), (b, D_o, D_f))
+    s = score(x, b, D_o, D_f, 0.4, 0.1, method=method)
+    assert torch.equal(s.log_p, log_p.detach())
+    for ours, theirs in zip((s.b, s.D_o, s.D_f), grads):
+        assert torch.allclose(ours, theirs, rtol=1e-14, atol=0)
+    assert s.alpha is None
+
+
+@pytest.mark.parametrize("dim", [2, 3])
+def test_score_in_more_dimensions(dim):
+    gen = torch.Generator().manual_seed(0)
+    x = torch.randn(7, dim, generator=gen, dtype=D)
+    b = torch.zeros(7, dim, dtype=D, requires_grad=True)
+    alpha = torch.full((7,), 0.4, dtype=D, requires_grad=True)
+    grads = torch.autograd.grad(log_density(x, b, 1.0, 2.0, alpha, 0.1, dim=dim).sum(), (b, alpha))
+    s = score(x, torch.zeros(dim, dtype=D), 1.0, 2.0, 0.4, 0.1, dim=dim, wrt_alpha=True)
+    assert s.b.shape == (7, dim)
+    assert torch.allclose(s.b, grads[0])
+    assert torch.allclose(s.alpha, grads[1])
+
+
+def test_symmetric_about_the_drift():
+    x = torch.logspace(-6, 11, 40, dtype=D)
+    for method in ("contour", "table"):
+        plus = log_density(x, 0.0, 4.0, 3.0, 0.3, 0.025, method=method)
+        assert torch.equal(plus, log_density(-x, 0.0, 4.0, 3.0, 0.3, 0.025, method=method))
+    assert torch.allclose(
+        log_density(x + 0.125, 5.0, 4.0, 3.0, 0.3, 0.025), log_density(x, 0.0, 4.0, 3.0, 0.3, 0.025), atol=1e-9
+    )
+
+
+def test_broadcasting_and_dtype():
+    x = torch.zeros(3, 1, 5)
+    assert log_density(x, 0.0, 1.0, torch.ones(4, 1), 0.3, 0.1).shape == (3, 4, 5)
+    assert log_density(x, 0.0, 1.0, 1.0, 0.3, 0.1).dtype == torch.float32
+    assert log_density(np.zeros(3), 0.0, 1.0, 1.0, 0.3, 0.1).dtype == D
+    assert log_density(0.0, 0, 1, 1, 0.3, 1).dtype == D
+    assert log_density(torch.zeros(0), 0.0, 1.0, 1.0, 0.3, 0.1).shape == (0,)
+    exact = log_density(np.float32(0.3).astype(float), 0.0, 1.0, 1.0, 0.3, 0.1)
+    single = log_density(torch.tensor([0.3]), 0.0, 1.0, 1.0, 0.3, 0.1)
+    assert float(single) == float(exact.to(torch.float32))  # float64 inside
+
+
+def test_gradients_come_back_in_the_shape_and_dtype_of_the_inputs():
+    D_f = torch.ones(4, 1, requires_grad=True)
+    b = torch.zeros((), requires_grad=True)
+    log_density(torch.zeros(3, 1, 5), b, 1.0, D_f, 0.3, 0.1).sum().backward()
+    assert D_f.grad.shape == (4, 1)
+    assert D_f.grad.dtype == torch.float32
+    assert b.grad.shape == ()
+
+
+def test_no_derivative_work_without_grad(monkeypatch):
+    from levytorch.law import autograd
+
+    orders = []
+    original = autograd._evaluate
+    monkeypatch.setattr(autograd, "_evaluate", lambda s, m, order, a: orders.append(order) or original(s, m, order, a))
+    D_f = torch.tensor(1.0, dtype=D, requires_grad=True)
+    with torch.no_grad():
+        log_density(0.1, 0.0, 1.0, D_f, 0.3, 0.1)
+    log_density(0.1, 0.0, 1.0, D_f, 0.3, 0.1)
+    log_density(0.1, 0.0, 1.0, D_f.detach(), 0.3, 0.1)
+    assert orders == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"alpha": 1.0}, r"alpha must lie in \(0, 1\), but is 1.0"),
+        ({"alpha": [0.3, 0.0]}, r"alpha must lie in \(0, 1\), but is 0.0 at index 1"),
+        ({"D_o": -1.0}, "D_o must be finite and >= 0, but is -1.0"),
+        ({"D_f": [1.0, 0.0]}, "D_f must be finite and > 0, but is 0.0 at index 1"),
+        ({"dt": 0.0}, "dt must be finite and > 0"),
+        ({"displacement": [0.0, float("nan")]}, "displacement must be finite, but is nan at index 1"),
+        (
+            {"displacement": [[0.0, 1.0], [float("inf"), 1.0]]},
+            r"displacement must be finite, but is inf at index \(1, 0\)",
+        ),
+        ({"displacement": np.zeros(3), "D_o": np.ones(4)}, r"must broadcast .*displacement \(3,\).*D_o \(4,\)"),
+        ({"method": "magic"}, "method must be one of auto, table, contour, windowed, but is 'magic'"),
+        ({"dim": 4}, "dim must be 1, 2 or 3"),
+        ({"dim": 2}, "displacement must have 2 components"),
+        ({"b": "fast"}, "b must be a number"),
+        ({"D_o": torch.tensor(1j)}, "D_o must be real"),
+        ({"displacement": 1e300, "b": -1e308, "dt": 1e10}, "leaves the range of float64"),
+    ],
+)
+@pytest.mark.parametrize("fused", [True, False])
+def test_bad_input(change, message, fused, monkeypatch):
+    if not fused:
+        monkeypatch.setattr("levytorch.law.autograd._fused", lambda *_: False)
+        if "leaves" in message:
+            pytest.skip("torch reports this as an infinite displacement")
+    given_ = dict(displacement=0.1, b=0.0, D_o=1.0, D_f=1.0, alpha=0.3, dt=0.1) | change
+    with pytest.raises(ValueError, match=message) as caught:
+        log_density(**given_)
+    assert isinstance(caught.value, LevytorchError)
+
+
+positive = st.floats(-12, 12).map(lambda e: 10.0**e)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    y=st.one_of(st.just(0.0), st.floats(-1e12, 1e12), st.floats(-10, 10)),
+    D_o=st.one_of(st.just(0.0), positive),
+    D_f=positive,
+    alpha=st.floats(0.02, 0.985),
+    dt=st.floats(1e-6, 1e3),
+    dim=st.sampled_from([1, 2, 3]),
+)
+def test_never_a_nan_out_of_finite_input(y, D_o, D_f, alpha, dt, dim):
+    x = torch.full((dim,) if dim > 1 else (), y, dtype=D, requires_grad=True)
+    leaves = [x, *(torch.tensor(v, dtype=D, requires_grad=True) for v in (D_o, D_f, alpha))]
+    log_p = log_density(x, 0.0, *leaves[1:], dt, dim=dim, method="contour")
+    assert torch.isfinite(log_p)
+    for g in torch.autograd.grad(log_p, leaves):
+        assert not torch.isnan(g).any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    alpha=st.floats(0.05, 0.95),
+    D_o=st.floats(0.0, 5.0),
+    D_f=st.floats(0.01, 5.0),
+    x=st.floats(0.01, 1e4),
+    scale=st.floats(0.1, 10.0),
+)
+def test_scaling_law(alpha, D_o, D_f, x, scale):
+    """X -> s X sends (b, D_o, D_f) to (s b, s^2 D_o, s^(2 alpha) D_f) and p to p / s."""
+    here = log_density(x, 0.7, D_o, D_f, alpha, 0.3, method="contour")
+    there = log_density(
+        scale * x, scale * 0.7, scale**2 * D_o, scale ** (2 * alpha) * D_f, alpha, 0.3, method="contour"
+    )
+    assert abs(float(here - there) - np.log(scale)) <= 1e-10
+
+
+def test_runs_without_numba():
+    code = (
+        "import sys, warnings; sys.modules['numba'] = None\n"
+        "import torch, levytorch\n"
+        "with warnings.catch_warnings(record=True) as w:\n"
+        "    warnings.simplefilter('always')\n"
+        "    D_f = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)\n"
+        "    p = levytorch.log_density(torch.linspace(-3, 3, 7), 5.0, 4.0, D_f, 0.3, 1 / 40, method=sys.argv[1])\n"
+        "    p.sum().backward()\n"
+        "    t = levytorch.tail_probability(8.0, 0.125, 5.0, 4.0, 3.0, 0.3, 1 / 40)\n"
+        "assert any('numba cannot be imported' in str(v.message) for v in w)\n"
+        "print(repr((p.sum().item(), D_f.grad.item(), t.item())))\n"
+    )
+    x = torch.linspace(-3, 3, 7)
+    D_f = torch.tensor(3.0, dtype=D, requires_grad=True)
+    here = log_density(x, 5.0, 4.0, D_f, 0.3, 1 / 40)
+    here.sum().backward()
+    for method in ("contour", "table"):
+        done = subprocess.run([sys.executable, "-c", code, method], capture_output=True, text=True, check=True)
+        there = eval(done.stdout, {})
+        assert np.allclose(there[:2], [here.sum().item(), D_f.grad.item()], rtol=1e-6)
+        assert np.isclose(there[2], 0.01641902330682433, rtol=1e-10)
+
+
+def test_windowed_warns_where_it_does_not_converge():
+    with pytest.warns(LevytorchWarning, match="did not reach its tolerance for 1 of 1"):
+        log_density(1e9, 0.0, 0.0, 1e-3, 0.05, 1.0, method="windowed")
+
+
+def test_windowed_has_no_alpha_derivative():
+    with pytest.raises(ValueError, match="no derivative in alpha"):
+        log_density(0.1, 0.0, 1.0, 1.0, leaf(0.3), 0.1, method="windowed")

@@ -1,0 +1,100 @@
+"""The table for one shared alpha: accuracy against the quadrature, domain, growth."""
+
+import numpy as np
+import pytest
+import torch
+
+from levytorch import log_density
+from levytorch.errors import InputError
+from levytorch.law import contour, evaluation, table_torch
+from levytorch.law.table import EMPTY, Table, table
+from levytorch.law.table_grid import N_S, S_MIN, Z_SWITCH
+
+
+def sample(alpha, n, seed, log_c=(-9.0, 6.0)):
+    rng = np.random.default_rng(seed)
+    A = 10 ** rng.uniform(-5, 5, n)
+    z = np.where(rng.uniform(size=n) < 0.6, rng.uniform(0, 1.2 * Z_SWITCH, n), 10 ** rng.uniform(-2, 12, n))
+    B = np.exp(rng.uniform(*log_c, n)) * A**alpha
+    return torch.tensor(z * np.sqrt(A)), torch.tensor(A), torch.tensor(B)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "dim"), [(0.05, 1), (0.3, 1), (0.5, 1), (0.61, 1), (0.9, 1), (0.97, 1), (0.3, 2), (0.7, 3)]
+)
+@pytest.mark.parametrize("backend", ["compiled", "torch"])
+def test_accuracy(alpha, dim, backend):
+    y, A, B = sample(alpha, 4000, seed=int(100 * alpha), log_c=(-4.0, 2.0))
+    a = torch.tensor([alpha], dtype=torch.float64)
+    exact = contour.evaluate(y, A, B, a, dim=dim, order=1)
+    evaluate = (
+        (lambda t: evaluation._table(t, y, A, B, a, 1))
+        if backend == "compiled"
+        else (lambda t: table_torch.evaluate(t, y, A, B, 1))
+    )
+    out = evaluate(table(alpha, dim))
+    assert float((out[0] - exact[0]).abs().max()) <= 1e-9
+    # D_o's score is compared with 1 / A near the centre and with 1 / y^2 in the tail, where it decays
+    L2 = torch.where(y / A.sqrt() < Z_SWITCH, A, y * y)
+    scale = torch.maximum(torch.stack([1 / torch.sqrt(y * y + 4 * A), 1 / L2, 1 / B]), exact[1:4].abs())
+    assert float(((out[1:4] - exact[1:4]).abs() / scale).max()) <= 1e-7
+
+
+def test_continuous_across_cells_and_zones():
+    alpha = 0.3
+    rng = np.random.default_rng(0)
+    edges = np.r_[np.arange(1, 24) / 2, Z_SWITCH, Z_SWITCH * np.exp(np.arange(1, 6))]
+    z = torch.tensor(np.repeat(edges, 20))
+    c = torch.tensor(np.exp(rng.integers(-4, 2, len(z)) + rng.choice([0.0, 0.37], len(z))))
+    one = torch.ones(1, dtype=torch.float64)
+    low = evaluation._table(table(alpha), z * (1 - 1e-14), one, c * (1 - 1e-14), alpha * one, 1)
+    high = evaluation._table(table(alpha), z * (1 + 1e-14), one, c * (1 + 1e-14), alpha * one, 1)
+    assert float((low[0] - high[0]).abs().max()) <= 1e-9
+    assert float(((low[1:4] - high[1:4]).abs() / torch.maximum(high[1:4].abs(), 1 / (1 + z * z))).max()) <= 1e-6
+
+
+def test_columns_are_built_on_demand_and_do_not_depend_on_their_order():
+    first, second = Table(0.41), Table(0.41)
+    first.build([38, 40])
+    second.build([40])
+    assert second.offset[38, 0] == EMPTY
+    second.build([38])
+    one = torch.ones(1, dtype=torch.float64)
+    y, c = torch.linspace(0, 30, 500, dtype=torch.float64), torch.exp(torch.tensor([S_MIN + 38.3], dtype=torch.float64))
+    a = 0.41 * one
+    assert torch.equal(evaluation._table(first, y, one, c, a, 1), evaluation._table(second, y, one, c, a, 1))
+
+
+def test_outside_the_table_the_quadrature_answers():
+    alpha = torch.tensor([0.3], dtype=torch.float64)
+    y = torch.tensor([1.0, 1e30, 2.0, 0.5, 0.0], dtype=torch.float64)
+    A = torch.tensor([0.0, 1.0, 1e-60, 1.0, 0.0], dtype=torch.float64)
+    B = torch.tensor([1.0, 1.0, 1.0, 1e-40, 1.0], dtype=torch.float64)
+    assert torch.equal(
+        evaluation._table(table(0.3), y, A, B, alpha, 1)[:4], contour.evaluate(y, A, B, alpha, order=1)[:4]
+    )
+
+
+def test_auto_changes_nothing_beyond_the_tolerance():
+    x = torch.linspace(-30, 30, 60_000, dtype=torch.float64)
+    auto = log_density(x, 1.0, 2.0, 3.0, 0.37, 0.1)
+    exact = log_density(x, 1.0, 2.0, 3.0, 0.37, 0.1, method="contour")
+    assert not torch.equal(auto, exact)  # a batch of this size is worth a table
+    assert float((auto - exact).abs().max()) <= 1e-9
+
+
+def test_one_alpha_per_sample_is_refused():
+    with pytest.raises(InputError, match="one alpha shared by all samples, but got 3"):
+        log_density(0.1, 0.0, 1.0, 1.0, [0.3, 0.4, 0.5], 0.1, method="table")
+
+
+def test_missing_columns_are_counted_as_outside_only_when_they_are():
+    from levytorch.law.table_kernels import table_many
+
+    fresh = Table(0.33)
+    y, one, missing = np.array([0.5, 0.5]), np.ones(1), np.empty(2, dtype=np.int64)
+    B = np.array([0.2, 1e-80])
+    count = table_many(0, 2, y, one, B, 0.33, 1, *fresh.arrays, np.empty((4, 2)), missing)
+    assert count == 2
+    assert missing[0] == int(np.log(0.2) - S_MIN)
+    assert missing[1] == N_S
