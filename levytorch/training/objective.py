@@ -70,12 +70,12 @@ class FullBatchObjective:
         """Pairs that carry likelihood."""
         return self.main[0].shape[0]
 
-    def evaluate(self, *, hessian: bool = False) -> Evaluation:
+    def evaluate(self) -> Evaluation:
         """One pass at the head's parameters."""
         theta = self.head.theta.detach().clone()
-        ev = Evaluation(theta, sweep(self.head, self.law, slices(*self.main), self.bins, hessian=hessian))
+        ev = Evaluation(theta, sweep(self.head, self.law, slices(*self.main), self.bins))
         if self.tail is not None:
-            ev.tail = sweep(self.head, self.law, slices(*self.tail), self.bins, hessian=hessian)
+            ev.tail = sweep(self.head, self.law, slices(*self.tail), self.bins)
         if self.method == "tcf":
             assert self.masses is not None
             ev.R_theta, ev.tcf, ev.tcf_gradient = tcf_gradient(self.masses, self.head, self.R_sample)
@@ -83,6 +83,17 @@ class FullBatchObjective:
             assert self.masses is not None
             ev.kept = self.masses.log_kept_scores(self.head, self.design)
         return ev
+
+    def add_hessian(self, ev: Evaluation, most: int = 1_000_000) -> None:
+        """Second derivatives at the head's parameters into `ev`; of about `most` evenly spread pairs when there are more."""
+        stride = max(1, self.main[0].shape[0] // most)
+        x, dx, dt = self.main
+        some = (x[::stride], dx[::stride], dt if dt.dim() == 0 else dt[::stride])
+        sums = sweep(self.head, self.law, slices(*some), self.bins, hessian=True)
+        assert sums.hessian is not None
+        ev.main.hessian = sums.hessian * (ev.main.n / sums.n)
+        if self.tail is not None and ev.tail is not None:
+            ev.tail.hessian = sweep(self.head, self.law, slices(*self.tail), self.bins, hessian=True).hessian
 
     # -- combinations -------------------------------------------------------------------------------------------------
     def value(self, ev: Evaluation, tcf: float | None = None, *, penalised: bool = True) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from levytorch.errors import LevytorchWarning
 from levytorch.training.covariance import covariance, separability
 from levytorch.training.engines.scoring import FisherScoring
 from levytorch.training.module import LevyModule
-from levytorch.training.objective import FullBatchObjective
+from levytorch.training.objective import Evaluation, FullBatchObjective
 from levytorch.training.plan import make_objective
 from levytorch.training.recovery import Recovery
+from levytorch.training.sweep import project
 
 _INSEPARABLE = 0.98
 
@@ -48,7 +50,9 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
     cov = None
     if isinstance(head, FourierHead):
         objective = _objective(module, head, pools)
-        ev = objective.evaluate(hessian=objective.method == "tcf")
+        ev = _evaluation(module, objective)
+        if objective.method == "tcf":
+            objective.add_hessian(ev)
         cov = covariance(objective, ev)
         log_likelihood = objective.n * objective.value(ev, penalised=False)
         tcf = ev.tcf
@@ -87,8 +91,6 @@ def missing_between(
     counts = objective.counts
     n = float(counts.sum())
     expected = float((counts * p).sum())
-    from levytorch.training.sweep import project
-
     slope = project(objective.head, counts * p * (1 - p) * (q_middle - q_core), objective.design)
     variance = float((counts * p * (1 - p)).sum()) + float(slope @ cov @ slope)
     observed = float(objective.tail_counts.sum())
@@ -102,6 +104,14 @@ def _objective(module: LevyModule, head: FourierHead, pools: Pools) -> FullBatch
         objective.head = head
         return objective
     return make_objective(head, pools, module.tail, module.law)
+
+
+def _evaluation(module: LevyModule, objective: FullBatchObjective) -> Evaluation:
+    """What the last pass left behind, when it was made at the final parameters; one more pass otherwise."""
+    accepted = getattr(module.torch_optimizer(), "accepted", None)
+    if isinstance(accepted, Evaluation) and torch.equal(accepted.theta, objective.head.flat()):
+        return replace(accepted, main=replace(accepted.main), tail=accepted.tail and replace(accepted.tail))
+    return objective.evaluate()
 
 
 def _region(module: LevyModule) -> str | None:

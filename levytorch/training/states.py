@@ -26,6 +26,17 @@ class StateBins:
         self.x = centres.repeat(dt_nodes.shape[0])
         self.dt = dt_nodes.repeat_interleave(self.n_x)
 
+    @property
+    def n_groups(self) -> int:
+        """Groups of dt."""
+        return self.dt_edges.numel() + 1
+
+    def group(self, dt: Tensor, n: int) -> Tensor:
+        """Group of each pair's dt: (n,) int64, or empty when there is one group."""
+        if not self.dt_edges.numel():
+            return torch.empty(0, dtype=torch.int64)
+        return torch.bucketize(dt.expand(n), self.dt_edges)
+
     def __len__(self) -> int:
         return self.x.shape[0]
 

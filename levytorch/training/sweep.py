@@ -1,11 +1,13 @@
-"""One pass over transitions for a Fourier head: log-likelihood, exact gradient, products of scores per state bin.
+"""One pass over transitions for a Fourier head: log-likelihood, gradient, products of scores per state bin.
 
-An (n, 3K) design matrix is never held: basis rows live for one chunk, the gradient is a matrix product with them, and
-the Fisher matrix is put together afterwards from score products in bins, Phi_bins^T diag(.) Phi_bins.
+An (n, 3K) design matrix is never held. Coefficients come from a fine grid over the cell, scores go back onto it
+(`coefficients.kernels`); the chain rule through links and basis is applied once per node, not once per sample, and the
+Fisher matrix is put together from score products in coarser bins, Phi_bins^T diag(.) Phi_bins.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,13 +16,14 @@ from torch import Tensor
 
 from levytorch.coefficients import Coefficients, FourierHead
 from levytorch.coefficients.fourier import Chain
-from levytorch.coefficients.kernels import bin_sums
+from levytorch.coefficients.kernels import GRID, interpolate, scatter
 from levytorch.errors import NumericalError
 from levytorch.training.law import FrozenLaw, StepScore
 from levytorch.training.states import StateBins
 
 Pairs = tuple[Tensor, Tensor, Tensor]  # x, dx, dt of some pairs; dt may be 0-d
-CHUNK = 1 << 15  # basis rows of a chunk stay in the second- and third-level caches
+CHUNK = 1 << 17
+_NAMES = ("b", "D_o", "D_f", "alpha")
 
 
 @dataclass
@@ -56,101 +59,122 @@ def slices(x: Tensor, dx: Tensor, dt: Tensor, chunk: int = CHUNK) -> Iterable[Pa
         yield x[lo : lo + chunk], dx[lo : lo + chunk], dt if dt.dim() == 0 else dt[lo : lo + chunk]
 
 
-def sweep(head: FourierHead, law: FrozenLaw, pairs: Iterable[Pairs], bins: StateBins, *, hessian: bool = False) -> Sums:
+@torch.no_grad()
+def sweep(
+    head: FourierHead, law: FrozenLaw, pairs: Iterable[Pairs], bins: StateBins, *, hessian: bool = False
+) -> Sums:
     """Sums over all pairs at the head's current parameters."""
     theta = head.theta.detach()
     C, M = head.n_predictors, len(bins)
-    total = Sums(
-        0,
-        torch.zeros((), dtype=torch.float64),
-        torch.zeros_like(theta),
-        torch.zeros((C, M), dtype=torch.float64),
-        torch.zeros((C, C, M), dtype=torch.float64),
-        torch.zeros((C, C, M), dtype=torch.float64) if hessian else None,
-    )
-    K = head.n_basis
-    with torch.no_grad():
-        for x, dx, dt in pairs:
-            design = head.design(x)
-            chain = head.chain(theta, design)
-            step = law.score(chain.coefficients, dx, dt, wrt_alpha=C == 4)
-            log_p = step.log_p.sum()
-            if not torch.isfinite(log_p):
-                raise NumericalError(_where(step.log_p, total.n, x, dx))
-            scores = predictor_scores(step, chain)
-            total.log_p += log_p
-            total.gradient[: 3 * K] += (scores[:3] @ design[0].T).reshape(-1)
-            if C == 4:
-                total.gradient[3 * K :] += design[3] @ scores[3]
-            index = bins.index(x, dt)
-            first, second = bin_sums(index, scores, M)
-            total.first += first
-            total.second += second
-            if total.hessian is not None:
-                total.hessian += _hessian_sums(law, chain, step, dx, dt, index, M)
-            total.n += x.shape[0]
-    return total
+    grid = grid_of(head, bins)
+    x_nodes = head.origin + head.period / grid * torch.arange(grid, dtype=torch.float64)
+    design = head.design(x_nodes)
+    fine = head.chain(theta, design)
+    alpha_varies = fine.coefficients.alpha.dim() > 0
+    table = torch.stack([*fine.coefficients[:3], *([fine.coefficients.alpha] if alpha_varies else [])])
+    n, log_p = 0, torch.zeros((), dtype=torch.float64)
+    nodes = torch.zeros((C, grid), dtype=torch.float64)
+    first = torch.zeros((C, M), dtype=torch.float64)
+    second = torch.zeros((C, C, M), dtype=torch.float64)
+    curved = torch.zeros((C, C, M), dtype=torch.float64)
+    for x, dx, dt in pairs:
+        rows = interpolate(x.contiguous(), head.origin, head.period, table, positive=True)
+        c = Coefficients(rows[0], rows[1], rows[2], rows[3] if alpha_varies else fine.coefficients.alpha)
+        step = law.score(c, dx, dt, wrt_alpha=C == 4)
+        part = float(step.log_p.numpy().sum())
+        if not math.isfinite(part):
+            raise NumericalError(_where(step.log_p, n, x, dx))
+        scores = [getattr(step, name) for name in _NAMES[:C]]
+        group = bins.group(dt, x.shape[0])
+        place = (bins.n_x, group, bins.n_groups)
+        moved = scatter(x.contiguous(), head.origin, head.period, scores, grid, *place)
+        for total, more in zip((nodes, first, second), moved):
+            total += more
+        if hessian:
+            curved += _second_derivatives(law, c, step, dx, dt, x, head, grid, place, C)
+        log_p += part
+        n += x.shape[0]
+    at_bins = head.chain(theta, head.design(bins.x))
+    gradient = project(head, to_predictors(nodes, fine), design)
+    jacobian = predictor_jacobian(at_bins, C, M)
+    products = torch.einsum("ian,ijn,jbn->abn", jacobian, second, jacobian)
+    bent = None
+    if hessian:
+        bent = torch.einsum("ian,ijn,jbn->abn", jacobian, curved, jacobian) + link_curvature(at_bins, first, C, M)
+    return Sums(n, log_p, gradient, to_predictors(first, at_bins), products, bent)
 
 
-def predictor_scores(step: StepScore, chain: Chain) -> Tensor:
-    """Scores in the predictors (C, n): d log p / d eta = d log p / d c * d c / d eta."""
-    scores = torch.empty_like(chain.slope)
-    for row, part in enumerate((step.b, step.D_o, step.D_f)):
-        torch.mul(part, chain.slope[row], out=scores[row])
-    if scores.shape[0] == 4:
-        torch.mul(step.alpha + step.D_f * chain.D_f_alpha, chain.slope[3], out=scores[3])
-    return scores
+def grid_of(head: FourierHead, bins: StateBins) -> int:
+    """Nodes per cell: a multiple of the bins, fine enough for the shortest wave."""
+    if head.is_constant:
+        return 4
+    finest = max(GRID, 128 * max(head.sizes))
+    return bins.n_x * -(-finest // bins.n_x)
 
 
-def _hessian_sums(
-    law: FrozenLaw, chain: Chain, step: StepScore, dx: Tensor, dt: Tensor, index: Tensor, M: int
+def to_predictors(sums: Tensor, chain: Chain) -> Tensor:
+    """Sums of scores in the coefficients -> in the predictors: d log p / d eta = d log p / d c * d c / d eta."""
+    out = sums * chain.slope
+    if sums.shape[0] == 4:
+        out[3] += sums[2] * chain.D_f_alpha * chain.slope[3]
+    return out
+
+
+def predictor_jacobian(chain: Chain, C: int, M: int) -> Tensor:
+    """d c_i / d eta_j at every bin: diagonal, but for D_f, whose unit depends on alpha."""
+    jacobian = torch.zeros((C, C, M), dtype=torch.float64)
+    for row in range(C):
+        jacobian[row, row] = chain.slope[row]
+    if C == 4:
+        jacobian[2, 3] = chain.D_f_alpha * chain.slope[3]
+    return jacobian
+
+
+def link_curvature(chain: Chain, first: Tensor, C: int, M: int) -> Tensor:
+    """sum_c (d log p / d c) d2 c / d eta d eta at every bin."""
+    out = torch.zeros((C, C, M), dtype=torch.float64)
+    for row in range(C):
+        out[row, row] = first[row] * chain.curvature[row]
+    if C == 4:
+        ratio = chain.D_f_alpha / chain.coefficients.D_f  # 2 log(length): D_f scales as exp(ratio * alpha)
+        out[2, 3] = out[3, 2] = first[2] * ratio * chain.slope[2] * chain.slope[3]
+        bend = ratio * chain.D_f_alpha * chain.slope[3] ** 2 + chain.D_f_alpha * chain.curvature[3]
+        out[3, 3] += first[2] * bend
+    return out
+
+
+def _second_derivatives(
+    law: FrozenLaw,
+    c: Coefficients,
+    step: StepScore,
+    dx: Tensor,
+    dt: Tensor,
+    x: Tensor,
+    head: FourierHead,
+    grid: int,
+    place: tuple[int, Tensor, int],
+    C: int,
 ) -> Tensor:
-    """Second derivatives of log p in the predictors, summed per bin.
+    """Second derivatives of log p in the coefficients, summed per bin.
 
-    Central differences of the analytic scores in the coefficients themselves: six further scores per pair whatever the
-    number of parameters. Relative steps of 1e-4 leave about 1e-8.
+    Central differences of the analytic scores in the coefficients themselves: two further scores per coefficient whatever
+    the number of parameters. Relative steps of 1e-4 leave about 1e-8.
     """
-    c = chain.coefficients
-    C = chain.slope.shape[0]
-    wrt_alpha = C == 4
-    alpha = c.alpha
-    drift_step = 1e-4 * (c.D_o / dt).sqrt()
-    values = [c.b, c.D_o, c.D_f, alpha]
-    steps: list[Tensor] = [drift_step, 1e-4 * c.D_o, 1e-4 * c.D_f, 1e-4 * torch.ones_like(alpha)]
-    second = torch.empty((C, C, dx.shape[0]), dtype=torch.float64)
+    steps = [1e-4 * (c.D_o / dt).sqrt(), 1e-4 * c.D_o, 1e-4 * c.D_f, 1e-4 * torch.ones_like(c.alpha)]
+    out = torch.empty((C, C, place[0] * place[2]), dtype=torch.float64)
     for row in range(C):
         moved = []
         for sign in (1.0, -1.0):
-            shifted = list(values)
-            shifted[row] = values[row] + sign * steps[row]
-            moved.append(law.score(Coefficients(*shifted), dx, dt, wrt_alpha=wrt_alpha))
-        for column, name in enumerate(("b", "D_o", "D_f", "alpha")[:C]):
-            second[row, column] = (getattr(moved[0], name) - getattr(moved[1], name)) / (2 * steps[row])
-    second = 0.5 * (second + second.transpose(0, 1))
-    first = [step.b, step.D_o, step.D_f] + ([step.alpha] if wrt_alpha else [])
-    out = torch.zeros((C, C, M), dtype=torch.float64)
-    # c = c(eta): b, D_o, D_f, alpha by their links, D_f through its unit on alpha as well
-    jacobian = torch.zeros((C, C, dx.shape[0]), dtype=torch.float64)  # d c_i / d eta_j
-    for row in range(C):
-        jacobian[row, row] = chain.slope[row]
-    curve = [chain.curvature[row] for row in range(C)]
-    cross = None
-    if wrt_alpha:
-        jacobian[2, 3] = chain.D_f_alpha * chain.slope[3]
-        ratio = chain.D_f_alpha / c.D_f  # 2 log(length): D_f scales as exp(ratio * alpha)
-        cross = first[2] * ratio * chain.slope[2] * chain.slope[3]
-        bend = ratio * chain.D_f_alpha * chain.slope[3] ** 2 + chain.D_f_alpha * chain.curvature[3]
-    in_eta = torch.einsum("ian,ijn,jbn->abn", jacobian, second, jacobian)
-    for row in range(C):
-        in_eta[row, row] += first[row] * curve[row]
-    if cross is not None:
-        in_eta[2, 3] += cross
-        in_eta[3, 2] += cross
-        in_eta[3, 3] += first[2] * bend
-    for i in range(C):
-        for j in range(C):
-            out[i, j] = torch.bincount(index, weights=in_eta[i, j], minlength=M)
-    return out
+            shifted = list(c)
+            shifted[row] = c[row] + sign * steps[row]
+            moved.append(law.score(Coefficients(*shifted), dx, dt, wrt_alpha=C == 4))
+        width = 2 * steps[row].numpy()
+        changes = [
+            torch.from_numpy((getattr(moved[0], name).numpy() - getattr(moved[1], name).numpy()) / width)
+            for name in _NAMES[:C]
+        ]
+        out[row] = scatter(x.contiguous(), head.origin, head.period, changes, grid, *place)[1]
+    return 0.5 * (out + out.transpose(0, 1))
 
 
 def _where(log_p: Tensor, offset: int, x: Tensor, dx: Tensor) -> str:
@@ -163,15 +187,15 @@ def _where(log_p: Tensor, offset: int, x: Tensor, dx: Tensor) -> str:
 
 def assemble(head: FourierHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
     """(P, P) matrix Phi^T diag(.) Phi from per-bin (C, C, M) sums."""
-    P = head.theta.numel()
-    out = torch.zeros((P, P), dtype=torch.float64)
     starts = [0]
     for size in head.sizes:
         starts.append(starts[-1] + size)
+    out = torch.zeros((starts[-1], starts[-1]), dtype=torch.float64)
     for i in range(len(head.sizes)):
-        for j in range(len(head.sizes)):
+        for j in range(i, len(head.sizes)):
             block = (design[i] * per_bin[i, j]) @ design[j].T
             out[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] = block
+            out[starts[j] : starts[j + 1], starts[i] : starts[i + 1]] = block.T
     return out
 
 

@@ -57,15 +57,35 @@ def test_period_must_be_positive(period):
         FourierBasis(3, period)
 
 
-def test_bin_sums_against_numpy(monkeypatch):
+@pytest.mark.parametrize("compiled", [True, False])
+def test_interpolation_and_its_adjoint(compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(kernels, "HAVE_NUMBA", False)
     rng = np.random.default_rng(0)
-    index = torch.from_numpy(rng.integers(0, 5, 20_000))
-    scores = torch.from_numpy(rng.standard_normal((3, 20_000)))
-    compiled = kernels.bin_sums(index, scores, 5)
-    monkeypatch.setattr(kernels, "HAVE_NUMBA", False)
-    plain = kernels.bin_sums(index, scores, 5)
-    for got in (compiled, plain):
-        for m in range(5):
-            chosen = scores[:, index == m]
-            torch.testing.assert_close(got[0][:, m], chosen.sum(1), rtol=1e-10, atol=1e-9)
-            torch.testing.assert_close(got[1][:, :, m], chosen @ chosen.T, rtol=1e-10, atol=1e-9)
+    x = torch.from_numpy(rng.uniform(-50, 50, 20_000))
+    nodes = 1.0 + 7.0 * torch.arange(4096, dtype=torch.float64) / 4096
+    wave = lambda t: torch.stack([torch.sin(2 * math.pi * k * (t - 1.0) / 7.0 + 0.3) for k in (1, 5, 10)])  # noqa: E731
+    found = kernels.interpolate(x, 1.0, 7.0, wave(nodes))
+    torch.testing.assert_close(found, wave(x), rtol=0, atol=5e-9)
+    scores = list(torch.from_numpy(rng.standard_normal((3, 20_000))))
+    sums, first, second = kernels.scatter(x, 1.0, 7.0, scores, 4096, 512, torch.empty(0, dtype=torch.int64), 1)
+    for row, score in enumerate(scores):
+        adjoint = float((sums[row] * wave(nodes)[row]).sum())
+        assert adjoint == pytest.approx(float((found[row] * score).sum()), rel=1e-9, abs=1e-8)
+    index = torch.from_numpy(np.floor(np.mod(x.numpy() - 1.0, 7.0) * 512 / 7.0).astype(np.int64))
+    stacked = torch.stack(scores)
+    for m in (0, 200, 511):
+        chosen = stacked[:, index == m]
+        torch.testing.assert_close(first[:, m], chosen.sum(1), rtol=1e-10, atol=1e-9)
+        torch.testing.assert_close(second[:, :, m], chosen @ chosen.T, rtol=1e-10, atol=1e-9)
+
+
+def test_compiled_sums_keep_groups_of_dt_apart():
+    rng = np.random.default_rng(1)
+    x = torch.from_numpy(rng.uniform(0, 1, 5000))
+    group = torch.from_numpy(rng.integers(0, 3, 5000))
+    scores = list(torch.from_numpy(rng.standard_normal((4, 5000))))
+    _, first, _ = kernels.scatter(x, 0.0, 1.0, scores, 64, 8, group, 3)
+    bin_of = (x * 8).long() + 8 * group
+    expected = torch.zeros(24, dtype=torch.float64).index_add_(0, bin_of, scores[3])
+    torch.testing.assert_close(first[3], expected, rtol=1e-10, atol=1e-10)
