@@ -95,7 +95,7 @@ class Drawer:
         self._key = _mix(_mix(np.array([seed], dtype=np.uint64) + _GOLDEN) + np.uint64(rank) * _MIX1)
         self._tail = pools.tail.numpy()
         self._before = self._tail - np.arange(len(self._tail))  # core pairs before each tail pair
-        self._stratified = mixing == "stratified" and len(self._tail) > 0 and batch_size > 1
+        self._stratified = mixing == "stratified" and 0 < len(self._tail) < pools.n_main and batch_size > 1
         share = round(tail_share * batch_size)
         self.n_tail = min(max(share, 1), batch_size - 1) if self._stratified else 0
         self._block = -1
@@ -163,7 +163,7 @@ class Drawer:
             R = (1.0 - tcf) * n_tail / n + tcf
             weight[: self.n_tail] = R / self.n_tail * self._fair(n_tail)
             weight[self.n_tail :] = (1.0 - R) / (self.batch_size - self.n_tail) * self._fair(n - n_tail)
-        elif not len(self._tail):
+        elif not len(self._tail) or len(self._tail) == self.pools.n_main:
             weight *= self._fair(self.pools.n_main)
         self._weight = (tcf, weight)
         return weight

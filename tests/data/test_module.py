@@ -1,5 +1,10 @@
 """LevyDataModule: what batches estimate, which TCF they use, resuming, shards."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import lightning
 import numpy as np
 import pytest
@@ -118,6 +123,14 @@ def test_without_a_tail_pool(censored):
     assert (data.R_sample, data.draw(0).x.shape) == (0.0, (100,))
     with pytest.raises(InputError, match="tcf must be 0 without a tail pool"):
         data.tcf = 0.1
+
+
+def test_a_tail_pool_of_everything():
+    t = Transitions(np.zeros(100), np.random.default_rng(0).standard_cauchy(100), 0.1)
+    data = LevyDataModule(t, CT=1e-12)
+    data.tcf = 0.5
+    assert data.R_sample == 1.0
+    assert float(data.draw(0).weight.sum()) == pytest.approx(1.0)
 
 
 def test_several_dimensions():
@@ -292,3 +305,28 @@ def test_bad_tcf(censored):
     for value in (1.0, float("nan")):
         with pytest.raises(InputError, match="tcf must be a finite number below 1"):
             data.tcf = value
+
+
+@pytest.mark.slow
+def test_two_processes(tmp_path):
+    """Under DDP the ranks see different pairs of different shards and keep the same parameter."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys, torch, lightning\n"
+        "from levytorch import Dynamics, simulate\n"
+        "from levytorch.data import LevyDataModule\n"
+        "from tests.data.test_module import Recorder\n"
+        "t = simulate(Dynamics.named('constant'), 500, 40, 1 / 40, seed=3).transitions()\n"
+        "data, model = LevyDataModule(t, CT=8.0, TRT=20.0, max_steps=5), Recorder()\n"
+        "trainer = lightning.Trainer(max_steps=5, accelerator='cpu', devices=2, strategy='ddp', logger=False,\n"
+        "                            enable_checkpointing=False, enable_progress_bar=False, "
+        "enable_model_summary=False)\ntrainer.fit(model, datamodule=data)\n"
+        "torch.save([[x for x, _, _ in model.seen], model.weight.item()], f'{sys.argv[1]}/{trainer.global_rank}.pt')\n"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], check=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    (first, weight), (second, same) = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert weight == same
+    assert not set(torch.cat(first).tolist()) & set(torch.cat(second).tolist())
