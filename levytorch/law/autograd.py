@@ -190,11 +190,15 @@ def _evaluate(step: Step, method: str, order: int, with_alpha: bool) -> tuple[to
     bad = [code for code in codes if code >= 0]
     if bad:
         check(**step._asdict())
-        raise InputError(
-            f"the step of sample {min(bad)} leaves the range of float64: displacement - b dt, D_o dt and D_f dt must "
-            "be finite and D_f dt > 0; rescale x or t."
-        )
+        raise _out_of_range(min(bad))
     return shape, out
+
+
+def _out_of_range(index: int) -> InputError:
+    return InputError(
+        f"the step of sample {index} leaves the range of float64: displacement - b dt, D_o dt and D_f dt must be "
+        "finite and D_f dt > 0; rescale x or t."
+    )
 
 
 def _from_table(arrays: list[np.ndarray], n: int, out: Tensor) -> list[int]:
@@ -238,5 +242,9 @@ def _composed(step: Step, *, dim: int, method: str) -> Tensor:
     def flat(t: Tensor) -> Tensor:
         return t.reshape(1) if t.numel() == 1 else t.expand(shape).reshape(-1)
 
-    log_p = log_density_radial(flat(y), flat(D_o * dt), flat(D_f * dt), flat(alpha), dim=dim, method=method)
+    y, A, B = flat(y), flat(D_o * dt), flat(D_f * dt)
+    good = (torch.isfinite(y) & torch.isfinite(A) & torch.isfinite(B) & (B > 0)).detach()
+    if not bool(good.all()):
+        raise _out_of_range(int((~good).nonzero()[0]))
+    log_p = log_density_radial(y, A, B, flat(alpha), dim=dim, method=method)
     return log_p.expand(shape.numel()).reshape(shape)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from levytorch.errors import NumericalError
 from levytorch.law import contour
 from levytorch.law.evaluation import evaluate
 
@@ -45,18 +45,29 @@ class _RadialScore(Function):
     def forward(ctx: Any, y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, dim: int) -> Tensor:
         out = contour.evaluate(y, A, B, alpha, dim=dim, order=2)
         ctx.shared = [t.numel() == 1 for t in (y, A, B, alpha)]
-        ctx.save_for_backward(out)
+        ctx.save_for_backward(y, A, B, alpha, out)
         return out[1:5].clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        (out,) = ctx.saved_tensors
+        *inputs, out = ctx.saved_tensors
         columns: list[Tensor | None] = []
         for k in range(4):
-            needed = ctx.needs_input_grad[k]
-            columns.append((g * torch.stack([out[row[k]] for row in _HESSIAN])).sum(0) if needed else None)
+            column = (g * torch.stack([out[row[k]] for row in _HESSIAN])).sum(0) if ctx.needs_input_grad[k] else None
+            columns.append(column if column is None else _LastDerivative.apply(column, *inputs))
         return (*_reduce(ctx, columns), None)
+
+
+class _LastDerivative(Function):
+    """Passes second derivatives on, and refuses to be differentiated: they depend on the inputs beyond their graph."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *inputs: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        raise NumericalError("log_density is differentiable twice, but a third derivative was asked for.")
 
 
 def _reduce(ctx: Any, grads: list[Tensor | None]) -> list[Tensor | None]:

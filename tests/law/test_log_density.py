@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from levytorch import log_density, score
+from levytorch import log_density, score, tail_probability
 from levytorch.errors import LevytorchError, LevytorchWarning
 
 D = torch.float64
@@ -64,7 +64,7 @@ def test_third_derivatives_are_refused():
     x = leaf(0.4)
     (g,) = torch.autograd.grad(log_density(x, 0.0, 1.0, 1.0, 0.3, 0.1), x, create_graph=True)
     (h,) = torch.autograd.grad(g, x, create_graph=True)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(LevytorchError, match="a third derivative was asked for"):
         torch.autograd.grad(h, x)
 
 
@@ -166,8 +166,6 @@ def test_no_derivative_work_without_grad(monkeypatch):
 def test_bad_input(change, message, fused, monkeypatch):
     if not fused:
         monkeypatch.setattr("levytorch.law.autograd._fused", lambda *_: False)
-        if "leaves" in message:
-            pytest.skip("torch reports this as an infinite displacement")
     given_ = dict(displacement=0.1, b=0.0, D_o=1.0, D_f=1.0, alpha=0.3, dt=0.1) | change
     with pytest.raises(ValueError, match=message) as caught:
         log_density(**given_)
@@ -223,7 +221,7 @@ def test_runs_without_numba():
         "    p.sum().backward()\n"
         "    t = levytorch.tail_probability(8.0, 0.125, 5.0, 4.0, 3.0, 0.3, 1 / 40)\n"
         "assert any('numba cannot be imported' in str(v.message) for v in w)\n"
-        "print(repr((p.sum().item(), D_f.grad.item(), t.item())))\n"
+        "print(p.sum().item(), D_f.grad.item(), t.item())\n"
     )
     x = torch.linspace(-3, 3, 7)
     D_f = torch.tensor(3.0, dtype=D, requires_grad=True)
@@ -231,14 +229,14 @@ def test_runs_without_numba():
     here.sum().backward()
     for method in ("contour", "table"):
         done = subprocess.run([sys.executable, "-c", code, method], capture_output=True, text=True, check=True)
-        there = eval(done.stdout, {})
+        there = [float(word) for word in done.stdout.split()]
         assert np.allclose(there[:2], [here.sum().item(), D_f.grad.item()], rtol=1e-6)
-        assert np.isclose(there[2], 0.01641902330682433, rtol=1e-10)
+        assert np.isclose(there[2], tail_probability(8.0, 0.125, 5.0, 4.0, 3.0, 0.3, 1 / 40).item(), rtol=1e-10)
 
 
 def test_windowed_warns_where_it_does_not_converge():
     with pytest.warns(LevytorchWarning, match="did not reach its tolerance for 1 of 1"):
-        log_density(1e9, 0.0, 0.0, 1e-3, 0.05, 1.0, method="windowed")
+        log_density(9.0, 0.0, 0.1, 1e-15, 0.4, 1.0, method="windowed")
 
 
 def test_windowed_has_no_alpha_derivative():
