@@ -88,7 +88,8 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
         reference = empirical_reference(trajectories, reward, beta, basis, **options)
         observed = observed_transitions(data, len(transitions))
         seen = transitions.x if observed is None else transitions.x[observed]
-        support = (float(seen.min()), float(seen.max()))
+        if float(seen.max() - seen.min()) < period:
+            support = (float(seen.min()), float(seen.max()))
     result = evaluate_runs(
         runs,
         reward,

@@ -108,6 +108,8 @@ def empirical_reference(
 ) -> Reference:
     """The reference of section 4.3: a Fourier fit to the discounted empirical values."""
     values = empirical_values(trajectories, reward, beta, **options)
+    # States of other periods belong to the same V: shown and counted in the cell
+    values = values._replace(x=basis.origin + torch.remainder(values.x - basis.origin, basis.period))
     return Reference(reference_curve(values, basis), "empirical reference", values)
 
 
@@ -143,8 +145,7 @@ def evaluate_runs(
         low, high = max(low, float(reference.values.x.min())), min(high, float(reference.values.x.max()))
         if not low < high:
             raise InputError(
-                f"The data must reach into the cell [{first.origin:g}, {first.origin + first.period:g}], but does not; "
-                "give the data of these runs, or recover with another origin."
+                "window must lie within the data, but no value starts in it; choose another, or a shorter horizon."
             )
     x = torch.linspace(low, high, n_points + 1, dtype=torch.float64)
     baselines: dict[str, Function] = {"trivial": trivial_baseline(reward, beta)}

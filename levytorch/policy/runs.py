@@ -71,7 +71,7 @@ def find_runs(pattern: str | Sequence[str]) -> list[Path]:
             found[Path(one)] = None
             continue
         matches = sorted(Path(match) for match in glob.glob(one, recursive=True))
-        directories = [match for match in matches if match.is_dir() and not (match / MARKER).is_file()]
+        directories = [match for match in matches if match.is_dir() and not _is_evaluation(match)]
         if "**" in one:  # any depth: parents and checkpoint folders match as well, only runs are meant
             directories = [match for match in directories if (match / "recovery.pt").is_file()]
         if not directories:
@@ -81,6 +81,11 @@ def find_runs(pattern: str | Sequence[str]) -> list[Path]:
             )
         found.update(dict.fromkeys(directories))
     return list(found)
+
+
+def _is_evaluation(path: Path) -> bool:
+    """Whether a directory is evaluate.py's own output (or its sweep directory), which a glob meets beside the runs."""
+    return (path / MARKER).is_file() or path.name.endswith("-evaluations")
 
 
 def load_run(path: Path) -> Run:

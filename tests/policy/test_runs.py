@@ -30,6 +30,7 @@ def test_paths_globs_and_lists(tmp_path, recovery) -> None:
     runs = [make_run(tmp_path / "day" / name, recovery) for name in ("a", "b", "c")]
     (tmp_path / "day" / "x-evaluation").mkdir()
     (tmp_path / "day" / "x-evaluation" / MARKER).touch()
+    (tmp_path / "day" / "y-evaluations").mkdir()
     assert find_runs(str(runs[1])) == [runs[1]]
     assert find_runs(str(tmp_path / "day" / "*")) == runs
     assert find_runs([str(runs[2]), str(tmp_path / "day" / "[ab]"), str(runs[2])]) == [runs[2], *runs[:2]]
