@@ -32,7 +32,7 @@ Accuracy, against 492 values of 50 digits (alpha 0.05 ... 0.97, |y| / sqrt(A) up
 converge, and there the error of log p is 4e-15 in the median, at most 7e-8 for 90 % and 2e-5 at worst, that of d_B
 the same in relative terms. The tolerance is absolute, so far out d_y has a relative error up to 3e-3 and d_A, of order
 1 / y^2 there, up to 1. Where the flag is False log p can be wrong by anything (22 was seen). For |y| <= 10 (A from 1e-4
-to 100, B from 1e-3 to 30, alpha 0.1 ... 0.95) log p is within 6e-9 for B <= 1 and 2e-7 for B > 1: 16 points do not
+to 100, B from 1e-3 to 30, alpha 0.1 ... 0.95) log p is within 6e-9 for B <= 1 and 5e-7 for B > 1: 16 points do not
 quite resolve cos(10 r). d/dalpha is not offered: its logarithm does not follow E.3's scaling.
 """
 
