@@ -82,10 +82,12 @@ def write_evaluation(result: Evaluation, out: Path, *, support: tuple[float, flo
         samples=samples,
         support=support,
     )
-    errors: dict[str, list[float]] = {}
-    for run in result.metrics["runs"]:
-        if run["relative_l2"] is not None:
-            errors.setdefault(run["group"], []).append(run["relative_l2"])
+    # in the order of the bands, so that a group has one colour in both figures
+    errors = {
+        label: [run["relative_l2"] for run in result.metrics["runs"] if run["group"] == label]
+        for label in result.metrics["groups"]
+        if reference is not None
+    }
     if sum(map(len, errors.values())) > 1:
         shown = {} if samples is None else result.metrics["baselines"]
         figures["errors"], _ = error_boxes(errors, baselines=shown)
