@@ -39,4 +39,4 @@ def build_head(config: Mapping[str, Any]) -> Head:
     units = Units(float(settings.pop("length", 1.0)), float(settings.pop("time", 1.0)))
     if "positivity" in settings:
         settings["positivity_link"] = settings.pop("positivity")
-    return HEADS[name](alpha=alpha, units=units, **settings)  # type: ignore[call-arg]
+    return HEADS[name](alpha=alpha, units=units, **settings)

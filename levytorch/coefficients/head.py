@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from levytorch.coefficients.alpha import AlphaSpec
+
 
 class Coefficients(NamedTuple):
     """b, D_o, D_f at n states, shape (n,); alpha is 0-d when it does not depend on the state."""
@@ -23,6 +25,7 @@ class Head(nn.Module, ABC):
 
     period: float
     origin: float
+    alpha_spec: AlphaSpec
 
     @abstractmethod
     def forward(self, x: Tensor) -> Coefficients: ...
@@ -38,7 +41,7 @@ class Head(nn.Module, ABC):
 
     @property
     def learns_alpha(self) -> bool:
-        return self.alpha_spec.learned  # type: ignore[attr-defined, no-any-return]
+        return self.alpha_spec.learned
 
     def flat(self) -> Tensor:
         """All parameters as one detached vector (P,)."""
@@ -65,4 +68,4 @@ class Head(nn.Module, ABC):
             c = functional_call(self, values, (x,))
             return c.b, c.D_o, c.D_f, c.alpha.expand_as(c.b)
 
-        return jacrev(function)(self.flat())  # type: ignore[no-any-return]
+        return jacrev(function)(self.flat())

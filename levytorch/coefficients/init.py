@@ -1,7 +1,7 @@
 """Where to start, from the data's scale: drift from the median, D_o from the centre, D_f from the tail mass.
 
-A constant start far from the data's scale gets stuck: every score is then nearly flat. The start also fixes the internal
-units: the length is the width of one step, the time one sampling interval.
+A constant start far from the data's scale gets stuck: every score is then nearly flat. The start also fixes the
+internal units: the length is the width of one step, the time one sampling interval.
 """
 
 from __future__ import annotations

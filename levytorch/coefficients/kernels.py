@@ -1,8 +1,9 @@
 """Coefficients of millions of states from a fine grid over one cell, and sums of scores back onto that grid.
 
-Coefficients depend on the sample only through x, so a pass over the data need not evaluate basis functions and links per
-sample: cubic interpolation from GRID nodes per cell gives them to about 1e-9, and its adjoint carries scores back, so that
-the gradient is that of the interpolated likelihood to rounding. Compiled when numba is there, plain torch otherwise.
+Coefficients depend on the sample only through x, so a pass over the data need not evaluate basis functions and links
+per sample: cubic interpolation from GRID nodes per cell gives them to about 1e-9, and its adjoint carries scores back,
+so that the gradient is that of the interpolated likelihood to rounding. Compiled when numba is there,
+plain torch otherwise.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class _StraightThrough(torch.autograd.Function):
         return
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 
@@ -46,7 +46,7 @@ class Link:
         if self.name == "identity":
             return eta
         if self.name == "clamp":
-            return _StraightThrough.apply(eta, self.floor)  # type: ignore[no-any-return, no-untyped-call]
+            return _StraightThrough.apply(eta, self.floor)
         # the floor keeps D_f > 0 where softplus underflows; it is far below anything that data can tell from zero
         return F.softplus(eta, threshold=36.0) + self.floor
 

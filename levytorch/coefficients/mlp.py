@@ -5,6 +5,7 @@ With `periodic=False` the input is x scaled to [-1, 1] over the cell; outside th
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -52,7 +53,7 @@ class MLPHead(Head):
     def _network(self) -> nn.Sequential:
         sizes = [2 * self.n_features if self.periodic else 1] + [self.width] * self.depth
         layers: list[nn.Module] = []
-        for a, c in zip(sizes[:-1], sizes[1:]):
+        for a, c in itertools.pairwise(sizes):
             layers += [nn.Linear(a, c, dtype=torch.float64), nn.Tanh()]
         return nn.Sequential(*layers, nn.Linear(sizes[-1], 1, dtype=torch.float64))
 

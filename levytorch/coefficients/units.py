@@ -1,7 +1,7 @@
 """Internal units: heads work with numbers of order one whatever the units of the data.
 
-With a length s and a time T, b = b' s / T, D_o = D_o' s^2 / T and D_f = D_f' s^(2 alpha) / T. Choosing s as the width of
-one step also removes most of the correlation between D_f and a learned alpha: D_f' is then the jump mass per step.
+With a length s and a time T, b = b' s / T, D_o = D_o' s^2 / T and D_f = D_f' s^(2 alpha) / T. Choosing s as the width
+of one step also removes most of the correlation between D_f and a learned alpha: D_f' is then the jump mass per step.
 """
 
 from __future__ import annotations

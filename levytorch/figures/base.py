@@ -34,7 +34,7 @@ def panels(axes: Any, count: int, **size: float) -> tuple[Figure, list[Axes]]:
     if axes is None:
         fig, grid = new_axes(1, count, **size)
         return fig, list(grid[0])
-    flat = [axes] if not np.iterable(axes) else list(np.ravel(axes))
+    flat = [axes] if not np.iterable(axes) else list(np.asarray(axes, dtype=object).ravel())
     return flat[0].figure, flat
 
 

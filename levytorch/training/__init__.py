@@ -13,12 +13,12 @@ _HOME = {
     "TailSettings": "levytorch.training.tail",
 }
 
-__all__ = list(_HOME)  # noqa: PLE0605
+__all__ = ["FrozenLaw", "LevyModule", "Recovery", "TailSettings", "recover"]
 
 if TYPE_CHECKING:
+    from levytorch.training.api import recover
     from levytorch.training.law import FrozenLaw
     from levytorch.training.module import LevyModule
-    from levytorch.training.api import recover
     from levytorch.training.recovery import Recovery
     from levytorch.training.tail import TailSettings
 

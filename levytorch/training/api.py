@@ -18,7 +18,7 @@ def recover(
     coefficients: str | dict[str, Any] = "fourier",
     n_basis: int = 21,
     period: float = 2 * math.pi,
-    tail: None | str | dict[str, Any] = None,
+    tail: str | dict[str, Any] | None = None,
     engine: str | dict[str, Any] = "auto",
     seed: int = 0,
     **options: Any,
@@ -34,8 +34,8 @@ def recover(
             "conditional" | "none"}.
         engine: "auto", "fisher" (Fourier heads), "lbfgs", or "adam" (the paper's Algorithm B.1).
         options: origin, positivity ("softplus", "clamp"), init ("data", "random"), units ("data", "none"), density,
-            penalty ("evidence"), max_steps, lr, window, gradient, batch_size, mixing, validation, ...; an unknown one is
-            refused with the list.
+            penalty ("evidence"), max_steps, lr, window, gradient, batch_size, mixing, validation, ...; an unknown one
+            is refused with the list.
 
     Example:
         >>> from levytorch import Dynamics, recover, simulate

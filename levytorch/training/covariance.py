@@ -1,8 +1,9 @@
 """Covariance of theta: inverse information, or the sandwich when the TCF is part of the estimating equation.
 
-With R = R_theta the TCF's estimating equation is  G = (1 - R) mean_core(s) + R mean_tail(s) = 0: how many tails were kept has
-dropped out. Its variance comes from what was kept within each pool (centred there: the pools' means are not zero) and
-from the states over which R_theta is averaged; its slope from the observed second derivatives and d R_theta / d theta.
+With R = R_theta the TCF's estimating equation is  G = (1 - R) mean_core(s) + R mean_tail(s) = 0: how many tails were
+kept has dropped out. Its variance comes from what was kept within each pool (centred there: the pools' means are not
+zero) and from the states over which R_theta is averaged; its slope from the observed second derivatives and from
+d R_theta / d theta.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ def covariance(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
 
 
 def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
-    assert ev.tail is not None and ev.main.hessian is not None and ev.tail.hessian is not None
-    assert objective.masses is not None and ev.tcf_gradient is not None
+    assert ev.tail is not None
+    assert ev.main.hessian is not None
+    assert ev.tail.hessian is not None
+    assert objective.masses is not None
+    assert ev.tcf_gradient is not None
     head, design = objective.head, objective.design
     core, tail = ev.main - ev.tail, ev.tail
     n = ev.main.n
@@ -49,7 +53,8 @@ def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
         meat += weight**2 * spread / n
         counts = objective.tail_counts if sums is tail else None
         if counts is None:
-            assert objective.counts is not None and objective.tail_counts is not None
+            assert objective.counts is not None
+            assert objective.tail_counts is not None
             counts = objective.counts - objective.tail_counts
         with_state = project(head, sums.first * deviation, design) - mean * (counts * deviation).sum()
         cross = weight * torch.outer(with_state, difference) / n
@@ -68,7 +73,7 @@ def symmetric_inverse(matrix: Tensor) -> Tensor:
 
 
 def separability(information: Tensor, n_basis: int) -> float:
-    """|correlation| of the estimates of mean D_o and mean D_f; near 1 the data cannot tell the two apart (2 alpha -> 2)."""
+    """|correlation| of the estimates of mean D_o and mean D_f; near 1 (2 alpha -> 2) data cannot tell them apart."""
     cov = symmetric_inverse(information)
     i, j = n_basis, 2 * n_basis
     return float(cov[i, j].abs() / (cov[i, i] * cov[j, j]).sqrt())

@@ -27,7 +27,7 @@ from levytorch.training.report import finish
 from levytorch.training.settings import FitSettings
 from levytorch.training.tail import TailSettings
 
-TRAINER = {
+TRAINER: dict[str, Any] = {
     "accelerator": "cpu",
     "devices": 1,
     "logger": False,
@@ -59,7 +59,7 @@ def fit(
 ) -> Fit:
     """Train a module on transitions.
 
-    callbacks, trainer: added by train.py (loggers, checkpoints, progress); resume: a checkpoint; start: theta to start from.
+    callbacks, trainer: added by train.py (loggers, checkpoints, progress); resume: a checkpoint; start: first theta.
     """
     check_data(transitions, settings)
     began = time.perf_counter()
@@ -105,7 +105,7 @@ def check_data(transitions: Transitions, settings: FitSettings) -> None:
     """Refuse data the settings cannot be fitted to."""
     if not isinstance(transitions, Transitions):
         raise InputError(
-            f"transitions must be a Transitions, found {type(transitions).__name__}; use Trajectories(...).transitions()."
+            f"transitions must be a Transitions, found {type(transitions).__name__}; use trajectories.transitions()."
         )
     if transitions.dim != 1:
         raise InputError(
@@ -121,7 +121,7 @@ def check_data(transitions: Transitions, settings: FitSettings) -> None:
         low, high = float(transitions.x.min()), float(transitions.x.max())
         if low < head.origin or high > head.origin + head.period:
             raise InputError(
-                f"x must lie in the window [{head.origin:g}, {head.origin + head.period:g}] of a head that is not periodic, "
+                f"x must lie in the window [{head.origin:g}, {head.origin + head.period:g}] of a head without period, "
                 f"found [{low:g}, {high:g}]; widen origin and period."
             )
 
@@ -152,6 +152,7 @@ def make_data(transitions: Transitions, settings: FitSettings, module: LevyModul
     """The data module with the pools of these tail settings."""
     tail = settings.tail
     options = {k: v for k, v in settings.data.items() if v is not None}
+    assert not isinstance(tail.CT, str)
     CT = tail.CT if tail.active and not (tail.method == "conditional" and tail.region == "TRT") else None
     if module.engine.full_batch:
         # only the smallest admissible tail pool depends on it: strata must not have their CT moved
@@ -190,7 +191,7 @@ def resolve_tail(transitions: Transitions, settings: FitSettings, guess: Guess) 
         between = _count_between(transitions, tail.CT, tail.TRT)
         if between < tail.min_tail and tail.region != "TRT":
             warnings.warn(
-                f"only {between} pairs lie between CT and TRT ({tail.min_tail} are wanted for a stratum of their own): the "
+                f"only {between} pairs lie between CT and TRT ({tail.min_tail} are wanted for their own stratum): the "
                 "likelihood is conditioned on |dx - mu| < CT and leaves them out.",
                 LevytorchWarning,
                 stacklevel=3,

@@ -12,8 +12,8 @@ from typing import Protocol
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients
-from levytorch.law import log_density, score, tail_probability
 from levytorch.law import StepScore as StepScore  # re-exported: engines see laws through this module only
+from levytorch.law import log_density, score, tail_probability
 
 CoefficientFunctions = Callable[[Tensor], Coefficients]
 

@@ -153,7 +153,7 @@ class LevyModule(L.LightningModule):
         bad = torch.nonzero(~torch.isfinite(log_p.detach())).reshape(-1)
         i = int(bad[0]) if bad.numel() else 0
         raise NumericalError(
-            f"the loss must be finite, found {float(nll)} at step {self.trainer.global_step} from sample {i} of the batch "
+            f"the loss must be finite, found {float(nll)} at step {self.trainer.global_step} from sample {i} "
             f"(x = {float(batch.x[i]):.6g}, dx = {float(batch.dx[i]):.6g}, log p = {float(log_p.detach()[i]):.6g}); "
             "the parameters of the step before are kept: resume with a smaller learning rate."
         )
@@ -163,7 +163,10 @@ class LevyModule(L.LightningModule):
         previous, then = self._clock
         now = time.perf_counter()
         self._clock = (step, now)
-        values = {"train/nll": nll, "tail/TCF": float(self.data.tcf), "tail/R_sample": self.pools.R_sample}
+        # fisher knows the TCF of the parameters it has just accepted; the data module gets it after the step
+        accepted = getattr(self.torch_optimizer(), "accepted", None)
+        tcf = float(self.data.tcf if accepted is None else accepted.tcf)
+        values = {"train/nll": nll, "tail/TCF": tcf, "tail/R_sample": self.pools.R_sample}
         if self.tail.method == "tcf":
             values["tail/R_theta"] = values["tail/TCF"] * (1 - self.pools.R_sample) + self.pools.R_sample
         values |= self.mean_coefficients()

@@ -85,7 +85,7 @@ class FullBatchObjective:
         return ev
 
     def add_hessian(self, ev: Evaluation, most: int = 1_000_000) -> None:
-        """Second derivatives at the head's parameters into `ev`; of about `most` evenly spread pairs when there are more."""
+        """Second derivatives at the head's parameters into `ev`, from about `most` evenly spread pairs at most."""
         stride = max(1, self.main[0].shape[0] // most)
         x, dx, dt = self.main
         some = (x[::stride], dx[::stride], dt if dt.dim() == 0 else dt[::stride])

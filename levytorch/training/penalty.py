@@ -1,7 +1,7 @@
 """A roughness penalty on Fourier coefficients whose strength is chosen from the data.
 
-Each of b, D_o, D_f (and alpha(x)) has its own strength lambda in  -lambda/2 sum_j j^4 |theta_j|^2  (j: harmonic number; the
-constant is free). Read as a prior, the evidence of the data picks lambda: MacKay's fixed point
+Each of b, D_o, D_f (and alpha(x)) has its own strength lambda in  -lambda/2 sum_j j^4 |theta_j|^2  (j: harmonic number;
+the constant is free). Read as a prior, the evidence of the data picks lambda: MacKay's fixed point
 lambda = gamma / (theta^T S theta), with gamma the number of well-determined coefficients, updated once per pass.
 """
 

@@ -58,7 +58,7 @@ class Recovery:
     @property
     def alpha(self) -> float | Callable[[ArrayLike], Tensor]:
         """A number, or a function of x when alpha was learned as one."""
-        if self.head.alpha_spec.mode == "function":  # type: ignore[attr-defined]
+        if self.head.alpha_spec.mode == "function":
             return self.alpha_at
         return float(self.alpha_at(self.origin))
 
@@ -92,7 +92,7 @@ class Recovery:
         """Standard error of alpha: 0 when it was given, a function of x when alpha is one."""
         if not self.head.learns_alpha:
             return 0.0
-        if self.head.alpha_spec.mode == "function":  # type: ignore[attr-defined]
+        if self.head.alpha_spec.mode == "function":
             return lambda x: self._stds(x)[3]
         return float(self._stds(self.origin)[3])
 

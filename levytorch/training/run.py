@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-
 from levytorch.data import SourceData
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.figures import coefficients as plots
@@ -177,5 +176,3 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             out[f"{prefix}{key}"] = str(plain(value))
     return out
-
-

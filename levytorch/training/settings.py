@@ -83,7 +83,7 @@ def make_settings(
         else:
             known = sorted(head_keys | engine_keys | DATA_OPTIONS | FIT_OPTIONS)
             raise InputError(
-                f"unknown option {key!r} for a {head_name} head with the {engine_name} engine; it takes {', '.join(known)}."
+                f"unknown option {key!r} for a {head_name} head with engine {engine_name}; it takes {', '.join(known)}."
             )
     for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES)):
         if rest.get(key, choices[0]) not in choices:

@@ -71,7 +71,7 @@ class StateBins:
 
 
 def _dt_groups(dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Edges between groups of dt and one dt per group: every distinct value while there are few, quantiles otherwise."""
+    """Edges between groups of dt and one dt per group: every distinct value while they are few, else quantiles."""
     flat = dt.reshape(-1).to(torch.float64)
     if flat.numel() == 1 or bool((flat == flat[0]).all()):
         return torch.empty(0, dtype=torch.float64), flat[:1].clone()

@@ -60,9 +60,7 @@ def slices(x: Tensor, dx: Tensor, dt: Tensor, chunk: int = CHUNK) -> Iterable[Pa
 
 
 @torch.no_grad()
-def sweep(
-    head: FourierHead, law: FrozenLaw, pairs: Iterable[Pairs], bins: StateBins, *, hessian: bool = False
-) -> Sums:
+def sweep(head: FourierHead, law: FrozenLaw, pairs: Iterable[Pairs], bins: StateBins, *, hessian: bool = False) -> Sums:
     """Sums over all pairs at the head's current parameters."""
     theta = head.theta.detach()
     C, M = head.n_predictors, len(bins)
@@ -157,8 +155,8 @@ def _second_derivatives(
 ) -> Tensor:
     """Second derivatives of log p in the coefficients, summed per bin.
 
-    Central differences of the analytic scores in the coefficients themselves: two further scores per coefficient whatever
-    the number of parameters. Relative steps of 1e-4 leave about 1e-8.
+    Central differences of the analytic scores in the coefficients themselves: two further scores per coefficient
+    whatever the number of parameters. Relative steps of 1e-4 leave about 1e-8.
     """
     steps = [1e-4 * (c.D_o / dt).sqrt(), 1e-4 * c.D_o, 1e-4 * c.D_f, 1e-4 * torch.ones_like(c.alpha)]
     out = torch.empty((C, C, place[0] * place[2]), dtype=torch.float64)

@@ -18,7 +18,7 @@ REGIONS = ("auto", "CT", "TRT", "strata")
 class TailSettings:
     """How to treat tails that the data has lost.
 
-    CT, TRT: the paper's cutting and removal thresholds on |dx - mu|; CT = "auto" takes Appendix A from a preliminary fit.
+    CT, TRT: the paper's cutting and removal thresholds on |dx - mu|; CT = "auto": Appendix A from a preliminary fit.
     method: "tcf" (Algorithm E.6), "conditional" (log p minus log of the kept mass), "none".
     R_theta: tail mass averaged over the observed "states", or at the "mean" coefficients (the paper).
     start: first step at which the TCF is updated (adam: 4000, the paper; full-batch engines: every pass).

@@ -30,7 +30,14 @@ def test_adam_comes_close_to_fisher(options):
     data = constant(20_000, 1).censor()
     fisher = recover(data, alpha=ALPHA, n_basis=1, tail=PAPER)
     adam = recover(
-        data, alpha=ALPHA, n_basis=1, tail={**PAPER, "start": 200}, engine="adam", max_steps=1500, window=1000, **options
+        data,
+        alpha=ALPHA,
+        n_basis=1,
+        tail={**PAPER, "start": 200},
+        engine="adam",
+        max_steps=1500,
+        window=1000,
+        **options,
     )
     assert adam.metrics["steps"] == 1500
     # noise of 1000 averaged batches of 100: a few standard errors of 100,000 pairs

@@ -10,7 +10,7 @@ from levytorch import recover
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import LevyStep
-from tests.training.problems import ALPHA, B, D_F, D_O, DT, constant, truth, variable
+from tests.training.problems import ALPHA, D_F, D_O, DT, B, constant, truth, variable
 
 PAPER = {"CT": 8.0, "TRT": 20.0}
 

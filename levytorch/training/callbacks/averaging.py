@@ -1,7 +1,7 @@
 """Moving average of theta over the last `window` steps (section E.2), kept as sums over blocks of steps.
 
-Memory is blocks x P whatever the window; the oldest block leaves when a new one is full, so that the average covers between
-window and window plus one block of steps once that many have been taken.
+Memory is blocks x P whatever the window; the oldest block leaves when a new one is full, so that the average covers
+between window and window plus one block of steps once that many have been taken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """When to stop: the engine says so (full batch), or the moving average of theta has converged (adam).
 
-The paper leaves the test open. Here: the window is full, its two halves agree within their own noise, and the noise of the
-average (from ten batch means) is below `tolerance` of the parameters' size.
+The paper leaves the test open. Here: the window is full, its two halves agree within their own noise, and the noise
+of the average (from ten batch means) is below `tolerance` of the parameters' size.
 """
 
 from __future__ import annotations

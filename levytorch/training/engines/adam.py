@@ -76,7 +76,7 @@ class AdamEngine(Engine):
             log_p = module.log_prob(batch.x, batch.dx, batch.dt)
             loss = -(batch.weight * log_p).sum()
             module.check_finite(loss, log_p, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             nll = loss.detach()
         optimizer.step()  # type: ignore[union-attr]
         return float(nll)

@@ -60,7 +60,7 @@ def resolve_engine(name: str, head: str) -> str:
 
 def engine_class(name: str) -> type[Engine]:
     module, cls = ENGINES[name].split(":")
-    return getattr(import_module(module), cls)  # type: ignore[no-any-return]
+    return getattr(import_module(module), cls)
 
 
 def engine_options(name: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""`lbfgs`: full-batch quasi-Newton for any head; chunks are differentiated one by one, so memory stays that of a chunk."""
+"""`lbfgs`: full-batch quasi-Newton for any head; differentiated chunk by chunk, so memory stays that of one."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class LBFGSEngine(Engine):
             tolerance_change=1e-14,
             line_search_fn="strong_wolfe",
         )
-        optimizer.state["progress"] = {"nll": float("inf"), "tcf": 0.0, "converged": False}
+        optimizer.state["progress"] = {"nll": float("inf"), "tcf": 0.0, "converged": False}  # type: ignore[index]
         return optimizer
 
     def step(self, module: LevyModule, batch: Any) -> float:
         optimizer = module.torch_optimizer()
-        progress = optimizer.state["progress"]
+        progress = optimizer.state["progress"]  # type: ignore[index]
 
         def closure() -> Tensor:
             optimizer.zero_grad()
@@ -62,7 +62,7 @@ class LBFGSEngine(Engine):
         return nll
 
     def converged(self, module: LevyModule) -> bool:
-        return bool(module.torch_optimizer().state["progress"]["converged"])
+        return bool(module.torch_optimizer().state["progress"]["converged"])  # type: ignore[index]
 
 
 def full_nll(module: LevyModule, batch: Any) -> Tensor:
@@ -76,15 +76,16 @@ def full_nll(module: LevyModule, batch: Any) -> Tensor:
             if not torch.isfinite(loss):
                 bad = int(torch.nonzero(~torch.isfinite(log_p.detach()))[0])
                 raise NumericalError(
-                    f"the loss must be finite, found {float(loss)} at pair {seen + bad} (x = {float(chunk.x[bad]):.6g}, "
-                    f"dx = {float(chunk.dx[bad]):.6g}); check that pair or start from the data's scale."
+                    f"the loss must be finite, found {float(loss)} at pair {seen + bad} "
+                    f"(x = {float(chunk.x[bad]):.6g}, dx = {float(chunk.dx[bad]):.6g}); "
+                    "check that pair or start from the data's scale."
                 )
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += loss.detach()
             seen += chunk.x.shape[0]
         if module.tail.method == "conditional":
             kept = conditional_term(module)
-            kept.backward()  # type: ignore[no-untyped-call]
+            kept.backward()
             total += kept.detach()
     return total
 

@@ -1,8 +1,8 @@
 """Damped Fisher scoring as a torch optimiser: one pass over the data per step.
 
 The curvature is the mean outer product of scores, which is positive and costs nothing beyond the pass. With the TCF the
-root of  g(theta) = (1 - TCF) mean_main + TCF mean_tail  is sought instead of a maximum (the TCF moves with theta), and the
-Newton matrix gets the rank-one term of d TCF / d theta: the fixed point of the paper's iteration, without iterating it.
+root of  g(theta) = (1 - TCF) mean_main + TCF mean_tail  is sought instead of a maximum (the TCF moves with theta), and
+the Newton matrix gets the rank-one term of d TCF / d theta: the paper's fixed point, without iterating to it.
 The parameters are always the last accepted ones, so that a checkpoint or an interruption never holds a bad trial.
 """
 
@@ -24,8 +24,8 @@ _MAX_ETA_STEP = 2.0  # a predictor of D_o or D_f moves by a factor of at most e^
 class FisherScoring(Optimizer):
     """theta <- theta + (F + damping diag F - u v^T)^{-1} g, the damping adapted to how good the local model was.
 
-    Converged when n g^T step < tolerance: twice the log-likelihood still to be gained, so that 1e-6 is a thousandth of a
-    standard error.
+    Converged when n g^T step < tolerance: twice the log-likelihood still to be gained, so that 1e-6 is a thousandth of
+    a standard error.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class FisherScoring(Optimizer):
         super().__init__(list(params), {"damping": damping, "tolerance": tolerance})
         self.objective = objective
         self._restored: Evaluation | None = None
-        self.state["scoring"] = {"damping": damping, "converged": False, "decrement": float("inf"), "passes": 0}
+        self.state["scoring"] = {"damping": damping, "converged": False, "decrement": float("inf"), "passes": 0}  # type: ignore[index]
 
     # -- what others read ---------------------------------------------------------------------------------------------
     @property
     def memory(self) -> dict[str, Any]:
-        return self.state["scoring"]
+        return self.state["scoring"]  # type: ignore[index]
 
     @property
     def converged(self) -> bool:

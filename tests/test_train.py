@@ -1,0 +1,157 @@
+"""train.py as a user runs it: files of a run, refusals, killing and resuming."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from levytorch import Recovery
+
+ROOT = Path(__file__).parent.parent
+SMALL = ["data.n_trajectories=150", "coefficients.n_basis=3", "trainer.progress=false", "beta=null"]
+ADAM = ["engine=adam", "engine.max_steps=1200", "engine.window=400", "tail.start=100", "callbacks.checkpoints.every=50"]
+
+
+def command(*arguments, out=None):
+    place = [] if out is None else [f"hydra.run.dir={out}"]
+    return [sys.executable, str(ROOT / "train.py"), *arguments, *place]
+
+
+def train(*arguments, out=None, check=True, cwd=ROOT):
+    done = subprocess.run(command(*arguments, out=out), capture_output=True, text=True, cwd=cwd, timeout=300)
+    if check:
+        assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def kill_after_checkpoint(*arguments, out):
+    """Start a run and kill -9 it as soon as it has written a checkpoint."""
+    with subprocess.Popen(
+        command(*arguments, out=out), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        deadline = time.monotonic() + 200
+        while not (out / "checkpoints" / "last.ckpt").exists():
+            assert process.poll() is None, "the run ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+    assert not (out / "recovery.pt").exists()
+
+
+def test_a_run_leaves_everything(tmp_path):
+    done = train(*SMALL, "coefficients.n_basis=5", "beta=0.1", out=tmp_path / "run")
+    run = tmp_path / "run"
+    for name in (
+        "recovery.pt",
+        "metrics.json",
+        "curves.csv",
+        "history.csv",
+        "train.log",
+        "run.json",
+        "value.csv",
+        "checkpoints/last.ckpt",
+        "checkpoints/best.ckpt",
+        "figures/coefficients.png",
+        "figures/coefficients.pdf",
+        "figures/value.png",
+        ".hydra/config.yaml",
+    ):
+        assert (run / name).is_file(), name
+    assert list((run / "tensorboard").glob("events*"))
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert metrics["converged"] is True
+    assert metrics["engine"] == "fisher"
+    assert 0 < metrics["error_D_f"] < 2
+    assert str(run) in done.stdout
+    found = Recovery.load(run)
+    assert found.metrics["CT"] == 8.0 or found.metrics["CT_halvings"] > 0
+
+
+def test_tensorboard_holds_what_was_promised(tmp_path):
+    train(*SMALL, out=tmp_path / "run")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tags = {"scalars": set(), "images": set()}
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"), size_guidance={"images": 0})
+    events.Reload()
+    for kind in tags:
+        tags[kind] |= set(events.Tags()[kind])
+    assert {"train/nll", "tail/TCF", "tail/R_theta", "tail/R_sample", "mean/D_f", "time/samples_per_s"} <= tags[
+        "scalars"
+    ]
+    assert "final/coefficients" in tags["images"]
+    assert any(name.startswith("final/") for name in tags["scalars"])
+
+
+@pytest.mark.slow
+def test_killed_adam_run_resumes_to_the_same_numbers(tmp_path):
+    train(*SMALL, *ADAM, out=tmp_path / "whole")
+    kill_after_checkpoint(*SMALL, *ADAM, out=tmp_path / "killed")
+    train(f"resume={tmp_path / 'killed'}")
+    whole, resumed = Recovery.load(tmp_path / "whole"), Recovery.load(tmp_path / "killed")
+    assert torch.equal(whole.theta, resumed.theta)
+    assert whole.tcf == resumed.tcf
+    assert [e["train/nll"] for e in whole.history] == [e["train/nll"] for e in resumed.history]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["fisher", "lbfgs"])
+def test_killed_full_batch_run_resumes_to_the_same_numbers(tmp_path, engine):
+    # enough pairs for passes that take longer than it takes to notice the first checkpoint
+    arguments = [*SMALL, "data.n_trajectories=8000", "coefficients.n_basis=21", f"engine={engine}"]
+    if engine == "lbfgs":
+        arguments += ["engine.max_steps=4", "engine.iterations=2"]
+    train(*arguments, out=tmp_path / "whole")
+    kill_after_checkpoint(*arguments, out=tmp_path / "killed")
+    train(f"resume={tmp_path / 'killed'}")
+    whole, resumed = Recovery.load(tmp_path / "whole"), Recovery.load(tmp_path / "killed")
+    torch.testing.assert_close(resumed.theta, whole.theta, rtol=1e-10, atol=1e-10)
+    assert abs(whole.tcf - resumed.tcf) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["engine=sgd"], ["sgd", "adam", "fisher"]),
+        (["coefficients.n_basis=4"], ["n_basis", "odd"]),
+        (["engine.nonsense=3"], ["nonsense"]),
+        (["coefficients=mlp", "engine=fisher"], ["fisher", "Fourier head"]),
+        (["alpha=learn"], ["conditional"]),
+        (["tail.method=magic"], ["tail.method", "tcf"]),
+        (["resume=/nowhere"], ["resume", "/nowhere"]),
+        (["data=file", "data.path=x.csv"], ["alpha"]),
+    ],
+)
+def test_bad_configurations_name_the_key_and_the_choices(tmp_path, arguments, words):
+    out = None if arguments[0].startswith("resume") else tmp_path / "run"
+    done = train(*SMALL, *arguments, out=out, check=False, cwd=tmp_path)
+    assert done.returncode != 0
+    text = done.stdout + done.stderr
+    for word in words:
+        assert word in text
+    assert "Traceback" not in text or "hydra" in text
+
+
+def test_a_hostile_run_directory_is_not_obeyed(tmp_path):
+    run, proof = tmp_path / "run", tmp_path / "executed"
+    run.mkdir()
+    overrides = ["+data.evil._target_=os.mkdir", f"+data.evil.path={proof}", f"hydra.run.dir={tmp_path / 'elsewhere'}"]
+    (run / "run.json").write_text(json.dumps({"overrides": overrides}))
+    done = train(f"resume={run}", check=False)
+    assert done.returncode != 0
+    assert "_target_" in done.stdout + done.stderr
+    assert not proof.exists()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_help_fits_a_screen():
+    done = train("--help")
+    assert len(done.stdout.splitlines()) <= 50
+    for group in ("coefficients", "engine", "tail", "data"):
+        assert group in done.stdout
