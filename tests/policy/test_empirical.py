@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from levytorch.policy.empirical import (
     reference_curve,
     trivial_baseline,
 )
+from levytorch.policy.metrics import relative_l2
+from levytorch.policy.rewards import CosinePower
 
 
 def series(n: int = 500, seed: int = 0) -> np.ndarray:
@@ -127,3 +130,19 @@ def test_crl_sees_only_what_was_observed() -> None:
 
 def test_trivial_baseline() -> None:
     assert float(trivial_baseline(torch.cos, 0.25)(0.0)) == 4.0
+
+
+BTC = Path(__file__).parents[3] / "shared" / "data" / "btc_3min.parquet"
+
+
+@pytest.mark.skipif(not BTC.is_file(), reason="the price series is not here")
+def test_prices_hardly_move_within_the_discount_time() -> None:
+    """Section 4.3 on BTC: r / beta is within 0.7 % of the empirical reference (measured independently)."""
+    options = {"value": "open", "time": "timestamp", "time_in": "s", "time_unit": "h"}
+    prices = Trajectories.from_file(BTC, **options)
+    reward = CosinePower(power=3, frequency=1, shift=-128_000.0, period=256_000.0)
+    values = empirical_values(prices, reward, 0.3, n_terms=3001)
+    assert len(values.V) == len(prices.x) - 3000
+    reference = reference_curve(values, FourierBasis(11, 256_000.0, -128_000.0))
+    low, high = float(values.x.min()), float(values.x.max())
+    assert 0.005 < relative_l2(trivial_baseline(reward, 0.3), reference, low, high) < 0.008
