@@ -54,7 +54,7 @@ class FourierBasis:
         k = self.wavenumbers.to(x.device)
         angle = s[..., None] * k[1::2]
         cos, sin = angle.cos(), angle.sin()
-        turned = (cos, -sin, -cos, sin)  # d^j cos(u) / du^j, and sin(u) is its own third derivative of cos
+        turned = (cos, -sin, -cos, sin)  # the derivatives of cos in turn; the third is sin itself
         out = x.new_zeros((*x.shape, self.n_modes))
         if order == 0:
             out[..., 0] = 1.0

@@ -1,5 +1,4 @@
-"""The generator L = b d/dx + D_o d2/dx2 - D_f (-Lap)^alpha on a Fourier basis, and its resolvent (beta - L)^-1,
-batched.
+"""The generator L = b d/dx + D_o d2/dx2 - D_f (-Lap)^alpha on a Fourier basis and its resolvent, in batches.
 
 Section 3.3 of the paper: V solves (beta - L) V = r (equation of Lemma 2.1). Collocation turns it into the dense system
 

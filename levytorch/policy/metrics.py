@@ -1,7 +1,4 @@
-"""How a value function is judged: relative L2 error and empirical coverage, as in section 4.3.
-
-C^0 and C^2 norms, as in section 4.2.2.
-"""
+"""How V is judged: relative L2 error and coverage (section 4.3), C^0 and discrete C^2 norms (section 4.2.2)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The error-bound study (Theorem 3.1, section 4.2.2): how ||V^ - V|| depends on the size eps of an error in the
-coefficients.
+"""The error-bound study (Theorem 3.1, section 4.2.2): how ||V^ - V|| depends on an error eps in the coefficients.
 
 b, D_o and D_f are perturbed independently, at every collocation point by Gaussian noise of standard deviation eps, or
 by Gaussian- or wedge-shaped bumps of height eps, random sign and random place. The theorem says ||V^ - V|| <= C eps: a
