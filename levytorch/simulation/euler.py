@@ -19,8 +19,9 @@ from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 
 Array = NDArray[np.float64]
-CHUNK = 8_192  # trajectories in flight per thread: they stay in the cache, and torch spawns no threads of its own
+CHUNK = 24_576  # trajectories in flight per thread: they stay in the cache, and torch spawns no threads of its own
 _LANES = 64  # torch's other code for the odd end of an array has other last bits: chunks are padded
+_TINY = 1e-300  # stands for D_f h = 0
 _LONG = 1e8  # substeps (some seconds) from which a progress bar is worth its line
 
 
@@ -113,7 +114,9 @@ def _constant(
     D_o, D_f, alpha = (np.full(n, float(c(probe))) for c in (dynamics.D_o, dynamics.D_f, dynamics.alpha_at))
     x = part[:, 0].T.copy(order="C")  # never a view: the kernel moves it
     keys = engine.stream_keys(seed, 0, first, n)
-    engine.advance_constant(part, x, b, D_o, D_f, alpha, h, keys, substeps, np.empty(n), np.empty(n))
+    space = np.empty(n), np.empty(n)
+    jump = 1.0 / np.maximum(D_f * h, _TINY)
+    engine.advance_constant(part, x, b, D_o * h, jump, alpha, 1.0 / alpha, h, keys, substeps, *space)
     return n
 
 
@@ -136,6 +139,7 @@ def _variable(
     keys, scale, spare = engine.stream_keys(seed, 0, first, padded), np.empty(padded), np.empty(padded)
     coefficients = (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at)
     fixed = {c.name: np.ascontiguousarray(c.inside(inside).numpy().T) for c in coefficients if c.value is not None}
+    inverse_alpha = 1.0 / fixed["alpha"] if "alpha" in fixed else None
     for step in range(1, part.shape[1]):
         for substep in range((step - 1) * substeps, step * substeps):
             b, D_o, D_f, alpha = (
@@ -143,6 +147,11 @@ def _variable(
                 for c in coefficients
             )
             b = b.reshape(d, padded)
-            engine.advance(x, cell, b, D_o, D_f, alpha, h, period, origin, keys, substep, scale, spare)
+            jump = 1.0 / np.maximum(D_f * h, _TINY)
+            if "alpha" not in fixed:
+                inverse_alpha = 1.0 / alpha
+            engine.advance(
+                x, cell, b, D_o * h, jump, alpha, inverse_alpha, h, period, origin, keys, substep, scale, spare
+            )
         part[:, step] = x[:, :n].T
     return n

@@ -108,26 +108,24 @@ def uniforms(keys, position, out):
 
 
 @_compile
-def advance(x, cell, b, D_o, D_f, alpha, h, period, origin, keys, substep, scale, spare):
+def advance(x, cell, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period, origin, keys, substep, scale, spare):
     """One substep in place.
 
-    x (d, n) is moved, cell (d, n) becomes x reduced to the period; b (d, n); D_o, D_f, alpha, keys (n,); period and
-    origin (d,); scale and spare (n,) are working space, and spare is to be handed on from one substep to the next.
+    x (d, n) is moved, cell (d, n) becomes x reduced to the period; b (d, n); gaussian = D_o h, inverse_jump =
+    1 / (D_f h), alpha, inverse_alpha and keys (n,); period and origin (d,); scale and spare (n,) are working space,
+    and spare is to be handed on from one substep to the next.
     """
     dim, n = x.shape
     here, there = np.uint64(2 * substep + 1) * GOLDEN, np.uint64(2 * substep + 2) * GOLDEN
     for i in range(n):
-        a, u, wait = alpha[i], _uniform(keys[i], here), -_log(_uniform(keys[i], there))
-        low, high = a * u, (1.0 - a) * u
+        u, wait, other = _uniform(keys[i], here), -_log(_uniform(keys[i], there)), 1.0 - alpha[i]
+        low, high = alpha[i] * u, other * u
         # sin(pi t) = sin(pi (1 - t)): the smaller argument keeps full relative accuracy at both ends
-        log_jump = (
-            (1.0 - a) * _log(_sin_pi(min(high, 1.0 - high)) / wait)
-            - _log(_sin_pi(min(u, 1.0 - u)) / max(D_f[i] * h, 1e-300))
-        ) / a
-        half, sine = _exp(0.5 * log_jump), _sin_pi(min(low, 1.0 - low))
-        both = math.sqrt(2.0 * (D_o[i] * h + sine * (half * half)))
-        huge = half * math.sqrt(2.0 * sine) if log_jump < 1400.0 else np.inf  # where exp is held
-        scale[i] = both if log_jump < 600.0 else huge  # half^2 would overflow
+        log_jump = inverse_alpha[i] * (
+            other * _log(_sin_pi(min(high, 1.0 - high)) / wait) - _log(_sin_pi(min(u, 1.0 - u)) * inverse_jump[i])
+        )
+        root = _exp(0.5 * log_jump)
+        scale[i] = math.sqrt(2.0 * (gaussian[i] + _sin_pi(min(low, 1.0 - low)) * (root * root)))
     for k in range(dim):
         row, drift, reduced = x[k], b[k], cell[k]
         normal = substep * dim + k  # two normals come from one pair of uniforms: the second one waits in spare
@@ -155,13 +153,15 @@ def advance(x, cell, b, D_o, D_f, alpha, h, period, origin, keys, substep, scale
 
 
 @_compile
-def advance_constant(out, x, b, D_o, D_f, alpha, h, keys, substeps, scale, spare):
+def advance_constant(out, x, b, gaussian, inverse_jump, alpha, inverse_alpha, h, keys, substeps, scale, spare):
     """All steps of constant coefficients: out (n, n_steps + 1, d); x, b (d, m) and the others as above, m >= n."""
     n, n_time, dim = out.shape
     cell, period, origin = np.empty_like(x), np.full(dim, np.inf), np.zeros(dim)
     for step in range(1, n_time):
         for substep in range((step - 1) * substeps, step * substeps):
-            advance(x, cell, b, D_o, D_f, alpha, h, period, origin, keys, substep, scale, spare)
+            advance(
+                x, cell, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period, origin, keys, substep, scale, spare
+            )
         for k in range(dim):
             for i in range(n):
                 out[i, step, k] = x[k, i]

@@ -67,9 +67,10 @@ def advance(
     x: Array,
     cell: Array,
     b: Array,
-    D_o: Array,
-    D_f: Array,
+    gaussian: Array,
+    inverse_jump: Array,
     alpha: Array,
+    inverse_alpha: Array,
     h: float,
     period: Array,
     origin: Array,
@@ -81,16 +82,14 @@ def advance(
     """As kernels.advance."""
     dim = len(x)
     u, wait = _uniform(keys, 2 * substep), -_log(_uniform(keys, 2 * substep + 1))
-    low, high = alpha * u, (1.0 - alpha) * u
-    log_jump = (
-        (1.0 - alpha) * _log(sin_pi(np.minimum(high, 1.0 - high)) / wait)
-        - _log(sin_pi(np.minimum(u, 1.0 - u)) / np.maximum(D_f * h, 1e-300))
-    ) / alpha
-    half, sine = _exp(0.5 * log_jump), sin_pi(np.minimum(low, 1.0 - low))
+    other = 1.0 - alpha
+    low, high = alpha * u, other * u
+    log_jump = inverse_alpha * (
+        other * _log(sin_pi(np.minimum(high, 1.0 - high)) / wait) - _log(sin_pi(np.minimum(u, 1.0 - u)) * inverse_jump)
+    )
+    root = _exp(0.5 * log_jump)
     with np.errstate(over="ignore"):
-        both = np.sqrt(2.0 * (D_o * h + sine * (half * half)))
-    huge = np.where(log_jump < 1400.0, half * np.sqrt(2.0 * sine), np.inf)
-    scale[:] = np.where(log_jump < 600.0, both, huge)
+        scale[:] = np.sqrt(2.0 * (gaussian + sin_pi(np.minimum(low, 1.0 - low)) * (root * root)))
     for k in range(dim):
         normal = substep * dim + k
         if normal % 2 == 0:
@@ -113,9 +112,11 @@ def advance(
 
 def advance_constant(out: Array, x: Array, *arguments: Any) -> None:
     """As kernels.advance_constant."""
-    b, D_o, D_f, alpha, h, keys, substeps, scale, spare = arguments
+    b, gaussian, inverse_jump, alpha, inverse_alpha, h, keys, substeps, scale, spare = arguments
     cell, period, origin = np.empty_like(x), np.full(len(x), np.inf), np.zeros(len(x))
     for step in range(1, out.shape[1]):
         for substep in range((step - 1) * substeps, step * substeps):
-            advance(x, cell, b, D_o, D_f, alpha, h, period, origin, keys, substep, scale, spare)
+            advance(
+                x, cell, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period, origin, keys, substep, scale, spare
+            )
         out[:, step] = x.T
