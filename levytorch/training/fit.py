@@ -85,6 +85,8 @@ def fit(
     }
     if not settings.data.get("validation"):
         options["limit_val_batches"] = 0
+    else:
+        options["val_check_interval"] = 1 if module.engine.full_batch else min(1000, module.engine.max_steps)
     options |= trainer or {}
     with quiet_lightning():
         lightning = L.Trainer(**options, callbacks=[*own, *callbacks])

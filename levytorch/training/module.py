@@ -49,6 +49,9 @@ class LevyModule(L.LightningModule):
         self.engine = build_engine(engine)
         self.engine.accepts(self.head)
         self.tail = parse_tail(tail)
+        if density == "auto":
+            # the law's own "auto" depends on what was evaluated before, and a resumed run has not done that
+            density = "contour" if self.head.learns_alpha else "table"
         self.law = FrozenLaw(density)
         self.seed, self.log_every = seed, log_every
         self.history: list[dict[str, float]] = []
@@ -150,6 +153,7 @@ class LevyModule(L.LightningModule):
         """Stop before the parameters are touched, and say which sample it was."""
         if torch.isfinite(nll):
             return
+        nll = nll.detach()
         bad = torch.nonzero(~torch.isfinite(log_p.detach())).reshape(-1)
         i = int(bad[0]) if bad.numel() else 0
         raise NumericalError(

@@ -15,6 +15,9 @@ from levytorch.errors import InputError
 
 CHOICES = ("none", "evidence")
 _LAMBDA_RANGE = (1e-8, 1e12)
+_START = (
+    1e-3  # weak: the evidence is asked only once the data has had its say (flat curves would look infinitely smooth)
+)
 
 
 class RoughnessPenalty:
@@ -33,8 +36,9 @@ class RoughnessPenalty:
             harmonics.append(head.alpha_basis.harmonic_numbers())
         self.roughness = torch.cat([h**4 for h in harmonics])
         self.group = torch.cat([torch.full((h.numel(),), i) for i, h in enumerate(harmonics)])
-        start = 1.0 if self.adaptive else (0.0 if isinstance(strength, str) else float(strength))
+        start = _START if self.adaptive else (0.0 if isinstance(strength, str) else float(strength))
         self.strengths = torch.full((len(harmonics),), start, dtype=torch.float64)
+        self.determined = torch.full((len(harmonics),), float("inf"), dtype=torch.float64)
 
     @property
     def active(self) -> bool:
@@ -45,18 +49,20 @@ class RoughnessPenalty:
         return self.strengths[self.group] * self.roughness
 
     def update(self, theta: Tensor, information: Tensor) -> float:
-        """One step of the evidence fixed point at theta with the data's information (P, P); returns the log change."""
+        """One step of the evidence fixed point, with the data's information (P, P); returns the change of gamma."""
         if not self.adaptive:
             return 0.0
         precision = self.precision()
         covariance = torch.linalg.pinv(information + torch.diag(precision), hermitian=True)
         shrink = precision * covariance.diagonal()
-        before = self.strengths.clone()
+        change = 0.0
         for g in range(self.strengths.numel()):
             mask = (self.group == g) & (self.roughness > 0)
             if not bool(mask.any()):
                 continue
             determined = (mask.sum() - shrink[mask].sum()).clamp(min=1e-6)
             size = (theta[mask] ** 2 * self.roughness[mask]).sum().clamp(min=1e-30)
+            change = max(change, abs(float(determined - self.determined[g])))
+            self.determined[g] = determined
             self.strengths[g] = (determined / size).clamp(*_LAMBDA_RANGE)
-        return float((self.strengths / before).log().abs().max())
+        return change

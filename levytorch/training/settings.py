@@ -9,9 +9,9 @@ from typing import Any
 
 from levytorch.coefficients.alpha import AlphaSpec
 from levytorch.coefficients.basis import check_basis
-from levytorch.coefficients.build import HEADS, OPTIONS
+from levytorch.coefficients.build import HEADS, OPTIONS, build_head
 from levytorch.errors import InputError
-from levytorch.training.engines.base import engine_options, resolve_engine
+from levytorch.training.engines.base import build_engine, engine_options, resolve_engine
 from levytorch.training.tail import TailSettings, check_alpha, parse_tail
 
 DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size"}
@@ -85,6 +85,8 @@ def make_settings(
             raise InputError(
                 f"unknown option {key!r} for a {head_name} head with engine {engine_name}; it takes {', '.join(known)}."
             )
+    build_head({**head, "alpha_mode": spec.mode, "alpha": spec.value})
+    build_engine(engine_config)
     for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES)):
         if rest.get(key, choices[0]) not in choices:
             raise InputError(f"{key} must be one of {', '.join(choices)}, found {rest[key]!r}; choose one of these.")

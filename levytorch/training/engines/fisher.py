@@ -16,6 +16,9 @@ from levytorch.training.plan import make_objective
 if TYPE_CHECKING:
     from levytorch.training.module import LevyModule
 
+_NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are good enough to judge their roughness
+_SETTLED = 0.01  # change in the number of well-determined coefficients that no longer matters
+
 
 @dataclass
 class FisherEngine(Engine):
@@ -46,13 +49,22 @@ class FisherEngine(Engine):
         optimizer = module.torch_optimizer()
         assert isinstance(optimizer, FisherScoring)
         objective = optimizer.objective
+        penalty = objective.penalty
+        if penalty is not None and "strengths" in optimizer.memory:
+            # a resumed run goes on with its own
+            penalty.strengths, penalty.determined = optimizer.memory["strengths"], optimizer.memory["determined"]
         module.optimizers().step(closure=objective.evaluate)  # type: ignore[union-attr]
         accepted = optimizer.accepted
         assert accepted is not None
-        if objective.penalty is not None:
-            objective.penalty.update(accepted.theta, objective.n * objective.information(accepted))
+        if penalty is not None and optimizer.memory["decrement"] > _NEAR:
+            optimizer.memory["settled"] = not penalty.adaptive
+        elif penalty is not None:
+            change = penalty.update(accepted.theta, objective.n * objective.information(accepted))
+            optimizer.memory["strengths"] = penalty.strengths.clone()
+            optimizer.memory["determined"] = penalty.determined.clone()
+            optimizer.memory["settled"] = change < _SETTLED
         return -objective.value(accepted)
 
     def converged(self, module: LevyModule) -> bool:
         optimizer = module.torch_optimizer()
-        return isinstance(optimizer, FisherScoring) and optimizer.converged
+        return isinstance(optimizer, FisherScoring) and optimizer.converged and optimizer.memory.get("settled", True)

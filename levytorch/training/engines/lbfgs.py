@@ -76,7 +76,7 @@ def full_nll(module: LevyModule, batch: Any) -> Tensor:
             if not torch.isfinite(loss):
                 bad = int(torch.nonzero(~torch.isfinite(log_p.detach()))[0])
                 raise NumericalError(
-                    f"the loss must be finite, found {float(loss)} at pair {seen + bad} "
+                    f"the loss must be finite, found {float(loss.detach())} at pair {seen + bad} "
                     f"(x = {float(chunk.x[bad]):.6g}, dx = {float(chunk.dx[bad]):.6g}); "
                     "check that pair or start from the data's scale."
                 )

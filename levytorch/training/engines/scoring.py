@@ -79,17 +79,19 @@ class FisherScoring(Optimizer):
                 theta.copy_(start)
                 raise
             gain = self.objective.value(trial, current.tcf) - self.objective.value(current, current.tcf)
-            ratio = gain / predicted if predicted > 0 else 1.0
             better = self._merit(trial, memory["factor"]) < 0.81 * merit
-            if ratio > 1e-4 or better:
+            ratio = gain / predicted if predicted > 0 else -1.0
+            if better or ratio > 1e-4:
                 self._accept(trial)
                 current = trial
-                if ratio > 0.5 or better:
+                memory["hold"] = False
+                if better or ratio > 0.5:
                     memory["damping"] = max(memory["damping"] * 0.1, 1e-9)
                 elif ratio < 0.25:
                     memory["damping"] = min(memory["damping"] * 4, 1e6)
             else:
                 theta.copy_(start)
+                memory["hold"] = True  # next time as if the TCF were a constant: that step ascends
                 memory["damping"] = min(max(memory["damping"], 1e-4) * 10, 1e8)
         memory["passes"] += 1
         self._propose(current)  # so that `converged` is known without a further pass
@@ -105,13 +107,13 @@ class FisherScoring(Optimizer):
         factor = F + 1e-9 * torch.diag(scale)
         memory["factor"] = factor
         merit = float(g @ torch.linalg.solve(factor, g))
-        jacobian = A if model.coupling is None else A - torch.outer(*model.coupling)
-        delta = torch.linalg.solve(jacobian, g)
+        delta = torch.linalg.solve(A, g)
+        if model.coupling is not None and not memory.get("hold", False):
+            u, v = model.coupling
+            toward = torch.linalg.solve(A, u)
+            # (A - u v^T)^{-1} g; far from the fixed point the TCF's feedback is not trusted beyond a factor of ten
+            delta = delta + toward * (v @ delta) / (1.0 - v @ toward).clamp(min=0.1)
         predicted = float(g @ delta - 0.5 * delta @ F @ delta)
-        if model.coupling is not None and predicted <= 0:
-            # far from the fixed point the coupled step need not ascend: hold the TCF for this one
-            delta = torch.linalg.solve(A, g)
-            predicted = float(g @ delta - 0.5 * delta @ F @ delta)
         delta = delta * min(1.0, _MAX_ETA_STEP / max(self._largest_move(delta), 1e-300))
         memory["decrement"] = self.objective.n * merit
         memory["converged"] = memory["decrement"] < self.param_groups[0]["tolerance"]

@@ -1,0 +1,114 @@
+"""The LightningModule and its checkpoints: plain contents, bad numbers, held-out data, resuming in one process."""
+
+import pytest
+import torch
+
+from levytorch.errors import NumericalError
+from levytorch.training.callbacks import Checkpoints
+from levytorch.training.fit import fit
+from levytorch.training.law import FrozenLaw
+from levytorch.training.module import LevyModule
+from levytorch.training.settings import make_settings
+from tests.training.problems import ALPHA, constant
+
+pytestmark = pytest.mark.filterwarnings("ignore::levytorch.errors.LevytorchWarning")
+TAIL = {"CT": 2.0, "TRT": 20.0, "start": 10}
+
+
+def run(tmp_path, name, *, resume=None, **options):
+    settings = make_settings(alpha=ALPHA, n_basis=3, tail=TAIL, log_every=5, **options)
+    checkpoints = Checkpoints(tmp_path / name, every=20)
+    return fit(
+        constant(4000, 1).censor(),
+        settings,
+        callbacks=[checkpoints],
+        trainer={"enable_checkpointing": True},
+        resume=resume,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"engine": "adam", "max_steps": 90, "window": 40},
+        {"engine": "adam", "max_steps": 90, "window": 40, "mixing": "bernoulli", "gradient": "mixture"},
+        {"engine": "fisher", "tolerance": 1e-16},
+        {"engine": "lbfgs", "max_steps": 6, "iterations": 2},
+        {"engine": "fisher", "penalty": "evidence"},
+    ],
+    ids=["adam", "adam-mixture", "fisher", "lbfgs", "penalty"],
+)
+def test_interrupted_and_resumed_is_uninterrupted(tmp_path, options, monkeypatch):
+    whole = run(tmp_path, "whole", **options)
+    calls = {"left": 33 if options["engine"] == "adam" else 2}
+    step = LevyModule.training_step
+
+    def failing(self, batch, batch_idx):
+        calls["left"] -= 1
+        if calls["left"] < 0:
+            raise KeyError("stop here")
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(LevyModule, "training_step", failing)
+    with pytest.raises(KeyError):
+        run(tmp_path, "parts", **options)
+    monkeypatch.setattr(LevyModule, "training_step", step)
+    assert (tmp_path / "parts" / "exception.ckpt").exists()
+    again = run(tmp_path, "parts", resume=str(tmp_path / "parts" / "last.ckpt"), **options)
+    if options["engine"] == "adam":
+        assert torch.equal(whole.recovery.theta, again.recovery.theta)
+        assert whole.recovery.tcf == again.recovery.tcf
+    else:
+        torch.testing.assert_close(again.recovery.theta, whole.recovery.theta, rtol=1e-10, atol=1e-10)
+    assert [e["step"] for e in again.recovery.history] == [e["step"] for e in whole.recovery.history]
+
+
+def test_checkpoints_hold_plain_values_only(tmp_path):
+    whole = run(tmp_path, "run", engine="fisher")
+    path = tmp_path / "run" / "last.ckpt"
+    torch.load(path, weights_only=True)
+    module = LevyModule.load_from_checkpoint(path, weights_only=True)
+    assert torch.equal(module.head.flat(), whole.module.head.flat())
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+@pytest.mark.parametrize("engine", ["adam", "lbfgs", "fisher"])
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_sample(tmp_path, engine, monkeypatch):
+    calls = {"left": 3}
+
+    def poisoned(original):
+        def method(self, *arguments, **keywords):
+            out = original(self, *arguments, **keywords)
+            calls["left"] -= 1
+            if calls["left"] >= 0:
+                return out
+            if isinstance(out, torch.Tensor):
+                spoiled = torch.zeros_like(out)
+                spoiled[7] = float("nan")
+                return out + spoiled
+            out.log_p[7] = float("nan")
+            return out
+
+        return method
+
+    monkeypatch.setattr(FrozenLaw, "log_prob", poisoned(FrozenLaw.log_prob))
+    monkeypatch.setattr(FrozenLaw, "score", poisoned(FrozenLaw.score))
+    with pytest.raises(NumericalError, match=r"(sample|pair) 7 .*dx = ") as error:
+        run(tmp_path, "run", engine=engine)
+    assert "\n" not in str(error.value)
+    if engine == "adam":
+        saved = torch.load(tmp_path / "run" / "exception.ckpt", weights_only=True)
+        assert saved["global_step"] == 3
+        assert all(torch.isfinite(v).all() for v in saved["state_dict"].values())
+
+
+@pytest.mark.parametrize("engine", ["adam", "fisher"])
+def test_held_out_likelihood_is_reported(tmp_path, engine):
+    data = constant(8000, 1)
+    parts = type(data)(data.x, data.dx, data.dt[0], trajectory=torch.arange(8000) // 40)
+    options = {"max_steps": 20, "window": 10} if engine == "adam" else {}
+    settings = make_settings(alpha=ALPHA, n_basis=1, engine=engine, validation=0.25, **options)
+    found = fit(parts, settings)
+    nll = float(found.trainer.callback_metrics["val/nll"])
+    assert found.data.pools.n_main == 6000
+    assert nll == pytest.approx(-found.recovery.log_likelihood / 6000, abs=0.1)
