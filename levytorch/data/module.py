@@ -17,7 +17,7 @@ import torch
 
 from levytorch.data.batches import Batch, Drawer, FullBatch
 from levytorch.data.pools import Pools, make_pools
-from levytorch.data.transitions import Threshold, Transitions
+from levytorch.data.transitions import Threshold, Transitions, check_thresholds
 from levytorch.errors import InputError
 
 MIXINGS = ("stratified", "bernoulli")
@@ -87,7 +87,8 @@ class LevyDataModule(lightning.LightningDataModule):
         self.pools: Pools = make_pools(
             self.transitions, CT, TRT, min_tail=min(self.batch_size, len(self.transitions)), alpha=self.alpha
         )
-        self._asked = (CT, TRT)
+        # plain floats: a NumPy number would make a checkpoint that weights-only loading refuses
+        self._asked = check_thresholds(CT, TRT, self.transitions.dt)
         self._drawers: dict[tuple[int, int], Drawer] = {}
 
     @property

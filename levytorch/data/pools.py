@@ -86,8 +86,8 @@ def make_pools(
         alpha: when dt varies and CT is a number, CT is meant at the median dt and scaled by `ct_of_dt` with this alpha.
         D_o: for the same purpose; None estimates it from the central half of the data.
     """
-    check_thresholds(CT, TRT)
-    if isinstance(CT, (int, float)) and not transitions.uniform_dt:
+    CT, TRT = check_thresholds(CT, TRT, transitions.dt)
+    if isinstance(CT, float) and not transitions.uniform_dt:
         if alpha is None:
             warnings.warn(
                 f"dt varies from {float(transitions.dt.min()):g} to {float(transitions.dt.max()):g} but CT = {CT:g} is "
@@ -97,7 +97,7 @@ def make_pools(
             )
         else:
             D_o = central_D_o(transitions) if D_o is None else D_o
-            CT = ct_of_dt(float(CT), float(np.median(transitions.dt.numpy())), alpha, D_o)
+            CT = ct_of_dt(CT, float(np.median(transitions.dt.numpy())), alpha, D_o)
     main = _within(transitions, TRT)
     empty = torch.empty(0, dtype=torch.int64)
     if CT is None:
@@ -120,7 +120,7 @@ def make_pools(
         tail = torch.from_numpy(main.beyond(CT))
     if halvings:
         now = f"{CT:.6g}" if isinstance(CT, float) else f"{0.5**halvings:.6g} of its value"
-        before = f"{asked:g}" if isinstance(asked, (int, float)) else "CT(dt)"
+        before = f"{asked:g}" if isinstance(asked, float) else "CT(dt)"
         warnings.warn(
             f"CT was halved {halvings} times, from {before} to {now}, because the tail pool held {found} pairs and a "
             f"batch needs {min_tail}: it now holds {len(tail)}.",

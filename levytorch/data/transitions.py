@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,8 @@ class Transitions:
         self.reward = None if reward is None else _float("reward", reward)
         if self.reward is not None and self.reward.shape != (n,):
             raise InputError(f"reward must have shape ({n},), found {tuple(self.reward.shape)}: pass one per pair.")
+        if self.reward is not None:
+            _refuse_nonfinite("reward", self.reward)
         self._mu = None if mu is None else _float("mu", mu)
         self.dropped = {reason: int(count) for reason, count in (dropped or {}).items() if count}
 
@@ -220,11 +223,13 @@ class Transitions:
 
         TRT = None removes nothing; TRT and CT may be functions of dt. What was removed is counted in `dropped`.
         """
-        check_thresholds(CT, TRT)
-        if not 0.0 <= drop_tail <= 1.0:
+        CT, TRT = check_thresholds(CT, TRT, self.dt)
+        if not isinstance(drop_tail, Real) or not 0.0 <= drop_tail <= 1.0:
             raise InputError(
                 f"drop_tail must lie in [0, 1], found {drop_tail!r}: pass the fraction of the tail to drop."
             )
+        if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+            raise InputError(f"seed must be an integer of at least 0, found {seed!r}: pass such a number.")
         if drop_tail > 0 and CT is None:
             raise InputError("CT must be given when drop_tail > 0, found None: pass the cutting threshold.")
         removed = dropped = np.empty(0, dtype=np.int64)
@@ -290,20 +295,32 @@ def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
     return threshold(dt) if callable(threshold) else float(threshold)
 
 
-def check_thresholds(CT: Any, TRT: Any) -> None:
-    """Refuse thresholds that are not positive, and a CT that leaves no room below TRT."""
-    for name, value in (("CT", CT), ("TRT", TRT)):
-        if value is None or callable(value):
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise InputError(
-                f"{name} must be a positive number, found {value!r}: it is a distance from the median of dx."
-            )
-    if isinstance(CT, (int, float)) and isinstance(TRT, (int, float)) and CT >= TRT:
+def check_thresholds(CT: Any, TRT: Any, dt: Tensor) -> tuple[Threshold | None, Threshold | None]:
+    """Both as floats or functions of dt; refuses what is not positive, and a CT that leaves no room below TRT."""
+    CT, TRT = _threshold("CT", CT), _threshold("TRT", TRT)
+    if CT is None or TRT is None:
+        return CT, TRT
+    ends = torch.stack([dt.min(), dt.max()]) if callable(CT) or callable(TRT) else dt[:1]
+    low, high = (torch.as_tensor(threshold_at(v, ends), dtype=torch.float64).expand(len(ends)) for v in (CT, TRT))
+    if bool((low >= high).all()):
         raise InputError(
-            f"CT must be smaller than TRT, found CT = {CT:g} and TRT = {TRT:g}: the tail pool lies between the two, so "
-            "lower CT or raise TRT."
+            f"CT must be smaller than TRT, found CT = {float(low[0]):g} and TRT = {float(high[0]):g}: the tail pool "
+            "lies between the two, so lower CT or raise TRT."
         )
+    return CT, TRT
+
+
+def _threshold(name: str, value: Any) -> Threshold | None:
+    """A number of any kind (cutting_threshold gives a tensor) as a float; None and functions as they are."""
+    if value is None or callable(value):
+        return value
+    try:
+        number = math.nan if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if not number > 0:
+        raise InputError(f"{name} must be a positive number, found {value!r}: it is a distance from the median of dx.")
+    return number
 
 
 def _float(name: str, values: Any) -> Tensor:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import Dynamics, Transitions, simulate, tail_probability
+from levytorch import Dynamics, Transitions, cutting_threshold, simulate, tail_probability
 from levytorch.data import ct_of_dt, make_pools
 from levytorch.data.pools import central_D_o
 from levytorch.errors import InputError, LevytorchWarning
@@ -138,3 +138,10 @@ def test_bad_scaling():
         ct_of_dt(8.0, 1.0, alpha=1.0)
     with pytest.raises(InputError, match="must be positive"):
         ct_of_dt(8.0, 0.0, alpha=0.5)
+
+
+def test_thresholds_of_the_law_make_pools(paper):
+    CT = cutting_threshold(0.3, 3.0, 1 / 40)
+    pools, same = make_pools(paper, CT, np.float32(20)), make_pools(paper, float(CT), 20.0)
+    assert (type(pools.CT), type(pools.TRT), pools.CT) == (float, float, float(CT))
+    assert torch.equal(pools.tail, same.tail)

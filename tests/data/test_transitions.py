@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import Dynamics, Transitions, simulate
+from levytorch import Dynamics, Transitions, cutting_threshold, simulate
 from levytorch.errors import InputError
 
 DT = 1 / 40
@@ -101,6 +101,18 @@ def test_censoring_depends_on_its_seed_alone(paper):
     assert not torch.equal(same, other)
 
 
+@pytest.mark.parametrize("kind", [int, np.float32, np.int64, np.array, torch.tensor])
+def test_thresholds_are_numbers_of_any_kind(paper, kind):
+    part = paper[:40_000]
+    assert torch.equal(part.censor(TRT=kind(20), CT=kind(8)).dx, part.censor(TRT=20.0, CT=8.0).dx)
+
+
+def test_a_threshold_of_the_law_censors(paper):
+    CT = cutting_threshold(0.3, 3.0, 1 / 40)
+    kept = paper[:40_000].censor(TRT=None, CT=CT, drop_tail=1.0)
+    assert float(kept.deviation.max()) <= float(CT)
+
+
 def test_censoring_nothing_and_everything():
     t = Transitions(heavy(), heavy(), 1.0)
     assert len(t.censor(TRT=None, CT=1.0, drop_tail=0.0)) == len(t)
@@ -149,6 +161,7 @@ def test_a_constant_dt_array_is_even():
         (dict(x=["a", "b"]), "x must be numeric"),
         (dict(trajectory=[1]), r"trajectory must have shape \(2,\)"),
         (dict(reward=[1.0]), r"reward must have shape \(2,\)"),
+        (dict(reward=[1.0, math.nan]), "reward must be finite, found nan at pair 1"),
     ],
 )
 def test_bad_input(arguments, message):
@@ -163,6 +176,12 @@ def test_bad_input(arguments, message):
         (dict(CT=-1.0), "CT must be a positive number, found -1.0"),
         (dict(TRT=math.nan), "TRT must be a positive number"),
         (dict(drop_tail=1.5), r"drop_tail must lie in \[0, 1\]"),
+        (dict(drop_tail="half"), r"drop_tail must lie in \[0, 1\], found 'half'"),
+        (dict(seed=-1), "seed must be an integer of at least 0, found -1"),
+        (dict(seed=0.5), "seed must be an integer of at least 0, found 0.5"),
+        (dict(TRT="20"), "TRT must be a positive number, found '20'"),
+        (dict(CT=[8.0, 9.0]), "CT must be a positive number"),
+        (dict(CT=lambda dt: 9 * dt, TRT=lambda dt: 8 * dt), "CT must be smaller than TRT, found CT = 9 and TRT = 8"),
         (dict(CT=None), "CT must be given when drop_tail > 0"),
     ],
 )
