@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from levytorch.errors import InputError
-from levytorch.law import threads
+from levytorch.law import threads, vector
 from levytorch.law.arguments import Numeric, broadcast, check, check_dim, to_tensors
 from levytorch.law.backend import kernels
 from levytorch.law.evaluation import resolve
@@ -84,6 +84,8 @@ def log_density(
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in step)
     if _fused(dim, method, device):
         log_p = _FusedStep.apply(*step, method, grad)
+    elif dim > 1 and vector.applies(step, dim, _table_or_not(step, method, dim), device):
+        log_p = vector.VectorStep.apply(*step, _shape(step, dim), dim, grad)
     else:
         check(**step._asdict())
         log_p = _composed(step, dim=dim, method=method)
@@ -113,8 +115,13 @@ def score(
         shape, out = _evaluate(step, method, 1, wrt_alpha)
         rows = [row.reshape(shape) for row in out]
         return StepScore(rows[0], rows[1], rows[2], rows[3], rows[4] if wrt_alpha else None)
-    check(**step._asdict())
     shape = _shape(step, dim)
+    if not wrt_alpha and vector.applies(step, dim, _table_or_not(step, method, dim), device):
+        out, by_b = vector.evaluate(step, shape, dim, True)
+        return StepScore(
+            out[0].reshape(shape), by_b.reshape(*shape, dim), out[1].reshape(shape), out[2].reshape(shape), None
+        )
+    check(**step._asdict())
     # leaves of the full shape, so that each sample has its own derivative
     vector = torch.Size((*shape, dim)) if dim > 1 else shape
     leaves = {"b": step.b.expand(vector), "D_o": step.D_o.expand(shape), "D_f": step.D_f.expand(shape)}
@@ -130,6 +137,13 @@ def score(
 def _fused(dim: int, method: str, device: torch.device) -> bool:
     """Whether the compiled one-pass evaluation applies."""
     return dim == 1 and method != "windowed" and device.type == "cpu" and kernels() is not None
+
+
+def _table_or_not(step: Step, method: str, dim: int) -> str:
+    """What a method comes to for these samples in d > 1; a choice of `auto` counts them."""
+    if method != "auto" or dim == 1:
+        return method
+    return resolve(method, step.alpha, _shape(step, dim).numel(), dim, step.alpha.requires_grad)
 
 
 class _FusedStep(Function):

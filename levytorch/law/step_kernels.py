@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from levytorch.law.kernels import compiled, density_point
+from levytorch.law.kernels import N_NODES, compiled, density_point
 from levytorch.law.table_kernels import table_point
 
 DONE = -1
@@ -23,7 +23,7 @@ def _valid(y, A, B, alpha, dt):
 @compiled
 def contour_step(start, stop, x, b, D_o, D_f, alpha, dt, order, with_alpha, out):
     """Rows of out: log p, d/db, d/dD_o, d/dD_f[, d/dalpha]. Returns the first bad index, or DONE."""
-    row = np.empty(15)
+    row, work = np.empty(15), np.empty((5, N_NODES))
     for i in range(start, stop):
         t = dt[i if dt.size > 1 else 0]
         y = x[i if x.size > 1 else 0] - b[i if b.size > 1 else 0] * t
@@ -32,7 +32,7 @@ def contour_step(start, stop, x, b, D_o, D_f, alpha, dt, order, with_alpha, out)
         a = alpha[i if alpha.size > 1 else 0]
         if not _valid(y, A, B, a, t):
             return i
-        density_point(abs(y), A, B, a, 1, order, row)
+        density_point(abs(y), A, B, a, 1, order, work, row)
         out[0, i] = row[0]
         if order > 0:
             out[1, i] = -row[1] * t if y >= 0.0 else row[1] * t
@@ -46,7 +46,7 @@ def contour_step(start, stop, x, b, D_o, D_f, alpha, dt, order, with_alpha, out)
 @compiled
 def table_step(start, stop, x, b, D_o, D_f, alpha, dt, offset, level_u, level_s, coefficients, needed, out):
     """The same from a table of the shared alpha; columns that must be built first are marked in needed."""
-    row = np.empty(15)
+    row, work = np.empty(15), np.empty((5, N_NODES))
     order = 1 if out.shape[0] > 1 else 0
     for i in range(start, stop):
         t = dt[i if dt.size > 1 else 0]
@@ -60,7 +60,7 @@ def table_step(start, stop, x, b, D_o, D_f, alpha, dt, offset, level_u, level_s,
             if code < needed.size:
                 needed[code] = True
                 continue
-            density_point(abs(y), A, B, alpha, 1, order, row)
+            density_point(abs(y), A, B, alpha, 1, order, work, row)
             log_p, by_y, by_A, by_B = row[0], row[1], row[2], row[3]
         out[0, i] = log_p
         if order > 0:

@@ -105,6 +105,41 @@ def test_compiled_and_torch_agree_over_the_domain():
         assert torch.allclose(u, v, rtol=1e-10, atol=0)
 
 
+@pytest.mark.parametrize("alpha", [0.04, 0.07, 0.12])
+def test_wide_jumps_of_small_alpha(alpha):
+    """Here exp(-B r^(2 alpha)) is tiny over the whole range of the Gaussian and must keep its digits."""
+    y = torch.tensor([0.0, 0.1, 1.0, 5.0] * 3, dtype=torch.float64)
+    B = torch.tensor([20.0, 60.0, 150.0], dtype=torch.float64).repeat_interleave(4)
+    one = torch.ones(1, dtype=torch.float64)
+    a = contour.evaluate(y, one, B, alpha * one, order=1)
+    b = contour_torch.density(y, one, B, alpha * one, dim=1, order=1)
+    assert float((a[0] - b[0]).abs().max()) <= 1e-11
+    exact = oracle(1.0, 1.0, 60.0, alpha, 1)
+    assert abs(float(a[0, 6]) - float(exact.log_p)) <= 1e-11
+
+
+def test_elementary_functions_of_the_kernels():
+    from numba import njit
+
+    from levytorch.law.vector_math import fast_exp, fast_exp_expm1, fast_sincos
+
+    @njit
+    def run(x, small, out):
+        for i in range(x.size):
+            out[0, i] = fast_exp(x[i])
+            out[1, i] = fast_exp_expm1(small[i])[1]
+            out[2, i], out[3, i] = fast_sincos(x[i])
+
+    rng = np.random.default_rng(0)
+    x, small = rng.uniform(-600, 600, 20_000), rng.uniform(-3, 0.5, 20_000) ** 7 / 100
+    out = np.empty((4, len(x)))
+    run(x, small, out)
+    assert np.abs(out[0] / np.exp(x) - 1).max() <= 4.5e-16
+    assert np.abs(out[1] / np.expm1(small) - 1).max() <= 4.5e-16
+    assert np.abs(out[2] - np.sin(x)).max() <= 2.3e-16
+    assert np.abs(out[3] - np.cos(x)).max() <= 2.3e-16
+
+
 @pytest.mark.parametrize("alpha", [0.05, 0.3, 0.4995, 0.5005, 0.7, 0.97])
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_continuous_across_the_seam_between_the_paths(alpha, dim):
