@@ -59,6 +59,7 @@ class FisherEngine(Engine):
         if penalty is not None and optimizer.memory["decrement"] > _NEAR:
             optimizer.memory["settled"] = not penalty.adaptive
         elif penalty is not None:
+            optimizer.memory["pairs"] = []  # they belong to the penalty that is about to change
             change = penalty.update(accepted.theta, objective.n * objective.information(accepted))
             optimizer.memory["strengths"] = penalty.strengths.clone()
             optimizer.memory["determined"] = penalty.determined.clone()

@@ -18,6 +18,8 @@ from torch.optim import Optimizer
 from levytorch.training.objective import Evaluation, FullBatchObjective
 from levytorch.training.sweep import Sums
 
+_PAIRS = 6  # secant pairs kept
+_FLOOR = 1e-4  # curvature of the total log-likelihood below which a direction counts as flat
 _MAX_ETA_STEP = 2.0  # a predictor of D_o or D_f moves by a factor of at most e^2 or so in one step
 
 
@@ -82,6 +84,7 @@ class FisherScoring(Optimizer):
             better = self._merit(trial, memory["factor"]) < 0.81 * merit
             ratio = gain / predicted if predicted > 0 else -1.0
             if better or ratio > 1e-4:
+                self._remember(current, trial)
                 self._accept(trial)
                 current = trial
                 memory["hold"] = False
@@ -101,10 +104,12 @@ class FisherScoring(Optimizer):
         """Step, gain that the local model promises, and merit (squared gradient in the metric of the curvature)."""
         memory = self.memory
         model = self.objective.local_model(ev)
-        F, g = model.curvature, model.gradient
+        F, g = self._corrected(model.curvature), model.gradient
         scale = F.diagonal() + 1e-12 * F.diagonal().max()
-        A = F + memory["damping"] * torch.diag(scale)
-        factor = F + 1e-9 * torch.diag(scale)
+        # a coefficient that vanishes takes its gradient and its curvature along: the floor lets such a fit converge
+        floor = torch.eye(g.numel(), dtype=torch.float64) * (_FLOOR / self.objective.n)
+        A = F + floor + memory["damping"] * torch.diag(scale)
+        factor = F + floor + 1e-9 * torch.diag(scale)
         memory["factor"] = factor
         merit = float(g @ torch.linalg.solve(factor, g))
         delta = torch.linalg.solve(A, g)
@@ -118,6 +123,27 @@ class FisherScoring(Optimizer):
         memory["decrement"] = self.objective.n * merit
         memory["converged"] = memory["decrement"] < self.param_groups[0]["tolerance"]
         return delta, predicted, merit
+
+    def _remember(self, before: Evaluation, after: Evaluation) -> None:
+        """A secant pair at one TCF: how the gradient really changed along an accepted step."""
+        step = after.theta - before.theta
+        change = self.objective.gradient(before, after.tcf) - self.objective.gradient(after, after.tcf)
+        pairs = self.memory.setdefault("pairs", [])
+        pairs.append((step, change))
+        del pairs[:-_PAIRS]
+
+    def _corrected(self, curvature: Tensor) -> Tensor:
+        """BFGS updates of the outer-product curvature by the secant pairs.
+
+        Where the model is wrong (tails cut and not corrected, long steps) score products and second derivatives differ,
+        and scoring alone converges slowly or oscillates.
+        """
+        for step, change in self.memory.get("pairs", []):
+            along = curvature @ step
+            old, new = float(step @ along), float(step @ change)
+            if old > 0 and new > 0.05 * old:
+                curvature = curvature - torch.outer(along, along) / old + torch.outer(change, change) / new
+        return curvature
 
     def _merit(self, ev: Evaluation, factor: Tensor) -> float:
         g = self.objective.gradient(ev)
