@@ -18,11 +18,16 @@ Counts = NDArray[np.int64]
 def numeric(name: str, values: Any) -> Array:
     """values as a float64 array."""
     try:
-        if isinstance(values, torch.Tensor):
-            values = values.detach().cpu().numpy()
-        return np.asarray(values, dtype=np.float64)
+        array = np.asarray(values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values)
+        if array.dtype.kind not in "cmM":
+            return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{name} must be numeric, found {type(values).__name__}: pass arrays of numbers.") from None
+    # NumPy would drop the imaginary part of complex numbers, and the unit of dates
+    raise InputError(
+        f"{name} must be numeric, found {array.dtype}: pass real numbers (of dates: (times - times[0]) / "
+        "np.timedelta64(1, 'h'), or the unit that you want)."
+    )
 
 
 def positive(name: str, value: Any) -> float:

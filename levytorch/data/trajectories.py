@@ -7,6 +7,7 @@ the same thing.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,9 @@ class Trajectories:
             raise InputError("only one of dt and times may be given, found both: remove one.")
         if ids is not None and len(ids) != len(lengths):
             raise InputError(f"ids must name {len(lengths)} trajectories, found {len(ids)}: pass one per trajectory.")
+        if ids is not None and len(set(ids)) < len(ids):
+            twice = Counter(ids).most_common(1)[0][0]
+            raise InputError(f"ids must differ, found {twice!r} twice: rename one, or join the two trajectories.")
         new = cls(
             points,
             np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
