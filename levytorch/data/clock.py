@@ -22,6 +22,7 @@ NANOSECONDS = {
     "day": 86_400_000_000_000,
     "week": 604_800_000_000_000,
 }
+_YEAR_FIRST = r"^\d{4}[-/.]?\d{2}"
 
 
 def check_units(time_unit: str | None, time_in: str | None) -> None:
@@ -44,6 +45,8 @@ def to_numbers(
     """
     import polars as pl
 
+    if column.dtype in (pl.Categorical, pl.Enum):
+        column = column.cast(pl.String)
     if column.dtype == pl.String:
         column = _parse(column, where, time_format)
     if column.dtype.is_temporal():
@@ -55,8 +58,11 @@ def to_numbers(
         if column.dtype in (pl.Time, pl.Duration):
             raise InputError(f"{where}: times must be datetimes or numbers, found {column.dtype}: convert the column.")
         ticks, tick = column.dt.epoch("ns").to_numpy(), 1
+    elif not column.dtype.is_numeric():
+        raise InputError(f"{where}: times must be datetimes or numbers, found {column.dtype}: choose another column.")
     else:
-        ticks = column.to_numpy()
+        # 64 bits before anything is multiplied: seconds are often stored in 32
+        ticks = column.cast(pl.Int64 if column.dtype.is_integer() else pl.Float64, strict=False).to_numpy()
         if time_unit is None:
             return np.asarray(ticks, dtype=np.float64)
         if time_in is None:
@@ -65,7 +71,8 @@ def to_numbers(
                 "pass the unit that the column is in."
             )
         tick = NANOSECONDS[time_in]
-    since = ticks - ticks.min()
+    known = ticks[np.isfinite(ticks)]  # one bad cell must not spoil the others: the caller names it
+    since = ticks - (known.min() if len(known) else 0)
     if np.issubdtype(since.dtype, np.integer) and int(since.max()) * tick < 2**63:
         return np.asarray(since * tick / NANOSECONDS[time_unit], dtype=np.float64)
     return np.asarray(since * (tick / NANOSECONDS[time_unit]), dtype=np.float64)
@@ -80,6 +87,9 @@ def _parse(column: pl.Series, where: str, time_format: str | None) -> pl.Series:
     if time_format is None and numbers.null_count() == 0:
         whole = text.cast(pl.Int64, strict=False)
         return numbers if whole.null_count() else whole
+    if time_format is None:
+        # 03/04 is in March for some and in April for others: only years that come first are read without being asked
+        text = text.set(~text.str.contains(_YEAR_FIRST), None)
     try:
         parsed = text.str.to_datetime(time_format, strict=False, time_unit="ns", ambiguous="earliest")
     except pl.exceptions.PolarsError:  # no format fits the first cells
@@ -88,7 +98,7 @@ def _parse(column: pl.Series, where: str, time_format: str | None) -> pl.Series:
     if bad.any():
         row = int(bad.arg_max() or 0)
         raise InputError(
-            f"{where}, row {row + 1}: times must be numbers or dates, found {text[row]!r}: correct the cell, or pass "
+            f"{where}, row {row + 1}: times must be numbers or dates, found {column[row]!r}: correct the cell, or pass "
             "time_format (such as '%d.%m.%Y %H:%M')."
         )
     return parsed

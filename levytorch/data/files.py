@@ -5,7 +5,6 @@ Every refusal names the file, the column and the row (the first row after the he
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,11 +51,11 @@ def read(
             and "rows": the columns to use, by default all but time and id. In .npz: the array, by default x.
         id: the column that tells trajectories apart; rows of different ones may be mixed. Default: id if there is one,
             else one trajectory.
-        time: the column of times: numbers, or dates (ISO, or `time_format`). Default: time if there is one.
+        time: the column of times: numbers, or dates (year first, or `time_format`). Default: time if there is one.
         reward: the column of a logged reward, carried along. Default: reward if there is one.
         dt: instead of times, the time between two observations; or the column that says so.
         time_unit: the unit of dt that you want: ns, us, ms, s, min, h, day or week. Required for dates.
-        time_in: the unit that a column of numbers is in; with time_unit, converts it.
+        time_in: the unit that a column of times or of dt is in, when it holds numbers; with time_unit, converts it.
         time_format: how to read dates, such as "%d.%m.%Y %H:%M".
         log: take the logarithm of x (prices).
         max_dt: pairs further apart (in time_unit) are gaps, left out of transitions() and counted.
@@ -84,6 +83,11 @@ def read(
     if dt is not None and time is not None:
         raise InputError(f"{file}: only one of dt and time may be given, found both: remove one.")
     check_units(time_unit, time_in)
+    if time_in is not None and isinstance(dt, float):
+        raise InputError(
+            f"{file}: time_in is the unit of a column, found {time_in!r} beside dt = {dt:g}: pass dt in time_unit and "
+            "leave time_in out."
+        )
     _check_magic(file, suffix)
     if suffix in TABLES:
         from levytorch.data.tables import read_table
@@ -108,8 +112,24 @@ def read(
         raise InputError(
             f"{file}: dt must be a number for {suffix} files, found {dt!r}: pass the time between two points."
         )
-    options = {"value": value, "time": time, "reward": reward, "id": id}
-    return _read_numpy(file, suffix, options, dt, log, max_dt)
+    of_tables: tuple[tuple[str, Any, Any], ...] = (
+        ("layout", layout, "long"),
+        ("missing", missing, "error"),
+        ("sort", sort, False),
+        ("short", short, "error"),
+        ("separator", separator, None),
+        ("time_format", time_format, None),
+    )
+    for name, given, default in of_tables:
+        if given != default:
+            raise InputError(
+                f"{file}: {name} is an option of tables, found {given!r} for a {suffix} file: leave it out and prepare "
+                "the arrays."
+            )
+    from levytorch.data.numpy_files import read_numpy
+
+    names = {"value": value, "time": time, "reward": reward, "id": id}
+    return read_numpy(file, names, dt, (time_unit, time_in), log, max_dt)
 
 
 def write(trajectories: Trajectories, path: str | Path) -> None:
@@ -144,57 +164,3 @@ def _check_magic(file: Path, suffix: str) -> None:
             raise InputError(f"{file}: a {suffix} file was expected, found other content: correct the suffix.")
     elif b"\0" in head or any(head.startswith(magic) for magic in _MAGIC.values()):
         raise InputError(f"{file}: text was expected in a {suffix} file, found binary content: correct the suffix.")
-
-
-def _read_numpy(
-    file: Path, suffix: str, names: dict[str, Any], dt: float | None, log: bool, max_dt: float | None
-) -> Trajectories:
-    try:
-        loaded = np.load(file, allow_pickle=False)
-        arrays = dict(loaded) if suffix == ".npz" else {"x": loaded}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{file}: a {suffix} file of plain arrays was expected, found {error}: save it again."
-        ) from None
-
-    def entry(option: str, default: str) -> Any:
-        name = names[option] or default
-        if not isinstance(name, str):
-            raise InputError(
-                f"{file}: {option} must name one array, found {name!r}: stack the coordinates in one array."
-            )
-        if names[option] and name not in arrays:
-            raise InputError(
-                f"{file}: {option} must name one of {', '.join(arrays)}, found {name!r}: pass one of these."
-            )
-        return arrays.get(name)
-
-    x = entry("value", "x")
-    if x is None and len(arrays) == 1:
-        x = next(iter(arrays.values()))
-    if x is None:
-        raise InputError(f"{file}: value must name the array of x, found {', '.join(arrays)}: pass value='...'.")
-    times, reward, ids = entry("time", "times"), entry("reward", "reward"), entry("id", "ids")
-    if dt is not None and names["time"] is None:
-        times = None  # an explicit dt wins over what the file says
-    if dt is None and times is None and "dt" in arrays:
-        dt = float(arrays["dt"])
-    if dt is None and times is None:
-        raise InputError(f"{file}: dt must be given, found neither dt nor times in the file: pass dt=...")
-    if log:
-        if not (x > 0).all():
-            where = tuple(int(k) for k in np.argwhere(~(x > 0))[0])
-            raise InputError(
-                f"{file}: x must be positive for log=True, found {x[where]} at index {where}: use log=False."
-            )
-        x = np.log(x)
-    if "offsets" in arrays:
-        cuts = arrays["offsets"][1:-1]
-        pieces = [np.split(a, cuts) if a is not None else None for a in (x, times, reward)]
-        x, times, reward = pieces
-    try:
-        return Trajectories.from_arrays(
-            x, dt, times=times, reward=reward, ids=None if ids is None else ids.tolist(), max_dt=max_dt
-        )
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from None

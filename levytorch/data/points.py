@@ -75,14 +75,16 @@ class Points:
             k, coordinate = (int(i) for i in np.argwhere(infinite)[0])
             self._refuse(k, coordinate, "a finite number", self.values[k, coordinate], "remove the row")
         empty = np.isnan(self.values)
+        if empty.any():
+            self._drop_empty(empty, drop, dt)
         if self.reward is not None and not np.isfinite(self.reward).all():
             k = int(np.argmax(~np.isfinite(self.reward)))
             raise InputError(
                 f"{self.file}, column {self.reward_column!r}, row {self.row[k]}: a reward was expected, found "
                 f"{self.reward[k]}: fill the cell."
             )
-        if not empty.any():
-            return
+
+    def _drop_empty(self, empty: NDArray[np.bool_], drop: bool, dt: float | None) -> None:
         k, coordinate = (int(i) for i in np.argwhere(empty)[0])
         if not drop:
             self._refuse(k, coordinate, "a number", "none", "fill the cell, or pass missing='drop'")

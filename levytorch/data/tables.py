@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.data.arrays import Array, positive
-from levytorch.data.clock import to_numbers
+from levytorch.data.clock import NANOSECONDS, to_numbers
 from levytorch.data.points import Points
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError
@@ -42,6 +42,8 @@ def read_table(
                 f"{file}: {option} must be a column of the file, found no {name!r} among {_list(table.columns)}: pass "
                 "one of these."
             )
+    if value is not None and len(set(value)) < len(value):
+        raise InputError(f"{file}: value must name different columns, found {_list(value)}: name each once.")
     if len(table) == 0:
         raise InputError(f"{file}: rows were expected below the header, found none: check how the file was written.")
     if layout == "long":
@@ -53,7 +55,7 @@ def read_table(
                 raise InputError(
                     f"{file}: layout {layout!r} has no {option} column, found {name!r}: use layout='long'."
                 )
-        points = _wide(file, table, value, time, units) if layout == "wide" else _rows(file, table, value, id)
+        points = _wide(file, table, value, time, dt, units) if layout == "wide" else _rows(file, table, value, id)
     if points.times is None and not isinstance(dt, float):
         raise InputError(
             f"{file}: dt or time must be given, found neither among {_list(table.columns)}: pass dt=... or time='...'."
@@ -135,7 +137,9 @@ def _long(
                 f"{file}, column {dt!r}, row {row}: one dt was expected throughout, found {steps[row - 1]:g} after "
                 f"{steps[0]:g}: name a column of times instead."
             )
-        dt = positive(f"{file}, column {dt!r}", steps[0])
+        time_unit, time_in, _ = units
+        step = steps[0] if time_in is None else steps[0] * (NANOSECONDS[time_in] / NANOSECONDS[str(time_unit)])
+        dt = positive(f"{file}, column {dt!r}", step)
     return points, dt
 
 
@@ -144,10 +148,13 @@ def _wide(
     table: pl.DataFrame,
     value: list[str] | None,
     time: str | None,
+    dt: float | str | None,
     units: tuple[str | None, str | None, str | None],
 ) -> Points:
     """One column per trajectory; it ends where its cells become empty."""
-    columns = value or [name for name in table.columns if name != time]
+    clock = time or ("time" if "time" in table.columns and "time" not in (value or []) else None)
+    columns = value or [name for name in table.columns if name != clock]
+    time = clock if dt is None else None
     times = _times(file, table, time, units)
     parts = [_trim(_numbers(file, table[name])) for name in columns]
     kept = [k for k, part in enumerate(parts) if len(part)]
@@ -164,11 +171,13 @@ def _wide(
         None if times is None else times[rows],
         time,
         cell=[columns[k] for k in kept for _ in range(len(parts[k]))],
+        dropped=_lost(parts, kept),
     )
 
 
 def _rows(file: Path, table: pl.DataFrame, value: list[str] | None, id: str | None) -> Points:
     """One row per trajectory; it ends where its cells become empty."""
+    id = id or ("id" if "id" in table.columns and "id" not in (value or []) else None)
     columns = value or [name for name in table.columns if name != id]
     grid = np.stack([_numbers(file, table[name]) for name in columns], axis=1)
     parts = [_trim(line) for line in grid]
@@ -184,6 +193,7 @@ def _rows(file: Path, table: pl.DataFrame, value: list[str] | None, id: str | No
         np.repeat(np.array(kept) + 1, [len(parts[k]) for k in kept]),
         [names[k] for k in kept],
         cell=[columns[j] for k in kept for j in range(len(parts[k]))],
+        dropped=_lost(parts, kept),
     )
 
 
@@ -204,9 +214,11 @@ def _load(file: Path, separator: str | None) -> pl.DataFrame:
         return pl.read_csv(file, separator=separator, infer_schema=False, null_values=_EMPTY)
     except (pl.exceptions.PolarsError, UnicodeDecodeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
+        remedy = "write it again" if file.suffix.lower() == ".parquet" else "mend the file, or pass separator=..."
+        if isinstance(error, UnicodeDecodeError) or "utf-8" in reason.lower():
+            remedy = "save it as UTF-8"
         raise InputError(
-            f"{file}: a readable {file.suffix} table was expected, found a malformed one ({reason}): mend the file, or "
-            "pass separator=..."
+            f"{file}: a readable {file.suffix} table was expected, found a malformed one ({reason}): {remedy}."
         ) from None
 
 
@@ -255,6 +267,10 @@ def _trim(values: Array) -> Array:
     """Without the empty cells at the end."""
     filled = np.flatnonzero(~np.isnan(values))
     return values[: filled[-1] + 1] if len(filled) else values[:0]
+
+
+def _lost(parts: list[Array], kept: list[int]) -> dict[str, int]:
+    return {"trajectory without a value": len(parts) - len(kept)} if len(kept) < len(parts) else {}
 
 
 def _list(names: list[str]) -> str:

@@ -1,0 +1,113 @@
+"""Arrays of .npz and .npy files -> Trajectories. Pickled objects are never loaded."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from levytorch.data.arrays import Array, numeric, positive
+from levytorch.data.clock import NANOSECONDS, to_numbers
+from levytorch.data.trajectories import Trajectories
+from levytorch.errors import InputError
+
+
+def read_numpy(
+    file: Path,
+    names: dict[str, Any],
+    dt: float | None,
+    units: tuple[str | None, str | None],
+    log: bool,
+    max_dt: float | None,
+) -> Trajectories:
+    """See files.read, which checked the options."""
+    arrays = _load(file)
+
+    def entry(option: str, default: str) -> Any:
+        name = names[option] or default
+        if not isinstance(name, str):
+            raise InputError(
+                f"{file}: {option} must name one array, found {name!r}: stack the coordinates in one array."
+            )
+        if names[option] and name not in arrays:
+            raise InputError(
+                f"{file}: {option} must name one of {', '.join(arrays)}, found {name!r}: pass one of these."
+            )
+        return arrays.get(name)
+
+    x = entry("value", "x")
+    if x is None and len(arrays) == 1:
+        x = next(iter(arrays.values()))
+    if x is None:
+        raise InputError(f"{file}: value must name the array of x, found {', '.join(arrays)}: pass value='...'.")
+    times, reward, ids = entry("time", "times"), entry("reward", "reward"), entry("id", "ids")
+    if dt is not None and names["time"] is None:
+        times = None  # an explicit dt wins over what the file says
+    if dt is None and times is None and "dt" in arrays:
+        dt = _dt(file, arrays["dt"], units)
+    if dt is None and times is None:
+        raise InputError(f"{file}: dt must be given, found neither dt nor times in the file: pass dt=...")
+    if times is not None:
+        times = _times(file, names["time"] or "times", times, units)
+    try:
+        x = numeric("x", x)
+        if log:
+            x = _logarithm(x)
+        if "offsets" in arrays:
+            cuts = _cuts(arrays["offsets"], len(x) if x.ndim else 0)
+            x, times, reward = (None if a is None else np.split(a, cuts) for a in (x, times, reward))
+        return Trajectories.from_arrays(
+            x, dt, times=times, reward=reward, ids=None if ids is None else ids.tolist(), max_dt=max_dt
+        )
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        if file.suffix.lower() == ".npy":
+            return {"x": np.load(file, allow_pickle=False)}
+        with np.load(file, allow_pickle=False) as loaded:
+            return dict(loaded)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{file}: a {file.suffix} file of plain arrays was expected, found {error}: save it again."
+        ) from None
+
+
+def _dt(file: Path, given: Any, units: tuple[str | None, str | None]) -> float:
+    """The file's own dt, a number in the unit time_in."""
+    if given.size != 1:
+        raise InputError(f"{file}: dt must be one number, found shape {given.shape}: save times instead of it.")
+    time_unit, time_in = units
+    scale = 1.0 if time_in is None else NANOSECONDS[time_in] / NANOSECONDS[str(time_unit)]
+    return positive(f"{file}: dt", given.item()) * scale
+
+
+def _times(file: Path, name: str, given: Any, units: tuple[str | None, str | None]) -> Array:
+    if given.dtype.kind not in "mM" and units[0] is None:
+        return numeric(f"{file}: {name}", given)
+    import polars as pl
+
+    flat = given.reshape(-1).astype("datetime64[ns]") if given.dtype.kind == "M" else given.reshape(-1)
+    return to_numbers(pl.Series(flat), f"{file}, array {name!r}", *units, None).reshape(given.shape)
+
+
+def _logarithm(x: Array) -> Array:
+    if not (x > 0).all():
+        where = tuple(int(k) for k in np.argwhere(~(x > 0))[0])
+        raise InputError(f"x must be positive for log=True, found {x[where]} at index {where}: use log=False.")
+    return np.asarray(np.log(x))
+
+
+def _cuts(offsets: Any, n: int) -> Any:
+    """Where to split n points; offsets are those of Trajectories."""
+    sound = offsets.ndim == 1 and len(offsets) > 1 and offsets.dtype.kind in "iu"
+    if not sound or offsets[0] != 0 or offsets[-1] != n or (np.diff(offsets.astype(np.int64)) < 0).any():
+        raise InputError(
+            f"offsets must be integers that rise from 0 to the {n} points of x, found {offsets.tolist()!s:.60}: save "
+            "where each trajectory begins, and the number of points."
+        )
+    return offsets[1:-1]
