@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from levytorch.errors import InputError
-from levytorch.law import threads, vector
+from levytorch.law import threads
+from levytorch.law import vector as fast_vector
 from levytorch.law.arguments import Numeric, broadcast, check, check_dim, to_tensors
 from levytorch.law.backend import kernels
 from levytorch.law.evaluation import resolve
@@ -84,8 +85,8 @@ def log_density(
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in step)
     if _fused(dim, method, device):
         log_p = _FusedStep.apply(*step, method, grad)
-    elif dim > 1 and vector.applies(step, dim, _table_or_not(step, method, dim), device):
-        log_p = vector.VectorStep.apply(*step, _shape(step, dim), dim, grad)
+    elif fast_vector.applies(step, dim, method := _chosen(step, method, dim), device):
+        log_p = fast_vector.VectorStep.apply(*step, _shape(step, dim), dim, grad)
     else:
         check(**step._asdict())
         log_p = _composed(step, dim=dim, method=method)
@@ -116,8 +117,8 @@ def score(
         rows = [row.reshape(shape) for row in out]
         return StepScore(rows[0], rows[1], rows[2], rows[3], rows[4] if wrt_alpha else None)
     shape = _shape(step, dim)
-    if not wrt_alpha and vector.applies(step, dim, _table_or_not(step, method, dim), device):
-        out, by_b = vector.evaluate(step, shape, dim, True)
+    if fast_vector.applies(step, dim, method := _chosen(step, method, dim, wrt_alpha), device) and not wrt_alpha:
+        out, by_b = fast_vector.evaluate(step, shape, dim, True)
         return StepScore(
             out[0].reshape(shape), by_b.reshape(*shape, dim), out[1].reshape(shape), out[2].reshape(shape), None
         )
@@ -139,11 +140,12 @@ def _fused(dim: int, method: str, device: torch.device) -> bool:
     return dim == 1 and method != "windowed" and device.type == "cpu" and kernels() is not None
 
 
-def _table_or_not(step: Step, method: str, dim: int) -> str:
-    """What a method comes to for these samples in d > 1; a choice of `auto` counts them."""
+def _chosen(step: Step, method: str, dim: int, wrt_alpha: bool = False) -> str:
+    """What `auto` stands for in d > 1, decided once per call because the decision counts the samples."""
     if method != "auto" or dim == 1:
         return method
-    return resolve(method, step.alpha, _shape(step, dim).numel(), dim, step.alpha.requires_grad)
+    with_alpha = wrt_alpha or (step.alpha.requires_grad and torch.is_grad_enabled())
+    return resolve(method, step.alpha, _shape(step, dim).numel(), dim, with_alpha)
 
 
 class _FusedStep(Function):

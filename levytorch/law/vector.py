@@ -1,4 +1,4 @@
-"""log p of a step in d > 1 dimensions through the compiled table of one shared alpha: the fast path of `autograd.py`."""
+"""log p of a step in d > 1 dimensions through the compiled table of a shared alpha: the fast path of `autograd.py`."""
 
 from __future__ import annotations
 
