@@ -122,11 +122,14 @@ class Dynamics:
 
     @staticmethod
     def named(name: str, alpha: Coefficient = 0.3) -> Dynamics:
-        """A system of the paper: "constant" (Examples 4.1, 4.4, 4.5), "variable" (4.2, 4.3), "asymptotic" (4.2.2)."""
+        """A system of the paper: "constant" (Examples 4.1, 4.4, 4.5), "variable" (4.2, 4.3), "asymptotic" (4.2.2).
+
+        "plane" has two dimensions and coefficients that depend on both variables.
+        """
         if name not in SYSTEMS:
             raise InputError(f"name must be one of {', '.join(SYSTEMS)}, found {name!r}: pass one of these.")
         b, D_o, D_f = SYSTEMS[name]
-        return Dynamics(b, D_o, D_f, alpha)
+        return Dynamics(b, D_o, D_f, alpha, dim=_DIM.get(name, 1))
 
     @property
     def is_constant(self) -> bool:
@@ -247,8 +250,23 @@ def _asymptotic_D_f(x: Tensor) -> Tensor:
     return torch.sin(4 * x) + 2
 
 
+def _plane_b(x: Tensor) -> Tensor:
+    u, v = x[..., 0], x[..., 1]
+    return torch.stack([3 * torch.sin(v) + torch.cos(u), 2 * torch.cos(u) - torch.sin(u + v)], dim=-1)
+
+
+def _plane_D_o(x: Tensor) -> Tensor:
+    return torch.exp(0.5 * torch.sin(x[..., 0] + 1) + 0.4 * torch.cos(x[..., 1]))
+
+
+def _plane_D_f(x: Tensor) -> Tensor:
+    return 2 + torch.sin(x[..., 0]) * torch.cos(x[..., 1])
+
+
 SYSTEMS: dict[str, tuple[Any, Any, Any]] = {
     "constant": (5.0, 4.0, 3.0),
     "variable": (_variable_b, _variable_D_o, _variable_D_f),
     "asymptotic": (_asymptotic_b, _asymptotic_D_o, _asymptotic_D_f),
+    "plane": (_plane_b, _plane_D_o, _plane_D_f),
 }
+_DIM = {"plane": 2}

@@ -128,5 +128,17 @@ def test_bad_input(arguments, message):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(InputError, match="constant, variable, asymptotic, found 'quadratic'"):
+    with pytest.raises(InputError, match="constant, variable, asymptotic, plane, found 'quadratic'"):
         Dynamics.named("quadratic")
+
+
+def test_the_plane_depends_on_both_variables():
+    plane = Dynamics.named("plane", alpha=0.6)
+    assert (plane.dim, plane.alpha) == (2, 0.6)
+    u, v = torch.tensor(0.4, dtype=torch.float64), torch.tensor(1.7, dtype=torch.float64)
+    x = torch.stack([u, v])
+    drift = [3 * v.sin() + u.cos(), 2 * u.cos() - (u + v).sin()]
+    torch.testing.assert_close(plane.b(x), torch.stack(drift))
+    torch.testing.assert_close(plane.D_o(x), torch.exp(0.5 * torch.sin(u + 1) + 0.4 * torch.cos(v)))
+    torch.testing.assert_close(plane.D_f(x), 2 + u.sin() * v.cos())
+    torch.testing.assert_close(plane.b(x + 2 * math.pi), plane.b(x))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.errors import LevytorchWarning, NumericalError
+from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.policy.basis import FourierBasis
 from levytorch.policy.checks import check_beta, check_periodic, check_window, reward_function
 from levytorch.policy.generator import Operators, column_scale, operators, resolvent_matrix
@@ -51,20 +51,32 @@ def solve_value(
     window: Sequence[float] | None = None,
     tolerance: float = 1e-6,
     max_modes: int = 2049,
-) -> ValueFunction:
+) -> Any:
     """Solve beta V = r + b V' + D_o V'' - D_f (-Lap)^alpha V for V.
 
     reward: a function of x (tensor in, tensor out) or a number. Without a window the equation is collocated at
     `n_modes` points of the cell and the reward must have its period. With `window=(low, high)` the residual is
     minimised in L2 over the window only (section 4.3): use it when data, and hence the coefficients, cover part of the
     cell. `n_modes=None` doubles the resolution until V changes by less than `tolerance` relative to max |V|. A
-    Recovery with a covariance gives V.std.
+    Recovery with a covariance gives V.std. In one dimension a ValueFunction comes back, in two a PlaneValue: the
+    reward is then a function [..., 2] -> [...], `n_modes` counts per coordinate and there is no window.
 
     >>> from levytorch import Dynamics
     >>> V = solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5), torch.cos, beta=0.5)
     >>> round(float(V(0.0)), 12)  # cos is an eigenfunction: 1 / (0.5 + 1 + 1)
     0.4
     """
+    if getattr(dynamics_or_recovery, "dim", 1) == 2:
+        if window is not None:
+            raise InputError(
+                f"window is for one dimension, found {window!r} with dim = 2; leave it out to solve on the whole cell."
+            )
+        from levytorch.policy.plane import solve_plane
+
+        # 2049 modes are the one-dimensional default; in the plane they count per coordinate
+        return solve_plane(
+            dynamics_or_recovery, reward, beta, n_modes=n_modes, tolerance=tolerance, max_modes=min(max_modes, 512)
+        )
     period, origin = cell(dynamics_or_recovery)
     beta = check_beta(beta)
     r = reward_function(reward)

@@ -32,7 +32,8 @@ def cell(source: Any) -> tuple[float, float]:
     dim = getattr(source, "dim", 1)
     if dim != 1:
         raise InputError(
-            f"solve_value works in one dimension, but the dynamics has dim = {dim}; give a one-dimensional one."
+            f"A dynamics of dim = 1 was expected here, but it has dim = {dim}; "
+            "solve_value takes one and two dimensions."
         )
     period = getattr(source, "period", 2 * math.pi)
     if period is None or not math.isfinite(float(period)) or float(period) <= 0:

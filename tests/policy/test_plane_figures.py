@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import torch
+
+from levytorch import Dynamics, solve_value
+from levytorch.figures import new_axes, save
+from levytorch.figures.planes import coefficient_fields, contours, field_columns, fields
+
+TRUTH = Dynamics.named("plane")
+OTHER = Dynamics(TRUTH.b, lambda x: 1.1 * TRUTH.D_o(x), TRUTH.D_f, 0.3, dim=2)
+
+
+def test_fields_show_truth_estimate_and_error(tmp_path):
+    numbers = coefficient_fields(OTHER, TRUTH, n=20)
+    fig, axes = fields(numbers)
+    assert axes.shape == (3, 3)
+    assert "10.0%" in axes[1, 2].get_title()
+    assert "0.0%" in axes[0, 2].get_title()
+    left, right = (axes[1, i].collections[0].get_clim() for i in (0, 1))
+    assert left == right  # truth and estimate share their colours
+    np.testing.assert_allclose(axes[1, 1].collections[0].get_array().T, numbers["D_o"])
+    assert all(path.stat().st_size > 1000 for path in save(fig, tmp_path / "fields"))
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_fields_without_truth_and_on_given_axes():
+    numbers = coefficient_fields(OTHER, n=8)
+    assert fields(numbers)[1].shape == (3, 1)
+    fig, grid = new_axes(3, 1)
+    found, _ = fields(numbers, axes=grid)
+    assert found is fig
+
+
+def test_columns_name_every_point():
+    columns = field_columns(coefficient_fields(OTHER, TRUTH, n=4))
+    assert list(columns)[:6] == ["u", "v", "b_1", "b_2", "b_1_truth", "b_2_truth"]
+    x = torch.tensor(np.stack([columns["u"], columns["v"]], -1))
+    np.testing.assert_allclose(columns["b_2_truth"], TRUTH.b(x)[:, 1])
+    np.testing.assert_allclose(columns["D_o"], OTHER.D_o(x))
+
+
+def test_contours_of_value_reference_and_difference():
+    r = lambda x: torch.cos(x[..., 0]) * torch.sin(x[..., 1])  # noqa: E731
+    value, reference = (solve_value(d, r, 0.5, n_modes=16) for d in (OTHER, TRUTH))
+    _, row = contours(value, reference, n=24)
+    assert [ax.get_title() for ax in row] == ["V(x), truth", "V(x), recovered", "difference"]
+    difference = row[2].collections[0].get_array()
+    assert 0 < np.abs(difference).max() < 0.2
+    assert len(contours(value, n=12)[1]) == 1
