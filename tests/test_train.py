@@ -175,6 +175,14 @@ def test_resume_of_nothing():
     assert resume.expand(["seed=1"]) == ["seed=1"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["basic", "joblib"])
+def test_sweep_over_seeds(tmp_path, launcher):
+    train("-m", "seed=0,1", f"hydra/launcher={launcher}", f"hydra.sweep.dir={tmp_path}", *SMALL)
+    a, b = Recovery.load(tmp_path / "0"), Recovery.load(tmp_path / "1")
+    assert not torch.equal(a.theta, b.theta)
+
+
 def test_a_hostile_run_directory_is_not_obeyed(tmp_path):
     run, proof = tmp_path / "run", tmp_path / "executed"
     run.mkdir()

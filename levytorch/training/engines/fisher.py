@@ -25,7 +25,7 @@ class FisherEngine(Engine):
     """max_steps: passes; tolerance: see FisherScoring; penalty: "none", "evidence" or a strength."""
 
     max_steps: int = 60
-    tolerance: float = 1e-8
+    tolerance: float = 1e-6
     damping: float = 1e-2
     n_bins: int = 512
     penalty: str | float = "none"

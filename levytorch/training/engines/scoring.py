@@ -36,7 +36,7 @@ class FisherScoring(Optimizer):
         objective: FullBatchObjective,
         *,
         damping: float = 1e-2,
-        tolerance: float = 1e-8,
+        tolerance: float = 1e-6,
     ) -> None:
         super().__init__(list(params), {"damping": damping, "tolerance": tolerance})
         self.objective = objective
@@ -119,7 +119,7 @@ class FisherScoring(Optimizer):
             # (A - u v^T)^{-1} g; far from the fixed point the TCF's feedback is not trusted beyond a factor of ten
             delta = delta + toward * (v @ delta) / (1.0 - v @ toward).clamp(min=0.1)
         predicted = float(g @ delta - 0.5 * delta @ F @ delta)
-        delta = delta * min(1.0, _MAX_ETA_STEP / max(self._largest_move(delta), 1e-300))
+        delta = delta * min(1.0, _MAX_ETA_STEP / max(self._largest_move(delta, ev), 1e-300))
         memory["decrement"] = self.objective.n * merit
         memory["converged"] = memory["decrement"] < self.param_groups[0]["tolerance"]
         return delta, predicted, merit
@@ -149,11 +149,11 @@ class FisherScoring(Optimizer):
         g = self.objective.gradient(ev)
         return float(g @ torch.linalg.solve(factor, g))
 
-    def _largest_move(self, delta: Tensor) -> float:
-        """Largest change of a positive coefficient's predictor over the bins."""
+    def _largest_move(self, delta: Tensor, ev: Evaluation) -> float:
+        """Largest change of a positive coefficient's predictor over the bins that hold data."""
         K = self.objective.head.n_basis
         moves = delta[K : 3 * K].reshape(2, K) @ self.objective.design[0]
-        return float(moves.abs().max())
+        return float((moves * (ev.main.second[0, 0] > 0)).abs().max())
 
     def _accept(self, ev: Evaluation) -> None:
         self._restored = ev
