@@ -1,5 +1,6 @@
 """simulate: the law of the increments, reproducibility, and what is refused."""
 
+import inspect
 import math
 import sys
 
@@ -12,7 +13,7 @@ import levytorch.simulation.euler as euler
 from levytorch import Dynamics, LevyStep, simulate, tail_probability
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.simulation import kernels, plain
-from levytorch.simulation.metropolis import _width
+from levytorch.simulation.metropolis import OPTIONS, _width, metropolis
 
 CONSTANT = Dynamics.named("constant")
 VARIABLE = Dynamics.named("variable")
@@ -228,6 +229,17 @@ def test_metropolis_defaults_come_from_the_law():
     assert float(tail_probability(reach, 0.0, 0.0, 4.0, 3.0, 0.3, DT)) == pytest.approx(0.01, rel=1e-6)
 
 
+def test_the_options_listed_are_those_of_the_sampler():
+    parameters = inspect.signature(metropolis).parameters.values()
+    assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == OPTIONS
+
+
+def test_metropolis_counts_may_be_numpy_integers():
+    options = dict(sampler="metropolis", chains=np.int64(2), thinning=np.int32(1))
+    few = simulate(CONSTANT, 2, 2, DT, burn_in=np.int64(3), **options)
+    np.testing.assert_array_equal(few.x, simulate(CONSTANT, 2, 2, DT, burn_in=3, **options).x)
+
+
 def test_metropolis_is_reproducible_and_handles_rounds():
     options = dict(sampler="metropolis", burn_in=5, chains=4, thinning=2, x0=1.0)
     first = simulate(VARIABLE, 10, 3, DT, seed=6, **options).to_array()
@@ -245,6 +257,8 @@ def test_metropolis_is_reproducible_and_handles_rounds():
         (dict(chains=9), "chains must not exceed the 4 trajectories, found 9"),
         (dict(thinning=0), "thinning must be"),
         (dict(reach=0.0), "reach must be positive"),
+        (dict(reach="far"), "reach must be positive, found 'far'"),
+        (dict(burnin=5), "options burn_in, chains, proposal_scale, reach, thinning, found burnin"),
         (dict(proposal_scale=-1.0), "proposal_scale must be positive"),
     ],
 )

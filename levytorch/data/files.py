@@ -5,6 +5,7 @@ Every refusal names the file, the column and the row (the first row after the he
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,9 @@ def read(
 
     names = {"value": value, "time": time, "reward": reward, "id": id}
     return read_numpy(file, names, dt, (time_unit, time_in), log, max_dt)
+
+
+OPTIONS = frozenset(inspect.signature(read).parameters) - {"path"}
 
 
 def write(trajectories: Trajectories, path: str | Path) -> None:

@@ -103,8 +103,13 @@ class Trajectories:
     @classmethod
     def from_file(cls, path: str | Path, **options: Any) -> Trajectories:
         """From a .npz, .npy, .csv, .tsv or .parquet file; `levytorch.data.files.read` documents every option."""
-        from levytorch.data.files import read
+        from levytorch.data.files import OPTIONS, read
 
+        unknown = sorted(set(options) - OPTIONS)
+        if unknown:
+            raise InputError(
+                f"{path}: the options are {', '.join(sorted(OPTIONS))}, found {', '.join(unknown)}: use one of these."
+            )
         return read(path, **options)
 
     def to_file(self, path: str | Path) -> None:

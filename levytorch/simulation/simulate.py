@@ -56,8 +56,15 @@ def simulate(
         raise InputError(f"sampler must be one of euler, metropolis, found {sampler!r}: pass one of these.")
     start = initial_states(dynamics, n, x0, seed)
     if sampler == "metropolis":
+        from levytorch.simulation.metropolis import OPTIONS
         from levytorch.simulation.metropolis import metropolis as walk
 
+        unknown = sorted(set(metropolis) - OPTIONS)
+        if unknown:
+            raise InputError(
+                f"sampler 'metropolis' has the options {', '.join(sorted(OPTIONS))}, found {', '.join(unknown)}: use "
+                "one of these."
+            )
         x = walk(dynamics, start, steps, dt, seed, progress, **metropolis)
     else:
         if metropolis:

@@ -134,6 +134,12 @@ def test_bad_arrays(tmp_path):
         assert name in str(caught.value)
 
 
+def test_unknown_options_list_the_known_ones(tmp_path):
+    (tmp_path / "a.csv").write_text("time,x\n0,1\n1,2\n")
+    with pytest.raises(InputError, match=r"a\.csv: the options are dt, id, layout, .*value, found colour, val"):
+        Trajectories.from_file(tmp_path / "a.csv", val="x", colour="red")
+
+
 def test_bad_destination(tmp_path):
     with pytest.raises(InputError, match=r"the suffix must be one of .npz, .csv"):
         Trajectories.from_arrays([[0.0, 1.0]], dt=1.0).to_file(tmp_path / "a.npy")
