@@ -34,7 +34,7 @@ def read_table(
     **handling: Any,
 ) -> Trajectories:
     """See files.read, which checked the options."""
-    table = _load(file, separator)
+    table = load_table(file, separator)
     named = [("id", id), ("time", time), ("reward", reward), ("dt", dt if isinstance(dt, str) else None)]
     for option, name in [*named, *(("value", v) for v in value or [])]:
         if name is not None and name not in table.columns:
@@ -119,18 +119,18 @@ def _long(
         group = column.replace_strict(unique, np.arange(len(unique))).to_numpy().astype(np.int64)
     points = Points(
         file,
-        np.stack([_numbers(file, table[name]) for name in value], axis=1),
+        np.stack([numbers(file, table[name]) for name in value], axis=1),
         value,
         group,
         np.arange(1, n + 1),
         ids,
         _times(file, table, time, units),
         time,
-        None if reward is None else _numbers(file, table[reward]),
+        None if reward is None else numbers(file, table[reward]),
         reward,
     )
     if isinstance(dt, str):
-        steps = _numbers(file, table[dt])
+        steps = numbers(file, table[dt])
         if not (steps == steps[0]).all():
             row = int(np.argmax(~(steps == steps[0]))) + 1
             raise InputError(
@@ -156,7 +156,7 @@ def _wide(
     columns = value or [name for name in table.columns if name != clock]
     time = clock if dt is None else None
     times = _times(file, table, time, units)
-    parts = [_trim(_numbers(file, table[name])) for name in columns]
+    parts = [_trim(numbers(file, table[name])) for name in columns]
     kept = [k for k, part in enumerate(parts) if len(part)]
     if not kept:
         raise InputError(f"{file}: numbers were expected in {_list(columns)}, found none: check the layout.")
@@ -179,7 +179,7 @@ def _rows(file: Path, table: pl.DataFrame, value: list[str] | None, id: str | No
     """One row per trajectory; it ends where its cells become empty."""
     id = id or ("id" if "id" in table.columns and "id" not in (value or []) else None)
     columns = value or [name for name in table.columns if name != id]
-    grid = np.stack([_numbers(file, table[name]) for name in columns], axis=1)
+    grid = np.stack([numbers(file, table[name]) for name in columns], axis=1)
     parts = [_trim(line) for line in grid]
     names = list(range(1, len(parts) + 1)) if id is None else table[id].to_list()
     kept = [k for k, part in enumerate(parts) if len(part)]
@@ -200,7 +200,7 @@ def _rows(file: Path, table: pl.DataFrame, value: list[str] | None, id: str | No
 # -------------------------------------------------------------------------------------------------------------- columns
 
 
-def _load(file: Path, separator: str | None) -> pl.DataFrame:
+def load_table(file: Path, separator: str | None = None) -> pl.DataFrame:
     """The whole table; text cells stay text, because only then can a bad one be shown."""
     import polars as pl
 
@@ -222,14 +222,14 @@ def _load(file: Path, separator: str | None) -> pl.DataFrame:
         ) from None
 
 
-def _numbers(file: Path, column: pl.Series) -> Array:
+def numbers(file: Path, column: pl.Series) -> Array:
     """A column as float64, NaN where it is empty; a cell that is no number is refused."""
     import polars as pl
 
     if column.dtype == pl.String:
         text = column.str.strip_chars()
-        numbers = text.cast(pl.Float64, strict=False)
-        bad = numbers.is_null() & text.is_not_null()
+        cells = text.cast(pl.Float64, strict=False)
+        bad = cells.is_null() & text.is_not_null()
         if bad.any():
             row = int(bad.arg_max() or 0)
             raise InputError(
@@ -237,13 +237,13 @@ def _numbers(file: Path, column: pl.Series) -> Array:
                 "the cell or choose another column."
             )
     elif column.dtype.is_numeric():
-        numbers = column.cast(pl.Float64)
+        cells = column.cast(pl.Float64)
     else:
         raise InputError(
             f"{file}, column {column.name!r}, row 1: a number was expected, found {column.dtype}: choose another "
             "column."
         )
-    return np.array(numbers.fill_null(float("nan")).to_numpy(), dtype=np.float64)
+    return np.array(cells.fill_null(float("nan")).to_numpy(), dtype=np.float64)
 
 
 def _times(

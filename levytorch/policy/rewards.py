@@ -10,6 +10,7 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.data.arrays import numeric
 from levytorch.errors import ConfigError, InputError
 from levytorch.policy.basis import FourierBasis
+from levytorch.policy.checks import check_beta
 from levytorch.policy.series import FourierSeries, fit_fourier
 from levytorch.policy.source import cell, coefficients_at
 
@@ -37,12 +40,16 @@ class CosinePower:
     amplitude: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("power", "frequency", "shift", "period", "amplitude"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+                raise InputError(f"{name} must be a finite number, but is {value!r}; correct it.")
         if int(self.power) != self.power or self.power < 0 or int(self.frequency) != self.frequency:
             raise InputError(
                 f"power and frequency must be whole numbers, but are {self.power!r} and {self.frequency!r}; "
                 "other values would not have the period."
             )
-        if not (math.isfinite(self.period) and self.period > 0):
+        if not self.period > 0:
             raise InputError(f"period must be a positive number, but is {self.period!r}; give the length of the cell.")
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -55,7 +62,7 @@ class Manufactured:
 
     def __init__(self, V: Callable[[Tensor], Tensor], dynamics: Any, beta: float, max_modes: int = 1025) -> None:
         period, origin = cell(dynamics)
-        self.V, self.dynamics, self.beta = V, dynamics, float(beta)
+        self.V, self.dynamics, self.beta = V, dynamics, check_beta(beta)
         half = 32
         while True:
             self.basis = FourierBasis(2 * half + 1, period, origin)
@@ -63,7 +70,7 @@ class Manufactured:
             # discrete orthogonality: the inverse of Phi is its transpose, rescaled
             c = (Phi.T @ V(self.basis.points())) / (Phi**2).sum(0)
             size = c.abs().max()
-            if float(c[-half // 4 :].abs().max()) < 1e-13 * float(size):
+            if float(c[-half // 4 :].abs().max()) <= 1e-13 * float(size):
                 break
             half *= 2
             if 2 * half + 1 > max_modes:
@@ -89,11 +96,11 @@ class Tabulated:
     """
 
     def __init__(self, x: Any, r: Any, period: float | None = None) -> None:
-        table_x, table_r = (np.asarray(a, dtype=np.float64).reshape(-1) for a in (x, r))
+        table_x, table_r = (numeric(name, a).reshape(-1) for name, a in (("x", x), ("r", r)))
         if len(table_x) != len(table_r) or len(table_x) < 2:
             raise InputError(
                 f"A table of at least two pairs (x, r) was expected, but {len(table_x)} x and {len(table_r)} r were "
-                "found."
+                "found; complete it."
             )
         if not (np.isfinite(table_x).all() and np.isfinite(table_r).all()):
             raise InputError("The reward table must be finite, but has NaN or infinite entries; fill or remove them.")
@@ -128,16 +135,20 @@ class Tabulated:
             raise InputError(
                 f"A CSV file with columns {x} and {r} was expected at {file}, but there is none; check reward.path."
             )
-        import polars as pl
+        from levytorch.data.tables import load_table, numbers
 
+        table = load_table(file)
+        for name in (x, r):
+            if name not in table.columns:
+                raise InputError(
+                    f"{file} must have the columns {x} and {r}, but has {', '.join(table.columns)}; name them with "
+                    "reward.x= and reward.r=."
+                )
         try:
-            table = pl.read_csv(file)
-            columns = [table[name].cast(pl.Float64).to_numpy() for name in (x, r)]
-        except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{file} must be a CSV file with numeric columns {x} and {r}, but: {str(error).splitlines()[0]}."
-            ) from error
-        return cls(columns[0], columns[1], period=period)
+            return cls(numbers(file, table[x]), numbers(file, table[r]), period=period)
+        except InputError as error:
+            told = str(error)
+            raise InputError(told if told.startswith(str(file)) else f"{file}: {told}") from None
 
     def __call__(self, x: Tensor) -> Tensor:
         at = np.asarray(x.detach().cpu(), dtype=np.float64)

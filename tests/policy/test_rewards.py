@@ -56,15 +56,48 @@ def test_table_of_a_part_is_good_for_that_part() -> None:
 
 def test_bad_tables(tmp_path) -> None:
     file = tmp_path / "reward.csv"
-    for content in ("x,y\n1,2\n", "x,r\na,b\nc,d\n", ""):
+    for content, message in (
+        ("x,y\n1,2\n", "must have the columns x and r, but has x, y"),
+        ("x,r\n1,2\n2,b\n", "column 'r', row 2: a number was expected, found 'b'"),
+        ("x,r\n1,2\n2,\n", "must be finite"),
+        ("x,r\n1,2\n", "at least two pairs"),
+        ("", "empty"),
+    ):
         file.write_text(content)
-        with pytest.raises(InputError, match="columns x and r"):
+        with pytest.raises(InputError, match=message) as caught:
             Tabulated.from_csv(file)
+        assert str(caught.value).startswith(str(file))
     with pytest.raises(InputError, match="there is none"):
         Tabulated.from_csv(tmp_path / "nothing.csv")
-    for x, r in (([1.0], [1.0]), ([1.0, 1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0, math.nan]), ([0.0, 9.0], [0.0, 1.0])):
-        with pytest.raises(InputError):
+    for x, r, message in (
+        ([1.0], [1.0], "at least two pairs"),
+        ([1.0, 1.0], [1.0, 2.0], "1 occurs again"),
+        ([1.0, 2.0], [1.0, math.nan], "finite"),
+        ([0.0, 9.0], [0.0, 1.0], "spans 9"),
+        (["a", "b"], [0.0, 1.0], "x must be numeric"),
+    ):
+        with pytest.raises(InputError, match=message):
             Tabulated(x, r, period=2 * math.pi)
+
+
+def test_tables_may_use_other_separators(tmp_path) -> None:
+    file = tmp_path / "reward.csv"
+    file.write_text("x;r\n0;1\n2;5\n")
+    assert Tabulated.from_csv(file)(torch.tensor([1.0])).tolist() == [3.0]
+
+
+@pytest.mark.parametrize("value", ["three", math.nan, math.inf, True])
+@pytest.mark.parametrize("name", ["power", "frequency", "shift", "amplitude", "period"])
+def test_bad_cosines(name: str, value) -> None:
+    with pytest.raises(InputError, match=f"{name} must be a finite number"):
+        CosinePower(**{name: value})
+
+
+def test_nothing_is_worth_nothing() -> None:
+    r = Manufactured(CosinePower(amplitude=0.0), Dynamics.named("constant"), 0.1)
+    assert torch.equal(r(X), torch.zeros_like(X))
+    with pytest.raises(InputError, match="beta must be a positive number"):
+        Manufactured(torch.cos, Dynamics.named("constant"), -1.0)
 
 
 def test_regressed_from_a_logged_column() -> None:
