@@ -25,10 +25,11 @@ class FourierBasis:
     origin: float = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.n_modes, bool) or int(self.n_modes) != self.n_modes or self.n_modes < 1:
+        if isinstance(self.n_modes, bool) or not hasattr(self.n_modes, "__index__") or self.n_modes < 1:
             raise InputError(
                 f"n_modes must be a positive integer, but is {self.n_modes!r}; give the number of Fourier modes."
             )
+        object.__setattr__(self, "n_modes", int(self.n_modes))  # also of a tensor or a NumPy integer
         if not (math.isfinite(self.period) and self.period > 0):
             raise InputError(f"period must be a positive number, but is {self.period!r}; give the length of the cell.")
         if not math.isfinite(self.origin):

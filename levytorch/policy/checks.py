@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,14 +29,20 @@ def reward_function(reward: Callable[[Tensor], Any] | float) -> Callable[[Tensor
     """The reward as a function float64 tensor -> float64 tensor of the same shape that refuses values that are not
     finite.
     """
-    if not callable(reward) and not isinstance(reward, int | float):
+    if not callable(reward) and not _is_number(reward):
         raise InputError(
             f"reward must be a function of x or a number, but is a {type(reward).__name__}; for samples use "
             "rewards.Tabulated."
         )
 
     def r(x: Tensor) -> Tensor:
-        value = torch.as_tensor(reward(x) if callable(reward) else float(reward), dtype=torch.float64).detach()
+        given = reward(x) if callable(reward) else float(reward)
+        try:
+            value = torch.as_tensor(given, dtype=torch.float64).detach()
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(
+                f"reward(x) must be numbers, but is a {type(given).__name__}; return one value per point."
+            ) from None
         if value.ndim > 0 and value.shape != x.shape:
             raise InputError(
                 f"reward(x) must have the shape of x, {tuple(x.shape)}, but has {tuple(value.shape)}; return one "
@@ -47,6 +55,11 @@ def reward_function(reward: Callable[[Tensor], Any] | float) -> Callable[[Tensor
         return value
 
     return r
+
+
+def _is_number(value: Any) -> bool:
+    """A Python or NumPy number, or an array or tensor of no dimension."""
+    return isinstance(value, Real) or (isinstance(value, Tensor | np.ndarray) and value.ndim == 0)
 
 
 def check_window(window: Sequence[float], period: float, support: tuple[float, float] | None) -> tuple[float, float]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.data.arrays import numeric, positive
 from levytorch.errors import InputError
 from levytorch.policy.basis import FourierBasis
 from levytorch.policy.checks import check_beta, reward_function
@@ -148,18 +149,15 @@ def _segments(
 def _trajectories(trajectories: Any, dt: float | None, times: Array | None) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """(positions, times) of every trajectory."""
     if isinstance(trajectories, Tensor | np.ndarray | list | tuple):
-        x = np.asarray(trajectories, dtype=np.float64)
+        x = numeric("trajectories", trajectories)
         if (dt is None) == (times is None):
             raise InputError(
                 "Positions need their times, but not exactly one of dt and times was given; give one of them."
             )
         if times is None:
-            assert dt is not None
-            if not dt > 0:
-                raise InputError(f"dt must be positive, but is {dt!r}; give the time between two observations.")
-            yield x, dt * np.arange(len(x))
+            yield x, positive("dt", dt) * np.arange(x.size)
         else:
-            yield x, np.asarray(times, dtype=np.float64)
+            yield x, numeric("times", times)
         return
     if getattr(trajectories, "dim", None) != 1 or not hasattr(trajectories, "offsets"):
         raise InputError(

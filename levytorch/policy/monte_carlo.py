@@ -53,6 +53,8 @@ def monte_carlo_value(
         raise InputError(
             f"At least 2 paths and a positive dt were expected, but found {n_paths!r} and {dt!r}; correct them."
         )
+    if horizon is not None and not horizon > 0:
+        raise InputError(f"horizon must be positive, but is {horizon!r}; give a time, or leave it out.")
     r = reward_function(reward)
     starts = torch.as_tensor(x0, dtype=torch.float64).reshape(-1)
     if starts.numel() == 0 or not bool(torch.isfinite(starts).all()):

@@ -7,7 +7,6 @@ slope of 1 in a log-log plot.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -79,12 +78,15 @@ def rate_study(
     """
     period, origin = cell(dynamics)
     beta = check_beta(beta)
-    sizes = torch.as_tensor(list(eps), dtype=torch.float64)
+    try:
+        sizes = torch.as_tensor(eps, dtype=torch.float64).reshape(-1)
+    except (TypeError, ValueError, RuntimeError):
+        sizes = torch.empty(0)
     if sizes.numel() < 2 or not bool(((sizes > 0) & torch.isfinite(sizes)).all()):
-        raise InputError(f"eps must be two or more positive numbers, but is {list(eps)!r}; give the sizes to be tried.")
-    if int((sizes <= fit_below).sum()) < 2:
+        raise InputError(f"eps must be two or more positive numbers, but is {eps!r}; give the sizes to be tried.")
+    if len(torch.unique(sizes[sizes <= fit_below])) < 2:
         raise InputError(
-            f"A slope needs two eps of at most {fit_below:g}, but {list(eps)!r} has fewer; add smaller ones."
+            f"A slope needs two different eps of at most {fit_below:g}, but {eps!r} has fewer; add smaller ones."
         )
     if n_trials < 1:
         raise InputError(f"n_trials must be positive, but is {n_trials!r}; give the number of trials per eps.")
@@ -126,4 +128,4 @@ def fit_slope(eps: Tensor, errors: Tensor) -> float:
     """Least-squares slope of log(error) over log(eps)."""
     u, v = eps.log(), errors.log()
     u = u - u.mean()
-    return float((u * (v - v.mean())).sum() / (u**2).sum()) if not math.isclose(float((u**2).sum()), 0.0) else math.nan
+    return float((u * (v - v.mean())).sum() / (u**2).sum())

@@ -237,8 +237,10 @@ def _refine(
         # Two coarse grids can agree on an aliased reward: the equation must hold between the points as well.
         if change < tolerance and _residual(source, r, system, solution.c, window) < 1e-2:
             return _finish(source, r, system, solution, window, change, True)
+    n = system.basis.n_modes
+    found = "cannot be compared with a finer one" if math.isinf(change) else f"still changes by {change:.2g}"
     warnings.warn(
-        f"V still changes by {change:.2g} (tolerance {tolerance:.2g}) at {system.basis.n_modes} modes, and {ended}; "
+        f"V {found} (tolerance {tolerance:.2g}) at {n} modes, and {ended}; "
         "give n_modes, or a larger tolerance, to silence this.",
         LevytorchWarning,
         stacklevel=3,

@@ -94,6 +94,10 @@ def test_trajectories_partial_sums_and_refusals() -> None:
         empirical_values(series(), torch.cos, 1.0)
     with pytest.raises(InputError, match="beta"):
         empirical_values(data, torch.cos, 0.0)
+    with pytest.raises(InputError, match="dt must be a positive number, found 'day'"):
+        empirical_values([0.0, 1.0], torch.cos, 1.0, dt="day")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="trajectories must be numeric"):
+        empirical_values(["a", "b"], torch.cos, 1.0, dt=1.0)
     with pytest.raises(InputError, match="increasing"):
         empirical_values(series(3), torch.cos, 1.0, times=np.array([0.0, 2.0, 1.0]))
     with pytest.raises(InputError, match="uneven"):

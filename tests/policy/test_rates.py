@@ -71,16 +71,19 @@ def test_fit_slope() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "message"),
     [
-        {"eps": [0.01]},
-        {"eps": [0.01, -0.1]},
-        {"eps": [0.3, 0.1]},
-        {"eps": EPS, "perturbation": "square"},
-        {"eps": EPS, "n_trials": 0},
-        {"eps": EPS, "beta": 0.0},
+        ({"eps": [0.01]}, "two or more positive numbers"),
+        ({"eps": 0.01}, "two or more positive numbers, but is 0.01"),
+        ({"eps": ["a", "b"]}, "two or more positive numbers"),
+        ({"eps": [0.01, -0.1]}, "two or more positive numbers"),
+        ({"eps": [0.3, 0.1]}, "two different eps of at most"),
+        ({"eps": [0.01, 0.01]}, "two different eps of at most"),
+        ({"eps": EPS, "perturbation": "square"}, "noise, gaussian, wedge"),
+        ({"eps": EPS, "n_trials": 0}, "n_trials"),
+        ({"eps": EPS, "beta": 0.0}, "beta"),
     ],
 )
-def test_refuses(arguments: dict) -> None:
-    with pytest.raises(InputError):
+def test_refuses(arguments: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         rate_study(Dynamics.named("asymptotic"), **{"n_trials": 2, "n_modes": 8, **arguments})

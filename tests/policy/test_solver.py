@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -141,14 +142,21 @@ def test_save_and_load(tmp_path) -> None:
 
 
 class _Bomb:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
     def __reduce__(self):
-        return (open, ("/tmp/levytorch_was_here", "w"))
+        return (open, (str(self.mark), "w"))
 
 
 def test_load_executes_nothing(tmp_path) -> None:
-    torch.save({"format": "levytorch.value.1", "coefficients": _Bomb()}, tmp_path / "bomb.pt")
+    content = {"format": "levytorch.value.1", "coefficients": _Bomb(tmp_path / "mark")}
+    torch.save(content, tmp_path / "bomb.pt")
     with pytest.raises(InputError, match="not a value function"):
         ValueFunction.load(tmp_path / "bomb.pt")
+    assert not (tmp_path / "mark").exists()
+    torch.load(tmp_path / "bomb.pt", weights_only=False)  # the bomb is live: only the loader did not set it off
+    assert (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, math.nan, math.inf, "fast", None])
@@ -165,12 +173,18 @@ def test_beta_must_be_positive(beta) -> None:
         (lambda x: 1 / (torch.sin(x) * 0), "finite"),
         (lambda x: torch.where(torch.cos(x) > 0.9, math.nan, 1.0), "finite"),
         (lambda x: torch.zeros(3), "shape"),
+        (lambda x: "high", "must be numbers, but is a str"),
         ("cos(x)", "function of x or a number"),
     ],
 )
 def test_bad_rewards(reward, message: str) -> None:
     with pytest.raises(InputError, match=message):
         solve_value(smooth(), reward, 1.0)
+
+
+@pytest.mark.parametrize("two", [2, np.float32(2), np.int64(2), np.array(2.0), torch.tensor(2.0)])
+def test_a_constant_reward_is_a_number_of_any_kind(two) -> None:
+    assert float(solve_value(smooth(), two, 0.5)(1.0)) == pytest.approx(4.0, rel=1e-12)
 
 
 def test_a_reward_without_period_is_fine_on_a_window() -> None:
@@ -209,13 +223,15 @@ def test_small_beta_is_well_conditioned() -> None:
 
 
 def test_other_bad_input() -> None:
-    with pytest.raises(InputError, match="one dimension"):
-        solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5, dim=2), 1.0, 1.0)
+    with pytest.raises(InputError, match="dim = 3; solve_value takes one and two dimensions"):
+        solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5, dim=3), 1.0, 1.0)
     with pytest.raises(InputError, match="positive period"):
         solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5, period=math.inf), 1.0, 1.0)
     with pytest.raises(InputError, match="Dynamics or a Recovery"):
         solve_value("constant", 1.0, 1.0)
     with pytest.raises(InputError, match=r"V\.std needs the covariance"):
         solve_value(smooth(), 1.0, 1.0).std(0.0)
-    with pytest.raises(InputError, match="n_modes"):
-        solve_value(smooth(), 1.0, 1.0, n_modes=0)
+    for n_modes in (0, 16.0, "many", math.nan):
+        with pytest.raises(InputError, match="n_modes must be a positive integer"):
+            solve_value(smooth(), 1.0, 1.0, n_modes=n_modes)  # type: ignore[arg-type]
+    assert solve_value(smooth(), 1.0, 1.0, n_modes=np.int64(17)).n_modes == 17  # type: ignore[arg-type]
