@@ -52,10 +52,9 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
     """The evaluation, and the range of the data that the model-free baseline has seen (None without data)."""
     from levytorch.policy.basis import FourierBasis
     from levytorch.policy.checks import check_beta
-    from levytorch.policy.evaluation import Reference, empirical_reference, evaluate_runs
+    from levytorch.policy.evaluation import empirical_reference, evaluate_runs, true_reference
     from levytorch.policy.rewards import RewardContext, build_reward
     from levytorch.policy.runs import load_runs
-    from levytorch.policy.solver import solve_value
 
     beta = check_beta(settings["beta"])
     runs = load_runs(settings["run"])
@@ -68,21 +67,15 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
     if data["path"] is not None:
         from levytorch.data import Trajectories
 
-        try:
-            given = {key: value for key, value in data["options"].items() if value is not None}
-            trajectories = Trajectories.from_file(data["path"], **given)
-        except TypeError as error:
-            raise ConfigError(
-                f"data.options must be options of Trajectories.from_file, but {error}; see docs."
-            ) from error
+        given = {key: value for key, value in data["options"].items() if value is not None}
+        trajectories = Trajectories.from_file(data["path"], **given)
         transitions = trajectories.transitions()
     reward = build_reward(settings["reward"], RewardContext(period, origin, beta, truth, transitions))
     window = data_window(settings["window"], transitions)
     reference = None
     basis = FourierBasis(int(data["n_basis"]), period, origin)
     if truth is not None:
-        exact = solve_value(truth, reward, beta, window=window, tolerance=settings["tolerance"])
-        reference = Reference(exact, "true V")
+        reference = true_reference(truth, reward, beta, window, settings["tolerance"])
     elif trajectories is not None:
         options = {"n_terms": data["n_terms"], "horizon": data["horizon"]}
         reference = empirical_reference(trajectories, reward, beta, basis, **options)

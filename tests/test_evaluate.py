@@ -121,6 +121,19 @@ def test_empirical_reference_on_a_window(runs, tmp_path) -> None:
         evaluate.run_evaluation(settings(*overrides[:-2], "window=[-1,4]", "out=null"))
 
 
+def test_on_a_window_the_truth_is_still_the_true_v(runs, tmp_path) -> None:
+    out = evaluate.run_evaluation(settings(f"run={runs}/tcf*", f"out={tmp_path}/out", "window=[1,4]", "n_modes=11"))
+    curves = pl.read_csv(out / "curves.csv")
+    np.testing.assert_allclose(curves["reference"], np.cos(2 * curves["x"].to_numpy()) ** 3, atol=1e-9)
+
+
+def test_a_reward_known_on_the_window_only(runs, tmp_path) -> None:
+    (tmp_path / "r.csv").write_text("x,r\n0.5,1\n1.5,2\n2.5,3\n3.5,2\n4.5,1\n")
+    overrides = [f"run={runs}/tcf0", f"out={tmp_path}/out", "window=[1,4]", "n_modes=9", "reward=tabulated"]
+    out = evaluate.run_evaluation(settings(*overrides, f"reward.path={tmp_path}/r.csv"))
+    assert json.loads((out / "metrics.json").read_text())["reference"] == "true system on the window"
+
+
 def test_rates(tmp_path) -> None:
     chosen = settings("rates.enabled=true", "rates.n_trials=20", "rates.n_modes=16", "rates.eps=[0.01,0.001]")
     out = evaluate.run_evaluation({**chosen, "out": str(tmp_path / "rates")})
@@ -150,6 +163,9 @@ def test_nothing_is_overwritten(many: Path, runs) -> None:
         (["run=RUNS/*", "group_by=data.colour"], InputError, "group_by"),
         (["run=RUNS/*", "reward=callable", "reward.path=math.pi"], ConfigError, "function"),
         (["run=RUNS/*", "data.path=nothing.csv"], InputError, "nothing.csv"),
+        (["run=RUNS/*", "n_modes=many"], InputError, "n_modes must be a positive integer"),
+        (["run=RUNS/*", "reward.power=three"], InputError, "power must be a finite number"),
+        (["rates.enabled=true", "rates.eps=0.1"], InputError, "eps must be two or more"),
     ],
 )
 def test_refusals_write_nothing(runs, tmp_path, monkeypatch, overrides, error, message) -> None:

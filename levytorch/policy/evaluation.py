@@ -99,6 +99,26 @@ def _band(values: Sequence[ValueFunction], x: Tensor) -> tuple[Tensor, Tensor | 
     return V(x), 1.96 * V.std(x), "95 % band"
 
 
+def true_reference(
+    truth: Any,
+    reward: Callable[[Tensor], Any],
+    beta: float,
+    window: tuple[float, float] | None,
+    tolerance: float,
+) -> Reference:
+    """V of the true system: on the whole cell, where its coefficients are known, also when runs are solved on a window.
+
+    The equation on a window alone does not determine V. Only a reward that is not known elsewhere leaves no choice.
+    """
+    try:
+        return Reference(solve_value(truth, reward, beta, tolerance=tolerance), "true V")
+    except InputError:
+        if window is None:
+            raise
+    V = solve_value(truth, reward, beta, window=window, tolerance=tolerance)
+    return Reference(V, "true system on the window")
+
+
 def empirical_reference(
     trajectories: Any,
     reward: Callable[[Tensor], Any],
