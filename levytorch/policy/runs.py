@@ -52,12 +52,13 @@ class Run:
         # train.py's configuration always names a dynamics; it is the truth only of data that was simulated from it
         if isinstance(data, Mapping) and data.get("_target_", SIMULATED) != SIMULATED:
             return None
-        if not isinstance(system, Mapping) or system.get("name") not in SYSTEMS:
+        name = system.get("name") if isinstance(system, Mapping) else None
+        if not isinstance(system, Mapping) or not isinstance(name, str) or name not in SYSTEMS:
             return None
         alpha = system.get("alpha", 0.3)
         if isinstance(alpha, bool) or not isinstance(alpha, int | float):
             return None
-        return Dynamics.named(system["name"], alpha=float(alpha))
+        return Dynamics.named(name, alpha=float(alpha))
 
 
 def find_runs(pattern: str | Sequence[str]) -> list[Path]:
@@ -102,6 +103,7 @@ def load_run(path: Path) -> Run:
         raise InputError(f"{path} must hold a finished run, but {reason}; train first, or resume with resume={path}.")
     try:
         recovery = Recovery.load(path / "recovery.pt")
+        _check_content(recovery)
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -110,6 +112,18 @@ def load_run(path: Path) -> Run:
             "recover again."
         ) from error
     return Run(path, recovery, _configuration(path / ".hydra" / "config.yaml"))
+
+
+def _check_content(recovery: Any) -> None:
+    """Refuse what loads but is not what levytorch writes: another's file may hold anything under these names."""
+    number = recovery.tcf
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise TypeError(f"tcf is a {type(number).__name__}")
+    if not isinstance(recovery.metrics, Mapping):
+        raise TypeError(f"metrics is a {type(recovery.metrics).__name__}")
+    covariance, n = recovery.covariance, len(recovery.theta)
+    if covariance is not None and tuple(getattr(covariance, "shape", ())) != (n, n):
+        raise ValueError(f"covariance is not of the {n} parameters")
 
 
 def _configuration(file: Path) -> Mapping[str, Any]:

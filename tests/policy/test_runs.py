@@ -61,6 +61,7 @@ def test_truth_and_labels(tmp_path, recovery) -> None:
         None,
         "",
         "dynamics:\n  name: os.system\n",
+        "dynamics:\n  name: [constant]\n",
         "dynamics:\n  _target_: os.system\n",
         "data:\n  _target_: levytorch.data.sources.FromFile\ndynamics:\n  name: variable\n",
         "dynamics:\n  name: constant\n  alpha: ${oc.env:HOME}\n",
@@ -103,6 +104,25 @@ def test_incomplete_and_foreign_directories(tmp_path, recovery, monkeypatch) -> 
         with pytest.raises(InputError, match=message):
             load_run(path)
     assert not (tmp_path / "hacked").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"metrics": [1]},
+        {"tcf": "high"},
+        {"covariance": torch.eye(2)},
+        {"covariance": "none"},
+        {"theta": "none"},
+        {"head": {"name": "fourier", "n_basis": 10**9}},
+    ],
+)
+def test_recoveries_that_load_but_are_not_ours(tmp_path, recovery, content) -> None:
+    file = make_run(tmp_path / "a", recovery) / "recovery.pt"
+    torch.save({**torch.load(file, weights_only=True), **content}, file)
+    with pytest.raises(InputError) as caught:
+        load_run(tmp_path / "a")
+    assert "\n" not in str(caught.value)
 
 
 def test_runs_of_different_cells_are_not_mixed(tmp_path, recovery) -> None:
