@@ -39,11 +39,29 @@ def add_value(outcome: Any, config: dict[str, Any]) -> None:
     recovery, truth = outcome.recovery, outcome.source.dynamics
     if truth is None and config["reward"]["name"] == "manufactured":
         return
+    if recovery.dim > 1:
+        add_plane_value(outcome, config)
+        return
     context = RewardContext(recovery.period, recovery.origin, config["beta"], truth, outcome.source.transitions)
     reward = build_reward(config["reward"], context)
     value = solve_value(recovery, reward, config["beta"])
     reference = None if truth is None else solve_value(truth, reward, config["beta"])
     write_value(outcome, value, reference)
+
+
+def add_plane_value(outcome: Any, config: dict[str, Any]) -> None:
+    """The same in the plane; in three dimensions there is no solver."""
+    if outcome.recovery.dim > 2:
+        log.info("no value function: solve_value works in one and two dimensions")
+        return
+    from levytorch.policy.plane_rewards import build_plane_reward
+    from levytorch.policy.solver import solve_value
+    from levytorch.training import plane_report
+
+    recovery, truth, beta = outcome.recovery, outcome.source.dynamics, config["beta"]
+    reward = build_plane_reward(config["reward"], recovery, truth, beta)
+    reference = None if truth is None else solve_value(truth, reward, beta)
+    plane_report.write_value(outcome, solve_value(recovery, reward, beta), reference)
 
 
 def write_value(outcome: Any, value: Any, reference: Any) -> None:

@@ -8,6 +8,7 @@ from levytorch.coefficients.head import Coefficients, Head
 from levytorch.coefficients.init import initial_guess
 from levytorch.coefficients.links import LINKS
 from levytorch.coefficients.mlp import MLPHead
+from levytorch.coefficients.tensor_basis import TensorBasis
 from levytorch.coefficients.units import Units
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "FourierHead",
     "Head",
     "MLPHead",
+    "TensorBasis",
     "Units",
     "build_head",
     "initial_guess",

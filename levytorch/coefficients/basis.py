@@ -38,6 +38,11 @@ class FourierBasis:
         self.n_basis, self.period, self.origin = n_basis, float(period), float(origin)
 
     @property
+    def size(self) -> int:
+        """Number of functions."""
+        return self.n_basis
+
+    @property
     def frequency(self) -> float:
         """Angular frequency of the first harmonic."""
         return 2 * math.pi / self.period

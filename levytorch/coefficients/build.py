@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from levytorch.coefficients.alpha import MODES, AlphaSpec
@@ -14,11 +14,29 @@ from levytorch.errors import InputError
 
 HEADS: dict[str, type[Head]] = {"fourier": FourierHead, "mlp": MLPHead}
 
-_SHARED = {"period", "origin", "positivity", "alpha_mode", "alpha", "length", "time"}
+_SHARED = {"period", "origin", "positivity", "alpha_mode", "alpha", "length", "time", "dim"}
 OPTIONS = {
-    "fourier": _SHARED | {"n_basis", "n_basis_alpha"},
+    "fourier": _SHARED | {"n_basis", "n_basis_alpha", "truncation"},
     "mlp": _SHARED | {"width", "depth", "periodic", "n_features"},
 }
+
+
+def head_dim(config: Mapping[str, Any]) -> int | None:
+    """The dimension a head's settings speak of: `dim`, or the number of periods or origins; None when they do not."""
+    said = {"dim": config.get("dim")}
+    for name in ("period", "origin"):
+        value = config.get(name)
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            said[name] = len(value)
+    found = {v for v in said.values() if v is not None}
+    if not found:
+        return None
+    dim = found.pop()
+    if found or isinstance(dim, bool) or dim not in (1, 2, 3):
+        raise InputError(
+            f"dim must be 1, 2 or 3 and agree with the number of periods and origins, found {said}; give one each."
+        )
+    return int(dim)
 
 
 def build_head(config: Mapping[str, Any]) -> Head:
@@ -37,6 +55,7 @@ def build_head(config: Mapping[str, Any]) -> Head:
         raise InputError(f"alpha_mode must be one of {', '.join(MODES)}, found {mode!r}; choose one of these.")
     alpha = AlphaSpec(mode, float(settings.pop("alpha", 0.5)))
     units = Units(float(settings.pop("length", 1.0)), float(settings.pop("time", 1.0)))
+    settings["dim"] = head_dim(settings) or 1
     if "positivity" in settings:
         settings["positivity_link"] = settings.pop("positivity")
     return HEADS[name](alpha=alpha, units=units, **settings)

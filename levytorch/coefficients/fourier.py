@@ -1,12 +1,14 @@
 """Fourier heads (equation 3.3): every coefficient is a link of a linear predictor eta = Phi(x) theta.
 
 The linearity is what Fisher scoring lives on: scores in the coefficients chain to theta through one diagonal factor and
-the basis. Rows of theta, in order: b, D_o, D_f (K each), then alpha (none, 1 or K_alpha).
+the basis. Rows of theta, in order: b, D_o, D_f (K each), then alpha (none, 1 or K_alpha). In d > 1 dimensions b has d
+rows and the basis consists of products of one-dimensional functions.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ from levytorch.coefficients.alpha import AlphaSpec, alpha_inverse, alpha_link
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.coefficients.head import Coefficients, Head
 from levytorch.coefficients.links import FLOOR_D_F, FLOOR_D_O, Link, positivity
+from levytorch.coefficients.tensor_basis import TensorBasis, per_coordinate
 from levytorch.coefficients.units import Units
 
 
@@ -29,6 +32,7 @@ class Chain(NamedTuple):
     slope: Tensor
     curvature: Tensor
     D_f_alpha: Tensor
+    dim: int = 1
 
 
 class FourierHead(Head):
@@ -37,18 +41,21 @@ class FourierHead(Head):
     def __init__(
         self,
         n_basis: int = 21,
-        period: float = 2 * math.pi,
-        origin: float = 0.0,
+        period: float | Sequence[float] = 2 * math.pi,
+        origin: float | Sequence[float] = 0.0,
         positivity_link: str = "softplus",
         alpha: AlphaSpec | None = None,
         n_basis_alpha: int = 3,
         units: Units | None = None,
+        dim: int = 1,
+        truncation: str = "total",
     ) -> None:
         super().__init__()
-        self.basis = FourierBasis(n_basis, period, origin)
+        self.dim, self.truncation = dim, truncation
+        self.basis = _basis(dim, n_basis, period, origin, truncation)
         self.alpha_spec = alpha or AlphaSpec()
         n_alpha = {"fixed": 0, "constant": 1, "function": n_basis_alpha}[self.alpha_spec.mode]
-        self.alpha_basis = FourierBasis(n_alpha, period, origin) if n_alpha else None
+        self.alpha_basis = _basis(dim, n_alpha, period, origin, truncation) if n_alpha else None
         self.units = units or Units()
         self.positivity_link = positivity_link
         self.links = (
@@ -57,7 +64,7 @@ class FourierHead(Head):
             positivity(positivity_link, FLOOR_D_F),
         )
         self.period, self.origin = self.basis.period, self.basis.origin
-        self.theta = nn.Parameter(torch.zeros(3 * n_basis + n_alpha, dtype=torch.float64))
+        self.theta = nn.Parameter(torch.zeros(sum(self.sizes), dtype=torch.float64))
         self.set_constants(0.0, self.units.D_o, float(self.units.D_f(torch.tensor(self.alpha_spec.value))))
 
     # -- structure ----------------------------------------------------------------------------------------------------
@@ -66,20 +73,26 @@ class FourierHead(Head):
         return self.basis.n_basis
 
     @property
+    def n_linear(self) -> int:
+        """Predictors of b, D_o and D_f."""
+        return self.dim + 2
+
+    @property
     def n_predictors(self) -> int:
-        return 3 if self.alpha_basis is None else 4
+        return self.n_linear + (self.alpha_basis is not None)
 
     @property
     def sizes(self) -> list[int]:
         """Number of parameters of each predictor."""
-        return [self.n_basis] * 3 + ([self.alpha_basis.n_basis] if self.alpha_basis else [])
+        return [self.basis.size] * self.n_linear + ([self.alpha_basis.size] if self.alpha_basis else [])
 
     @property
     def is_constant(self) -> bool:
         return max(self.sizes) == 1
 
     def config(self) -> dict[str, Any]:
-        return {
+        more = {} if self.dim == 1 else {"dim": self.dim, "truncation": self.truncation}
+        return more | {
             "name": "fourier",
             "n_basis": self.n_basis,
             "period": self.period,
@@ -93,79 +106,99 @@ class FourierHead(Head):
         }
 
     @torch.no_grad()
-    def set_constants(self, b: float, D_o: float, D_f: float, alpha: float | None = None) -> None:
+    def set_constants(self, b: float | Sequence[float], D_o: float, D_f: float, alpha: float | None = None) -> None:
         """Coefficients that do not depend on x, in physical units."""
         a = self.alpha_spec.value if alpha is None else alpha
         unit_f = float(self.units.D_f(torch.tensor(a, dtype=torch.float64)))
-        values = (b / self.units.b, D_o / self.units.D_o, D_f / unit_f)
+        drift = [v / self.units.b for v in per_coordinate("b", b, self.dim)]
+        links = [self.links[0]] * self.dim + list(self.links[1:])
         self.theta.zero_()
-        for row, (link, value) in enumerate(zip(self.links, values)):
-            self.theta[row * self.n_basis] = link.inverse(torch.tensor(float(value), dtype=torch.float64))
+        for row, (link, value) in enumerate(zip(links, (*drift, D_o / self.units.D_o, D_f / unit_f))):
+            self.theta[row * self.basis.size] = link.inverse(torch.tensor(float(value), dtype=torch.float64))
         if self.alpha_basis is not None:
-            self.theta[3 * self.n_basis] = alpha_inverse(a)
+            self.theta[self.n_linear * self.basis.size] = alpha_inverse(a)
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
     def forward(self, x: Tensor) -> Coefficients:
-        flat = x.reshape(-1).to(torch.float64)
+        flat = self.states(x)
+        d = self.dim
         phi = self.basis.evaluate(flat)
-        eta = phi @ self.theta[: 3 * self.n_basis].reshape(3, -1).T
+        eta = phi @ self.theta[: self.n_linear * self.basis.size].reshape(self.n_linear, -1).T
         alpha = self._alpha(flat, phi)
-        b = eta[:, 0] * self.units.b
-        D_o = self.links[1](eta[:, 1]) * self.units.D_o
-        D_f = self.links[2](eta[:, 2]) * self.units.D_f(alpha)
-        return Coefficients(*(c.reshape(x.shape) if c.dim() else c for c in (b, D_o, D_f, alpha)))
+        b = (eta[:, 0] if d == 1 else eta[:, :d]) * self.units.b
+        D_o = self.links[1](eta[:, d]) * self.units.D_o
+        D_f = self.links[2](eta[:, d + 1]) * self.units.D_f(alpha)
+        shape = x.shape if d == 1 else x.shape[:-1]
+        return Coefficients(b.reshape(x.shape), *(c.reshape(shape) if c.dim() else c for c in (D_o, D_f, alpha)))
 
     def _alpha(self, x: Tensor, phi: Tensor) -> Tensor:
         if self.alpha_basis is None:
             return torch.tensor(self.alpha_spec.value, dtype=phi.dtype, device=phi.device)
-        raw = self.theta[3 * self.n_basis :]
+        raw = self.theta[self.n_linear * self.basis.size :]
         if self.alpha_basis.n_basis == 1:
             return alpha_link(raw[0])[0]
         return alpha_link(self.alpha_basis.evaluate(x) @ raw)[0]
 
     def design(self, x: Tensor) -> list[Tensor]:
-        """Basis rows (K_c, n) of each predictor; the first three share one tensor."""
+        """Basis rows (K_c, n) of each predictor; all but that of alpha share one tensor."""
         phi = self.basis.rows(x)
         if self.alpha_basis is None:
-            return [phi, phi, phi]
-        rows = phi[: self.alpha_basis.n_basis] if self.alpha_basis.n_basis <= self.n_basis else self.alpha_basis.rows(x)
-        return [phi, phi, phi, rows]
+            return [phi] * self.n_linear
+        nested = self.alpha_basis.size == 1 or (self.dim == 1 and self.alpha_basis.n_basis <= self.n_basis)
+        rows = phi[: self.alpha_basis.size] if nested else self.alpha_basis.rows(x)
+        return [phi] * self.n_linear + [rows]
 
     def chain(self, theta: Tensor, design: list[Tensor]) -> Chain:
         """Coefficients, d c / d eta and d2 c / d eta2 at the states behind `design`, without autograd."""
-        K = self.n_basis
-        eta = theta[: 3 * K].reshape(3, K) @ design[0]
-        n = eta.shape[1]
+        eta, eta_alpha = self.predictors(theta, design)
+        return self.respond(eta, eta_alpha)
+
+    def predictors(self, theta: Tensor, design: list[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """eta of b, D_o and D_f (d + 2, n), and that of alpha: None, 0-d or (n,)."""
+        m, K = self.n_linear, self.basis.size
+        eta = theta[: m * K].reshape(m, K) @ design[0]
+        if self.alpha_basis is None:
+            return eta, None
+        return eta, theta[m * K] if self.alpha_basis.n_basis == 1 else theta[m * K :] @ design[m]
+
+    def respond(self, eta: Tensor, eta_alpha: Tensor | None) -> Chain:
+        """`chain` from the predictors themselves."""
+        d, n = self.dim, eta.shape[1]
         slope = torch.empty((self.n_predictors, n), dtype=eta.dtype, device=eta.device)
         curvature = torch.zeros_like(slope)
         alpha = torch.tensor(self.alpha_spec.value, dtype=eta.dtype, device=eta.device)
         D_f_alpha = torch.zeros((), dtype=eta.dtype, device=eta.device)
-        if self.alpha_basis is not None:
-            constant = self.alpha_basis.n_basis == 1
-            eta_alpha = theta[3 * K] if constant else theta[3 * K :] @ design[3]
-            alpha, slope[3], curvature[3] = alpha_link(eta_alpha)
+        if eta_alpha is not None:
+            alpha, slope[d + 2], curvature[d + 2] = alpha_link(eta_alpha)
         unit_f = self.units.D_f(alpha)
-        D_o, slope_o, curve_o = self.links[1].derivatives(eta[1])
-        D_f, slope_f, curve_f = self.links[2].derivatives(eta[2])
-        slope[0] = self.units.b
-        torch.mul(slope_o, self.units.D_o, out=slope[1])
-        torch.mul(slope_f, unit_f, out=slope[2])
-        torch.mul(curve_o, self.units.D_o, out=curvature[1])
-        torch.mul(curve_f, unit_f, out=curvature[2])
+        D_o, slope_o, curve_o = self.links[1].derivatives(eta[d])
+        D_f, slope_f, curve_f = self.links[2].derivatives(eta[d + 1])
+        slope[:d] = self.units.b
+        torch.mul(slope_o, self.units.D_o, out=slope[d])
+        torch.mul(slope_f, unit_f, out=slope[d + 1])
+        torch.mul(curve_o, self.units.D_o, out=curvature[d])
+        torch.mul(curve_f, unit_f, out=curvature[d + 1])
         D_f = D_f * unit_f
         if self.alpha_basis is not None:
             D_f_alpha = 2.0 * self.units.log_length * D_f
-        return Chain(Coefficients(eta[0] * self.units.b, D_o * self.units.D_o, D_f, alpha), slope, curvature, D_f_alpha)
+        b = eta[0] * self.units.b if d == 1 else (eta[:d] * self.units.b).T.contiguous()
+        return Chain(Coefficients(b, D_o * self.units.D_o, D_f, alpha), slope, curvature, D_f_alpha, d)
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        flat = x.reshape(-1).to(torch.float64)
+        flat = self.states(x)
         design = self.design(flat)
         chain = self.chain(self.theta.detach(), design)
-        K, P = self.n_basis, self.theta.numel()
-        out = torch.zeros((4, flat.shape[0], P), dtype=torch.float64)
-        for row in range(3):
+        d, m, K, P = self.dim, self.n_linear, self.basis.size, self.theta.numel()
+        out = torch.zeros((m + 1, flat.shape[0], P), dtype=torch.float64)
+        for row in range(m):
             out[row, :, row * K : (row + 1) * K] = (chain.slope[row] * design[row]).T
         if self.alpha_basis is not None:
-            out[3, :, 3 * K :] = (chain.slope[3] * design[3]).T
-            out[2, :, 3 * K :] = (chain.D_f_alpha * chain.slope[3] * design[3]).T
-        return out[0], out[1], out[2], out[3]
+            out[m, :, m * K :] = (chain.slope[m] * design[m]).T
+            out[m - 1, :, m * K :] = (chain.D_f_alpha * chain.slope[m] * design[m]).T
+        return out[0] if d == 1 else out[:d].transpose(0, 1), out[d], out[d + 1], out[m]
+
+
+def _basis(dim: int, n_basis: int, period: Any, origin: Any, truncation: str) -> FourierBasis | TensorBasis:
+    if dim == 1:
+        return FourierBasis(n_basis, period, origin)
+    return TensorBasis(dim, n_basis, period, origin, truncation)

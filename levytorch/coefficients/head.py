@@ -9,10 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from levytorch.coefficients.alpha import AlphaSpec
+from levytorch.errors import InputError
 
 
 class Coefficients(NamedTuple):
-    """b, D_o, D_f at n states, shape (n,); alpha is 0-d when it does not depend on the state."""
+    """b, D_o, D_f at n states, shape (n,); alpha is 0-d when it does not depend on the state.
+
+    In d > 1 dimensions b is a vector at each state: (n, d).
+    """
 
     b: Tensor
     D_o: Tensor
@@ -23,9 +27,10 @@ class Coefficients(NamedTuple):
 class Head(nn.Module, ABC):
     """A trainable (b, D_o, D_f, alpha)(x)."""
 
-    period: float
-    origin: float
+    period: Any  # a number, or one per coordinate when dim > 1
+    origin: Any
     alpha_spec: AlphaSpec
+    dim: int = 1
 
     @abstractmethod
     def forward(self, x: Tensor) -> Coefficients: ...
@@ -43,6 +48,24 @@ class Head(nn.Module, ABC):
     def learns_alpha(self) -> bool:
         return self.alpha_spec.learned
 
+    def states(self, x: Tensor) -> Tensor:
+        """x as a list of states: (n,), or (n, d) when dim > 1."""
+        if self.dim > 1 and x.shape[-1:] != (self.dim,):
+            raise InputError(
+                f"x must have shape [..., {self.dim}] for a head of dimension {self.dim}, found {tuple(x.shape)}; put "
+                "the coordinates on the last axis."
+            )
+        return x.to(torch.float64).reshape((-1,) if self.dim == 1 else (-1, self.dim))
+
+    def grid(self, n: int) -> Tensor:
+        """About n states spread evenly over the cell."""
+        if self.dim == 1:
+            return self.origin + self.period * (torch.arange(n, dtype=torch.float64) + 0.5) / n
+        side = max(2, round(n ** (1 / self.dim)))
+        unit = (torch.arange(side, dtype=torch.float64) + 0.5) / side
+        axes = [o + p * unit for o, p in zip(self.origin, self.period)]
+        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, self.dim)
+
     def flat(self) -> Tensor:
         """All parameters as one detached vector (P,)."""
         return torch.cat([p.detach().reshape(-1) for p in self.parameters()])
@@ -56,7 +79,7 @@ class Head(nn.Module, ABC):
             offset += p.numel()
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """d(b, D_o, D_f, alpha)(x) / d theta, each (n, P), by forward-mode over the flat parameter vector."""
+        """d(b, D_o, D_f, alpha)(x) / d theta, each (n, P) (b: (n, d, P) when dim > 1), by autograd."""
         from torch.func import functional_call, jacrev
 
         names, shapes = zip(*[(name, p.shape) for name, p in self.named_parameters()])
@@ -66,6 +89,6 @@ class Head(nn.Module, ABC):
             parts = torch.split(theta, sizes)
             values = {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes)}
             c = functional_call(self, values, (x,))
-            return c.b, c.D_o, c.D_f, c.alpha.expand_as(c.b)
+            return c.b, c.D_o, c.D_f, c.alpha.expand_as(c.D_o)
 
         return jacrev(function)(self.flat())

@@ -20,13 +20,14 @@ from levytorch.law import log_density, tail_probability
 _SAMPLE = 200_000  # quantiles of that many pairs are far more precise than a start needs to be
 _ALPHAS = (0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93)
 _FAR = 6.0  # multiples of the median deviation (about four standard deviations) beyond which a step counts as a jump
+_MEDIAN = {1: 0.6745, 2: 1.1774, 3: 1.5382}  # of the norm of d standard normal variables
 
 
 @dataclass(frozen=True)
 class Guess:
     """Constant coefficients in physical units, and the units in which they are of order one."""
 
-    b: float
+    b: float | list[float]
     D_o: float
     D_f: float
     alpha: float
@@ -38,26 +39,29 @@ class Guess:
         head.set_constants(self.b, self.D_o, self.D_f, alpha)  # type: ignore[operator]
 
 
-def initial_guess(dx: Tensor, dt: Tensor, mu: float, alpha: AlphaSpec, *, uniform_dt: bool = True) -> Guess:
+def initial_guess(dx: Tensor, dt: Tensor, mu: float | Tensor, alpha: AlphaSpec, *, uniform_dt: bool = True) -> Guess:
     """Constants that match the median deviation and the mass far out; a learned alpha is picked by likelihood."""
     stride = max(1, dx.shape[0] // _SAMPLE)
     dx, dt = dx[::stride].to(torch.float64), dt.expand(dx.shape[0])[::stride].to(torch.float64)
     dt_ref = float(dt.median())
+    dim = 1 if dx.dim() == 1 else dx.shape[1]
     drift = mu / dt_ref if uniform_dt else mu
+    centred = dx - (drift * dt if dim == 1 else drift * dt.unsqueeze(-1))
     # steps over other intervals are brought to the reference one by the Gaussian's scaling; good enough for a start
-    deviation = (dx - drift * dt).abs() * (dt_ref / dt).sqrt()
+    deviation = (centred.abs() if dim == 1 else centred.norm(dim=1)) * (dt_ref / dt).sqrt()
     width = _central_width(deviation)
     far = _FAR * width
     mass = max(float((deviation > far).double().mean()), 0.5 / deviation.shape[0])
     candidates = [alpha.value] if not alpha.learned else list(_ALPHAS)
     best: tuple[float, Guess] | None = None
-    probe = (dx - drift * dt)[:: max(1, dx.shape[0] // 4000)]
+    probe = centred[:: max(1, dx.shape[0] // 4000)]
+    start = drift.tolist() if isinstance(drift, Tensor) else drift
     for a in candidates:
-        D_o, D_f = _match(width, far, mass, a, dt_ref)
-        guess = Guess(drift, D_o, D_f, a, Units(width / 0.6745, dt_ref))
+        D_o, D_f = _match(width, far, mass, a, dt_ref, dim)
+        guess = Guess(start, D_o, D_f, a, Units(width / _MEDIAN[dim], dt_ref))
         if len(candidates) == 1:
             return guess
-        fit = float(log_density(probe, 0.0, D_o, D_f, a, dt_ref).mean())
+        fit = float(log_density(probe, 0.0, D_o, D_f, a, dt_ref, dim=dim).mean())
         if best is None or fit > best[0]:
             best = (fit, guess)
     assert best is not None
@@ -73,16 +77,17 @@ def _central_width(deviation: Tensor) -> float:
     raise InputError("the displacements must vary, found all dx equal; check that the right column was read.")
 
 
-def _match(width: float, far: float, mass: float, alpha: float, dt: float) -> tuple[float, float]:
+def _match(width: float, far: float, mass: float, alpha: float, dt: float, dim: int = 1) -> tuple[float, float]:
     """Solve P(|y| > width) = 1/2, P(|y| > far) = mass for (D_o, D_f), each in turn on a logarithmic grid."""
     grid = torch.logspace(-7, 2, 73, dtype=torch.float64)
-    D_o = (width / 0.6745) ** 2 / (2 * dt)
+    D_o = (width / _MEDIAN[dim]) ** 2 / (2 * dt)
     D_f = 0.0
+    centre = torch.zeros(() if dim == 1 else (dim,), dtype=torch.float64)
     for _ in range(4):
         jumps = grid * far ** (2 * alpha) / dt
-        D_f = _solve(jumps, tail_probability(far, 0.0, 0.0, D_o, jumps, alpha, dt), mass)
+        D_f = _solve(jumps, tail_probability(far, centre, 0.0, D_o, jumps, alpha, dt, dim=dim), mass)
         spreads = grid[:61] * 10 * width**2 / dt
-        D_o = _solve(spreads, tail_probability(width, 0.0, 0.0, spreads, D_f, alpha, dt), 0.5)
+        D_o = _solve(spreads, tail_probability(width, centre, 0.0, spreads, D_f, alpha, dt, dim=dim), 0.5)
     return D_o, D_f
 
 
@@ -102,8 +107,9 @@ def _solve(values: Tensor, masses: Tensor, target: float) -> float:
 @torch.no_grad()
 def randomise(head: Head, generator: torch.Generator) -> None:
     """The paper's random start: constants of order one with D_o, D_f > 0, harmonics too small to change a sign."""
-    u = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
-    head.set_constants(4 * u[0] - 2, 1 + 4 * u[1], 1 + 4 * u[2])  # type: ignore[operator]
+    *drift, o, f = torch.rand(head.dim + 2, generator=generator, dtype=torch.float64).tolist()
+    b = [4 * v - 2 for v in drift]
+    head.set_constants(b[0] if head.dim == 1 else b, 1 + 4 * o, 1 + 4 * f)  # type: ignore[operator]
     for p in head.parameters():
         if p.numel() > 1:
             p.add_(0.1 * (2 * torch.rand(p.shape, generator=generator, dtype=torch.float64) - 1) / p.numel() ** 0.5)

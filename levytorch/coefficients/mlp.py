@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from levytorch.coefficients.alpha import AlphaSpec, alpha_inverse, alpha_link
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.coefficients.head import Coefficients, Head
 from levytorch.coefficients.links import FLOOR_D_F, FLOOR_D_O, Link, positivity
+from levytorch.coefficients.tensor_basis import per_coordinate
 from levytorch.coefficients.units import Units
 from levytorch.errors import InputError
 
@@ -27,42 +29,45 @@ class MLPHead(Head):
         self,
         width: int = 16,
         depth: int = 2,
-        period: float = 2 * math.pi,
-        origin: float = 0.0,
+        period: float | Sequence[float] = 2 * math.pi,
+        origin: float | Sequence[float] = 0.0,
         periodic: bool = True,
         n_features: int = 3,
         positivity_link: str = "softplus",
         alpha: AlphaSpec | None = None,
         units: Units | None = None,
+        dim: int = 1,
     ) -> None:
         super().__init__()
+        self.dim = dim
         for name, value in (("width", width), ("depth", depth), ("n_features", n_features)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} of an MLP head must be an integer >= 1, found {value!r}; try 16, 2 and 3.")
         self.width, self.depth, self.periodic, self.n_features = width, depth, periodic, n_features
-        self.features = FourierBasis(2 * n_features + 1, period, origin)
-        self.period, self.origin = float(period), float(origin)
+        cell = list(zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)))
+        self.features = [FourierBasis(2 * n_features + 1, p, o) for p, o in cell]
+        self.period, self.origin = (v[0] if dim == 1 else tuple(v) for v in zip(*cell))
         self.alpha_spec, self.units, self.positivity_link = alpha or AlphaSpec(), units or Units(), positivity_link
         self.links = (Link("identity"), positivity(positivity_link, FLOOR_D_O), positivity(positivity_link, FLOOR_D_F))
         names = ["b", "D_o", "D_f"] + (["alpha"] if self.alpha_spec.mode == "function" else [])
-        self.nets = nn.ModuleDict({name: self._network() for name in names})
+        self.nets = nn.ModuleDict({name: self._network(dim if name == "b" else 1) for name in names})
         if self.alpha_spec.mode == "constant":
             self.raw_alpha = nn.Parameter(torch.tensor(alpha_inverse(self.alpha_spec.value), dtype=torch.float64))
         self.set_constants(0.0, self.units.D_o, float(self.units.D_f(torch.tensor(self.alpha_spec.value))))
 
-    def _network(self) -> nn.Sequential:
-        sizes = [2 * self.n_features if self.periodic else 1] + [self.width] * self.depth
+    def _network(self, outputs: int) -> nn.Sequential:
+        sizes = [self.dim * (2 * self.n_features if self.periodic else 1)] + [self.width] * self.depth
         layers: list[nn.Module] = []
         for a, c in itertools.pairwise(sizes):
             layers += [nn.Linear(a, c, dtype=torch.float64), nn.Tanh()]
-        return nn.Sequential(*layers, nn.Linear(sizes[-1], 1, dtype=torch.float64))
+        return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs, dtype=torch.float64))
 
     @property
     def is_constant(self) -> bool:
         return False
 
     def config(self) -> dict[str, Any]:
-        return {
+        return ({} if self.dim == 1 else {"dim": self.dim}) | {
             "name": "mlp",
             "width": self.width,
             "depth": self.depth,
@@ -78,31 +83,36 @@ class MLPHead(Head):
         }
 
     @torch.no_grad()
-    def set_constants(self, b: float, D_o: float, D_f: float, alpha: float | None = None) -> None:
+    def set_constants(self, b: float | Sequence[float], D_o: float, D_f: float, alpha: float | None = None) -> None:
         """Start near constants: the output bias carries the value, the output weights are made small, not zero."""
         a = self.alpha_spec.value if alpha is None else alpha
         unit_f = float(self.units.D_f(torch.tensor(a, dtype=torch.float64)))
-        values = {"b": b / self.units.b, "D_o": D_o / self.units.D_o, "D_f": D_f / unit_f}
+        drift = [v / self.units.b for v in per_coordinate("b", b, self.dim)]
+        values = {"b": drift, "D_o": [D_o / self.units.D_o], "D_f": [D_f / unit_f]}
         for link, (name, value) in zip(self.links, values.items()):
-            self._set_output(name, float(link.inverse(torch.tensor(float(value), dtype=torch.float64))))
+            self._set_output(name, link.inverse(torch.tensor([float(v) for v in value], dtype=torch.float64)))
         if self.alpha_spec.mode == "function":
-            self._set_output("alpha", alpha_inverse(a))
+            self._set_output("alpha", torch.tensor([alpha_inverse(a)], dtype=torch.float64))
         elif self.alpha_spec.mode == "constant":
             self.raw_alpha.fill_(alpha_inverse(a))
 
-    def _set_output(self, name: str, bias: float) -> None:
+    def _set_output(self, name: str, bias: Tensor) -> None:
         last = self.nets[name][-1]  # type: ignore[index]
         last.weight.mul_(0.1 / last.weight.abs().max().clamp(min=1e-12))
-        last.bias.fill_(bias)
+        last.bias.copy_(bias)
 
     def inputs(self, x: Tensor) -> Tensor:
+        columns = [x] if self.dim == 1 else list(x.T)
         if self.periodic:
-            return self.features.evaluate(x)[:, 1:].contiguous()
-        return (2.0 * (x - self.origin) / self.period - 1.0).unsqueeze(-1)
+            parts = [f.evaluate(c.contiguous())[:, 1:] for f, c in zip(self.features, columns)]
+        else:
+            parts = [(2.0 * (c - f.origin) / f.period - 1.0).unsqueeze(-1) for f, c in zip(self.features, columns)]
+        return parts[0].contiguous() if self.dim == 1 else torch.cat(parts, dim=1)
 
     def forward(self, x: Tensor) -> Coefficients:
-        u = self.inputs(x.reshape(-1).to(torch.float64))
-        out = {name: net(u).reshape(x.shape) for name, net in self.nets.items()}
+        u = self.inputs(self.states(x))
+        shape = x.shape if self.dim == 1 else x.shape[:-1]
+        out = {name: net(u).reshape(x.shape if name == "b" else shape) for name, net in self.nets.items()}
         if self.alpha_spec.mode == "function":
             alpha = alpha_link(out["alpha"])[0]
         elif self.alpha_spec.mode == "constant":

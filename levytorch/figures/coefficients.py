@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_DASHES = {"b_2": "--", "b_3": ":"}  # the components of a vector share their colour
+
 
 class _Curves(Protocol):
     """Something with coefficient functions over a cell: a Recovery or a Dynamics."""
@@ -86,12 +88,13 @@ def history(
     """Mean coefficients, negative log-likelihood and TCF against steps."""
     fig, axs = panels(axes, 3, width=4.2, height=3.2)
     step = [e["step"] for e in entries]
-    for name in ("b", "D_o", "D_f"):
-        axs[0].plot(
-            step, [e[f"mean/{name}"] for e in entries], color=COLORS[name], label=SYMBOLS[name][:-4] + "$ (mean)"
-        )
+    drift = ["b"] if "mean/b" in entries[0] else [f"b_{i}" for i in (1, 2, 3) if f"mean/b_{i}" in entries[0]]
+    for name in (*drift, "D_o", "D_f"):
+        symbol = SYMBOLS[name][:-4] if name in SYMBOLS else f"${name}"
+        style = {"color": COLORS[name[:1] if name in drift else name], "linestyle": _DASHES.get(name, "-")}
+        axs[0].plot(step, [e[f"mean/{name}"] for e in entries], label=f"{symbol}$ (mean)", **style)
         if truth and name in truth:
-            axs[0].axhline(truth[name], color=COLORS[name], linestyle="--", linewidth=0.8)
+            axs[0].axhline(truth[name], color=style["color"], linestyle="--", linewidth=0.8)
     axs[0].legend(frameon=False, fontsize="small")
     axs[1].plot(step, [e["train/nll"] for e in entries], color="tab:gray")
     axs[2].plot(step, [e["tail/TCF"] for e in entries], color="tab:red")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from levytorch.data import Transitions
@@ -17,7 +18,7 @@ def recover(
     alpha: float | str,
     coefficients: str | dict[str, Any] = "fourier",
     n_basis: int = 21,
-    period: float = 2 * math.pi,
+    period: float | Sequence[float] = 2 * math.pi,
     tail: str | dict[str, Any] | None = None,
     engine: str | dict[str, Any] = "auto",
     seed: int = 0,
@@ -29,11 +30,14 @@ def recover(
 
     Args:
         alpha: a number in (0, 1) when known, "learn" for an unknown constant, "function" for alpha(x).
-        coefficients: "fourier" (n_basis functions per coefficient; 1 gives constants) or "mlp".
+        coefficients: "fourier" (n_basis functions per coefficient; 1 gives constants) or "mlp". For transitions in the
+            plane or in space n_basis counts per coordinate (5 or 7 rather than 21; see truncation).
+        period: of the coefficients; in d > 1 dimensions one number or one per coordinate.
         tail: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT": 20.0, "method": "tcf" |
             "conditional" | "none"}.
         engine: "auto", "fisher" (Fourier heads), "lbfgs", or "adam" (the paper's Algorithm B.1).
-        options: origin, positivity ("softplus", "clamp"), init ("data", "random"), units ("data", "none"), density,
+        options: origin, truncation ("total", "box"; d > 1), positivity ("softplus", "clamp"),
+            init ("data", "random"), units ("data", "none"), density,
             penalty ("evidence"), max_steps, lr, window, gradient, batch_size, mixing, validation, ...; an unknown one
             is refused with the list.
 

@@ -72,8 +72,8 @@ def symmetric_inverse(matrix: Tensor) -> Tensor:
     return inverse * scale.outer(scale)
 
 
-def separability(information: Tensor, n_basis: int) -> float:
+def separability(information: Tensor, n_basis: int, dim: int = 1) -> float:
     """|correlation| of the estimates of mean D_o and mean D_f; near 1 (2 alpha -> 2) data cannot tell them apart."""
     cov = symmetric_inverse(information)
-    i, j = n_basis, 2 * n_basis
+    i, j = dim * n_basis, (dim + 1) * n_basis
     return float(cov[i, j].abs() / (cov[i, i] * cov[j, j]).sqrt())

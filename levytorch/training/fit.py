@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierHead, Head, build_head, initial_guess
+from levytorch.coefficients.build import head_dim
 from levytorch.coefficients.init import Guess, randomise
+from levytorch.coefficients.tensor_basis import per_coordinate
 from levytorch.data import LevyDataModule, Transitions
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import cutting_threshold
@@ -61,10 +63,10 @@ def fit(
 
     callbacks, trainer: added by train.py (loggers, checkpoints, progress); resume: a checkpoint; start: first theta.
     """
-    check_data(transitions, settings)
+    settings = check_data(transitions, settings)
     began = time.perf_counter()
     guess = initial_guess(
-        transitions.dx, transitions.dt, float(transitions.mu), settings.alpha, uniform_dt=transitions.uniform_dt
+        transitions.dx, transitions.dt, _center(transitions), settings.alpha, uniform_dt=transitions.uniform_dt
     )
     tail = resolve_tail(transitions, settings, guess)
     settings = replace(settings, tail=tail)
@@ -103,16 +105,30 @@ def fit(
     return result
 
 
-def check_data(transitions: Transitions, settings: FitSettings) -> None:
-    """Refuse data the settings cannot be fitted to."""
+def _center(transitions: Transitions) -> float | Tensor:
+    """mu: a number, or a vector in d > 1 dimensions."""
+    mu = torch.as_tensor(transitions.mu, dtype=torch.float64)
+    return float(mu) if transitions.dim == 1 else mu
+
+
+def check_data(transitions: Transitions, settings: FitSettings) -> FitSettings:
+    """Refuse data the settings cannot be fitted to; the head's dimension is the data's where it was left open."""
     if not isinstance(transitions, Transitions):
         raise InputError(
             f"transitions must be a Transitions, found {type(transitions).__name__}; use trajectories.transitions()."
         )
-    if transitions.dim != 1:
+    wanted = head_dim(settings.head)
+    if wanted is not None and wanted != transitions.dim:
         raise InputError(
-            f"one-dimensional transitions are needed here, found dimension {transitions.dim}; pick a column."
+            f"the head must have the dimension of the data, {transitions.dim}, found a head of dimension {wanted}; "
+            "leave dim out, or give as many periods as the data has columns."
         )
+    if transitions.dim > 1:
+        if settings.density == "windowed":
+            raise InputError(
+                f"density windowed is one-dimensional, found data of dimension {transitions.dim}; use auto."
+            )
+        settings = replace(settings, head={**settings.head, "dim": transitions.dim})
     head = build_head(settings.head)
     n, P = len(transitions), head.flat().numel()
     if isinstance(head, FourierHead) and n < max(20, P):
@@ -120,12 +136,19 @@ def check_data(transitions: Transitions, settings: FitSettings) -> None:
             f"at least {max(20, P)} pairs are needed for {P} parameters, found {n}; use fewer basis functions."
         )
     if settings.head.get("periodic") is False:
-        low, high = float(transitions.x.min()), float(transitions.x.max())
-        if low < head.origin or high > head.origin + head.period:
-            raise InputError(
-                f"x must lie in the window [{head.origin:g}, {head.origin + head.period:g}] of a head without period, "
-                f"found [{low:g}, {high:g}]; widen origin and period."
-            )
+        columns = transitions.x.reshape(n, -1).T
+        origins, periods = (
+            per_coordinate("origin", head.origin, head.dim),
+            per_coordinate("period", head.period, head.dim),
+        )
+        for column, origin, period in zip(columns, origins, periods):
+            low, high = float(column.min()), float(column.max())
+            if low < origin or high > origin + period:
+                raise InputError(
+                    f"x must lie in the window [{origin:g}, {origin + period:g}] of a head without period, "
+                    f"found [{low:g}, {high:g}]; widen origin and period."
+                )
+    return settings
 
 
 def make_module(settings: FitSettings, guess: Guess) -> LevyModule:
@@ -214,7 +237,7 @@ def _count_between(transitions: Transitions, CT: float, TRT: float) -> int:
 
 def preliminary_CT(transitions: Transitions, settings: FitSettings) -> float:
     """Appendix A: the central `mass` of one step under constants fitted without correction, D_o included."""
-    head = {"name": "fourier", "n_basis": 1, "period": settings.head["period"]}
+    head = {"name": "fourier", "n_basis": 1, "period": settings.head["period"], "dim": transitions.dim}
     quick = replace(
         settings, head=head, engine={"name": "fisher"}, tail=TailSettings(), data={}, init="data", progress=False
     )
@@ -222,8 +245,8 @@ def preliminary_CT(transitions: Transitions, settings: FitSettings) -> float:
     dt = float(transitions.dt.median())
     alpha = found.alpha
     assert isinstance(alpha, float)
-    CT = cutting_threshold(alpha, float(found.D_f(0.0)), dt, settings.tail.mass, D_o=float(found.D_o(0.0)))
-    return float(CT)
+    D_o, D_f = float(found.D_o(found.origin)), float(found.D_f(found.origin))
+    return float(cutting_threshold(alpha, D_f, dt, settings.tail.mass, D_o=D_o, dim=transitions.dim))
 
 
 def final_head(module: LevyModule, averaging: MovingAverage | None) -> Head:

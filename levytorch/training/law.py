@@ -27,17 +27,17 @@ class TransitionLaw(Protocol):
 class FrozenLaw:
     """Coefficients frozen at the start of the step (equation 3.1)."""
 
-    def __init__(self, method: str = "auto") -> None:
-        self.method = method
+    def __init__(self, method: str = "auto", dim: int = 1) -> None:
+        self.method, self.dim = method, dim
 
     def log_prob(self, coefficients: CoefficientFunctions, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
         c = coefficients(x)
-        return log_density(dx, c.b, c.D_o, c.D_f, c.alpha, dt, method=self.method)
+        return log_density(dx, c.b, c.D_o, c.D_f, c.alpha, dt, dim=self.dim, method=self.method)
 
     def score(self, c: Coefficients, dx: Tensor, dt: Tensor, wrt_alpha: bool = False) -> StepScore:
         """log p and its derivatives in the coefficients, one pass, no autograd: what Fisher scoring asks for."""
-        return score(dx, c.b, c.D_o, c.D_f, c.alpha, dt, method=self.method, wrt_alpha=wrt_alpha)
+        return score(dx, c.b, c.D_o, c.D_f, c.alpha, dt, dim=self.dim, method=self.method, wrt_alpha=wrt_alpha)
 
     def exceedance(self, c: Coefficients, threshold: Tensor, center: Tensor, dt: Tensor) -> Tensor:
         """P(|dx - center| > threshold) at given coefficients; differentiable in them."""
-        return tail_probability(threshold, center, c.b, c.D_o, c.D_f, c.alpha, dt)
+        return tail_probability(threshold, center, c.b, c.D_o, c.D_f, c.alpha, dt, dim=self.dim)

@@ -67,21 +67,22 @@ class TailMasses:
         chain = head.chain(head.theta.detach(), design)
         c = chain.coefficients
         M = len(self.bins)
-        leaves = [v.expand(M).clone().requires_grad_(True) for v in (c.b, c.D_o, c.D_f, c.alpha)]
+        d, learned = head.dim, head.alpha_basis is not None
+        shapes = ((M,) if d == 1 else (M, d), (M,), (M,), (M,))
+        leaves = [v.expand(s).clone().requires_grad_(True) for v, s in zip(c, shapes)]
         with torch.enable_grad():
             core, middle = self._log_kept(Coefficients(*leaves))
             q = []
             for mass in (core, middle):
-                wanted = leaves if head.n_predictors == 4 else leaves[:3]
+                wanted = leaves if learned else leaves[:3]
                 if mass.requires_grad:
                     parts = torch.autograd.grad(mass.sum(), wanted, retain_graph=True)
                 else:
-                    parts = tuple(torch.zeros(M, dtype=torch.float64) for _ in wanted)
-                rows = torch.stack([parts[i] * chain.slope[i] for i in range(3)])
-                if head.n_predictors == 4:
-                    last = (parts[3] + parts[2] * chain.D_f_alpha) * chain.slope[3]
-                    rows = torch.cat([rows, last.unsqueeze(0)])
-                q.append(rows)
+                    parts = tuple(torch.zeros_like(v) for v in wanted)
+                rows = [*(parts[0].unsqueeze(0) if d == 1 else parts[0].T), parts[1], parts[2]]
+                if learned:
+                    rows.append(parts[3] + parts[2] * chain.D_f_alpha)
+                q.append(torch.stack(rows) * chain.slope)
         return core.detach(), middle.detach(), q[0], q[1]
 
     # -- private ------------------------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ class TailMasses:
         assert self.CT is not None
         if self.at_mean:
             share = self.share
-            mean = lambda v: (v * share).sum() / share.sum()  # noqa: E731
+            mean = lambda v: (share @ v) / share.sum()  # noqa: E731
             return self.law.exceedance(c, mean(self.CT), mean(self.center), mean(self.bins.dt))
         p = self.law.exceedance(c, self._used(self.CT), self._used(self.center), self._used(self.bins.dt))
         return (p * self._used(self.share)).sum() / self.share.sum()
@@ -101,7 +102,7 @@ class TailMasses:
     def _mean_coefficients(self, head: Head) -> Coefficients:
         """Arithmetic means over one cell: theta_{1,1}, theta_{2,1}, theta_{3,1} for a Fourier head with clamp."""
         c = head(self.bins.x)
-        return Coefficients(*(v.mean() if v.dim() else v for v in c))
+        return Coefficients(*(v.mean(0) if v.dim() else v for v in c))
 
     def _log_kept(self, c: Coefficients) -> tuple[Tensor, Tensor]:
         zero = torch.zeros(len(self.bins), dtype=torch.float64)

@@ -52,7 +52,7 @@ class LevyModule(L.LightningModule):
         if density == "auto":
             # the law's own "auto" depends on what was evaluated before, and a resumed run has not done that
             density = "contour" if self.head.learns_alpha else "table"
-        self.law = FrozenLaw(density)
+        self.law = FrozenLaw(density, self.head.dim)
         self.seed, self.log_every = seed, log_every
         self.history: list[dict[str, float]] = []
         self._masses: TailMasses | None = None
@@ -138,14 +138,15 @@ class LevyModule(L.LightningModule):
         masses = self.masses
         c = self.head(x)
         uniform = self.pools.main.uniform_dt
-        center = self.pools.mu if uniform else self.pools.mu * dt
+        vector = self.head.dim > 1
+        center = self.pools.mu if uniform else self.pools.mu * (dt.unsqueeze(-1) if vector else dt)
         node = masses.bins.index(x, dt)
         beyond_TRT = 0.0 if masses.TRT is None else self.law.exceedance(c, masses.TRT[node], center, dt)
         if masses.CT is None:
             return torch.log1p(-cast(Tensor, beyond_TRT))
         CT = masses.CT[node]
         beyond_CT = self.law.exceedance(c, CT, center, dt)
-        core = (dx - center).abs() <= CT
+        core = ((dx - center).norm(dim=-1) if vector else (dx - center).abs()) <= CT
         middle = (beyond_CT - beyond_TRT).clamp(min=1e-300)
         return torch.where(core, torch.log1p(-beyond_CT), torch.log(middle))
 
@@ -158,7 +159,7 @@ class LevyModule(L.LightningModule):
         i = int(bad[0]) if bad.numel() else 0
         raise NumericalError(
             f"the loss must be finite, found {float(nll)} at step {self.trainer.global_step} from sample {i} "
-            f"(x = {float(batch.x[i]):.6g}, dx = {float(batch.dx[i]):.6g}, log p = {float(log_p.detach()[i]):.6g}); "
+            f"(x = {batch.x[i].tolist()}, dx = {batch.dx[i].tolist()}, log p = {float(log_p.detach()[i]):.6g}); "
             "the parameters of the step before are kept: resume with a smaller learning rate."
         )
 
@@ -188,6 +189,9 @@ class LevyModule(L.LightningModule):
     def mean_coefficients(self) -> dict[str, float]:
         """Means over one cell; a cheap summary of where the fit is."""
         with torch.no_grad():
-            x = self.head.origin + self.head.period * (torch.arange(32, dtype=torch.float64) + 0.5) / 32
+            x = self.head.grid(32 if self.head.dim == 1 else 256)
             c = self.head(x[:1] if self.head.is_constant else x)
-        return {f"mean/{name}": float(v.mean()) for name, v in zip(c._fields, c)}
+        means = {f"mean/{name}": float(v.mean()) for name, v in zip(c._fields, c) if v.dim() < 2}
+        if self.head.dim > 1:
+            means |= {f"mean/b_{i + 1}": float(v) for i, v in enumerate(c.b.mean(0))}
+        return means

@@ -31,7 +31,7 @@ class RoughnessPenalty:
         if not isinstance(strength, str) and not strength >= 0:
             raise InputError(f"penalty must be >= 0, found {strength!r}; 0 switches it off.")
         self.adaptive = strength == "evidence"
-        harmonics = [head.basis.harmonic_numbers()] * 3
+        harmonics = [head.basis.harmonic_numbers()] * head.n_linear
         if head.alpha_basis is not None:
             harmonics.append(head.alpha_basis.harmonic_numbers())
         self.roughness = torch.cat([h**4 for h in harmonics])

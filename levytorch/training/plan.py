@@ -34,7 +34,8 @@ def make_masses(head: Head, pools: Pools, settings: TailSettings, law: FrozenLaw
     bins = StateBins(head, dt, n_bins)
     x = pools.main.x
     counts = bins.counts(x, dt)
-    center = pools.mu.expand(len(bins)) if pools.main.uniform_dt else pools.mu * bins.dt
+    scale = torch.ones_like(bins.dt) if pools.main.uniform_dt else bins.dt
+    center = pools.mu * (scale if head.dim == 1 else scale.unsqueeze(-1))
     CT = None if pools.CT is None else bins.means(pools.threshold, x, dt)
     TRT = None
     if pools.TRT is not None:

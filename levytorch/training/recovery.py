@@ -37,11 +37,14 @@ class Recovery:
 
     # -- coefficients -------------------------------------------------------------------------------------------------
     def coefficients(self, x: ArrayLike) -> Coefficients:
-        """All four at x; alpha expanded to x's shape."""
+        """All four at x; alpha expanded to x's shape. For dim > 1 x is [..., d], b too, the others are [...]."""
         states = _states(x)
+        flat = self.head.states(states)
+        shape = states.shape if self.dim == 1 else states.shape[:-1]
         with torch.no_grad():
-            c = self.head(states.reshape(-1))
-        return Coefficients(*(v.expand(states.numel()).reshape(states.shape).clone() for v in c))
+            c = self.head(flat)
+        rest = (v.expand(flat.shape[0]).reshape(shape).clone() for v in c[1:])
+        return Coefficients(c.b.expand(flat.shape).reshape(states.shape).clone(), *rest)
 
     def b(self, x: ArrayLike) -> Tensor:
         return self.coefficients(x).b
@@ -62,13 +65,18 @@ class Recovery:
             return self.alpha_at
         return float(self.alpha_at(self.origin))
 
+    @property
+    def dim(self) -> int:
+        return self.head.dim
+
     # -- geometry and parameters --------------------------------------------------------------------------------------
     @property
-    def period(self) -> float:
+    def period(self) -> Any:
+        """A number; one per coordinate when dim > 1."""
         return self.head.period
 
     @property
-    def origin(self) -> float:
+    def origin(self) -> Any:
         return self.head.origin
 
     @property
@@ -77,8 +85,8 @@ class Recovery:
         return self.head.flat()
 
     def jacobian(self, x: ArrayLike) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """d(b, D_o, D_f, alpha)(x) / d theta, each (n, P), in physical units."""
-        b, D_o, D_f, alpha = self.head.jacobian(_states(x).reshape(-1))
+        """d(b, D_o, D_f, alpha)(x) / d theta, each (n, P) (b: (n, d, P) for dim > 1), in physical units."""
+        b, D_o, D_f, alpha = self.head.jacobian(self.head.states(_states(x)))
         return b.detach(), D_o.detach(), D_f.detach(), alpha.detach()
 
     # -- uncertainty --------------------------------------------------------------------------------------------------
@@ -101,16 +109,17 @@ class Recovery:
             raise InputError(
                 "standard errors need a covariance, found none (MLP heads give none); fit with a Fourier head."
             )
-        shape = _states(x).shape
+        full = _states(x).shape
+        shapes = [full, *([full if self.dim == 1 else full[:-1]] * 3)]
         return tuple(
-            torch.einsum("np,pq,nq->n", J, self.covariance, J).clamp(min=0).sqrt().reshape(shape)
-            for J in self.jacobian(x)
+            ((J @ self.covariance) * J).sum(-1).clamp(min=0).sqrt().reshape(shape)
+            for J, shape in zip(self.jacobian(x), shapes)
         )
 
     # -- elsewhere ----------------------------------------------------------------------------------------------------
     def dynamics(self) -> Dynamics:
         """The recovered system, ready for simulation or policy evaluation."""
-        return Dynamics(self.b, self.D_o, self.D_f, self.alpha, period=self.period, origin=self.origin)
+        return Dynamics(self.b, self.D_o, self.D_f, self.alpha, period=self.period, dim=self.dim, origin=self.origin)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all."""
@@ -162,8 +171,10 @@ class Recovery:
         return cls(head, **{k: content[k] for k in keys})
 
     def __repr__(self) -> str:
-        c = self.coefficients(torch.linspace(self.origin, self.origin + self.period, 65, dtype=torch.float64)[:-1])
-        mean = ", ".join(f"{name} {float(v.mean()):.4g}" for name, v in zip(c._fields, c))
+        c = self.coefficients(self.head.grid(64 if self.dim == 1 else 400))
+        means = [v.mean(0).tolist() for v in c]
+        shown = [f"{m:.4g}" if isinstance(m, float) else "(" + ", ".join(f"{v:.4g}" for v in m) + ")" for m in means]
+        mean = ", ".join(f"{name} {value}" for name, value in zip(c._fields, shown))
         return f"Recovery({mean}; TCF {self.tcf:.4g}, converged {self.converged})"
 
 

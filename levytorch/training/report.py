@@ -34,7 +34,7 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
         "n_main": pools.n_main,
         "n_tail": pools.n_tail,
         "R_sample": pools.R_sample,
-        "mu": float(pools.mu),
+        "mu": pools.mu.tolist(),
         "CT": pools.CT if isinstance(pools.CT, (int, float)) else None,
         "TRT": pools.TRT if isinstance(pools.TRT, (int, float)) else None,
         "CT_halvings": pools.halvings,
@@ -58,7 +58,7 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
         tcf = ev.tcf
         if ev.R_theta is not None:
             metrics["R_theta"] = ev.R_theta
-        correlation = separability(objective.n * objective.information(ev), head.n_basis)
+        correlation = separability(objective.n * objective.information(ev), head.basis.size, head.dim)
         metrics["D_o_D_f_correlation"] = correlation
         if correlation > _INSEPARABLE:
             warnings.warn(

@@ -16,6 +16,7 @@ from levytorch.data import SourceData
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.figures import coefficients as plots
 from levytorch.figures import save
+from levytorch.training import plane_report
 from levytorch.training.callbacks import Checkpoints
 from levytorch.training.files import plain, write_csv, write_json
 from levytorch.training.fit import fit
@@ -103,6 +104,8 @@ def run(config: Mapping[str, Any], source: SourceData, directory: Path, *, check
 
 def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
     """Means over the cell, their standard errors, and relative L2 errors when the truth is known."""
+    if recovery.dim > 1:
+        return plane_report.summary(recovery, truth)
     curves = plots.coefficient_curves(recovery, truth, 1025)
     out: dict[str, Any] = {}
     for name in ("b", "D_o", "D_f"):
@@ -123,13 +126,16 @@ def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
 def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
     """Numbers first, then the figures made of them, then TensorBoard."""
     recovery, directory = outcome.recovery, outcome.directory
-    curves = plots.coefficient_curves(recovery, outcome.source.dynamics)
-    write_csv(directory / "curves.csv", curves)
+    if recovery.dim > 1:
+        figures = plane_report.write_fields(recovery, outcome.source.dynamics, directory)
+    else:
+        curves = plots.coefficient_curves(recovery, outcome.source.dynamics)
+        write_csv(directory / "curves.csv", curves)
+        figures = {"coefficients": plots.coefficients(curves)[0]}
     if recovery.history:
         keys = [k for k in recovery.history[-1] if all(k in entry for entry in recovery.history)]
         write_csv(directory / "history.csv", {k: [entry[k] for entry in recovery.history] for k in keys})
     write_json(directory / "metrics.json", outcome.metrics)
-    figures = {"coefficients": plots.coefficients(curves)[0]}
     if len(recovery.history) > 1:
         figures["history"] = plots.history(recovery.history)[0]
     for name, fig in figures.items():
@@ -149,7 +155,7 @@ def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
 def table(metrics: Mapping[str, Any]) -> str:
     """The summary a terminal shows."""
     lines = [f"{'':6}{'mean':>12}{'std error':>12}{'rel. L2 error':>16}"]
-    for name in ("b", "D_o", "D_f"):
+    for name in plane_report.rows(dict(metrics)):
         cells = [metrics.get(f"mean_{name}"), metrics.get(f"mean_std_{name}"), metrics.get(f"error_{name}")]
         shown = ["-" if v is None else f"{v:.4g}" for v in cells[:2]] + ["-" if cells[2] is None else f"{cells[2]:.2%}"]
         lines.append(f"{name:6}{shown[0]:>12}{shown[1]:>12}{shown[2]:>16}")

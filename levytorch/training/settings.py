@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ def make_settings(
     alpha: Any,
     coefficients: Any = "fourier",
     n_basis: int = 21,
-    period: float = 2 * math.pi,
+    period: float | Sequence[float] = 2 * math.pi,
     tail: Any = None,
     engine: Any = "auto",
     seed: int = 0,
@@ -59,10 +59,16 @@ def make_settings(
     engine_name = resolve_engine(engine_name, head_name)
     if engine_name == "fisher" and head_name != "fourier":
         raise InputError(f"the fisher engine needs a Fourier head, found {head_name!r}; use engine lbfgs or adam.")
-    check_basis(n_basis if head_name == "fourier" else 1, period, options.get("origin", 0.0))
+    cell: Any = list(period) if isinstance(period, Sequence) and not isinstance(period, str) else period
+    if not isinstance(cell, list) and not isinstance(options.get("origin"), Sequence):
+        check_basis(n_basis if head_name == "fourier" else 1, cell, options.get("origin", 0.0))
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise InputError(f"seed must be an integer >= 0, found {seed!r}; 0 is the default.")
-    head: dict[str, Any] = {"name": head_name, "period": float(period), **head_options}
+    head: dict[str, Any] = {
+        "name": head_name,
+        "period": [float(p) for p in cell] if isinstance(cell, list) else float(cell),
+    }
+    head |= head_options
     if head_name == "fourier":
         head.setdefault("n_basis", n_basis)
     engine_config: dict[str, Any] = {"name": engine_name, **engine_given}

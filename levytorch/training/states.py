@@ -16,14 +16,24 @@ _DT_GROUPS = 16
 
 
 class StateBins:
-    """Bins in x (one cell of the head's period) times groups of dt; node m has a state x[m] and an interval dt[m]."""
+    """Bins in x (one cell of the head's period) times groups of dt; node m has a state x[m] and an interval dt[m].
+
+    In d > 1 dimensions the bins of x are a grid of `side` per coordinate.
+    """
 
     def __init__(self, head: Head, dt: Tensor, n_bins: int = 512) -> None:
-        self.period, self.origin = head.period, head.origin
-        self.n_x = 1 if head.is_constant else n_bins
+        self.period, self.origin, self.dim = head.period, head.origin, head.dim
+        self.side = 1 if head.is_constant else n_bins if self.dim == 1 else _side(head, n_bins)
+        self.n_x = self.side**self.dim
         self.dt_edges, dt_nodes = _dt_groups(dt)
-        centres = self.origin + (torch.arange(self.n_x, dtype=torch.float64) + 0.5) * (self.period / self.n_x)
-        self.x = centres.repeat(dt_nodes.shape[0])
+        unit = (torch.arange(self.side, dtype=torch.float64) + 0.5) / self.side
+        if self.dim == 1:
+            centres = self.origin + (torch.arange(self.side, dtype=torch.float64) + 0.5) * (self.period / self.side)
+            self.x = centres.repeat(dt_nodes.shape[0])
+        else:
+            axes = [o + p * unit for o, p in zip(self.origin, self.period)]
+            centres = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, self.dim)
+            self.x = centres.repeat(dt_nodes.shape[0], 1)
         self.dt = dt_nodes.repeat_interleave(self.n_x)
 
     @property
@@ -44,11 +54,16 @@ class StateBins:
         """Node of each pair: (n,) int64."""
         if self.n_x == 1:
             index = torch.zeros(x.shape[0], dtype=torch.int64)
+        elif self.dim > 1:
+            index = torch.zeros(x.shape[0], dtype=torch.int64)
+            for i, (p, o) in enumerate(zip(self.period, self.origin)):
+                cell = torch.remainder(x[:, i] - o, p) * (self.side / p)
+                index = index * self.side + cell.to(torch.int64).clamp_(max=self.side - 1)
         else:
             cell = torch.remainder(x - self.origin, self.period) * (self.n_x / self.period)
             index = cell.to(torch.int64).clamp_(max=self.n_x - 1)
         if self.dt_edges.numel():
-            index = index + self.n_x * torch.bucketize(dt.expand_as(x), self.dt_edges)
+            index = index + self.n_x * torch.bucketize(dt.expand(x.shape[0]), self.dt_edges)
         return index
 
     def counts(self, x: Tensor, dt: Tensor, chunk: int = 1 << 20) -> Tensor:
@@ -63,11 +78,18 @@ class StateBins:
         """Mean of a per-pair quantity over each group of dt, at every node (thresholds that depend on dt)."""
         if values.dim() == 0:
             return values.expand(len(self))
-        group = torch.bucketize(dt.expand_as(x), self.dt_edges) if self.dt_edges.numel() else torch.zeros_like(x).long()
+        n = x.shape[0]
+        group = self.group(dt, n) if self.dt_edges.numel() else torch.zeros(n, dtype=torch.int64)
         size = len(self) // self.n_x
         total = torch.zeros(size, dtype=torch.float64).index_add_(0, group, values.to(torch.float64))
         number = torch.bincount(group, minlength=size).clamp(min=1)
         return (total / number).repeat_interleave(self.n_x)
+
+
+def _side(head: Head, n_bins: int) -> int:
+    """Bins per coordinate in d > 1: about 4 n_bins in all, and at least four per shortest wave of a Fourier head."""
+    waves = (getattr(head, "n_basis", 1) - 1) // 2
+    return max(4, round((4 * n_bins) ** (1 / head.dim)), 4 * waves if n_bins >= 256 else 0)
 
 
 def _dt_groups(dt: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,7 @@ from levytorch.coefficients.kernels import GRID, interpolate, scatter
 from levytorch.errors import NumericalError
 from levytorch.training.law import FrozenLaw, StepScore
 from levytorch.training.states import StateBins
+from levytorch.training.tensor_sweep import tensor_sweep
 
 Pairs = tuple[Tensor, Tensor, Tensor]  # x, dx, dt of some pairs; dt may be 0-d
 CHUNK = 1 << 17
@@ -62,6 +63,8 @@ def slices(x: Tensor, dx: Tensor, dt: Tensor, chunk: int = CHUNK) -> Iterable[Pa
 @torch.no_grad()
 def sweep(head: FourierHead, law: FrozenLaw, pairs: Iterable[Pairs], bins: StateBins, *, hessian: bool = False) -> Sums:
     """Sums over all pairs at the head's current parameters."""
+    if head.dim > 1:
+        return tensor_sweep(head, law, pairs, bins, hessian=hessian)
     theta = head.theta.detach()
     C, M = head.n_predictors, len(bins)
     grid = grid_of(head, bins)

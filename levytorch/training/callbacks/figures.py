@@ -8,6 +8,7 @@ import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from levytorch.figures import coefficients as plots
+from levytorch.figures import planes
 from levytorch.training.module import LevyModule
 from levytorch.training.recovery import Recovery
 
@@ -24,7 +25,13 @@ class CoefficientFigures(L.Callback):
         assert isinstance(pl_module, LevyModule)
         if pl_module.engine.full_batch or self.every < 1 or trainer.global_step % self.every:
             return
-        fig, _ = plots.coefficients(plots.coefficient_curves(Recovery(pl_module.head), self.truth))
+        recovery = Recovery(pl_module.head)
+        if recovery.dim > 2:
+            return
+        if recovery.dim == 2:
+            fig, _ = planes.fields(planes.coefficient_fields(recovery, self.truth))
+        else:
+            fig, _ = plots.coefficients(plots.coefficient_curves(recovery, self.truth))
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
                 logger.experiment.add_figure("coefficients/progress", fig, trainer.global_step, close=False)

@@ -77,7 +77,7 @@ def full_nll(module: LevyModule, batch: Any) -> Tensor:
                 bad = int(torch.nonzero(~torch.isfinite(log_p.detach()))[0])
                 raise NumericalError(
                     f"the loss must be finite, found {float(loss.detach())} at pair {seen + bad} "
-                    f"(x = {float(chunk.x[bad]):.6g}, dx = {float(chunk.dx[bad]):.6g}); "
+                    f"(x = {chunk.x[bad].tolist()}, dx = {chunk.dx[bad].tolist()}); "
                     "check that pair or start from the data's scale."
                 )
             loss.backward()
