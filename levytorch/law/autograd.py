@@ -9,28 +9,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from levytorch.errors import InputError
 from levytorch.law import threads
 from levytorch.law import vector as fast_vector
 from levytorch.law.arguments import Numeric, broadcast, check, check_dim, to_tensors
 from levytorch.law.backend import kernels
+from levytorch.law.composed import Step, batch_shape, composed, out_of_range, partial_derivatives
 from levytorch.law.evaluation import resolve
-from levytorch.law.radial import log_density_radial
 from levytorch.law.table import table
 from levytorch.law.table_grid import N_S
-
-TINY = 1e-280  # keeps the radius differentiable at zero; far below any displacement that is not zero
-
-
-class Step(NamedTuple):
-    """The arguments of the law."""
-
-    displacement: Tensor
-    b: Tensor
-    D_o: Tensor
-    D_f: Tensor
-    alpha: Tensor
-    dt: Tensor
 
 
 class StepScore(NamedTuple):
@@ -86,10 +72,10 @@ def log_density(
     if _fused(dim, method, device):
         log_p = _FusedStep.apply(*step, method, grad)
     elif fast_vector.applies(step, dim, method := _chosen(step, method, dim), device):
-        log_p = fast_vector.VectorStep.apply(*step, _shape(step, dim), dim, grad)
+        log_p = fast_vector.VectorStep.apply(*step, batch_shape(step, dim), dim, grad)
     else:
         check(**step._asdict())
-        log_p = _composed(step, dim=dim, method=method)
+        log_p = composed(step, dim=dim, method=method)
     return log_p if log_p.dtype == dtype else log_p.to(dtype)
 
 
@@ -116,7 +102,7 @@ def score(
         shape, out = _evaluate(step, method, 1, wrt_alpha)
         rows = [row.reshape(shape) for row in out]
         return StepScore(rows[0], rows[1], rows[2], rows[3], rows[4] if wrt_alpha else None)
-    shape = _shape(step, dim)
+    shape = batch_shape(step, dim)
     if fast_vector.applies(step, dim, method := _chosen(step, method, dim, wrt_alpha), device) and not wrt_alpha:
         out, by_b = fast_vector.evaluate(step, shape, dim, True)
         return StepScore(
@@ -130,7 +116,7 @@ def score(
         leaves["alpha"] = step.alpha.expand(shape)
     leaves = {name: t.clone().requires_grad_() for name, t in leaves.items()}
     with torch.enable_grad():
-        log_p = _composed(step._replace(**leaves), dim=dim, method=method)
+        log_p = composed(step._replace(**leaves), dim=dim, method=method)
         grads = dict(zip(leaves, torch.autograd.grad(log_p.sum(), list(leaves.values()))))
     return StepScore(log_p.detach(), grads["b"], grads["D_o"], grads["D_f"], grads.get("alpha"))
 
@@ -145,7 +131,7 @@ def _chosen(step: Step, method: str, dim: int, wrt_alpha: bool = False) -> str:
     if method != "auto" or dim == 1:
         return method
     with_alpha = wrt_alpha or (step.alpha.requires_grad and torch.is_grad_enabled())
-    return resolve(method, step.alpha, _shape(step, dim).numel(), dim, with_alpha)
+    return resolve(method, step.alpha, batch_shape(step, dim).numel(), dim, with_alpha)
 
 
 class _FusedStep(Function):
@@ -163,11 +149,8 @@ class _FusedStep(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, slopes = ctx.saved_tensors
         needs, step = ctx.needs_input_grad[:6], Step(*tensors)
-        if torch.is_grad_enabled():  # create_graph: through the radial law, which has second derivatives
-            wanted = [t for t, need in zip(step, needs) if need]
-            log_p = _composed(step, dim=1, method="contour")
-            found = iter(torch.autograd.grad(log_p, wanted, g, create_graph=True))
-            return (*(next(found) if need else None for need in needs), None, None)
+        if torch.is_grad_enabled():  # create_graph
+            return (*partial_derivatives(step, needs, g, 1), None, None)
         slopes = slopes.reshape(-1, *ctx.shape)
         grads: list[Tensor | None] = [None] * 6
         for k in range(1, 5):
@@ -206,15 +189,8 @@ def _evaluate(step: Step, method: str, order: int, with_alpha: bool) -> tuple[to
     bad = [code for code in codes if code >= 0]
     if bad:
         check(**step._asdict())
-        raise _out_of_range(min(bad))
+        raise out_of_range(min(bad))
     return shape, out
-
-
-def _out_of_range(index: int) -> InputError:
-    return InputError(
-        f"the step of sample {index} leaves the range of float64: displacement - b dt, D_o dt and D_f dt must be "
-        "finite and D_f dt > 0; rescale x or t."
-    )
 
 
 def _from_table(arrays: list[np.ndarray], n: int, out: Tensor) -> list[int]:
@@ -229,38 +205,3 @@ def _from_table(arrays: list[np.ndarray], n: int, out: Tensor) -> list[int]:
         if not needed.any() or any(code >= 0 for code in codes):
             return codes
         tab.build(np.flatnonzero(needed).tolist())
-
-
-def _shape(step: Step, dim: int) -> torch.Size:
-    """The batch shape, without the last axis of the vectors."""
-    tensors = step._asdict()
-    if dim > 1:
-        for name in ("displacement", "b"):
-            t = tensors[name]
-            if t.shape[-1:] != (dim,) and not (name == "b" and t.numel() == 1):
-                raise InputError(
-                    f"{name} must have {dim} components in its last axis (dim = {dim}), but has shape {tuple(t.shape)}."
-                )
-            tensors[name] = t[..., 0] if t.dim() else t
-    return broadcast(**tensors)
-
-
-def _composed(step: Step, *, dim: int, method: str) -> Tensor:
-    """The same by torch operations around the radial law: any dimension, any device, differentiable twice."""
-    x, b, D_o, D_f, alpha, dt = step
-    shape = _shape(step, dim)
-    if shape.numel() == 0:
-        return x.new_zeros(shape)
-    shift = x - b * (dt if dim == 1 or dt.dim() == 0 else dt.unsqueeze(-1))
-    square = shift * shift if dim == 1 else (shift * shift).sum(-1)
-    y = torch.sqrt(square + TINY)
-
-    def flat(t: Tensor) -> Tensor:
-        return t.reshape(1) if t.numel() == 1 else t.expand(shape).reshape(-1)
-
-    y, A, B = flat(y), flat(D_o * dt), flat(D_f * dt)
-    good = (torch.isfinite(y) & torch.isfinite(A) & torch.isfinite(B) & (B > 0)).detach()
-    if not bool(good.all()):
-        raise _out_of_range(int((~good).nonzero()[0]))
-    log_p = log_density_radial(y, A, B, flat(alpha), dim=dim, method=method)
-    return log_p.expand(shape.numel()).reshape(shape)

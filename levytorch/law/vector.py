@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,11 +11,9 @@ from torch.autograd import Function
 
 from levytorch.law import contour, threads
 from levytorch.law.backend import kernels
+from levytorch.law.composed import Step, out_of_range, partial_derivatives
 from levytorch.law.table import table
 from levytorch.law.table_grid import N_S
-
-if TYPE_CHECKING:
-    from levytorch.law.autograd import Step
 
 
 def applies(step: Step, dim: int, method: str, device: torch.device) -> bool:
@@ -35,8 +33,6 @@ class VectorStep(Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        from levytorch.law.autograd import Step
-
         *tensors, shape, dim, grad = arguments
         ctx.shape, ctx.dim = shape, dim
         out, by_b = evaluate(Step(*tensors), shape, dim, grad)
@@ -46,15 +42,10 @@ class VectorStep(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        from levytorch.law.autograd import Step, _composed
-
         *tensors, out, by_b = ctx.saved_tensors
         needs, step, dim = ctx.needs_input_grad[:6], Step(*tensors), ctx.dim
-        if torch.is_grad_enabled():  # create_graph: through the radial law, which has second derivatives
-            wanted = [t for t, need in zip(step, needs) if need]
-            log_p = _composed(step, dim=dim, method="contour")
-            found = iter(torch.autograd.grad(log_p, wanted, g, create_graph=True))
-            return (*(next(found) if need else None for need in needs), None, None, None)
+        if torch.is_grad_enabled():  # create_graph
+            return (*partial_derivatives(step, needs, g, dim), None, None, None)
         by_D_o, by_D_f = out[1].reshape(ctx.shape), out[2].reshape(ctx.shape)
         by_b = by_b.reshape(*ctx.shape, dim)
         dt = step.dt if step.dt.dim() == 0 else step.dt.unsqueeze(-1)
@@ -76,7 +67,6 @@ class VectorStep(Function):
 def evaluate(step: Step, shape: torch.Size, dim: int, slopes: bool) -> tuple[Tensor, Tensor]:
     """Rows log p[, d/dD_o, d/dD_f] over the broadcast samples (n,), and d/db (n, d)."""
     from levytorch.law.arguments import check
-    from levytorch.law.autograd import _out_of_range
     from levytorch.law.vector_kernels import vector_table_step
 
     check(alpha=step.alpha)  # before a table is made for it
@@ -104,7 +94,7 @@ def evaluate(step: Step, shape: torch.Size, dim: int, slopes: bool) -> tuple[Ten
         bad = [code for code in codes if code >= 0]
         if bad:
             check(**step._asdict())
-            raise _out_of_range(min(bad))
+            raise out_of_range(min(bad))
         if not needed.any():
             break
         tab.build(np.flatnonzero(needed).tolist())

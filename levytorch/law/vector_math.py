@@ -22,20 +22,20 @@ inlined = njit(inline="always", error_model="numpy")
 
 
 @intrinsic
-def bits(typingctx, value):  # type: ignore[no-untyped-def]
+def bits(typingctx, value):
     """The bit pattern of a float64 as int64."""
 
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, args):
         return builder.bitcast(args[0], ir.IntType(64))
 
     return types.int64(types.float64), generate
 
 
 @intrinsic
-def from_bits(typingctx, value):  # type: ignore[no-untyped-def]
+def from_bits(typingctx, value):
     """The float64 with this bit pattern."""
 
-    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, args):
         return builder.bitcast(args[0], ir.DoubleType())
 
     return types.float64(types.int64), generate

@@ -60,6 +60,30 @@ def test_second_derivatives_at_zero_displacement():
             assert torch.allclose(H, first * torch.eye(dim, dtype=D), atol=1e-9 * float(first.abs()))
 
 
+@pytest.mark.parametrize(("dim", "method"), [(1, "contour"), (2, "contour"), (1, "table"), (2, "table")])
+def test_hessian_when_arguments_depend_on_each_other(dim, method):
+    """D_f may be a function of alpha, and the drift of D_f."""
+    x = torch.tensor([0.3, -1.2], dtype=D)
+
+    def f(v):
+        D_f = torch.exp(v[1] * v[0])
+        alpha = torch.sigmoid(v[1]) if method == "contour" else 0.4
+        return log_density(x, D_f.sin(), v[2].exp() * D_f, D_f, alpha, 0.1, dim=dim, method=method).sum()
+
+    v = torch.tensor([0.4, -0.3, 0.2], dtype=D)
+    H = torch.autograd.functional.hessian(f, v)
+    h = 1e-5
+    numeric = torch.stack(
+        [
+            (torch.autograd.functional.jacobian(f, v + h * e) - torch.autograd.functional.jacobian(f, v - h * e))
+            / (2 * h)
+            for e in torch.eye(3, dtype=D)
+        ]
+    )
+    assert torch.allclose(H, H.T, rtol=1e-9, atol=1e-9)
+    assert torch.allclose(H, numeric, rtol=1e-6, atol=1e-6)
+
+
 def test_third_derivatives_are_refused():
     x = leaf(0.4)
     (g,) = torch.autograd.grad(log_density(x, 0.0, 1.0, 1.0, 0.3, 0.1), x, create_graph=True)
