@@ -217,26 +217,28 @@ def _refine(
 ) -> ValueFunction:
     """Double the number of wavenumbers until V stands still.
 
-    On a window also stop before the system becomes ill-conditioned.
+    On a window go in smaller steps, stop before the system becomes ill-conditioned, and if V never stands still take
+    the resolution at which it moved least: the equation on a window determines V less and less as modes are added.
     """
-    half = 16 if window is None else 5
+    half = 16 if window is None else 3
     system = build(2 * half + 1)
     solution, change = _solve(system), math.inf
+    coarser, before = system, solution
     ended = f"max_modes = {max_modes} was reached"
-    while 4 * half + 1 <= max_modes:
-        half *= 2
+    while 2 * (half := 2 * half if window is None else (3 * half + 1) // 2) + 1 <= max_modes:
         finer = build(2 * half + 1)
         refined = _solve(finer)
         if window is not None and not refined.factor.condition() < _MAX_CONDITION:
             ended = f"{finer.basis.n_modes} modes would be ill-conditioned on this window"
             break
-        x = finer.x
-        new, old = finer.ops.phi @ refined.c, system.basis.matrix(x) @ solution.c
-        change = float((new - old).abs().max() / new.abs().max().clamp_min(1e-300))
-        system, solution = finer, refined
+        new, old = finer.ops.phi @ refined.c, coarser.basis.matrix(finer.x) @ before.c
+        moved = float((new - old).abs().max() / new.abs().max().clamp_min(1e-300))
+        coarser, before = finer, refined
+        if window is None or moved <= change:
+            system, solution, change = finer, refined, moved
         # Two coarse grids can agree on an aliased reward: the equation must hold between the points as well.
-        if change < tolerance and _residual(source, r, system, solution.c, window) < 1e-2:
-            return _finish(source, r, system, solution, window, change, True)
+        if moved < tolerance and _residual(source, r, finer, refined.c, window) < 1e-2:
+            return _finish(source, r, finer, refined, window, moved, True)
     n = system.basis.n_modes
     found = "cannot be compared with a finer one" if math.isinf(change) else f"still changes by {change:.2g}"
     warnings.warn(

@@ -187,6 +187,26 @@ def test_a_constant_reward_is_a_number_of_any_kind(two) -> None:
     assert float(solve_value(smooth(), two, 0.5)(1.0)) == pytest.approx(4.0, rel=1e-12)
 
 
+def test_on_a_window_the_steadiest_resolution_is_taken() -> None:
+    """Kinks keep V from standing still, and at 161 modes, which are well-conditioned, nine tenths of it are lost."""
+    d, beta, window = Dynamics.named("variable"), 0.1, (0.1, 6.0)
+    x = torch.linspace(*window, 200, dtype=torch.float64)
+    truth = solve_value(d, smooth_reward, beta, tolerance=1e-4)(x)
+    fine = solve_value(d, smooth_reward, beta, window=window, n_modes=161)(x)
+    assert float((fine - truth).norm() / truth.norm()) > 0.5
+    with pytest.warns(LevytorchWarning, match="would be ill-conditioned on this window"):
+        V = solve_value(d, smooth_reward, beta, window=window)
+    assert not V.converged
+    assert float((V(x) - truth).norm() / truth.norm()) < 0.02
+
+
+def test_narrow_windows_are_refined_in_small_steps() -> None:
+    """The eigenfunction cos needs 3 modes; doubling would run into the condition number before it could compare."""
+    V = solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5), torch.cos, 0.5, window=(1.0, 2.0))
+    assert V.converged
+    assert float(V(1.5)) == pytest.approx(0.4 * math.cos(1.5), rel=1e-6)
+
+
 def test_a_reward_without_period_is_fine_on_a_window() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
