@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from levytorch.data.arrays import positive
 from levytorch.data.trajectories import Trajectories
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
@@ -51,7 +51,7 @@ def simulate(
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= int(seed) < 2**63:
         raise InputError(f"seed must be an integer in [0, 2^63), found {seed!r}: pass such a number.")
     seed = int(seed)
-    dt = _positive("dt", dt)
+    dt = positive("dt", dt)
     if sampler not in ("euler", "metropolis"):
         raise InputError(f"sampler must be one of euler, metropolis, found {sampler!r}: pass one of these.")
     start = initial_states(dynamics, n, x0, seed)
@@ -80,13 +80,3 @@ def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
         raise InputError(f"{name} must be a positive integer, found {value!r}: pass 1 or more.")
     return int(value.__index__())
-
-
-def _positive(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (number > 0 and math.isfinite(number)):
-        raise InputError(f"{name} must be a positive number, found {value!r}: pass the time between two observations.")
-    return number

@@ -53,5 +53,5 @@ def test_symbol_and_its_derivative_in_alpha() -> None:
     "arguments", [{"n_modes": 0}, {"n_modes": 2.5}, {"n_modes": 3, "period": 0.0}, {"n_modes": 3, "origin": math.nan}]
 )
 def test_refuses(arguments: dict) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=f"{list(arguments)[-1]} must be"):
         FourierBasis(**arguments)
