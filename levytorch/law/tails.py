@@ -137,7 +137,7 @@ def cutting_threshold(
 
     Example:
         >>> cutting_threshold(0.3, 3.0, 1 / 40)
-        tensor(5.6988, dtype=torch.float64)
+        tensor(5.7251, dtype=torch.float64)
     """
     check_dim(dim)
     names = dict(alpha=alpha, D_f=D_f, dt=dt, mass=mass, D_o=0.0 if D_o is None else D_o)
