@@ -6,6 +6,7 @@ A run directory is read as data: nothing named in it is imported or executed. Re
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from pathlib import Path
@@ -25,14 +26,16 @@ log = logging.getLogger("levytorch.evaluate")
 def run_evaluation(settings: dict[str, Any]) -> Path:
     """Everything but hydra: checks, solves, then creates the output directory and writes. Returns that directory."""
     from levytorch.policy import report
+    from levytorch.policy.settings import check_settings
 
+    check_settings(settings)
     if settings["run"] is None and not settings["rates"]["enabled"]:
         raise ConfigError("run must name a run directory or a glob, but is not given; add run=outputs/<date>/<time>.")
     if settings["out"] is not None:
-        report.check_output(settings["out"])
+        report.check_output(str(settings["out"]))
     result, support = evaluate(settings) if settings["run"] is not None else (None, None)
     studies = study_rates(settings) if settings["rates"]["enabled"] else []
-    out = report.make_output(settings["out"])
+    out = report.make_output(None if settings["out"] is None else str(settings["out"]))
     report.write_marker(out, settings)
     figures: dict[str, Any] = {}
     if result is not None:
@@ -55,9 +58,10 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
     from levytorch.policy.evaluation import empirical_reference, evaluate_runs, true_reference
     from levytorch.policy.rewards import RewardContext, build_reward
     from levytorch.policy.runs import load_runs
+    from levytorch.policy.settings import texts
 
     beta = check_beta(settings["beta"])
-    runs = load_runs(settings["run"])
+    runs = load_runs(texts(settings, "run"))
     truth = true_dynamics(settings["truth"], runs)
     period, origin = runs[0].recovery.period, runs[0].recovery.origin
     data = settings["data"]
@@ -73,7 +77,7 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
     reward = build_reward(settings["reward"], RewardContext(period, origin, beta, truth, transitions))
     window = data_window(settings["window"], transitions)
     reference = None
-    basis = FourierBasis(int(data["n_basis"]), period, origin)
+    basis = FourierBasis(data["n_basis"], period, origin)
     if truth is not None:
         reference = true_reference(truth, reward, beta, window, settings["tolerance"])
     elif trajectories is not None:
@@ -115,7 +119,7 @@ def true_dynamics(truth: dict[str, Any], runs: list[Any]) -> Dynamics | None:
 
 def data_window(window: Any, transitions: Any) -> tuple[float, float] | None:
     """The window as two numbers; within the data when there is data."""
-    from levytorch.policy.checks import check_within
+    from levytorch.policy.checks import check_window
 
     span = None if transitions is None else (float(transitions.x.min()), float(transitions.x.max()))
     if window == "data":
@@ -124,11 +128,7 @@ def data_window(window: Any, transitions: Any) -> tuple[float, float] | None:
                 "window=data needs data, but none is given; name it with data.path=, or give window=[low,high]."
             )
         return span
-    if window is None:
-        return None
-    if span is not None:
-        check_within(window, span)
-    return window
+    return None if window is None else check_window(window, math.inf, span)
 
 
 def observed_transitions(data: dict[str, Any], n: int) -> torch.Tensor | None:
@@ -138,21 +138,22 @@ def observed_transitions(data: dict[str, Any], n: int) -> torch.Tensor | None:
     wanted = data["first"] if data["first"] is not None else data["random"]
     if wanted is None:
         return None
-    if not 1 <= int(wanted) <= n:
-        raise ConfigError(f"data.first or data.random must lie between 1 and {n}, but is {wanted}; correct it.")
+    if wanted > n:
+        raise ConfigError(f"data.first or data.random must not exceed {n} transitions, but is {wanted}; lower it.")
     if data["first"] is not None:
-        return torch.arange(int(wanted))
-    return torch.randperm(n, generator=torch.Generator().manual_seed(int(data["seed"])))[: int(wanted)]
+        return torch.arange(wanted)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(data["seed"]))[:wanted]
 
 
 def study_rates(settings: dict[str, Any]) -> list[Any]:
     """The error-bound study for every kind of perturbation."""
     from levytorch.policy.rates import rate_study
+    from levytorch.policy.settings import texts
 
     rates = settings["rates"]
     dynamics = Dynamics.named(rates["system"], alpha=rates["alpha"])
     studies = []
-    for perturbation in rates["perturbations"]:
+    for perturbation in texts(settings, "rates.perturbations"):
         start = time.perf_counter()
         studies.append(
             rate_study(

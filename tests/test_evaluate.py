@@ -163,7 +163,16 @@ def test_nothing_is_overwritten(many: Path, runs) -> None:
         (["run=RUNS/*", "group_by=data.colour"], InputError, "group_by"),
         (["run=RUNS/*", "reward=callable", "reward.path=math.pi"], ConfigError, "function"),
         (["run=RUNS/*", "data.path=nothing.csv"], InputError, "nothing.csv"),
-        (["run=RUNS/*", "n_modes=many"], InputError, "n_modes must be a positive integer"),
+        (["run=RUNS/*", "n_modes=many"], ConfigError, "n_modes must be an integer of at least 1, but is 'many'"),
+        (["run=RUNS/*", "data.n_basis=null"], ConfigError, "data.n_basis must be an integer"),
+        (["run=RUNS/*", "data.first=0"], ConfigError, "data.first must be an integer of at least 1, but is 0"),
+        (["run=RUNS/*", "data.horizon=long"], ConfigError, "data.horizon must be a positive number, but is 'long'"),
+        (["run=RUNS/*", "tolerance=0"], ConfigError, "tolerance must be a positive number, but is 0"),
+        (["run=RUNS/*", "window=[1,b]"], InputError, "window must be two numbers"),
+        (["run=5"], InputError, "run=5 must name finished runs"),
+        (["run=[5,6]"], InputError, "run=5 must name finished runs"),
+        (["rates.enabled=true", "rates.n_trials=1.5"], ConfigError, "rates.n_trials must be an integer"),
+        (["rates.enabled=true", "rates.perturbations=square"], InputError, "noise, gaussian, wedge, but is 'square'"),
         (["run=RUNS/*", "reward.power=three"], InputError, "power must be a finite number"),
         (["rates.enabled=true", "rates.eps=0.1"], InputError, "eps must be two or more"),
     ],
@@ -173,6 +182,14 @@ def test_refusals_write_nothing(runs, tmp_path, monkeypatch, overrides, error, m
     with pytest.raises(error, match=message):
         evaluate.run_evaluation(settings(*(item.replace("RUNS", str(runs)) for item in overrides)))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_single_perturbation_and_a_directory_called_5(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["rates.n_trials=5", "rates.n_modes=8", "rates.eps=[0.01,0.001]", "tensorboard=false"]
+    out = evaluate.run_evaluation(settings("rates.enabled=true", "rates.perturbations=wedge", "out=5", *small))
+    assert set(json.loads((tmp_path / "5" / "rates.json").read_text())) == {"wedge"}
+    assert str(out) == "5"
 
 
 def test_default_output_directories_are_new(runs, tmp_path, monkeypatch) -> None:

@@ -225,7 +225,7 @@ def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[[T
         raise ConfigError(
             "reward=regressed needs data with a reward column, but no data is given; name it with data.path=."
         )
-    basis = FourierBasis(int(config.get("n_basis", 11)), context.period, context.origin)
+    basis = FourierBasis(config.get("n_basis", 11), context.period, context.origin)
     return regress_reward(context.transitions.x, context.transitions.reward, basis)
 
 
