@@ -90,13 +90,17 @@ def read(
             "leave time_in out."
         )
     _check_magic(file, suffix)
+    # a column may be called 1, and a command line makes a number of that
+    id, time, reward = (None if name is None else str(name) for name in (id, time, reward))
     if suffix in TABLES:
+        several = not isinstance(value, str) and hasattr(value, "__iter__")
+        columns = None if value is None else [str(name) for name in (value if several else [value])]
         from levytorch.data.tables import read_table
 
         return read_table(
             file,
             layout=layout,
-            value=[value] if isinstance(value, str) else None if value is None else list(value),
+            value=columns,
             id=id,
             time=time,
             reward=reward,

@@ -74,6 +74,14 @@ def test_file(configure, tmp_path):
     assert not np.array_equal(some.transitions.x, other.transitions.x)
 
 
+def test_columns_called_by_numbers(configure, tmp_path):
+    (tmp_path / "a.csv").write_text("0,1,2\n0,5,7\n1,6,9\n3,8,8\n")
+    file = f"data.path={tmp_path / 'a.csv'}"
+    data = configure("data=file", file, "data.time=0", "data.value=1")().transitions
+    assert (data.dx.tolist(), data.dt.tolist()) == ([1.0, 2.0], [1.0, 2.0])
+    assert configure("data=file", file, "data.time=0", "data.value=[1,2]")().transitions.dim == 2
+
+
 def test_every_option_of_a_file_is_in_the_group():
     import inspect
 
@@ -87,8 +95,9 @@ def test_every_option_of_a_file_is_in_the_group():
 def test_bad_selections(tmp_path):
     with pytest.raises(InputError, match="only one of first and sample"):
         FromFile("a.csv", first=1, sample=1)
-    with pytest.raises(InputError, match="first must be a positive integer"):
-        FromFile("a.csv", first=0)
+    for first in (0, "ten", 2.5):
+        with pytest.raises(InputError, match=f"first must be a positive integer, found {first!r}"):
+            FromFile("a.csv", first=first)
     Trajectories.from_arrays([[0.0, 1.0, 3.0]], dt=0.5).to_file(tmp_path / "a.csv")
     with pytest.raises(InputError, match="first must not exceed 2 transitions, found 3"):
         FromFile(tmp_path / "a.csv", first=3)()
