@@ -65,17 +65,18 @@ class LevyDataModule(lightning.LightningDataModule):
         if mixing not in MIXINGS:
             raise InputError(f"mixing must be one of {', '.join(MIXINGS)}, found {mixing!r}: pass one of these.")
         for name, value in (("batch_size", batch_size), ("chunk_size", chunk_size), ("max_steps", max_steps)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
                 raise InputError(f"{name} must be a positive integer, found {value!r}: pass 1 or more.")
-        if not 0.0 <= validation < 1.0:
+        if not isinstance(validation, (int, float, np.number)) or not 0.0 <= validation < 1.0:
             raise InputError(f"validation must lie in [0, 1), found {validation!r}: pass the fraction to hold out.")
-        if not 0.0 < tail_share < 1.0:
+        if not isinstance(tail_share, (int, float, np.number)) or not 0.0 < tail_share < 1.0:
             raise InputError(f"tail_share must lie in (0, 1), found {tail_share!r}: pass the tail's part of a batch.")
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
             raise InputError(f"seed must be an integer in [0, 2^63), found {seed!r}: pass such a number.")
-        self.batch_size, self.mixing, self.full_batch, self.chunk_size = batch_size, mixing, full_batch, chunk_size
-        self.seed, self.max_steps, self.tail_share, self.alpha = seed, max_steps, tail_share, alpha
-        self.transitions, self.held_out = split(transitions, validation, seed)
+        self.batch_size, self.chunk_size, self.max_steps = int(batch_size), int(chunk_size), int(max_steps)
+        self.mixing, self.full_batch, self.tail_share = mixing, full_batch, float(tail_share)
+        self.seed, self.alpha = int(seed), alpha
+        self.transitions, self.held_out = split(transitions, float(validation), self.seed)
         self._tcf = 0.0
         self._step = 0  # batches drawn so far: the only state besides the TCF
         self.repool(CT, TRT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +45,7 @@ class FromFile:
         if first is not None and sample is not None:
             raise InputError(f"only one of first and sample may be given, found {first} and {sample}: remove one.")
         for name, count in (("first", first), ("sample", sample)):
-            if count is not None and (isinstance(count, bool) or not isinstance(count, Integral) or count < 1):
+            if count is not None and (isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1):
                 raise InputError(f"{name} must be a positive integer, found {count!r}: pass the number of transitions.")
         self.path, self.first, self.sample, self.sample_seed = path, first, sample, sample_seed
         self.options = {

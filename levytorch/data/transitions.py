@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -108,8 +107,10 @@ class Transitions:
         return self._take(which, {})
 
     def _take(self, which: Any, reasons: Mapping[str, int], keep_mu: bool = True) -> Transitions:
-        if isinstance(which, int):
-            which = slice(which, which + 1 or None)
+        if isinstance(which, (int, np.integer)):
+            if not -len(self) <= which < len(self):  # IndexError, because it is what ends a loop over the pairs
+                raise IndexError(f"pair {which} was asked for, found {len(self)} pairs: pass a smaller number.")
+            which = slice(int(which), int(which) + 1 or None)
         if not isinstance(which, slice):
             which = torch.as_tensor(which)
             if which.dtype == torch.bool and which.shape != (len(self),):
@@ -224,11 +225,11 @@ class Transitions:
         TRT = None removes nothing; TRT and CT may be functions of dt. What was removed is counted in `dropped`.
         """
         CT, TRT = check_thresholds(CT, TRT, self.dt)
-        if not isinstance(drop_tail, Real) or not 0.0 <= drop_tail <= 1.0:
+        if not isinstance(drop_tail, (int, float, np.number)) or not 0.0 <= drop_tail <= 1.0:
             raise InputError(
                 f"drop_tail must lie in [0, 1], found {drop_tail!r}: pass the fraction of the tail to drop."
             )
-        if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
             raise InputError(f"seed must be an integer of at least 0, found {seed!r}: pass such a number.")
         if drop_tail > 0 and CT is None:
             raise InputError("CT must be given when drop_tail > 0, found None: pass the cutting threshold.")

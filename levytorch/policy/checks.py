@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -59,7 +58,7 @@ def reward_function(reward: Callable[[Tensor], Any] | float) -> Callable[[Tensor
 
 def _is_number(value: Any) -> bool:
     """A Python or NumPy number, or an array or tensor of no dimension."""
-    return isinstance(value, Real) or (isinstance(value, Tensor | np.ndarray) and value.ndim == 0)
+    return isinstance(value, (int, float, np.number)) or (isinstance(value, Tensor | np.ndarray) and value.ndim == 0)
 
 
 def check_window(window: Sequence[float], period: float, support: tuple[float, float] | None) -> tuple[float, float]:

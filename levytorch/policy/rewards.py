@@ -10,7 +10,6 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ class CosinePower:
     def __post_init__(self) -> None:
         for name in ("power", "frequency", "shift", "period", "amplitude"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not math.isfinite(value):
                 raise InputError(f"{name} must be a finite number, but is {value!r}; correct it.")
         if int(self.power) != self.power or self.power < 0 or int(self.frequency) != self.frequency:
             raise InputError(

@@ -9,7 +9,6 @@ short runs, because a random walk needs many small moves to get there.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -60,12 +59,12 @@ def metropolis(
     n, d = x0.shape
     chains = min(n, _MOST_CHAINS) if chains is None else chains
     for name, value, least in (("burn_in", burn_in, 0), ("chains", chains, 1), ("thinning", thinning, 1)):
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
             raise InputError(f"{name} must be an integer of at least {least}, found {value!r}: pass such a number.")
     if chains > n:
         raise InputError(f"chains must not exceed the {n} trajectories, found {chains}: lower it.")
     for name, length in (("proposal_scale", proposal_scale), ("reach", reach)):
-        if length is not None and not (isinstance(length, Real) and length > 0):
+        if length is not None and not (isinstance(length, (int, float, np.number)) and length > 0):
             raise InputError(f"{name} must be positive, found {length!r}: pass a distance.")
     if proposal_scale is None:
         proposal_scale = 2.4 / d**0.5 * _width(dynamics, dt, _CENTRE)

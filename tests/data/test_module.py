@@ -300,6 +300,17 @@ def test_bad_input(censored, options, message):
         LevyDataModule(**{**dict(transitions=censored, CT=8.0, TRT=20.0), **options})
 
 
+def test_numbers_of_numpy_are_numbers(censored):
+    options = dict(transitions=censored, CT=np.float32(8), TRT=torch.tensor(20.0))
+    data = LevyDataModule(**options, batch_size=np.int64(50), seed=np.int64(3), max_steps=np.int32(4))
+    same = LevyDataModule(censored, CT=8.0, TRT=20.0, batch_size=50, seed=3, max_steps=4)
+    assert torch.equal(data.draw(1).dx, same.draw(1).dx)
+    assert data.state_dict() == {"step": 0, "tcf": 0.0, "CT": 8.0, "TRT": 20.0}
+    assert {type(v) for v in data.state_dict().values()} == {int, float}  # what a checkpoint may hold
+    with pytest.raises(InputError, match="validation must lie in"):
+        LevyDataModule(censored, validation="some")
+
+
 def test_bad_tcf(censored):
     data = module(censored)
     for value in (1.0, float("nan")):

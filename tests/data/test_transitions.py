@@ -64,6 +64,10 @@ def test_selections_keep_mu_and_trajectories():
         assert float(part.mu) == float(t.mu)
     assert t[4].x.tolist() == [4.0]
     assert t[-1].x.tolist() == [8.0]
+    assert t[np.int64(4)].x.tolist() == [4.0]
+    assert [float(pair.x) for pair in t] == list(range(9))
+    with pytest.raises(IndexError, match="pair 9 was asked for, found 9 pairs"):
+        t[9]
 
 
 @pytest.mark.parametrize("which", [slice(35, 130), slice(0, 40), "mask", [3, 99, 41]])
