@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from levytorch.policy.basis import FourierBasis
 from levytorch.policy.checks import check_beta
 from levytorch.policy.series import FourierSeries, fit_fourier
 from levytorch.policy.source import cell, coefficients_at
+
+States = Tensor | np.ndarray | Sequence[float] | float
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class CosinePower:
         if not self.period > 0:
             raise InputError(f"period must be a positive number, but is {self.period!r}; give the length of the cell.")
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: States) -> Tensor:
+        x = torch.as_tensor(x, dtype=torch.float64)
         angle = torch.remainder(x - self.shift, self.period) * (2 * math.pi * self.frequency / self.period)
         return self.amplitude * angle.cos() ** self.power
 
@@ -80,7 +83,8 @@ class Manufactured:
                 )
         self.coefficients = torch.where(c.abs() < 1e-15 * size, 0.0, c)  # rounding, which L would multiply by k^2
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: States) -> Tensor:
+        x = torch.as_tensor(x, dtype=torch.float64)
         at = coefficients_at(self.dynamics, x)
         c = self.coefficients
         V, V1, V2 = (self.basis.matrix(x, order) @ c for order in (0, 1, 2))
@@ -149,8 +153,8 @@ class Tabulated:
             told = str(error)
             raise InputError(told if told.startswith(str(file)) else f"{file}: {told}") from None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        at = np.asarray(x.detach().cpu(), dtype=np.float64)
+    def __call__(self, x: States) -> Tensor:
+        at = torch.as_tensor(x, dtype=torch.float64).detach().cpu().numpy()
         if self.period is not None:
             # Into the period that begins with the table, whatever cell the caller counts from
             at = self.x[0] + np.remainder(at - self.x[0], self.period)
@@ -161,7 +165,7 @@ class Tabulated:
                 "for; "
                 "extend the table or solve on a window inside it."
             )
-        return torch.from_numpy(np.interp(at, self.x, self.r))
+        return torch.as_tensor(np.interp(at, self.x, self.r))
 
 
 def regress_reward(x: Any, reward: Any, basis: FourierBasis) -> FourierSeries:

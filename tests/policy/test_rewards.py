@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -91,6 +92,14 @@ def test_tables_may_use_other_separators(tmp_path) -> None:
 def test_bad_cosines(name: str, value) -> None:
     with pytest.raises(InputError, match=f"{name} must be a finite number"):
         CosinePower(**{name: value})
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor, lambda x: torch.tensor(x, dtype=torch.float64)])
+def test_states_of_any_kind(kind) -> None:
+    x = [0.5, 1.25]  # the same numbers in every precision
+    for r in (CosinePower(), Manufactured(CosinePower(), Dynamics.named("constant"), 0.1), Tabulated([0, 2], [1, 4])):
+        torch.testing.assert_close(r(kind(x)), torch.stack([r(0.5), r(1.25)]))
+        assert r(kind(x)).dtype == torch.float64
 
 
 def test_nothing_is_worth_nothing() -> None:
