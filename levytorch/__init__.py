@@ -31,7 +31,25 @@ _HOME = {
     "LevytorchWarning": "levytorch.errors",
 }
 
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+__all__ = [
+    "Dynamics",
+    "InputError",
+    "LevyStep",
+    "LevytorchError",
+    "LevytorchWarning",
+    "Recovery",
+    "Trajectories",
+    "Transitions",
+    "ValueFunction",
+    "__version__",
+    "cutting_threshold",
+    "log_density",
+    "recover",
+    "score",
+    "simulate",
+    "solve_value",
+    "tail_probability",
+]
 
 if TYPE_CHECKING:
     from levytorch.data import Trajectories, Transitions

@@ -83,7 +83,7 @@ def fit(
     options = TRAINER | {
         "enable_progress_bar": settings.progress,
         "max_steps": module.engine.max_steps,
-        "max_epochs": -1,
+        "max_epochs": 1,  # the loader is as long as max_steps
     }
     if not settings.data.get("validation"):
         options["limit_val_batches"] = 0

@@ -80,6 +80,11 @@ class Recovery:
         return self.head.origin
 
     @property
+    def support(self) -> tuple[float, float] | None:
+        """The range of the states that were observed; None in more than one dimension."""
+        return (self.metrics["x_min"], self.metrics["x_max"]) if "x_min" in self.metrics else None
+
+    @property
     def theta(self) -> Tensor:
         """All parameters as one vector (P,)."""
         return self.head.flat()

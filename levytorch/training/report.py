@@ -40,6 +40,9 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
         "CT_halvings": pools.halvings,
         "tail_method": module.tail.method,
     }
+    if head.dim == 1:
+        low, high = torch.aminmax(pools.main.x)
+        metrics |= {"x_min": float(low), "x_max": float(high)}
     if not converged:
         warnings.warn(
             f"the {module.engine.name} engine stopped after {metrics['steps']} steps before it had converged: "

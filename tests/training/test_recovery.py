@@ -76,3 +76,18 @@ def test_missing_and_foreign_files(tmp_path):
     torch.save({"weights": torch.zeros(3)}, tmp_path / "other.pt")
     with pytest.raises(InputError, match="format"):
         Recovery.load(tmp_path / "other.pt")
+
+
+def test_a_window_outside_the_observed_states_is_refused(tmp_path):
+    """The observed range travels with a Recovery, through files too."""
+    from levytorch import Trajectories, solve_value
+
+    rng = torch.Generator().manual_seed(0)
+    x = 3.0 + 0.01 * torch.randn(40, 50, generator=rng, dtype=torch.float64).cumsum(1)
+    found = recover(Trajectories.from_arrays(x, dt=0.1).transitions(), alpha=0.6, n_basis=1)
+    low, high = Recovery.load(found.save(tmp_path / "recovery.pt")).support
+    assert low == x[:, :-1].min()
+    assert high == x[:, :-1].max()
+    solve_value(found, torch.cos, 0.5, n_modes=5, window=(low, high))
+    with pytest.raises(InputError, match="window"):
+        solve_value(found, torch.cos, 0.5, n_modes=5, window=(low - 1.0, high))
