@@ -51,13 +51,14 @@ def evaluate(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1, or
 def tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1, order: int = 1) -> Tensor:
     """P(|Y| > u) for u >= 0 and, with order = 1, its derivatives in (u, A, B, alpha): (m, n)."""
     n = max(t.numel() for t in (u, A, B, alpha))
-    compiled = kernels() if u.device.type == "cpu" else None
-    if compiled is None:
+    if u.device.type != "cpu" or kernels() is None:
         from levytorch.law import contour_torch
 
         return contour_torch.tail(u, A, B, alpha, dim=dim, order=order)
+    from levytorch.law.tail_kernels import tail_many
+
     out = torch.empty((N_OUT[order], n), dtype=torch.float64)
-    threads.run(compiled.tail_many, n, *_arrays(u, A, B, alpha), dim, order, out.numpy(), grain=GRAIN)
+    threads.run(tail_many, n, *_arrays(u, A, B, alpha), dim, order, out.numpy(), grain=GRAIN)
     return out
 
 

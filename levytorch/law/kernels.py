@@ -1,4 +1,4 @@
-"""Compiled CPU kernels of the contour quadrature; `contour.py` holds the mathematics and the torch twin.
+"""Compiled density of the contour quadrature; `contour.py` holds the mathematics, `contour_torch.py` the torch twin.
 
 One sample at a time, scalars only, the GIL released: `threads.run` spreads the samples over the cores.
 """
@@ -8,104 +8,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-from levytorch.law import hankel, nodes
-from levytorch.law.nodes import (
-    COARSE,
-    DECAY,
-    FINE,
-    FLOOR,
-    LOG_SPLIT,
-    MEDIUM,
-    OFFSETS,
-    SPLIT_CORE,
-    SPLIT_GAUSS,
-    SPLIT_S,
-    SPLIT_THETA,
-    UNSPLIT_S,
-    UNSPLIT_THETA,
-    UNSPLIT_TURN,
-    H,
-)
+from levytorch.law import hankel
+from levytorch.law.paths import HUGE, JAC, LOG_W, N_NODES, W, compiled, contour_path
 from levytorch.law.vector_math import fast_exp, fast_exp_expm1, fast_sincos
 
-LOG_W, W, JAC = nodes.tables()
-N_NODES = LOG_W.shape[1]
 FLAT_LOG_W, FLAT_W, FLAT_JAC = LOG_W.ravel(), W.ravel(), JAC.ravel()
-HUGE = 1e300
-
-compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
-inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 hankel_scaled = compiled(hankel.hankel_scaled)
-
-
-@compiled
-def _limit(m):
-    """Where x - m log x has risen by DECAY above its minimum: the end of x^m exp(-x), generously."""
-    return m + DECAY + math.sqrt(2.0 * DECAY * m)
-
-
-@compiled
-def _path(y, A, B, alpha, power, floor_power, fine):
-    """The contour of one sample.
-
-    Returns (split, log_unit, y, A, B, theta, S, k, j0, j1): the law in units of exp(log_unit), the rotation, the
-    scale of the nodes, the table of nodes and the range to sum over. `power`: the largest power of r in the sums plus
-    one; `floor_power`: the power of rho with which the integrand vanishes at zero, beside dr/r and r^(2 alpha);
-    `fine`: the smallest step.
-    """
-    L = math.hypot(y, 2.0 * math.sqrt(A))
-    log_B = math.log(B)
-    log_L = math.log(L) if L > 0.0 else -1e300
-    log_kappa = log_B - 2.0 * alpha * log_L
-    if log_kappa < LOG_SPLIT:
-        kappa = math.exp(max(log_kappa, -660.0))
-        y1 = y / L
-        root = math.sqrt(A) / L
-        A1 = root * root
-        core = SPLIT_CORE * (2.0 * alpha - 1.0) * kappa ** (1.0 / alpha) if alpha > 0.5 else 0.0
-        theta = SPLIT_THETA * y1 * y1 / (y1 * y1 + SPLIT_GAUSS * A1 + core)
-        r_max = HUGE
-        if y1 * theta > 0.0:
-            r_max = min(r_max, _limit(power) / (y1 * math.sin(theta)))
-        if A1 > 0.0:
-            r_max = min(r_max, math.sqrt(_limit(0.5 * power) / (A1 * math.cos(2.0 * theta))))
-        S = SPLIT_S
-        k = MEDIUM if alpha < 0.55 else FINE
-        begin = FLOOR / (floor_power + 2.0 * alpha)
-        split = True
-        log_unit = log_L
-        B1 = kappa
-    else:
-        log_unit = log_B / (2.0 * alpha)
-        y1 = math.exp(math.log(y) - log_unit) if y > 0.0 else 0.0
-        A1 = math.exp(math.log(A) - 2.0 * log_unit) if A > 0.0 else 0.0
-        B1 = 1.0
-        x_max = _limit(power / (2.0 * alpha))
-        log_turn = math.log(37.0 + power / (2.0 * alpha)) / (2.0 * alpha)
-        if A1 > 0.0:
-            log_turn = min(log_turn, 0.5 * math.log(37.0 / A1))
-        turns = min(y1 * math.exp(min(log_turn, 600.0)), 1e150) ** 2
-        theta = UNSPLIT_THETA * turns / (turns + UNSPLIT_TURN)
-        log_r = math.log(x_max / math.cos(2.0 * alpha * theta)) / (2.0 * alpha)
-        if A1 > 0.0:
-            log_r = min(log_r, 0.5 * math.log(_limit(0.5 * power) / (A1 * math.cos(2.0 * theta))))
-        if y1 * theta > 0.0:
-            log_r = min(log_r, math.log(_limit(power) / (y1 * math.sin(theta))))
-        r_max = math.exp(min(log_r, 390.0))
-        peak = math.exp(min(-math.log(2.0 * alpha) / (2.0 * alpha), 380.0))
-        S = min(max(1.0, 0.1 * peak), r_max * UNSPLIT_S)
-        k = (MEDIUM if alpha < 0.35 else COARSE) if log_kappa > 0.0 else FINE
-        begin = FLOOR / (floor_power if floor_power > 0.0 else min(2.0 * alpha, 1.0)) + math.log(max(S, 1.0))
-        split = False
-    if fine:
-        k = FINE
-    j0 = math.floor(-math.log(max(begin - math.log(begin), 1.0)) / H[k]) + OFFSETS[k]
-    v1 = math.log(max(r_max / S, 1.0))
-    j1 = math.ceil((v1 + math.exp(-v1)) / H[k]) + OFFSETS[k]  # v - exp(-v) = v1, almost
-    return split, log_unit, y1, A1, B1, theta, S, k, max(j0, 0), min(j1, N_NODES - 1)
 
 
 @compiled
@@ -182,7 +92,7 @@ def density_point(y, A, B, alpha, dim, order, work, out):
     (5, N_NODES).
     """
     fine = dim > 1 or order == 2
-    split, log_unit, y1, A1, B1, theta, S, k, j0, j1 = _path(y, A, B, alpha, dim + 2.0 * order, 1.0, fine)
+    split, log_unit, y1, A1, B1, theta, S, k, j0, j1 = contour_path(y, A, B, alpha, dim + 2.0 * order, 1.0, fine)
     small = False
     if dim > 1:
         r_top = S * W[k, j1]
@@ -337,105 +247,12 @@ def density_point(y, A, B, alpha, dim, order, work, out):
 
 
 @compiled
-def tail_point(u, A, B, alpha, dim, order, work, out):
-    """P(|Y| > u) for u >= 0, into out[0]; with order = 1 its derivatives in (u, A, B, alpha) into out[1:5]."""
-    if u == 0.0:
-        out[0] = 1.0
-        if order >= 1:
-            out[1:5] = 0.0
-            if dim == 1:
-                row = np.empty(15)
-                density_point(0.0, A, B, alpha, 1, 0, work, row)
-                out[1] = -2.0 * math.exp(row[0])
-        return
-    split, log_unit, y1, A1, B1, theta, S, k, j0, j1 = _path(u, A, B, alpha, dim, 0.0, True)
-    ct, st = math.cos(theta), math.sin(theta)
-    c2, s2 = math.cos(2.0 * theta), math.sin(2.0 * theta)
-    ca, sa = math.cos(2.0 * alpha * theta), math.sin(2.0 * alpha * theta)
-    turn = complex(ct, st)
-    log_S = math.log(S)
-    G = GB = Ga = 0.0
-    for j in range(j0, j1 + 1):
-        rho = S * W[k, j]
-        log_rho = log_S + LOG_W[k, j]
-        rho2 = A1 * rho * rho
-        x_abs = B1 * math.exp(2.0 * alpha * log_rho)
-        xr, xi = x_abs * ca, x_abs * sa
-        mag, phase = math.exp(-y1 * rho * st - rho2 * c2), y1 * rho * ct - rho2 * s2
-        a = math.expm1(-xr)
-        s, c = math.sin(0.5 * xi), math.cos(0.5 * xi)
-        v = 2.0 * s * s
-        e0 = complex(a * (1.0 - v) - v, -(1.0 + a) * 2.0 * s * c)
-        ex = e0 + 1.0
-        if not split:
-            e0 = ex
-        g = (mag * JAC[k, j]) * complex(math.cos(phase), math.sin(phase))
-        z = y1 * rho * turn
-        if dim == 1:
-            g = g * 2j / math.pi
-        elif dim == 2:
-            g = -g * z * hankel_scaled(z)[1]
-        else:
-            g = g * (1j + z) * 2.0 / math.pi
-        G += (g * e0).real
-        if order >= 1:
-            gx = g * ex * complex(xr, xi)
-            GB -= gx.real
-            Ga -= 2.0 * (gx * complex(log_rho - log_unit, theta)).real
-    scale = 1.0
-    if not split:
-        G += 1.0 - 2.0 * theta / math.pi  # the arc around the pole at r = 0
-    if split:
-        log_kappa = math.log(B) - 2.0 * alpha * log_unit
-        if log_kappa < -660.0:
-            scale = math.exp(log_kappa + 660.0)
-        G *= scale
-        if A1 > 0.0:
-            w = 0.5 * y1 / math.sqrt(A1)
-            if dim == 1:
-                G += math.erfc(w)
-            elif dim == 2:
-                G += math.exp(-w * w)
-            else:
-                G += math.erfc(w) + 2.0 / math.sqrt(math.pi) * w * math.exp(-w * w)
-    out[0] = min(max(G, 0.0), 1.0)
-    if order >= 1:
-        row = np.empty(15)
-        density_point(u, A, B, alpha, dim, 1, work, row)
-        surface = 2.0 if dim == 1 else (2.0 * math.pi * u if dim == 2 else 4.0 * math.pi * u * u)
-        flow = surface * math.exp(row[0])
-        out[1] = -flow
-        out[2] = -flow * row[1]
-        out[3] = GB * scale / B
-        out[4] = Ga * scale
-
-
-@compiled
 def density_many(start, stop, y, A, B, alpha, dim, order, out):
     """Columns start:stop of out (m, n) from 1-D inputs; inputs of length one are shared by all."""
     row, work = np.empty(15), np.empty((5, N_NODES))
     for i in range(start, stop):
         density_point(
             y[i if y.size > 1 else 0],
-            A[i if A.size > 1 else 0],
-            B[i if B.size > 1 else 0],
-            alpha[i if alpha.size > 1 else 0],
-            dim,
-            order,
-            work,
-            row,
-        )
-        for k in range(out.shape[0]):
-            out[k, i] = row[k]
-
-
-@compiled
-def tail_many(start, stop, u, A, B, alpha, dim, order, out):
-    """As density_many, for P(|Y| > u)."""
-    row, work = np.empty(5), np.empty((5, N_NODES))
-    for i in range(start, stop):
-        tail_point(
-            u[i if u.size > 1 else 0],
             A[i if A.size > 1 else 0],
             B[i if B.size > 1 else 0],
             alpha[i if alpha.size > 1 else 0],

@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 
-from levytorch.law.kernels import N_NODES, compiled, density_point
+from levytorch.law.kernels import density_point
+from levytorch.law.paths import N_NODES, compiled
 from levytorch.law.table_kernels import table_point
 
 DONE = -1

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 
-from levytorch.law.kernels import compiled, inlined
+from levytorch.law.paths import compiled
 from levytorch.law.table_grid import LOG_Z_SWITCH, N_NEAR, N_S, N_U, PER_Z, S_MIN, Z_SWITCH
+from levytorch.law.vector_math import inlined
 
 OUT_OF_TABLE = N_S  # a column number that cannot be built
 

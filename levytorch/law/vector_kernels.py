@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from levytorch.law.kernels import compiled
+from levytorch.law.paths import compiled
 from levytorch.law.table_kernels import table_point
 
 DONE = -1

@@ -60,17 +60,6 @@ def _expm1_of_remainder(r):
 
 
 @inlined
-def fast_exp(x):
-    """exp(x); zero below -708."""
-    x = min(max(x, -708.0), 700.0)
-    big = x * LOG2_E + ROUND
-    k = big - ROUND
-    r = (x - k * LN2_HIGH) - k * LN2_LOW
-    scale = from_bits((bits(big) - ROUND_BITS + 1023) << 52)
-    return scale + scale * _expm1_of_remainder(r)
-
-
-@inlined
 def fast_exp_expm1(x):
     """(exp(x), exp(x) - 1), each with all its digits."""
     x = min(max(x, -708.0), 700.0)
@@ -80,6 +69,12 @@ def fast_exp_expm1(x):
     scale = from_bits((bits(big) - ROUND_BITS + 1023) << 52)
     p = scale * _expm1_of_remainder(r)
     return scale + p, p + (scale - 1.0)
+
+
+@inlined
+def fast_exp(x):
+    """exp(x), x held to [-708, 700]."""
+    return fast_exp_expm1(x)[0]
 
 
 @inlined

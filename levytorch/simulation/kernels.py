@@ -21,9 +21,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
+from levytorch.law.vector_math import bits as _bits
+from levytorch.law.vector_math import from_bits as _from_bits
 from levytorch.simulation import elementary
 
 _inline = njit(forceinline=True, error_model="numpy")
@@ -36,22 +37,6 @@ _LN2_HIGH, _LN2_LOW, _INV_LN2, _ROUND = elementary.LN2_HIGH, elementary.LN2_LOW,
 _log_of_mantissa = _inline(elementary.log_of_mantissa)
 _exp_of_remainder = _inline(elementary.exp_of_remainder)
 _sin_pi = _inline(elementary.sin_pi)
-
-
-@intrinsic
-def _bits(typing, x):
-    def generate(context, builder, signature, args):
-        return builder.bitcast(args[0], context.get_value_type(types.int64))
-
-    return types.int64(types.float64), generate
-
-
-@intrinsic
-def _from_bits(typing, x):
-    def generate(context, builder, signature, args):
-        return builder.bitcast(args[0], context.get_value_type(types.float64))
-
-    return types.float64(types.int64), generate
 
 
 @_inline
