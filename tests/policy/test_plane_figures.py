@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import torch
 
@@ -48,3 +51,8 @@ def test_contours_of_value_reference_and_difference():
     difference = row[2].collections[0].get_array()
     assert 0 < np.abs(difference).max() < 0.2
     assert len(contours(value, n=12)[1]) == 1
+
+
+def test_figures_leave_pyplot_alone():
+    code = "import sys, levytorch.figures.planes; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
