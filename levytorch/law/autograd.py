@@ -99,8 +99,8 @@ def score(
     tensors, _, device = to_tensors(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
     step = Step(*(t.detach() for t in tensors))
     if _fused(dim, method, device):
-        shape, out = _evaluate(step, method, 1, wrt_alpha)
-        rows = [row.reshape(shape) for row in out]
+        shape, flat = _evaluate(step, method, 1, wrt_alpha)
+        rows = [row.reshape(shape) for row in flat]
         return StepScore(rows[0], rows[1], rows[2], rows[3], rows[4] if wrt_alpha else None)
     shape = batch_shape(step, dim)
     if fast_vector.applies(step, dim, method := _chosen(step, method, dim, wrt_alpha), device) and not wrt_alpha:
@@ -142,16 +142,16 @@ class _FusedStep(Function):
         *tensors, method, grad = arguments
         ctx.shape, out = _evaluate(Step(*tensors), method, int(grad), grad and ctx.needs_input_grad[4])
         if grad:
-            ctx.save_for_backward(*tensors, out[1:])
+            ctx.save_for_backward(*tensors, *out[1:])
         return out[0].reshape(ctx.shape)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, slopes = ctx.saved_tensors
+        tensors, slopes = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
         needs, step = ctx.needs_input_grad[:6], Step(*tensors)
         if torch.is_grad_enabled():  # create_graph
             return (*partial_derivatives(step, needs, g, 1), None, None)
-        slopes = slopes.reshape(-1, *ctx.shape)
+        slopes = [s.reshape(ctx.shape) for s in slopes]
         grads: list[Tensor | None] = [None] * 6
         for k in range(1, 5):
             if needs[k]:
@@ -164,12 +164,13 @@ class _FusedStep(Function):
         return (*shaped, None, None)
 
 
-def _evaluate(step: Step, method: str, order: int, with_alpha: bool) -> tuple[torch.Size, Tensor]:
+def _evaluate(step: Step, method: str, order: int, with_alpha: bool) -> tuple[torch.Size, list[Tensor]]:
     """The compiled pass: rows log p, d/db, d/dD_o, d/dD_f[, d/dalpha] over the broadcast samples."""
     shapes = {t.shape for t in step if t.dim() > 0}
     shape = next(iter(shapes)) if len(shapes) == 1 else broadcast(**step._asdict())
     n = shape.numel()
-    out = torch.empty((1 if order == 0 else 4 + with_alpha, n), dtype=torch.float64)
+    # rows of their own: the allocator reuses them, where one large block would be new pages every time
+    out = [torch.empty(n, dtype=torch.float64) for _ in range(1 if order == 0 else 4 + with_alpha)]
     if n == 0:
         check(**step._asdict())
         return shape, out
@@ -180,12 +181,13 @@ def _evaluate(step: Step, method: str, order: int, with_alpha: bool) -> tuple[to
         (t if t.numel() == 1 or t.shape == shape else t.expand(shape)).detach().contiguous().reshape(-1).numpy()
         for t in step
     ]
+    rows = tuple(row.numpy() for row in out)
     if method == "table" and not with_alpha:
-        codes = _from_table(arrays, n, out)
+        codes = _from_table(arrays, n, rows)
     else:
         from levytorch.law.step_kernels import contour_step
 
-        codes = threads.run(contour_step, n, *arrays, order, with_alpha, out.numpy(), grain=32)
+        codes = threads.run(contour_step, n, *arrays, rows, grain=32)
     bad = [code for code in codes if code >= 0]
     if bad:
         check(**step._asdict())
@@ -193,14 +195,14 @@ def _evaluate(step: Step, method: str, order: int, with_alpha: bool) -> tuple[to
     return shape, out
 
 
-def _from_table(arrays: list[np.ndarray], n: int, out: Tensor) -> list[int]:
+def _from_table(arrays: list[np.ndarray], n: int, rows: tuple[np.ndarray, ...]) -> list[int]:
     from levytorch.law.step_kernels import table_step
 
     x, b, D_o, D_f, alpha, dt = arrays
     tab = table(float(alpha[0]), 1)
     while True:
         needed = np.zeros(N_S, dtype=np.bool_)
-        rest = (dt, *tab.arrays, needed, out.numpy())
+        rest = (dt, *tab.packed, needed, rows)
         codes = threads.run(table_step, n, x, b, D_o, D_f, tab.alpha, *rest, grain=4096)
         if not needed.any() or any(code >= 0 for code in codes):
             return codes

@@ -20,12 +20,11 @@ import torch
 from torch import Tensor
 
 from levytorch.law import contour
-from levytorch.law.table_grid import DEGREE, LOG_Z_SWITCH, MAX_LEVEL, N_NEAR, N_S, N_U, PER_Z, S_MIN
+from levytorch.law.table_grid import DEGREE, EMPTY, LOG_Z_SWITCH, MAX_LEVEL, N_NEAR, N_S, N_U, OUTSIDE, PER_Z, S_MIN
 
 M = DEGREE + 1
 TOLERANCE = 4e-12
 SLOPE_TOLERANCE = 1e-9
-EMPTY, OUTSIDE = -1, -2
 
 _NODES = np.cos(np.pi * (np.arange(M) + 0.5) / M)
 _TO_CHEBYSHEV = np.linalg.inv(np.polynomial.chebyshev.chebvander(_NODES, DEGREE))
@@ -42,6 +41,7 @@ class Table:
         self.offset = np.full((N_S, N_U), EMPTY, dtype=np.int64)
         self.level_u = np.zeros((N_S, N_U), dtype=np.int64)
         self.level_s = np.zeros((N_S, N_U), dtype=np.int64)
+        self._words = self.offset.copy()
         self.coefficients = np.zeros(0)
         self._lock = threading.Lock()
         self._on_device: dict[torch.device, tuple[int, tuple[Tensor, ...]]] = {}
@@ -50,6 +50,12 @@ class Table:
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """offset, level_u, level_s (N_S, N_U), and the coefficients, 64 per cell: c[8 j + i] of t^i q^j."""
         return self.offset, self.level_u, self.level_s, self.coefficients
+
+    @property
+    def packed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Offset and levels of each base cell in one integer (offset << 8 | level_u << 4 | level_s); coefficients."""
+        words = self._words  # first: coefficients are published before the words that point to them
+        return words, self.coefficients
 
     def tensors(self, device: torch.device) -> tuple[Tensor, ...]:
         """The arrays on a device, uploaded again when columns were added."""
@@ -93,6 +99,7 @@ class Table:
         self.coefficients = np.ascontiguousarray(np.concatenate(blocks))
         self.level_u, self.level_s = level_u, level_s
         self.offset = offset
+        self._words = np.where(offset < 0, offset, offset << 8 | level_u << 4 | level_s)
 
     @staticmethod
     def _cells(column: int, base: int, lu: int, ls: int) -> tuple[np.ndarray, np.ndarray]:

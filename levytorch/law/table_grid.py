@@ -19,3 +19,4 @@ N_U = N_NEAR + N_FAR
 S_MIN, S_MAX = -40.0, 14.0
 N_S = int(S_MAX - S_MIN)
 MAX_LEVEL = 4
+EMPTY, OUTSIDE = -1, -2  # instead of the first cell of a column: not built yet, cannot be held

@@ -1,43 +1,14 @@
-"""Compiled evaluation of the piecewise polynomial table (`table.py`), one sample at a time.
-
-Scalars only, with the eight rows of a cell unrolled: a view of an array costs a reference count, and an inner loop over
-eight entries more than the entries.
-"""
+"""Compiled evaluation of the piecewise polynomial table (`table.py`), one sample at a time."""
 
 from __future__ import annotations
 
 import math
 
+from levytorch.law.cell_polynomial import cell_polynomial
 from levytorch.law.paths import compiled
 from levytorch.law.table_grid import LOG_Z_SWITCH, N_NEAR, N_S, N_U, PER_Z, S_MIN, Z_SWITCH
-from levytorch.law.vector_math import inlined
 
 OUT_OF_TABLE = N_S  # a column number that cannot be built
-
-
-@inlined
-def _polynomial(c, o, t, q):
-    """F, F_t, F_q, F_tt of sum_ij c[o + 8 j + i] t^i q^j."""
-    k = o + 56
-    g0, g1, g2, g3, g4, g5, g6, g7 = c[k], c[k + 1], c[k + 2], c[k + 3], c[k + 4], c[k + 5], c[k + 6], c[k + 7]
-    d0 = d1 = d2 = d3 = d4 = d5 = d6 = d7 = 0.0
-    for _ in range(7):
-        k -= 8
-        d0, g0 = d0 * q + g0, g0 * q + c[k]
-        d1, g1 = d1 * q + g1, g1 * q + c[k + 1]
-        d2, g2 = d2 * q + g2, g2 * q + c[k + 2]
-        d3, g3 = d3 * q + g3, g3 * q + c[k + 3]
-        d4, g4 = d4 * q + g4, g4 * q + c[k + 4]
-        d5, g5 = d5 * q + g5, g5 * q + c[k + 5]
-        d6, g6 = d6 * q + g6, g6 * q + c[k + 6]
-        d7, g7 = d7 * q + g7, g7 * q + c[k + 7]
-    t2 = t * t
-    t4 = t2 * t2
-    f = (g0 + g1 * t + (g2 + g3 * t) * t2) + (g4 + g5 * t + (g6 + g7 * t) * t2) * t4
-    fq = (d0 + d1 * t + (d2 + d3 * t) * t2) + (d4 + d5 * t + (d6 + d7 * t) * t2) * t4
-    ft = (g1 + 2.0 * g2 * t + (3.0 * g3 + 4.0 * g4 * t) * t2) + (5.0 * g5 + 6.0 * g6 * t + 7.0 * g7 * t2) * t4
-    ftt = (2.0 * g2 + 6.0 * g3 * t + (12.0 * g4 + 20.0 * g5 * t) * t2) + (30.0 * g6 + 42.0 * g7 * t) * t4
-    return f, ft, fq, ftt
 
 
 @compiled
@@ -71,7 +42,7 @@ def table_point(y, A, B, alpha, dim, offset, level_u, level_s, coefficients):
     tu, ts = (u - base) * nu, (position - column) * ns
     iu, js = min(int(tu), nu - 1), min(int(ts), ns - 1)
     t, q = 2.0 * (tu - iu) - 1.0, 2.0 * (ts - js) - 1.0
-    f, ft, fq, ftt = _polynomial(coefficients, 64 * (start + iu * ns + js), t, q)
+    f, ft, fq, ftt = cell_polynomial(coefficients, 64 * (start + iu * ns + js), t, q)
     half = 0.5 * dim
     fs = fq * (2.0 * ns)
     fu = ft * (2.0 * nu)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from levytorch.law import contour
-from levytorch.law.table import EMPTY, OUTSIDE, Table
-from levytorch.law.table_grid import DEGREE, LOG_Z_SWITCH, N_NEAR, N_S, N_U, PER_Z, S_MIN, Z_SWITCH
+from levytorch.law.table import Table
+from levytorch.law.table_grid import DEGREE, EMPTY, LOG_Z_SWITCH, N_NEAR, N_S, N_U, OUTSIDE, PER_Z, S_MIN, Z_SWITCH
 
 
 def evaluate(table: Table, y: Tensor, A: Tensor, B: Tensor, order: int) -> Tensor:

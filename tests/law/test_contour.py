@@ -121,7 +121,7 @@ def test_wide_jumps_of_small_alpha(alpha):
 def test_elementary_functions_of_the_kernels():
     from numba import njit
 
-    from levytorch.law.vector_math import fast_exp, fast_exp_expm1, fast_sincos
+    from levytorch.law.vector_math import fast_exp, fast_exp_expm1, fast_log, fast_sincos
 
     @njit
     def run(x, small, out):
@@ -129,15 +129,17 @@ def test_elementary_functions_of_the_kernels():
             out[0, i] = fast_exp(x[i])
             out[1, i] = fast_exp_expm1(small[i])[1]
             out[2, i], out[3, i] = fast_sincos(x[i])
+            out[4, i] = fast_log(abs(x[i]))
 
     rng = np.random.default_rng(0)
     x, small = rng.uniform(-600, 600, 20_000), rng.uniform(-3, 0.5, 20_000) ** 7 / 100
-    out = np.empty((4, len(x)))
+    out = np.empty((5, len(x)))
     run(x, small, out)
     assert np.abs(out[0] / np.exp(x) - 1).max() <= 4.5e-16
     assert np.abs(out[1] / np.expm1(small) - 1).max() <= 4.5e-16
     assert np.abs(out[2] - np.sin(x)).max() <= 2.3e-16
     assert np.abs(out[3] - np.cos(x)).max() <= 2.3e-16
+    assert np.abs(out[4] - np.log(np.abs(x))).max() <= 9e-16
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.3, 0.4995, 0.5005, 0.7, 0.97])

@@ -7,8 +7,8 @@ import torch
 from levytorch import log_density
 from levytorch.errors import InputError
 from levytorch.law import contour, evaluation, table_torch
-from levytorch.law.table import EMPTY, Table, table
-from levytorch.law.table_grid import N_S, S_MIN, Z_SWITCH
+from levytorch.law.table import Table, table
+from levytorch.law.table_grid import EMPTY, N_S, S_MIN, Z_SWITCH
 
 
 def sample(alpha, n, seed, log_c=(-9.0, 6.0)):
@@ -98,3 +98,27 @@ def test_missing_columns_are_counted_as_outside_only_when_they_are():
     assert count == 2
     assert missing[0] == int(np.log(0.2) - S_MIN)
     assert missing[1] == N_S
+
+
+def test_fused_step_is_the_table(monkeypatch):
+    """The blockwise kernel of log_density against the samplewise one, over block borders, zones and missing columns."""
+    from levytorch import score
+    from levytorch.law import autograd
+
+    fresh = Table(0.35)
+    monkeypatch.setattr(autograd, "table", lambda alpha, dim: fresh)
+    rng = np.random.default_rng(5)
+    n = 1000
+    D_o, D_f = 10 ** rng.uniform(-3, 2, n), 10 ** rng.uniform(-4, 1, n)
+    D_o[::97] = 0.0
+    x = rng.normal(size=n) * np.sqrt(D_o) * 10 ** rng.uniform(-1, 6, n) + rng.normal(size=n)
+    b, dt = rng.normal(size=n), rng.uniform(0.01, 1, n)
+    s = score(x, b, D_o, D_f, 0.35, dt, method="table")
+    y = torch.tensor(x - b * dt)
+    one = torch.tensor([0.35], dtype=torch.float64)
+    exact = evaluation._table(fresh, y.abs(), torch.tensor(D_o * dt), torch.tensor(D_f * dt), one, 1)
+    t = torch.tensor(dt)
+    assert torch.allclose(s.log_p, exact[0], rtol=0, atol=1e-11)
+    assert torch.allclose(s.b, -torch.sign(y) * exact[1] * t, rtol=1e-8, atol=1e-10)
+    assert torch.allclose(s.D_o, exact[2] * t, rtol=1e-8, atol=1e-10)
+    assert torch.allclose(s.D_f, exact[3] * t, rtol=1e-9, atol=1e-12)
