@@ -6,7 +6,7 @@ The variable of integration is ``rho = S exp(v - exp(-v))`` (in units of the wid
 in ``v = j h``. ``v - exp(-v)`` sends the algebraic singularity r^(2 alpha) at zero to a double-exponential decay, and
 grows linearly upwards, where the integrand itself decays exponentially.
 
-The step h and the rotation were chosen by measurement against a twenty times finer rule over alpha in [0.04, 0.98],
+The step h and the rotation were chosen by measurement against a five to twelve times finer rule, alpha in [0.04, 0.98],
 c = B / A^alpha in [1e-5, 1e5] and A = 0, z = y / sqrt(A) in [0, 1e5]: log p within 1e-12, its first derivatives within
 1e-11 of their natural scale.
 """
