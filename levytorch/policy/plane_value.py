@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from levytorch.atomic import replacing
 from levytorch.errors import InputError
 
 _FORMAT = "levytorch.plane_value.1"
@@ -110,13 +111,8 @@ class PlaneValue:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write V to one file (tensors and numbers only); an earlier one is replaced once the new one is complete."""
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
+        with replacing(target) as part:
             torch.save({"format": _FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, part)
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
         return target
 
     @classmethod

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.atomic import replacing
 from levytorch.errors import InputError
 from levytorch.policy.basis import FourierBasis
 
@@ -89,13 +90,8 @@ class ValueFunction:
         An earlier file is replaced only once the new one is complete.
         """
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
+        with replacing(target) as part:
             torch.save({"format": _FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, part)
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
         return target
 
     @classmethod

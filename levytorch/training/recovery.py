@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.atomic import replacing
 from levytorch.coefficients import Coefficients, Head, build_head
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
@@ -129,7 +130,6 @@ class Recovery:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all."""
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
         content = {
             "format": FORMAT,
             "head": self.head.config(),
@@ -141,12 +141,8 @@ class Recovery:
             "metrics": self.metrics,
             "history": self.history,
         }
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
+        with replacing(target) as temporary:
             torch.save(content, temporary)
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
         return target
 
     @classmethod
