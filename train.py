@@ -69,7 +69,6 @@ def write_value(outcome: Any, value: Any, reference: Any) -> None:
     import numpy as np
     import torch
 
-    from levytorch.figures import save
     from levytorch.figures.values import Band, value_bands
     from levytorch.training.files import write_csv, write_json
 
@@ -87,10 +86,8 @@ def write_value(outcome: Any, value: Any, reference: Any) -> None:
     write_json(directory / "metrics.json", outcome.metrics)
     width = 1.96 * curves["V_std"] if "V_std" in curves else None
     band = Band("recovered", curves["V"], width, "95 % band")
-    fig, _ = value_bands(curves["x"], [band], reference=curves.get("V_truth"), reference_label="truth")
-    save(fig, directory / "figures" / "value")
-    for logger in outcome.loggers:
-        logger.experiment.add_figure("final/value", fig, int(outcome.recovery.metrics["steps"]), close=False)
+    truth = {"reference": curves.get("V_truth"), "reference_label": "truth"}
+    outcome.publish("value", lambda: value_bands(curves["x"], [band], **truth)[0])
 
 
 @hydra.main(config_path="conf", config_name="train", version_base="1.3")

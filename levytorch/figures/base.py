@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +39,14 @@ def panels(axes: Any, count: int, **size: float) -> tuple[Figure, list[Axes]]:
     return flat[0].figure, flat
 
 
-def save(fig: Figure, path: str | os.PathLike[str], *, dpi: int = 130) -> list[Path]:
+def save(
+    fig: Figure, path: str | os.PathLike[str], *, dpi: int = 130, formats: Sequence[str] = ("png", "pdf")
+) -> list[Path]:
     """Write <path>.png and <path>.pdf (path without suffix); each file appears whole or not at all."""
     stem = Path(path)
     stem.parent.mkdir(parents=True, exist_ok=True)
     written = []
-    for suffix in ("png", "pdf"):
+    for suffix in formats:
         target = stem.with_name(f"{stem.name}.{suffix}")
         temporary = stem.with_name(f".{stem.name}.{os.getpid()}.{suffix}")
         try:

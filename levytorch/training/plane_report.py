@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from levytorch.figures import planes, save
+from levytorch.figures import planes
 from levytorch.training.files import write_csv, write_json
 from levytorch.training.recovery import Recovery
 
@@ -47,12 +48,12 @@ def rows(metrics: dict[str, Any]) -> list[str]:
     return [*drift, "D_o", "D_f"]
 
 
-def write_fields(recovery: Recovery, truth: Any, directory: Path) -> dict[str, Any]:
-    """curves.csv, and the figures of a plane (there is no figure of three dimensions)."""
+def write_fields(recovery: Recovery, truth: Any, directory: Path) -> dict[str, Callable[[], Any]]:
+    """curves.csv, and what draws the figures of a plane (there is no figure of three dimensions)."""
     if recovery.dim == 2:
         fields = planes.coefficient_fields(recovery, truth)
         write_csv(directory / "curves.csv", planes.field_columns(fields))
-        return {"coefficients": planes.fields(fields)[0]}
+        return {"coefficients": lambda: planes.fields(fields)[0]}
     x = recovery.head.grid(_POINTS)
     columns: dict[str, Any] = {f"x_{i + 1}": x[:, i].numpy() for i in range(recovery.dim)}
     for label, source in (("", recovery), ("_truth", truth)):
@@ -80,7 +81,4 @@ def write_value(outcome: Any, value: Any, reference: Any) -> None:
     value.save(directory / "value.pt")
     write_csv(directory / "value.csv", columns)
     write_json(directory / "metrics.json", outcome.metrics)
-    fig, _ = planes.contours(value, reference)
-    save(fig, directory / "figures" / "value")
-    for logger in outcome.loggers:
-        logger.experiment.add_figure("final/value", fig, int(outcome.recovery.metrics["steps"]), close=False)
+    outcome.publish("value", lambda: planes.contours(value, reference)[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings, make_settings
 
 log = logging.getLogger("levytorch.train")
+FORMATS = ("png", "pdf")  # of figures
 
 
 @dataclass
@@ -35,10 +36,21 @@ class Outcome:
     metrics: dict[str, Any]
     directory: Path
     loggers: list[Any] = field(default_factory=list)
+    formats: tuple[str, ...] = FORMATS
+
+    def publish(self, name: str, draw: Callable[[], Any]) -> None:
+        """A figure into figures/ and TensorBoard; not even drawn when it is wanted in neither."""
+        if not (self.formats or self.loggers):
+            return
+        fig = draw()
+        save(fig, self.directory / "figures" / name, formats=self.formats)
+        for logger in self.loggers:
+            logger.experiment.add_figure(f"final/{name}", fig, int(self.recovery.metrics["steps"]), close=False)
 
 
 def settings_of(config: Mapping[str, Any]) -> FitSettings:
     """The part of a configuration that `recover` would take as arguments."""
+    formats_of(config)
     coefficients = dict(config["coefficients"])
     period = coefficients.pop("period")
     n_basis = coefficients.pop("n_basis", 1)
@@ -62,6 +74,16 @@ def settings_of(config: Mapping[str, Any]) -> FitSettings:
         )
     except InputError as error:
         raise ConfigError(str(error)) from error
+
+
+def formats_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The files a figure is written to; sweeps of hundreds of runs want none, the numbers are in the CSV files."""
+    formats = config["callbacks"]["figures"].get("files", FORMATS)
+    if not isinstance(formats, (list, tuple)) or not set(formats) <= set(FORMATS):
+        raise ConfigError(
+            f"callbacks.figures.files must be a list of {', '.join(FORMATS)}, found {formats!r}; [] draws no figures."
+        )
+    return tuple(formats)
 
 
 def run(config: Mapping[str, Any], source: SourceData, directory: Path, *, checkpoint: Path | None = None) -> Outcome:
@@ -97,7 +119,7 @@ def run(config: Mapping[str, Any], source: SourceData, directory: Path, *, check
     recovery.save(directory / "recovery.pt")
     metrics = dict(recovery.metrics) | summary(recovery, source.dynamics)
     metrics |= {"seconds_fit": time.perf_counter() - began, "warnings": doubts, "seed": config["seed"]}
-    outcome = Outcome(recovery, source, metrics, directory, loggers)
+    outcome = Outcome(recovery, source, metrics, directory, loggers, formats_of(config))
     write_report(outcome, config)
     return outcome
 
@@ -131,18 +153,16 @@ def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
     else:
         curves = plots.coefficient_curves(recovery, outcome.source.dynamics)
         write_csv(directory / "curves.csv", curves)
-        figures = {"coefficients": plots.coefficients(curves)[0]}
+        figures = {"coefficients": lambda: plots.coefficients(curves)[0]}
     if recovery.history:
         keys = [k for k in recovery.history[-1] if all(k in entry for entry in recovery.history)]
         write_csv(directory / "history.csv", {k: [entry[k] for entry in recovery.history] for k in keys})
     write_json(directory / "metrics.json", outcome.metrics)
     if len(recovery.history) > 1:
-        figures["history"] = plots.history(recovery.history)[0]
-    for name, fig in figures.items():
-        save(fig, directory / "figures" / name)
+        figures["history"] = lambda: plots.history(recovery.history)[0]
+    for name, draw in figures.items():
+        outcome.publish(name, draw)
     for logger in outcome.loggers:
-        for name, fig in figures.items():
-            logger.experiment.add_figure(f"final/{name}", fig, int(recovery.metrics["steps"]), close=False)
         numbers = {
             f"final/{k}": float(v)
             for k, v in outcome.metrics.items()
