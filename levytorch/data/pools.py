@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,6 +147,25 @@ def ct_of_dt(
             f"{widths!r}: check the thresholds."
         )
     return functools.partial(_scaled_ct, CT, dt_ref, alpha, D_o, widths)
+
+
+def threshold_settings(CT: Threshold | None) -> dict[str, float] | None:
+    """The plain numbers behind a CT(dt) of `ct_of_dt`, for files; None for anything else."""
+    halvings = 0
+    while isinstance(CT, functools.partial) and CT.func is _halved:
+        CT, halvings = CT.args[0], halvings + 1
+    if not (isinstance(CT, functools.partial) and CT.func is _scaled_ct):
+        return None
+    names = ("CT", "dt_ref", "alpha", "D_o", "widths")
+    return dict(zip(names, map(float, CT.args))) | {"halvings": float(halvings)}
+
+
+def threshold_from(settings: Mapping[str, float]) -> Threshold:
+    """CT(dt) from its `threshold_settings`."""
+    CT: Threshold = ct_of_dt(*(settings[name] for name in ("CT", "dt_ref", "alpha", "D_o", "widths")))
+    for _ in range(int(settings["halvings"])):
+        CT = _half(CT)
+    return CT
 
 
 def central_D_o(transitions: Transitions) -> float:

@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "Diagnosis": "levytorch.training.diagnostics",
+    "diagnose": "levytorch.training.diagnostics",
     "recover": "levytorch.training.api",
     "Recovery": "levytorch.training.recovery",
     "FrozenLaw": "levytorch.training.law",
@@ -13,10 +15,11 @@ _HOME = {
     "TailSettings": "levytorch.training.tail",
 }
 
-__all__ = ["FrozenLaw", "LevyModule", "Recovery", "TailSettings", "recover"]
+__all__ = ["Diagnosis", "FrozenLaw", "LevyModule", "Recovery", "TailSettings", "diagnose", "recover"]
 
 if TYPE_CHECKING:
     from levytorch.training.api import recover
+    from levytorch.training.diagnostics import Diagnosis, diagnose
     from levytorch.training.law import FrozenLaw
     from levytorch.training.module import LevyModule
     from levytorch.training.recovery import Recovery

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from levytorch.coefficients import FourierHead, Head
 from levytorch.data import Pools
+from levytorch.data.pools import threshold_settings
 from levytorch.errors import LevytorchWarning
 from levytorch.training.covariance import covariance, separability
 from levytorch.training.engines.scoring import FisherScoring
@@ -37,6 +38,7 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
         "mu": pools.mu.tolist(),
         "CT": pools.CT if isinstance(pools.CT, (int, float)) else None,
         "TRT": pools.TRT if isinstance(pools.TRT, (int, float)) else None,
+        "CT_of_dt": threshold_settings(pools.CT),
         "CT_halvings": pools.halvings,
         "tail_method": module.tail.method,
     }

@@ -18,6 +18,8 @@ from levytorch.figures import coefficients as plots
 from levytorch.figures import save
 from levytorch.training import plane_report
 from levytorch.training.callbacks import Checkpoints
+from levytorch.training.diagnostics import Diagnosis
+from levytorch.training.diagnostics.diagnose import check_options
 from levytorch.training.files import plain, write_csv, write_json
 from levytorch.training.fit import fit
 from levytorch.training.recovery import Recovery
@@ -37,6 +39,7 @@ class Outcome:
     directory: Path
     loggers: list[Any] = field(default_factory=list)
     formats: tuple[str, ...] = FORMATS
+    diagnosis: Diagnosis | None = None
 
     def publish(self, name: str, draw: Callable[[], Any]) -> None:
         """A figure into figures/ and TensorBoard; not even drawn when it is wanted in neither."""
@@ -57,6 +60,7 @@ def settings_of(config: Mapping[str, Any]) -> FitSettings:
     tail = dict(config["tail"])
     engine = dict(config["engine"])
     try:
+        check_options(**config["diagnostics"])
         return make_settings(
             alpha=config["alpha"],
             coefficients=coefficients,
@@ -112,14 +116,20 @@ def run(config: Mapping[str, Any], source: SourceData, directory: Path, *, check
             trainer={"logger": loggers or False, "default_root_dir": str(directory), "enable_checkpointing": True},
             resume=None if checkpoint is None else str(checkpoint),
         )
-    recovery = found.recovery
+        recovery = found.recovery
+        seconds = time.perf_counter() - began
+        recovery.save(directory / "recovery.pt")  # whatever the checks run into, the fit is there
+        diagnosis = None
+        if config["diagnostics"]["checks"]:
+            diagnosis = recovery.diagnose(source.transitions, seed=config["seed"], **config["diagnostics"])
     doubts = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)))
     for doubt in doubts:
         log.warning(doubt)
-    recovery.save(directory / "recovery.pt")
     metrics = dict(recovery.metrics) | summary(recovery, source.dynamics)
-    metrics |= {"seconds_fit": time.perf_counter() - began, "warnings": doubts, "seed": config["seed"]}
-    outcome = Outcome(recovery, source, metrics, directory, loggers, formats_of(config))
+    metrics |= {"seconds_fit": seconds, "warnings": doubts, "seed": config["seed"]}
+    if diagnosis is not None:
+        metrics |= diagnosis.metrics() | {"diagnosis": diagnosis.text().splitlines()}
+    outcome = Outcome(recovery, source, metrics, directory, loggers, formats_of(config), diagnosis)
     write_report(outcome, config)
     return outcome
 
@@ -160,6 +170,8 @@ def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
     write_json(directory / "metrics.json", outcome.metrics)
     if len(recovery.history) > 1:
         figures["history"] = lambda: plots.history(recovery.history)[0]
+    if outcome.diagnosis is not None:
+        figures |= outcome.diagnosis.drawings()
     for name, draw in figures.items():
         outcome.publish(name, draw)
     for logger in outcome.loggers:
@@ -188,7 +200,7 @@ def table(metrics: Mapping[str, Any]) -> str:
         f"tail {metrics['tail_method']}, TCF {metrics['tcf']:.4g}, "
         f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
     )
-    return "\n".join(lines)
+    return "\n".join([*lines, *metrics.get("diagnosis", [])])
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,0 +1,106 @@
+"""Figures that show when a model does not fit: the probability integral transform, and dt against 2 dt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.stats import beta, binom
+
+from levytorch.figures.base import COLORS, SYMBOLS, panels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+_LEVELS = ("tab:blue", "tab:cyan", "tab:green", "tab:orange", "tab:red")
+_BAND = {"color": "tab:gray", "alpha": 0.3, "linewidth": 0}
+
+
+def goodness(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[Figure, list[Axes]]:
+    """u should be uniform: its histogram, how often rare steps occur, and its quantiles along x; bands hold 95 %."""
+    fig, axs = panels(axes, 3, width=4.4, height=3.4)
+    _histogram(axs[0], arrays)
+    _rare(axs[1], arrays)
+    _along_x(axs[2], arrays)
+    axs[0].set_title(f"transform of the steps (p = {float(arrays['p_value']):.2g})")
+    return fig, axs
+
+
+def _histogram(ax: Axes, arrays: Arrays) -> None:
+    height, m = arrays["histogram"], int(arrays["pairs"])
+    bins = len(height)
+    low, high = binom.ppf([0.025, 0.975], m, 1 / bins) * bins / m
+    ax.axhspan(low, high, label="95 % band", **_BAND)
+    ax.stairs(height, np.linspace(0, 1, bins + 1), color="tab:blue", label="observed")
+    ax.axhline(1.0, color="black", linewidth=0.8)
+    room = 1.3 * max(float(np.abs(height - 1).max()), high - 1)
+    ax.set_ylim(max(0.0, 1 - room), 1 + room)
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("u = P(step ≤ observed)")
+    ax.set_ylabel("density")
+    ax.legend(frameon=False, fontsize="small")
+
+
+def _rare(ax: Axes, arrays: Arrays) -> None:
+    """Observed / expected number of steps that are at least so rare."""
+    expected, rank, m = arrays["rarity"], arrays["rank"], int(arrays["pairs"])
+    levels = np.geomspace(1 / m, 1, 200)
+    # the k-th smallest of m uniform numbers is Beta(k, m + 1 - k)
+    order = np.clip(np.round(levels * m), 1, m)
+    low, high = (order / m / beta.ppf(q, order, m + 1 - order) for q in (0.975, 0.025))
+    shown = expected > 0.03 / m
+    ratio = rank[shown] / m / expected[shown]
+    ax.fill_between(levels, low, high, label="95 % band", **_BAND)
+    ax.plot(np.clip(expected[shown], 0.1 / m, 1), ratio, color="tab:red", linewidth=1.3, label="observed / expected")
+    ax.axhline(1.0, color="black", linewidth=0.8)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlim(1, 0.5 / m)
+    ax.set_ylim(0.2, 5.0)
+    ax.set_yticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
+    ax.minorticks_off()
+    ax.set_xlabel("probability of a step at least as large")
+    ax.set_title("rare steps")
+    ax.legend(frameon=False, fontsize="small", loc="upper left")
+
+
+def _along_x(ax: Axes, arrays: Arrays) -> None:
+    """Quantiles of u minus their level: the band is that of the median, the widest."""
+    edges, quantiles, number, levels = (arrays[k] for k in ("x_edges", "quantiles", "number", "levels"))
+    least = int(number.min())
+    low, high = binom.ppf([0.025, 0.975], least, 0.5) / least - 0.5
+    ax.axhspan(low, high, label="95 % band", **_BAND)
+    ax.axhline(0.0, color="black", linewidth=0.8)
+    reach = high
+    for column, level in enumerate(levels):
+        off = quantiles[:, column] - level
+        reach = max(reach, float(np.abs(off).max()))
+        ax.stairs(off, edges, baseline=None, color=_LEVELS[column], linewidth=1.3, label=f"{level:.0%}")
+    ax.set_ylim(-1.6 * reach, 1.6 * reach)
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_xlabel("x")
+    ax.set_title("quantiles of u minus their level, along x")
+    ax.legend(frameon=False, fontsize="x-small", ncols=3, loc="upper left")
+
+
+def step_size(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[Figure, list[Axes]]:
+    """Coefficients from steps of dt and of 2 dt; the band is 95 % of what chance makes of their difference."""
+    fig, axs = panels(axes, 3, width=4.2, height=3.2)
+    x = arrays["x"]
+    for ax, name in zip(axs, ("b", "D_o", "D_f")):
+        short, long_, std = arrays[f"{name}_dt"], arrays[f"{name}_2dt"], arrays[f"{name}_std"]
+        ax.fill_between(x, short - 1.96 * std, short + 1.96 * std, label="95 % of differences", **_BAND)
+        ax.plot(x, short, color=COLORS[name], linewidth=1.5, label="dt")
+        ax.plot(x, long_, color=COLORS[name], linewidth=1.5, linestyle="--", label="2 dt")
+        low, high = min(short.min(), long_.min()), max(short.max(), long_.max())
+        room = 0.25 * max(high - low, 0.05 * max(abs(low), abs(high)), 1e-12)
+        ax.set_ylim(low - room, high + room)
+        ax.set_title(SYMBOLS[name])
+        ax.set_xlabel("x")
+        ax.margins(x=0)
+        ax.legend(frameon=False, fontsize="small")
+    axs[0].set_title(f"{SYMBOLS['b']}  (dt against 2 dt: p = {float(arrays['p_value']):.2g})")
+    return fig, axs
