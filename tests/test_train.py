@@ -66,6 +66,8 @@ def test_a_run_leaves_everything(tmp_path):
         "figures/coefficients.png",
         "figures/coefficients.pdf",
         "figures/value.png",
+        "figures/diagnostics_fit.png",
+        "figures/diagnostics_step_size.png",
         ".hydra/config.yaml",
     ):
         assert (run / name).is_file(), name
@@ -75,6 +77,13 @@ def test_a_run_leaves_everything(tmp_path):
     assert metrics["engine"] == "fisher"
     assert 0 < metrics["error_D_f"] < 2
     assert str(run) in done.stdout
+    assert 0 <= metrics["fit_p_value"] <= 1
+    assert metrics["jumps_bic"] > 0
+    assert 0 <= metrics["step_size_p_value"] <= 1
+    assert "goodness of fit: p =" in done.stdout
+    found = [metrics["alarms"][name] for name in ("misfit", "step_size", "few_jumps") if name in metrics["alarms"]]
+    assert set(found) <= set(metrics["warnings"])
+    assert all(sentence in (run / "train.log").read_text() for sentence in found)
     found = Recovery.load(run)
     assert found.metrics["CT"] == 8.0 or found.metrics["CT_halvings"] > 0
 
@@ -135,6 +144,8 @@ def test_killed_full_batch_run_resumes_to_the_same_numbers(tmp_path, engine):
         (["tail.method=magic"], ["tail.method", "tcf"]),
         (["tail.CT=30"], ["CT", "TRT"]),
         (["init=zeros"], ["init", "data, random"]),
+        (["diagnostics.checks=[speed]"], ["checks", "step_size"]),
+        (["diagnostics.max_pairs=3"], ["max_pairs", "1000"]),
     ],
 )
 def test_bad_configurations_name_the_key_and_the_choices(arguments, words):

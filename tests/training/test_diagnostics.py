@@ -1,8 +1,13 @@
 """Diagnostics: p-values that are uniform when the model is true, alarms when it is not."""
 
+import json
 import math
+import re
+import subprocess
+import sys
 import warnings
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -399,3 +404,22 @@ def test_bad_arguments():
         found.diagnose(Transitions(torch.zeros((5, 2)), torch.rand((5, 2)), 1.0))
     with pytest.raises(InputError, match="Recovery"):
         diagnose(found.head, data)
+
+
+def test_the_example_of_the_documentation(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "diagnostics.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.M | re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert (tmp_path / "fit.png").stat().st_size > 1000
+
+
+def test_no_checks_leave_no_trace(tmp_path):
+    config = {"coefficients.n_basis": 1, "data.n_trajectories": 100, "trainer.progress": "false", "beta": "null"}
+    arguments = [f"{k}={v}" for k, v in config.items()]
+    root = Path(__file__).parents[2]
+    command = [sys.executable, root / "train.py", *arguments, "diagnostics=none", f"hydra.run.dir={tmp_path}"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "fit_p_value" not in json.loads((tmp_path / "metrics.json").read_text())
+    assert not list((tmp_path / "figures").glob("diagnostics*"))

@@ -47,7 +47,7 @@ def transform(
         F2, S2 = edges[2], edges[3]
         kept = ((F1 - F2) + (S1 - S2)).clamp(min=1e-300)
         below, above = (lower - F2) / kept, (upper - S2) / kept
-        left, second = y < 0, label == 1
+        left, second = dx < center, label == 1
         u = torch.where(second, torch.where(left, below, 1.0 - above), u)
         v = torch.where(second, torch.where(left, 1.0 - below, above), v)
     return Transform(u.clamp(0.0, 1.0), v.clamp(0.0, 1.0))
