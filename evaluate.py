@@ -19,7 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from levytorch.dynamics import Dynamics
 from levytorch.errors import ConfigError, LevytorchError
+from levytorch.policy.settings import newest
 
+OmegaConf.register_new_resolver("newest", newest, replace=True)  # conf/experiment/value_error.yaml
 log = logging.getLogger("levytorch.evaluate")
 
 

@@ -100,6 +100,10 @@ def main(config: DictConfig) -> float | None:
     overrides = list(HydraConfig.get().overrides.task)
     foreign = config.resume is not None
     try:
+        if "rates" in config or "group_by" in config:
+            raise ConfigError(
+                f"experiment={config.experiment} is for evaluate.py, but this is train.py; use the other."
+            )
         settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
         runs.settings_of(settings)  # refuse before any data is made
         source = build_source(config, foreign=foreign)

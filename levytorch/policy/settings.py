@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from levytorch.errors import ConfigError
@@ -38,6 +39,16 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise ConfigError(f"{key} must be a positive number, but is {value!r}; correct it.")
+
+
+def newest(parent: str) -> str:
+    """The last directory of `parent` by name, which for sweeps begins with their time: ${newest:multirun/<name>}."""
+    found = sorted(path for path in Path(parent).glob("*") if path.is_dir())
+    if not found:
+        raise ConfigError(
+            f"A sweep was expected in {parent}, but there is none; run it first, or give sweep=<its place>."
+        )
+    return str(found[-1])
 
 
 def texts(settings: Mapping[str, Any], key: str) -> list[str]:
