@@ -17,8 +17,10 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from levytorch.atomic import temporary_directory
 from levytorch.dynamics import Dynamics
 from levytorch.errors import ConfigError, LevytorchError
+from levytorch.interrupts import Interrupted, interruptible
 from levytorch.policy.settings import newest
 
 OmegaConf.register_new_resolver("newest", newest, replace=True)  # conf/experiment/value_error.yaml
@@ -26,18 +28,27 @@ log = logging.getLogger("levytorch.evaluate")
 
 
 def run_evaluation(settings: dict[str, Any]) -> Path:
-    """Everything but hydra: checks, solves, then creates the output directory and writes. Returns that directory."""
+    """Everything but hydra: checks, solves, writes, and puts the directory in place when complete; returns it."""
     from levytorch.policy import report
     from levytorch.policy.settings import check_settings
 
     check_settings(settings)
     if settings["run"] is None and not settings["rates"]["enabled"]:
         raise ConfigError("run must name a run directory or a glob, but is not given; add run=outputs/<date>/<time>.")
-    if settings["out"] is not None:
-        report.check_output(str(settings["out"]))
+    target = report.planned_output(None if settings["out"] is None else str(settings["out"]))
     result, support = evaluate(settings) if settings["run"] is not None else (None, None)
     studies = study_rates(settings) if settings["rates"]["enabled"] else []
-    out = report.make_output(None if settings["out"] is None else str(settings["out"]))
+    with temporary_directory(target) as written:
+        write_results(settings, result, support, studies, written)
+        out = report.publish(written, target)
+    log.info(f"written to {out}")
+    return out
+
+
+def write_results(settings: dict[str, Any], result: Any, support: Any, studies: list[Any], out: Path) -> None:
+    """Everything into one directory, which becomes visible when it is complete."""
+    from levytorch.policy import report
+
     report.write_marker(out, settings)
     figures: dict[str, Any] = {}
     if result is not None:
@@ -49,8 +60,6 @@ def run_evaluation(settings: dict[str, Any]) -> Path:
             log.info(f"{study.perturbation}: slope {study.slope_c0:.4f} in C^0, {study.slope_c2:.4f} in discrete C^2")
     if settings["tensorboard"]:
         report.write_tensorboard(figures, None if result is None else result.metrics, out)
-    log.info(f"written to {out}")
-    return out
 
 
 def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]:
@@ -177,7 +186,11 @@ def study_rates(settings: dict[str, Any]) -> list[Any]:
 def main(config: DictConfig) -> None:
     try:
         settings: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-        run_evaluation(settings)
+        with interruptible():
+            run_evaluation(settings)
+    except Interrupted as stop:
+        print(f"evaluate: stopped by {stop.name}; nothing was written", file=sys.stderr)
+        raise
     except (LevytorchError, OmegaConfBaseException) as error:
         # one sentence, not a traceback: the input is at fault, not the program
         sys.exit(f"evaluate: {str(error).splitlines()[0]}")

@@ -13,16 +13,24 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
+from levytorch import interrupts
 from levytorch.errors import ConfigError, LevytorchError
-from levytorch.training import resume
+from levytorch.training import place, resume
 
 log = logging.getLogger("levytorch.train")
 
 
-def build_source(config: DictConfig, *, foreign: bool) -> Any:
+def check_foreign(config: DictConfig, directory: Path) -> None:
+    """Settings that came out of a run directory: nothing but levytorch's own is built, and what is read is said."""
+    for resolved in (False, True):
+        resume.check_targets(OmegaConf.to_container(config, resolve=resolved))
+    resume.check_places(OmegaConf.to_container(config, resolve=True), directory)
+
+
+def build_source(config: DictConfig, directory: Path, *, foreign: bool) -> Any:
     """The data, built from its `_target_`; settings that came out of a run directory may only name levytorch's own."""
     if foreign:
-        resume.check_targets(OmegaConf.to_container(config, resolve=False))
+        check_foreign(config, directory)
     if config.data.get("_target_") == "levytorch.data.sources.FromFile" and OmegaConf.is_interpolation(config, "alpha"):
         raise ConfigError("alpha must be given for data from a file, found none; add alpha=learn or alpha=<number>.")
     source = hydra.utils.instantiate(config.data, _convert_="all")
@@ -94,11 +102,27 @@ def write_value(outcome: Any, value: Any, reference: Any) -> None:
 def main(config: DictConfig) -> float | None:
     from hydra.core.hydra_config import HydraConfig
 
+    directory = Path(HydraConfig.get().runtime.output_dir)
+    multirun = HydraConfig.get().mode.name == "MULTIRUN"
+    try:
+        with interrupts.interruptible(), place.claimed(directory):
+            if config.resume is None:
+                place.check_unused(directory)
+            return train(config, directory, multirun=multirun)
+    except LevytorchError as error:
+        if multirun:
+            raise
+        # not to the log file, which is another run's
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> float | None:
+    """The run, in a directory that is this process's own."""
+    from hydra.core.hydra_config import HydraConfig
+
     from levytorch.training import run as runs
 
-    directory = Path(HydraConfig.get().runtime.output_dir)
-    overrides = list(HydraConfig.get().overrides.task)
-    foreign = config.resume is not None
+    again = config.resume is not None
     try:
         if "rates" in config or "group_by" in config:
             raise ConfigError(
@@ -106,13 +130,18 @@ def main(config: DictConfig) -> float | None:
             )
         settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
         runs.settings_of(settings)  # refuse before any data is made
-        source = build_source(config, foreign=foreign)
-        resume.write_overrides(directory, overrides)
-        outcome = runs.run(settings, source, directory, checkpoint=resume.checkpoint(directory) if foreign else None)
+        checkpoint = resume.checkpoint(directory) if again else None
+        if not place.is_helper_process():
+            resume.write_record(directory, config, HydraConfig.get().overrides.task, again=again)
+        source = build_source(config, directory, foreign=again)
+        outcome = runs.run(settings, source, directory, checkpoint=checkpoint)
         add_value(outcome, settings)
-    except LevytorchError as error:
+    except interrupts.Interrupted as stop:
+        log.warning(f"stopped by {stop.name}; go on with: python train.py resume={directory}")
+        raise
+    except (LevytorchError, OSError) as error:
         log.error(f"{type(error).__name__}: {error}")
-        if HydraConfig.get().mode.name == "MULTIRUN":
+        if multirun:
             raise
         sys.exit(2)
     log.info(runs.table(outcome.metrics))

@@ -21,5 +21,9 @@ class NumericalError(LevytorchError, ArithmeticError):
     """A computation left the finite numbers or a system could not be solved; the message says where."""
 
 
+class OutputError(LevytorchError, OSError):
+    """A result could not be written: no space, no permission, or another process has the place."""
+
+
 class LevytorchWarning(UserWarning):
     """A doubtful but legal choice, or a result that deserves a second look."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from levytorch.atomic import replacing
 from levytorch.data.arrays import positive
 from levytorch.data.clock import check_units
 from levytorch.data.trajectories import Trajectories
@@ -141,7 +142,7 @@ OPTIONS = frozenset(inspect.signature(read).parameters) - {"path"}
 
 
 def write(trajectories: Trajectories, path: str | Path) -> None:
-    """Write a file that `read(path)` turns into the same numbers."""
+    """Write a file that `read(path)` turns into the same numbers; it appears whole or not at all."""
     file = Path(path)
     suffix = file.suffix.lower()
     if suffix not in (".npz", *TABLES):
@@ -153,7 +154,7 @@ def write(trajectories: Trajectories, path: str | Path) -> None:
                 fields[name] = getattr(trajectories, name)
         if trajectories.ids is not None:
             fields["ids"] = np.asarray(trajectories.ids)
-        with file.open("wb") as stream:
+        with replacing(file) as temporary, temporary.open("wb") as stream:
             np.savez_compressed(stream, **fields)
         return
     from levytorch.data.tables import write_table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from levytorch.data.arrays import Array, numeric, positive
 from levytorch.data.clock import NANOSECONDS, to_numbers
+from levytorch.data.declared import check_declared
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError
 
@@ -67,11 +69,12 @@ def read_numpy(
 
 def _load(file: Path) -> dict[str, Any]:
     try:
+        check_declared(file)
         if file.suffix.lower() == ".npy":
             return {"x": np.load(file, allow_pickle=False)}
         with np.load(file, allow_pickle=False) as loaded:
             return dict(loaded)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(
             f"{file}: a {file.suffix} file of plain arrays was expected, found {error}: save it again."
         ) from None

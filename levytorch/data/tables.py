@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from levytorch.atomic import replacing
 from levytorch.data.arrays import Array, positive
 from levytorch.data.clock import NANOSECONDS, to_numbers
 from levytorch.data.points import Points
@@ -75,10 +76,14 @@ def write_table(t: Trajectories, file: Path) -> None:
     if t.reward is not None:
         columns["reward"] = t.reward
     table = pl.DataFrame(columns)
-    if file.suffix.lower() == ".parquet":
-        table.write_parquet(file)
-    else:
-        table.write_csv(file, separator="\t" if file.suffix.lower() == ".tsv" else ",")
+    with replacing(file) as temporary:
+        try:
+            if file.suffix.lower() == ".parquet":
+                table.write_parquet(temporary)
+            else:
+                table.write_csv(temporary, separator="\t" if file.suffix.lower() == ".tsv" else ",")
+        except pl.exceptions.ComputeError as error:  # what polars makes of a full disk
+            raise OSError(str(error)) from error
 
 
 # -------------------------------------------------------------------------------------------------------------- layouts

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from levytorch.atomic import replacing
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -44,15 +46,10 @@ def save(
 ) -> list[Path]:
     """Write <path>.png and <path>.pdf (path without suffix); each file appears whole or not at all."""
     stem = Path(path)
-    stem.parent.mkdir(parents=True, exist_ok=True)
     written = []
     for suffix in formats:
         target = stem.with_name(f"{stem.name}.{suffix}")
-        temporary = stem.with_name(f".{stem.name}.{os.getpid()}.{suffix}")
-        try:
+        with replacing(target) as temporary:
             fig.savefig(temporary, dpi=dpi, format=suffix)
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
         written.append(target)
     return written

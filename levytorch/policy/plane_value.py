@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.atomic import replacing
+from levytorch import atomic
 from levytorch.errors import InputError
 
 _FORMAT = "levytorch.plane_value.1"
@@ -111,8 +111,7 @@ class PlaneValue:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write V to one file (tensors and numbers only); an earlier one is replaced once the new one is complete."""
         target = Path(path)
-        with replacing(target) as part:
-            torch.save({"format": _FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, part)
+        atomic.save({"format": _FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, target)
         return target
 
     @classmethod

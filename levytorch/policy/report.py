@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from levytorch.atomic import check_place, move_directory
 from levytorch.errors import InputError
 from levytorch.figures import save
 from levytorch.figures.values import error_boxes, rates, value_bands
@@ -33,22 +34,27 @@ def check_output(out: str | Path) -> Path:
     return target
 
 
-def make_output(out: str | Path | None) -> Path:
-    """A new directory for the results: `out`, or outputs/<date>/<time>-evaluation."""
+def planned_output(out: str | Path | None) -> Path:
+    """Where the results go: `out`, or outputs/<date>/<time>-evaluation. Nothing is made yet."""
     if out is not None:
         target = check_output(out)
-        target.mkdir(parents=True, exist_ok=True)
-        return target
-    now = datetime.now()
-    stem = Path("outputs") / f"{now:%Y-%m-%d}"
+    else:
+        now = datetime.now()
+        target = Path("outputs") / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}-evaluation"
+    check_place(target)
+    return target
+
+
+def publish(written: Path, target: Path) -> Path:
+    """Put a complete directory in its place, or beside what another evaluation has put there in the meantime."""
     for number in range(1000):
-        target = stem / (f"{now:%H-%M-%S}-evaluation" + (f"-{number}" if number else ""))
+        place = target.with_name(target.name + (f"-{number}" if number else ""))
         try:
-            target.mkdir(parents=True)
+            move_directory(written, place)
         except FileExistsError:
             continue
-        return target
-    raise InputError(f"A free directory was expected in {stem}, but a thousand exist already; give out=.")
+        return place
+    raise InputError(f"A free name was expected beside {target}, but a thousand are taken; give out=.")
 
 
 def write_marker(out: Path, settings: Mapping[str, Any]) -> None:

@@ -133,12 +133,10 @@ def _configuration(file: Path) -> Mapping[str, Any]:
 
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise InputError(
             f"{file} must be plain YAML, but cannot be read ({type(error).__name__}); restore it."
         ) from error
-    if content is None:
-        return {}
     if not isinstance(content, Mapping):
         raise InputError(f"{file} must hold a mapping of settings, but holds a {type(content).__name__}; restore it.")
     return content

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.atomic import replacing
+from levytorch import atomic
 from levytorch.errors import InputError
 from levytorch.policy.basis import FourierBasis
 
@@ -90,8 +90,7 @@ class ValueFunction:
         An earlier file is replaced only once the new one is complete.
         """
         target = Path(path)
-        with replacing(target) as part:
-            torch.save({"format": _FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, part)
+        atomic.save({"format": _FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, target)
         return target
 
     @classmethod

@@ -19,7 +19,7 @@ from levytorch.coefficients.build import head_dim
 from levytorch.coefficients.init import Guess, randomise
 from levytorch.coefficients.tensor_basis import per_coordinate
 from levytorch.data import LevyDataModule, Transitions
-from levytorch.errors import InputError, LevytorchWarning
+from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.law import cutting_threshold
 from levytorch.training.callbacks import Convergence, MovingAverage, TailCorrection
 from levytorch.training.module import LevyModule
@@ -92,7 +92,16 @@ def fit(
     options |= trainer or {}
     with quiet_lightning():
         lightning = L.Trainer(**options, callbacks=[*own, *callbacks])
-        lightning.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
+        try:
+            # True also without a checkpoint of ours: on a cluster Lightning looks for one of its own
+            lightning.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            if resume is None or module.began or isinstance(error, LevytorchError):
+                raise
+            raise InputError(
+                f"{resume} must be a checkpoint of a run with these settings, found another ({type(error).__name__}); "
+                "resume without other settings, or remove the checkpoint to start over."
+            ) from error
     head = final_head(module, averaging)
     recovery = finish(module, head, data.pools, convergence.converged, seconds=time.perf_counter() - began)
     result = Fit(recovery, module, data, lightning)

@@ -58,6 +58,7 @@ class LevyModule(L.LightningModule):
         self._masses: TailMasses | None = None
         self._counts: tuple[Tensor, Tensor] | None = None
         self._clock: tuple[int, float] = (0, time.perf_counter())
+        self.began = False  # whether a checkpoint, if there was one, has been taken in
 
     # -- surroundings -------------------------------------------------------------------------------------------------
     @property
@@ -106,6 +107,7 @@ class LevyModule(L.LightningModule):
         return batch
 
     def on_train_start(self) -> None:
+        self.began = True
         self._clock = (self.trainer.global_step, time.perf_counter())
 
     def training_step(self, batch: Any, batch_idx: int) -> None:

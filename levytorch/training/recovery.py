@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.atomic import replacing
+from levytorch import atomic
 from levytorch.coefficients import Coefficients, Head, build_head
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
@@ -151,8 +151,7 @@ class Recovery:
             "metrics": self.metrics,
             "history": self.history,
         }
-        with replacing(target) as temporary:
-            torch.save(content, temporary)
+        atomic.save(content, target)
         return target
 
     @classmethod

@@ -1,19 +1,23 @@
 """Checkpoints of a run: `last.ckpt`, `best.ckpt` and, when something goes wrong, `exception.ckpt`.
 
-Each is written beside its target and renamed, so that a run killed while writing leaves the one before. They hold plain
-tensors and numbers only and load with weights-only semantics.
+Each appears whole or not at all, so that a run killed while writing leaves the one before. They hold plain tensors and
+numbers only and load with weights-only semantics. Every one is the state between two steps: a state in the middle of
+one could not be gone on with to the same numbers.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
+from levytorch import interrupts
+from levytorch.atomic import replacing
+from levytorch.errors import NumericalError, OutputError
 from levytorch.training.module import LevyModule
 
 
@@ -23,23 +27,38 @@ class Checkpoints(Checkpoint):
     def __init__(self, directory: str | Path, every: int = 1000) -> None:
         self.directory, self.every = Path(directory), max(1, every)
         self.best = float("inf")
+        self.between = False  # whether no step is under way
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        interrupts.defer(True)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self.between = False
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, LevyModule)
-        step = trainer.global_step
-        if not pl_module.engine.full_batch and step % self.every and step != trainer.max_steps:
-            return
-        self._write(trainer, "last.ckpt")
+        self.between = True
+        step, stopping = trainer.global_step, interrupts.requested()
+        if pl_module.engine.full_batch or step % self.every == 0 or step == trainer.max_steps or stopping:
+            self._write(trainer, "last.ckpt")
+        interrupts.check()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._write(trainer, "last.ckpt")
+        interrupts.defer(False)
+        interrupts.check()
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        # engines raise before they touch the parameters: this is the last good state
-        if trainer.global_step > 0:
-            self._write(trainer, "exception.ckpt")
+        interrupts.defer(False)
+        # engines raise NumericalError before they touch the parameters: that is the last good state
+        good = self.between or isinstance(exception, NumericalError)
+        if trainer.global_step > 0 and good and isinstance(exception, Exception):
+            with suppress(OutputError):  # the exception itself is what matters
+                self._write(trainer, "exception.ckpt")
 
     def _write(self, trainer: L.Trainer, name: str) -> None:
         monitor = _monitored(trainer)
@@ -48,17 +67,12 @@ class Checkpoints(Checkpoint):
             self.best = monitor
         if not trainer.is_global_zero:
             return
-        self.directory.mkdir(parents=True, exist_ok=True)
-        target = self.directory / name
-        temporary = self.directory / f".{name}.{os.getpid()}.tmp"
-        try:
+        with replacing(self.directory / name) as temporary:
             trainer.save_checkpoint(temporary)
-            os.replace(temporary, target)
             if better:
-                shutil.copyfile(target, temporary)
-                os.replace(temporary, self.directory / "best.ckpt")
-        finally:
-            temporary.unlink(missing_ok=True)
+                # before last.ckpt, which says that this is the best one: killed in between, the step is done again
+                with replacing(self.directory / "best.ckpt") as copy:
+                    shutil.copyfile(temporary, copy)
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best}

@@ -25,6 +25,11 @@ class Convergence(L.Callback):
         self.averaging, self.tolerance, self.stop = averaging, tolerance, stop
         self.converged = False
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.converged and self.stop:
+            # resumed from the checkpoint of the last step, whose run was stopped before it could end
+            trainer.should_stop = True
+
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
