@@ -58,8 +58,11 @@ def expand(arguments: Sequence[str]) -> list[str]:
         raise ConfigError(f"resume must name a directory without quotes, \\ and ${{, found {directory}; rename it.")
     check_links(directory)
     safe = read_overrides(directory)
+    end = [f"resume='{directory}'", f"hydra.run.dir='{directory}'"]
+    if any(list(arguments[k : k + 2]) == end for k in range(len(arguments))):
+        return list(arguments)  # done already: a process that a resumed run has started has its command line
     rest = [a for a in arguments if not _RESUME.match(a)]
-    return [*safe, *rest, f"resume='{directory}'", f"hydra.run.dir='{directory}'"]
+    return [*safe, *rest, *end]
 
 
 def read_overrides(directory: Path) -> list[str]:
