@@ -81,7 +81,7 @@ def _along_x(ax: Axes, arrays: Arrays) -> None:
         ax.stairs(off, edges, baseline=None, color=_LEVELS[column], linewidth=1.3, label=f"{level:.0%}")
     ax.set_ylim(-1.6 * reach, 1.6 * reach)
     ax.set_xlim(edges[0], edges[-1])
-    ax.set_xlabel("x")
+    ax.set_xlabel("x in one period")
     ax.set_title("quantiles of u minus their level, along x")
     ax.legend(frameon=False, fontsize="x-small", ncols=3, loc="upper left")
 

@@ -143,7 +143,7 @@ def test_components_have_the_variance_they_say():
 
 @pytest.mark.parametrize("kind", ["none", "tcf", "strata"])
 def test_p_values_are_not_extreme_when_the_model_is_true(kind):
-    p = np.array([p_value(kind, 3000, seed) for seed in range(12)])
+    p = np.array([p_value(kind, 3000, seed) for seed in range(8)])
     assert kstest(p, "uniform").pvalue > 1e-3
     assert (p < 0.05).sum() <= binom.ppf(0.999, len(p), 0.05)
 
@@ -170,7 +170,7 @@ def test_step_size_p_values_are_uniform_when_coefficients_do_not_change():
 def test_without_the_correction_the_test_would_sleep():
     """Squared means of the polynomials at the fitted law, as if it had been given: the fit has made them small."""
     statistics = []
-    for seed in range(12):
+    for seed in range(8):
         data = steps(1500, seed)
         found = recover(data, alpha=ALPHA, n_basis=1)
         u = quiet(found.diagnose, data, checks=("fit",)).fit.u.u
@@ -253,8 +253,7 @@ def test_jumps_are_needed_where_there_are_any(kind):
     found = quiet(recover, data, alpha=ALPHA, n_basis=1, tail=TAILS[kind])
     jumps = quiet(found.diagnose, data, checks=("jumps",)).jumps
     assert jumps.needed
-    assert jumps.gain > 100
-    assert jumps.per_pair == pytest.approx(jumps.gain / len(data), rel=0.02)
+    assert jumps.bic > 50
     if kind == "none":
         # the Gaussian's own maximum in closed form, however huge its width
         variance = float(data.dx.var(unbiased=False))

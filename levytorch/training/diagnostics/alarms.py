@@ -29,6 +29,12 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
                 f"the fitted law does not describe these steps (p = {fit.p_value:.1g}): {_PARTS[worst]}, and "
                 f"probabilities are off by up to {fit.gap:.1%}; look at the figure before using the coefficients."
             )
+        if fit.conservative:
+            out["away_from_maximum"] = (
+                f"the estimate is {fit.away:.1f} standard errors per parameter away from the largest likelihood of "
+                "these pairs (an engine that stopped early, or a coefficient at zero): the p-value is conservative "
+                "and standard errors do not hold."
+            )
         if fit.correlation > INSEPARABLE and "D_o_D_f_correlation" not in recovery.metrics:
             out["hardly_separable"] = (
                 f"D_o and D_f are hardly separable from this data (correlation {fit.correlation:.3f} of their "

@@ -51,6 +51,8 @@ class Diagnosis:
                 "fit_df": self.fit.df,
                 "fit_gap": self.fit.gap,
                 "fit_pairs": self.fit.pairs,
+                "fit_away_from_maximum": self.fit.away,
+                "fit_conservative": self.fit.conservative,
                 "clear_jumps": self.fit.jumps,
             }
             out |= {f"fit_p_{name.replace(' ', '_')}": part[0] for name, part in self.fit.parts.items()}
@@ -81,8 +83,9 @@ class Diagnosis:
         lines = []
         if isinstance(self.fit, FitCheck):
             worst = min(self.fit.parts, key=lambda name: self.fit.parts[name][0])  # type: ignore[union-attr]
+            sign = "<=" if self.fit.conservative else "="
             lines.append(
-                f"goodness of fit: p = {self.fit.p_value:.3g} (worst part: {worst}, p = "
+                f"goodness of fit: p {sign} {self.fit.p_value:.3g} (worst part: {worst}, p = "
                 f"{self.fit.parts[worst][0]:.3g}); probabilities off by at most {self.fit.gap:.2%}; "
                 f"{self.fit.pairs} pairs"
             )

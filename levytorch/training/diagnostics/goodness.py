@@ -22,7 +22,8 @@ from levytorch.training.diagnostics.sample import Sample
 from levytorch.training.diagnostics.tangent import Tangent
 from levytorch.training.diagnostics.transform import Transform, edge_masses, transform
 
-DRAWS = 50_000
+DRAWS = (20_000, 50_000)  # at least and at most; in between five per pair
+_NEAR = 2.0  # times a quantile of chi-squared: scores of a wrong law vary more than the law says
 _FLAT = 1e-8  # relative information below which a direction of theta counts as undetermined
 _ABSORBED = 0.02  # share of a component's variance below which the fit leaves nothing of it to test
 
@@ -32,6 +33,9 @@ class FitCheck:
     """p_value: of all components together; `parts`: of each group alone; statistic and degrees of freedom likewise.
 
     gap: the largest difference between the distribution of u and a uniform one, a probability that the law gets wrong.
+    away: how far the estimate is from the maximum of the likelihood of these pairs, in standard errors per parameter.
+    conservative: it is too far for the correction (an engine that stopped early, a coefficient at zero), so the law was
+    tested as if it had been given: the true p-value is smaller.
     """
 
     p_value: float
@@ -42,11 +46,13 @@ class FitCheck:
     pairs: int
     jumps: int
     correlation: float
+    away: float
+    conservative: bool
     u: Transform = field(repr=False)
     log_p: Tensor = field(repr=False)
 
 
-def check_fit(tangent: Tangent, sample: Sample, *, seed: int = 0, draws: int = DRAWS) -> FitCheck:
+def check_fit(tangent: Tangent, sample: Sample, *, seed: int = 0, draws: int | None = None) -> FitCheck:
     """The test on a sample of pairs."""
     head = tangent.head
     components = Components(head, sample)
@@ -55,11 +61,15 @@ def check_fit(tangent: Tangent, sample: Sample, *, seed: int = 0, draws: int = D
     h, groups = components.values(u.u, sample.x, sample.dt, u.direction), components.groups
     q, log_p = tangent.scores(c, sample.x, sample.dx, sample.step_dt, sample.label)
     observed = tangent.moments(sample.x, q, h)
-    drawn = draw(tangent, sample, draws, seed)
+    drawn = draw(tangent, sample, draws or min(max(5 * len(sample), DRAWS[0]), DRAWS[1]), seed)
     known = components.variance(sample.x, sample.dt, u.direction)
-    B, variance, correlation = _reference(tangent, sample, components, drawn, known)
+    B, variance, correlation, (inverse, rank) = _reference(tangent, sample, components, drawn, known)
     residual = h.mean(1) - B @ observed.score
     m = len(sample)
+    away = m * float(observed.score @ inverse @ observed.score)
+    conservative = away > _NEAR * float(chi2.isf(1e-6, rank))
+    if conservative:
+        residual, variance = h.mean(1), known
     parts = {}
     for name in dict.fromkeys(groups):
         rows = torch.tensor([i for i, g in enumerate(groups) if g == name])
@@ -81,6 +91,8 @@ def check_fit(tangent: Tangent, sample: Sample, *, seed: int = 0, draws: int = D
         m,
         int((size > 6.0 * widths).sum()),
         correlation,
+        math.sqrt(away / rank),
+        conservative,
         u,
         log_p,
     )
@@ -120,8 +132,11 @@ def _transform(tangent: Tangent, sample: Sample, c: Coefficients, dx: Tensor, ro
 
 def _reference(
     tangent: Tangent, sample: Sample, components: Components, drawn: Draws, known: Tensor
-) -> tuple[Tensor, Tensor, float]:
-    """B, E[r r^T], and the correlation of D_o and D_f, under the law at the sample's states; `known`: E[h h^T]."""
+) -> tuple[Tensor, Tensor, float, tuple[Tensor, int]]:
+    """B, E[r r^T], the correlation of D_o and D_f, the inverse information and its rank, at the sample's states.
+
+    All are moments under the law; `known`: E[h h^T].
+    """
     rows, c = drawn.rows, drawn.coefficients
     x, dt, label = sample.x[rows], sample.dt[rows], sample.label[rows]
     u = _transform(tangent, sample, c, drawn.dx, rows)
@@ -132,7 +147,7 @@ def _reference(
     B = model.cross @ inverse
     # a regression on `rank` scores explains that much of the draws' noise too
     variance = (known - B @ model.cross.T) * (h.shape[1] / max(h.shape[1] - rank, 1))
-    return B, variance, _correlation(q, c)
+    return B, variance, _correlation(q, c), (inverse, rank)
 
 
 def _correlation(q: Tensor, c: Coefficients) -> float:

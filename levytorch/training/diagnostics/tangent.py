@@ -62,7 +62,7 @@ class Tangent:
     def moments(self, x: Tensor, q: Tensor, h: Tensor) -> Moments:
         """Means over these pairs."""
         n, C, k, M = x.shape[0], q.shape[0], h.shape[0], self.bins.n_x
-        index = self.bins.index(x, self.bins.dt[:1]) % M
+        index = self.bins.index(x, self.bins.dt[:1].expand(n).contiguous()) % M
         columns = [q, *(q[a] * q[a:] for a in range(C)), *(h * q[a] for a in range(C))]
         sums = torch.zeros((M, sum(c.shape[0] for c in columns)), dtype=torch.float64)
         sums.index_add_(0, index, torch.cat(columns).T.contiguous())
