@@ -51,13 +51,15 @@ def solve_value(
     window: Sequence[float] | None = None,
     tolerance: float = 1e-6,
     max_modes: int = 2049,
+    beyond_data: bool = False,
 ) -> Any:
     """Solve beta V = r + b V' + D_o V'' - D_f (-Lap)^alpha V for V.
 
     reward: a function of x (tensor in, tensor out) or a number. Without a window the equation is collocated at
     `n_modes` points of the cell and the reward must have its period. With `window=(low, high)` the residual is
     minimised in L2 over the window only (section 4.3): use it when data, and hence the coefficients, cover part of the
-    cell. `n_modes=None` doubles the resolution until V changes by less than `tolerance` relative to max |V|. A
+    cell; a window that reaches beyond the data is refused unless `beyond_data` says that the coefficients may be
+    trusted there. `n_modes=None` doubles the resolution until V changes by less than `tolerance` relative to max |V|. A
     Recovery with a covariance gives V.std. In one dimension a ValueFunction comes back, in two a PlaneValue: the
     reward is then a function [..., 2] -> [...], `n_modes` counts per coordinate and there is no window.
 
@@ -80,7 +82,8 @@ def solve_value(
     period, origin = cell(dynamics_or_recovery)
     beta = check_beta(beta)
     r = reward_function(reward)
-    limits = None if window is None else check_window(window, period, getattr(dynamics_or_recovery, "support", None))
+    support = None if beyond_data else getattr(dynamics_or_recovery, "support", None)
+    limits = None if window is None else check_window(window, period, support)
     if limits is None:
         check_periodic(r, period, origin)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from levytorch.training.linear_algebra import symmetric_inverse
 from levytorch.training.objective import Evaluation, FullBatchObjective
 from levytorch.training.sweep import assemble, project
 
@@ -61,15 +62,6 @@ def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
         meat += cross + cross.T
     inverse = torch.linalg.pinv(slope)
     return inverse @ (meat / n) @ inverse.T
-
-
-def symmetric_inverse(matrix: Tensor) -> Tensor:
-    """Inverse after equilibration; directions without information get a huge, not an infinite, variance."""
-    scale = matrix.diagonal().clamp(min=1e-300).rsqrt()
-    values, vectors = torch.linalg.eigh(matrix * scale.outer(scale))
-    values = values.clamp(min=1e-13 * float(values.max()))
-    inverse = (vectors / values) @ vectors.T
-    return inverse * scale.outer(scale)
 
 
 def separability(information: Tensor, n_basis: int, dim: int = 1) -> float:

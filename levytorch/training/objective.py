@@ -128,7 +128,7 @@ class FullBatchObjective:
         return assemble(self.head, per_bin, self.design)
 
     def local_model(self, ev: Evaluation) -> LocalModel:
-        curvature = self.information(ev)
+        curvature = self.information(ev) + assemble(self.head, self._vanishing(ev), self.design)
         if self.penalty is not None and self.penalty.active:
             curvature = curvature + torch.diag(self.penalty.precision()) / self.n
         coupling = None
@@ -138,6 +138,28 @@ class FullBatchObjective:
         return LocalModel(self.value(ev), self.gradient(ev), curvature, coupling)
 
     # -- private ------------------------------------------------------------------------------------------------------
+    def _vanishing(self, ev: Evaluation) -> Tensor:
+        """Curvature of the links of D_o and D_f, where it outweighs that of the score products, per bin (C, C, M).
+
+        Where the data wants a coefficient to be zero, score products vanish faster than the gradient and promise steps
+        without bound, which would hold up all other parameters; with the link's own curvature such a coefficient falls
+        by a factor of about e in each pass.
+        """
+        d = self.head.dim
+        chain = self.head.chain(ev.theta, self.design)
+        score = torch.zeros_like(ev.main.first)
+        products = torch.zeros_like(score)
+        for w, s in self._parts(ev, ev.tcf):
+            score += w * s.first
+            products += w * s.second.diagonal().T
+        for counts, _, q in self._regions(ev):
+            score -= q * counts / self.n
+        out = torch.zeros_like(ev.main.second)
+        for row in (d, d + 1):
+            bend = -score[row] * chain.curvature[row] / chain.slope[row].clamp(min=1e-300)
+            out[row, row] = (bend - products[row]).clamp(min=0.0)
+        return out
+
     def _parts(self, ev: Evaluation, tcf: float) -> list[tuple[float, Sums]]:
         """Weighted sums that make up the likelihood."""
         if self.method == "tcf" and ev.tail is not None:

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from levytorch.coefficients import FourierHead
 from levytorch.errors import InputError
+from levytorch.training.linear_algebra import symmetric_inverse
 
 CHOICES = ("none", "evidence")
-_LAMBDA_RANGE = (1e-8, 1e12)
-_START = (
-    1e-3  # weak: the evidence is asked only once the data has had its say (flat curves would look infinitely smooth)
-)
+# At least: in internal units, where coefficients are of order one, a first harmonic is of size 10 at most. Without this
+# bound a predictor whose coefficient vanishes on a part of the cell runs off to minus infinity there.
+_LAMBDA_RANGE = (1e-2, 1e12)
+_STATE = ("strengths", "determined")
+_START = 1.0  # harmonic j of size 1 / j^2; the evidence is asked once the data has had its say
 
 
 class RoughnessPenalty:
@@ -48,12 +50,23 @@ class RoughnessPenalty:
         """Diagonal (P,) of the prior precision, in units of total (not mean) log-likelihood."""
         return self.strengths[self.group] * self.roughness
 
+    def state(self) -> dict[str, Tensor]:
+        """What a resumed run needs."""
+        return {name: getattr(self, name).clone() for name in _STATE}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        for name in _STATE:
+            setattr(self, name, state[name].clone())
+
     def update(self, theta: Tensor, information: Tensor) -> float:
-        """One step of the evidence fixed point, with the data's information (P, P); returns the change of gamma."""
+        """One step of the evidence fixed point, with the data's information (P, P).
+
+        Returns how far it is from one: the largest slope of twice the log evidence in log lambda.
+        """
         if not self.adaptive:
             return 0.0
         precision = self.precision()
-        covariance = torch.linalg.pinv(information + torch.diag(precision), hermitian=True)
+        covariance = symmetric_inverse(information + torch.diag(precision))
         shrink = precision * covariance.diagonal()
         change = 0.0
         for g in range(self.strengths.numel()):
@@ -62,7 +75,9 @@ class RoughnessPenalty:
                 continue
             determined = (mask.sum() - shrink[mask].sum()).clamp(min=1e-6)
             size = (theta[mask] ** 2 * self.roughness[mask]).sum().clamp(min=1e-30)
-            change = max(change, abs(float(determined - self.determined[g])))
+            old = float(self.strengths[g])
+            target = (determined / size).clamp(*_LAMBDA_RANGE)
+            change = max(change, abs(float(size * (target - old))))
             self.determined[g] = determined
-            self.strengths[g] = (determined / size).clamp(*_LAMBDA_RANGE)
+            self.strengths[g] = target
         return change

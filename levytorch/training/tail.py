@@ -24,6 +24,7 @@ class TailSettings:
     start: first step at which the TCF is updated (adam: 4000, the paper; full-batch engines: every pass).
     region: what the conditional likelihood conditions on: |dx - mu| < "CT", < "TRT", or "strata" (below CT and between
         CT and TRT each on their own, right whatever share of the second was dropped); "auto" looks at the counts.
+    learned_alpha: "refuse" the TCF when alpha is learned, or "allow" it with a warning (the paper, section 4.3).
     """
 
     method: str = "none"
@@ -34,11 +35,13 @@ class TailSettings:
     region: str = "auto"
     min_tail: int = 100
     mass: float = 0.98
+    learned_alpha: str = "refuse"
 
     def __post_init__(self) -> None:
         _choice("tail.method", self.method, METHODS)
         _choice("tail.R_theta", self.R_theta, ("states", "mean"))
         _choice("tail.region", self.region, REGIONS)
+        _choice("tail.learned_alpha", self.learned_alpha, ("refuse", "allow"))
         for name in ("CT", "TRT"):
             value = getattr(self, name)
             if value is None or (name == "CT" and value == "auto"):
@@ -101,10 +104,19 @@ def check_alpha(settings: TailSettings, learns_alpha: bool, *, given: bool) -> T
     """Learning alpha with the TCF has the wrong fixed point (0.49 for a true 0.30): refuse, or choose for "auto"."""
     if not (learns_alpha and settings.method == "tcf"):
         return settings
+    if given and settings.learned_alpha == "allow":
+        warnings.warn(
+            "alpha is learned together with the tail correction factor, whose fixed point is then another alpha (0.49 "
+            "where 0.30 is true): compare with the conditional likelihood.",
+            LevytorchWarning,
+            stacklevel=3,
+        )
+        return settings
     if given:
         raise InputError(
             "alpha cannot be learned together with the tail correction factor (its fixed point is another alpha: 0.49 "
-            'where 0.30 is true), found method "tcf"; use {"method": "conditional"} or give alpha.'
+            'where 0.30 is true), found method "tcf"; use {"method": "conditional"}, give alpha, or set '
+            "learned_alpha to allow."
         )
     warnings.warn(
         'alpha is learned, so tail="auto" uses the conditional likelihood: the tail correction factor would be biased.',

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from levytorch.training.module import LevyModule
 
 _NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are good enough to judge their roughness
-_SETTLED = 0.01  # change in the number of well-determined coefficients that no longer matters
+_SETTLED = 0.01  # slope of the evidence (in numbers of well-determined coefficients) that no longer matters
 
 
 @dataclass
@@ -50,9 +50,8 @@ class FisherEngine(Engine):
         assert isinstance(optimizer, FisherScoring)
         objective = optimizer.objective
         penalty = objective.penalty
-        if penalty is not None and "strengths" in optimizer.memory:
-            # a resumed run goes on with its own
-            penalty.strengths, penalty.determined = optimizer.memory["strengths"], optimizer.memory["determined"]
+        if penalty is not None and "penalty" in optimizer.memory:
+            penalty.restore(optimizer.memory["penalty"])  # a resumed run goes on with its own
         module.optimizers().step(closure=objective.evaluate)  # type: ignore[union-attr]
         accepted = optimizer.accepted
         assert accepted is not None
@@ -61,8 +60,7 @@ class FisherEngine(Engine):
         elif penalty is not None:
             optimizer.memory["pairs"] = []  # they belong to the penalty that is about to change
             change = penalty.update(accepted.theta, objective.n * objective.information(accepted))
-            optimizer.memory["strengths"] = penalty.strengths.clone()
-            optimizer.memory["determined"] = penalty.determined.clone()
+            optimizer.memory["penalty"] = penalty.state()
             optimizer.memory["settled"] = change < _SETTLED
         return -objective.value(accepted)
 

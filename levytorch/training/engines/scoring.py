@@ -118,8 +118,8 @@ class FisherScoring(Optimizer):
             toward = torch.linalg.solve(A, u)
             # (A - u v^T)^{-1} g; far from the fixed point the TCF's feedback is not trusted beyond a factor of ten
             delta = delta + toward * (v @ delta) / (1.0 - v @ toward).clamp(min=0.1)
-        predicted = float(g @ delta - 0.5 * delta @ F @ delta)
         delta = delta * min(1.0, _MAX_ETA_STEP / max(self._largest_move(delta, ev), 1e-300))
+        predicted = float(g @ delta - 0.5 * delta @ F @ delta)
         memory["decrement"] = self.objective.n * merit
         memory["converged"] = memory["decrement"] < self.param_groups[0]["tolerance"]
         return delta, predicted, merit
