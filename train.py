@@ -41,6 +41,11 @@ def add_value(outcome: Any, config: dict[str, Any]) -> None:
     """The value function of the recovered dynamics, when a reward can be made from what is known."""
     if config["beta"] is None:
         return
+    if config["empirical"] is not None:
+        from levytorch.experiments.btc_run import add_empirical_value
+
+        add_empirical_value(outcome, config)
+        return
     from levytorch.policy.rewards import RewardContext, build_reward
     from levytorch.policy.solver import solve_value
 
@@ -130,6 +135,10 @@ def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> flo
             )
         settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
         runs.settings_of(settings)  # refuse before any data is made
+        if settings["empirical"] is not None:
+            from levytorch.experiments.btc_values import check_settings
+
+            check_settings(settings)
         checkpoint = resume.checkpoint(directory) if again else None
         if not place.is_helper_process():
             resume.write_record(directory, config, HydraConfig.get().overrides.task, again=again)

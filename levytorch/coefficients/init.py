@@ -106,10 +106,16 @@ def _solve(values: Tensor, masses: Tensor, target: float) -> float:
 
 @torch.no_grad()
 def randomise(head: Head, generator: torch.Generator) -> None:
-    """The paper's random start: constants of order one with D_o, D_f > 0, harmonics too small to change a sign."""
+    """The paper's random start: constants of order one with D_o, D_f > 0, harmonics too small to change a sign.
+
+    Of order one in the units the head works in, which are the paper's with units=none.
+    """
     *drift, o, f = torch.rand(head.dim + 2, generator=generator, dtype=torch.float64).tolist()
-    b = [4 * v - 2 for v in drift]
-    head.set_constants(b[0] if head.dim == 1 else b, 1 + 4 * o, 1 + 4 * f)  # type: ignore[operator]
+    units: Units = head.units  # type: ignore[assignment]
+    unit_f = float(units.D_f(torch.tensor(head.alpha_spec.value, dtype=torch.float64)))
+    b = [(4 * v - 2) * units.b for v in drift]
+    D_o, D_f = (1 + 4 * o) * units.D_o, (1 + 4 * f) * unit_f
+    head.set_constants(b[0] if head.dim == 1 else b, D_o, D_f)  # type: ignore[operator]
     for p in head.parameters():
         if p.numel() > 1:
             p.add_(0.1 * (2 * torch.rand(p.shape, generator=generator, dtype=torch.float64) - 1) / p.numel() ** 0.5)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from levytorch.data.arrays import positive
 from levytorch.data.trajectories import Trajectories
 from levytorch.data.transitions import Transitions
 from levytorch.dynamics import Dynamics
@@ -30,6 +31,8 @@ class FromFile:
         first: use only the first so many transitions.
         sample: use only so many transitions, drawn at random without replacement (the paper's BTC experiment: 60000).
         sample_seed: of that draw.
+        expected_dt: refuse a file that is not sampled at this dt (in time_unit) throughout. Gaps are refused too,
+            unless `max_dt` says that longer steps are known to be gaps.
         options: those of `Trajectories.from_file`; lists from a configuration are accepted.
     """
 
@@ -40,6 +43,7 @@ class FromFile:
         first: int | None = None,
         sample: int | None = None,
         sample_seed: int = 0,
+        expected_dt: float | None = None,
         **options: Any,
     ) -> None:
         if first is not None and sample is not None:
@@ -48,6 +52,7 @@ class FromFile:
             if count is not None and (isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1):
                 raise InputError(f"{name} must be a positive integer, found {count!r}: pass the number of transitions.")
         self.path, self.first, self.sample, self.sample_seed = path, first, sample, sample_seed
+        self.expected_dt = None if expected_dt is None else positive("expected_dt", expected_dt)
         self.options = {
             name: value if value is None or isinstance(value, (str, bool, int, float)) else list(value)
             for name, value in options.items()
@@ -55,17 +60,50 @@ class FromFile:
 
     def __call__(self) -> SourceData:
         trajectories = Trajectories.from_file(self.path, **self.options)
+        if self.expected_dt is not None:
+            self._check_dt(trajectories, self.expected_dt)
         transitions = trajectories.transitions()
         n = len(transitions)
         for name, count in (("first", self.first), ("sample", self.sample)):
             if count is not None and count > n:
                 raise InputError(f"{self.path}: {name} must not exceed {n} transitions, found {count}: lower it.")
-        # a part chosen before the analysis is the data: its mu is its own
-        if self.first is not None:
-            transitions = transitions._take(slice(0, self.first), {"not selected": n - self.first}, keep_mu=False)
-        elif self.sample is not None:
-            chosen = np.random.default_rng(self.sample_seed).permutation(n)[: self.sample]
-            mask = torch.zeros(n, dtype=torch.bool)
-            mask[torch.from_numpy(chosen)] = True
-            transitions = transitions._take(mask, {"not selected": n - self.sample}, keep_mu=False)
+        chosen = selected(n, self.first, self.sample, self.sample_seed)
+        if chosen is not None:
+            # a part chosen before the analysis is the data: its mu is its own
+            transitions = transitions._take(chosen, {"not selected": n - int(chosen.sum())}, keep_mu=False)
         return SourceData(transitions, None, trajectories)
+
+    def _check_dt(self, trajectories: Trajectories, expected: float) -> None:
+        """Refuse another resolution, named with the first step that differs."""
+        unit = self.options.get("time_unit") or ""
+        if trajectories.times is None:
+            assert trajectories.dt is not None
+            steps = np.array([trajectories.dt])
+        else:
+            steps = np.delete(np.diff(trajectories.times), trajectories.offsets[1:-1] - 1)
+        gap = trajectories.max_dt
+        judged = steps if gap is None else steps[steps <= gap * (1 + 1e-9)]
+        wrong = np.abs(judged - expected) > 1e-6 * expected
+        if not wrong.any():
+            return
+        found, usual = float(judged[int(np.argmax(wrong))]), float(np.median(judged))
+        what = f"steps of {expected:g} {unit}".rstrip() + " throughout were expected (expected_dt)"
+        if abs(usual - expected) > 1e-6 * expected:
+            remedy = "give a file of that resolution, correct time_in and time_unit, or change expected_dt"
+            raise InputError(f"{self.path}: {what}, found {usual:g} as a rule: {remedy}.")
+        remedy = "remove the observations in between"
+        if found > expected:
+            remedy = f"fill the gaps, or pass max_dt={expected:g} to leave out the pairs across them"
+        raise InputError(f"{self.path}: {what}, found {int(wrong.sum())} others, the first {found:g}: {remedy}.")
+
+
+def selected(n: int, first: int | None, sample: int | None, seed: int = 0) -> torch.Tensor | None:
+    """Mask (n,) of the transitions that `first` or `sample` choose; None: all."""
+    if first is None and sample is None:
+        return None
+    mask = torch.zeros(n, dtype=torch.bool)
+    if first is not None:
+        mask[:first] = True
+    else:
+        mask[torch.from_numpy(np.random.default_rng(seed).permutation(n)[:sample])] = True
+    return mask

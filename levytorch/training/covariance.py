@@ -16,8 +16,11 @@ from levytorch.training.objective import Evaluation, FullBatchObjective
 from levytorch.training.sweep import assemble, project
 
 
-def covariance(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
-    """(P, P) covariance of the estimate at an evaluation (with second derivatives when the TCF is in use)."""
+def covariance(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
+    """(P, P) covariance of the estimate at an evaluation (with second derivatives when the TCF is in use).
+
+    None when second derivatives are not finite, as where D_o is exactly zero.
+    """
     if objective.method == "tcf" and ev.tcf > 0:
         return _sandwich(objective, ev)
     information = objective.n * objective.information(ev)
@@ -26,7 +29,7 @@ def covariance(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
     return symmetric_inverse(information)
 
 
-def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
+def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
     assert ev.tail is not None
     assert ev.main.hessian is not None
     assert ev.tail.hessian is not None
@@ -60,6 +63,8 @@ def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
         with_state = project(head, sums.first * deviation, design) - mean * (counts * deviation).sum()
         cross = weight * torch.outer(with_state, difference) / n
         meat += cross + cross.T
+    if not bool(torch.isfinite(slope).all() and torch.isfinite(meat).all()):
+        return None
     inverse = torch.linalg.pinv(slope)
     return inverse @ (meat / n) @ inverse.T
 

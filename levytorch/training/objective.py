@@ -128,7 +128,7 @@ class FullBatchObjective:
         return assemble(self.head, per_bin, self.design)
 
     def local_model(self, ev: Evaluation) -> LocalModel:
-        curvature = self.information(ev) + assemble(self.head, self._vanishing(ev), self.design)
+        curvature = self.information(ev) + self._vanishing(ev)
         if self.penalty is not None and self.penalty.active:
             curvature = curvature + torch.diag(self.penalty.precision()) / self.n
         coupling = None
@@ -139,13 +139,13 @@ class FullBatchObjective:
 
     # -- private ------------------------------------------------------------------------------------------------------
     def _vanishing(self, ev: Evaluation) -> Tensor:
-        """Curvature of the links of D_o and D_f, where it outweighs that of the score products, per bin (C, C, M).
+        """Curvature (P, P) of the links of D_o and D_f, in the directions in which it outweighs the score products.
 
         Where the data wants a coefficient to be zero, score products vanish faster than the gradient and promise steps
         without bound, which would hold up all other parameters; with the link's own curvature such a coefficient falls
         by a factor of about e in each pass.
         """
-        d = self.head.dim
+        d, K = self.head.dim, self.head.basis.size
         chain = self.head.chain(ev.theta, self.design)
         score = torch.zeros_like(ev.main.first)
         products = torch.zeros_like(score)
@@ -154,10 +154,13 @@ class FullBatchObjective:
             products += w * s.second.diagonal().T
         for counts, _, q in self._regions(ev):
             score -= q * counts / self.n
-        out = torch.zeros_like(ev.main.second)
+        out = torch.zeros((ev.theta.numel(), ev.theta.numel()), dtype=torch.float64)
         for row in (d, d + 1):
             bend = -score[row] * chain.curvature[row] / chain.slope[row].clamp(min=1e-300)
-            out[row, row] = (bend - products[row]).clamp(min=0.0)
+            # summed over the states first: in single bins the score is noise, larger than its products
+            excess = (self.design[row] * (bend - products[row])) @ self.design[row].T
+            values, vectors = torch.linalg.eigh(excess)
+            out[row * K : (row + 1) * K, row * K : (row + 1) * K] = (vectors * values.clamp(min=0.0)) @ vectors.T
         return out
 
     def _parts(self, ev: Evaluation, tcf: float) -> list[tuple[float, Sums]]:

@@ -7,6 +7,8 @@ lambda = gamma / (theta^T S theta), with gamma the number of well-determined coe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from levytorch.coefficients import FourierHead
 from levytorch.errors import InputError
 from levytorch.training.linear_algebra import symmetric_inverse
 
+Strength = str | float | Sequence[float]
 CHOICES = ("none", "evidence")
 # At least: in internal units, where coefficients are of order one, a first harmonic is of size 10 at most. Without this
 # bound a predictor whose coefficient vanishes on a part of the cell runs off to minus infinity there.
@@ -23,14 +26,16 @@ _START = 1.0  # harmonic j of size 1 / j^2; the evidence is asked once the data 
 
 
 class RoughnessPenalty:
-    """strength: "none", "evidence" or a number used for every coefficient."""
+    """strength: "none", "evidence", a number for every coefficient, or one number for each (b, D_o, D_f, alpha)."""
 
-    def __init__(self, head: FourierHead, strength: str | float = "none") -> None:
+    def __init__(self, head: FourierHead, strength: Strength = "none") -> None:
         if isinstance(strength, str) and strength not in CHOICES:
             raise InputError(
                 f"penalty must be one of {', '.join(CHOICES)} or a positive number, found {strength!r}; use evidence."
             )
-        if not isinstance(strength, str) and not strength >= 0:
+        several = isinstance(strength, Sequence) and not isinstance(strength, str)
+        wanted = [] if isinstance(strength, str) else [float(v) for v in strength] if several else [float(strength)]  # type: ignore[union-attr,arg-type]
+        if not all(v >= 0 for v in wanted):
             raise InputError(f"penalty must be >= 0, found {strength!r}; 0 switches it off.")
         self.adaptive = strength == "evidence"
         harmonics = [head.basis.harmonic_numbers()] * head.n_linear
@@ -38,8 +43,12 @@ class RoughnessPenalty:
             harmonics.append(head.alpha_basis.harmonic_numbers())
         self.roughness = torch.cat([h**4 for h in harmonics])
         self.group = torch.cat([torch.full((h.numel(),), i) for i, h in enumerate(harmonics)])
-        start = _START if self.adaptive else (0.0 if isinstance(strength, str) else float(strength))
-        self.strengths = torch.full((len(harmonics),), start, dtype=torch.float64)
+        start = wanted or [_START if self.adaptive else 0.0]
+        if len(start) not in (1, len(harmonics)):
+            raise InputError(
+                f"penalty must be one number or {len(harmonics)}, found {len(start)}; give one per coefficient."
+            )
+        self.strengths = torch.tensor(start, dtype=torch.float64).expand(len(harmonics)).clone()
         self.determined = torch.full((len(harmonics),), float("inf"), dtype=torch.float64)
 
     @property

@@ -11,7 +11,7 @@ from levytorch.data.transitions import threshold_at
 from levytorch.training.law import FrozenLaw
 from levytorch.training.masses import TailMasses
 from levytorch.training.objective import FullBatchObjective
-from levytorch.training.penalty import RoughnessPenalty
+from levytorch.training.penalty import RoughnessPenalty, Strength
 from levytorch.training.states import StateBins
 from levytorch.training.tail import TailSettings
 
@@ -52,7 +52,7 @@ def make_objective(
     law: FrozenLaw,
     *,
     n_bins: int = 512,
-    penalty: str | float = "none",
+    penalty: Strength = "none",
 ) -> FullBatchObjective:
     """The full-batch objective of a Fourier head over the pools."""
     main = (pools.main.x, pools.main.dx, shared_dt(pools))

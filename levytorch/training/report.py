@@ -23,6 +23,7 @@ from levytorch.training.recovery import Recovery
 from levytorch.training.sweep import project
 
 _INSEPARABLE = 0.98
+_VANISHED = 1e-4
 
 
 def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, seconds: float) -> Recovery:
@@ -59,10 +60,25 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
         if objective.method == "tcf":
             objective.add_hessian(ev)
         cov = covariance(objective, ev)
+        if cov is None:
+            warnings.warn(
+                "there are no standard errors: second derivatives are not finite where D_o or D_f vanishes; use "
+                "positivity softplus, or a bootstrap.",
+                LevytorchWarning,
+                stacklevel=2,
+            )
         log_likelihood = objective.n * objective.value(ev, penalised=False)
         tcf = ev.tcf
         if ev.R_theta is not None:
             metrics["R_theta"] = ev.R_theta
+        metrics["vanishing"] = vanishing(objective, ev)
+        for name in metrics["vanishing"]:
+            warnings.warn(
+                f"{name} has run to zero: the likelihood has its maximum on that boundary, so the data is described as "
+                f"well without {name}, and its standard error means nothing.",
+                LevytorchWarning,
+                stacklevel=2,
+            )
         correlation = separability(objective.n * objective.information(ev), head.basis.size, head.dim)
         metrics["D_o_D_f_correlation"] = correlation
         if correlation > _INSEPARABLE:
@@ -72,7 +88,7 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
                 LevytorchWarning,
                 stacklevel=2,
             )
-        if objective.method == "conditional" and objective.region == "strata":
+        if objective.method == "conditional" and objective.region == "strata" and cov is not None:
             metrics["missing_between_CT_and_TRT_z"] = missing_between(objective, ev.kept, cov)
         if objective.penalty is not None:
             metrics["penalty_strengths"] = objective.penalty.strengths.tolist()
@@ -83,6 +99,17 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
             metrics["R_theta"] = module.masses.R_theta(head)
     metrics |= {"tcf": tcf, "log_likelihood": log_likelihood, "region": _region(module)}
     return Recovery(head, tcf, log_likelihood, converged, cov, metrics, list(module.history))
+
+
+def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
+    """D_o or D_f, when it is below 1e-4 of its internal unit (the square of a typical step) at all observed states."""
+    head = objective.head
+    seen = ev.main.second[0, 0] > 0
+    c = head.chain(ev.theta, objective.design).coefficients
+    if head.units.length == 1.0 or not bool(seen.any()):
+        return []  # in the data's own units there is no scale to compare with
+    sizes = {"D_o": c.D_o / head.units.D_o, "D_f": c.D_f / head.units.D_f(c.alpha)}
+    return [name for name, size in sizes.items() if float(size[seen].max()) < _VANISHED]
 
 
 def missing_between(

@@ -22,13 +22,13 @@ _SETTLED = 0.01  # slope of the evidence (in numbers of well-determined coeffici
 
 @dataclass
 class FisherEngine(Engine):
-    """max_steps: passes; tolerance: see FisherScoring; penalty: "none", "evidence" or a strength."""
+    """max_steps: passes; tolerance: see FisherScoring; penalty: "none", "evidence", a strength or several."""
 
     max_steps: int = 60
     tolerance: float = 1e-6
     damping: float = 1e-2
     n_bins: int = 512
-    penalty: str | float = "none"
+    penalty: str | float | list[float] = "none"
 
     name = "fisher"
     full_batch = True

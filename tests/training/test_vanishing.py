@@ -1,0 +1,110 @@
+"""Coefficients that the data wants to be zero: the fit converges on the boundary and says so."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from levytorch import log_density, recover
+from levytorch.errors import InputError, LevytorchWarning
+from levytorch.training.linear_algebra import symmetric_inverse
+from levytorch.training.settings import make_settings
+from tests.training.problems import ALPHA, steps
+
+PURE = {"b": 1.0, "D_o": 0.0, "D_f": 40.0, "alpha": 0.7}
+
+
+@pytest.mark.parametrize("options", [{"n_basis": 1}, {"n_basis": 5, "penalty": "evidence"}])
+def test_pure_jumps_converge_with_D_o_at_zero(options):
+    data = steps(20_000, 1, **PURE)
+    with pytest.warns(LevytorchWarning, match="D_o has run to zero"):
+        found = recover(data, alpha="learn", **options)
+    assert found.converged
+    assert found.metrics["vanishing"] == ["D_o"]
+    assert abs(found.alpha - 0.7) < 4 * found.alpha_std
+    assert found.alpha_std < 0.02
+
+
+def test_nothing_is_left_to_gain_on_the_boundary():
+    data = steps(20_000, 2, **PURE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LevytorchWarning)
+        found = recover(data, alpha="learn", n_basis=1)
+    b, D_f = float(found.b(0.0)), float(found.D_f(0.0))
+
+    def total(b, D_o, D_f, alpha):
+        return float(log_density(data.dx, b, D_o, D_f, alpha, data.dt, method="contour").sum())
+
+    best = total(b, 0.0, D_f, found.alpha)
+    assert found.log_likelihood == pytest.approx(best, abs=1e-3)
+    for change in (0.98, 1.02):
+        assert total(b, 0.0, D_f * change, found.alpha) < best
+        assert total(b, 0.0, D_f, found.alpha * change) < best
+    assert total(b, 0.02 * D_f, D_f, found.alpha) < best
+
+
+def test_a_coefficient_that_is_there_is_not_called_vanishing():
+    found = recover(steps(20_000, 3), alpha=ALPHA, n_basis=1)
+    assert found.metrics["vanishing"] == []
+
+
+def test_evidence_settles_when_one_strength_is_huge():
+    """Strengths from 1e-2 to 1e12 in one matrix: an inverse that cuts at machine precision of the largest is no use."""
+    rng = np.random.default_rng(0)
+    data = steps(6000, 4, x=rng.uniform(1.0, 1.4, 6000), **PURE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LevytorchWarning)
+        found = recover(data, alpha="learn", n_basis=11, penalty="evidence")
+    assert found.converged
+    strengths = found.metrics["penalty_strengths"]
+    assert max(strengths) > 1e6 * min(strengths)
+
+
+def test_symmetric_inverse_over_many_orders_of_magnitude():
+    scale = torch.logspace(-8, 8, 9, dtype=torch.float64)
+    core = torch.eye(9, dtype=torch.float64) + 0.3 * torch.ones(9, 9, dtype=torch.float64)
+    matrix = scale[:, None] * core * scale
+    expected = torch.linalg.inv(core) / scale[:, None] / scale
+    torch.testing.assert_close(symmetric_inverse(matrix), expected, rtol=1e-10, atol=0)
+
+
+def test_a_strength_for_each_coefficient():
+    data = steps(20_000, 3, b=lambda x: 5 + 2 * np.sin(x), D_o=lambda x: 4 + 2 * np.cos(x))
+    found = recover(data, alpha=ALPHA, n_basis=3, penalty=[1e12, 0.0, 1e12])
+    x = torch.linspace(0, 2 * math.pi, 50, dtype=torch.float64)
+    assert float(found.b(x).std()) < 1e-3
+    assert float(found.D_f(x).std()) < 1e-3
+    assert float(found.D_o(x).std()) > 1.0
+    assert found.metrics["penalty_strengths"] == [1e12, 0.0, 1e12]
+
+
+@pytest.mark.parametrize("penalty", [[1.0, 2.0], [1.0, -1.0, 0.0]])
+def test_wrong_strengths_are_refused(penalty):
+    with pytest.raises(InputError, match="penalty"):
+        recover(steps(1000, 0), alpha=ALPHA, n_basis=3, penalty=penalty)
+
+
+def test_the_tcf_with_a_learned_alpha_on_request_only():
+    tail = {"CT": 8.0, "TRT": 20.0}
+    with pytest.raises(InputError, match="learned_alpha"):
+        make_settings(alpha="learn", tail=tail)
+    with pytest.warns(LevytorchWarning, match="conditional likelihood"):
+        settings = make_settings(alpha="learn", tail={**tail, "learned_alpha": "allow"})
+    assert settings.tail.method == "tcf"
+    with pytest.raises(InputError, match="refuse, allow"):
+        make_settings(alpha="learn", tail={**tail, "learned_alpha": "yes"})
+
+
+def test_a_random_start_is_of_order_one_in_the_units_in_use():
+    data = steps(2000, 0)
+    scaled = steps(2000, 0)
+    scaled.x, scaled.dx = 1000 * scaled.x, 1000 * scaled.dx
+    options = {"alpha": ALPHA, "engine": "adam", "max_steps": 1, "window": 1, "init": "random", "lr": 1e-12}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LevytorchWarning)
+        one = recover(data, n_basis=1, **options)
+        two = recover(scaled, n_basis=1, period=2000 * math.pi, **options)
+    assert float(two.D_o(0.0)) == pytest.approx(1e6 * float(one.D_o(0.0)), rel=1e-6)
+    assert float(two.b(0.0)) == pytest.approx(1e3 * float(one.b(0.0)), rel=1e-6)
