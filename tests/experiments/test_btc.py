@@ -24,7 +24,7 @@ from levytorch.training import run as runs
 CONF = Path(__file__).parents[2] / "conf"
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 # the prices cover a sixtieth of the period: three functions and a reward that they can represent
-SMALL = ["data.first=900", "empirical.n_terms=101", "tail.CT=75", "tail.TRT=400", "empirical.bootstrap.block=90"]
+SMALL = ["data.first=900", "empirical.n_terms=1001", "tail.CT=75", "tail.TRT=400", "empirical.bootstrap.block=90"]
 SMALL += ["empirical.n_modes=3", "empirical.n_basis=3", "reward.power=1"]
 QUIET = ["logger=none", "trainer.progress=false", "callbacks.figures.files=[]"]
 
@@ -98,7 +98,6 @@ def test_V_is_close_where_prices_hardly_move(sweep):
 
 def test_the_paper_s_sum_is_biased_by_half_a_step(prices):
     plain = OmegaConf.to_container(settings("experiment=btc_first6000", f"data.path={prices}", *SMALL), resolve=True)
-    plain["empirical"]["n_terms"] = 1001
     source = train.build_source(OmegaConf.create(plain), foreign=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LevytorchWarning)
@@ -116,7 +115,7 @@ def test_empirical_values_are_the_paper_s_sum(prices):
         warnings.simplefilter("ignore", LevytorchWarning)
         comparison = compare_with(plain, source.trajectories)
     x = pl.read_parquet(prices)["open"].to_numpy()
-    j = np.arange(101)
+    j = np.arange(1001)
     expected = 0.05 * np.sum(np.exp(-0.3 * j * 0.05) * np.cos(2 * np.pi * (x[7 + j] + 128000) / 256000))
     assert float(comparison.values.V[7]) == pytest.approx(expected, rel=1e-12)
 
