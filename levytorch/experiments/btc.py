@@ -81,7 +81,8 @@ def figure(found: list[Panel], bands: Any = full_batch_bands) -> tuple[Figure, l
             support=panel.seen,
             axes=[axes[0, column], axes[1, column]],
         )
-        axes[0, column].set_title(f"{EXPERIMENTS[panel.experiment]}", fontsize="medium", loc="left")
+        title = EXPERIMENTS[panel.experiment]
+        axes[0, column].text(0.98, 0.05, title, transform=axes[0, column].transAxes, ha="right")
         axes[1, column].set_xlabel("price (USD)")
     return fig, list(axes.ravel())
 

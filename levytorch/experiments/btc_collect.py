@@ -77,7 +77,7 @@ def panels(root: Path) -> list[Panel]:
         place = file.parent
         if not (place / "metrics.json").is_file() or not (place / ".hydra" / "config.yaml").is_file():
             continue
-        if not any(part.startswith("btc") for part in (place.parts)):
+        if not any(part.startswith("btc") for part in place.parts):
             head = (place / ".hydra" / "config.yaml").read_text(encoding="utf-8", errors="replace")
             if "experiment: btc" not in head:
                 continue
@@ -107,6 +107,8 @@ def _panel(name: str, rows: Sequence[tuple[Path, Mapping[str, Any], Mapping[str,
     panel = Panel(name, curves, samples, (low, high), numbers["baselines"])
     x = torch.from_numpy(curves["x"])
     for path, config, metrics in rows:
+        if metrics.get("engine") != "adam" and path not in _complete(rows):
+            continue  # fitted, but not yet compared
         recovery = load_run(path).recovery
         V = value_of(recovery, config, (float(x[0]), float(x[-1])))
         panel.runs.append(BtcRun(path, config, metrics, V(x).numpy(), float(recovery.alpha)))
