@@ -184,7 +184,7 @@ def test_rate_study(tmp_path):
     ],
 )
 def test_the_others_run(tmp_path, experiment, overrides):
-    quiet = ["callbacks.figures.files=[]", "logger=none", "trainer.progress=false"]
+    quiet = ["callbacks.figures.files=[]", "logger=none", "diagnostics=none", "trainer.progress=false"]
     config = composed(f"experiment={experiment}", *overrides, *quiet)
     metrics = run_here(config, tmp_path / "run")
     assert metrics["engine"] == "fisher"
@@ -195,7 +195,7 @@ def test_the_others_run(tmp_path, experiment, overrides):
 
 def test_learning_history(tmp_path):
     small = ["data.n_trajectories=100", "data.burn_in=100", "engine.max_steps=60", "engine.window=20", "tail.start=30"]
-    quiet = ["callbacks.figures.files=[png]", "logger=none", "trainer.progress=false"]
+    quiet = ["callbacks.figures.files=[png]", "logger=none", "diagnostics=none", "trainer.progress=false"]
     whole = composed("experiment=learning_history")
     assert (whole.engine.name, whole.engine.max_steps, whole.engine.window) == ("adam", 84_000, 20_000)
     metrics = run_here(composed("experiment=learning_history", *small, *quiet), tmp_path / "run")
