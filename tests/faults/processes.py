@@ -9,7 +9,6 @@ import os
 import random
 import runpy
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -49,21 +48,23 @@ _server.set_forkserver_preload(
 )
 
 
-def start(script: str, *arguments: str) -> Process:
+def start(script: str, *arguments: str, said: str | os.PathLike[str] = os.devnull) -> Process:
     """A process of its own that runs a script as `python script arguments` would.
 
-    It is forked from a server that has imported torch and Lightning: a kill costs a second instead of ten.
+    It is forked from a server that has imported torch and Lightning: a kill costs a second instead of ten. What it
+    says goes to the file `said`.
     """
     os.environ.update(ENVIRONMENT)  # inherited by the server when it starts
-    process = _server.Process(target=_run, args=(str(ROOT / script), list(arguments)))
+    process = _server.Process(target=_run, args=(str(ROOT / script), list(arguments), str(said)))
     process.start()
     return process
 
 
-def _run(script: str, arguments: list[str]) -> None:
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
+def _run(script: str, arguments: list[str], said: str) -> None:
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(output, stream)
     os.chdir(ROOT)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also when the campaign runs in the background
     sys.argv = [script, *arguments]
@@ -77,13 +78,11 @@ def run_quietly(script: str, *arguments: str) -> None:
     assert process.exitcode == 0, f"{script} {' '.join(arguments)}: exit status {process.exitcode}"
 
 
-def run(script: str, *arguments: str, cwd: Path = ROOT, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter, with what it says."""
-    call = [sys.executable, str(ROOT / script), *arguments]
-    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(call, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600)
-    assert not check or done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done
+def run(script: str, *arguments: str, said: Path) -> tuple[int | None, str]:
+    """To whatever end: the exit status, and what was said."""
+    process = start(script, *arguments, said=said)
+    process.join(900)
+    return process.exitcode, said.read_text()
 
 
 def stop_when(process: Process, sign: Callable[[], bool], delay: float = 0.0, signum: int = signal.SIGKILL) -> bool:
