@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from pathlib import Path
@@ -14,10 +15,12 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from levytorch import interrupts
+from levytorch.atomic import unwritable
 from levytorch.errors import ConfigError, LevytorchError
 from levytorch.training import place, resume
 
 log = logging.getLogger("levytorch.train")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def check_foreign(config: DictConfig, directory: Path) -> None:
@@ -128,6 +131,7 @@ def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> flo
     from levytorch.training import run as runs
 
     again = config.resume is not None
+    logging.raiseExceptions = False  # a log file on a full disk must not bury the error itself in tracebacks
     try:
         if "rates" in config or "group_by" in config:
             raise ConfigError(
@@ -149,6 +153,8 @@ def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> flo
         log.warning(f"stopped by {stop.name}; go on with: python train.py resume={directory}")
         raise
     except (LevytorchError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            error = unwritable(error.filename or directory, error)
         log.error(f"{type(error).__name__}: {error}")
         if multirun:
             raise
