@@ -138,7 +138,8 @@ def _configuration(file: Path) -> Mapping[str, Any]:
             f"{file} must be plain YAML, but cannot be read ({type(error).__name__}); restore it."
         ) from error
     if not isinstance(content, Mapping):
-        raise InputError(f"{file} must hold a mapping of settings, but holds a {type(content).__name__}; restore it.")
+        held = "nothing" if content is None else f"a {type(content).__name__}"
+        raise InputError(f"{file} must hold a mapping of settings, but holds {held}; restore it.")
     return content
 
 

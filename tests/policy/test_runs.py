@@ -59,7 +59,6 @@ def test_truth_and_labels(tmp_path, recovery) -> None:
     "config",
     [
         None,
-        "",
         "dynamics:\n  name: os.system\n",
         "dynamics:\n  name: [constant]\n",
         "dynamics:\n  _target_: os.system\n",
@@ -71,7 +70,7 @@ def test_truth_is_unknown_unless_it_is_one_of_ours(tmp_path, recovery, config) -
     assert load_run(make_run(tmp_path / "a", recovery, config)).truth() is None
 
 
-@pytest.mark.parametrize("config", ["a: [", "- 1\n- 2\n", "a: !!python/object/apply:os.system [touch hacked]\n"])
+@pytest.mark.parametrize("config", ["", "a: [", "- 1\n- 2\n", "a: !!python/object/apply:os.system [touch hacked]\n"])
 def test_configurations_that_are_not_plain(tmp_path, recovery, config, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="config"):
