@@ -16,7 +16,7 @@ from levytorch.experiments.claims import claims
 from levytorch.experiments.collect import Runs, collect
 from levytorch.experiments.registry import FIGURES, SECTIONS
 from levytorch.experiments.report import runs_of
-from levytorch.experiments.show import markdown
+from levytorch.experiments.show import KEEP, markdown
 
 if TYPE_CHECKING:
     import polars as pl
@@ -97,7 +97,7 @@ def write_page(roots: Sequence[Path], out: Path) -> Path:
     page.add(_HEAD.format(experiments=guide))
     stated = claims(runs)
     if len(stated):
-        page.add("## The paper's statements and these runs", page.table(stated, keep=("holds",)))
+        page.add("## The paper's statements and these runs", page.table(stated, keep=KEEP))
     page.add("## How it was run", *parts.how(runs, roots))
     shown: set[str] = set()
     for experiment in parts.EXPERIMENTS:

@@ -12,7 +12,7 @@ import numpy as np
 from levytorch.experiments import tables
 from levytorch.experiments.collect import COEFFICIENTS, Runs
 from levytorch.experiments.machine import machine, versions
-from levytorch.experiments.show import percent
+from levytorch.experiments.show import KEEP, markdown, percent
 from levytorch.experiments.statistics import DEFINITION
 from levytorch.experiments.style import arm_label
 
@@ -93,12 +93,10 @@ def how(runs: Runs, roots: Sequence[Path]) -> list[str]:
             )
     import polars as pl
 
-    from levytorch.experiments.show import markdown
-
     frame = pl.DataFrame(rows, infer_schema_length=None)
     return [
         f"Machine: {machine()}. {versions()}.",
-        markdown(frame, keep=tuple(frame.columns)) if len(frame) else "No runs of the paper's experiments.",
+        markdown(frame) if len(frame) else "No runs of the paper's experiments.",
         "The column *fits* is the sum over runs of the time from the first pass to the last, checks and standard "
         "errors included; wall and CPU time are those of whole sweeps where they were recorded.",
         f"Outliers: {DEFINITION}.",
@@ -118,7 +116,7 @@ def experiment(page: Page, one: Experiment, runs: Runs, roots: Sequence[Path]) -
             "Relative L2 errors, median (worst) over the replicas; bias: that of the mean of D_f over the cell, ± its "
             "standard error."
         )
-        blocks.append(page.table(_compact(found["errors"])))
+        blocks.append(page.table(_compact(found["errors"]), keep=KEEP))
     if "rates" in found:
         rows = found["rates"].filter((found["rates"]["arm"] != "none") & (found["rates"]["sizes"] >= 3))
         blocks += [_rate_sentence(row) for row in rows.rows(named=True)]
@@ -131,7 +129,7 @@ def experiment(page: Page, one: Experiment, runs: Runs, roots: Sequence[Path]) -
             "small error of the coefficients counts ten times), and in how many replicas V is better than without "
             "correction."
         )
-        blocks.append(page.table(_compact_values(found["values"])))
+        blocks.append(page.table(_compact_values(found["values"]), keep=KEEP))
     return blocks
 
 
@@ -252,7 +250,7 @@ def _calibration(page: Page, runs: Runs) -> list[str]:
         "Standard errors, all sizes together: share of the truth within the 95 % bands and, for constants, (estimate - "
         "truth) / standard error beside N(0, 1), with the Kolmogorov-Smirnov p-value."
     )
-    return [text, page.table(rows, keep=("arm", "coefficient"))]
+    return [text, page.table(rows, keep=KEEP)]
 
 
 def _where(key: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from levytorch.errors import InputError
 from levytorch.experiments.claims import claims
 from levytorch.experiments.collect import Runs
 from levytorch.experiments.registry import Entry, figures_of
-from levytorch.experiments.show import markdown
+from levytorch.experiments.show import KEEP, markdown
 from levytorch.experiments.tables import all_tables
 from levytorch.figures import save
 
@@ -49,7 +49,7 @@ def write_tables(runs: Runs, directory: Path) -> str:
         tables = {"paper": stated, **tables}
     for name, table in tables.items():
         write_csv(table, directory / f"{name}.csv")
-        text.append(f"{name}\n\n{markdown(table)}\n")
+        text.append(f"{name}\n\n{markdown(table, keep=KEEP)}\n")
     return "\n".join(text)
 
 

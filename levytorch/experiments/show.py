@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     import polars as pl
 
 _SHARES = ("_median", "_mean", "_worst", "_bias", "_bias_std", "coverage")
+KEEP = ("arm", "n_trajectories", "coefficient", "holds")  # columns that tables of runs always show
 _NAMES = {"n_trajectories": "trajectories", "alpha_true": "alpha", "literal": "engine"}
 
 
-def markdown(table: pl.DataFrame, *, keep: tuple[str, ...] = ("arm", "n_trajectories")) -> str:
-    """A Markdown table; columns of one value only are dropped unless in `keep`."""
-    columns = [name for name in table.columns if name in keep or not _dull(table[name])]
-    columns = [name for name in columns if table[name].null_count() < len(table)]
+def markdown(table: pl.DataFrame, *, keep: tuple[str, ...] | None = None) -> str:
+    """A Markdown table; with `keep`, other columns of one value only are dropped, and empty ones always."""
+    columns = list(table.columns)
+    if keep is not None and len(table) > 1:
+        columns = [name for name in columns if name in keep or table[name].n_unique() > 1]
+        columns = [name for name in columns if table[name].null_count() < len(table)]
     lines = ["| " + " | ".join(_NAMES.get(name, name.replace("_", " ")) for name in columns) + " |"]
     lines[0] = lines[0].replace("D o", "D_o").replace("D f", "D_f")
     right = [table[name].dtype.is_numeric() for name in columns]
@@ -51,7 +54,3 @@ def percent(share: float, *, signed: bool = False) -> str:
     value = 100 * share
     digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
     return f"{value:{'+' if signed else ''}.{digits}f} %"
-
-
-def _dull(column: pl.Series) -> bool:
-    return column.n_unique() <= 1
