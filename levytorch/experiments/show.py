@@ -45,7 +45,7 @@ def cell(column: str, value: Any) -> str:
     if isinstance(value, float):
         if column.endswith(_SHARES) and not column.startswith("z_"):
             return percent(value, signed=column.endswith("_bias"))
-        return f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 

@@ -18,7 +18,7 @@ from levytorch.training import run as training
 from levytorch.training.recovery import Recovery
 
 ROOT = Path(__file__).parents[2]
-QUIET = ["logger=none", "trainer.progress=false", "callbacks.figures.files=[]"]
+QUIET = ["logger=none", "trainer.progress=false", "callbacks.figures.files=[]", "diagnostics=none"]
 ADAM = ["engine.max_steps=60", "engine.window=20", "tail.start=20", "trainer.log_every=2"]
 VARIABLE = ["coefficients.n_basis=3", "data.n_trajectories=200"]
 CONSTANT = ["data.n_trajectories=300"]
