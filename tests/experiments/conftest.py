@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from levytorch.dynamics import Dynamics
@@ -62,7 +63,7 @@ def finish(train, outcome, config, settings):
 def make_runs(top, train, folder, overrides, replicas, sizes):
     config = configuration(overrides)
     settings = OmegaConf.to_container(config, resolve=True)
-    source = train.build_source(config, foreign=False)
+    source = instantiate(config.data, _convert_="all")()
     first = training.run(settings, source, top / folder / f"n{sizes[-1]}" / "seed0")
     finish(train, first, config, settings)
     generator = torch.Generator().manual_seed(0)
