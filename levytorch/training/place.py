@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,9 @@ def _lock(handle: int, directory: Path) -> None:
         ) from None
     except OSError:
         return  # a file system without locks
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+    with suppress(OSError):  # only a note for the message above, and the disk may be full
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
 
 
 def check_unused(directory: Path) -> None:
