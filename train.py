@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from levytorch import interrupts
 from levytorch.atomic import unwritable
@@ -31,13 +33,39 @@ def check_foreign(config: DictConfig, directory: Path) -> None:
 
 
 def build_source(config: DictConfig, directory: Path, *, foreign: bool) -> Any:
-    """The data, built from its `_target_`; settings that came out of a run directory may only name levytorch's own."""
+    """The source of the data, built from its `_target_`; a run directory's settings may only name levytorch's own."""
     if foreign:
         check_foreign(config, directory)
     if config.data.get("_target_") == "levytorch.data.sources.FromFile" and OmegaConf.is_interpolation(config, "alpha"):
         raise ConfigError("alpha must be given for data from a file, found none; add alpha=learn or alpha=<number>.")
-    source = hydra.utils.instantiate(config.data, _convert_="all")
-    return source()
+    try:
+        source = hydra.utils.instantiate(config.data, _convert_="all")
+    except InstantiationException as error:
+        if isinstance(error.__cause__, LevytorchError):
+            raise error.__cause__ from None
+        told = " ".join(str(error).split())
+        raise ConfigError(
+            f"data must be a source that can be built, found one that cannot ({told}); check its keys."
+        ) from error
+    if not callable(source):
+        raise ConfigError(f"data must be a callable source, found {source!r:.60}; choose one with data=<name>.")
+    return source
+
+
+def prepare(config: DictConfig, directory: Path, *, foreign: bool = False) -> tuple[dict[str, Any], Any]:
+    """The plain settings and the source of the data; everything that can be refused is, before any data is made."""
+    from levytorch.policy.rewards import check_reward
+    from levytorch.training.config import check_config
+
+    if foreign:
+        check_foreign(config, directory)  # before anything that it names is looked at
+    if "rates" in config or "group_by" in config:
+        raise ConfigError(f"experiment={config.experiment} is for evaluate.py, but this is train.py; use the other.")
+    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    check_config(settings)
+    if settings["beta"] is not None:
+        check_reward(settings["reward"], settings["beta"])
+    return settings, build_source(config, directory, foreign=foreign)
 
 
 def add_value(outcome: Any, config: dict[str, Any]) -> None:
@@ -133,12 +161,7 @@ def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> flo
     again = config.resume is not None
     logging.raiseExceptions = False  # a log file on a full disk must not bury the error itself in tracebacks
     try:
-        if "rates" in config or "group_by" in config:
-            raise ConfigError(
-                f"experiment={config.experiment} is for evaluate.py, but this is train.py; use the other."
-            )
-        settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        runs.settings_of(settings)  # refuse before any data is made
+        settings, source = prepare(config, directory, foreign=again)
         if settings["empirical"] is not None:
             from levytorch.experiments.btc_values import check_settings
 
@@ -146,16 +169,15 @@ def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> flo
         checkpoint = resume.checkpoint(directory) if again else None
         if not place.is_helper_process():
             resume.write_record(directory, config, HydraConfig.get().overrides.task, again=again)
-        source = build_source(config, directory, foreign=again)
-        outcome = runs.run(settings, source, directory, checkpoint=checkpoint)
+        outcome = runs.run(settings, source(), directory, checkpoint=checkpoint)
         add_value(outcome, settings)
     except interrupts.Interrupted as stop:
         log.warning(f"stopped by {stop.name}; go on with: python train.py resume={directory}")
         raise
-    except (LevytorchError, OSError) as error:
+    except (LevytorchError, OSError, OmegaConfBaseException) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             error = unwritable(error.filename or directory, error)
-        log.error(f"{type(error).__name__}: {error}")
+        log.error(f"{type(error).__name__}: {str(error).splitlines()[0]}")
         if multirun:
             raise
         sys.exit(2)

@@ -13,10 +13,26 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from levytorch.errors import OutputError
+from levytorch.errors import InputError, OutputError
 
 _NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # file systems that have none
 _LEFTOVER = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp")  # the names of _beside
+_LONGEST_NAME = 255  # bytes, in every common file system
+
+
+def path_of(path: Any, name: str = "path") -> Path:
+    """A path from text or a path; anything else is refused (open(5) would be somebody's socket)."""
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InputError(
+            f"{name} must be the path of a file, found {' '.join(repr(path).split())[:80]}; pass text or a "
+            "pathlib.Path."
+        )
+    if any(len(part.encode(errors="surrogateescape")) > _LONGEST_NAME for part in Path(text).parts):
+        raise InputError(
+            f"{name} must have names of at most {_LONGEST_NAME} bytes, found {text[:60]!r}...; shorten it."
+        )
+    return Path(text)
 
 
 @contextmanager
@@ -107,7 +123,7 @@ def unwritable(target: str | os.PathLike[str], error: OSError) -> OutputError:
 
 def _beside(target: Path) -> Path:
     # the random part keeps threads of one process, and processes of other machines, apart
-    return target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    return target.parent / (f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
 def _to_disk(path: Path) -> None:

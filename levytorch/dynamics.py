@@ -14,10 +14,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.errors import InputError
+from levytorch.convert import choice, real_array, real_tensor, shown, whole_number
+from levytorch.errors import InputError, LevytorchError
 
 Coefficient = Callable[[Tensor], Any] | float
 _PROBES = 64
@@ -33,12 +35,7 @@ class _Periodic:
         if callable(given):
             self.function = given
             return
-        try:
-            self.value = torch.as_tensor(given, dtype=torch.float64)
-        except (TypeError, ValueError, RuntimeError):
-            raise InputError(
-                f"{name} must be a number or a function of x, found {type(given).__name__}: pass a float or a callable."
-            ) from None
+        self.value = _constant(name, given).detach().cpu()
         allowed = ((), (dynamics.dim,)) if vector and dynamics.dim > 1 else ((),)
         if tuple(self.value.shape) not in allowed:
             raise InputError(
@@ -56,7 +53,7 @@ class _Periodic:
         if self.value is not None:
             return self.value.to(x.device).expand(shape).clone()
         assert self.function is not None
-        found = torch.as_tensor(self.function(x), dtype=torch.float64, device=x.device)
+        found = self._evaluate(self.function, x)
         try:
             return found.expand(shape) if found.shape != shape else found
         except RuntimeError:
@@ -64,6 +61,19 @@ class _Periodic:
                 f"{self.name}(x) must return a tensor of shape {tuple(shape)} for x of shape {tuple(x.shape)}, found "
                 f"{tuple(found.shape)}: write it with elementwise tensor operations."
             ) from None
+
+    def _evaluate(self, function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
+        """What the caller's function says, as a tensor; whatever goes wrong in it is told with its name."""
+        try:
+            answer = function(x)
+        except LevytorchError:
+            raise
+        except Exception as error:  # anything may happen in a function that someone else wrote
+            raise InputError(
+                f"{self.name}(x) must return numbers for a tensor x, but raised {type(error).__name__}: "
+                f"{' '.join(str(error).split())[:200]}; mend the function."
+            ) from error
+        return real_tensor(f"{self.name}(x)", answer, "write it with elementwise tensor operations").to(x.device)
 
 
 class Dynamics:
@@ -99,7 +109,7 @@ class Dynamics:
         origin: float | Sequence[float] = 0.0,
     ) -> None:
         if isinstance(dim, bool) or not isinstance(dim, int) or dim not in (1, 2, 3):
-            raise InputError(f"dim must be 1, 2 or 3, found {dim!r}: pass the number of coordinates of the state.")
+            raise InputError(f"dim must be 1, 2 or 3, found {shown(dim)}: pass the number of coordinates of the state.")
         self.dim = dim
         self.period = _cell_numbers("period", period, dim)
         self.origin = _cell_numbers("origin", origin, dim)
@@ -126,8 +136,7 @@ class Dynamics:
 
         "plane" has two dimensions and coefficients that depend on both variables.
         """
-        if name not in SYSTEMS:
-            raise InputError(f"name must be one of {', '.join(SYSTEMS)}, found {name!r}: pass one of these.")
+        choice("name", name, tuple(SYSTEMS))
         b, D_o, D_f = SYSTEMS[name]
         return Dynamics(b, D_o, D_f, alpha, dim=_DIM.get(name, 1))
 
@@ -138,7 +147,7 @@ class Dynamics:
 
     def as_states(self, x: Any) -> Tensor:
         """x as a float64 tensor, its last axis checked when dim > 1."""
-        x = torch.as_tensor(x, dtype=torch.float64)
+        x = real_tensor("x", x, "pass states as a number, an array or a tensor")
         if self.dim > 1 and (x.ndim == 0 or x.shape[-1] != self.dim):
             raise InputError(
                 f"x must have shape [..., {self.dim}], found {tuple(x.shape)}: put the coordinates on the last axis."
@@ -161,6 +170,7 @@ class Dynamics:
 
     def cell(self, n: int) -> Tensor:
         """n points that fill the cell evenly ((n,) or (n, d)); [-10, 10) around the origin where there is no period."""
+        n = whole_number("n", n, 1, 1 << 40)
         period = torch.as_tensor(self.period, dtype=torch.float64).expand(self.dim)
         origin = torch.as_tensor(self.origin, dtype=torch.float64).expand(self.dim)
         start = torch.where(period.isinf(), origin - 10.0, origin)
@@ -205,22 +215,28 @@ class Dynamics:
         return f"Dynamics({', '.join(parts)}, period={self.period}, dim={self.dim})"
 
 
+def _constant(name: str, given: Any) -> Tensor:
+    """A coefficient that is not a function."""
+    try:
+        return real_tensor(name, given)
+    except InputError:
+        raise InputError(
+            f"{name} must be a number or a function of x, found {shown(given)}: pass a float or a callable."
+        ) from None
+
+
 def _cell_numbers(name: str, given: Any, dim: int) -> float | tuple[float, ...]:
     """A number as a float, d numbers as a tuple."""
+    several = f" or {dim} of them" if dim > 1 else ""
     try:
-        if isinstance(given, (list, tuple)) or (hasattr(given, "ndim") and given.ndim > 0):
-            numbers = tuple(float(v) for v in given)
-            if len(numbers) == dim:
-                return numbers[0] if dim == 1 else numbers
-        else:
-            number = float(given)
-            if not math.isnan(number):
-                return number
-    except (TypeError, ValueError):
-        pass
-    raise InputError(
-        f"{name} must be one number{f' or {dim} of them' if dim > 1 else ''}, found {given!r}: pass a float."
-    )
+        array = real_array(name, given)
+    except InputError:
+        array = np.full((), np.nan)
+    if array.ndim == 0 and not np.isnan(array):
+        return float(array)
+    if array.ndim != 1 or len(array) != dim or np.isnan(array).any():
+        raise InputError(f"{name} must be one number{several}, found {shown(given)}: pass a float.")
+    return float(array[0]) if dim == 1 else tuple(array.tolist())
 
 
 # ------------------------------------------------------------------------------------------------ the paper's systems

@@ -1,44 +1,166 @@
-"""The README's code runs as printed, and its commands name things that exist."""
+"""Every block of code and every command of the README and of docs/ is run; a new one that no rule covers fails.
+
+Python blocks of a page run in one process, in their order, in a directory with sample files of the names that the pages
+use. Commands run in their order in such a directory, with nothing changed but overrides that are appended (SMALL).
+"""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = PAGES[0].read_text()
+SLOW_PAGES = {"dimensions.md", "diagnostics.md", "policy.md"}  # their Python blocks fit data sets of some size
+# a page that is written by a program shows commands of hours
+WRITTEN = {page.name for page in PAGES if "experiments page" in page.read_text()}
+
+# how a command is run: (what it looks like, what is appended); the first that fits decides
+SMALL = [
+    (r"^python train.py .*data=file", ["engine.max_steps=3"]),
+    (r"^python train.py .*resume=", []),
+    (r"^python train.py .*experiment=paper_literal", ["debug=default", "engine.window=2", "tail.start=1"]),
+    (r"^python train.py", ["debug=default"]),
+    (r"^python evaluate.py .*rates.enabled", ["rates.n_trials=20", "rates.n_modes=17"]),
+    (r"^python evaluate.py", []),
+]
+# what a command takes for granted: (what it looks like, what must exist, how it is made)
+_A_RUN = "outputs/2026-01-31/12-00-00-000000"
+_PRICES = "data=file data.path=btc_3min.parquet data.time=timestamp data.value=open data.time_in=s data.time_unit=h "
+_PRICES += "alpha=0.6 tail=none coefficients.period=256000 coefficients.n_basis=1 engine.max_steps=5"
+NEEDED = [
+    (r"outputs/2026-01-31", _A_RUN, f"debug=default hydra.run.dir={_A_RUN}"),
+    (r"run=multirun", "multirun", "-m seed=0,1 debug=default"),
+    (r"outputs/btc", "outputs/btc", f"{_PRICES} hydra.run.dir=outputs/btc/0"),
+]
+# commands that are not run here, and why that is safe
+ELSEWHERE = [
+    (r"^python -m venv .*pytest", ".ci/run executes exactly this line"),
+    (r"^python -m venv .*train.py$", "its last part is run below, the installation is that of the line before"),
+    (r"^python benchmarks/", "measurements of minutes; their functions are tested in the packages they measure"),
+    (r"^tensorboard --logdir", "a server that does not end"),
+    (r"^python -m pytest", "this suite"),
+    (r"^python -m levytorch.experiments", "tests/experiments"),
+]
 
 
 def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.M | re.S)
 
 
-@pytest.mark.parametrize("number", range(len(blocks(README, "python"))))
-def test_python_blocks_of_the_readme(number, tmp_path):
-    code = blocks(README, "python")[number]
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def commands() -> list[str]:
-    lines = "".join(blocks(README, "bash")).replace("\\\n", " ").splitlines()
-    return [line.split("#")[0].strip() for line in lines if line.startswith("python train.py")]
-
-
-@pytest.mark.parametrize("command", [c for c in commands() if "resume=" not in c and " -m " not in c])
-def test_train_commands_compose(command, tmp_path):
-    """Every override of the README names a key and an option that exist."""
-    arguments = command.split()[2:]
-    done = subprocess.run(
-        [sys.executable, ROOT / "train.py", *arguments, "--cfg", "job", "--resolve"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
+def commands(text: str) -> list[str]:
+    """Lines of bash blocks and indented lines that start a program, continuations joined, comments removed."""
+    fenced = "".join(blocks(text, "bash"))
+    indented = re.findall(
+        r"^    (?:python|tensorboard) (?:.*\\\n)*.*$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M
     )
-    assert done.returncode == 0, done.stderr
-    assert "seed: 0" in done.stdout
+    lines = "\n".join([fenced, *indented]).replace("\\\n", " ").splitlines()
+    return [" ".join(line.split(" #")[0].split()) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def rule(command: str) -> list[str] | None:
+    """What is appended to a command, or None for one that is run elsewhere; a command without a rule is an error."""
+    for pattern, _ in ELSEWHERE:
+        if re.search(pattern, command):
+            return None
+    for pattern, appended in SMALL:
+        if re.search(pattern, command):
+            return appended
+    raise AssertionError(f"no rule says how to run {command!r}: add one to tests/test_docs.py")
+
+
+def samples(folder: Path) -> None:
+    """Files of the names and columns that the pages use, with invented numbers."""
+    rng = np.random.default_rng(0)
+    steps = rng.standard_t(4, 8000)
+    price = 40000 * np.exp(np.cumsum(1e-4 * steps))
+    hours = np.arange(8000)
+    (folder / "prices.csv").write_text(
+        "time,close\n" + "".join(f"{np.datetime64('2024-01-01T00') + int(h)},{p:.2f}\n" for h, p in zip(hours, price))
+    )
+    (folder / "eurusd_m5.csv").write_text(
+        "Time,Open,Close\n"
+        + "".join(
+            f"{np.datetime64('2024-01-01T00:00') + 5 * int(h)},{p:.5f},{p:.5f}\n" for h, p in zip(hours, price / 4e4)
+        )
+    )
+    import polars as pl
+
+    pl.DataFrame({"timestamp": 180 * hours, "open": price}).write_parquet(folder / "btc_3min.parquet")
+    walk = np.cumsum(rng.standard_t(2, (600, 2)) * 100, axis=0)
+    (folder / "buffalo.csv").write_text(
+        "id,t,x,y\n" + "".join(f"{k // 300},{3600 * (k % 300)},{u:.1f},{v:.1f}\n" for k, (u, v) in enumerate(walk))
+    )
+
+
+def execute(arguments: list, folder: Path) -> str:
+    done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, f"{arguments}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW_PAGES else [])
+        for page in PAGES
+        if blocks(page.read_text(), "python")
+    ],
+)
+def test_python_blocks(page, tmp_path):
+    samples(tmp_path)
+    execute([sys.executable, "-c", "\n".join(blocks(page.read_text(), "python"))], tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_has_a_rule_and_every_block_a_language(page):
+    text = page.read_text()
+    for command in commands(text):
+        rule(command)
+    assert set(re.findall(r"^```(\w*)\n.*?^```$", text, flags=re.M | re.S)) <= {"python", "bash", "yaml", "text"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.name not in WRITTEN and commands(p.read_text())], ids=lambda p: p.name
+)
+def test_commands_run(page, tmp_path):
+    samples(tmp_path)
+    for command in commands(page.read_text()):
+        appended = rule(command)
+        if appended is None:
+            continue
+        for pattern, made, before in NEEDED:
+            if re.search(pattern, command) and not (tmp_path / made).exists():
+                execute([sys.executable, ROOT / "train.py", *before.split()], tmp_path)
+        _, script, *rest = shlex.split(command)
+        execute([sys.executable, ROOT / script, *rest, *appended], tmp_path)
+
+
+def test_the_set_up_line_is_what_the_ci_runs():
+    """.ci/run takes the test command of the README from below its mark; the set-up lines differ in the extra only."""
+    ci = (ROOT / ".ci" / "run").read_text()
+    assert "<!-- test -->" in ci
+    run, test = (c for c in commands(README) if c.startswith("python -m venv"))
+    assert re.search(rf"<!-- test -->\n```bash\n{re.escape(test)}\n```", README)
+    assert test.replace('".[test]"', ".").split(" && ")[:2] == run.split(" && ")[:2]
+    assert run.endswith(".venv/bin/python train.py")
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in commands(README) if rule(c) and " -m " not in c and "evaluate" not in c]
+)
+def test_train_commands_compose(command, tmp_path):
+    """Every override of the README, and what is appended, names a key and an option that exist."""
+    from tests.inputs.configs import composed
+
+    overrides = [a for a in shlex.split(command)[2:] if not a.startswith("resume=")]
+    assert composed("train", *overrides, *(rule(command) or [])).seed == 0
 
 
 def test_links_of_the_readme_and_the_docs_lead_somewhere():
@@ -71,3 +193,16 @@ def test_doctests():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_help_fits_a_screen_and_names_every_group(tmp_path):
+    shown = execute([sys.executable, ROOT / "train.py", "--help"], tmp_path)
+    lines = shown.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    rows = {name: line for line in lines if line.startswith("  ") for name in re.split(r"[ ,]+", line[2:15].strip())}
+    for group in sorted(path for path in (ROOT / "conf").iterdir() if path.is_dir()):
+        assert group.name in rows, f"--help does not name the group {group.name}: add it to conf/train.yaml"
+        if group.name not in ("experiment", "arm", "paper"):
+            for option in group.glob("*.yaml"):
+                assert option.stem in rows[group.name].split(), f"--help does not name {group.name}={option.stem}"

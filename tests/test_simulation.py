@@ -253,13 +253,13 @@ def test_metropolis_is_reproducible_and_handles_rounds():
     ("options", "message"),
     [
         (dict(burn_in=-1), "burn_in must be an integer of at least 0"),
-        (dict(chains=0), "chains must be an integer of at least 1"),
+        (dict(chains=0), "chains must be a positive integer"),
         (dict(chains=9), "chains must not exceed the 4 trajectories, found 9"),
         (dict(thinning=0), "thinning must be"),
-        (dict(reach=0.0), "reach must be positive"),
-        (dict(reach="far"), "reach must be positive, found 'far'"),
-        (dict(burnin=5), "options burn_in, chains, proposal_scale, reach, thinning, found burnin"),
-        (dict(proposal_scale=-1.0), "proposal_scale must be positive"),
+        (dict(reach=0.0), "reach must be a positive number"),
+        (dict(reach="far"), "reach must be a positive number, found 'far'"),
+        (dict(burnin=5), "options among burn_in, chains, proposal_scale, reach, thinning, found burnin"),
+        (dict(proposal_scale=-1.0), "proposal_scale must be a positive number"),
     ],
 )
 def test_bad_metropolis_options(options, message):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from levytorch.convert import real_number, shown
 from levytorch.errors import InputError
 
 ALPHA_MIN, ALPHA_MAX = 0.03, 0.98  # a learned alpha stays where the law is accurate and the parts are separable
@@ -30,15 +31,10 @@ class AlphaSpec:
             mode = {"learn": "constant", "constant": "constant", "function": "function"}.get(alpha)
             if mode is None:
                 raise InputError(
-                    f'alpha must be a number in (0, 1), "learn" or "function", found {alpha!r}; give one of these.'
+                    f'alpha must be a number in (0, 1), "learn" or "function", found {shown(alpha)}; give one of these.'
                 )
             return AlphaSpec(mode, 0.5 if start is None else start)
-        try:
-            value = float(alpha)  # type: ignore[arg-type]
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f'alpha must be a number in (0, 1), "learn" or "function", found {alpha!r}; give one of these.'
-            ) from error
+        value = real_number("alpha", alpha, 'give a number in (0, 1), "learn" or "function"')
         if not 0.0 < value < 1.0:
             raise InputError(
                 f"alpha must lie in (0, 1) (half the stability index of the noise), found {value}; "

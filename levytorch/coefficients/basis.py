@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import kernels
+from levytorch.convert import shown
 from levytorch.errors import InputError
+
+MOST = 9999  # functions: far more than data can determine
 
 
 def check_basis(n_basis: object, period: object, origin: object = 0.0) -> None:
     """Refuse what cannot be a real Fourier basis on a period."""
-    if isinstance(n_basis, bool) or not isinstance(n_basis, int) or n_basis < 1 or n_basis % 2 == 0:
+    if isinstance(n_basis, bool) or not isinstance(n_basis, int) or not 1 <= n_basis <= MOST or n_basis % 2 == 0:
         raise InputError(
-            f"n_basis must be an odd integer >= 1 (1, then a cosine and a sine per frequency), found {n_basis!r}; "
+            f"n_basis must be an odd integer from 1 to 9999 (1, then a cosine and a sine per frequency), found "
+            f"{shown(n_basis)}; "
             "use 1 for constants, 21 for the paper's variable example."
         )
-    if not isinstance(period, (int, float)) or isinstance(period, bool) or not math.isfinite(period) or period <= 0:
+    if not _is_finite(period) or period <= 0:  # type: ignore[operator]
         raise InputError(
-            f"period must be a positive finite number, found {period!r}; pass the length of one cell in x."
+            f"period must be a positive finite number, found {shown(period)}; pass the length of one cell in x."
         )
-    if not isinstance(origin, (int, float)) or isinstance(origin, bool) or not math.isfinite(origin):
-        raise InputError(f"origin must be a finite number, found {origin!r}; pass the left end of the cell in x.")
+    if not _is_finite(origin):
+        raise InputError(f"origin must be a finite number, found {shown(origin)}; pass the left end of the cell in x.")
+
+
+def _is_finite(value: object) -> bool:
+    """Whether a value is an int or a float that float64 holds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 class FourierBasis:

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from levytorch.coefficients.alpha import MODES, AlphaSpec
+from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.fourier import FourierHead
 from levytorch.coefficients.head import Head
 from levytorch.coefficients.mlp import MLPHead
+from levytorch.coefficients.tensor_basis import TRUNCATIONS
 from levytorch.coefficients.units import Units
+from levytorch.convert import choice, shown
 from levytorch.errors import InputError
 
 HEADS: dict[str, type[Head]] = {"fourier": FourierHead, "mlp": MLPHead}
@@ -28,31 +31,35 @@ def head_dim(config: Mapping[str, Any]) -> int | None:
         value = config.get(name)
         if isinstance(value, Sequence) and not isinstance(value, str):
             said[name] = len(value)
-    found = {v for v in said.values() if v is not None}
+    found = [v for v in said.values() if v is not None]
     if not found:
         return None
-    dim = found.pop()
-    if found or isinstance(dim, bool) or dim not in (1, 2, 3):
+    sound = all(isinstance(v, int) and not isinstance(v, bool) and v in (1, 2, 3) for v in found)
+    if not sound or len(set(found)) > 1:
         raise InputError(
-            f"dim must be 1, 2 or 3 and agree with the number of periods and origins, found {said}; give one each."
+            f"dim must be 1, 2 or 3 and agree with the number of periods and origins, found {shown(said)}; give "
+            "one each."
         )
-    return int(dim)
+    return int(found[0])
 
 
 def build_head(config: Mapping[str, Any]) -> Head:
     """A head from {"name": "fourier" | "mlp", ...}; unknown names and keys are refused with the choices."""
     settings = dict(config)
     name = settings.pop("name", "fourier")
-    if name not in HEADS:
-        raise InputError(f"coefficients must be one of {', '.join(HEADS)}, found {name!r}; choose one of these.")
+    choice("coefficients", name, tuple(HEADS))
     unknown = sorted(set(settings) - OPTIONS[name])
     if unknown:
         raise InputError(
-            f"unknown option {unknown[0]!r} of a {name} head; it takes {', '.join(sorted(OPTIONS[name]))}."
+            f"the options of a {name} head must be among {', '.join(sorted(OPTIONS[name]))}, found {unknown[0]!r}; "
+            "remove it."
         )
     mode = settings.pop("alpha_mode", "fixed")
-    if mode not in MODES:
-        raise InputError(f"alpha_mode must be one of {', '.join(MODES)}, found {mode!r}; choose one of these.")
+    choice("alpha_mode", mode, MODES)
+    if "n_basis_alpha" in settings:
+        check_basis(settings["n_basis_alpha"], 1.0)
+    if "truncation" in settings:
+        choice("truncation", settings["truncation"], TRUNCATIONS)
     alpha = AlphaSpec(mode, float(settings.pop("alpha", 0.5)))
     units = Units(float(settings.pop("length", 1.0)), float(settings.pop("time", 1.0)))
     settings["dim"] = head_dim(settings) or 1

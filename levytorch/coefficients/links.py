@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from levytorch.errors import InputError
+from levytorch.convert import choice
 
 FLOOR_D_O = 0.0  # Algorithm E.4, line 2
 FLOOR_D_F = 1e-8
@@ -70,6 +70,5 @@ LINKS = ("softplus", "clamp")
 
 def positivity(name: str, floor: float) -> Link:
     """The link of D_o or D_f by name."""
-    if name not in LINKS:
-        raise InputError(f"positivity must be one of {', '.join(LINKS)}, found {name!r}; softplus is the default.")
+    choice("positivity", name, LINKS, "softplus is the default")
     return Link(name, floor if name == "clamp" else 1e-12)

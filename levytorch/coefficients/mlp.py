@@ -19,7 +19,7 @@ from levytorch.coefficients.head import Coefficients, Head
 from levytorch.coefficients.links import FLOOR_D_F, FLOOR_D_O, Link, positivity
 from levytorch.coefficients.tensor_basis import per_coordinate
 from levytorch.coefficients.units import Units
-from levytorch.errors import InputError
+from levytorch.convert import switch, whole_number
 
 
 class MLPHead(Head):
@@ -41,9 +41,9 @@ class MLPHead(Head):
         super().__init__()
         self.dim = dim
         for name, value in (("width", width), ("depth", depth), ("n_features", n_features)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} of an MLP head must be an integer >= 1, found {value!r}; try 16, 2 and 3.")
-        self.width, self.depth, self.periodic, self.n_features = width, depth, periodic, n_features
+            whole_number(f"{name} of an MLP head", value, 1, 4096, "try 16, 2 and 3")
+        self.width, self.depth, self.n_features = int(width), int(depth), int(n_features)
+        self.periodic = switch("periodic", periodic)
         cell = list(zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)))
         self.features = [FourierBasis(2 * n_features + 1, p, o) for p, o in cell]
         self.period, self.origin = (v[0] if dim == 1 else tuple(v) for v in zip(*cell))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients.basis import FourierBasis, check_basis
+from levytorch.convert import choice
 from levytorch.errors import InputError
 
 TRUNCATIONS = ("total", "box")
@@ -42,14 +43,14 @@ class TensorBasis:
         self.period, self.origin = per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)
         for p, o in zip(self.period, self.origin):
             check_basis(n_basis, p, o)
-        if truncation not in TRUNCATIONS:
-            raise InputError(
-                f"truncation must be one of {', '.join(TRUNCATIONS)}, found {truncation!r}; choose one of these."
-            )
+        choice("truncation", truncation, TRUNCATIONS)
         self.dim, self.n_basis, self.truncation = dim, n_basis, truncation
         self.lines = [FourierBasis(n_basis, p, o) for p, o in zip(self.period, self.origin)]
         if n_basis**dim > 50 * MAX_SIZE:
-            raise InputError(f"n_basis counts per coordinate, found {n_basis} in {dim} dimensions; use 5 or 7.")
+            raise InputError(
+                f"n_basis must be small because it counts per coordinate, found {n_basis} in {dim} dimensions; "
+                "use 5 or 7."
+            )
         highest = (n_basis - 1) // 2
         harmonic = [(k + 1) // 2 for k in range(n_basis)]
         kept = [

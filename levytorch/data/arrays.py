@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from levytorch.convert import real_array, real_number, shown
 from levytorch.errors import InputError
 
 Array = NDArray[np.float64]
@@ -17,27 +17,17 @@ Counts = NDArray[np.int64]
 
 def numeric(name: str, values: Any) -> Array:
     """values as a float64 array."""
-    try:
-        array = np.asarray(values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values)
-        if array.dtype.kind not in "cmM":
-            return np.asarray(array, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be numeric, found {type(values).__name__}: pass arrays of numbers.") from None
-    # NumPy would drop the imaginary part of complex numbers, and the unit of dates
-    raise InputError(
-        f"{name} must be numeric, found {array.dtype}: pass real numbers (of dates: (times - times[0]) / "
-        "np.timedelta64(1, 'h'), or the unit that you want)."
-    )
+    return real_array(name, values, "pass arrays of numbers (of dates: (times - times[0]) / np.timedelta64(1, 'h'))")
 
 
-def positive(name: str, value: Any) -> float:
+def positive(name: str, value: Any, remedy: str = "pass a length of time") -> float:
     """value as a positive float."""
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        number = real_number(name, value)
+    except InputError:
         number = math.nan
-    if not (number > 0 and math.isfinite(number)):
-        raise InputError(f"{name} must be a positive number, found {value!r}: pass a length of time.")
+    if not number > 0:
+        raise InputError(f"{name} must be a positive number, found {shown(value)}: {remedy}.")
     return number
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from levytorch.convert import choice
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ _YEAR_FIRST = r"^\d{4}[-/.]?\d{2}"
 def check_units(time_unit: str | None, time_in: str | None) -> None:
     """Refuse a unit that does not exist."""
     for name, unit in (("time_unit", time_unit), ("time_in", time_in)):
-        if unit is not None and unit not in NANOSECONDS:
-            raise InputError(f"{name} must be one of {', '.join(NANOSECONDS)}, found {unit!r}: pass one of these.")
+        if unit is not None:
+            choice(name, unit, tuple(NANOSECONDS))
     if time_in is not None and time_unit is None:
         raise InputError(f"time_unit must be given with time_in = {time_in!r}, found None: pass the unit of dt.")
 

@@ -6,13 +6,14 @@ Every refusal names the file, the column and the row (the first row after the he
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from levytorch.atomic import replacing
+from levytorch.atomic import path_of, replacing
+from levytorch.convert import choice, shown, switch
 from levytorch.data.arrays import positive
 from levytorch.data.clock import check_units
 from levytorch.data.trajectories import Trajectories
@@ -67,7 +68,7 @@ def read(
         short: "error", or "drop": trajectories with a single point are left out and counted.
         separator: of a .csv; by default the one that its first line uses (comma, tab, semicolon or bar).
     """
-    file = Path(path)
+    file = path_of(path)
     suffix = file.suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(
@@ -75,11 +76,20 @@ def read(
         )
     if not file.is_file():
         raise InputError(f"{file}: a file must exist there, found none: check the path (from {Path.cwd()}).")
-    for name, given, allowed in (("layout", layout, LAYOUTS), ("missing", missing, ("error", "drop"))):
-        if given not in allowed:
-            raise InputError(f"{name} must be one of {', '.join(allowed)}, found {given!r}: pass one of these.")
-    if short not in ("error", "drop"):
-        raise InputError(f"short must be one of error, drop, found {short!r}: pass one of these.")
+    choice("layout", layout, LAYOUTS)
+    choice("missing", missing, ("error", "drop"))
+    choice("short", short, ("error", "drop"))
+    log, sort = switch("log", log), switch("sort", sort)
+    for name, given in (("time_format", time_format), ("separator", separator)):
+        if given is not None and (not isinstance(given, str) or not given):
+            raise InputError(
+                f"{name} must be text, found {shown(given)}: leave it out, or pass such as '%d.%m.%Y' or ';'."
+            )
+    if separator is not None and len(separator.encode()) != 1:
+        raise InputError(f"separator must be one character, found {separator!r}: pass such as ';'.")
+    for name, column in (("value", value), ("id", id), ("time", time), ("reward", reward)):
+        if isinstance(column, (Mapping, bool)) or (name != "value" and isinstance(column, (list, tuple))):
+            raise InputError(f"{name} must name a column, found {shown(column)}: pass its name.")
     if dt is not None and not isinstance(dt, str):
         dt = positive("dt", dt)
     if dt is not None and time is not None:
@@ -143,7 +153,7 @@ OPTIONS = frozenset(inspect.signature(read).parameters) - {"path"}
 
 def write(trajectories: Trajectories, path: str | Path) -> None:
     """Write a file that `read(path)` turns into the same numbers; it appears whole or not at all."""
-    file = Path(path)
+    file = path_of(path)
     suffix = file.suffix.lower()
     if suffix not in (".npz", *TABLES):
         raise InputError(f"{file}: the suffix must be one of .npz, {', '.join(TABLES)}, found {suffix!r}: choose one.")

@@ -8,19 +8,39 @@ batch would know the TCF of the step before.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import lightning
 import numpy as np
 import torch
 
+from levytorch.convert import choice, real_number, switch, whole_number
 from levytorch.data.batches import Batch, Drawer, FullBatch
-from levytorch.data.pools import Pools, make_pools
+from levytorch.data.pools import Pools, check_alpha, make_pools
 from levytorch.data.transitions import Threshold, Transitions, check_thresholds
 from levytorch.errors import InputError
 
+LARGEST = 1 << 24  # pairs of a mini-batch: hashed and gathered 256 steps at a time
 MIXINGS = ("stratified", "bernoulli")
+
+
+def check_data_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of batch_size, chunk_size, mixing and validation that are given, checked; known before there is data."""
+    checked: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if "mixing" in checked:
+        choice("mixing", checked["mixing"], MIXINGS)
+    if "batch_size" in checked:
+        checked["batch_size"] = whole_number("batch_size", checked["batch_size"], 1, LARGEST)
+    if "chunk_size" in checked:
+        checked["chunk_size"] = whole_number("chunk_size", checked["chunk_size"], 1)
+    if "validation" in checked:
+        share = checked["validation"] = real_number(
+            "validation", checked["validation"], "pass the fraction to hold out"
+        )
+        if not 0.0 <= share < 1.0:
+            raise InputError(f"validation must lie in [0, 1), found {share!r}: pass the fraction to hold out.")
+    return checked
 
 
 class LevyDataModule(lightning.LightningDataModule):
@@ -62,21 +82,18 @@ class LevyDataModule(lightning.LightningDataModule):
                 f"transitions must be Transitions, found {type(transitions).__name__}: call .transitions() on "
                 "Trajectories."
             )
-        if mixing not in MIXINGS:
-            raise InputError(f"mixing must be one of {', '.join(MIXINGS)}, found {mixing!r}: pass one of these.")
-        for name, value in (("batch_size", batch_size), ("chunk_size", chunk_size), ("max_steps", max_steps)):
-            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-                raise InputError(f"{name} must be a positive integer, found {value!r}: pass 1 or more.")
-        if not isinstance(validation, (int, float, np.number)) or not 0.0 <= validation < 1.0:
-            raise InputError(f"validation must lie in [0, 1), found {validation!r}: pass the fraction to hold out.")
-        if not isinstance(tail_share, (int, float, np.number)) or not 0.0 < tail_share < 1.0:
+        checked = check_data_options(
+            dict(batch_size=batch_size, chunk_size=chunk_size, mixing=mixing, validation=validation)
+        )
+        self.batch_size, self.chunk_size, self.mixing = (checked[k] for k in ("batch_size", "chunk_size", "mixing"))
+        self.max_steps = whole_number("max_steps", max_steps, 1)
+        self.tail_share = real_number("tail_share", tail_share, "pass the tail's part of a batch")
+        if not 0.0 < self.tail_share < 1.0:
             raise InputError(f"tail_share must lie in (0, 1), found {tail_share!r}: pass the tail's part of a batch.")
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**63:
-            raise InputError(f"seed must be an integer in [0, 2^63), found {seed!r}: pass such a number.")
-        self.batch_size, self.chunk_size, self.max_steps = int(batch_size), int(chunk_size), int(max_steps)
-        self.mixing, self.full_batch, self.tail_share = mixing, full_batch, float(tail_share)
-        self.seed, self.alpha = int(seed), alpha
-        self.transitions, self.held_out = split(transitions, float(validation), self.seed)
+        self.full_batch = switch("full_batch", full_batch)
+        self.seed = whole_number("seed", seed, 0, 2**63 - 1)
+        self.alpha = None if alpha is None else check_alpha(alpha)
+        self.transitions, self.held_out = split(transitions, checked["validation"], self.seed)
         self._tcf = 0.0
         self._step = 0  # batches drawn so far: the only state besides the TCF
         self.repool(CT, TRT)
@@ -104,8 +121,11 @@ class LevyDataModule(lightning.LightningDataModule):
 
     @tcf.setter
     def tcf(self, value: float) -> None:
-        value = float(value)
-        if not (math.isfinite(value) and value < 1.0):
+        try:
+            value = real_number("tcf", value)
+        except InputError:
+            value = math.nan
+        if not value < 1.0:
             raise InputError(f"tcf must be a finite number below 1, found {value!r}: (R - R_sample) / (1 - R_sample).")
         if value != 0.0 and self.pools.n_tail == 0:
             raise InputError(f"tcf must be 0 without a tail pool, found {value!r}: pass CT to LevyDataModule.")

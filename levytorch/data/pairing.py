@@ -33,6 +33,11 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
         picked = np.ones(len(t.x) - 1, dtype=bool)
         picked[t.offsets[1:-1] - 1] = False  # the last of one trajectory and the first of the next
         x, dx = t.x[:-1][picked], np.diff(t.x, axis=0)[picked]
+    if not (np.isfinite(dx.min()) and np.isfinite(dx.max())):  # without a temporary of the size of the data
+        row = int(np.argwhere(~np.isfinite(dx))[0, 0])
+        raise InputError(
+            f"the steps of x must stay within float64, found an infinite one from x = {x[row].tolist()}: rescale x."
+        )
     dropped = dict(t.dropped)
     usable: NDArray[np.bool_] | None = None
     dt: float | Array

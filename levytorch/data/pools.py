@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.convert import real_number, whole_number
+from levytorch.data.arrays import positive
 from levytorch.data.transitions import Threshold, Transitions, check_thresholds, threshold_at
 from levytorch.errors import InputError, LevytorchWarning
 
@@ -86,6 +88,13 @@ def make_pools(
         alpha: when dt varies and CT is a number, CT is meant at the median dt and scaled by `ct_of_dt` with this alpha.
         D_o: for the same purpose; None estimates it from the central half of the data.
     """
+    if not isinstance(transitions, Transitions):
+        raise InputError(
+            f"transitions must be Transitions, found {type(transitions).__name__}: call .transitions() on Trajectories."
+        )
+    min_tail = whole_number("min_tail", min_tail, 1)
+    alpha = None if alpha is None else check_alpha(alpha)
+    D_o = None if D_o is None else _not_negative("D_o", D_o)
     CT, TRT = check_thresholds(CT, TRT, transitions.dt)
     if isinstance(CT, float) and not transitions.uniform_dt:
         if alpha is None:
@@ -139,14 +148,29 @@ def ct_of_dt(
 ) -> Callable[[Tensor], Tensor]:
     """CT(dt) for uneven sampling: CT (dt / dt_ref)^(1/(2 alpha)), as the stable part scales, but never below `widths`
     standard deviations sqrt(2 D_o dt) of the Gaussian part, which for short dt is the wider of the two."""
-    if not 0 < alpha < 1:
-        raise InputError(f"alpha must lie in (0, 1), found {alpha!r}: it is half the stability index.")
-    if not (CT > 0 and dt_ref > 0 and D_o >= 0 and widths >= 0):
-        raise InputError(
-            f"CT and dt_ref must be positive and D_o and widths not negative, found {CT!r}, {dt_ref!r}, {D_o!r}, "
-            f"{widths!r}: check the thresholds."
-        )
-    return functools.partial(_scaled_ct, CT, dt_ref, alpha, D_o, widths)
+    return functools.partial(
+        _scaled_ct,
+        positive("CT", CT, "pass a distance"),
+        positive("dt_ref", dt_ref),
+        check_alpha(alpha),
+        _not_negative("D_o", D_o),
+        _not_negative("widths", widths),
+    )
+
+
+def check_alpha(alpha: float) -> float:
+    """alpha as a float in (0, 1)."""
+    number = real_number("alpha", alpha, "pass half the stability index")
+    if not 0.0 < number < 1.0:
+        raise InputError(f"alpha must lie in (0, 1), found {number!r}: pass half the stability index.")
+    return number
+
+
+def _not_negative(name: str, value: float) -> float:
+    number = real_number(name, value)
+    if number < 0:
+        raise InputError(f"{name} must not be negative, found {number!r}: pass 0 or more.")
+    return number
 
 
 def threshold_settings(CT: Threshold | None) -> dict[str, float] | None:

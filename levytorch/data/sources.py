@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from levytorch.convert import whole_number
 from levytorch.data.arrays import positive
 from levytorch.data.trajectories import Trajectories
 from levytorch.data.transitions import Transitions
@@ -51,10 +53,11 @@ class FromFile:
         for name, count in (("first", first), ("sample", sample)):
             if count is not None and (isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1):
                 raise InputError(f"{name} must be a positive integer, found {count!r}: pass the number of transitions.")
+        whole_number("sample_seed", sample_seed, 0)
         self.path, self.first, self.sample, self.sample_seed = path, first, sample, sample_seed
         self.expected_dt = None if expected_dt is None else positive("expected_dt", expected_dt)
         self.options = {
-            name: value if value is None or isinstance(value, (str, bool, int, float)) else list(value)
+            name: list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
             for name, value in options.items()
         }
 

@@ -216,7 +216,7 @@ def load_table(file: Path, separator: str | None = None) -> pl.DataFrame:
             with file.open(encoding="utf-8-sig") as stream:
                 head = stream.readline()
             separator = "\t" if file.suffix.lower() == ".tsv" else max(_SEPARATORS, key=head.count)
-        return pl.read_csv(file, separator=separator, infer_schema=False, null_values=_EMPTY)
+        table = pl.read_csv(file, separator=separator, infer_schema=False, null_values=_EMPTY)
     except (pl.exceptions.PolarsError, UnicodeDecodeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         remedy = "write it again" if file.suffix.lower() == ".parquet" else "mend the file, or pass separator=..."
@@ -225,6 +225,16 @@ def load_table(file: Path, separator: str | None = None) -> pl.DataFrame:
         raise InputError(
             f"{file}: a readable {file.suffix} table was expected, found a malformed one ({reason}): {remedy}."
         ) from None
+    _refuse_twice(file, table.columns)
+    return table
+
+
+def _refuse_twice(file: Path, columns: list[str]) -> None:
+    """polars renames the second column of a name; which of the two was meant is not ours to guess."""
+    for name in columns:
+        original, mark, _ = name.rpartition("_duplicated_")
+        if mark and original in columns:
+            raise InputError(f"{file}: column names must differ, found {original!r} twice: rename one of them.")
 
 
 def numbers(file: Path, column: pl.Series) -> Array:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from levytorch.convert import shown
 from levytorch.data.arrays import Array, Counts, flatten, match, positive
 from levytorch.data.pairing import pair_up
 from levytorch.data.transitions import Transitions
@@ -83,6 +84,7 @@ class Trajectories:
             raise InputError("dt or times must be given, found neither: pass the time between observations, or times.")
         if dt is not None and times is not None:
             raise InputError("only one of dt and times may be given, found both: remove one.")
+        ids = None if ids is None else _names(ids)
         if ids is not None and len(ids) != len(lengths):
             raise InputError(f"ids must name {len(lengths)} trajectories, found {len(ids)}: pass one per trajectory.")
         if ids is not None and len(set(ids)) < len(ids):
@@ -211,3 +213,13 @@ class Trajectories:
     def _place(self, row: int) -> str:
         path = int(np.searchsorted(self.offsets, row, side="right")) - 1
         return f"point {row - int(self.offsets[path])} of {self.name(path)}"
+
+
+def _names(ids: Any) -> list[Any]:
+    """A list of names: anything that can be told apart and printed."""
+    try:
+        names = list(ids.tolist() if hasattr(ids, "tolist") else ids)
+        hash(tuple(names))
+    except (TypeError, RuntimeError):
+        raise InputError(f"ids must be a list of names, found {shown(ids)}: pass one per trajectory.") from None
+    return names

@@ -16,11 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from levytorch.convert import real_number, real_tensor, shown, whole_number
+from levytorch.data.arrays import positive
 from levytorch.data.describe import describe
 from levytorch.errors import InputError
 
 Threshold = float | Callable[[Tensor], Tensor]  # a number, or a function of dt
 BLOCK = 1 << 14  # pairs per block of a pass over all: temporaries stay in the cache, and torch on one thread
+
+
+class NoSuchPair(InputError, IndexError):
+    """A number beyond the last pair; an IndexError, which is what ends a loop over the pairs."""
 
 
 class Transitions:
@@ -72,7 +78,7 @@ class Transitions:
         if trajectory is None:
             self._counts = np.array([n], dtype=np.int64)
         else:
-            self._trajectory = torch.as_tensor(trajectory, dtype=torch.int64)
+            self._trajectory = _integers("trajectory", trajectory)
             if self._trajectory.shape != (n,):
                 raise InputError(
                     f"trajectory must have shape ({n},), found {tuple(self._trajectory.shape)}: pass one number per "
@@ -84,6 +90,13 @@ class Transitions:
         if self.reward is not None:
             _refuse_nonfinite("reward", self.reward)
         self._mu = None if mu is None else _float("mu", mu)
+        if self._mu is not None:
+            if self._mu.shape != self.x.shape[1:]:
+                raise InputError(
+                    f"mu must have shape {tuple(self.x.shape[1:])}, found {tuple(self._mu.shape)}: pass one number per "
+                    "coordinate."
+                )
+            _refuse_nonfinite("mu", self._mu.reshape(1, -1))
         self.dropped = {reason: int(count) for reason, count in (dropped or {}).items() if count}
 
     # ------------------------------------------------------------------------------------------------------ selections
@@ -107,12 +120,14 @@ class Transitions:
         return self._take(which, {})
 
     def _take(self, which: Any, reasons: Mapping[str, int], keep_mu: bool = True) -> Transitions:
-        if isinstance(which, (int, np.integer)):
-            if not -len(self) <= which < len(self):  # IndexError, because it is what ends a loop over the pairs
-                raise IndexError(f"pair {which} was asked for, found {len(self)} pairs: pass a smaller number.")
+        if isinstance(which, (int, np.integer)) and not isinstance(which, np.timedelta64):
+            if isinstance(which, bool) or not -len(self) <= which < len(self):
+                raise NoSuchPair(
+                    f"pair {shown(int(which))} was asked for, but must be one of {len(self)}: pass a smaller number."
+                )
             which = slice(int(which), int(which) + 1 or None)
         if not isinstance(which, slice):
-            which = torch.as_tensor(which)
+            which = _selection(which, len(self))
             if which.dtype == torch.bool and which.shape != (len(self),):
                 raise InputError(
                     f"a mask must have shape ({len(self)},), found {tuple(which.shape)}: one entry per pair."
@@ -225,14 +240,7 @@ class Transitions:
         TRT = None removes nothing; TRT and CT may be functions of dt. What was removed is counted in `dropped`.
         """
         CT, TRT = check_thresholds(CT, TRT, self.dt)
-        if not isinstance(drop_tail, (int, float, np.number)) or not 0.0 <= drop_tail <= 1.0:
-            raise InputError(
-                f"drop_tail must lie in [0, 1], found {drop_tail!r}: pass the fraction of the tail to drop."
-            )
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-            raise InputError(f"seed must be an integer of at least 0, found {seed!r}: pass such a number.")
-        if drop_tail > 0 and CT is None:
-            raise InputError("CT must be given when drop_tail > 0, found None: pass the cutting threshold.")
+        drop_tail, seed = check_censoring(TRT, CT, drop_tail, seed)
         removed = dropped = np.empty(0, dtype=np.int64)
         if TRT is not None:
             removed = self.beyond(TRT, included=True)
@@ -291,9 +299,60 @@ class Transitions:
 # -------------------------------------------------------------------------------------------------------------- checks
 
 
+def _selection(which: Any, n: int) -> Tensor:
+    """A mask or row numbers as a tensor."""
+    try:
+        index = torch.as_tensor(which)
+        integral = not (index.is_floating_point() or index.is_complex() or index.is_sparse or index.is_meta)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        integral = False
+    if not integral or (index.dtype != torch.bool and index.ndim != 1):
+        raise InputError(
+            f"pairs must be selected by a mask, a slice or integers, found {shown(which)}: pass one of them."
+        )
+    if index.dtype != torch.bool:
+        index = index.to(torch.int64)
+        if index.numel() and not (-n <= int(index.min()) and int(index.max()) < n):
+            raise InputError(f"row numbers must lie below {n}, found {int(index.max())}: pass rows that exist.")
+    return index
+
+
 def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
     """A threshold, which may depend on dt, at these dt."""
-    return threshold(dt) if callable(threshold) else float(threshold)
+    if not callable(threshold):
+        return float(threshold)
+    try:
+        answer = threshold(dt)
+    except Exception as error:  # anything may happen in a function that someone else wrote
+        raise InputError(
+            f"a threshold must be a function of dt (a tensor), but it raised {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}; mend the function."
+        ) from error
+    found = real_tensor("a threshold as a function of dt", answer, "return one number per dt")
+    if found.ndim and found.shape != dt.shape:
+        raise InputError(
+            f"a threshold as a function of dt must return shape {tuple(dt.shape)}, found {tuple(found.shape)}: "
+            "return one "
+            "number per dt."
+        )
+    if not bool((found > 0).all()):
+        raise InputError(
+            f"a threshold as a function of dt must be positive, found {float(found.min())}: mend the function."
+        )
+    return found
+
+
+def check_censoring(TRT: Any = 20.0, CT: Any = 8.0, drop_tail: Any = 0.5, seed: Any = 0) -> tuple[float, int]:
+    """drop_tail and seed as plain numbers; refuses what no data could be censored with."""
+    drop_tail = real_number("drop_tail", drop_tail, "pass the fraction of the tail to drop")
+    if not 0.0 <= drop_tail <= 1.0:
+        raise InputError(f"drop_tail must lie in [0, 1], found {drop_tail!r}: pass the fraction of the tail.")
+    if drop_tail > 0 and CT is None:
+        raise InputError("CT must be given when drop_tail > 0, found None: pass the cutting threshold.")
+    low, high = _threshold("CT", CT), _threshold("TRT", TRT)
+    if isinstance(low, float) and isinstance(high, float) and low >= high:
+        raise InputError(f"CT must lie below TRT, found CT = {low:g} and TRT = {high:g}: lower CT or raise TRT.")
+    return drop_tail, whole_number("seed", seed, 0)
 
 
 def check_thresholds(CT: Any, TRT: Any, dt: Tensor) -> tuple[Threshold | None, Threshold | None]:
@@ -315,20 +374,20 @@ def _threshold(name: str, value: Any) -> Threshold | None:
     """A number of any kind (cutting_threshold gives a tensor) as a float; None and functions as they are."""
     if value is None or callable(value):
         return value
-    try:
-        number = math.nan if isinstance(value, (bool, str)) else float(value)
-    except (TypeError, ValueError, RuntimeError):
-        number = math.nan
-    if not number > 0:
-        raise InputError(f"{name} must be a positive number, found {value!r}: it is a distance from the median of dx.")
-    return number
+    return positive(name, value, "pass a distance from the median of dx")
+
+
+def _integers(name: str, values: Any) -> Tensor:
+    """Trajectory numbers as int64; 1.5 is not one."""
+    numbers = _float(name, values)
+    whole = numbers.to(torch.int64)
+    if not bool((whole == numbers).all()):
+        raise InputError(f"{name} must hold integers, found {numbers[whole != numbers][0].item()}: pass one per pair.")
+    return whole
 
 
 def _float(name: str, values: Any) -> Tensor:
-    try:
-        return torch.as_tensor(values, dtype=torch.float64).detach()
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{name} must be numeric, found {type(values).__name__}: pass a tensor or an array.") from None
+    return real_tensor(name, values, "pass a tensor or an array of numbers").detach().cpu()
 
 
 def _add(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.convert import real_tensor, shown
 from levytorch.errors import InputError
 
+METHODS = ("auto", "table", "contour", "windowed")
 Numeric = Any  # Tensor | ndarray | float, and nested sequences of them
 
 
@@ -25,20 +26,8 @@ def to_tensors(**values: Numeric) -> tuple[list[Tensor], torch.dtype, torch.devi
                 device = value.device
     tensors = []
     for name, value in values.items():
-        if isinstance(value, Tensor):
-            tensor = value
-        else:
-            try:
-                tensor = torch.as_tensor(np.asarray(value, dtype=np.float64))
-            except (TypeError, ValueError) as error:
-                raise InputError(
-                    f"{name} must be a number, an array or a tensor, but is {type(value).__name__}: {error}."
-                ) from None
-        if tensor.is_complex() or tensor.dtype == torch.bool:
-            raise InputError(f"{name} must be real, but has dtype {tensor.dtype}; pass a floating-point value.")
-        if tensor.dtype != torch.float64 or tensor.device != device:
-            tensor = tensor.to(device=device, dtype=torch.float64)
-        tensors.append(tensor)
+        tensor = real_tensor(name, value)
+        tensors.append(tensor if tensor.device == device else tensor.to(device=device))
     return tensors, dtype or torch.float64, device
 
 
@@ -48,30 +37,38 @@ def broadcast(**tensors: Tensor) -> torch.Size:
         return torch.broadcast_shapes(*(t.shape for t in tensors.values()))
     except RuntimeError:
         shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
-        raise InputError(f"the arguments must broadcast against each other, but have shapes {shapes}.") from None
+        raise InputError(
+            f"the arguments must broadcast against each other, but have shapes {shapes}; give each one number or "
+            "one entry per sample."
+        ) from None
 
 
 CONDITIONS = {
-    "alpha": ("lie in (0, 1)", lambda t: (t > 0) & (t < 1)),
-    "D_o": ("be finite and >= 0", lambda t: (t >= 0) & torch.isfinite(t)),
-    "D_f": ("be finite and > 0", lambda t: (t > 0) & torch.isfinite(t)),
-    "dt": ("be finite and > 0", lambda t: (t > 0) & torch.isfinite(t)),
-    "threshold": ("be >= 0", lambda t: t >= 0),
-    "mass": ("lie in (0, 1)", lambda t: (t > 0) & (t < 1)),
+    "alpha": ("lie in (0, 1)", lambda t: (t > 0) & (t < 1), "it is half the stability index, so halve that"),
+    "D_o": ("be finite and >= 0", lambda t: (t >= 0) & torch.isfinite(t), "pass Sigma^2 / 2"),
+    "D_f": ("be finite and > 0", lambda t: (t > 0) & torch.isfinite(t), "pass |sigma|^(2 alpha)"),
+    "dt": ("be finite and > 0", lambda t: (t > 0) & torch.isfinite(t), "pass the time between two observations"),
+    "threshold": ("be finite and >= 0", lambda t: (t >= 0) & torch.isfinite(t), "pass a distance"),
+    "mass": ("lie in (0, 1)", lambda t: (t > 0) & (t < 1), "pass a probability such as 0.98"),
 }
 
 
 def check(**tensors: Tensor) -> None:
     """Refuse the first value that breaks its condition, with its name, index and value."""
     for name, tensor in tensors.items():
-        words, condition = CONDITIONS.get(name, ("be finite", torch.isfinite))
+        words, condition, remedy = CONDITIONS.get(name, ("be finite", torch.isfinite, "remove or correct it"))
         good = condition(tensor.detach())
         if not bool(good.all()):
             index = tuple((~good).nonzero()[0].tolist())
             where = f" at index {index if len(index) > 1 else index[0]}" if index else ""
-            raise InputError(f"{name} must {words}, but is {tensor[index].item()!r}{where}.")
+            raise InputError(f"{name} must {words}, but is {tensor[index].item()!r}{where}; {remedy}.")
 
 
 def check_dim(dim: int) -> None:
-    if dim not in (1, 2, 3):
-        raise InputError(f"dim must be 1, 2 or 3, but is {dim!r}; the law is implemented for these dimensions.")
+    if isinstance(dim, bool) or not isinstance(dim, int) or dim not in (1, 2, 3):
+        raise InputError(f"dim must be 1, 2 or 3, but is {shown(dim)}; pass the number of coordinates of a step.")
+
+
+def check_method(method: str) -> None:
+    if not isinstance(method, str) or method not in METHODS:
+        raise InputError(f"method must be one of {', '.join(METHODS)}, but is {shown(method)}; choose one of these.")

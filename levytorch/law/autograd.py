@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from levytorch.convert import switch
 from levytorch.law import threads
 from levytorch.law import vector as fast_vector
-from levytorch.law.arguments import Numeric, broadcast, check, check_dim, to_tensors
+from levytorch.law.arguments import Numeric, broadcast, check, check_dim, check_method, to_tensors
 from levytorch.law.backend import kernels
 from levytorch.law.composed import Step, batch_shape, composed, out_of_range, partial_derivatives
 from levytorch.law.evaluation import resolve
@@ -66,6 +69,7 @@ def log_density(
         tensor(-0.5410, dtype=torch.float64)
     """
     check_dim(dim)
+    check_method(method)
     tensors, dtype, device = to_tensors(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
     step = Step(*tensors)
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in step)
@@ -96,19 +100,26 @@ def score(
     Arguments as in `log_density`; float64 out, of the broadcast shape (b: `[..., dim]` for dim > 1).
     """
     check_dim(dim)
+    check_method(method)
+    wrt_alpha = switch("wrt_alpha", wrt_alpha)
     tensors, _, device = to_tensors(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
     step = Step(*(t.detach() for t in tensors))
     if _fused(dim, method, device):
         shape, flat = _evaluate(step, method, 1, wrt_alpha)
+        _refuse_nonfinite(flat)
         rows = [row.reshape(shape) for row in flat]
         return StepScore(rows[0], rows[1], rows[2], rows[3], rows[4] if wrt_alpha else None)
     shape = batch_shape(step, dim)
     if fast_vector.applies(step, dim, method := _chosen(step, method, dim, wrt_alpha), device) and not wrt_alpha:
         out, by_b = fast_vector.evaluate(step, shape, dim, True)
+        _refuse_nonfinite([*out, by_b.reshape(-1)])
         return StepScore(
             out[0].reshape(shape), by_b.reshape(*shape, dim), out[1].reshape(shape), out[2].reshape(shape), None
         )
     check(**step._asdict())
+    if shape.numel() == 0:
+        empty = step.D_o.new_zeros(shape)
+        return StepScore(empty, step.D_o.new_zeros((*shape, dim)), empty, empty, empty if wrt_alpha else None)
     # leaves of the full shape, so that each sample has its own derivative
     vector = torch.Size((*shape, dim)) if dim > 1 else shape
     leaves = {"b": step.b.expand(vector), "D_o": step.D_o.expand(shape), "D_f": step.D_f.expand(shape)}
@@ -118,7 +129,17 @@ def score(
     with torch.enable_grad():
         log_p = composed(step._replace(**leaves), dim=dim, method=method)
         grads = dict(zip(leaves, torch.autograd.grad(log_p.sum(), list(leaves.values()))))
+    _refuse_nonfinite([log_p.detach().reshape(-1), *(g.reshape(-1) for g in grads.values())])
     return StepScore(log_p.detach(), grads["b"], grads["D_o"], grads["D_f"], grads.get("alpha"))
+
+
+def _refuse_nonfinite(rows: Sequence[Tensor]) -> None:
+    """The law's derivatives divide by A^2 and by B, which leaves float64 when D_o dt or D_f dt is all but zero."""
+    for row in rows:
+        if not math.isfinite(float(row.sum())):  # one pass without a temporary; a sum may overflow, an entry may not
+            good = torch.isfinite(row)
+            if not bool(good.all()):
+                raise out_of_range(int((~good).nonzero()[0]))
 
 
 def _fused(dim: int, method: str, device: torch.device) -> bool:

@@ -31,9 +31,17 @@ class Step(NamedTuple):
 
 def out_of_range(index: int) -> InputError:
     return InputError(
-        f"the step of sample {index} leaves the range of float64: displacement - b dt, D_o dt and D_f dt must be "
-        "finite and D_f dt > 0; rescale x or t."
+        f"displacement - b dt, D_o dt and D_f dt must be finite and D_f dt > 0, with derivatives that are finite too, "
+        f"but the step of sample {index} leaves the range of float64; rescale x or t."
     )
+
+
+def check_range(y: Tensor, A: Tensor, B: Tensor) -> None:
+    """Refuse steps whose derivatives would leave float64."""
+    with torch.no_grad():
+        good = torch.isfinite(y) & torch.isfinite(A) & torch.isfinite(B) & (B > 0)
+    if not bool(good.all()):
+        raise out_of_range(int((~good).reshape(-1).nonzero()[0]))
 
 
 def batch_shape(step: Step, dim: int) -> torch.Size:
@@ -44,7 +52,8 @@ def batch_shape(step: Step, dim: int) -> torch.Size:
             t = tensors[name]
             if t.shape[-1:] != (dim,) and not (name == "b" and t.numel() == 1):
                 raise InputError(
-                    f"{name} must have {dim} components in its last axis (dim = {dim}), but has shape {tuple(t.shape)}."
+                    f"{name} must have {dim} components in its last axis (dim = {dim}), but has shape "
+                    f"{tuple(t.shape)}; put the coordinates there."
                 )
             tensors[name] = t[..., 0] if t.dim() else t
     return broadcast(**tensors)
@@ -64,9 +73,7 @@ def composed(step: Step, *, dim: int, method: str) -> Tensor:
         return t.reshape(1) if t.numel() == 1 else t.expand(shape).reshape(-1)
 
     y, A, B = flat(y), flat(D_o * dt), flat(D_f * dt)
-    good = (torch.isfinite(y) & torch.isfinite(A) & torch.isfinite(B) & (B > 0)).detach()
-    if not bool(good.all()):
-        raise out_of_range(int((~good).nonzero()[0]))
+    check_range(y, A, B)
     log_p = log_density_radial(y, A, B, flat(alpha), dim=dim, method=method)
     return log_p.expand(shape.numel()).reshape(shape)
 

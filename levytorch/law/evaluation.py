@@ -14,11 +14,11 @@ from torch import Tensor
 
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import contour, threads
+from levytorch.law.arguments import check_method
 from levytorch.law.backend import kernels
 from levytorch.law.table import Table, table
 from levytorch.law.table_grid import N_S
 
-METHODS = ("auto", "table", "contour", "windowed")
 WORTH_A_TABLE = 20_000  # samples of one alpha; building a few columns of a table costs about as much
 _seen: Counter[tuple[float, int]] = Counter()
 
@@ -28,11 +28,12 @@ def resolve(method: str, alpha: Tensor, n: int, dim: int, with_alpha: bool) -> s
     if method == "auto":
         if alpha.numel() > 1 or with_alpha:
             return "contour"
+        if alpha.numel() == 0:
+            return "contour"
         key = (float(alpha), dim)
         _seen[key] += n
         return "table" if _seen[key] >= WORTH_A_TABLE else "contour"
-    if method not in METHODS:
-        raise InputError(f"method must be one of {', '.join(METHODS)}, but is {method!r}.")
+    check_method(method)
     if method == "table" and alpha.numel() > 1:
         raise InputError(
             f"method 'table' needs one alpha shared by all samples, but got {alpha.numel()} of them; "
@@ -41,7 +42,9 @@ def resolve(method: str, alpha: Tensor, n: int, dim: int, with_alpha: bool) -> s
     if method == "windowed" and dim != 1:
         raise InputError(f"method 'windowed' is one-dimensional, but dim is {dim}; use 'contour'.")
     if method == "windowed" and with_alpha:
-        raise InputError("method 'windowed' has no derivative in alpha; use 'contour' or detach alpha.")
+        raise InputError(
+            "method 'windowed' has no derivative in alpha, but one was asked for; use 'contour' or detach alpha."
+        )
     return method
 
 

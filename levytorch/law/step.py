@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
+from levytorch.convert import real_tensor, shown, whole_number
 from levytorch.errors import InputError
-from levytorch.law.arguments import Numeric, check, check_dim, to_tensors
+from levytorch.law.arguments import Numeric, broadcast, check, check_dim, check_method, to_tensors
 from levytorch.law.autograd import log_density
 from levytorch.law.sampling import isotropic_stable, symmetric_stable
 from levytorch.law.tails import survival
@@ -48,6 +49,7 @@ class LevyStep(Distribution):
         validate_args: bool | None = None,
     ) -> None:
         check_dim(dim)
+        check_method(method)
         names = dict(b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
         tensors, self._dtype, _ = to_tensors(**names)
         check(**dict(zip(names, tensors)))
@@ -56,10 +58,15 @@ class LevyStep(Distribution):
             if drift.dim() == 0:
                 drift = drift.expand(dim)
             if drift.shape[-1] != dim:
-                raise InputError(f"b must have {dim} components in its last axis, but has shape {tuple(drift.shape)}.")
+                raise InputError(
+                    f"b must have {dim} components in its last axis, but has shape {tuple(drift.shape)}; put the "
+                    "coordinates there."
+                )
+            broadcast(**dict(zip(names, (drift[..., 0], *tensors[1:]))))
             rest = torch.broadcast_tensors(drift[..., 0], *tensors[1:])
             self.b = drift.expand(*rest[0].shape, dim)
         else:
+            broadcast(**dict(zip(names, tensors)))
             rest = torch.broadcast_tensors(*tensors)
             self.b = rest[0]
         self.D_o, self.D_f, self.alpha, self.dt = rest[1:]
@@ -75,8 +82,15 @@ class LevyStep(Distribution):
 
     def expand(self, batch_shape: Any, _instance: Distribution | None = None) -> LevyStep:
         new = self._get_checked_instance(LevyStep, _instance)
-        shape = torch.Size(batch_shape)
-        new.b = self.b.expand(*shape, *self.event_shape)
+        shape = _shape("batch_shape", batch_shape)
+        try:
+            torch.broadcast_to(self.D_o, shape)
+        except RuntimeError:
+            raise InputError(
+                f"batch_shape must be one that {tuple(self.batch_shape)} expands to, found {tuple(shape)}; lead with "
+                "new axes."
+            ) from None
+        new.b = self.b.expand((*shape, *self.event_shape))
         for name in ("D_o", "D_f", "alpha", "dt"):
             setattr(new, name, getattr(self, name).expand(shape))
         new._alpha = self._alpha if self._alpha.numel() == 1 else new.alpha
@@ -96,23 +110,35 @@ class LevyStep(Distribution):
     def variance(self) -> Tensor:
         return torch.full_like(self.b, math.inf)
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        if self._validate_args:
-            self._validate_sample(value)
+    def log_prob(self, value: Numeric) -> Tensor:
+        value = self._value(value)
         return log_density(value, self.b, self.D_o, self.D_f, self._alpha, self.dt, dim=self.dim, method=self.method)
 
-    def cdf(self, value: Tensor) -> Tensor:
+    def cdf(self, value: Numeric) -> Tensor:
         """P(dx <= value), one dimension only; tiny values keep their digits."""
         if self.dim != 1:
             raise InputError(f"cdf is defined in one dimension, but dim is {self.dim}; use tail_probability.")
-        if self._validate_args:
-            self._validate_sample(value)
+        value = self._value(value)
         u = self.b * self.dt - value.to(torch.float64)
         return survival(u, self.D_o * self.dt, self.D_f * self.dt, self.alpha).to(value.dtype)
 
+    def _value(self, value: Numeric) -> Tensor:
+        """A displacement as a tensor that fits the batch; its dtype is that of the answer."""
+        at = value if isinstance(value, Tensor) and value.is_floating_point() else real_tensor("value", value)
+        real_tensor("value", at)
+        if self.dim > 1 and at.shape[-1:] != (self.dim,):
+            raise InputError(
+                f"value must have {self.dim} components in its last axis, but has shape {tuple(at.shape)}; put the "
+                "coordinates there."
+            )
+        broadcast(value=at if self.dim == 1 else at[..., 0], parameters=self.D_o)
+        if self._validate_args:
+            check(value=at)
+        return at
+
     @torch.no_grad()
     def sample(self, sample_shape: Any = torch.Size(), *, generator: torch.Generator | None = None) -> Tensor:  # noqa: B008
-        shape = torch.Size(sample_shape) + self.batch_shape
+        shape = _shape("sample_shape", sample_shape) + self.batch_shape
         alpha, dt = self.alpha.expand(shape), self.dt
         width = torch.sqrt(2.0 * self.D_o * dt)
         scale = torch.exp((torch.log(self.D_f * dt) / (2.0 * self.alpha)).clamp(-690.0, 690.0))
@@ -124,3 +150,10 @@ class LevyStep(Distribution):
         gauss = torch.randn((*shape, self.dim), generator=generator, dtype=torch.float64, device=alpha.device)
         out = self.b * dt.unsqueeze(-1) + width.unsqueeze(-1) * gauss + scale.unsqueeze(-1) * jump
         return out.to(self._dtype)
+
+
+def _shape(name: str, given: Any) -> torch.Size:
+    """A shape from a tuple, a list or a torch.Size of integers >= 0."""
+    if not isinstance(given, (tuple, list)):
+        raise InputError(f"{name} must be a tuple of integers, found {shown(given)}; pass (n,) for n of them.")
+    return torch.Size([whole_number(f"an entry of {name}", n, 0) for n in given])

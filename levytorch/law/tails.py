@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from levytorch.errors import InputError, NumericalError
 from levytorch.law import contour
 from levytorch.law.arguments import Numeric, broadcast, check, check_dim, to_tensors
 
@@ -45,7 +46,17 @@ def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1)
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in flat)
     if shape.numel() == 0:
         return u.new_zeros(shape)
-    return _Tail.apply(*flat, dim, grad).reshape(shape)
+    try:
+        out = _Tail.apply(*flat, dim, grad)
+    except ZeroDivisionError:  # the compiled contour, where a scale overflows
+        out = u.new_full((1,), math.nan)
+    if not bool(torch.isfinite(out.detach()).all()):
+        raise NumericalError(
+            "The tail mass must lie within what float64 can compute, but threshold, D_o dt or D_f dt leaves "
+            "that range; "
+            "rescale x or t."
+        )
+    return out.reshape(shape)
 
 
 def survival(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor) -> Tensor:
@@ -87,10 +98,25 @@ def tail_probability(
             c - offset, D_o_ * dt_, D_f_ * dt_, alpha_
         )
     else:
+        _vectors(dim, center=m, b=b_, rest=dict(zip(names, tensors)))
         shift = m - b_ * (dt_ if dt_.dim() == 0 else dt_.unsqueeze(-1))
         offset = torch.sqrt((shift * shift).sum(-1) + TINY) if shift.dim() else shift.abs() * math.sqrt(dim)
         out = _ball_complement(c, offset, D_o_ * dt_, D_f_ * dt_, alpha_, dim)
     return out if out.dtype == dtype else out.to(dtype)
+
+
+def _vectors(dim: int, center: Tensor, b: Tensor, rest: dict[str, Tensor]) -> None:
+    """Refuse centres and drifts that are neither one number nor vectors of the right length, and misfitting shapes."""
+    heads = dict(rest)
+    for name, t in (("center", center), ("b", b)):
+        if t.dim() and t.shape[-1] != dim:
+            raise InputError(
+                f"{name} must have {dim} components in its last axis (dim = {dim}), but has shape "
+                f"{tuple(t.shape)}; put "
+                "the coordinates there."
+            )
+        heads[name] = t[..., 0] if t.dim() else t
+    broadcast(**heads)
 
 
 def _ball_complement(c: Tensor, m: Tensor, A: Tensor, B: Tensor, alpha: Tensor, dim: int) -> Tensor:

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from levytorch.convert import real_number, whole_number
 from levytorch.errors import InputError
+
+MOST_MODES = 1 << 14  # n_modes^2 numbers are held at once: 2 GB
 
 
 @dataclass(frozen=True)
@@ -25,15 +28,14 @@ class FourierBasis:
     origin: float = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.n_modes, bool) or not hasattr(self.n_modes, "__index__") or self.n_modes < 1:
-            raise InputError(
-                f"n_modes must be a positive integer, but is {self.n_modes!r}; give the number of Fourier modes."
-            )
-        object.__setattr__(self, "n_modes", int(self.n_modes))  # also of a tensor or a NumPy integer
-        if not (math.isfinite(self.period) and self.period > 0):
-            raise InputError(f"period must be a positive number, but is {self.period!r}; give the length of the cell.")
-        if not math.isfinite(self.origin):
-            raise InputError(f"origin must be a finite number, but is {self.origin!r}; give the left end of the cell.")
+        # plain numbers, also of a tensor or a NumPy number
+        n_modes = whole_number("n_modes", self.n_modes, 1, MOST_MODES, "give the number of Fourier modes")
+        period = real_number("period", self.period, "give the length of the cell")
+        origin = real_number("origin", self.origin, "give the left end of the cell")
+        if not period > 0:
+            raise InputError(f"period must be a positive number, but is {period!r}; give the length of the cell.")
+        for name, value in (("n_modes", n_modes), ("period", period), ("origin", origin)):
+            object.__setattr__(self, name, value)
 
     @property
     def wavenumbers(self) -> Tensor:

@@ -10,63 +10,84 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.errors import InputError
-from levytorch.policy.basis import FourierBasis
+from levytorch.convert import real_array, real_number, real_tensor, shown, whole_number
+from levytorch.errors import InputError, LevytorchError
+from levytorch.policy.basis import MOST_MODES, FourierBasis
 
 
 def check_beta(beta: float) -> float:
     try:
-        value = float(beta)
-    except (TypeError, ValueError):
+        value = real_number("beta", beta)
+    except InputError:
         value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"beta must be a positive number, but is {beta!r}; give the discount rate per unit of time.")
+    if not value > 0:
+        raise InputError(
+            f"beta must be a positive number, but is {shown(beta)}; give the discount rate per unit of time."
+        )
     return value
 
 
-def reward_function(reward: Callable[[Tensor], Any] | float) -> Callable[[Tensor], Tensor]:
-    """The reward as a function float64 tensor -> float64 tensor of the same shape that refuses values that are not
+def check_tolerance(tolerance: float) -> float:
+    value = real_number("tolerance", tolerance, "give the relative change of V to stop at, such as 1e-6")
+    if not value > 0:
+        raise InputError(f"tolerance must be a positive number, but is {value!r}; 1e-6 is the default.")
+    return value
+
+
+def check_modes(name: str, n_modes: int, least: int = 1) -> int:
+    return whole_number(name, n_modes, least, MOST_MODES, "give the number of Fourier modes")
+
+
+def reward_function(
+    reward: Callable[[Tensor], Any] | float, shape: Callable[[Tensor], torch.Size] = lambda x: x.shape
+) -> Callable[[Tensor], Tensor]:
+    """The reward as a function float64 tensor -> float64 tensor of the points' shape that refuses values that are not
     finite.
     """
-    if not callable(reward) and not _is_number(reward):
-        raise InputError(
-            f"reward must be a function of x or a number, but is a {type(reward).__name__}; for samples use "
-            "rewards.Tabulated."
-        )
+    number: float | None = None
+    if not callable(reward):
+        remedy = "give a function of x or a number (for samples use rewards.Tabulated)"
+        array = real_array("reward", reward, remedy)
+        if array.ndim or not np.isfinite(array):
+            raise InputError(f"reward must be a function of x or a number, but is {shown(reward)}; {remedy}.")
+        number = float(array)
 
     def r(x: Tensor) -> Tensor:
-        given = reward(x) if callable(reward) else float(reward)
-        try:
-            value = torch.as_tensor(given, dtype=torch.float64).detach()
-        except (TypeError, ValueError, RuntimeError):
+        given = _answer(reward, x) if callable(reward) else number
+        value = real_tensor("reward(x)", given, "return one value per point").detach()
+        if value.ndim > 0 and value.shape != shape(x):
             raise InputError(
-                f"reward(x) must be numbers, but is a {type(given).__name__}; return one value per point."
-            ) from None
-        if value.ndim > 0 and value.shape != x.shape:
-            raise InputError(
-                f"reward(x) must have the shape of x, {tuple(x.shape)}, but has {tuple(value.shape)}; return one "
+                f"reward(x) must have the shape of x, {tuple(shape(x))}, but has {tuple(value.shape)}; return one "
                 "value per point."
             )
-        value = value.expand(x.shape)
+        value = value.expand(shape(x))
         if not bool(torch.isfinite(value).all()):
-            bad = float(x[~torch.isfinite(value)].reshape(-1)[0])
-            raise InputError(f"The reward must be finite, but is not at x = {bad:.6g}; check the reward function.")
+            bad = x[~torch.isfinite(value)][0].tolist()
+            raise InputError(f"The reward must be finite, but is not at x = {bad}; check the reward function.")
         return value
 
     return r
 
 
-def _is_number(value: Any) -> bool:
-    """A Python or NumPy number, or an array or tensor of no dimension."""
-    return isinstance(value, (int, float, np.number)) or (isinstance(value, Tensor | np.ndarray) and value.ndim == 0)
+def _answer(function: Callable[[Tensor], Any], x: Tensor) -> Any:
+    """What the caller's function says; whatever goes wrong in it is told."""
+    try:
+        return function(x)
+    except LevytorchError:
+        raise
+    except Exception as error:  # anything may happen in a function that someone else wrote
+        raise InputError(
+            f"reward(x) must be numbers for a tensor x, but raised {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}; mend the function."
+        ) from error
 
 
 def check_window(window: Sequence[float], period: float, support: tuple[float, float] | None) -> tuple[float, float]:
     try:
-        low, high = (float(end) for end in window)
+        low, high = (float(end) for end in real_array("window", window))
     except (TypeError, ValueError):
         raise InputError(
-            f"window must be two numbers (low, high), but is {window!r}; give the ends of the interval."
+            f"window must be two numbers (low, high), but is {shown(window)}; give the ends of the interval."
         ) from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InputError(

@@ -17,11 +17,13 @@ import torch
 from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
+from levytorch.convert import whole_number
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
-from levytorch.policy.checks import check_beta
+from levytorch.policy.checks import check_beta, reward_function
 from levytorch.policy.plane_operator import Array, Fields, PlaneOperator, Torus, fields, torus
 from levytorch.policy.plane_value import PlaneValue
 
+_MOST_MODES = 4096  # per coordinate
 _RESTART, _CYCLES = 60, 20
 _RTOL = 1e-13
 _FACTOR_MODES = 48  # V's standard deviation is smooth and needs two digits
@@ -47,31 +49,16 @@ def solve_plane(
     r = plane_reward(reward)
     _check_periodic(r, cell)
     if n_modes is not None:
-        if isinstance(n_modes, bool) or int(n_modes) != n_modes or n_modes < 4:
-            raise InputError(f"n_modes must be an integer >= 4, found {n_modes!r}; give the modes per coordinate.")
-        system = build(source, cell, int(n_modes), beta)
-        c, iterations = solve(system, r(cell.points(int(n_modes))).numpy())
+        n_modes = whole_number("n_modes", n_modes, 4, _MOST_MODES, "give the modes per coordinate")
+        system = build(source, cell, n_modes, beta)
+        c, iterations = solve(system, r(cell.points(n_modes)).numpy())
         return _finish(source, r, system, c, iterations, None, True)
     return _refine(source, r, cell, beta, tolerance, max_modes)
 
 
 def plane_reward(reward: Any) -> Reward:
     """The reward as a function [..., 2] -> [...] that refuses values that are not finite."""
-    if not callable(reward) and not isinstance(reward, int | float):
-        raise InputError(f"reward must be a function of x or a number, found a {type(reward).__name__}; give one.")
-
-    def r(x: Tensor) -> Tensor:
-        value = torch.as_tensor(reward(x) if callable(reward) else float(reward), dtype=torch.float64).detach()
-        if value.ndim > 0 and value.shape != x.shape[:-1]:
-            raise InputError(
-                f"reward(x) must have shape {tuple(x.shape[:-1])} for x of shape {tuple(x.shape)}, found "
-                f"{tuple(value.shape)}; return one value per point."
-            )
-        if not bool(torch.isfinite(value).all()):
-            raise InputError("The reward must be finite on the cell, found NaN or infinity; check the reward.")
-        return value.expand(x.shape[:-1])
-
-    return r
+    return reward_function(reward, lambda x: x.shape[:-1])
 
 
 def build(source: Any, cell: Torus, n: int, beta: float) -> System:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from levytorch import atomic
+from levytorch.atomic import path_of
+from levytorch.convert import real_tensor
 from levytorch.errors import InputError
 
 _FORMAT = "levytorch.plane_value.1"
@@ -75,7 +77,7 @@ class PlaneValue:
         return square.sqrt()
 
     def _points(self, x: Any) -> Tensor:
-        at = torch.as_tensor(x, dtype=torch.float64)
+        at = real_tensor("x", x)
         if at.ndim == 0 or at.shape[-1] != 2:
             raise InputError(f"x must have shape [..., 2], found {tuple(at.shape)}; put the coordinates last.")
         return at
@@ -110,17 +112,17 @@ class PlaneValue:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write V to one file (tensors and numbers only); an earlier one is replaced once the new one is complete."""
-        target = Path(path)
+        target = path_of(path)
         atomic.save({"format": _FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, target)
         return target
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PlaneValue:
         """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
-        target = Path(path)
+        target = path_of(path)
         if not target.is_file():
             raise InputError(f"A saved value function was expected at {target}, found no such file; check the path.")
-        hint = f"{target} is not a value function of the plane saved by levytorch; give a file of PlaneValue.save."
+        hint = f"{target} must be a value function of the plane, but is not; give a file of PlaneValue.save."
         try:
             content: Any = torch.load(target, map_location="cpu", weights_only=True)
         except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base

@@ -17,10 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.atomic import path_of
+from levytorch.convert import real_array, real_number, real_tensor, shown
 from levytorch.data.arrays import numeric
 from levytorch.errors import ConfigError, InputError
 from levytorch.policy.basis import FourierBasis
-from levytorch.policy.checks import check_beta
+from levytorch.policy.checks import check_beta, check_modes
 from levytorch.policy.series import FourierSeries, fit_fourier
 from levytorch.policy.source import cell, coefficients_at
 
@@ -43,8 +45,7 @@ class CosinePower:
     def __post_init__(self) -> None:
         for name in ("power", "frequency", "shift", "period", "amplitude"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not math.isfinite(value):
-                raise InputError(f"{name} must be a finite number, but is {value!r}; correct it.")
+            object.__setattr__(self, name, real_number(name, value, "correct it"))
         if int(self.power) != self.power or self.power < 0 or int(self.frequency) != self.frequency:
             raise InputError(
                 f"power and frequency must be whole numbers, but are {self.power!r} and {self.frequency!r}; "
@@ -52,9 +53,14 @@ class CosinePower:
             )
         if not self.period > 0:
             raise InputError(f"period must be a positive number, but is {self.period!r}; give the length of the cell.")
+        if self.power > 1e6 or not abs(2 * math.pi * self.frequency / self.period) < 1e150:
+            raise InputError(
+                f"power must be at most 1e6 and frequency / period moderate, but they are {self.power:g} and "
+                f"{self.frequency:g} / {self.period:g}; lower them."
+            )
 
     def __call__(self, x: States) -> Tensor:
-        x = torch.as_tensor(x, dtype=torch.float64)
+        x = real_tensor("x", x)
         angle = torch.remainder(x - self.shift, self.period) * (2 * math.pi * self.frequency / self.period)
         return self.amplitude * angle.cos() ** self.power
 
@@ -84,7 +90,7 @@ class Manufactured:
         self.coefficients = torch.where(c.abs() < 1e-15 * size, 0.0, c)  # rounding, which L would multiply by k^2
 
     def __call__(self, x: States) -> Tensor:
-        x = torch.as_tensor(x, dtype=torch.float64)
+        x = real_tensor("x", x)
         at = coefficients_at(self.dynamics, x)
         c = self.coefficients
         V, V1, V2 = (self.basis.matrix(x, order) @ c for order in (0, 1, 2))
@@ -115,8 +121,10 @@ class Tabulated:
                 f"Every x must occur once in the reward table, but {twice:g} occurs again; remove or average "
                 "duplicates."
             )
-        self.period = period
+        self.period = period = None if period is None else real_number("period", period, "give the length of the cell")
         if period is not None:
+            if not period > 0:
+                raise InputError(f"period must be a positive number, but is {period!r}; give the length of the cell.")
             if table_x[-1] - table_x[0] > period * (1 + 1e-12):
                 raise InputError(
                     f"The reward table must fit in one period of {period:g}, but spans {table_x[-1] - table_x[0]:g}; "
@@ -133,7 +141,7 @@ class Tabulated:
     @classmethod
     def from_csv(cls, path: str | Path, period: float | None = None, x: str = "x", r: str = "r") -> Tabulated:
         """Read the columns `x` and `r` of a CSV file with a header."""
-        file = Path(path)
+        file = path_of(path)
         if not file.is_file():
             raise InputError(
                 f"A CSV file with columns {x} and {r} was expected at {file}, but there is none; check reward.path."
@@ -154,15 +162,14 @@ class Tabulated:
             raise InputError(told if told.startswith(str(file)) else f"{file}: {told}") from None
 
     def __call__(self, x: States) -> Tensor:
-        at = torch.as_tensor(x, dtype=torch.float64).detach().cpu().numpy()
+        at = real_array("x", x)
         if self.period is not None:
             # Into the period that begins with the table, whatever cell the caller counts from
             at = self.x[0] + np.remainder(at - self.x[0], self.period)
         outside = (at < self.x[0]) | (at > self.x[-1])
         if bool(outside.any()):
             raise InputError(
-                f"The reward table covers [{self.x[0]:g}, {self.x[-1]:g}], but x = {at[outside].flat[0]:g} is asked "
-                "for; "
+                f"x must lie within the reward table, [{self.x[0]:g}, {self.x[-1]:g}], but is {at[outside].flat[0]:g}; "
                 "extend the table or solve on a window inside it."
             )
         return torch.as_tensor(np.interp(at, self.x, self.r))
@@ -182,15 +189,20 @@ def import_callable(path: str) -> Callable[[Tensor], Any]:
     """
     module_name, _, name = path.replace(":", ".").rpartition(".")
     if not module_name or not all(part.isidentifier() for part in f"{module_name}.{name}".split(".")):
-        raise ConfigError(f"reward.path must be a dotted path such as my_package.rewards.mine, but is {path!r}.")
+        raise ConfigError(
+            f"reward.path must be a dotted path, but is {path!r}; give one such as my_package.rewards.mine."
+        )
     try:
         found = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # importing runs code that someone else wrote
         raise ConfigError(
-            f"reward.path = {path!r} cannot be imported ({error}); check the name and that it is on PYTHONPATH."
+            f"reward.path = {path!r} must be importable, but is not ({' '.join(str(error).split())}); check the "
+            "name and that it is on PYTHONPATH."
         ) from error
     if not callable(found):
-        raise ConfigError(f"reward.path = {path!r} must name a function of x, but names a {type(found).__name__}.")
+        raise ConfigError(
+            f"reward.path = {path!r} must name a function of x, but names a {type(found).__name__}; choose one."
+        )
     return found
 
 
@@ -246,16 +258,36 @@ REWARDS: dict[str, tuple[Callable[[Mapping[str, Any], RewardContext], Callable[[
 }
 
 
+def check_reward(config: Mapping[str, Any], beta: Any) -> None:
+    """Refuse a reward that could not be built whatever the recovery turns out to be; before any work."""
+    check_beta(beta)
+    name, options = _options(config)
+    if name in ("manufactured", "cosine_power"):
+        CosinePower(**options)
+    elif name == "tabulated":
+        Tabulated.from_csv(**options)
+    elif name == "callable":
+        import_callable(str(options["path"]))
+    elif name == "regressed":
+        check_modes("reward.n_basis", options.get("n_basis", 11))
+
+
 def build_reward(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
     """The reward that a configuration names: {"name": one of REWARDS, and its options}.
 
     Options that are None take their default.
     """
+    name, options = _options(config)
+    return REWARDS[name][0](options, context)
+
+
+def _options(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and the options that are not null, checked against REWARDS."""
     name = config.get("name")
-    if name not in REWARDS:
-        raise ConfigError(f"reward.name must be one of {', '.join(REWARDS)}, but is {name!r}; choose one of them.")
-    builder, allowed = REWARDS[name]
-    options = {key: value for key, value in config.items() if key != "name" and value is not None}
+    if not isinstance(name, str) or name not in REWARDS:
+        raise ConfigError(f"reward.name must be one of {', '.join(REWARDS)}, but is {shown(name)}; choose one of them.")
+    allowed = REWARDS[name][1]
+    options = {str(key): value for key, value in config.items() if key != "name" and value is not None}
     unknown = sorted(set(options) - allowed)
     if unknown:
         raise ConfigError(
@@ -264,4 +296,4 @@ def build_reward(config: Mapping[str, Any], context: RewardContext) -> Callable[
         )
     if "path" in allowed and "path" not in options:
         raise ConfigError(f"reward={name} needs a path, but none is given; add reward.path=...")
-    return builder(options, context)
+    return name, options

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from levytorch.errors import ConfigError
+from levytorch.convert import shown
+from levytorch.dynamics import SYSTEMS
+from levytorch.errors import ConfigError, InputError
+from levytorch.policy.basis import MOST_MODES
+from levytorch.policy.checks import check_window
+from levytorch.policy.rates import PERTURBATIONS
+from levytorch.policy.rewards import check_reward
 
 # dotted key -> smallest value; null where null is a choice
 INTEGERS = {
@@ -21,24 +28,92 @@ INTEGERS = {
     "rates.n_modes": 1,
     "rates.seed": 0,
 }
-POSITIVE = ("tolerance", "data.horizon", "truth.alpha", "rates.alpha")
-OPTIONAL = {"n_modes", "data.n_terms", "data.first", "data.random", "data.horizon", "truth.alpha"}
+POSITIVE = ("beta", "tolerance", "data.horizon", "truth.alpha", "rates.alpha")
+BELOW_ONE = ("truth.alpha", "rates.alpha")
+TEXT = ("out", "data.path", "truth.name", "group_by", "rates.system")
+SWITCHES = ("rates.enabled", "tensorboard")
+GROUPS = ("reward", "truth", "data", "data.options", "rates")
+OPTIONAL = {
+    *("n_modes", "data.n_terms", "data.first", "data.random", "data.horizon"),
+    *("truth.alpha", "truth.name", "out", "data.path"),
+}
+MODES = ("n_modes", "data.n_basis", "rates.n_modes")
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Refuse settings of the wrong kind."""
+    for key in GROUPS:
+        if not isinstance(_at(settings, key), Mapping):
+            raise ConfigError(f"{key} must be a group of settings, but is {_told(settings, key)}; leave it as it is.")
     for key, least in INTEGERS.items():
         value = _at(settings, key)
         if value is None and key in OPTIONAL:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(f"{key} must be an integer of at least {least}, but is {value!r}; correct it.")
+            raise ConfigError(
+                f"{key} must be an integer of at least {least}, but is {_told(settings, key)}; correct it."
+            )
+        if key in MODES and value > MOST_MODES:
+            raise ConfigError(f"{key} must be at most {MOST_MODES}, but is {_told(settings, key)}; lower it.")
     for key in POSITIVE:
         value = _at(settings, key)
         if value is None and key in OPTIONAL:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ConfigError(f"{key} must be a positive number, but is {value!r}; correct it.")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
+            raise ConfigError(f"{key} must be a positive number, but is {_told(settings, key)}; correct it.")
+        if key in BELOW_ONE and not value < 1:
+            raise ConfigError(f"{key} must lie in (0, 1), but is {value!r}; give half the stability index.")
+    for key in SWITCHES:
+        if not isinstance(_at(settings, key), bool):
+            raise ConfigError(f"{key} must be true or false, but is {_told(settings, key)}; choose one.")
+    for key in TEXT:
+        value = _at(settings, key)
+        # a directory may be called 5
+        if not (value is None and key in OPTIONAL) and (
+            isinstance(value, bool | float) or not isinstance(value, str | int) or value == ""
+        ):
+            raise ConfigError(f"{key} must be a name, but is {_told(settings, key)}; give one.")
+    for key in ("truth.name", "rates.system"):
+        if _at(settings, key) is not None and _at(settings, key) not in SYSTEMS:
+            raise ConfigError(f"{key} must be one of {', '.join(SYSTEMS)}, but is {_told(settings, key)}; choose one.")
+    _check_lists(settings)
+    reward = dict(settings["reward"])
+    if reward.get("name") == "regressed" and settings["data"]["path"] is None:
+        raise ConfigError("reward=regressed needs data with a reward column, but none is given; add data.path=.")
+    if settings["run"] is not None:
+        try:
+            check_reward(reward, settings["beta"])
+        except InputError as error:
+            raise ConfigError(str(error)) from error
+
+
+def _check_lists(settings: Mapping[str, Any]) -> None:
+    window, eps = settings["window"], settings["rates"]["eps"]
+    if window is not None and window != "data":
+        try:
+            check_window(window, math.inf, None)
+        except InputError as error:
+            raise ConfigError(f"{error} Or use window=data; that is the range of the data.") from error
+    positive = isinstance(eps, list) and all(
+        isinstance(e, int | float) and not isinstance(e, bool) and 0 < e <= sys.float_info.max for e in eps
+    )
+    if not positive or not eps:
+        raise ConfigError(f"rates.eps must be a list of positive numbers, but is {shown(eps)}; correct it.")
+    kinds = settings["rates"]["perturbations"]
+    known = isinstance(kinds, list) and bool(kinds) and all(isinstance(k, str) and k in PERTURBATIONS for k in kinds)
+    if not known:
+        raise ConfigError(
+            f"rates.perturbations must be a list of {', '.join(PERTURBATIONS)}, but is {shown(kinds)}; correct it."
+        )
+    run = settings["run"]
+    if run is not None and (isinstance(run, Mapping | bool | float) or run in ([], "")):
+        raise ConfigError(f"run must name run directories, but is {shown(run)}; give a path, a glob or a list.")
+    if isinstance(run, list) and not all(isinstance(r, str | int) and r != "" for r in run):
+        raise ConfigError(f"run must name run directories, but is {shown(run)}; give a path, a glob or a list.")
+
+
+def _told(settings: Mapping[str, Any], key: str) -> str:
+    return shown(_at(settings, key))
 
 
 def newest(parent: str) -> str:
@@ -60,5 +135,7 @@ def texts(settings: Mapping[str, Any], key: str) -> list[str]:
 def _at(settings: Mapping[str, Any], key: str) -> Any:
     value: Any = settings
     for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise ConfigError(f"{key} must be given, but is missing; leave conf/evaluate.yaml as it is.")
         value = value[part]
     return value

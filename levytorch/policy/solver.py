@@ -16,7 +16,14 @@ from torch import Tensor
 
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.policy.basis import FourierBasis
-from levytorch.policy.checks import check_beta, check_periodic, check_window, reward_function
+from levytorch.policy.checks import (
+    check_beta,
+    check_modes,
+    check_periodic,
+    check_tolerance,
+    check_window,
+    reward_function,
+)
 from levytorch.policy.generator import Operators, column_scale, operators, resolvent_matrix
 from levytorch.policy.source import PointCoefficients, cell, coefficients_at
 from levytorch.policy.uncertainty import covariance_factor
@@ -68,6 +75,7 @@ def solve_value(
     >>> round(float(V(0.0)), 12)  # cos is an eigenfunction: 1 / (0.5 + 1 + 1)
     0.4
     """
+    tolerance, max_modes = check_tolerance(tolerance), check_modes("max_modes", max_modes)
     if getattr(dynamics_or_recovery, "dim", 1) == 2:
         if window is not None:
             raise InputError(

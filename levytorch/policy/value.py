@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from levytorch import atomic
+from levytorch.atomic import path_of
+from levytorch.convert import real_tensor, shown, whole_number
 from levytorch.errors import InputError
 from levytorch.policy.basis import FourierBasis
 
@@ -53,21 +55,29 @@ class ValueFunction:
 
     def derivative(self, x: Tensor | np.ndarray | float, order: int = 1) -> Tensor:
         """d^order V / dx^order at x."""
-        if order < 0 or int(order) != order:
-            raise InputError(f"order must be 0, 1, 2, ..., but is {order!r}; give the order of the derivative.")
+        order = _order(order)
         return self._chunked(x, lambda part: self.basis.matrix(part, order) @ self.coefficients)
 
     def fractional_laplacian(self, x: Tensor | np.ndarray | float, alpha: float | Tensor) -> Tensor:
         """((-Lap)^alpha V)(x); alpha a number or one per point."""
-        at = torch.as_tensor(x, dtype=torch.float64)
-        symbol = self.basis.symbol(torch.as_tensor(alpha, dtype=torch.float64))
+        at = real_tensor("x", x)
+        power = real_tensor("alpha", alpha, "pass half the stability index")
+        if not bool(((power > 0) & (power <= 1)).all()):
+            raise InputError(f"alpha must lie in (0, 1], but is {shown(alpha)}; pass half the stability index.")
+        if power.ndim and power.shape != at.shape:
+            raise InputError(
+                f"alpha must be a number or of x's shape {tuple(at.shape)}, but has shape {tuple(power.shape)}; "
+                "pass one "
+                "per point."
+            )
+        symbol = self.basis.symbol(power)
         return (self.basis.matrix(at) * symbol * self.coefficients).sum(-1)
 
     def std(self, x: Tensor | np.ndarray | float, order: int = 0) -> Tensor:
         """Standard deviation of V (or of a derivative) at x, from the covariance of the recovered coefficients (delta
         method).
         """
-        factor = self.covariance_factor
+        factor, order = self.covariance_factor, _order(order)
         if factor is None:
             raise InputError(
                 "V.std needs the covariance of recovered coefficients, but this V comes from coefficients without one; "
@@ -76,7 +86,7 @@ class ValueFunction:
         return self._chunked(x, lambda part: (self.basis.matrix(part, order) @ factor).norm(dim=-1))
 
     def _chunked(self, x: Tensor | np.ndarray | float, f: Callable[[Tensor], Tensor]) -> Tensor:
-        at = torch.as_tensor(x, dtype=torch.float64)
+        at = real_tensor("x", x)
         flat = at.reshape(-1)
         # 800,000 empirical points times 1000 modes would be 6 GB at once
         step = max(1, (1 << 22) // self.n_modes)
@@ -89,19 +99,19 @@ class ValueFunction:
 
         An earlier file is replaced only once the new one is complete.
         """
-        target = Path(path)
+        target = path_of(path)
         atomic.save({"format": _FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, target)
         return target
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ValueFunction:
         """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
-        target = Path(path)
+        target = path_of(path)
         if not target.is_file():
             raise InputError(
                 f"A saved value function was expected at {target}, but there is no such file; check the path."
             )
-        hint = f"{target} is not a value function saved by levytorch; give a file written by ValueFunction.save."
+        hint = f"{target} must be a value function saved by levytorch, but is not; give a file of ValueFunction.save."
         try:
             content: Any = torch.load(target, map_location="cpu", weights_only=True)
         except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
@@ -121,3 +131,7 @@ class ValueFunction:
         if not sound:
             raise InputError(hint)
         return cls(**content)
+
+
+def _order(order: int) -> int:
+    return whole_number("order", order, 0, 32, "give the order of the derivative")

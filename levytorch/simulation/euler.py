@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from levytorch.convert import real_array
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 
@@ -51,10 +52,7 @@ def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
         engine, u = kernels(), np.empty((d, n))
         engine.uniforms(engine.stream_keys(seed, 1, 0, n), 0, u)
         return np.asarray(np.asarray(dynamics.origin, dtype=np.float64) + period * u.T)
-    try:
-        states = np.array(torch.as_tensor(x0, dtype=torch.float64).detach().cpu().numpy())
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"x0 must be numeric, found {type(x0).__name__}: pass a number or an array.") from None
+    states = np.array(real_array("x0", x0))
     if states.ndim == 0 or (d > 1 and states.shape == (d,)):
         states = np.broadcast_to(states, (n, d)).copy()
     elif d == 1 and states.shape == (n,):
@@ -98,7 +96,7 @@ def euler(
             raise
     if not np.isfinite(out[:, -1]).all():
         raise NumericalError(
-            "simulate left the range of float64, found an infinite state: alpha is too small or dt too long for these "
+            "states must stay within float64, found an infinite one: alpha is too small or dt too long for these "
             "coefficients, so choose a larger alpha or a shorter dt."
         )
     return out

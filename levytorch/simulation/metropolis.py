@@ -9,6 +9,7 @@ short runs, because a random walk needs many small moves to get there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from levytorch.convert import whole_number
+from levytorch.data.arrays import positive
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.law import cutting_threshold, log_density
@@ -24,6 +27,7 @@ from levytorch.simulation.euler import kernels
 Array = NDArray[np.float64]
 _STREAM = 2  # noise of chains, apart from that of Euler steps (0) and initial states (1)
 _CENTRE, _REACH = 0.6827, 0.99  # masses of the law that set the default proposal and the default range
+_MOST_MOVES = 1_000_000_000
 _MOST_CHAINS = 1000
 
 
@@ -58,14 +62,9 @@ def metropolis(
     """
     n, d = x0.shape
     chains = min(n, _MOST_CHAINS) if chains is None else chains
-    for name, value, least in (("burn_in", burn_in, 0), ("chains", chains, 1), ("thinning", thinning, 1)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-            raise InputError(f"{name} must be an integer of at least {least}, found {value!r}: pass such a number.")
-    if chains > n:
-        raise InputError(f"chains must not exceed the {n} trajectories, found {chains}: lower it.")
-    for name, length in (("proposal_scale", proposal_scale), ("reach", reach)):
-        if length is not None and not (isinstance(length, (int, float, np.number)) and length > 0):
-            raise InputError(f"{name} must be positive, found {length!r}: pass a distance.")
+    check_options(
+        n, dict(burn_in=burn_in, chains=chains, proposal_scale=proposal_scale, reach=reach, thinning=thinning)
+    )
     if proposal_scale is None:
         proposal_scale = 2.4 / d**0.5 * _width(dynamics, dt, _CENTRE)
     if reach is None:
@@ -75,6 +74,26 @@ def metropolis(
 
 
 OPTIONS = frozenset({"burn_in", "chains", "proposal_scale", "reach", "thinning"})
+
+
+def check_options(n: int, options: Mapping[str, Any]) -> None:
+    """Refuse options of `metropolis` that cannot be, for n trajectories."""
+    unknown = sorted(set(options) - OPTIONS)
+    if unknown:
+        raise InputError(
+            f"sampler 'metropolis' must have options among {', '.join(sorted(OPTIONS))}, found "
+            f"{', '.join(unknown)}: use "
+            "one of these."
+        )
+    for name, least in (("burn_in", 0), ("chains", 1), ("thinning", 1)):
+        if options.get(name) is not None or (name in options and name != "chains"):
+            whole_number(name, options[name], least, _MOST_MOVES)
+    chains = options.get("chains")
+    if chains is not None and chains > n:
+        raise InputError(f"chains must not exceed the {n} trajectories, found {chains}: lower it.")
+    for name in ("proposal_scale", "reach"):
+        if options.get(name) is not None:
+            positive(name, options[name], "pass a distance")
 
 
 class _Walk:

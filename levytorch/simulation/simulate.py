@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from levytorch.convert import choice, shown, switch, whole_number
 from levytorch.data.arrays import positive
 from levytorch.data.trajectories import Trajectories
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.simulation.euler import euler, initial_states
+
+_MOST_SUBSTEPS = 1_000_000
 
 
 def simulate(
@@ -46,37 +50,50 @@ def simulate(
             f"dynamics must be a Dynamics, found {type(dynamics).__name__}: build one with Dynamics(b, D_o, D_f, "
             "alpha) or Dynamics.named(name)."
         )
-    n, steps = _count("n_trajectories", n_trajectories), _count("n_steps", n_steps)
-    parts = _count("substeps", substeps)
-    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= int(seed) < 2**63:
-        raise InputError(f"seed must be an integer in [0, 2^63), found {seed!r}: pass such a number.")
-    seed = int(seed)
-    dt = positive("dt", dt)
-    if sampler not in ("euler", "metropolis"):
-        raise InputError(f"sampler must be one of euler, metropolis, found {sampler!r}: pass one of these.")
+    n, steps, parts, seed, dt = check_simulation(
+        dynamics, n_trajectories, n_steps, dt, substeps=substeps, seed=seed, sampler=sampler, **metropolis
+    )
+    progress = None if progress is None else switch("progress", progress)
     start = initial_states(dynamics, n, x0, seed)
     if sampler == "metropolis":
-        from levytorch.simulation.metropolis import OPTIONS
         from levytorch.simulation.metropolis import metropolis as walk
 
-        unknown = sorted(set(metropolis) - OPTIONS)
-        if unknown:
-            raise InputError(
-                f"sampler 'metropolis' has the options {', '.join(sorted(OPTIONS))}, found {', '.join(unknown)}: use "
-                "one of these."
-            )
         x = walk(dynamics, start, steps, dt, seed, progress, **metropolis)
     else:
-        if metropolis:
-            raise InputError(
-                f"sampler 'euler' takes no option {', '.join(sorted(metropolis))}: remove it, or use "
-                "sampler='metropolis'."
-            )
         x = euler(dynamics, start, steps, dt, parts, seed, progress)
     return Trajectories.from_arrays(x[..., 0] if dynamics.dim == 1 else x, dt=dt)
 
 
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
-        raise InputError(f"{name} must be a positive integer, found {value!r}: pass 1 or more.")
-    return int(value.__index__())
+def check_simulation(
+    dynamics: Dynamics,
+    n_trajectories: int,
+    n_steps: int,
+    dt: float,
+    *,
+    substeps: int = 10,
+    seed: int = 0,
+    sampler: str = "euler",
+    **metropolis: Any,
+) -> tuple[int, int, int, int, float]:
+    """n_trajectories, n_steps, substeps, seed and dt as plain numbers; refuses what cannot be simulated."""
+    n, steps = whole_number("n_trajectories", n_trajectories, 1), whole_number("n_steps", n_steps, 1)
+    parts = whole_number("substeps", substeps, 1, _MOST_SUBSTEPS)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if n * (steps + 1) * dynamics.dim * 8 > memory:
+        raise InputError(
+            f"the trajectories must fit in the {memory / 2**30:.3g} GB of memory, found {shown(n)} of "
+            f"{shown(steps + 1)} points: lower n_trajectories or n_steps."
+        )
+    seed = whole_number("seed", seed, 0, 2**63 - 1)
+    dt = positive("dt", dt)
+    choice("sampler", sampler, ("euler", "metropolis"))
+    if sampler == "metropolis":
+        from levytorch.simulation.metropolis import check_options
+
+        check_options(n, metropolis)
+    elif metropolis:
+        raise InputError(
+            f"sampler 'euler' takes no option {', '.join(sorted(metropolis))}, found one: remove it, or use "
+            "sampler='metropolis'."
+        )
+    return n, steps, parts, seed, dt

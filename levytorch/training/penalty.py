@@ -7,12 +7,15 @@ lambda = gamma / (theta^T S theta), with gamma the number of well-determined coe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierHead
+from levytorch.convert import choice, real_array, shown
 from levytorch.errors import InputError
 from levytorch.training.linear_algebra import symmetric_inverse
 
@@ -25,18 +28,22 @@ _STATE = ("strengths", "determined")
 _START = 1.0  # harmonic j of size 1 / j^2; the evidence is asked once the data has had its say
 
 
+def check_strength(strength: Any) -> str | float | list[float]:
+    """One of CHOICES, a number >= 0, or a list of such numbers."""
+    if isinstance(strength, str):
+        return choice("penalty", strength, CHOICES, "choose one of these or pass a number >= 0")
+    values = real_array("penalty", strength, f"pass one of {', '.join(CHOICES)} or numbers >= 0")
+    if values.ndim > 1 or not (values >= 0).all() or not (values < math.inf).all():
+        raise InputError(f"penalty must be >= 0, found {shown(strength)}; 0 switches it off.")
+    return float(values) if values.ndim == 0 else [float(v) for v in values]
+
+
 class RoughnessPenalty:
     """strength: "none", "evidence", a number for every coefficient, or one number for each (b, D_o, D_f, alpha)."""
 
     def __init__(self, head: FourierHead, strength: Strength = "none") -> None:
-        if isinstance(strength, str) and strength not in CHOICES:
-            raise InputError(
-                f"penalty must be one of {', '.join(CHOICES)} or a positive number, found {strength!r}; use evidence."
-            )
-        several = isinstance(strength, Sequence) and not isinstance(strength, str)
-        wanted = [] if isinstance(strength, str) else [float(v) for v in strength] if several else [float(strength)]  # type: ignore[union-attr,arg-type]
-        if not all(v >= 0 for v in wanted):
-            raise InputError(f"penalty must be >= 0, found {strength!r}; 0 switches it off.")
+        strength = check_strength(strength)
+        wanted = [] if isinstance(strength, str) else strength if isinstance(strength, list) else [strength]
         self.adaptive = strength == "evidence"
         harmonics = [head.basis.harmonic_numbers()] * head.n_linear
         if head.alpha_basis is not None:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from levytorch import atomic
+from levytorch.atomic import path_of
 from levytorch.coefficients import Coefficients, Head, build_head
+from levytorch.convert import real_number, real_tensor
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 
@@ -139,7 +141,7 @@ class Recovery:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all."""
-        target = Path(path)
+        target = path_of(path)
         content = {
             "format": FORMAT,
             "head": self.head.config(),
@@ -157,7 +159,7 @@ class Recovery:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Recovery:
         """Read what `save` wrote; nothing in the file is executed."""
-        source = Path(path)
+        source = path_of(path)
         if source.is_dir():
             source = source / "recovery.pt"
         if not source.is_file():
@@ -171,14 +173,34 @@ class Recovery:
             ) from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{source} must be a recovery of format {FORMAT}, found another; save it again.")
-        head = build_head(content["head"])
-        if content["theta"].shape != head.flat().shape:
+        try:
+            return cls._from_content(content)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             raise InputError(
-                f"{source} must hold one number per parameter of its head, found another count; save it again."
-            )
-        head.set_flat(content["theta"])
-        keys = ("tcf", "log_likelihood", "converged", "covariance", "metrics", "history")
-        return cls(head, **{k: content[k] for k in keys})
+                f"{source} must hold a complete recovery, found one that is not ({' '.join(told.split())}); "
+                "save it again."
+            ) from error
+
+    @classmethod
+    def _from_content(cls, content: dict[str, Any]) -> Recovery:
+        head = build_head(content["head"])
+        theta, covariance = real_tensor("theta", content["theta"]), content["covariance"]
+        if theta.shape != head.flat().shape or not bool(torch.isfinite(theta).all()):
+            raise InputError("theta must be one finite number per parameter of the head, found others; fit again.")
+        if covariance is not None and real_tensor("covariance", covariance).shape != (theta.numel(), theta.numel()):
+            raise InputError("covariance must have a row and a column per parameter, found others; fit again.")
+        head.set_flat(theta)
+        metrics, history = dict(content["metrics"]), [dict(entry) for entry in content["history"]]
+        return cls(
+            head,
+            tcf=real_number("tcf", content["tcf"]),
+            log_likelihood=float(content["log_likelihood"]),
+            converged=bool(content["converged"]),
+            covariance=covariance,
+            metrics=metrics,
+            history=history,
+        )
 
     def __repr__(self) -> str:
         c = self.coefficients(self.head.grid(64 if self.dim == 1 else 400))
@@ -189,4 +211,4 @@ class Recovery:
 
 
 def _states(x: ArrayLike) -> Tensor:
-    return torch.as_tensor(x, dtype=torch.float64)
+    return real_tensor("x", x, "pass states as a number, an array or a tensor").detach()

@@ -20,8 +20,9 @@ from levytorch.training import plane_report
 from levytorch.training.callbacks import Checkpoints
 from levytorch.training.diagnostics import Diagnosis
 from levytorch.training.diagnostics.diagnose import check_options
-from levytorch.training.files import plain, write_csv, write_json
+from levytorch.training.files import write_csv, write_json
 from levytorch.training.fit import fit
+from levytorch.training.hparams import results_row, settings_row
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings, make_settings
 
@@ -49,12 +50,15 @@ class Outcome:
         save(fig, self.directory / "figures" / name, formats=self.formats)
         for logger in self.loggers:
             logger.experiment.add_figure(f"final/{name}", fig, int(self.recovery.metrics["steps"]), close=False)
+            logger.experiment.flush()  # also the last figure of a run must reach the disk
 
 
 def settings_of(config: Mapping[str, Any]) -> FitSettings:
     """The part of a configuration that `recover` would take as arguments."""
     formats_of(config)
     coefficients = dict(config["coefficients"])
+    if "period" not in coefficients or "method" not in config["density"]:
+        raise ConfigError("coefficients.period and density.method must be given, found one missing; add it.")
     period = coefficients.pop("period")
     n_basis = coefficients.pop("n_basis", 1)
     tail = dict(config["tail"])
@@ -72,9 +76,9 @@ def settings_of(config: Mapping[str, Any]) -> FitSettings:
             density=config["density"]["method"],
             init=config["init"],
             units=config["units"],
-            log_every=config["trainer"]["log_every"],
-            progress=config["trainer"]["progress"],
-            **config["batch"],
+            log_every=config["trainer"].get("log_every", 50),
+            progress=config["trainer"].get("progress", True),
+            **{str(key): value for key, value in config["batch"].items()},
         )
     except InputError as error:
         raise ConfigError(str(error)) from error
@@ -83,7 +87,7 @@ def settings_of(config: Mapping[str, Any]) -> FitSettings:
 def formats_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The files a figure is written to; sweeps of hundreds of runs want none, the numbers are in the CSV files."""
     formats = config["callbacks"]["figures"].get("files", FORMATS)
-    if not isinstance(formats, (list, tuple)) or not set(formats) <= set(FORMATS):
+    if not isinstance(formats, (list, tuple)) or not all(isinstance(f, str) and f in FORMATS for f in formats):
         raise ConfigError(
             f"callbacks.figures.files must be a list of {', '.join(FORMATS)}, found {formats!r}; [] draws no figures."
         )
@@ -175,12 +179,7 @@ def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
     for name, draw in figures.items():
         outcome.publish(name, draw)
     for logger in outcome.loggers:
-        numbers = {
-            f"final/{k}": float(v)
-            for k, v in outcome.metrics.items()
-            if isinstance(v, (int, float)) and not isinstance(v, bool)
-        }
-        logger.log_hyperparams(flatten(config), numbers)
+        logger.log_hyperparams(settings_row(config), results_row(outcome.metrics))
         logger.save()
 
 
@@ -201,16 +200,3 @@ def table(metrics: Mapping[str, Any]) -> str:
         f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
     )
     return "\n".join([*lines, *metrics.get("diagnosis", [])])
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys and plain values, for TensorBoard's hparams."""
-    out: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            out |= flatten(value, f"{prefix}{key}.")
-        elif isinstance(value, (int, float, str, bool)):
-            out[f"{prefix}{key}"] = value
-        else:
-            out[f"{prefix}{key}"] = str(plain(value))
-    return out

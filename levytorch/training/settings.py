@@ -10,6 +10,8 @@ from typing import Any
 from levytorch.coefficients.alpha import AlphaSpec
 from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, OPTIONS, build_head
+from levytorch.convert import choice, real_array, shown, switch, whole_number
+from levytorch.data.module import check_data_options
 from levytorch.errors import InputError
 from levytorch.training.engines.base import build_engine, engine_options, resolve_engine
 from levytorch.training.tail import TailSettings, check_alpha, parse_tail
@@ -53,20 +55,21 @@ def make_settings(
     """Check every argument and sort the options; nothing has been computed yet."""
     spec = AlphaSpec.parse(alpha)
     head_name, head_options = _named("coefficients", coefficients)
-    if head_name not in HEADS:
-        raise InputError(f"coefficients must be one of {', '.join(HEADS)}, found {head_name!r}; choose one of these.")
+    choice("coefficients", head_name, tuple(HEADS))
     engine_name, engine_given = _named("engine", engine)
     engine_name = resolve_engine(engine_name, head_name)
     if engine_name == "fisher" and head_name != "fourier":
         raise InputError(f"the fisher engine needs a Fourier head, found {head_name!r}; use engine lbfgs or adam.")
-    cell: Any = list(period) if isinstance(period, Sequence) and not isinstance(period, str) else period
+    cell: Any = _plain_cell("period", period)
+    for where in (options, head_options):
+        if "origin" in where:
+            where["origin"] = _plain_cell("origin", where["origin"])
     if not isinstance(cell, list) and not isinstance(options.get("origin"), Sequence):
         check_basis(n_basis if head_name == "fourier" else 1, cell, options.get("origin", 0.0))
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise InputError(f"seed must be an integer >= 0, found {seed!r}; 0 is the default.")
+    seed = whole_number("seed", seed, 0, 2**63 - 1, "0 is the default")
     head: dict[str, Any] = {
         "name": head_name,
-        "period": [float(p) for p in cell] if isinstance(cell, list) else float(cell),
+        "period": cell,
     }
     head |= head_options
     if head_name == "fourier":
@@ -89,16 +92,29 @@ def make_settings(
         else:
             known = sorted(head_keys | engine_keys | DATA_OPTIONS | FIT_OPTIONS)
             raise InputError(
-                f"unknown option {key!r} for a {head_name} head with engine {engine_name}; it takes {', '.join(known)}."
+                f"the options for a {head_name} head with engine {engine_name} must be among {', '.join(known)}, found "
+                f"{key!r}; remove it."
             )
     build_head({**head, "alpha_mode": spec.mode, "alpha": spec.value})
     build_engine(engine_config)
     for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES)):
-        if rest.get(key, choices[0]) not in choices:
-            raise InputError(f"{key} must be one of {', '.join(choices)}, found {rest[key]!r}; choose one of these.")
+        choice(key, rest.get(key, choices[0]), choices)
+    if "log_every" in rest:
+        rest["log_every"] = whole_number("log_every", rest["log_every"], 1)
+    if "progress" in rest:
+        rest["progress"] = switch("progress", rest["progress"])
+    check_data_options(data)
     given = not (tail is None or isinstance(tail, str))
     tail_settings = check_alpha(parse_tail(tail), spec.learned, given=given)
     return FitSettings(spec, head, engine_config, tail_settings, data, seed=seed, tail_given=given, **rest)
+
+
+def _plain_cell(name: str, given: Any) -> float | list[float]:
+    """One number, or a list with one per coordinate, as floats."""
+    array = real_array(name, given, "pass one number, or one per coordinate")
+    if array.ndim > 1 or array.size not in (1, 2, 3):
+        raise InputError(f"{name} must be one number, or one per coordinate, found {shown(given)}; pass a float.")
+    return float(array) if array.ndim == 0 else [float(v) for v in array]
 
 
 def _named(key: str, value: Any) -> tuple[str, dict[str, Any]]:
@@ -108,5 +124,5 @@ def _named(key: str, value: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         return value["name"], {str(k): v for k, v in value.items() if k != "name"}
     raise InputError(
-        f"{key} must be a name or a mapping with a name, found {value!r}; see the documentation for the names."
+        f"{key} must be a name or a mapping with a name, found {shown(value)}; see the documentation for the names."
     )

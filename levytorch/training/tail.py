@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from levytorch.convert import choice, real_number, shown, whole_number
 from levytorch.errors import InputError, LevytorchWarning
 
 METHODS = ("tcf", "conditional", "none")
@@ -38,22 +38,27 @@ class TailSettings:
     learned_alpha: str = "refuse"
 
     def __post_init__(self) -> None:
-        _choice("tail.method", self.method, METHODS)
-        _choice("tail.R_theta", self.R_theta, ("states", "mean"))
-        _choice("tail.region", self.region, REGIONS)
-        _choice("tail.learned_alpha", self.learned_alpha, ("refuse", "allow"))
+        choice("tail.method", self.method, METHODS)
+        choice("tail.R_theta", self.R_theta, ("states", "mean"))
+        choice("tail.region", self.region, REGIONS)
+        choice("tail.learned_alpha", self.learned_alpha, ("refuse", "allow"))
+        whole_number("tail.start", self.start, 0)
+        whole_number("tail.min_tail", self.min_tail, 1)
         for name in ("CT", "TRT"):
             value = getattr(self, name)
-            if value is None or (name == "CT" and value == "auto"):
+            if value is None or (name == "CT" and isinstance(value, str) and value == "auto"):
                 continue
-            if isinstance(value, (str, bool)) or not math.isfinite(value) or value <= 0:
+            number = real_number(f"tail.{name}", value, "pass a threshold on |dx - mu|")
+            if number < 1e-150:
                 raise InputError(
                     f"tail.{name} must be a positive number, found {value!r}; it is a threshold on |dx - mu|."
                 )
+            object.__setattr__(self, name, number)
         if isinstance(self.CT, (int, float)) and self.TRT is not None and self.CT >= self.TRT:
             raise InputError(
                 f"CT must be below TRT, found CT {self.CT} and TRT {self.TRT}; the tail pool lies between."
             )
+        object.__setattr__(self, "mass", real_number("tail.mass", self.mass, "the paper takes 0.98"))
         if not 0.5 < self.mass < 1:
             raise InputError(f"tail.mass must lie in (0.5, 1), found {self.mass}; the paper takes 0.98.")
         if self.method == "conditional" and self.CT is None and self.TRT is None:
@@ -81,20 +86,23 @@ def parse_tail(tail: object) -> TailSettings:
         if tail == "auto":
             return TailSettings(method="tcf", CT="auto")
         raise InputError(
-            f'tail must be None, "auto" or a mapping with CT, TRT, method, found {tail!r}; use one of these.'
+            f'tail must be None, "auto" or a mapping with CT, TRT, method, found {shown(tail)}; use one of these.'
         )
     if not isinstance(tail, Mapping):
         raise InputError(
-            f'tail must be None, "auto" or a mapping with CT, TRT, method, found {tail!r}; use one of these.'
+            f'tail must be None, "auto" or a mapping with CT, TRT, method, found {shown(tail)}; use one of these.'
         )
     known = {f.name for f in fields(TailSettings)}
     unknown = sorted(set(map(str, tail)) - known)
     if unknown:
-        raise InputError(f"unknown tail option {unknown[0]!r}; it takes {', '.join(sorted(known))}.")
+        raise InputError(
+            f"the options of tail must be among {', '.join(sorted(known))}, found {unknown[0]!r}; remove it."
+        )
     settings: dict[str, Any] = dict(tail)
     settings.setdefault("method", "tcf")
     if settings["method"] is None:
         settings["method"] = "none"
+    choice("tail.method", settings["method"], METHODS)
     if settings["method"] == "tcf" and settings.get("CT") is None:
         settings["CT"] = "auto"
     return TailSettings(**settings)
@@ -124,8 +132,3 @@ def check_alpha(settings: TailSettings, learns_alpha: bool, *, given: bool) -> T
         stacklevel=3,
     )
     return replace(settings, method="conditional")
-
-
-def _choice(key: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{key} must be one of {', '.join(choices)}, found {value!r}; choose one of these.")

@@ -307,7 +307,7 @@ def test_numbers_of_numpy_are_numbers(censored):
     assert torch.equal(data.draw(1).dx, same.draw(1).dx)
     assert data.state_dict() == {"step": 0, "tcf": 0.0, "CT": 8.0, "TRT": 20.0}
     assert {type(v) for v in data.state_dict().values()} == {int, float}  # what a checkpoint may hold
-    with pytest.raises(InputError, match="validation must lie in"):
+    with pytest.raises(InputError, match="validation must be a finite number"):
         LevyDataModule(censored, validation="some")
 
 

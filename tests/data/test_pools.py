@@ -136,7 +136,7 @@ def test_increments_without_spread_have_no_tail():
 def test_bad_scaling():
     with pytest.raises(InputError, match="alpha must lie in"):
         ct_of_dt(8.0, 1.0, alpha=1.0)
-    with pytest.raises(InputError, match="must be positive"):
+    with pytest.raises(InputError, match="must be a positive number"):
         ct_of_dt(8.0, 0.0, alpha=0.5)
 
 

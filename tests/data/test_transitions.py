@@ -66,7 +66,7 @@ def test_selections_keep_mu_and_trajectories():
     assert t[-1].x.tolist() == [8.0]
     assert t[np.int64(4)].x.tolist() == [4.0]
     assert [float(pair.x) for pair in t] == list(range(9))
-    with pytest.raises(IndexError, match="pair 9 was asked for, found 9 pairs"):
+    with pytest.raises(IndexError, match="pair 9 was asked for, but must be one of 9"):
         t[9]
 
 
@@ -182,7 +182,7 @@ def test_bad_input(arguments, message):
         (dict(CT=-1.0), "CT must be a positive number, found -1.0"),
         (dict(TRT=math.nan), "TRT must be a positive number"),
         (dict(drop_tail=1.5), r"drop_tail must lie in \[0, 1\]"),
-        (dict(drop_tail="half"), r"drop_tail must lie in \[0, 1\], found 'half'"),
+        (dict(drop_tail="half"), r"drop_tail must be a finite number, found 'half'"),
         (dict(seed=-1), "seed must be an integer of at least 0, found -1"),
         (dict(seed=0.5), "seed must be an integer of at least 0, found 0.5"),
         (dict(TRT="20"), "TRT must be a positive number, found '20'"),

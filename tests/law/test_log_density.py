@@ -181,8 +181,8 @@ def test_no_derivative_work_without_grad(monkeypatch):
         ({"method": "magic"}, "method must be one of auto, table, contour, windowed, but is 'magic'"),
         ({"dim": 4}, "dim must be 1, 2 or 3"),
         ({"dim": 2}, "displacement must have 2 components"),
-        ({"b": "fast"}, "b must be a number"),
-        ({"D_o": torch.tensor(1j)}, "D_o must be real"),
+        ({"b": "fast"}, "b must be numeric, found str"),
+        ({"D_o": torch.tensor(1j)}, "D_o must be numeric, found a tensor of torch.complex"),
         ({"displacement": 1e300, "b": -1e308, "dt": 1e10}, "leaves the range of float64"),
     ],
 )

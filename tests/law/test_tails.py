@@ -116,7 +116,7 @@ def test_moments():
 
 
 def test_bad_input():
-    with pytest.raises(InputError, match="threshold must be >= 0"):
+    with pytest.raises(InputError, match="threshold must be finite and >= 0"):
         tail_probability(-1.0, 0.0, **STEP)
     with pytest.raises(InputError, match=r"mass must lie in \(0, 1\)"):
         cutting_threshold(0.3, 1.0, 1.0, 1.0)

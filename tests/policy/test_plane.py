@@ -133,7 +133,7 @@ def test_saved_and_loaded(tmp_path, anywhere):
     assert torch.equal(again(anywhere), found(anywhere))
     assert (again.period, again.origin, again.beta) == (found.period, found.origin, found.beta)
     (tmp_path / "other.pt").write_bytes(b"not a value function")
-    with pytest.raises(InputError, match="is not a value function"):
+    with pytest.raises(InputError, match="must be a value function"):
         PlaneValue.load(tmp_path / "other.pt")
     with pytest.raises(InputError, match="no such file"):
         PlaneValue.load(tmp_path / "absent.pt")

@@ -51,7 +51,7 @@ def test_table_of_a_period_closes(tmp_path) -> None:
 def test_table_of_a_part_is_good_for_that_part() -> None:
     found = Tabulated([1.0, 2.0, 3.0], [0.0, 2.0, 0.0], period=2 * math.pi)
     assert found(torch.tensor([1.5, 2.5 + 2 * math.pi], dtype=torch.float64)).tolist() == pytest.approx([1.0, 1.0])
-    with pytest.raises(InputError, match=r"covers \[1, 3\]"):
+    with pytest.raises(InputError, match=r"within the reward table, \[1, 3\]"):
         found(torch.tensor([4.0]))
 
 

@@ -137,7 +137,7 @@ def test_save_and_load(tmp_path) -> None:
         ValueFunction.load(tmp_path / "nothing.pt")
     foreign = tmp_path / "foreign.pt"
     torch.save({"coefficients": torch.zeros(3)}, foreign)
-    with pytest.raises(InputError, match="not a value function"):
+    with pytest.raises(InputError, match="must be a value function"):
         ValueFunction.load(foreign)
 
 
@@ -152,7 +152,7 @@ class _Bomb:
 def test_load_executes_nothing(tmp_path) -> None:
     content = {"format": "levytorch.value.1", "coefficients": _Bomb(tmp_path / "mark")}
     torch.save(content, tmp_path / "bomb.pt")
-    with pytest.raises(InputError, match="not a value function"):
+    with pytest.raises(InputError, match="must be a value function"):
         ValueFunction.load(tmp_path / "bomb.pt")
     assert not (tmp_path / "mark").exists()
     torch.load(tmp_path / "bomb.pt", weights_only=False)  # the bomb is live: only the loader did not set it off
@@ -173,7 +173,7 @@ def test_beta_must_be_positive(beta) -> None:
         (lambda x: 1 / (torch.sin(x) * 0), "finite"),
         (lambda x: torch.where(torch.cos(x) > 0.9, math.nan, 1.0), "finite"),
         (lambda x: torch.zeros(3), "shape"),
-        (lambda x: "high", "must be numbers, but is a str"),
+        (lambda x: "high", "must be numeric, found str"),
         ("cos(x)", "function of x or a number"),
     ],
 )

@@ -83,7 +83,7 @@ def diagnose(
 
 def check_options(checks: Any, max_pairs: Any) -> None:
     """Refuse options that mean nothing."""
-    if isinstance(checks, str) or not all(check in CHECKS for check in checks):
+    if not isinstance(checks, (list, tuple)) or not all(isinstance(c, str) and c in CHECKS for c in checks):
         raise InputError(f"checks must be some of {', '.join(CHECKS)}, found {checks!r}; pass a list of these.")
     if isinstance(max_pairs, bool) or not isinstance(max_pairs, (int, np.integer)) or max_pairs < 1000:
         raise InputError(f"max_pairs must be an integer of at least 1000, found {max_pairs!r}; 100000 is the default.")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from levytorch.errors import InputError
+from levytorch.convert import choice
 from levytorch.training.engines.base import Engine
 
 if TYPE_CHECKING:
@@ -43,17 +43,8 @@ class AdamEngine(Engine):
     full_batch = False
 
     def __post_init__(self) -> None:
-        if self.gradient not in GRADIENTS:
-            raise InputError(
-                f"engine.gradient must be one of {', '.join(GRADIENTS)}, found {self.gradient!r}; choose one of these."
-            )
-        for key in ("max_steps", "window", "n_components"):
-            if getattr(self, key) < 1:
-                raise InputError(
-                    f"engine.{key} must be >= 1, found {getattr(self, key)}; the paper's value is the default."
-                )
-        if not self.lr > 0:
-            raise InputError(f"engine.lr must be positive, found {self.lr}; the paper takes 0.01.")
+        super().__post_init__()
+        choice("engine.gradient", self.gradient, GRADIENTS)
 
     def optimizer(self, module: LevyModule) -> Optimizer:
         return torch.optim.Adam(

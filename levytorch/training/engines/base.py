@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from levytorch.convert import choice, real_number, switch, whole_number
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,6 +22,15 @@ ENGINES = {
     "adam": "levytorch.training.engines.adam:AdamEngine",
     "lbfgs": "levytorch.training.engines.lbfgs:LBFGSEngine",
     "fisher": "levytorch.training.engines.fisher:FisherEngine",
+}
+MOST = 1 << 31
+# option -> (low, high, whether low itself is allowed); every other number is positive
+RANGES = {
+    "beta1": (0.0, 1.0, True),
+    "beta2": (0.0, 1.0, True),
+    "mixture": (0.0, math.nextafter(1.0, 2.0), True),
+    "damping": (0.0, math.inf, True),
+    "tolerance": (0.0, math.inf, True),
 }
 
 
@@ -45,6 +56,25 @@ class Engine(ABC):
         """Refuse a head the engine cannot work with."""
         return
 
+    def __post_init__(self) -> None:
+        """Every option as a plain number of its own kind, or a refusal."""
+        for option in fields(self):  # type: ignore[arg-type]
+            name, value = f"engine.{option.name}", getattr(self, option.name)
+            if option.type == "int":
+                value = whole_number(name, value, 1, MOST)
+            elif option.type == "float":
+                value = real_number(name, value)
+                low, high, closed = RANGES.get(option.name, (0.0, math.inf, False))
+                if not (low <= value < high and (closed or value > low)):
+                    raise InputError(
+                        f"{name} must lie in {'[' if closed else '('}{low:g}, {high:g}), found {value!r}; leave "
+                        "it out for "
+                        "the default."
+                    )
+            elif option.type == "bool":
+                value = switch(name, value)
+            setattr(self, option.name, value)
+
     def config(self) -> dict[str, Any]:
         return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
 
@@ -53,9 +83,7 @@ def resolve_engine(name: str, head: str) -> str:
     """ "auto" is fisher for Fourier heads and lbfgs for MLP."""
     if name == "auto":
         return "fisher" if head == "fourier" else "lbfgs"
-    if name not in ENGINES:
-        raise InputError(f"engine must be one of auto, {', '.join(ENGINES)}, found {name!r}; choose one of these.")
-    return name
+    return choice("engine", name, ("auto", *ENGINES))
 
 
 def engine_class(name: str) -> type[Engine]:
@@ -71,11 +99,11 @@ def build_engine(config: Mapping[str, Any]) -> Engine:
     """An engine from {"name": ..., options}; unknown options are refused with the choices."""
     settings = dict(config)
     name = settings.pop("name")
-    if name not in ENGINES:
-        raise InputError(f"engine must be one of {', '.join(ENGINES)}, found {name!r}; choose one of these.")
+    choice("engine", name, tuple(ENGINES))
     unknown = sorted(set(settings) - engine_options(name))
     if unknown:
         raise InputError(
-            f"unknown option {unknown[0]!r} of the {name} engine; it takes {', '.join(sorted(engine_options(name)))}."
+            f"the options of the {name} engine must be among {', '.join(sorted(engine_options(name)))}, found "
+            f"{unknown[0]!r}; remove it."
         )
     return engine_class(name)(**settings)

@@ -11,6 +11,7 @@ from levytorch.coefficients import FourierHead, Head
 from levytorch.errors import InputError
 from levytorch.training.engines.base import Engine
 from levytorch.training.engines.scoring import FisherScoring
+from levytorch.training.penalty import check_strength
 from levytorch.training.plan import make_objective
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class FisherEngine(Engine):
 
     name = "fisher"
     full_batch = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.penalty = check_strength(self.penalty)
 
     def accepts(self, head: Head) -> None:
         if not isinstance(head, FourierHead):

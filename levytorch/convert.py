@@ -1,0 +1,127 @@
+"""What callers hand over, as float64 numbers: the one place that decides what counts as a number.
+
+Real numbers of Python, NumPy and torch count, in any nesting that has a shape. Text, truth values, dates, complex
+numbers, masked entries and tensors without plain memory do not, even where NumPy or torch would convert them: 0.5 as
+text is a column that was read as text, and True is a flag in the wrong place.
+"""
+
+from __future__ import annotations
+
+import decimal
+import numbers
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from levytorch.errors import InputError
+
+
+def real_array(name: str, value: Any, remedy: str = "pass a number or an array of numbers") -> NDArray[np.float64]:
+    """value as a float64 NumPy array."""
+    if isinstance(value, Tensor):
+        return real_tensor(name, value, remedy).detach().cpu().numpy()
+    if isinstance(value, (set, frozenset, dict, Iterator, memoryview)):
+        raise _refusal(name, type(value).__name__, remedy)
+    if isinstance(value, np.ma.MaskedArray):
+        if np.ma.is_masked(value):
+            raise _refusal(name, "an array with masked entries", remedy)
+        value = value.data
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "O":
+            array = np.array([_real(v) for v in array.reshape(-1)], dtype=np.float64).reshape(array.shape)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise _refusal(name, _kind(value), remedy) from None
+    if array.dtype.kind not in "fiu":
+        raise _refusal(name, _kind(value), remedy)
+    return np.asarray(array, dtype=np.float64)
+
+
+def real_tensor(name: str, value: Any, remedy: str = "pass a number, an array or a tensor") -> Tensor:
+    """value as a float64 tensor; one that is a float64 tensor already comes back itself, with its graph."""
+    if not isinstance(value, Tensor):
+        array = real_array(name, value, remedy)
+        # torch knows neither negative strides nor, without a warning, memory that must not be written to
+        return torch.from_numpy(array if array.flags.writeable and min(array.strides, default=0) >= 0 else array.copy())
+    if value.dtype == torch.float64 and value.layout == torch.strided and not value.is_meta:
+        return value
+    if value.is_complex() or value.dtype == torch.bool or value.is_quantized:
+        raise _refusal(name, f"a tensor of {value.dtype}", remedy)
+    if value.layout != torch.strided or value.is_meta:
+        raise _refusal(name, "a tensor without plain memory (sparse or meta)", remedy)
+    return value.to(torch.float64)
+
+
+def real_number(name: str, value: Any, remedy: str = "pass a number") -> float:
+    """value as one finite float."""
+    try:
+        array = real_array(name, value)
+    except InputError:
+        array = np.empty(0)
+    if array.size != 1 or not np.isfinite(array).all():
+        raise InputError(f"{name} must be a finite number, found {shown(value)}; {remedy}.")
+    return float(array.reshape(-1)[0])
+
+
+def whole_number(name: str, value: Any, least: int, most: int | None = None, remedy: str = "") -> int:
+    """value as an int of at least `least` (and at most `most`); 3.0 and True are not integers here."""
+    range_ = "a positive integer" if least == 1 else f"an integer of at least {least}"
+    range_ += "" if most is None else f" and at most {most}"
+    remedy = remedy or ("pass such a number" if most is not None else f"pass {least} or more")
+    good = not isinstance(value, (bool, np.bool_)) and hasattr(value, "__index__")
+    if good and isinstance(value, (Tensor, np.ndarray)):
+        good = value.ndim == 0 and "bool" not in str(value.dtype) and not getattr(value, "is_meta", False)
+    try:
+        number = value.__index__() if good else least - 1
+    except (TypeError, ValueError, RuntimeError):
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        raise InputError(f"{name} must be {range_}, found {shown(value)}; {remedy}.")
+    return int(number)
+
+
+def choice(name: str, value: Any, allowed: tuple[str, ...], remedy: str = "choose one of these") -> str:
+    """value if it is one of the allowed names."""
+    if not isinstance(value, str) or value not in allowed:
+        raise InputError(f"{name} must be one of {', '.join(allowed)}, found {shown(value)}; {remedy}.")
+    return value
+
+
+def switch(name: str, value: Any) -> bool:
+    """value if it is a truth value."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} must be true or false, found {shown(value)}; pass one of these.")
+    return bool(value)
+
+
+def shown(value: Any) -> str:
+    """A value in one short line of a message."""
+    if isinstance(value, (Tensor, np.ndarray)) and value.ndim:
+        return f"an array of shape {tuple(value.shape)}"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a repr may do anything, an int may be too long to print
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, decimal.Decimal, np.number)):
+        if isinstance(value, Tensor) and value.ndim == 0 and not value.is_complex() and value.dtype != torch.bool:
+            return float(value)
+        raise TypeError
+    return float(value)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} in an array of shape {value.shape}"
+    return "None" if value is None else f"{type(value).__name__} {shown(value)}"
+
+
+def _refusal(name: str, found: str, remedy: str) -> InputError:
+    return InputError(f"{name} must be numeric, found {found}; {remedy}.")

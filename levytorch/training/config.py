@@ -1,0 +1,45 @@
+"""A whole configuration checked before any data is made: a command line can put any kind of value anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from levytorch.convert import shown, switch, whole_number
+from levytorch.errors import ConfigError, InputError
+from levytorch.training.diagnostics.diagnose import check_options
+from levytorch.training.run import settings_of
+from levytorch.training.settings import FitSettings
+
+SECTIONS = (
+    *("data", "coefficients", "density", "engine", "tail", "reward", "batch"),
+    *("trainer", "callbacks", "logger", "diagnostics"),
+)
+
+
+def check_config(config: Mapping[str, Any]) -> FitSettings:
+    """The settings of the fit; refuses what train.py would stumble over later."""
+    for name in SECTIONS:
+        if not isinstance(config.get(name), Mapping):
+            raise ConfigError(
+                f"{name} must be a group of settings, found {shown(config.get(name))}; choose an option with "
+                f"{name}=<name>."
+            )
+    callbacks = config["callbacks"]
+    for name in ("checkpoints", "figures"):
+        if not isinstance(callbacks.get(name), Mapping) or "every" not in callbacks[name]:
+            raise ConfigError(
+                f"callbacks.{name} must have a value every, found {shown(callbacks.get(name))}; use callbacks=default."
+            )
+    settings = settings_of(config)
+    unknown = sorted(set(map(str, config["diagnostics"])) - {"checks", "max_pairs"})
+    if unknown:
+        raise ConfigError(f"diagnostics must have checks and max_pairs, found {unknown[0]!r}; remove it.")
+    try:
+        for name in ("checkpoints", "figures"):
+            whole_number(f"callbacks.{name}.every", callbacks[name]["every"], 1)
+        check_options(**{"checks": [], "max_pairs": 100_000, **config["diagnostics"]})
+        switch("logger.tensorboard", config["logger"].get("tensorboard"))
+    except InputError as error:
+        raise ConfigError(str(error)) from error
+    return settings

@@ -1,0 +1,114 @@
+"""Every leaf of every configuration with every kind of wrong value, judged before any data is made."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from levytorch.errors import LevytorchError
+from levytorch.policy.settings import check_settings
+from levytorch.training import run as runs
+from tests.inputs.configs import BAD, ROOT, changed, composed, evaluate_cases, script, small, train_cases
+from tests.inputs.judge import REFUSED, Defect, judge
+
+train, evaluate = script("train"), script("evaluate")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    steps = np.random.default_rng(0).standard_cauchy(400) / 100
+    path = tmp_path_factory.mktemp("data") / "p.csv"
+    lines = [f"{k},{x},{k}" for k, x in enumerate(np.cumsum(steps))]
+    path.write_text("\n".join(["time,x,r", *lines]) + "\n")
+    return path
+
+
+def try_config(config, what):
+    """Whether the configuration may run and its data can be made; refused in one sentence (ours or OmegaConf's) if not.
+
+    Everything but the data itself is refused before any data is made.
+    """
+    try:
+        answer = judge(lambda: train.prepare(config, Path()), what)
+        return answer is not REFUSED and judge(answer[1], what) is not REFUSED
+    except Defect as defect:
+        if isinstance(defect.__cause__, OmegaConfBaseException):
+            return False  # one line from train.py, see test_omegaconf_errors_are_one_line
+        raise
+
+
+@pytest.mark.slow
+def test_every_leaf_of_train_with_every_value(file, record_property, tmp_path):
+    accepted, count = [], 0
+    for what, config in train_cases(file):
+        count += 1
+        if try_config(config, what):
+            accepted.append((what, config))
+    assert count > 2000
+    record_property("inputs to train.py", count)
+    # what was let through must run to its end, or be refused for what the data turned out to be
+    for k, (what, config) in enumerate(random.Random(0).sample(accepted, 40)):
+        try:
+            settings, source = train.prepare(config, Path())
+            outcome = runs.run(settings, source(), tmp_path / str(k))
+            train.add_value(outcome, settings)
+        except LevytorchError:
+            continue
+        except Exception as error:
+            raise Defect(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def test_some_leaves_of_train(file, record_property):
+    dice = random.Random(1)
+    config = composed("train", *small())
+    keys = "seed alpha init units batch.batch_size batch.validation beta data.n_trajectories data.dt data.censor.TRT"
+    keys += " dynamics.alpha coefficients.n_basis coefficients.period engine.max_steps tail.CT tail.start reward.power"
+    keys += " trainer.log_every callbacks.figures.every logger.tensorboard density.method"
+    for key in keys.split():
+        for value in dice.sample(BAD, 5):
+            try_config(changed(config, key, value), f"{key}={value!r}")
+    record_property("inputs to train.py", 5 * len(keys.split()))
+
+
+@pytest.mark.slow
+def test_every_leaf_of_evaluate_with_every_value(record_property, tmp_path):
+    accepted, count = [], 0
+    for what, config in evaluate_cases():
+        count += 1
+        settings = OmegaConf.to_container(config, resolve=True)
+        if judge(lambda s=settings: check_settings(s), what) is not REFUSED:
+            accepted.append((what, settings))
+    assert count > 1000
+    record_property("inputs to evaluate.py", count)
+    rates = dict(enabled=True, n_trials=2, n_modes=9, eps=[0.1, 0.01], perturbations=["noise"])
+    for k, (what, settings) in enumerate(random.Random(0).sample(accepted, 20)):
+        tiny = settings | dict(run=None, out=str(tmp_path / str(k)), tensorboard=False)
+        tiny["rates"] = dict(settings["rates"]) | rates
+        judge(lambda s=tiny: evaluate.run_evaluation(s), what)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data=file",
+        pytest.param("alpha=${nothing}", marks=pytest.mark.slow),
+        pytest.param("data.n_steps=abc", marks=pytest.mark.slow),
+        pytest.param("resume=nowhere", marks=pytest.mark.slow),
+        pytest.param("colour=red", marks=pytest.mark.slow),
+    ],
+)
+def test_omegaconf_errors_are_one_line(override, tmp_path):
+    """A missing value, an interpolation into nothing, a wrong kind and a wrong directory: one line and an exit code."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "train.py", override, "hydra.run.dir=run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stdout + done.stderr
