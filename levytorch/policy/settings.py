@@ -100,6 +100,7 @@ def _check_lists(settings: Mapping[str, Any]) -> None:
     if not positive or not eps:
         raise ConfigError(f"rates.eps must be a list of positive numbers, but is {shown(eps)}; correct it.")
     kinds = settings["rates"]["perturbations"]
+    kinds = [kinds] if isinstance(kinds, str) else kinds  # one may stand alone on a command line
     known = isinstance(kinds, list) and bool(kinds) and all(isinstance(k, str) and k in PERTURBATIONS for k in kinds)
     if not known:
         raise ConfigError(
