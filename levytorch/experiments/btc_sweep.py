@@ -1,8 +1,11 @@
-"""At the end of `train.py -m experiment=btc_...`: the panel of figure 9 and its table into the sweep's directory."""
+"""Around `train.py -m experiment=btc_...`: the file is judged before the first run, and after the last one the panel of
+figure 9 and its table are written into the sweep's directory.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,20 @@ log = logging.getLogger("levytorch.train")
 
 
 class FigureAtEnd(Callback):
-    """Built by hydra for every job; works only when a sweep is over."""
+    """Built by hydra for every job; works only when a sweep begins and when it is over."""
+
+    def on_multirun_start(self, config: Any, **kwargs: Any) -> None:
+        from hydra.utils import instantiate
+        from omegaconf import OmegaConf
+
+        from levytorch.errors import LevytorchError
+
+        if OmegaConf.is_missing(config.data, "path"):
+            sys.exit("ConfigError: a file of prices must be given, found none; add data.path=<file>.")
+        try:
+            instantiate(config.data, _convert_="all")()
+        except LevytorchError as error:
+            sys.exit(f"{type(error).__name__}: {error}")  # one sentence; every job would fail with a traceback
 
     def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
         from levytorch.errors import LevytorchError
