@@ -7,7 +7,7 @@ from typing import Any
 
 from levytorch.convert import shown, switch, whole_number
 from levytorch.errors import ConfigError, InputError
-from levytorch.training.diagnostics.diagnose import check_options
+from levytorch.training.diagnostics.checks import check_options
 from levytorch.training.run import settings_of
 from levytorch.training.settings import FitSettings
 

@@ -19,7 +19,7 @@ from levytorch.figures import save
 from levytorch.training import plane_report
 from levytorch.training.callbacks import Checkpoints
 from levytorch.training.diagnostics import Diagnosis
-from levytorch.training.diagnostics.diagnose import check_options
+from levytorch.training.diagnostics.checks import check_options
 from levytorch.training.files import write_csv, write_json
 from levytorch.training.fit import fit
 from levytorch.training.hparams import results_row, settings_row
