@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from levytorch import interrupts
 from levytorch.atomic import unwritable
-from levytorch.errors import ConfigError, LevytorchError
-from levytorch.training import place, resume
+from levytorch.data.memory import is_shortage
+from levytorch.errors import ConfigError, LevytorchError, LevytorchWarning
+from levytorch.training import place, ranks, resume
 
 log = logging.getLogger("levytorch.train")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -38,8 +40,10 @@ def build_source(config: DictConfig, directory: Path, *, foreign: bool) -> Any:
         check_foreign(config, directory)
     if config.data.get("_target_") == "levytorch.data.sources.FromFile" and OmegaConf.is_interpolation(config, "alpha"):
         raise ConfigError("alpha must be given for data from a file, found none; add alpha=learn or alpha=<number>.")
+    # pairs that do not fit into memory lie in the run directory, where a resumed run finds them
+    cache = {"on_disk": str(directory / "cache")} if config.data.get("on_disk") is True else {}
     try:
-        source = hydra.utils.instantiate(config.data, _convert_="all")
+        source = hydra.utils.instantiate(config.data, _convert_="all", **cache)
     except InstantiationException as error:
         if isinstance(error.__cause__, LevytorchError):
             raise error.__cause__ from None
@@ -134,6 +138,33 @@ def write_value(outcome: Any, value: Any, reference: Any) -> None:
     outcome.publish("value", lambda: value_bands(curves["x"], [band], **truth)[0])
 
 
+def start_processes(config: DictConfig) -> bool:
+    """What several processes on one fit need before anything is computed; returns whether this one writes."""
+    from hydra.core.hydra_config import HydraConfig
+
+    several = ranks.processes(config.trainer)
+    if not several:
+        return True
+    here = HydraConfig.get()
+    if here.mode.name == "MULTIRUN":
+        raise ConfigError(
+            f"a sweep runs one process per job, found trainer.devices={config.trainer.devices} and "
+            f"trainer.num_nodes={config.trainer.num_nodes}; leave them out, or start the runs one by one."
+        )
+    if ranks.started_from_outside() and not any(o.startswith("hydra.run.dir=") for o in here.overrides.hydra):
+        raise ConfigError(
+            "processes that torchrun or srun starts need one run directory, found none given; add "
+            "hydra.run.dir=outputs/<name>."
+        )
+    ranks.share_processors(config.trainer.devices)
+    first = ranks.is_first()
+    if not first:
+        warnings.simplefilter("ignore", LevytorchWarning)
+        if not ranks.started_from_outside():
+            ranks.follow_parent()
+    return first
+
+
 @hydra.main(config_path="conf", config_name="train", version_base="1.3")
 def main(config: DictConfig) -> float | None:
     from hydra.core.hydra_config import HydraConfig
@@ -160,26 +191,38 @@ def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> flo
 
     again = config.resume is not None
     logging.raiseExceptions = False  # a log file on a full disk must not bury the error itself in tracebacks
+    first = True
     try:
         settings, source = prepare(config, directory, foreign=again)
+        first = start_processes(config)
         if settings["empirical"] is not None:
             from levytorch.experiments.btc_values import check_settings
 
             check_settings(settings)
         checkpoint = resume.checkpoint(directory) if again else None
-        if not place.is_helper_process():
+        if first:
             resume.write_record(directory, config, HydraConfig.get().overrides.task, again=again)
         outcome = runs.run(settings, source(), directory, checkpoint=checkpoint)
+        if outcome is None:
+            return None
         add_value(outcome, settings)
     except interrupts.Interrupted as stop:
-        log.warning(f"stopped by {stop.name}; go on with: python train.py resume={directory}")
+        if first:
+            log.warning(f"stopped by {stop.name}; go on with: python train.py resume={directory}")
         raise
     except (LevytorchError, OSError, OmegaConfBaseException) as error:
+        if isinstance(error, ranks.SharedError) and not first:
+            return None  # the first process has the same error and says so
         if isinstance(error, OSError) and error.errno in FULL:
             error = unwritable(error.filename or directory, error)
         log.error(f"{type(error).__name__}: {str(error).splitlines()[0]}")
         if multirun:
             raise
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not is_shortage(error):
+            raise
+        log.error("memory must hold the data, found none left; use data.on_disk=true (docs/scaling.md) or fewer pairs.")
         sys.exit(2)
     log.info(runs.table(outcome.metrics))
     if "error_V" in outcome.metrics:
@@ -191,7 +234,7 @@ def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> flo
 
 if __name__ == "__main__":
     try:
-        sys.argv[1:] = resume.expand(sys.argv[1:])
+        sys.argv[1:] = ranks.quiet_arguments(resume.expand(sys.argv[1:]))
     except LevytorchError as error:
         sys.exit(f"{type(error).__name__}: {error}")
     main()

@@ -46,6 +46,7 @@ ELSEWHERE = [
     (r"^tensorboard --logdir", "a server that does not end"),
     (r"^python -m pytest", "this suite"),
     (r"^python -m levytorch.experiments", "tests/experiments"),
+    (r"torchrun|^srun", "several machines; tests/test_ddp.py runs two processes on one"),
 ]
 
 
@@ -92,6 +93,9 @@ def samples(folder: Path) -> None:
     import polars as pl
 
     pl.DataFrame({"timestamp": 180 * hours, "open": price}).write_parquet(folder / "btc_3min.parquet")
+    jumps = np.cumsum(0.5 * rng.standard_t(2, 8000))
+    pl.DataFrame({"x": jumps, "dt": np.full(8000, 0.025)}).write_parquet(folder / "large.parquet")
+    np.save(folder / "large.npy", jumps)
     walk = np.cumsum(rng.standard_t(2, (600, 2)) * 100, axis=0)
     (folder / "buffalo.csv").write_text(
         "id,t,x,y\n" + "".join(f"{k // 300},{3600 * (k % 300)},{u:.1f},{v:.1f}\n" for k, (u, v) in enumerate(walk))

@@ -42,22 +42,25 @@ class FullBatch:
 
     def __init__(self, pools: Pools, tcf: float, chunk_size: int, rank: int = 0, world: int = 1) -> None:
         self.pools, self.tcf, self.chunk_size = pools, tcf, chunk_size
-        self.start, self.stop = rank * pools.n_main // world, (rank + 1) * pools.n_main // world
+        n_chunks = -(-pools.n_main // chunk_size)
+        # whole chunks: what is computed of each does not depend on the number of ranks
+        self.start, self.stop = (min(k * n_chunks // world * chunk_size, pools.n_main) for k in (rank, rank + 1))
         self.world = world
 
     def __len__(self) -> int:
         """Number of pairs."""
         return self.stop - self.start
 
-    def chunks(self) -> Iterator[Batch]:
+    def chunks(self, summed: bool = False) -> Iterator[Batch]:
         """Batches whose weights are (1 - TCF) / n_main for every pair, and TCF / n_tail more for pairs of the tail.
 
         Over one process they sum to one; over several they are `world` times as large, so that an average over ranks
-        (as DDP takes of gradients) is the objective.
+        (as DDP takes of gradients) is the objective. Where `summed`, the sum over ranks is.
         """
         main, tail = self.pools.main, self.pools.tail
-        base = self.world * (1.0 - self.tcf) / self.pools.n_main
-        extra = self.world * self.tcf / len(tail) if len(tail) else 0.0
+        world = 1 if summed else self.world
+        base = world * (1.0 - self.tcf) / self.pools.n_main
+        extra = world * self.tcf / len(tail) if len(tail) else 0.0
         for low in range(self.start, self.stop, self.chunk_size):
             high = min(low + self.chunk_size, self.stop)
             if extra:

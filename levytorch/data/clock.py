@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.convert import choice
+from levytorch.data.arrays import positive
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,6 +45,32 @@ def to_numbers(
     they are still integers: nanoseconds since 1970 do not fit a float64. Numbers without `time_in` are taken as they
     are.
     """
+    ticks, tick = ticks_of(column, where, time_unit, time_in, time_format)
+    known = ticks[np.isfinite(ticks)]  # one bad cell must not spoil the others: the caller names it
+    least, most = (known.min(), known.max()) if len(known) else (0, 0)
+    return elapsed(ticks, tick, time_unit, least, most)
+
+
+def elapsed(ticks: NDArray[Any], tick: int | None, time_unit: str | None, least: Any, most: Any) -> NDArray[np.float64]:
+    """Ticks of so many nanoseconds since the first one, in `time_unit`; the numbers themselves where tick is None."""
+    if tick is None:
+        return np.asarray(ticks, dtype=np.float64)
+    unit = NANOSECONDS[str(time_unit)]
+    since = ticks - least
+    if np.issubdtype(since.dtype, np.integer) and (int(most) - int(least)) * tick < 2**63:
+        return np.asarray(since * tick / unit, dtype=np.float64)
+    return np.asarray(since * (tick / unit), dtype=np.float64)
+
+
+def dt_in_unit(where: str, step: Any, time_unit: str | None, time_in: str | None) -> float:
+    """A column's dt, converted where its own unit is given."""
+    return positive(where, step if time_in is None else step * (NANOSECONDS[time_in] / NANOSECONDS[str(time_unit)]))
+
+
+def ticks_of(
+    column: pl.Series, where: str, time_unit: str | None, time_in: str | None, time_format: str | None
+) -> tuple[NDArray[Any], int | None]:
+    """A column of times as numbers, and how many nanoseconds one of them is (None: they are what they are)."""
     import polars as pl
 
     if column.dtype in (pl.Categorical, pl.Enum):
@@ -58,25 +85,19 @@ def to_numbers(
             )
         if column.dtype in (pl.Time, pl.Duration):
             raise InputError(f"{where}: times must be datetimes or numbers, found {column.dtype}: convert the column.")
-        ticks, tick = column.dt.epoch("ns").to_numpy(), 1
-    elif not column.dtype.is_numeric():
+        return column.dt.epoch("ns").to_numpy(), 1
+    if not column.dtype.is_numeric():
         raise InputError(f"{where}: times must be datetimes or numbers, found {column.dtype}: choose another column.")
-    else:
-        # 64 bits before anything is multiplied: seconds are often stored in 32
-        ticks = column.cast(pl.Int64 if column.dtype.is_integer() else pl.Float64, strict=False).to_numpy()
-        if time_unit is None:
-            return np.asarray(ticks, dtype=np.float64)
-        if time_in is None:
-            raise InputError(
-                f"{where}: time_in must be given for a column of numbers when time_unit = {time_unit!r}, found None: "
-                "pass the unit that the column is in."
-            )
-        tick = NANOSECONDS[time_in]
-    known = ticks[np.isfinite(ticks)]  # one bad cell must not spoil the others: the caller names it
-    since = ticks - (known.min() if len(known) else 0)
-    if np.issubdtype(since.dtype, np.integer) and int(since.max()) * tick < 2**63:
-        return np.asarray(since * tick / NANOSECONDS[time_unit], dtype=np.float64)
-    return np.asarray(since * (tick / NANOSECONDS[time_unit]), dtype=np.float64)
+    # 64 bits before anything is multiplied: seconds are often stored in 32
+    ticks = column.cast(pl.Int64 if column.dtype.is_integer() else pl.Float64, strict=False).to_numpy()
+    if time_unit is None:
+        return ticks, None
+    if time_in is None:
+        raise InputError(
+            f"{where}: time_in must be given for a column of numbers when time_unit = {time_unit!r}, found None: "
+            "pass the unit that the column is in."
+        )
+    return ticks, NANOSECONDS[time_in]
 
 
 def _parse(column: pl.Series, where: str, time_format: str | None) -> pl.Series:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from levytorch.data.quantiles import Blocks, cut, quantiles
+
 if TYPE_CHECKING:
     from levytorch.data.transitions import Transitions
 
@@ -27,12 +29,13 @@ def describe(t: Transitions) -> str:
     ]
     names = [""] if t.dim == 1 else [f"[{k}]" for k in range(t.dim)]
     for name, column in zip(names, t.x.reshape(len(t), -1).unbind(1)):
-        lines.append(f"{'x' + name:<10}" + _row(column.numpy()))
+        lines.append(f"{'x' + name:<10}" + _row(cut(column.numpy()), len(t)))
     for name, column in zip(names, t.dx.reshape(len(t), -1).unbind(1)):
-        lines.append(f"{'dx' + name:<10}" + _row(column.numpy()))
-    lines.append(f"{'|dx - mu|' if t.uniform_dt else '|dx-mu dt|':<10}" + _row(t.deviation.numpy()))
+        lines.append(f"{'dx' + name:<10}" + _row(cut(column.numpy()), len(t)))
+    deviations: Blocks = lambda: (t.deviation_of(rows).numpy() for rows in t.blocks())  # noqa: E731
+    lines.append(f"{'|dx - mu|' if t.uniform_dt else '|dx-mu dt|':<10}" + _row(deviations, len(t)))
     if t.reward is not None:
-        lines.append(f"{'reward':<10}" + _row(t.reward.numpy()))
+        lines.append(f"{'reward':<10}" + _row(cut(t.reward.numpy()), len(t)))
     lines += ["", f"dropped   {lost:,} of {lost + len(t):,} pairs" + (":" if lost else "")]
     lines += [f"          {count:>12,}  {reason}" for reason, count in t.dropped.items()]
     return "\n".join(lines)
@@ -41,15 +44,15 @@ def describe(t: Transitions) -> str:
 def _dt(t: Transitions) -> str:
     if t.uniform_dt:
         return f"{float(t.dt[0]):.10g} for every pair"
-    dt = t.dt.numpy()
-    median = float(np.median(dt))
-    near = float(np.mean(np.abs(dt - median) <= 0.05 * median))
-    spread = "  ".join(f"{h} {q:.6g}" for h, q in zip(_HEADS[::5], np.quantile(dt, _LEVELS[::5])))
+    blocks = cut(t.dt.numpy())
+    median = t.median_dt
+    near = sum(int((np.abs(dt - median) <= 0.05 * median).sum()) for dt in blocks()) / len(t)
+    spread = "  ".join(f"{h} {q:.6g}" for h, q in zip(_HEADS[::5], quantiles(blocks, len(t), _LEVELS[::5])))
     return f"{spread}; {100 * near:.1f} % of pairs within 5 % of the median"
 
 
-def _row(values: np.ndarray) -> str:
-    return "".join(f"{q:>11.4g}" for q in np.quantile(values, _LEVELS))
+def _row(blocks: Blocks, n: int) -> str:
+    return "".join(f"{q:>11.4g}" for q in quantiles(blocks, n, _LEVELS))
 
 
 def _numbers(values: np.ndarray) -> str:

@@ -16,6 +16,7 @@ from levytorch.atomic import path_of, replacing
 from levytorch.convert import choice, shown, switch
 from levytorch.data.arrays import positive
 from levytorch.data.clock import check_units
+from levytorch.data.memory import within_memory
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError
 
@@ -43,6 +44,7 @@ def read(
     sort: bool = False,
     short: str = "error",
     separator: str | None = None,
+    on_disk: str | Path | None = None,
 ) -> Trajectories:
     """Trajectories of a .npz, .npy, .csv, .tsv or .parquet file.
 
@@ -67,6 +69,8 @@ def read(
         sort: sort each trajectory by time instead of refusing unsorted ones.
         short: "error", or "drop": trajectories with a single point are left out and counted.
         separator: of a .csv; by default the one that its first line uses (comma, tab, semicolon or bar).
+        on_disk: a directory for data larger than memory (.parquet, .npy, .npz): points and pairs are kept there and
+            mapped, not loaded; what is there already is used again. Rows of a table must be in order.
     """
     file = path_of(path)
     suffix = file.suffix.lower()
@@ -106,24 +110,27 @@ def read(
     if suffix in TABLES:
         several = not isinstance(value, str) and hasattr(value, "__iter__")
         columns = None if value is None else [str(name) for name in (value if several else [value])]
+        options: dict[str, Any] = {
+            "layout": layout,
+            "value": columns,
+            "id": id,
+            "time": time,
+            "reward": reward,
+            "dt": dt,
+            "units": (time_unit, time_in, time_format),
+            "log": log,
+            "drop_missing": missing == "drop",
+            "sort": sort,
+            "drop_short": short == "drop",
+        }
+        if on_disk is not None:
+            from levytorch.data.on_disk import read_on_disk
+
+            return read_on_disk(file, on_disk, options, max_dt)
         from levytorch.data.tables import read_table
 
-        return read_table(
-            file,
-            layout=layout,
-            value=columns,
-            id=id,
-            time=time,
-            reward=reward,
-            dt=dt,
-            units=(time_unit, time_in, time_format),
-            log=log,
-            max_dt=max_dt,
-            drop_missing=missing == "drop",
-            sort=sort,
-            drop_short=short == "drop",
-            separator=separator,
-        )
+        with within_memory(file):
+            return read_table(file, max_dt=max_dt, separator=separator, **options)
     if isinstance(dt, str):
         raise InputError(
             f"{file}: dt must be a number for {suffix} files, found {dt!r}: pass the time between two points."
@@ -145,7 +152,13 @@ def read(
     from levytorch.data.numpy_files import read_numpy
 
     names = {"value": value, "time": time, "reward": reward, "id": id}
-    return read_numpy(file, names, dt, (time_unit, time_in), log, max_dt)
+    if on_disk is not None:
+        from levytorch.data.on_disk import read_on_disk
+
+        arrays = {"names": names, "dt": dt, "units": (time_unit, time_in), "log": log}
+        return read_on_disk(file, on_disk, arrays, max_dt)
+    with within_memory(file):
+        return read_numpy(file, names, dt, (time_unit, time_in), log, max_dt)
 
 
 OPTIONS = frozenset(inspect.signature(read).parameters) - {"path"}

@@ -217,8 +217,7 @@ def split(transitions: Transitions, validation: float, seed: int) -> tuple[Trans
     """Training and held-out transitions: whole trajectories at random, or the last part of a single one."""
     if validation == 0.0:
         return transitions, None
-    ids = transitions.trajectory
-    names = torch.unique(ids)
+    names = transitions.trajectory_numbers()
     if len(names) == 1:
         cut = len(transitions) - max(1, round(validation * len(transitions)))
         if cut < 1:
@@ -227,5 +226,5 @@ def split(transitions: Transitions, validation: float, seed: int) -> tuple[Trans
     out = np.random.default_rng(seed).permutation(len(names))[: max(1, round(validation * len(names)))]
     if len(out) == len(names):
         raise InputError(f"validation = {validation:g} must leave trajectories to train on, found none: lower it.")
-    held = torch.isin(ids, names[torch.from_numpy(out)])
+    held = torch.from_numpy(transitions.of_trajectories(names[out]))
     return transitions[~held], transitions[held]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,27 @@ def read_numpy(
 ) -> Trajectories:
     """See files.read, which checked the options."""
     arrays = _load(file)
+    x, times, reward, ids, offsets, dt = choose(file, names, arrays, dt, units)
+    if times is not None:
+        times = _times(file, names["time"] or "times", times, units)
+    try:
+        x = numeric("x", x)
+        if log:
+            x = _logarithm(x)
+        if offsets is not None:
+            cuts = cuts_of(offsets, len(x) if x.ndim else 0)
+            x, times, reward = (None if a is None else np.split(a, cuts) for a in (x, times, reward))
+        return Trajectories.from_arrays(
+            x, dt, times=times, reward=reward, ids=None if ids is None else ids.tolist(), max_dt=max_dt
+        )
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def choose(
+    file: Path, names: dict[str, Any], arrays: Mapping[str, Any], dt: float | None, units: tuple[str | None, str | None]
+) -> tuple[Any, Any, Any, Any, Any, float | None]:
+    """x, times, reward, ids and offsets among the arrays of a file (None: not there), and dt."""
 
     def entry(option: str, default: str) -> Any:
         name = names[option] or default
@@ -46,23 +68,16 @@ def read_numpy(
     if dt is not None and names["time"] is None:
         times = None  # an explicit dt wins over what the file says
     if dt is None and times is None and "dt" in arrays:
-        dt = _dt(file, arrays["dt"], units)
+        given = arrays["dt"]
+        dt = _dt(file, given if isinstance(given, np.ndarray) else given.load(), units)
     if dt is None and times is None:
         raise InputError(f"{file}: dt must be given, found neither dt nor times in the file: pass dt=...")
-    if times is not None:
-        times = _times(file, names["time"] or "times", times, units)
-    try:
-        x = numeric("x", x)
-        if log:
-            x = _logarithm(x)
-        if "offsets" in arrays:
-            cuts = _cuts(arrays["offsets"], len(x) if x.ndim else 0)
-            x, times, reward = (None if a is None else np.split(a, cuts) for a in (x, times, reward))
-        return Trajectories.from_arrays(
-            x, dt, times=times, reward=reward, ids=None if ids is None else ids.tolist(), max_dt=max_dt
-        )
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from None
+    return x, times, reward, ids, arrays.get("offsets"), dt
+
+
+def unreadable(file: Path, error: Exception) -> InputError:
+    told = " ".join(str(error).split())[:200]
+    return InputError(f"{file}: a {file.suffix} file of plain arrays was expected, found {told}: save it again.")
 
 
 def _load(file: Path) -> dict[str, Any]:
@@ -72,11 +87,10 @@ def _load(file: Path) -> dict[str, Any]:
             return {"x": np.load(file, allow_pickle=False)}
         with np.load(file, allow_pickle=False) as loaded:
             return dict(loaded)
+    except MemoryError:
+        raise  # said by the caller, with a remedy
     except Exception as error:  # a damaged header is parsed as Python or as a zip directory, with any error of theirs
-        told = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{file}: a {file.suffix} file of plain arrays was expected, found {told}: save it again."
-        ) from None
+        raise unreadable(file, error) from None
 
 
 def _dt(file: Path, given: Any, units: tuple[str | None, str | None]) -> float:
@@ -104,7 +118,7 @@ def _logarithm(x: Array) -> Array:
     return np.asarray(np.log(x))
 
 
-def _cuts(offsets: Any, n: int) -> Any:
+def cuts_of(offsets: Any, n: int) -> Any:
     """Where to split n points; offsets are those of Trajectories."""
     sound = offsets.ndim == 1 and len(offsets) > 1 and offsets.dtype.kind in "iu"
     if not sound or offsets[0] != 0 or offsets[-1] != n or (np.diff(offsets.astype(np.int64)) < 0).any():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,9 @@ class Points:
         self, dt: float | None, *, log: bool, max_dt: float | None, drop_missing: bool, sort: bool, drop_short: bool
     ) -> Trajectories:
         """Check, order and group the observations."""
-        self._missing(drop_missing, dt)
-        if log:
-            self._logarithm()
+        if drop_missing and np.isnan(self.values).any(axis=1).all():
+            self.refuse_empty()
+        self.clean(drop_missing, dt, log)
         order = np.argsort(self.group, kind="stable")
         if sort and self.times is not None:
             order = np.lexsort((self.times, self.group))
@@ -63,6 +63,39 @@ class Points:
         )
         new.check_motion([f"{self.file}: column {name!r}" for name in self.columns])
         return new
+
+    def clean(self, drop_missing: bool, dt: float | None, log: bool) -> None:
+        """Without rows that lack a value; the logarithm where it is asked for."""
+        self._missing(drop_missing, dt)
+        if log:
+            self._logarithm()
+
+    def joined(self, other: Points) -> Points:
+        """These observations, then the first of others (what the order of times between the two needs)."""
+        assert self.times is not None
+        assert other.times is not None
+        return replace(
+            self,
+            group=np.append(self.group, other.group[0]),
+            row=np.append(self.row, other.row[0]),
+            times=np.append(self.times, other.times[0]),
+        )
+
+    def clock_problem(self, before: Points | None) -> InputError | None:
+        """What is wrong with the order of times, here or between these observations and the last one before."""
+        try:
+            if before is not None:
+                before.joined(self)._clock()
+            self._clock()
+        except InputError as error:
+            return error
+        return None
+
+    def tail(self) -> Points:
+        """The last observation alone."""
+        last = replace(self, dropped={})
+        last._take(np.array([len(self.group) - 1]))
+        return last
 
     def place(self, k: int, coordinate: int = 0) -> str:
         """Where observation k stands in the file."""
@@ -92,8 +125,6 @@ class Points:
             self._refuse(k, coordinate, "a number", "none", "name a time column (missing='drop' needs one)")
         rows = empty.any(axis=1)
         self.dropped["row without a value"] = int(rows.sum())
-        if rows.all():
-            self._refuse(k, coordinate, "a number somewhere in the column", "none", "choose another column")
         self._take(np.flatnonzero(~rows))
 
     def _logarithm(self) -> None:
@@ -108,13 +139,8 @@ class Points:
         single = np.flatnonzero(counts == 1)
         if len(single) == 0:
             return
-        k = int(np.flatnonzero(self.group == single[0])[0])
         if not drop or len(single) == (counts > 0).sum():
-            name = "" if self.ids is None else f" {self.ids[int(single[0])]!r}"
-            raise InputError(
-                f"{self.place(k)}: a trajectory needs at least two points, found one in trajectory{name}: remove it, "
-                "or pass short='drop'."
-            )
+            self.refuse_short(int(np.flatnonzero(self.group == single[0])[0]))
         self.dropped["trajectory of one point"] = len(single)
         self._take(np.flatnonzero(~np.isin(self.group, single)))
 
@@ -141,6 +167,17 @@ class Points:
         self.times = None if self.times is None else self.times[rows]
         self.reward = None if self.reward is None else self.reward[rows]
         self.cell = None if self.cell is None else [self.cell[k] for k in rows]
+
+    def refuse_empty(self) -> None:
+        k, coordinate = (int(i) for i in np.argwhere(np.isnan(self.values))[0])
+        self._refuse(k, coordinate, "a number somewhere in the column", "none", "choose another column")
+
+    def refuse_short(self, k: int) -> None:
+        name = "" if self.ids is None else f" {self.ids[int(self.group[k])]!r}"
+        raise InputError(
+            f"{self.place(k)}: a trajectory needs at least two points, found one in trajectory{name}: remove it, or "
+            "pass short='drop'."
+        )
 
     def _refuse(self, k: int, coordinate: int, expected: str, found: Any, remedy: str) -> None:
         raise InputError(f"{self.place(k, coordinate)}: {expected} was expected, found {found}: {remedy}.")

@@ -31,7 +31,6 @@ class Pools:
     Attributes:
         main: the pairs within TRT.
         tail: rows of `main` beyond CT, (n_tail,) int64, ascending.
-        threshold: CT, a 0-d tensor, or one per pair of `main` where it depends on dt.
         CT: the threshold in use: None (no tail pool), a number, or a function of dt.
         TRT: the removal threshold, or None.
         halvings: how often CT was halved to fill the tail pool.
@@ -41,7 +40,6 @@ class Pools:
     tail: Tensor
     CT: Threshold | None
     TRT: Threshold | None
-    threshold: Tensor
     halvings: int = 0
 
     @property
@@ -61,6 +59,19 @@ class Pools:
     def mu(self) -> Tensor:
         """The centre of dx (of dx / dt when dt varies), from the data before any removal."""
         return self.main.mu
+
+    @property
+    def threshold(self) -> Tensor:
+        """CT, a 0-d tensor, or one per pair of `main` where it depends on dt; infinite where there is none."""
+        if callable(self.CT):
+            return self.threshold_of(slice(0, self.n_main))
+        return torch.tensor(float("inf") if self.CT is None else float(self.CT), dtype=torch.float64)
+
+    def threshold_of(self, rows: slice) -> Tensor:
+        """CT of some pairs, one each."""
+        dt = self.main.dt[rows]
+        value = float("inf") if self.CT is None else threshold_at(self.CT, dt)
+        return torch.as_tensor(value, dtype=torch.float64).expand(len(dt))
 
     @functools.cached_property
     def is_tail(self) -> Tensor:
@@ -106,11 +117,11 @@ def make_pools(
             )
         else:
             D_o = central_D_o(transitions) if D_o is None else D_o
-            CT = ct_of_dt(CT, float(np.median(transitions.dt.numpy())), alpha, D_o)
+            CT = ct_of_dt(CT, transitions.median_dt, alpha, D_o)
     main = _within(transitions, TRT)
     empty = torch.empty(0, dtype=torch.int64)
     if CT is None:
-        return Pools(main, empty, None, TRT, torch.tensor(float("inf"), dtype=torch.float64))
+        return Pools(main, empty, None, TRT)
     if len(main) < min_tail:
         raise InputError(
             f"the tail pool must hold at least {min_tail} pairs, found {len(main)} pairs in all: bring more data or a "
@@ -136,11 +147,7 @@ def make_pools(
             LevytorchWarning,
             stacklevel=2,
         )
-    if callable(CT):
-        threshold = torch.as_tensor(threshold_at(CT, main.dt), dtype=torch.float64).expand(len(main))
-    else:
-        threshold = torch.tensor(float(CT), dtype=torch.float64)
-    return Pools(main, tail, CT, TRT, threshold, halvings)
+    return Pools(main, tail, CT, TRT, halvings)
 
 
 def ct_of_dt(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from levytorch.convert import whole_number
 from levytorch.data.arrays import positive
+from levytorch.data.memory import within_memory
+from levytorch.data.store import Entry
 from levytorch.data.trajectories import Trajectories
 from levytorch.data.transitions import Transitions
 from levytorch.dynamics import Dynamics
@@ -65,15 +69,22 @@ class FromFile:
         trajectories = Trajectories.from_file(self.path, **self.options)
         if self.expected_dt is not None:
             self._check_dt(trajectories, self.expected_dt)
-        transitions = trajectories.transitions()
+        with within_memory(Path(self.path)):
+            transitions = trajectories.transitions()
         n = len(transitions)
         for name, count in (("first", self.first), ("sample", self.sample)):
             if count is not None and count > n:
                 raise InputError(f"{self.path}: {name} must not exceed {n} transitions, found {count}: lower it.")
-        chosen = selected(n, self.first, self.sample, self.sample_seed)
-        if chosen is not None:
-            # a part chosen before the analysis is the data: its mu is its own
-            transitions = transitions._take(chosen, {"not selected": n - int(chosen.sum())}, keep_mu=False)
+        # a part chosen before the analysis is the data: its mu is its own
+        if transitions.stored is not None and self.first is not None:
+            transitions = transitions._take(slice(0, self.first), {"not selected": n - self.first}, keep_mu=False)
+        elif transitions.stored is not None and self.sample is not None:
+            rows = torch.from_numpy(np.sort(self._draw(n, transitions.stored)))
+            transitions = transitions._take(rows, {"not selected": n - self.sample}, keep_mu=False)
+        else:
+            chosen = selected(n, self.first, self.sample, self.sample_seed)
+            if chosen is not None:
+                transitions = transitions._take(chosen, {"not selected": n - int(chosen.sum())}, keep_mu=False)
         return SourceData(transitions, None, trajectories)
 
     def _check_dt(self, trajectories: Trajectories, expected: float) -> None:
@@ -98,6 +109,16 @@ class FromFile:
         if found > expected:
             remedy = f"fill the gaps, or pass max_dt={expected:g} to leave out the pairs across them"
         raise InputError(f"{self.path}: {what}, found {int(wrong.sum())} others, the first {found:g}: {remedy}.")
+
+    def _draw(self, n: int, stored: Entry) -> NDArray[np.int64]:
+        """`sample` of n numbers: the first ones of a permutation, which may itself be too large for memory."""
+        random = np.random.default_rng(self.sample_seed)
+        with tempfile.NamedTemporaryFile(dir=stored.directory.parent, suffix=".tmp") as file:
+            order = np.memmap(file, dtype=np.int64, mode="w+", shape=(n,))
+            for low in range(0, n, 1 << 17):
+                order[low : low + (1 << 17)] = np.arange(low, min(low + (1 << 17), n))
+            random.shuffle(order)
+            return np.array(order[: self.sample])
 
 
 def selected(n: int, first: int | None, sample: int | None, seed: int = 0) -> torch.Tensor | None:

@@ -10,7 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from levytorch.data.arrays import Array, Counts, flatten, match, positive
 from levytorch.data.pairing import pair_up
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError, LevytorchWarning
+
+if TYPE_CHECKING:
+    from levytorch.data.store import Entry
+
+_BLOCK = 1 << 17  # points looked at together
 
 
 class Trajectories:
@@ -33,6 +38,7 @@ class Trajectories:
         ids: the name of each trajectory, or None.
         max_dt: pairs further apart than this are gaps, not transitions; None: no limit.
         dropped: what was left out while reading, by reason.
+        stored: where the points lie when they are on disk (`from_file(..., on_disk=directory)`), else None.
     """
 
     def __init__(
@@ -46,11 +52,13 @@ class Trajectories:
         ids: Sequence[Any] | None = None,
         max_dt: float | None = None,
         dropped: Mapping[str, int] | None = None,
+        stored: Entry | None = None,
     ) -> None:
         self.x, self.offsets, self.times, self.reward = x, offsets, times, reward
         self.dt, self.ids = dt, None if ids is None else tuple(ids)
         self.max_dt = None if max_dt is None else positive("max_dt", max_dt)
         self.dropped = dict(dropped or {})
+        self.stored = stored
 
     # ----------------------------------------------------------------------------------------------------- in and out
 
@@ -104,7 +112,10 @@ class Trajectories:
 
     @classmethod
     def from_file(cls, path: str | Path, **options: Any) -> Trajectories:
-        """From a .npz, .npy, .csv, .tsv or .parquet file; `levytorch.data.files.read` documents every option."""
+        """From a .npz, .npy, .csv, .tsv or .parquet file; `levytorch.data.files.read` documents every option.
+
+        With on_disk=<directory> a .npz, .npy or .parquet file may be larger than memory (docs/scaling.md).
+        """
         from levytorch.data.files import OPTIONS, read
 
         unknown = sorted(set(options) - OPTIONS)
@@ -138,7 +149,12 @@ class Trajectories:
         apart, and a difference of two of them says little about a step of width 0.4. The rule looks at x alone, never
         at dx, so it does not select among jumps.
         """
-        return pair_up(self, self.max_dt if max_dt is None else positive("max_dt", max_dt))
+        max_dt = self.max_dt if max_dt is None else positive("max_dt", max_dt)
+        if self.stored is None:
+            return pair_up(self, max_dt)
+        from levytorch.data.on_disk import pair_up_on_disk
+
+        return pair_up_on_disk(self, max_dt)
 
     # ---------------------------------------------------------------------------------------------------------- facts
 
@@ -167,8 +183,12 @@ class Trajectories:
     def check(self) -> None:
         """Refuse what cannot be used: non-finite values, one-point paths, times out of order, constant series."""
         for label, values in (("x", self.x), ("times", self.times), ("reward", self.reward)):
-            if values is not None and not np.isfinite(values).all():
-                row = int(np.argwhere(~np.isfinite(values))[0, 0])
+            for low in range(0, 0 if values is None else len(values), _BLOCK):
+                assert values is not None
+                finite = np.isfinite(values[low : low + _BLOCK])
+                if finite.all():
+                    continue
+                row = low + int(np.argwhere(~finite)[0, 0])
                 raise InputError(
                     f"{label} must be finite, found {values[row].tolist()} at {self._place(row)}: remove or fill it."
                 )
@@ -179,15 +199,21 @@ class Trajectories:
                 "this trajectory."
             )
         if self.times is not None:
-            steps = np.diff(self.times)
-            steps[self.offsets[1:-1] - 1] = 1.0  # between trajectories
-            if (steps <= 0).any():
-                row = int(np.argmax(steps <= 0))
-                raise InputError(
-                    f"times must increase strictly within a trajectory, found {self.times[row]:g} followed by "
-                    f"{self.times[row + 1]:g} at {self._place(row)}: sort them and remove duplicates."
-                )
+            self._check_times(self.times)
         self.check_motion([f"coordinate {k} of x" for k in range(self.dim)] if self.dim > 1 else ["x"])
+
+    def _check_times(self, times: Array) -> None:
+        ends = self.offsets[1:-1] - 1
+        for low in range(0, len(times) - 1, _BLOCK):
+            steps = np.diff(times[low : low + _BLOCK + 1])
+            first, last = np.searchsorted(ends, [low, low + len(steps)])
+            steps[ends[first:last] - low] = 1.0  # between trajectories
+            if (steps <= 0).any():
+                row = low + int(np.argmax(steps <= 0))
+                raise InputError(
+                    f"times must increase strictly within a trajectory, found {times[row]:g} followed by "
+                    f"{times[row + 1]:g} at {self._place(row)}: sort them and remove duplicates."
+                )
 
     def check_motion(self, names: Sequence[str]) -> None:
         """Refuse a constant series; warn of trajectories that stand still."""

@@ -7,9 +7,10 @@ by every selection and by censoring.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +20,11 @@ from torch import Tensor
 from levytorch.convert import real_number, real_tensor, shown, whole_number
 from levytorch.data.arrays import positive
 from levytorch.data.describe import describe
+from levytorch.data.quantiles import cut, median, quantiles
 from levytorch.errors import InputError
+
+if TYPE_CHECKING:
+    from levytorch.data.store import Entry
 
 Threshold = float | Callable[[Tensor], Tensor]  # a number, or a function of dt
 BLOCK = 1 << 14  # pairs per block of a pass over all: temporaries stay in the cache, and torch on one thread
@@ -90,6 +95,7 @@ class Transitions:
         if self.reward is not None:
             _refuse_nonfinite("reward", self.reward)
         self._mu = None if mu is None else _float("mu", mu)
+        self.stored: Entry | None = None  # where the pairs lie when they are on disk
         if self._mu is not None:
             if self._mu.shape != self.x.shape[1:]:
                 raise InputError(
@@ -108,7 +114,7 @@ class Transitions:
         new.x, new.dx, new.uniform_dt = x, dx, uniform_dt
         new.dt = dt if isinstance(dt, Tensor) else torch.full((1,), dt, dtype=torch.float64).expand(len(x))
         new._counts, new._trajectory = fields.get("counts"), fields.get("trajectory")
-        new.reward, new._mu = fields.get("reward"), fields.get("mu")
+        new.reward, new._mu, new.stored = fields.get("reward"), fields.get("mu"), fields.get("stored")
         new.dropped = dict(fields.get("dropped") or {})
         return new
 
@@ -132,6 +138,8 @@ class Transitions:
                 raise InputError(
                     f"a mask must have shape ({len(self)},), found {tuple(which.shape)}: one entry per pair."
                 )
+            if which.dtype == torch.bool and self.stored is not None:
+                return self._kept(which.numpy(), reasons, keep_mu)
         x = self.x[which]
         if len(x) == 0:
             raise InputError(f"the selection must keep at least one of {len(self)} pairs, found none: widen it.")
@@ -146,6 +154,44 @@ class Transitions:
             reward=None if self.reward is None else self.reward[which],
             mu=self.mu if keep_mu else None,
             dropped=_add(self.dropped, reasons),
+            stored=self.stored.part(f"pairs {which}") if self.stored is not None and isinstance(which, slice) else None,
+        )
+
+    def _kept(self, keep: NDArray[np.bool_], reasons: Mapping[str, int], keep_mu: bool = True) -> Transitions:
+        """The pairs of a mask, on disk like these."""
+        from levytorch.data.on_disk import kept_on_disk
+        from levytorch.data.store import digest
+
+        if not keep.any():
+            raise InputError(f"the selection must keep at least one of {len(self)} pairs, found none: widen it.")
+        entry = kept_on_disk(self, keep, {"kept": digest(keep)})
+        counts, ids = self._select_trajectories(torch.from_numpy(keep))
+        return Transitions._build(
+            entry.tensor("x"),
+            entry.tensor("dx"),
+            float(self.dt[0]) if self.uniform_dt else entry.tensor("dt"),
+            self.uniform_dt,
+            counts=counts,
+            trajectory=ids,
+            reward=None if self.reward is None else entry.tensor("reward"),
+            mu=self.mu if keep_mu else None,
+            dropped=_add(self.dropped, reasons),
+            stored=entry,
+        )
+
+    def _even(self, dt: float) -> Transitions:
+        """The same pairs with one dt for all."""
+        return Transitions._build(
+            self.x,
+            self.dx,
+            dt,
+            True,
+            counts=self._counts,
+            trajectory=self._trajectory,
+            reward=self.reward,
+            mu=self._mu,
+            dropped=self.dropped,
+            stored=None if self.stored is None else self.stored.part(f"dt {dt!r}"),
         )
 
     def _select_trajectories(self, which: Any) -> tuple[NDArray[np.int64] | None, Tensor | None]:
@@ -155,10 +201,11 @@ class Transitions:
                 low, high, _ = which.indices(len(self))
                 return np.diff(np.clip(ends, low, max(low, high))), None
             if not isinstance(which, slice) and which.dtype == torch.bool:
-                counts = np.zeros_like(self._counts)
-                some = self._counts > 0  # reduceat does not know empty segments
-                counts[some] = np.add.reduceat(which.numpy(), ends[:-1][some], dtype=np.int64)
-                return counts, None
+                return np.diff(_true_before(which.numpy(), ends)), None
+            if not isinstance(which, slice):
+                rows = which.numpy()
+                numbers = np.searchsorted(ends[1:], np.where(rows < 0, rows + len(self), rows), side="right")
+                return None, torch.from_numpy(numbers)
         return None, self.trajectory[which]
 
     # --------------------------------------------------------------------------------------------------------- numbers
@@ -177,12 +224,22 @@ class Transitions:
             return torch.repeat_interleave(torch.arange(len(counts)), counts)
         return self._trajectory
 
+    def trajectory_numbers(self) -> NDArray[np.int64]:
+        """Ascending numbers of the trajectories that have at least one pair here."""
+        return np.unique(self.trajectory.numpy()) if self._counts is None else np.flatnonzero(self._counts)
+
+    def of_trajectories(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(n,) whether each pair belongs to one of these trajectories."""
+        if self._counts is None:
+            return np.isin(self.trajectory.numpy(), numbers)
+        chosen = np.zeros(len(self._counts), dtype=bool)
+        chosen[numbers] = True
+        return np.repeat(chosen, self._counts)
+
     @property
     def n_trajectories(self) -> int:
         """Number of trajectories that have at least one pair here."""
-        if self._counts is not None:
-            return int((self._counts > 0).sum())
-        return len(torch.unique(self.trajectory))
+        return len(self.trajectory_numbers())
 
     @property
     def mu(self) -> Tensor:
@@ -191,10 +248,25 @@ class Transitions:
             columns = self.dx.reshape(len(self), -1)
             medians = []
             for column in columns.unbind(1):
+                if self.stored is not None:
+                    blocks = cut(column.numpy()) if self.uniform_dt else functools.partial(self._rates, column)
+                    medians.append(median(blocks, len(self)))
+                    continue
                 values = column.numpy().copy() if self.uniform_dt else (column / self.dt).numpy()
                 medians.append(float(np.median(values, overwrite_input=True)))
             self._mu = torch.tensor(medians[0] if self.dx.ndim == 1 else medians, dtype=torch.float64)
         return self._mu
+
+    def _rates(self, column: Tensor) -> Iterator[NDArray[np.float64]]:
+        for rows in self.blocks():
+            yield (column[rows] / self.dt[rows]).numpy()
+
+    @property
+    def median_dt(self) -> float:
+        """Median of dt."""
+        if self.uniform_dt:
+            return float(self.dt[0])
+        return median(cut(self.dt.numpy()), len(self))
 
     @property
     def deviation(self) -> Tensor:
@@ -220,6 +292,10 @@ class Transitions:
             return torch.linalg.vector_norm(self.dx[rows] - drift, dim=1)
         drift = self.mu if self.uniform_dt else self.mu * self.dt[rows]
         return torch.sub(self.dx[rows], drift, out=out).abs_()
+
+    def quantile_of_deviation(self, level: float) -> float:
+        """A quantile of the deviation, without holding all of it."""
+        return quantiles(lambda: (self.deviation_of(rows).numpy() for rows in self.blocks()), len(self), [level])[0]
 
     def blocks(self) -> list[slice]:
         """Slices that cover all pairs, small enough for temporaries."""
@@ -257,8 +333,12 @@ class Transitions:
         if kept == 0:
             raise InputError(
                 f"TRT must leave some of {len(self)} pairs, found none within it: the median deviation is "
-                f"{float(self.deviation.median()):.6g}, so choose a TRT well above that."
+                f"{self.quantile_of_deviation(0.5):.6g}, so choose a TRT well above that."
             )
+        if self.stored is not None:
+            keep = np.ones(len(self), dtype=bool)
+            keep[rows] = False
+            return self._kept(keep, reasons)
         sources = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt, "reward": self.reward}
         copies = {name: t.new_empty((kept, *t.shape[1:])) for name, t in sources.items() if t is not None}
         for block in self.blocks():
@@ -388,6 +468,17 @@ def _integers(name: str, values: Any) -> Tensor:
 
 def _float(name: str, values: Any) -> Tensor:
     return real_tensor(name, values, "pass a tensor or an array of numbers").detach().cpu()
+
+
+def _true_before(mask: NDArray[np.bool_], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many entries of a mask are true before each of some ascending places."""
+    before, total = np.zeros(len(ends), dtype=np.int64), 0
+    for low in range(0, len(mask), BLOCK):
+        running = np.cumsum(mask[low : low + BLOCK])
+        first, last = np.searchsorted(ends, [low, low + len(running)], side="right")
+        before[first:last] = total + running[ends[first:last] - low - 1]
+        total += int(running[-1])
+    return before
 
 
 def _add(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

@@ -19,11 +19,13 @@ from levytorch.coefficients.build import head_dim
 from levytorch.coefficients.init import Guess, randomise
 from levytorch.coefficients.tensor_basis import per_coordinate
 from levytorch.data import LevyDataModule, Transitions
+from levytorch.data.quantiles import cut, order_statistics
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.law import cutting_threshold
 from levytorch.training.callbacks import Convergence, MovingAverage, TailCorrection
 from levytorch.training.module import LevyModule
 from levytorch.training.quiet import quiet_lightning
+from levytorch.training.ranks import Ranks
 from levytorch.training.recovery import Recovery
 from levytorch.training.report import finish
 from levytorch.training.settings import FitSettings
@@ -38,6 +40,9 @@ TRAINER: dict[str, Any] = {
     "num_sanity_val_steps": 0,
     "use_distributed_sampler": False,
 }
+
+
+PROCESSES = ("accelerator", "devices", "num_nodes", "strategy")  # options that say which processes a fit has
 
 
 @dataclass
@@ -105,10 +110,12 @@ def fit(
     head = final_head(module, averaging)
     recovery = finish(module, head, data.pools, convergence.converged, seconds=time.perf_counter() - began)
     result = Fit(recovery, module, data, lightning)
-    if wants_whole_region(settings, recovery):
+    ranks = Ranks.of(lightning)
+    if ranks.agree(wants_whole_region(settings, recovery)):
         # the counts agree with a plain cut at TRT: condition on that, which uses them and is more precise
         whole = replace(settings, tail=replace(tail, region="TRT"))
-        again = fit(transitions, whole, start=head.flat())
+        processes = {key: options[key] for key in PROCESSES if key in options}
+        again = fit(transitions, whole, trainer=processes, start=head.flat())
         again.recovery.history = recovery.history + again.recovery.history
         return Fit(again.recovery, module, data, lightning)
     return result
@@ -251,7 +258,8 @@ def preliminary_CT(transitions: Transitions, settings: FitSettings) -> float:
         settings, head=head, engine={"name": "fisher"}, tail=TailSettings(), data={}, init="data", progress=False
     )
     found = fit(transitions, quick).recovery
-    dt = float(transitions.dt.median())
+    n, steps = len(transitions), transitions.dt
+    dt = float(steps[0] if transitions.uniform_dt else order_statistics(cut(steps.numpy()), [(n - 1) // 2])[0])
     alpha = found.alpha
     assert isinstance(alpha, float)
     D_o, D_f = float(found.D_o(found.origin)), float(found.D_f(found.origin))

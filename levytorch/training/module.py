@@ -21,6 +21,7 @@ from levytorch.training.engines import build_engine
 from levytorch.training.law import FrozenLaw
 from levytorch.training.masses import TailMasses
 from levytorch.training.plan import make_masses, shared_dt
+from levytorch.training.ranks import DRIFTED, Ranks, fingerprint
 from levytorch.training.tail import parse_tail
 
 _FEW_BINS = 64  # states at which a mini-batch engine averages the tail mass each step
@@ -68,6 +69,11 @@ class LevyModule(L.LightningModule):
     @property
     def pools(self) -> Pools:
         return self.data.pools
+
+    @property
+    def ranks(self) -> Ranks:
+        """This process among those of the fit."""
+        return Ranks.of(self.trainer)
 
     @property
     def masses(self) -> TailMasses:
@@ -119,7 +125,8 @@ class LevyModule(L.LightningModule):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         with torch.no_grad():
             nll = -(batch.weight * self.log_prob(batch.x, batch.dx, batch.dt)).sum()
-        self.log("val/nll", nll, batch_size=batch.x.shape[0], on_epoch=True, prog_bar=True)
+        # the weights of all chunks sum to one; every rank sees all of them
+        self.log("val/nll", nll, batch_size=batch.x.shape[0], on_epoch=True, prog_bar=True, reduce_fx="sum")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["history"] = list(self.history)
@@ -165,6 +172,27 @@ class LevyModule(L.LightningModule):
             "the parameters of the step before are kept: resume with a smaller learning rate."
         )
 
+    def average(self, nll: Tensor, problem: NumericalError | None = None) -> Tensor:
+        """Means over ranks: of the loss, and of the gradient in the head's parameters, in one exchange.
+
+        A problem on any rank is raised on all of them, and so are parameters or TCFs that have drifted apart.
+        """
+        if self.ranks.world == 1:
+            self.ranks.check(problem)
+            return nll
+        world, parameters = self.ranks.world, list(self.head.parameters())
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        state = torch.cat([self.head.flat(), torch.tensor([self.data.tcf], dtype=torch.float64)])
+        failed = torch.tensor([float(problem is not None)], dtype=torch.float64)
+        failed, total, marks, *sums = self.ranks.sum([failed, nll, fingerprint(state), *gradients])
+        if failed:
+            self.ranks.check(problem)
+        if world * marks[1] != marks[0] ** 2:
+            self.ranks.check(NumericalError(DRIFTED))
+        for p, g in zip(parameters, sums):
+            p.grad = g / world
+        return total / world
+
     # -- log ----------------------------------------------------------------------------------------------------------
     def _log(self, step: int, nll: float) -> None:
         previous, then = self._clock
@@ -179,7 +207,7 @@ class LevyModule(L.LightningModule):
         values |= self.mean_coefficients()
         if step > previous:
             seconds = (now - then) / (step - previous)
-            batch = self.pools.n_main if self.engine.full_batch else self.data.batch_size
+            batch = self.pools.n_main if self.engine.full_batch else self.data.batch_size * self.ranks.world
             values |= {"time/step_ms": 1e3 * seconds, "time/samples_per_s": batch / seconds}
         self.history.append({"step": float(step), **values})
         # self.log costs about half a millisecond per metric: only what the progress bar and checkpoints need goes there

@@ -17,8 +17,9 @@ from levytorch.coefficients import FourierHead
 from levytorch.training.law import FrozenLaw
 from levytorch.training.masses import TailMasses, tcf_gradient
 from levytorch.training.penalty import RoughnessPenalty
+from levytorch.training.ranks import Ranks
 from levytorch.training.states import StateBins
-from levytorch.training.sweep import Pairs, Sums, assemble, project, slices, sweep
+from levytorch.training.sweep import Pairs, Sums, assemble, over_ranks, project, slices, sweep
 
 
 @dataclass
@@ -46,12 +47,16 @@ class LocalModel:
 
 @dataclass
 class FullBatchObjective:
-    """Streams over the pairs; `tail` are the pairs beyond CT once more (a copy of a small part of the data)."""
+    """Streams over the pairs; `tail` are the pairs beyond CT once more (a copy of a small part of the data).
+
+    With several ranks `main` and `tail` are this rank's shards (of `n` and of all tail pairs); sums are over all ranks.
+    """
 
     head: FourierHead
     law: FrozenLaw
     bins: StateBins
     main: Pairs
+    n: int  # pairs that carry likelihood, on all ranks
     tail: Pairs | None = None
     masses: TailMasses | None = None
     method: str = "none"
@@ -61,24 +66,23 @@ class FullBatchObjective:
     counts: Tensor | None = None
     tail_counts: Tensor | None = None
     design: list[Tensor] = field(default_factory=list)
+    ranks: Ranks = field(default_factory=Ranks)
 
     def __post_init__(self) -> None:
         self.design = self.head.design(self.bins.x)
 
-    @property
-    def n(self) -> int:
-        """Pairs that carry likelihood."""
-        return self.main[0].shape[0]
-
     def evaluate(self) -> Evaluation:
         """One pass at the head's parameters."""
         theta = self.head.theta.detach().clone()
-        ev = Evaluation(theta, sweep(self.head, self.law, slices(*self.main), self.bins))
-        if self.tail is not None:
-            ev.tail = sweep(self.head, self.law, slices(*self.tail), self.bins)
+        main, tail = self._sweep(self.main, self.tail)
+        ev = Evaluation(theta, main, tail)
         if self.method == "tcf":
             assert self.masses is not None
-            ev.R_theta, ev.tcf, ev.tcf_gradient = tcf_gradient(self.masses, self.head, self.R_sample)
+            R, tcf, gradient = tcf_gradient(self.masses, self.head, self.R_sample)
+            if self.ranks.world > 1:
+                numbers = self.ranks.same(torch.cat([torch.tensor([R, tcf], dtype=torch.float64), gradient]))
+                R, tcf, gradient = float(numbers[0]), float(numbers[1]), numbers[2:]
+            ev.R_theta, ev.tcf, ev.tcf_gradient = R, tcf, gradient
         elif self.method == "conditional":
             assert self.masses is not None
             ev.kept = self.masses.log_kept_scores(self.head, self.design)
@@ -86,14 +90,15 @@ class FullBatchObjective:
 
     def add_hessian(self, ev: Evaluation, most: int = 1_000_000) -> None:
         """Second derivatives at the head's parameters into `ev`, from about `most` evenly spread pairs at most."""
-        stride = max(1, self.main[0].shape[0] // most)
+        stride = max(1, self.n // most)
+        first = -self.ranks.shard(self.n).start % stride  # every stride-th pair of all, whoever has it
         x, dx, dt = self.main
-        some = (x[::stride], dx[::stride], dt if dt.dim() == 0 else dt[::stride])
-        sums = sweep(self.head, self.law, slices(*some), self.bins, hessian=True)
-        assert sums.hessian is not None
-        ev.main.hessian = sums.hessian * (ev.main.n / sums.n)
-        if self.tail is not None and ev.tail is not None:
-            ev.tail.hessian = sweep(self.head, self.law, slices(*self.tail), self.bins, hessian=True).hessian
+        some = (x[first::stride], dx[first::stride], dt if dt.dim() == 0 else dt[first::stride])
+        main, tail = self._sweep(some, self.tail, hessian=True)
+        assert main.hessian is not None
+        ev.main.hessian = main.hessian * (ev.main.n / main.n)
+        if tail is not None and ev.tail is not None:
+            ev.tail.hessian = tail.hessian
 
     # -- combinations -------------------------------------------------------------------------------------------------
     def value(self, ev: Evaluation, tcf: float | None = None, *, penalised: bool = True) -> float:
@@ -162,6 +167,19 @@ class FullBatchObjective:
             values, vectors = torch.linalg.eigh(excess)
             out[row * K : (row + 1) * K, row * K : (row + 1) * K] = (vectors * values.clamp(min=0.0)) @ vectors.T
         return out
+
+    def _sweep(self, main: Pairs, tail: Pairs | None, hessian: bool = False) -> tuple[Sums, Sums | None]:
+        """Sums over the pairs of all ranks."""
+
+        def work() -> list[Sums]:
+            return [
+                sweep(self.head, self.law, slices(*pairs), self.bins, hessian=hessian)
+                for pairs in (main, tail)
+                if pairs is not None
+            ]
+
+        totals = over_ranks(self.ranks, self.ranks.together(work))
+        return totals[0], totals[1] if tail is not None else None
 
     def _parts(self, ev: Evaluation, tcf: float) -> list[tuple[float, Sums]]:
         """Weighted sums that make up the likelihood."""

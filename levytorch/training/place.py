@@ -13,6 +13,7 @@ from hydra.experimental.callback import Callback
 
 from levytorch.atomic import check_place, remove_leftovers, unwritable
 from levytorch.errors import ConfigError, LevytorchError, OutputError
+from levytorch.training.ranks import is_first
 
 try:
     import fcntl
@@ -24,10 +25,7 @@ LOCK = ".lock"
 
 def is_helper_process() -> bool:
     """Whether this is a further process of one distributed run; the first one owns the directory."""
-    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"):  # as Lightning looks for them
-        if os.environ.get(name, "").isdecimal():
-            return os.environ[name] != "0"
-    return False
+    return not is_first()
 
 
 @contextmanager

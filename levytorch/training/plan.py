@@ -12,6 +12,7 @@ from levytorch.training.law import FrozenLaw
 from levytorch.training.masses import TailMasses
 from levytorch.training.objective import FullBatchObjective
 from levytorch.training.penalty import RoughnessPenalty, Strength
+from levytorch.training.ranks import Ranks
 from levytorch.training.states import StateBins
 from levytorch.training.tail import TailSettings
 
@@ -36,7 +37,10 @@ def make_masses(head: Head, pools: Pools, settings: TailSettings, law: FrozenLaw
     counts = bins.counts(x, dt)
     scale = torch.ones_like(bins.dt) if pools.main.uniform_dt else bins.dt
     center = pools.mu * (scale if head.dim == 1 else scale.unsqueeze(-1))
-    CT = None if pools.CT is None else bins.means(pools.threshold, x, dt)
+    CT = None
+    if pools.CT is not None:
+        varies = callable(pools.CT) and not pools.main.uniform_dt
+        CT = bins.means(pools.threshold_of, dt) if varies else pools.threshold_of(slice(0, 1)).expand(len(bins))
     TRT = None
     if pools.TRT is not None:
         TRT = torch.as_tensor(threshold_at(pools.TRT, bins.dt), dtype=torch.float64).expand(len(bins))
@@ -53,26 +57,31 @@ def make_objective(
     *,
     n_bins: int = 512,
     penalty: Strength = "none",
+    ranks: Ranks | None = None,
 ) -> FullBatchObjective:
-    """The full-batch objective of a Fourier head over the pools."""
-    main = (pools.main.x, pools.main.dx, shared_dt(pools))
+    """The full-batch objective of a Fourier head over the pools; each rank sweeps its own shard of the pairs."""
+    ranks = ranks or Ranks()
+    n, dt = pools.n_main, shared_dt(pools)
+    mine = ranks.shard(n)
+    main = (pools.main.x[mine], pools.main.dx[mine], dt if dt.dim() == 0 else dt[mine])
     extra = RoughnessPenalty(head, penalty)
     extra_penalty = extra if extra.active else None
     if not settings.active:
-        bins = StateBins(head, main[2], n_bins)
-        return FullBatchObjective(head, law, bins, main, penalty=extra_penalty)
+        bins = StateBins(head, dt, n_bins)
+        return FullBatchObjective(head, law, bins, main, n, penalty=extra_penalty, ranks=ranks)
     masses = make_masses(head, pools, settings, law, n_bins)
     tail, tail_counts = None, None
     if pools.n_tail:
-        rows = pools.tail
-        dt = main[2] if main[2].dim() == 0 else main[2][rows]
-        tail = (pools.main.x[rows], pools.main.dx[rows], dt)
-        tail_counts = masses.bins.counts(tail[0], dt)
+        rows = pools.tail[ranks.shard(pools.n_tail)]
+        tail_dt = dt if dt.dim() == 0 else dt[rows]
+        tail = (pools.main.x[rows], pools.main.dx[rows], tail_dt)
+        (tail_counts,) = ranks.sum([masses.bins.counts(tail[0], tail_dt)])
     return FullBatchObjective(
         head,
         law,
         masses.bins,
         main,
+        n,
         tail=tail,
         masses=masses,
         method=settings.method,
@@ -81,4 +90,5 @@ def make_objective(
         penalty=extra_penalty,
         counts=masses.share * pools.n_main,
         tail_counts=tail_counts,
+        ranks=ranks,
     )

@@ -135,7 +135,7 @@ def _objective(module: LevyModule, head: FourierHead, pools: Pools) -> FullBatch
         objective = optimizer.objective
         objective.head = head
         return objective
-    return make_objective(head, pools, module.tail, module.law)
+    return make_objective(head, pools, module.tail, module.law, ranks=module.ranks)
 
 
 def _evaluation(module: LevyModule, objective: FullBatchObjective) -> Evaluation:

@@ -23,6 +23,7 @@ from levytorch.training.diagnostics.checks import check_options
 from levytorch.training.files import write_csv, write_json
 from levytorch.training.fit import fit
 from levytorch.training.hparams import results_row, settings_row
+from levytorch.training.ranks import Ranks, processes
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings, make_settings
 
@@ -94,13 +95,19 @@ def formats_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(formats)
 
 
-def run(config: Mapping[str, Any], source: SourceData, directory: Path, *, checkpoint: Path | None = None) -> Outcome:
-    """Fit and write recovery.pt, metrics.json, curves.csv, history.csv, figures/ and tensorboard/ into `directory`."""
+def run(
+    config: Mapping[str, Any], source: SourceData, directory: Path, *, checkpoint: Path | None = None
+) -> Outcome | None:
+    """Fit and write recovery.pt, metrics.json, curves.csv, history.csv, figures/ and tensorboard/ into `directory`.
+
+    With several processes the first one writes; the others are done after the fit and return None.
+    """
     from lightning.pytorch.loggers import TensorBoardLogger
 
     from levytorch.training.callbacks.figures import CoefficientFigures
 
     settings = settings_of(config)
+    several = processes(config["trainer"])
     directory.mkdir(parents=True, exist_ok=True)
     options = config["callbacks"]
     callbacks = [
@@ -117,9 +124,13 @@ def run(config: Mapping[str, Any], source: SourceData, directory: Path, *, check
             source.transitions,
             settings,
             callbacks=callbacks,
-            trainer={"logger": loggers or False, "default_root_dir": str(directory), "enable_checkpointing": True},
+            trainer=several
+            | {"logger": loggers or False, "default_root_dir": str(directory), "enable_checkpointing": True},
             resume=None if checkpoint is None else str(checkpoint),
         )
+        Ranks.of(found.trainer).barrier()
+        if not found.trainer.is_global_zero:
+            return None
         recovery = found.recovery
         seconds = time.perf_counter() - began
         recovery.save(directory / "recovery.pt")  # whatever the checks run into, the fit is there

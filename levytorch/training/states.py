@@ -6,13 +6,17 @@ fraction of the shortest wave carry them; nothing of the size of the data is hel
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head
+from levytorch.data.quantiles import cut, order_statistics
 
 _MAX_DISTINCT_DT = 32
 _DT_GROUPS = 16
+CHUNK = 1 << 17  # pairs at a time
 
 
 class StateBins:
@@ -66,7 +70,7 @@ class StateBins:
             index = index + self.n_x * torch.bucketize(dt.expand(x.shape[0]), self.dt_edges)
         return index
 
-    def counts(self, x: Tensor, dt: Tensor, chunk: int = 1 << 20) -> Tensor:
+    def counts(self, x: Tensor, dt: Tensor, chunk: int = CHUNK) -> Tensor:
         """How many pairs fall on each node: (M,)."""
         total = torch.zeros(len(self), dtype=torch.float64)
         for lo in range(0, x.shape[0], chunk):
@@ -74,16 +78,9 @@ class StateBins:
             total += torch.bincount(self.index(x[lo : lo + chunk], part), minlength=len(self))
         return total
 
-    def means(self, values: Tensor, x: Tensor, dt: Tensor) -> Tensor:
+    def means(self, values: Callable[[slice], Tensor], dt: Tensor) -> Tensor:
         """Mean of a per-pair quantity over each group of dt, at every node (thresholds that depend on dt)."""
-        if values.dim() == 0:
-            return values.expand(len(self))
-        n = x.shape[0]
-        group = self.group(dt, n) if self.dt_edges.numel() else torch.zeros(n, dtype=torch.int64)
-        size = len(self) // self.n_x
-        total = torch.zeros(size, dtype=torch.float64).index_add_(0, group, values.to(torch.float64))
-        number = torch.bincount(group, minlength=size).clamp(min=1)
-        return (total / number).repeat_interleave(self.n_x)
+        return _group_means(values, dt, self.dt_edges).repeat_interleave(self.n_x)
 
 
 def _side(head: Head, n_bins: int) -> int:
@@ -95,15 +92,28 @@ def _side(head: Head, n_bins: int) -> int:
 def _dt_groups(dt: Tensor) -> tuple[Tensor, Tensor]:
     """Edges between groups of dt and one dt per group: every distinct value while they are few, else quantiles."""
     flat = dt.reshape(-1).to(torch.float64)
-    if flat.numel() == 1 or bool((flat == flat[0]).all()):
-        return torch.empty(0, dtype=torch.float64), flat[:1].clone()
-    distinct = torch.unique(flat)
+    distinct = flat[:1].clone()
+    for lo in range(0, flat.numel(), CHUNK):
+        distinct = torch.unique(torch.cat([distinct, flat[lo : lo + CHUNK]]))
+        if distinct.numel() > _MAX_DISTINCT_DT:
+            break
+    if distinct.numel() == 1:
+        return torch.empty(0, dtype=torch.float64), distinct
     if distinct.numel() <= _MAX_DISTINCT_DT:
         return 0.5 * (distinct[1:] + distinct[:-1]), distinct
-    ordered = flat.sort().values
-    cuts = torch.linspace(0, ordered.numel() - 1, _DT_GROUPS + 1).long()
-    edges = torch.unique(ordered[cuts[1:-1]])
-    group = torch.bucketize(flat, edges)
-    total = torch.zeros(edges.numel() + 1, dtype=torch.float64).index_add_(0, group, flat)
-    number = torch.bincount(group, minlength=edges.numel() + 1).clamp(min=1)
-    return edges, total / number
+    cuts = torch.linspace(0, flat.numel() - 1, _DT_GROUPS + 1).long()
+    ordered = order_statistics(cut(flat.numpy()), cuts[1:-1].tolist())
+    edges = torch.unique(torch.tensor(ordered, dtype=torch.float64))
+    return edges, _group_means(lambda rows: flat[rows], flat, edges)
+
+
+def _group_means(values: Callable[[slice], Tensor], dt: Tensor, edges: Tensor) -> Tensor:
+    """Mean of a per-pair quantity over each group of dt, pair after pair."""
+    size = edges.numel() + 1
+    total, number = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.int64)
+    for lo in range(0, dt.shape[0], CHUNK):
+        rows = slice(lo, min(lo + CHUNK, dt.shape[0]))
+        group = torch.bucketize(dt[rows], edges)
+        total.index_add_(0, group, values(rows).to(torch.float64))
+        number += torch.bincount(group, minlength=size)
+    return total / number.clamp(min=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from levytorch.coefficients.fourier import Chain
 from levytorch.coefficients.kernels import GRID, interpolate, scatter
 from levytorch.errors import NumericalError
 from levytorch.training.law import FrozenLaw, StepScore
+from levytorch.training.ranks import Ranks
 from levytorch.training.states import StateBins
 from levytorch.training.tensor_sweep import tensor_sweep
 
@@ -52,6 +53,19 @@ class Sums:
             self.second - other.second,
             hessian,
         )
+
+
+def over_ranks(ranks: Ranks, sums: list[Sums]) -> list[Sums]:
+    """Each of some sums over the pairs of all ranks."""
+    if ranks.world == 1:
+        return sums
+    names = [f.name for f in fields(Sums) if f.name != "n" and getattr(sums[0], f.name) is not None]
+    parts = [torch.tensor([s.n for s in sums], dtype=torch.float64), *(getattr(s, k) for s in sums for k in names)]
+    counts, *totals = ranks.sum(parts)
+    width = len(names)
+    return [
+        Sums(int(n), **dict(zip(names, totals[i * width : (i + 1) * width]))) for i, n in enumerate(counts.tolist())
+    ]
 
 
 def slices(x: Tensor, dx: Tensor, dt: Tensor, chunk: int = CHUNK) -> Iterable[Pairs]:

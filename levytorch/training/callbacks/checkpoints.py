@@ -8,6 +8,7 @@ one could not be gone on with to the same numbers.
 from __future__ import annotations
 
 import shutil
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from levytorch import interrupts
 from levytorch.atomic import replacing
 from levytorch.errors import NumericalError, OutputError
 from levytorch.training.module import LevyModule
+from levytorch.training.ranks import Ranks, SharedError
 
 
 class Checkpoints(Checkpoint):
@@ -42,10 +44,13 @@ class Checkpoints(Checkpoint):
     ) -> None:
         assert isinstance(pl_module, LevyModule)
         self.between = True
-        step, stopping = trainer.global_step, interrupts.requested()
+        step, stopping = trainer.global_step, Ranks.of(trainer).any(interrupts.requested())
         if pl_module.engine.full_batch or step % self.every == 0 or step == trainer.max_steps or stopping:
             self._write(trainer, "last.ckpt")
-        interrupts.check()
+        if stopping or trainer.world_size == 1:  # several ranks end after the same step
+            interrupts.check()
+        if stopping:  # another rank was asked to end
+            raise interrupts.Interrupted(signal.SIGTERM)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._write(trainer, "last.ckpt")
@@ -54,9 +59,11 @@ class Checkpoints(Checkpoint):
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         interrupts.defer(False)
-        # engines raise NumericalError before they touch the parameters: that is the last good state
+        # engines raise NumericalError before they touch the parameters: that is the last good state. With several ranks
+        # writing waits for all of them, so only what is known to have stopped all is kept
         good = self.between or isinstance(exception, NumericalError)
-        if trainer.global_step > 0 and good and isinstance(exception, Exception):
+        alone = trainer.world_size == 1 or isinstance(exception, SharedError)
+        if trainer.global_step > 0 and good and alone and isinstance(exception, Exception):
             with suppress(OutputError):  # the exception itself is what matters
                 self._write(trainer, "exception.ckpt")
 
@@ -66,6 +73,7 @@ class Checkpoints(Checkpoint):
         if better and monitor is not None:
             self.best = monitor
         if not trainer.is_global_zero:
+            trainer.save_checkpoint(self.directory / name)  # writes nothing here, but the first rank waits for it
             return
         with replacing(self.directory / name) as temporary:
             trainer.save_checkpoint(temporary)

@@ -25,6 +25,8 @@ class CoefficientFigures(L.Callback):
         assert isinstance(pl_module, LevyModule)
         if pl_module.engine.full_batch or self.every < 1 or trainer.global_step % self.every:
             return
+        if not trainer.is_global_zero:
+            return
         recovery = Recovery(pl_module.head)
         if recovery.dim > 2:
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 
 import torch
@@ -47,9 +46,8 @@ def stand_in(head: Head) -> FourierHead:
 def _objective(head: FourierHead, side: Side, strengths: list[float] | None, share: float) -> FullBatchObjective:
     law = FrozenLaw("contour" if head.learns_alpha else "table", head.dim)
     empty = torch.empty(0, dtype=torch.int64)
-    threshold = torch.tensor(math.inf, dtype=torch.float64)
     inner = side.region.inner
-    pools = Pools(side.kept, empty, None, inner, threshold)
+    pools = Pools(side.kept, empty, None, inner)
     settings = TailSettings() if inner is None else TailSettings(method="conditional", TRT=1.0, region="TRT")
     objective = make_objective(head, pools, settings, law)
     if strengths is not None:

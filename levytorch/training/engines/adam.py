@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from levytorch.convert import choice
+from levytorch.errors import NumericalError
 from levytorch.training.engines.base import Engine
 
 if TYPE_CHECKING:
@@ -59,16 +60,21 @@ class AdamEngine(Engine):
         if self.gradient != "direct":
             generator = torch.Generator().manual_seed(1_000_003 * module.seed + step)
             finite = finite or float(torch.rand((), generator=generator)) < self.mixture
-        if finite:
-            assert generator is not None
-            nll = self._finite_difference(module, batch, generator)
-        else:
-            optimizer.zero_grad()  # type: ignore[union-attr]
-            log_p = module.log_prob(batch.x, batch.dx, batch.dt)
-            loss = -(batch.weight * log_p).sum()
-            module.check_finite(loss, log_p, batch)
-            loss.backward()
-            nll = loss.detach()
+        problem: NumericalError | None = None
+        try:
+            if finite:
+                assert generator is not None
+                nll = self._finite_difference(module, batch, generator)
+            else:
+                optimizer.zero_grad()  # type: ignore[union-attr]
+                log_p = module.log_prob(batch.x, batch.dx, batch.dt)
+                loss = -(batch.weight * log_p).sum()
+                module.check_finite(loss, log_p, batch)
+                loss.backward()
+                nll = loss.detach()
+        except NumericalError as error:
+            problem, nll = error, torch.zeros((), dtype=torch.float64)
+        nll = module.average(nll, problem)
         optimizer.step()  # type: ignore[union-attr]
         return float(nll)
 

@@ -46,7 +46,13 @@ class FisherEngine(Engine):
         head = module.head
         assert isinstance(head, FourierHead)
         objective = make_objective(
-            head, module.pools, module.tail, module.law, n_bins=self.n_bins, penalty=self.penalty
+            head,
+            module.pools,
+            module.tail,
+            module.law,
+            n_bins=self.n_bins,
+            penalty=self.penalty,
+            ranks=module.ranks,
         )
         return FisherScoring([head.theta], objective, damping=self.damping, tolerance=self.tolerance)
 

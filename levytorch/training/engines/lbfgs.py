@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 
 from levytorch.errors import NumericalError
 from levytorch.training.engines.base import Engine
+from levytorch.training.ranks import DRIFTED
 
 if TYPE_CHECKING:
     from levytorch.training.module import LevyModule
@@ -66,28 +68,59 @@ class LBFGSEngine(Engine):
 
 
 def full_nll(module: LevyModule, batch: Any) -> Tensor:
-    """-mean log-likelihood over all chunks, its gradient accumulated in the head's parameters."""
-    total = torch.zeros((), dtype=torch.float64)
-    seen = 0
+    """-mean log-likelihood over all pairs, its gradient in the head's parameters.
+
+    The sum goes chunk after chunk, and from rank to rank in the same order: a quasi-Newton path, above all that of an
+    MLP, would carry a different rounding of its gradients to another end.
+    """
+    ranks, parameters = module.ranks, list(module.head.parameters())
     with torch.enable_grad():
-        for chunk in batch.chunks():
-            log_p = module.law.log_prob(module.head, chunk.x, chunk.dx, chunk.dt)
-            loss = -(chunk.weight * log_p).sum()
-            if not torch.isfinite(loss):
-                bad = int(torch.nonzero(~torch.isfinite(log_p.detach()))[0])
-                raise NumericalError(
-                    f"the loss must be finite, found {float(loss.detach())} at pair {seen + bad} "
-                    f"(x = {chunk.x[bad].tolist()}, dx = {chunk.dx[bad].tolist()}); "
-                    "check that pair or start from the data's scale."
-                )
-            loss.backward()
-            total += loss.detach()
-            seen += chunk.x.shape[0]
+        if ranks.world == 1:
+            total = torch.zeros((), dtype=torch.float64)
+            for loss in losses(module, batch):
+                loss.backward()
+                total += loss.detach()
+        else:
+            theta = module.head.flat()
+            lead = ranks.same(theta)
+            rows = ranks.together(lambda: _rows(module, batch, parameters, bool(torch.equal(theta, lead))))
+            summed = ranks.in_order(rows, 1 + theta.numel())
+            total = summed[0]
+            for p, g in zip(parameters, summed[1:].split([p.numel() for p in parameters])):
+                p.grad = g.reshape(p.shape).clone()
         if module.tail.method == "conditional":
             kept = conditional_term(module)
             kept.backward()
-            total += kept.detach()
+            total = total + kept.detach()
     return total
+
+
+def losses(module: LevyModule, batch: Any) -> Iterator[Tensor]:
+    """This rank's chunks, each with its part of the objective, which is the sum over all chunks of all ranks."""
+    seen = batch.start
+    for chunk in batch.chunks(summed=True):
+        log_p = module.law.log_prob(module.head, chunk.x, chunk.dx, chunk.dt)
+        loss = -(chunk.weight * log_p).sum()
+        if not torch.isfinite(loss):
+            bad = int(torch.nonzero(~torch.isfinite(log_p.detach()))[0])
+            raise NumericalError(
+                f"the loss must be finite, found {float(loss.detach())} at pair {seen + bad} "
+                f"(x = {chunk.x[bad].tolist()}, dx = {chunk.dx[bad].tolist()}); "
+                "check that pair or start from the data's scale."
+            )
+        yield loss
+        seen += chunk.x.shape[0]
+
+
+def _rows(module: LevyModule, batch: Any, parameters: Sequence[Tensor], same: bool) -> list[Tensor]:
+    """Loss and gradient of every chunk of this rank."""
+    if not same:
+        raise NumericalError(DRIFTED)
+    rows = []
+    for loss in losses(module, batch):
+        parts = torch.autograd.grad(loss, list(parameters))
+        rows.append(torch.cat([loss.detach().reshape(1), *(g.reshape(-1) for g in parts)]))
+    return rows
 
 
 def conditional_term(module: LevyModule) -> Tensor:

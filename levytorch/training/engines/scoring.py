@@ -81,7 +81,8 @@ class FisherScoring(Optimizer):
                 theta.copy_(start)
                 raise
             gain = self.objective.value(trial, current.tcf) - self.objective.value(current, current.tcf)
-            better = self._merit(trial, memory["factor"]) < 0.81 * merit
+            gain, then = self._same(gain, self._merit(trial, memory["factor"]))
+            better = then < 0.81 * merit
             ratio = gain / predicted if predicted > 0 else -1.0
             if better or ratio > 1e-4:
                 self._remember(current, trial)
@@ -120,9 +121,15 @@ class FisherScoring(Optimizer):
             delta = delta + toward * (v @ delta) / (1.0 - v @ toward).clamp(min=0.1)
         delta = delta * min(1.0, _MAX_ETA_STEP / max(self._largest_move(delta, ev), 1e-300))
         predicted = float(g @ delta - 0.5 * delta @ F @ delta)
+        delta = self.objective.ranks.same(delta)
+        predicted, merit = self._same(predicted, merit)
         memory["decrement"] = self.objective.n * merit
         memory["converged"] = memory["decrement"] < self.param_groups[0]["tolerance"]
         return delta, predicted, merit
+
+    def _same(self, *numbers: float) -> list[float]:
+        """The first rank's numbers, so that all ranks decide alike."""
+        return self.objective.ranks.same(torch.tensor(numbers, dtype=torch.float64)).tolist()
 
     def _remember(self, before: Evaluation, after: Evaluation) -> None:
         """A secant pair at one TCF: how the gradient really changed along an accepted step."""

@@ -1,0 +1,211 @@
+"""Arrays of .npy and .npz files larger than memory -> a store entry of points, block by block."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from levytorch.data.clock import elapsed, ticks_of
+from levytorch.data.numpy_files import choose, cuts_of, unreadable
+from levytorch.data.store import Writer
+from levytorch.errors import InputError
+
+_BLOCK = 1 << 17  # numbers at a time
+
+
+@dataclass(frozen=True)
+class Member:
+    """An array of a file, not loaded: `blocks(width)` gives its numbers in order, a multiple of width at a time."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    blocks: Callable[[int], Iterator[NDArray[Any]]]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def load(self) -> NDArray[Any]:
+        """All of it, for the small ones (offsets, ids, dt)."""
+        parts = list(self.blocks(1))
+        return np.concatenate(parts).reshape(self.shape) if parts else np.empty(self.shape, self.dtype)
+
+
+def write_arrays(
+    file: Path,
+    names: dict[str, Any],
+    dt: float | None,
+    units: tuple[str | None, str | None],
+    log: bool,
+    writer: Writer,
+) -> dict[str, Any]:
+    """All points into a store entry; its record."""
+    members = _npz(file) if file.suffix.lower() == ".npz" else {"x": _npy(file)}
+    x, times, reward, ids, offsets, dt = choose(file, names, members, dt, units)
+    lengths, width = _layout(file, x, None if offsets is None else offsets.load())
+    shape = (-1,) if width == 1 else (-1, width)
+    seen = 0
+    for block in _numeric(file, "x", x, width):
+        if log and not (block > 0).all():
+            k = int(np.argmax(~(block > 0)))
+            where = tuple(int(i) for i in np.unravel_index(seen + k, x.shape))
+            raise InputError(
+                f"{file}: x must be positive for log=True, found {block[k]} at index {where}: use log=False."
+            )
+        writer.append("x", (np.log(block) if log else block).reshape(shape))
+        seen += len(block)
+    writer.append("lengths", lengths)
+    n = int(lengths.sum())
+    if times is not None:
+        _write_times(file, names["time"] or "times", times, units, lengths, writer)
+    if reward is not None:
+        _of_points(file, "reward", reward, n)
+        for block in _numeric(file, "reward", reward, 1):
+            writer.append("reward", block)
+    record: dict[str, Any] = {"dt": dt, "dropped": {}}
+    if ids is not None:
+        record["ids"] = ids.load().tolist()
+        if len(record["ids"]) != len(lengths) or len(set(record["ids"])) < len(lengths):
+            raise InputError(
+                f"{file}: ids must name {len(lengths)} trajectories, each once, found {len(record['ids'])}: correct "
+                "them."
+            )
+    return record
+
+
+def _layout(file: Path, x: Member, offsets: NDArray[Any] | None) -> tuple[NDArray[np.int64], int]:
+    """Points of each trajectory, and numbers per point."""
+    shape = x.shape
+    if offsets is not None:
+        if x.ndim not in (1, 2):
+            raise InputError(f"{file}: x with offsets must have shape (n,) or (n, d), found {shape}: reshape it.")
+        cuts = cuts_of(offsets, shape[0])
+        lengths = np.diff(np.concatenate([[0], cuts, [shape[0]]])).astype(np.int64)
+        return lengths, 1 if x.ndim == 1 else shape[1]
+    if x.ndim == 1:
+        shape = (1, *shape)
+    if len(shape) not in (2, 3) or 0 in shape:
+        raise InputError(
+            f"{file}: x must have shape (n_traj, n_time) or (n_traj, n_time, d), found {x.shape}: reshape it."
+        )
+    return np.full(shape[0], shape[1], dtype=np.int64), shape[2] if len(shape) == 3 else 1
+
+
+def _write_times(
+    file: Path,
+    name: str,
+    times: Member,
+    units: tuple[str | None, str | None],
+    lengths: NDArray[np.int64],
+    writer: Writer,
+) -> None:
+    """Times of every point; one row of them serves all trajectories."""
+    n, (time_unit, _) = int(lengths.sum()), units
+    shared = times.ndim == 1 and times.size < n and bool((lengths == times.size).all())
+    if not shared:
+        _of_points(file, name, times, n)
+    if times.dtype.kind not in "mM" and time_unit is None:
+        blocks: Iterator[NDArray[Any]] = _numeric(file, name, times, 1)
+    else:
+        import polars as pl
+
+        tick: int | None = None
+        least = most = None
+        for block in times.blocks(1):
+            column = pl.Series(block.astype("datetime64[ns]") if block.dtype.kind == "M" else block)
+            ticks, tick = ticks_of(column, f"{file}, array {name!r}", *units, None)
+            writer.append("ticks", ticks)
+            known = ticks[np.isfinite(ticks)]
+            least = known.min() if least is None else min(least, known.min())
+            most = known.max() if most is None else max(most, known.max())
+        ticks = writer.array("ticks")
+        cut = range(0, len(ticks), _BLOCK)
+        blocks = (elapsed(ticks[low : low + _BLOCK], tick, time_unit, least, most) for low in cut)
+    if shared:
+        row = np.concatenate(list(blocks))
+        blocks = (row for _ in range(len(lengths)))
+    for block in blocks:
+        writer.append("times", block)
+    writer.drop("ticks")
+
+
+def _of_points(file: Path, name: str, member: Member, n: int) -> None:
+    if member.size != n:
+        raise InputError(
+            f"{file}: {name} must have one number per point of x ({n} points), found {member.size}: give it x's shape."
+        )
+
+
+def _numeric(file: Path, name: str, member: Member, width: int) -> Iterator[NDArray[np.float64]]:
+    if member.dtype.kind not in "fiub":
+        raise InputError(f"{file}: {name} must be numeric, found {member.dtype}: pass arrays of real numbers.")
+    return (np.asarray(block, dtype=np.float64) for block in member.blocks(width))
+
+
+def _npy(file: Path) -> Member:
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise unreadable(file, error) from None
+    if not array.flags.c_contiguous:
+        raise InputError(
+            f"{file}: an array in C order was expected, found Fortran order: save np.ascontiguousarray of it."
+        )
+    flat = array.reshape(-1)
+
+    def blocks(width: int) -> Iterator[NDArray[Any]]:
+        step = max(1, _BLOCK // width) * width
+        return (np.array(flat[low : low + step]) for low in range(0, len(flat), step))
+
+    return Member(array.shape, array.dtype, blocks)
+
+
+def _npz(file: Path) -> dict[str, Member]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return {
+                name.removesuffix(".npy"): _zipped(file, name) for name in archive.namelist() if name.endswith(".npy")
+            }
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise unreadable(file, error) from None
+
+
+def _zipped(file: Path, name: str) -> Member:
+    with zipfile.ZipFile(file) as archive, archive.open(name) as stream:
+        shape, fortran, dtype = _header(stream)
+        declared, held = math.prod(shape) * dtype.itemsize, archive.getinfo(name).file_size - stream.tell()
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects")
+    if declared != held:
+        raise ValueError(f"a header that declares {declared} bytes in front of {held}")
+    if fortran and len(shape) > 1:
+        raise InputError(f"{file}: arrays in C order were expected, found {name} in Fortran order: save it again.")
+
+    def blocks(width: int) -> Iterator[NDArray[Any]]:
+        size = max(1, _BLOCK // width) * width * dtype.itemsize
+        try:
+            with zipfile.ZipFile(file) as archive, archive.open(name) as stream:
+                _header(stream)
+                while part := stream.read(size):
+                    yield np.frombuffer(part, dtype=dtype)
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise unreadable(file, error) from None
+
+    return Member(shape, dtype, blocks)
+
+
+def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(stream)

@@ -1,0 +1,126 @@
+"""Exact order statistics of data that need not fit into memory.
+
+Floats are mapped to integers of the same order. Each pass counts how many values share the leading 16 bits of the ones
+that are sought; when few enough are left they are collected and sorted. Three passes are the rule, five the most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Blocks = Callable[[], Iterator[Array]]  # called once per pass; gives all values, block by block
+BLOCK = 1 << 17  # values per block, for callers that cut arrays
+_MOST = 1 << 18  # values of one group that may be collected
+_SIGN = np.uint64(1 << 63)
+
+
+def cut(values: Array) -> Blocks:
+    """An array as blocks."""
+    return lambda: (values[low : low + BLOCK] for low in range(0, len(values), BLOCK))
+
+
+def order_statistics(blocks: Blocks, ranks: Sequence[int]) -> list[float]:
+    """The values that sorting would put at these positions (0 is the smallest)."""
+    found = _search(blocks, sorted(set(ranks)))
+    return [found[k] for k in ranks]
+
+
+def quantiles(blocks: Blocks, n: int, levels: Sequence[float]) -> list[float]:
+    """np.quantile of n values, bit for bit."""
+    places = [level * (n - 1) for level in levels]
+    lows = [min(n - 1, math.floor(p)) for p in places]
+    highs = [min(n - 1, low + 1) for low in lows]
+    values = order_statistics(blocks, lows + highs)
+    out = []
+    for place, low, a, b in zip(places, lows, values, values[len(lows) :]):
+        t = place - low
+        out.append(b - (b - a) * (1 - t) if t >= 0.5 else a + (b - a) * t)
+    return out
+
+
+def median(blocks: Blocks, n: int) -> float:
+    """np.median of n values, bit for bit."""
+    low, high = order_statistics(blocks, [(n - 1) // 2, n // 2])
+    return low if n % 2 else (low + high) / 2
+
+
+def _search(blocks: Blocks, wanted: list[int]) -> dict[int, float]:
+    """Value at each of some ascending positions."""
+    found: dict[int, float] = {}
+    groups = [_Group(0, wanted, 0, 1 << 62)]  # positions whose values share their leading bits
+    for level in range(5):
+        few = [g for g in groups if g.size <= _MOST or level == 4]
+        groups = [g for g in groups if g.size > _MOST and level < 4]
+        bits = 16 * level
+        for group, part in zip(few, _matching(blocks, few, bits, bits == 64)):
+            ordered = np.sort(np.concatenate(part)) if level < 4 else np.array([group.prefix], dtype=np.uint64)
+            found |= {k: _value(int(ordered[k - group.start if level < 4 else 0])) for k in group.positions}
+        if not groups:
+            break
+        groups = [
+            longer for group, counts in zip(groups, _count(blocks, groups, bits)) for longer in group.split(counts)
+        ]
+    return found
+
+
+class _Group(NamedTuple):
+    prefix: int
+    positions: list[int]
+    start: int  # values below all that share the prefix
+    size: int  # values that share it
+
+    def split(self, counts: NDArray[np.int64]) -> list[_Group]:
+        """By 16 further bits, of which `counts` says how often each occurs."""
+        ends = self.start + np.cumsum(counts)
+        bins = np.searchsorted(ends, self.positions, side="right").tolist()
+        return [
+            _Group(
+                (self.prefix << 16) | bin,
+                [k for k, b in zip(self.positions, bins) if b == bin],
+                int(ends[bin] - counts[bin]),
+                int(counts[bin]),
+            )
+            for bin in sorted(set(bins))
+        ]
+
+
+def _count(blocks: Blocks, groups: list[_Group], bits: int) -> list[NDArray[np.int64]]:
+    """How often each continuation of the groups' prefixes occurs."""
+    counts = [np.zeros(1 << 16, dtype=np.int64) for _ in groups]
+    for keys in _keys(blocks):
+        heads = keys >> np.uint64(64 - bits) if bits else None
+        for count, group in zip(counts, groups):
+            mine = keys if heads is None else keys[heads == np.uint64(group.prefix)]
+            count += np.bincount(
+                ((mine >> np.uint64(48 - bits)) & np.uint64(0xFFFF)).astype(np.int64), minlength=1 << 16
+            )
+    return counts
+
+
+def _matching(blocks: Blocks, groups: list[_Group], bits: int, whole: bool) -> list[list[NDArray[np.uint64]]]:
+    """All values of each group."""
+    parts: list[list[NDArray[np.uint64]]] = [[] for _ in groups]
+    if not groups or whole:
+        return parts
+    for keys in _keys(blocks):
+        heads = keys >> np.uint64(64 - bits) if bits else None
+        for part, group in zip(parts, groups):
+            part.append(keys if heads is None else keys[heads == np.uint64(group.prefix)])
+    return parts
+
+
+def _keys(blocks: Blocks) -> Iterator[NDArray[np.uint64]]:
+    for block in blocks():
+        bits = (np.asarray(block, dtype=np.float64) + 0.0).view(np.uint64)  # + 0.0: -0.0 sorts with 0.0
+        yield np.where(bits & _SIGN, ~bits, bits | _SIGN)
+
+
+def _value(key: int) -> float:
+    bits = key & ~(1 << 63) if key >> 63 else ~key & ((1 << 64) - 1)
+    return float(np.array([bits], dtype=np.uint64).view(np.float64)[0])

@@ -1,0 +1,169 @@
+"""Arrays that stay on disk: written once, block by block, and mapped into memory from then on.
+
+A store is a directory of entries. An entry is named after what it was made from (the source file with its size and time
+of change, the options, the steps since), so that a resumed run or another process finds it instead of making it again.
+It is built under a temporary name and renamed: an entry is there whole or not at all. Mapped pages belong to the file,
+not to the process: the operating system drops them when memory is short.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from levytorch.errors import InputError
+
+RECORD = "record.json"
+_FORMAT = 1
+_BYTES = 1 << 23  # written at a time
+
+
+class Writer:
+    """Columns of one entry, each grown by `append`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._files: dict[str, BinaryIO] = {}
+        self.shapes: dict[str, list[Any]] = {}
+
+    def append(self, name: str, values: NDArray[Any]) -> None:
+        """More rows of a column; float64 or int64."""
+        kind = "<i8" if values.dtype.kind == "i" else "<f8"
+        if name not in self._files:
+            self._files[name] = (self.directory / name).open("wb")
+            self.shapes[name] = [kind, 0, *values.shape[1:]]
+        rows = max(1, _BYTES // max(8, 8 * int(np.prod(values.shape[1:]))))
+        for low in range(0, len(values), rows):
+            self._files[name].write(np.ascontiguousarray(values[low : low + rows], dtype=kind).data)
+        self.shapes[name][1] += len(values)
+
+    def array(self, name: str) -> NDArray[Any]:
+        """What a column holds so far, mapped read-only."""
+        self._files[name].flush()
+        return _mapped(self.directory / name, self.shapes[name])
+
+    def drop(self, *names: str) -> None:
+        """Forget columns that were only a step on the way."""
+        for name in names:
+            if name in self._files:
+                self._files.pop(name).close()
+                del self.shapes[name]
+                (self.directory / name).unlink()
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+class Entry:
+    """A finished entry: `array(name)` maps a column, `record` holds what is not an array."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        content = json.loads((directory / RECORD).read_text(encoding="utf-8"))
+        self.record: dict[str, Any] = content["record"]
+        self._shapes: dict[str, list[Any]] = content["shapes"]
+        self._parts: tuple[str, ...] = ()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._shapes
+
+    def array(self, name: str) -> NDArray[Any]:
+        """A column, mapped read-only."""
+        return _mapped(self.directory / name, self._shapes[name])
+
+    def tensor(self, name: str) -> Tensor:
+        """The same as a tensor (which must not be written to)."""
+        return as_tensor(self.array(name))
+
+    def part(self, name: str) -> Entry:
+        """The same entry, remembered to be used in part: what is derived from the part is kept apart."""
+        other = copy.copy(self)
+        other._parts = (*self._parts, name)
+        return other
+
+    def derive(self, step: Mapping[str, Any], build: Callable[[Writer], Mapping[str, Any]]) -> Entry:
+        """What `build` makes of this entry, in an entry of its own."""
+        return make(self.directory.parent, {"from": [self.directory.name, *self._parts], **step}, build)
+
+
+def make(directory: Path, recipe: Mapping[str, Any], build: Callable[[Writer], Mapping[str, Any]]) -> Entry:
+    """The entry of a recipe; `build` writes its columns and returns its record, unless it is there already."""
+    text = json.dumps({"format": _FORMAT, **recipe}, sort_keys=True, default=str)
+    target = directory / hashlib.sha256(text.encode()).hexdigest()[:24]
+    if (target / RECORD).is_file():
+        return Entry(target)
+    temporary = directory / f".{target.name}.{os.getpid()}.tmp"
+    for leftover in directory.glob(f".{target.name}.*.tmp"):
+        if not _alive(int(leftover.name.split(".")[-2])):  # what a killed process was making
+            shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True, exist_ok=True)
+        writer = Writer(temporary)
+        try:
+            record = build(writer)
+        finally:
+            writer.close()
+        content = {"record": dict(record), "shapes": writer.shapes, "recipe": json.loads(text)}
+        (temporary / RECORD).write_text(json.dumps(content), encoding="utf-8")
+        try:
+            temporary.rename(target)
+        except OSError:
+            if not (target / RECORD).is_file():  # else another process was faster, and made the same
+                raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(
+                f"on_disk needs room in {directory}, found the disk full: free some, or name another directory."
+            ) from None
+        if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise InputError(
+                f"on_disk must be a directory that can be written to, found {directory} ({error.strerror}): name "
+                "another."
+            ) from None
+        raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return Entry(target)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _mapped(file: Path, form: list[Any]) -> NDArray[Any]:
+    kind, *shape = form
+    if shape[0] == 0:
+        return np.empty(shape, dtype=kind)
+    return np.memmap(file, dtype=kind, mode="r", shape=tuple(shape))
+
+
+def as_tensor(values: NDArray[Any]) -> Tensor:
+    """A tensor that shares the memory of an array, read-only ones included."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.from_numpy(np.asarray(values))
+
+
+def digest(values: NDArray[Any]) -> str:
+    """A name for the content of an array."""
+    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()[:24]

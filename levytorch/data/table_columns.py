@@ -1,0 +1,163 @@
+"""Columns of tables: which they are, their numbers and times; every refusal names file, column and row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from levytorch.data.arrays import Array
+from levytorch.data.clock import to_numbers
+from levytorch.data.memory import require
+from levytorch.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_EMPTY = ["", "NA", "N/A", "NaN", "nan", "null", "None"]  # cells that mean: no value
+_SEPARATORS = (",", "\t", ";", "|")
+Names = tuple[list[str], str | None, str | None, str | None, float | str | None]
+
+
+def check_columns(file: Path, columns: list[str], rows: int, asked: dict[str, Any]) -> None:
+    """Refuse options that name columns which are not there, and a table without rows."""
+    dt, value = asked["dt"], asked["value"]
+    named = [(option, asked[option]) for option in ("id", "time", "reward")]
+    named += [("dt", dt if isinstance(dt, str) else None), *(("value", v) for v in value or [])]
+    for option, name in named:
+        if name is not None and name not in columns:
+            raise InputError(
+                f"{file}: {option} must be a column of the file, found no {name!r} among {listed(columns)}: pass one "
+                "of these."
+            )
+    if value is not None and len(set(value)) < len(value):
+        raise InputError(f"{file}: value must name different columns, found {listed(value)}: name each once.")
+    if rows == 0:
+        raise InputError(f"{file}: rows were expected below the header, found none: check how the file was written.")
+
+
+def name_columns(file: Path, columns: list[str], asked: dict[str, Any]) -> Names:
+    """value, id, time, reward and dt of a long table; the names that write_table uses need not be spelled out."""
+    value, id, time, reward, dt = (asked[option] for option in ("value", "id", "time", "reward", "dt"))
+    free = [name for name in columns if name not in (value or [])]
+    id = id or ("id" if "id" in free else None)
+    reward = reward or ("reward" if "reward" in free else None)
+    if time is None and dt is None:
+        time = "time" if "time" in free else None
+        dt = "dt" if time is None and "dt" in free else None
+    if value is None:
+        rest = [name for name in free if name not in (id, time, reward, dt)]
+        numbered = [f"x{k + 1}" for k in range(len(rest))]
+        value = ["x"] if "x" in rest else numbered if rest == numbered else rest
+        if len(value) != 1 and value != numbered:
+            raise InputError(f"{file}: value must name the column of x, found {listed(rest)}: pass value='...'.")
+    return value, id, time, reward, dt
+
+
+def load_table(file: Path, separator: str | None = None) -> pl.DataFrame:
+    """The whole table; text cells stay text, because only then can a bad one be shown."""
+    import polars as pl
+
+    with reading(file):
+        if file.suffix.lower() == ".parquet":
+            scan = pl.scan_parquet(file)
+            # polars ends the process when it cannot allocate, so it is asked only for what there is room for
+            require(file, int(scan.select(pl.len()).collect().item()), len(scan.collect_schema()))
+            return pl.read_parquet(file)
+        if separator is None:
+            with file.open(encoding="utf-8-sig") as stream:
+                head = stream.readline()
+            separator = "\t" if file.suffix.lower() == ".tsv" else max(_SEPARATORS, key=head.count)
+        table = pl.read_csv(file, separator=separator, infer_schema=False, null_values=_EMPTY)
+    _refuse_twice(file, table.columns)
+    return table
+
+
+def _refuse_twice(file: Path, columns: list[str]) -> None:
+    """polars renames the second column of a name; which of the two was meant is not ours to guess."""
+    for name in columns:
+        original, mark, _ = name.rpartition("_duplicated_")
+        if mark and original in columns:
+            raise InputError(f"{file}: column names must differ, found {original!r} twice: rename one of them.")
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """What polars says of a malformed file, in one sentence."""
+    import polars as pl
+
+    try:
+        yield
+    except (pl.exceptions.PolarsError, UnicodeDecodeError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        remedy = "write it again" if file.suffix.lower() == ".parquet" else "mend the file, or pass separator=..."
+        if isinstance(error, UnicodeDecodeError) or "utf-8" in reason.lower():
+            remedy = "save it as UTF-8"
+        raise InputError(
+            f"{file}: a readable {file.suffix} table was expected, found a malformed one ({reason}): {remedy}."
+        ) from None
+
+
+def no_clock(file: Path, columns: list[str]) -> InputError:
+    return InputError(
+        f"{file}: dt or time must be given, found neither among {listed(columns)}: pass dt=... or time='...'."
+    )
+
+
+def no_id(file: Path, id: str | None, row: int) -> InputError:
+    return InputError(f"{file}, column {id!r}, row {row}: a trajectory's id was expected, found none: fill it.")
+
+
+def no_time(where: str, row: int) -> InputError:
+    return InputError(f"{where}, row {row}: a time was expected, found none: fill the cell or remove the row.")
+
+
+def bad_time(where: str, row: int, found: float) -> InputError:
+    return InputError(f"{where}, row {row}: a finite time was expected, found {found}: correct the cell.")
+
+
+def numbers(file: Path, column: pl.Series, before: int = 0) -> Array:
+    """A column as float64, NaN where it is empty; a cell that is no number is refused (`before`: rows before it)."""
+    import polars as pl
+
+    if column.dtype == pl.String:
+        text = column.str.strip_chars()
+        cells = text.cast(pl.Float64, strict=False)
+        bad = cells.is_null() & text.is_not_null()
+        if bad.any():
+            row = int(bad.arg_max() or 0)
+            raise InputError(
+                f"{file}, column {column.name!r}, row {before + row + 1}: a number was expected, found {text[row]!r}: "
+                "correct the cell or choose another column."
+            )
+    elif column.dtype.is_numeric():
+        cells = column.cast(pl.Float64)
+    else:
+        raise InputError(
+            f"{file}, column {column.name!r}, row 1: a number was expected, found {column.dtype}: choose another "
+            "column."
+        )
+    return np.array(cells.fill_null(float("nan")).to_numpy(), dtype=np.float64)
+
+
+def times_of(
+    file: Path, table: pl.DataFrame, time: str | None, units: tuple[str | None, str | None, str | None]
+) -> Array | None:
+    if time is None:
+        return None
+    column = table[time]
+    where = f"{file}, column {time!r}"
+    if column.null_count():
+        raise no_time(where, int(column.is_null().arg_max() or 0) + 1)
+    times = to_numbers(column, where, *units)
+    if not np.isfinite(times).all():
+        row = int(np.argmax(~np.isfinite(times))) + 1
+        raise bad_time(where, row, times[row - 1])
+    return times
+
+
+def listed(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names[:12]) + (", ..." if len(names) > 12 else "")

@@ -1,0 +1,122 @@
+"""Fits in one and in two processes, run as a script: `python tests/ddp_worker.py <directory> <case> ...`.
+
+Lightning starts the second process with this very command line. Every rank leaves <case>.<rank>.pt behind: what the fit
+alone and the fit of both ranks gave, and what was logged at each step.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from levytorch import Dynamics, simulate
+from levytorch.data import LevyDataModule
+from levytorch.data.batches import Batch, Drawer
+from levytorch.errors import NumericalError
+from levytorch.training import fit as fits
+from levytorch.training.law import FrozenLaw
+from levytorch.training.ranks import Ranks, follow_parent, is_first
+from levytorch.training.settings import make_settings
+
+TWO = {"strategy": "ddp", "devices": 2, "num_nodes": 1}
+TAILS = {
+    "none": None,
+    "tcf": {"CT": 1.5, "TRT": 20.0, "min_tail": 20},
+    "halved": {"CT": 19.0, "TRT": 20.0, "min_tail": 20},  # hardly any pair lies there: CT is halved
+    "conditional": {"CT": 1.5, "TRT": 20.0, "min_tail": 20, "method": "conditional"},
+    "learn": {"CT": 1.5, "TRT": 20.0, "min_tail": 20, "method": "conditional"},  # alpha too
+    "auto": "auto",  # CT from a preliminary fit
+}
+
+
+class Union(LevyDataModule):
+    """One process that sees at each step what two ranks would see together."""
+
+    def draw(self, step: int) -> Batch:
+        if not self._drawers:
+            for rank in range(2):
+                self._drawers[rank, 2] = Drawer(
+                    self.pools, self.batch_size, self.mixing, self.seed, tail_share=self.tail_share, rank=rank, world=2
+                )
+        parts = [drawer.draw(step, self._tcf) for drawer in self._drawers.values()]
+        x, dx, dt, weight = (torch.cat(values) for values in zip(*parts))
+        return Batch(x, dx, dt, weight / 2)
+
+
+def data(dim: int):
+    name = "variable" if dim == 1 else "plane"
+    return simulate(Dynamics.named(name), 50, 40, 1 / 40, seed=3).transitions().censor(seed=50)
+
+
+def settings(engine: str, head: str, tail: str):
+    """Small heads and few steps; adam with its TCF from an early one."""
+    options: dict = {"n_basis": 3} if head == "fourier" else {"width": 6, "depth": 1}
+    if engine == "lbfgs":
+        options |= {"chunk_size": 300, "max_steps": 12}  # several chunks for each rank
+    if engine == "adam":
+        options |= {"max_steps": 40, "window": 30, "batch_size": 20, "log_every": 1}
+    alpha = "learn" if tail == "learn" else 0.3
+    found = make_settings(alpha=alpha, coefficients=head, tail=TAILS[tail], engine=engine, **options)
+    return replace(found, tail=replace(found.tail, start=15))
+
+
+def outcome(found) -> dict:
+    recovery = found.recovery
+    return {
+        "theta": recovery.theta.clone(),
+        "std": None if recovery.covariance is None else recovery.covariance.diagonal().clamp(min=0).sqrt(),
+        "log_likelihood": recovery.log_likelihood,
+        "tcf": recovery.tcf,
+        "steps": recovery.metrics["steps"],
+        "history": [{k: v for k, v in entry.items() if not k.startswith("time/")} for entry in recovery.history],
+    }
+
+
+def broken(engine: str, directory: Path) -> None:
+    """The numbers fail on the second rank only, at its third evaluation."""
+    calls = 0
+
+    def failing(original):
+        def call(*arguments, **options):
+            nonlocal calls
+            calls += 1
+            if calls > 2 and not is_first():
+                raise NumericalError("planted")
+            return original(*arguments, **options)
+
+        return call
+
+    kept = FrozenLaw.score, FrozenLaw.log_prob
+    FrozenLaw.score, FrozenLaw.log_prob = failing(FrozenLaw.score), failing(FrozenLaw.log_prob)
+    try:
+        fits.fit(data(1), settings(engine, "fourier", "none"), trainer=TWO)
+    except NumericalError as error:
+        (directory / f"broken-{engine}.{0 if is_first() else 1}.txt").write_text(f"{type(error).__name__}: {error}")
+    FrozenLaw.score, FrozenLaw.log_prob = kept
+
+
+def case(name: str, directory: Path) -> None:
+    if name.startswith("broken-"):
+        broken(name.removeprefix("broken-"), directory)
+        return
+    engine, head, dim, tail = name.split("-")
+    transitions, options = data(int(dim)), settings(engine, head, tail)
+    if engine == "adam":
+        fits.LevyDataModule = Union
+    alone = fits.fit(transitions, options)
+    fits.LevyDataModule = LevyDataModule
+    both = fits.fit(transitions, options, trainer=TWO)
+    rank = both.trainer.global_rank
+    torch.save({"alone": outcome(alone), "both": outcome(both)}, directory / f"{name}.{rank}.pt")
+    Ranks.of(both.trainer).barrier()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if not is_first():
+        follow_parent()
+    for given in sys.argv[2:]:
+        case(given, Path(sys.argv[1]))
