@@ -39,7 +39,7 @@ NUMBERS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a run is itself, whatever it holds: its data may be cached
 class Record:
     """One finished run, as data."""
 
@@ -234,11 +234,11 @@ def _typed(value: Any, kind: type) -> Any:
         return bool(value)
     if kind is str:
         return value if isinstance(value, str) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         return None
     if kind is int:
-        return int(value) if int(value) == value and abs(value) < 2**62 else None
-    return float(value)
+        return int(value) if abs(value) < 2**62 and int(value) == value else None
+    return float(value)  # infinity is a value: a Metropolis chain without a limit has that reach
 
 
 def _fits(value: Any, wanted: Any) -> bool:

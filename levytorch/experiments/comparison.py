@@ -8,7 +8,7 @@ import numpy as np
 
 from levytorch.experiments.collect import Runs
 from levytorch.experiments.replicas import alike, largest, need, stack
-from levytorch.experiments.style import arm_color, arm_label, far_of, limits, truth_line
+from levytorch.experiments.style import arm_color, far_of, limits, truth_line
 from levytorch.figures.base import new_axes
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ def _panel(ax: Axes, runs: Runs, arm: str, what: str) -> None:
     ax.set_title(f"{TITLES[arm]}\n{what} trajectories", fontsize="medium")
     ax.margins(x=0)
     if not len(runs):
-        ax.text(0.5, 0.5, "no runs", ha="center", transform=ax.transAxes)
+        ax.set_visible(False)
         return
     x, curves, truth = stack(runs, "D_f")
     far = far_of(runs, ("D_f",))
     for curve, is_far in zip(curves, far):
         ax.plot(x, curve, color=arm_color(arm), linewidth=0.8, alpha=0.9 if is_far else 0.55)
-    ax.plot([], [], color=arm_color(arm), linewidth=0.8, label=f"{len(runs)} replicas, {arm_label(arm)}")
+    ax.plot([], [], color=arm_color(arm), linewidth=0.8, label=f"{len(runs)} replica{'s' if len(runs) > 1 else ''}")
     if truth is not None:
         truth_line(ax, x, truth)
         limits(ax, truth, floor=0.0, room=0.75)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, Any]
-MOST = 100_000  # trajectories: the smallest picture of the landscape that no longer changes
+MOST = 30_000  # trajectories: more do not change the picture
 MULTIPLES = (0.0, 0.5, 1.0, 1.5)  # of the TCF the run converged to
 REACH = (0.2, 0.45)  # how far the axes go from the truth, as shares of D_o and of D_f
 
@@ -62,6 +63,7 @@ def metropolis_run(runs: Runs) -> Record:
     return max(small, key=lambda record: (record.setting("data.n_trajectories"), -record.setting("seed", 0)))
 
 
+@functools.lru_cache(maxsize=1)  # Figures 2 and 3 are made of the same data
 def pairs_of(record: Record) -> tuple[BinnedPairs, tuple[float, float]]:
     """The run's data, counted, and the true (D_o, D_f)."""
     dynamics = true_dynamics(record)

@@ -98,7 +98,8 @@ def how(runs: Runs, roots: Sequence[Path]) -> list[str]:
         f"Machine: {machine()}. {versions()}.",
         markdown(frame) if len(frame) else "No runs of the paper's experiments.",
         "The column *fits* is the sum over runs of the time from the first pass to the last, checks and standard "
-        "errors included; wall and CPU time are those of whole sweeps where they were recorded.",
+        "errors included; wall and CPU time are those of whole sweeps where they were recorded (wall time depends on "
+        "what else the machine was doing).",
         f"Outliers: {DEFINITION}.",
     ]
 

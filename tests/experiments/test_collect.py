@@ -112,12 +112,13 @@ def test_values_of_the_wrong_kind_and_resolvers_come_out_empty(one, monkeypatch)
     file = one / "bad" / ".hydra" / "config.yaml"
     config = yaml.safe_load(file.read_text())
     config |= {"seed": "${oc.env:SECRET}", "loop": "${loop}"}
-    config["data"] |= {"n_trajectories": [1, 2], "dt": "${loop}"}
+    config["data"] |= {"n_trajectories": [1, 2], "dt": "${loop}", "reach": float("inf")}
     file.write_text(yaml.safe_dump(config))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         row = collect(one / "bad").table.row(0, named=True)
     assert (row["seed"], row["n_trajectories"], row["dt"]) == (None, None, None)
+    assert row["reach"] == float("inf")  # not None: a chain without a limit is not one with the default limit
 
 
 def test_data_of_a_run_is_made_again_exactly(root, runs):
