@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 REPLICAS = 12  # the paper's
 SIGNIFICANT = 0.01  # a Kolmogorov-Smirnov p-value below this is named as a shortfall
+PAPER_ARMS = ("unbiased", "none", "tcf")
 COVERED = 0.9  # and so is a 95 % band that holds the truth less often than this
 
 
@@ -198,9 +199,13 @@ def _few_replicas(runs: Runs) -> list[str]:
             engine = ", Algorithm B.1" if key["literal"] else ""
             found = f"{min(few)}" if min(few) == max(few) else f"{min(few)} to {max(few)}"
             items.append(
-                f"{key['experiment']}{engine}: {found} replicas in {len(few)} of {len(counts)} groups, where the paper "
-                f"has {REPLICAS}."
+                f"{key['experiment']}{engine}: {found} replica{'' if found == '1' else 's'} in {len(few)} of "
+                f"{len(counts)} groups, where the paper has {REPLICAS}."
             )
+        absent = [arm for arm in PAPER_ARMS if arm not in own.unique("arm")]
+        if key["literal"] and absent and key["experiment"] != "learning_history":
+            arms = ", ".join(arm_label(arm) for arm in absent if len(runs.where(experiment=key["experiment"], arm=arm)))
+            items.append(f"{key['experiment']}, Algorithm B.1: no runs of these arms: {arms}.")
     return items
 
 

@@ -59,6 +59,7 @@ def test_page_has_its_parts_and_no_empty_number(docs):
     assert re.search(r"Machine: .*\d+ cores?, ", text)
     assert "Python 3." in text
     assert "python train.py -m experiment=censored_variable" in text
+    assert "censored_variable, Algorithm B.1: no runs of these arms: unbiased data, without TCF." in text
     assert "3 replicas in" in text  # fewer than the paper's twelve: said by the page itself
     assert "an outlier is a replica" in text
 
