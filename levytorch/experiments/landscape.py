@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, Any]
-MOST = 30_000  # trajectories: more do not change the picture
+MOST = 100_000  # trajectories: their data is simulated once more, which takes seconds up to here
 MULTIPLES = (0.0, 0.5, 1.0, 1.5)  # of the TCF the run converged to
 REACH = (0.2, 0.45)  # how far the axes go from the truth, as shares of D_o and of D_f
 
