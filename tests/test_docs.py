@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text()
-SLOW_PAGES = {"dimensions.md", "diagnostics.md", "policy.md"}  # their Python blocks fit data sets of some size
+SLOW_PAGES = {"dimensions.md", "diagnostics.md", "policy.md", "scaling.md"}  # their Python blocks fit data sets of some size
 # a page that is written by a program shows commands of hours
 WRITTEN = {page.name for page in PAGES if "experiments page" in page.read_text()}
 
@@ -24,7 +24,8 @@ WRITTEN = {page.name for page in PAGES if "experiments page" in page.read_text()
 SMALL = [
     (r"^python train.py .*data=file", ["engine.max_steps=3"]),
     (r"^python train.py .*resume=", []),
-    (r"^python train.py .*experiment=paper_literal", ["debug=default", "engine.window=2", "tail.start=1"]),
+    (r"^python train.py -m experiment=censored_constant", ["data.n_trajectories=200", "seed=0", "arm=tcf"]),
+    (r"^python train.py .*(experiment=paper_literal|paper=literal)", ["debug=default", "engine.window=2", "tail.start=1"]),
     (r"^python train.py", ["debug=default"]),
     (r"^python evaluate.py .*rates.enabled", ["rates.n_trials=20", "rates.n_modes=17"]),
     (r"^python evaluate.py", []),
@@ -44,7 +45,7 @@ ELSEWHERE = [
     (r"^python -m venv .*train.py$", "its last part is run below, the installation is that of the line before"),
     (r"^python benchmarks/", "measurements of minutes; their functions are tested in the packages they measure"),
     (r"^tensorboard --logdir", "a server that does not end"),
-    (r"^python -m pytest", "this suite"),
+    (r"^(LEVYTORCH_FAULTS=\d+ )?python -m pytest", "this suite"),
     (r"^python -m levytorch.experiments", "tests/experiments"),
     (r"torchrun|^srun", "several machines; tests/test_ddp.py runs two processes on one"),
 ]

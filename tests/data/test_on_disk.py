@@ -293,7 +293,7 @@ def walk(path, n, seed=0):
 @pytest.mark.parametrize(
     ("n", "limit", "engine", "suffix"),
     [
-        (8_000_000, 64, "fisher", ".npy"),
+        pytest.param(8_000_000, 64, "fisher", ".npy", marks=pytest.mark.slow),
         pytest.param(8_000_000, 64, "adam", ".npy", marks=pytest.mark.slow),
         pytest.param(32_000_000, 256, "fisher", ".npy", marks=pytest.mark.slow),
         pytest.param(32_000_000, 256, "fisher", ".parquet", marks=pytest.mark.slow),

@@ -53,7 +53,7 @@ def test_interrupted_and_resumed_is_uninterrupted(tmp_path, options, monkeypatch
     with pytest.raises(KeyError):
         run(tmp_path, "parts", **options)
     monkeypatch.setattr(LevyModule, "training_step", step)
-    assert (tmp_path / "parts" / "exception.ckpt").exists()
+    assert (tmp_path / "parts" / "last.ckpt").exists()
     again = run(tmp_path, "parts", resume=str(tmp_path / "parts" / "last.ckpt"), **options)
     if options["engine"] == "adam":
         assert torch.equal(whole.recovery.theta, again.recovery.theta)
