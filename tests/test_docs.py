@@ -16,7 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text()
-SLOW_PAGES = {"dimensions.md", "diagnostics.md", "policy.md", "scaling.md"}  # their Python blocks fit data sets of some size
+# their Python blocks fit data sets of some size
+SLOW_PAGES = {"dimensions.md", "diagnostics.md", "policy.md", "scaling.md"}
 # a page that is written by a program shows commands of hours
 WRITTEN = {page.name for page in PAGES if "experiments page" in page.read_text()}
 
@@ -25,7 +26,7 @@ SMALL = [
     (r"^python train.py .*data=file", ["engine.max_steps=3"]),
     (r"^python train.py .*resume=", []),
     (r"^python train.py -m experiment=censored_constant", ["data.n_trajectories=200", "seed=0", "arm=tcf"]),
-    (r"^python train.py .*(experiment=paper_literal|paper=literal)", ["debug=default", "engine.window=2", "tail.start=1"]),
+    (r"^python train.py .*paper[_=]literal", ["debug=default", "engine.window=2", "tail.start=1"]),
     (r"^python train.py", ["debug=default"]),
     (r"^python evaluate.py .*rates.enabled", ["rates.n_trials=20", "rates.n_modes=17"]),
     (r"^python evaluate.py", []),
