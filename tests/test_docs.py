@@ -25,10 +25,16 @@ WRITTEN = {page.name for page in PAGES if "experiments page" in page.read_text()
 SMALL = [
     (r"^python train.py .*data=file", ["engine.max_steps=3"]),
     (r"^python train.py .*resume=", []),
-    (r"^python train.py -m experiment=censored_constant", ["data.n_trajectories=200", "seed=0", "arm=tcf"]),
+    (
+        r"^python train.py -m experiment=.*paper=literal",
+        ["data.n_trajectories=200", "seed=0", "arm=tcf", "engine.max_steps=3", "engine.window=2", "tail.start=1"],
+    ),
+    (r"^python train.py -m experiment=censored", ["data.n_trajectories=200", "seed=0", "arm=tcf"]),
     (r"^python train.py .*paper[_=]literal", ["debug=default", "engine.window=2", "tail.start=1"]),
     (r"^python train.py", ["debug=default"]),
     (r"^python evaluate.py .*rates.enabled", ["rates.n_trials=20", "rates.n_modes=17"]),
+    (r"^python evaluate.py experiment=value_error", ["size=200"]),
+    (r"^python evaluate.py experiment=rate_study", ["rates.n_trials=20"]),
     (r"^python evaluate.py", []),
 ]
 # what a command takes for granted: (what it looks like, what must exist, how it is made)
@@ -37,6 +43,11 @@ _PRICES = "data=file data.path=btc_3min.parquet data.time=timestamp data.value=o
 _PRICES += "alpha=0.6 tail=none coefficients.period=256000 coefficients.n_basis=1 engine.max_steps=5"
 NEEDED = [
     (r"outputs/2026-01-31", _A_RUN, f"debug=default hydra.run.dir={_A_RUN}"),
+    (
+        r"experiment=value_error",
+        "multirun/censored_variable",
+        "-m experiment=censored_variable data.n_trajectories=200 seed=0,1 arm=tcf,censored",
+    ),
     (r"run=multirun", "multirun", "-m seed=0,1 debug=default"),
     (r"outputs/btc", "outputs/btc", f"{_PRICES} hydra.run.dir=outputs/btc/0"),
 ]
@@ -84,7 +95,8 @@ def samples(folder: Path) -> None:
     price = 40000 * np.exp(np.cumsum(1e-4 * steps))
     hours = np.arange(8000)
     (folder / "prices.csv").write_text(
-        "time,close\n" + "".join(f"{np.datetime64('2024-01-01T00') + int(h)},{p:.2f}\n" for h, p in zip(hours, price))
+        "time,close\n"
+        + "".join(f"{np.datetime64('2024-01-01T00:00') + 60 * int(h)},{p:.2f}\n" for h, p in zip(hours, price))
     )
     (folder / "eurusd_m5.csv").write_text(
         "Time,Open,Close\n"
