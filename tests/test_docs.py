@@ -4,10 +4,16 @@ Python blocks of a page run in one process, in their order, in a directory with 
 use. Commands run in their order in such a directory, with nothing changed but overrides that are appended (SMALL).
 """
 
+import contextlib
+import json
+import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -18,36 +24,48 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text()
 # their Python blocks fit data sets of some size
 SLOW_PAGES = {"dimensions.md", "diagnostics.md", "policy.md", "scaling.md"}
-# a page that is written by a program shows commands of hours
-WRITTEN = {page.name for page in PAGES if "experiments page" in page.read_text()}
+RUN = "outputs/2026-01-31/12-00-00-000000"  # a name that the pages use
 
 # how a command is run: (what it looks like, what is appended); the first that fits decides
+_B1 = ["engine.max_steps=3", "engine.window=2", "tail.start=1"]
+_ONE = ["data.n_trajectories=200", "seed=0"]
 SMALL = [
     (r"^python train.py .*data=file", ["engine.max_steps=3"]),
     (r"^python train.py .*resume=", []),
-    (
-        r"^python train.py -m experiment=.*paper=literal",
-        ["data.n_trajectories=200", "seed=0", "arm=tcf", "engine.max_steps=3", "engine.window=2", "tail.start=1"],
-    ),
-    (r"^python train.py -m experiment=censored", ["data.n_trajectories=200", "seed=0", "arm=tcf"]),
+    (r"^python train.py --", []),
+    (r"^python train.py -m experiment=.*paper=literal", [*_ONE, "arm=tcf", *_B1]),
+    (r"^python train.py -m experiment=censored", [*_ONE, "arm=tcf"]),
+    (r"^python train.py -m experiment=unbiased", _ONE),
+    (r"^python train.py -m experiment=learning_history", [*_ONE, *_B1]),
+    (r"^python train.py -m experiment=btc.*paper=prices", ["data.first=900", "seed=0,1", *_B1]),
+    (r"^python train.py -m experiment=btc_first", ["data.first=900", "empirical.bootstrap.replicas=2"]),
+    (r"^python train.py -m experiment=btc_random", ["data.sample=900", "empirical.bootstrap.replicas=2"]),
     (r"^python train.py .*paper[_=]literal", ["debug=default", "engine.window=2", "tail.start=1"]),
     (r"^python train.py", ["debug=default"]),
     (r"^python evaluate.py .*rates.enabled", ["rates.n_trials=20", "rates.n_modes=17"]),
     (r"^python evaluate.py experiment=value_error", ["size=200"]),
     (r"^python evaluate.py experiment=rate_study", ["rates.n_trials=20"]),
+    (r"^python evaluate.py$", [f"run={RUN}"]),
     (r"^python evaluate.py", []),
+    (r"^python -m levytorch.experiments.btc_replicas .*first", ["data.first=900", "seeds=2", *_B1]),
+    (r"^python -m levytorch.experiments.btc_replicas", ["data.sample=900", "seeds=2", *_B1]),
+    (r"^python -m levytorch.experiments", []),
 ]
+# what the reader is to put in
+MEANT = {
+    "<directory of the runs>": "multirun",
+    "<its directory>": RUN,
+    "<run directory>": RUN,
+    "resume=<directory>": f"resume={RUN}",
+}
 # what a command takes for granted: (what it looks like, what must exist, how it is made)
-_A_RUN = "outputs/2026-01-31/12-00-00-000000"
 _PRICES = "data=file data.path=btc_3min.parquet data.time=timestamp data.value=open data.time_in=s data.time_unit=h "
 _PRICES += "alpha=0.6 tail=none coefficients.period=256000 coefficients.n_basis=1 engine.max_steps=5"
+_CENSORED = "-m experiment=censored_variable data.n_trajectories=200 seed=0,1 arm=tcf,censored"
 NEEDED = [
-    (r"outputs/2026-01-31", _A_RUN, f"debug=default hydra.run.dir={_A_RUN}"),
-    (
-        r"experiment=value_error",
-        "multirun/censored_variable",
-        "-m experiment=censored_variable data.n_trajectories=200 seed=0,1 arm=tcf,censored",
-    ),
+    (RUN.rsplit("/", 1)[0], RUN, f"debug=default hydra.run.dir={RUN}"),
+    (r"experiment=value_error", "multirun/censored_variable", _CENSORED),
+    (r"levytorch.experiments page", "multirun", _CENSORED),
     (r"run=multirun", "multirun", "-m seed=0,1 debug=default"),
     (r"outputs/btc", "outputs/btc", f"{_PRICES} hydra.run.dir=outputs/btc/0"),
 ]
@@ -56,10 +74,11 @@ ELSEWHERE = [
     (r"^python -m venv .*pytest", ".ci/run executes exactly this line"),
     (r"^python -m venv .*train.py$", "its last part is run below, the installation is that of the line before"),
     (r"^python benchmarks/", "measurements of minutes; their functions are tested in the packages they measure"),
-    (r"^tensorboard --logdir", "a server that does not end"),
+    (r"^tensorboard --logdir", "test_tensorboard_serves_a_run"),
     (r"^(LEVYTORCH_FAULTS=\d+ )?python -m pytest", "this suite"),
-    (r"^python -m levytorch.experiments", "tests/experiments"),
-    (r"torchrun|^srun", "several machines; tests/test_ddp.py runs two processes on one"),
+    (r"^python -m tests.data.limited", "tests/data/test_on_disk.py"),
+    (r"torchrun|^srun", "tests/test_ddp.py starts processes as these do"),
+    (r"submitit", "test_submitit_runs_a_sweep"),
 ]
 
 
@@ -68,13 +87,27 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def commands(text: str) -> list[str]:
-    """Lines of bash blocks and indented lines that start a program, continuations joined, comments removed."""
+    """Lines of bash blocks, indented lines and code within lines that start a program, each once, in this order.
+
+    Continuations are joined and comments removed.
+    """
     fenced = "".join(blocks(text, "bash"))
-    indented = re.findall(
-        r"^    (?:python|tensorboard) (?:.*\\\n)*.*$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M
-    )
-    lines = "\n".join([fenced, *indented]).replace("\\\n", " ").splitlines()
-    return [" ".join(line.split(" #")[0].split()) for line in lines if line.strip() and not line.startswith("#")]
+    rest = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    indented = re.findall(r"^    (?:python|tensorboard) (?:.*\\\n)*.*$", rest, re.M)
+    within = re.findall(r"`((?:python|tensorboard) [^`\n]*)`", rest)
+    lines = "\n".join([fenced, *indented, *within]).replace("\\\n", " ").splitlines()
+    found = [" ".join(line.split(" #")[0].split()) for line in lines if line.strip() and not line.startswith("#")]
+    return list(dict.fromkeys(found))
+
+
+def own_commands() -> dict[Path, list[str]]:
+    """The commands of every page that no page before it shows, in their order."""
+    seen: set[str] = set()
+    found = {}
+    for page in PAGES:
+        found[page] = [command for command in commands(page.read_text()) if command not in seen]
+        seen.update(found[page])
+    return found
 
 
 def rule(command: str) -> list[str] | None:
@@ -89,7 +122,8 @@ def rule(command: str) -> list[str] | None:
 
 
 def samples(folder: Path) -> None:
-    """Files of the names and columns that the pages use, with invented numbers."""
+    """Files of the names and columns that the pages use, with invented numbers, and conf/ as in the repository."""
+    (folder / "conf").symlink_to(ROOT / "conf")
     rng = np.random.default_rng(0)
     steps = rng.standard_t(4, 8000)
     price = 40000 * np.exp(np.cumsum(1e-4 * steps))
@@ -117,7 +151,8 @@ def samples(folder: Path) -> None:
 
 
 def execute(arguments: list, folder: Path) -> str:
-    done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{arguments}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 
@@ -144,20 +179,67 @@ def test_every_command_has_a_rule_and_every_block_a_language(page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if p.name not in WRITTEN and commands(p.read_text())], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("page", [page for page, found in own_commands().items() if found], ids=lambda page: page.name)
 def test_commands_run(page, tmp_path):
     samples(tmp_path)
-    for command in commands(page.read_text()):
+    for command in own_commands()[page]:
         appended = rule(command)
         if appended is None:
             continue
+        for written, meant in MEANT.items():
+            command = command.replace(written, meant)
         for pattern, made, before in NEEDED:
-            if re.search(pattern, command) and not (tmp_path / made).exists():
+            if re.search(pattern, " ".join([command, *appended])) and not (tmp_path / made).exists():
                 execute([sys.executable, ROOT / "train.py", *before.split()], tmp_path)
-        _, script, *rest = shlex.split(command)
-        execute([sys.executable, ROOT / script, *rest, *appended], tmp_path)
+        _, *arguments = shlex.split(command)
+        if arguments[0] != "-m":
+            arguments[0] = ROOT / arguments[0]
+        execute([sys.executable, *arguments, *appended], tmp_path)
+
+
+@pytest.mark.slow
+def test_submitit_runs_a_sweep(tmp_path):
+    """The line for a cluster with the launcher's local twin: the same pickles and processes, without SLURM."""
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs hydra-submitit-launcher")
+    (line,) = (c for page in PAGES for c in commands(page.read_text()) if "submitit_slurm" in c)
+    kept = [a for a in shlex.split(line)[2:] if not a.startswith(("hydra.launcher.partition", "hydra.launcher.setup"))]
+    local = [a.replace("submitit_slurm", "submitit_local") for a in kept]
+    execute([sys.executable, ROOT / "train.py", *local, "data.n_trajectories=200", "seed=0,1", "arm=tcf"], tmp_path)
+    assert len(list(tmp_path.glob("multirun/censored_variable/*/tcf/n200/seed*/recovery.pt"))) == 2
+    assert len(list(tmp_path.glob("multirun/censored_variable/*/figures/*.png"))) >= 1
+
+
+@pytest.mark.slow
+def test_tensorboard_serves_a_run(tmp_path):
+    """`tensorboard --logdir outputs`: every family of docs/outputs.md is there."""
+    execute([sys.executable, ROOT / "train.py", "debug=default"], tmp_path)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tensorboard.main", "--logdir", "outputs", "--port", str(port)],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    def ask(plugin: str) -> dict[str, dict]:
+        address = f"http://127.0.0.1:{port}/data/plugin/{plugin}/tags"
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return json.load(answer)
+
+    try:
+        deadline, scalars, images = time.monotonic() + 120, {}, {}
+        while not (scalars and images):
+            assert server.poll() is None
+            assert time.monotonic() < deadline, "the server has no scalars or no images"
+            time.sleep(0.5)
+            with contextlib.suppress(OSError):
+                scalars, images = ask("scalars"), ask("images")
+    finally:
+        server.terminate()
+        server.wait(30)
+    families = {tag.split("/")[0] for tags in scalars.values() for tag in tags}
+    assert {"train", "tail", "coefficients", "time"} <= families
+    assert any("coefficients" in tag for tags in images.values() for tag in tags)
 
 
 def test_the_set_up_line_is_what_the_ci_runs():

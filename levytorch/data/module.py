@@ -18,7 +18,8 @@ import torch
 from levytorch.convert import choice, real_number, switch, whole_number
 from levytorch.data.batches import Batch, Drawer, FullBatch
 from levytorch.data.pools import Pools, check_alpha, make_pools
-from levytorch.data.transitions import Threshold, Transitions, check_thresholds
+from levytorch.data.thresholds import Threshold, check_thresholds
+from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 
 LARGEST = 1 << 24  # pairs of a mini-batch: hashed and gathered 256 steps at a time

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from levytorch.convert import real_number, whole_number
 from levytorch.data.arrays import positive
-from levytorch.data.transitions import Threshold, Transitions, check_thresholds, threshold_at
+from levytorch.data.thresholds import Threshold, check_thresholds, threshold_at
+from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 
 _MOST_HALVINGS = 60

@@ -8,8 +8,7 @@ by every selection and by censoring.
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,16 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import real_number, real_tensor, shown, whole_number
-from levytorch.data.arrays import positive
+from levytorch.convert import shown
 from levytorch.data.describe import describe
+from levytorch.data.pair_checks import floats, integers, refuse_nonfinite, selection, steps
 from levytorch.data.quantiles import cut, median, quantiles
+from levytorch.data.thresholds import Threshold, check_censoring, check_thresholds, threshold_at
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
     from levytorch.data.store import Entry
 
-Threshold = float | Callable[[Tensor], Tensor]  # a number, or a function of dt
 BLOCK = 1 << 14  # pairs per block of a pass over all: temporaries stay in the cache, and torch on one thread
 
 
@@ -64,7 +63,7 @@ class Transitions:
         mu: Any = None,
         dropped: Mapping[str, int] | None = None,
     ) -> None:
-        self.x, self.dx = _float("x", x), _float("dx", dx)
+        self.x, self.dx = floats("x", x), floats("dx", dx)
         if self.x.shape != self.dx.shape or self.x.ndim not in (1, 2):
             raise InputError(
                 f"x and dx must both have shape (n,) or (n, d), found {tuple(self.x.shape)} and "
@@ -73,9 +72,9 @@ class Transitions:
         n = len(self.x)
         if n == 0:
             raise InputError("transitions must hold at least one pair, found none: check the selection that made them.")
-        self.dt, self.uniform_dt = _steps(dt, n)
+        self.dt, self.uniform_dt = steps(dt, n)
         for name, values in (("x", self.x), ("dx", self.dx)):
-            _refuse_nonfinite(name, values)
+            refuse_nonfinite(name, values)
         self._counts: NDArray[np.int64] | None = (
             None  # pairs per trajectory: ids of 16 million pairs need not be stored
         )
@@ -83,18 +82,18 @@ class Transitions:
         if trajectory is None:
             self._counts = np.array([n], dtype=np.int64)
         else:
-            self._trajectory = _integers("trajectory", trajectory)
+            self._trajectory = integers("trajectory", trajectory)
             if self._trajectory.shape != (n,):
                 raise InputError(
                     f"trajectory must have shape ({n},), found {tuple(self._trajectory.shape)}: pass one number per "
                     "pair."
                 )
-        self.reward = None if reward is None else _float("reward", reward)
+        self.reward = None if reward is None else floats("reward", reward)
         if self.reward is not None and self.reward.shape != (n,):
             raise InputError(f"reward must have shape ({n},), found {tuple(self.reward.shape)}: pass one per pair.")
         if self.reward is not None:
-            _refuse_nonfinite("reward", self.reward)
-        self._mu = None if mu is None else _float("mu", mu)
+            refuse_nonfinite("reward", self.reward)
+        self._mu = None if mu is None else floats("mu", mu)
         self.stored: Entry | None = None  # where the pairs lie when they are on disk
         if self._mu is not None:
             if self._mu.shape != self.x.shape[1:]:
@@ -102,7 +101,7 @@ class Transitions:
                     f"mu must have shape {tuple(self.x.shape[1:])}, found {tuple(self._mu.shape)}: pass one number per "
                     "coordinate."
                 )
-            _refuse_nonfinite("mu", self._mu.reshape(1, -1))
+            refuse_nonfinite("mu", self._mu.reshape(1, -1))
         self.dropped = {reason: int(count) for reason, count in (dropped or {}).items() if count}
 
     # ------------------------------------------------------------------------------------------------------ selections
@@ -133,7 +132,7 @@ class Transitions:
                 )
             which = slice(int(which), int(which) + 1 or None)
         if not isinstance(which, slice):
-            which = _selection(which, len(self))
+            which = selection(which, len(self))
             if which.dtype == torch.bool and which.shape != (len(self),):
                 raise InputError(
                     f"a mask must have shape ({len(self)},), found {tuple(which.shape)}: one entry per pair."
@@ -376,100 +375,6 @@ class Transitions:
         return f"Transitions({len(self)} pairs, {self.n_trajectories} trajectories, dim={self.dim})"
 
 
-# -------------------------------------------------------------------------------------------------------------- checks
-
-
-def _selection(which: Any, n: int) -> Tensor:
-    """A mask or row numbers as a tensor."""
-    try:
-        index = torch.as_tensor(which)
-        integral = not (index.is_floating_point() or index.is_complex() or index.is_sparse or index.is_meta)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        integral = False
-    if not integral or (index.dtype != torch.bool and index.ndim != 1):
-        raise InputError(
-            f"pairs must be selected by a mask, a slice or integers, found {shown(which)}: pass one of them."
-        )
-    if index.dtype != torch.bool:
-        index = index.to(torch.int64)
-        if index.numel() and not (-n <= int(index.min()) and int(index.max()) < n):
-            raise InputError(f"row numbers must lie below {n}, found {int(index.max())}: pass rows that exist.")
-    return index
-
-
-def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
-    """A threshold, which may depend on dt, at these dt."""
-    if not callable(threshold):
-        return float(threshold)
-    try:
-        answer = threshold(dt)
-    except Exception as error:  # anything may happen in a function that someone else wrote
-        raise InputError(
-            f"a threshold must be a function of dt (a tensor), but it raised {type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}; mend the function."
-        ) from error
-    found = real_tensor("a threshold as a function of dt", answer, "return one number per dt")
-    if found.ndim and found.shape != dt.shape:
-        raise InputError(
-            f"a threshold as a function of dt must return shape {tuple(dt.shape)}, found {tuple(found.shape)}: "
-            "return one "
-            "number per dt."
-        )
-    if not bool((found > 0).all()):
-        raise InputError(
-            f"a threshold as a function of dt must be positive, found {float(found.min())}: mend the function."
-        )
-    return found
-
-
-def check_censoring(TRT: Any = 20.0, CT: Any = 8.0, drop_tail: Any = 0.5, seed: Any = 0) -> tuple[float, int]:
-    """drop_tail and seed as plain numbers; refuses what no data could be censored with."""
-    drop_tail = real_number("drop_tail", drop_tail, "pass the fraction of the tail to drop")
-    if not 0.0 <= drop_tail <= 1.0:
-        raise InputError(f"drop_tail must lie in [0, 1], found {drop_tail!r}: pass the fraction of the tail.")
-    if drop_tail > 0 and CT is None:
-        raise InputError("CT must be given when drop_tail > 0, found None: pass the cutting threshold.")
-    low, high = _threshold("CT", CT), _threshold("TRT", TRT)
-    if isinstance(low, float) and isinstance(high, float) and low >= high:
-        raise InputError(f"CT must lie below TRT, found CT = {low:g} and TRT = {high:g}: lower CT or raise TRT.")
-    return drop_tail, whole_number("seed", seed, 0)
-
-
-def check_thresholds(CT: Any, TRT: Any, dt: Tensor) -> tuple[Threshold | None, Threshold | None]:
-    """Both as floats or functions of dt; refuses what is not positive, and a CT that leaves no room below TRT."""
-    CT, TRT = _threshold("CT", CT), _threshold("TRT", TRT)
-    if CT is None or TRT is None:
-        return CT, TRT
-    ends = torch.stack([dt.min(), dt.max()]) if callable(CT) or callable(TRT) else dt[:1]
-    low, high = (torch.as_tensor(threshold_at(v, ends), dtype=torch.float64).expand(len(ends)) for v in (CT, TRT))
-    if bool((low >= high).all()):
-        raise InputError(
-            f"CT must be smaller than TRT, found CT = {float(low[0]):g} and TRT = {float(high[0]):g}: the tail pool "
-            "lies between the two, so lower CT or raise TRT."
-        )
-    return CT, TRT
-
-
-def _threshold(name: str, value: Any) -> Threshold | None:
-    """A number of any kind (cutting_threshold gives a tensor) as a float; None and functions as they are."""
-    if value is None or callable(value):
-        return value
-    return positive(name, value, "pass a distance from the median of dx")
-
-
-def _integers(name: str, values: Any) -> Tensor:
-    """Trajectory numbers as int64; 1.5 is not one."""
-    numbers = _float(name, values)
-    whole = numbers.to(torch.int64)
-    if not bool((whole == numbers).all()):
-        raise InputError(f"{name} must hold integers, found {numbers[whole != numbers][0].item()}: pass one per pair.")
-    return whole
-
-
-def _float(name: str, values: Any) -> Tensor:
-    return real_tensor(name, values, "pass a tensor or an array of numbers").detach().cpu()
-
-
 def _true_before(mask: NDArray[np.bool_], ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many entries of a mask are true before each of some ascending places."""
     before, total = np.zeros(len(ends), dtype=np.int64), 0
@@ -484,29 +389,3 @@ def _true_before(mask: NDArray[np.bool_], ends: NDArray[np.int64]) -> NDArray[np
 def _add(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     both = {reason: counts.get(reason, 0) + int(more.get(reason, 0)) for reason in [*counts, *more]}
     return {reason: count for reason, count in both.items() if count}
-
-
-def _refuse_nonfinite(name: str, values: Tensor) -> None:
-    if math.isfinite(float(values.numpy().sum())):  # NaN and infinity survive a sum; one pass, nothing allocated
-        return
-    for first in range(0, len(values), BLOCK):
-        finite = torch.isfinite(values[first : first + BLOCK])
-        if bool(finite.all()):
-            continue
-        row = first + int(torch.nonzero(~finite.reshape(len(finite), -1).all(1))[0])
-        raise InputError(f"{name} must be finite, found {values[row].tolist()} at pair {row}: remove that pair.")
-
-
-def _steps(dt: Any, n: int) -> tuple[Tensor, bool]:
-    """dt as (n,), and whether it is one number."""
-    if dt is None:
-        raise InputError("dt must be given, found None: pass the time between two observations, or one per pair.")
-    dt = _float("dt", dt)
-    if dt.ndim > 1 or (dt.ndim == 1 and len(dt) not in (1, n)):
-        raise InputError(f"dt must be a number or have shape ({n},), found {tuple(dt.shape)}: pass one per pair.")
-    low, high = float(dt.min()), float(dt.max())
-    if not (low > 0 and math.isfinite(high)):
-        raise InputError(f"dt must be positive and finite, found {low:g} to {high:g}: check the order of the times.")
-    if low == high:
-        return torch.full((1,), low, dtype=torch.float64).expand(n), True
-    return dt, False

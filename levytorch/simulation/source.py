@@ -7,7 +7,7 @@ from typing import Any
 
 from levytorch.convert import shown
 from levytorch.data.sources import SourceData
-from levytorch.data.transitions import check_censoring
+from levytorch.data.thresholds import check_censoring
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.simulation.simulate import check_simulation, simulate

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from levytorch.coefficients import FourierHead, Head
 from levytorch.data import Pools
-from levytorch.data.transitions import threshold_at
+from levytorch.data.thresholds import threshold_at
 from levytorch.training.law import FrozenLaw
 from levytorch.training.masses import TailMasses
 from levytorch.training.objective import FullBatchObjective

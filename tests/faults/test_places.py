@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -95,10 +96,10 @@ def test_two_evaluations_with_one_name(reference, tmp_path):
 
 @pytest.fixture
 def disk(tmp_path) -> Iterator[Path]:
-    """A file system of its own, of 200 kB."""
+    """A file system of its own, with room for a run (0.4 MB with the temporary files)."""
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(place)], capture_output=True)
     if mounted.returncode:
         pytest.skip("mounting is not allowed here")
     try:
@@ -111,26 +112,52 @@ def remount(disk: Path, option: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{option}", str(disk)], check=True)
 
 
+def fill(disk: Path, free: int) -> Path:
+    """Leave so many bytes; returns the file to delete to have the room back."""
+    room, ballast = os.statvfs(disk), disk / "ballast"
+    ballast.write_bytes(b"\0" * max(0, room.f_bavail * room.f_frsize - free))
+    return ballast
+
+
+def check_refusal(status: int | None, said: str) -> None:
+    assert status not in (0, None)
+    assert "No space left on device" in said
+    assert "Traceback" not in said
+
+
 def test_a_full_disk(reference, disk, tmp_path):
-    """At every amount of free space: one sentence, nothing half written, and the run goes on when there is room."""
-    step = 60_000 // max(FAULTS, 3)
-    for free in range(0, step * FAULTS, step):
-        directory, ballast = disk / f"run{free}", disk / "ballast"
-        room = os.statvfs(disk)
-        ballast.write_bytes(b"\0" * max(0, room.f_bavail * room.f_frsize - free))
-        status, said = run("train.py", *FISHER, f"hydra.run.dir={directory}", said=tmp_path / "said")
-        if status:
-            assert "No space left on device" in said
-            assert "Traceback" not in said
-            check_whole(directory)
-            ballast.unlink()
-            again = (directory / "run.json").exists()
-            run_quietly("train.py", *([f"resume={directory}"] if again else [*FISHER, f"hydra.run.dir={directory}"]))
-            survived("disk full")
-        else:
-            ballast.unlink()
+    """At any amount of free space: one sentence, nothing half written, and the run goes on when there is room."""
+    for free in range(0, 340_000, 340_000 // FAULTS + 1):
+        directory, ballast = disk / f"run{free}", fill(disk, free)
+        check_refusal(*run("train.py", *FISHER, f"hydra.run.dir={directory}", said=tmp_path / "said"))
+        check_whole(directory)
+        ballast.unlink()
+        again = (directory / "run.json").exists()
+        run_quietly("train.py", *([f"resume={directory}"] if again else [*FISHER, f"hydra.run.dir={directory}"]))
         check_same(directory, reference, exact=False)
+        check_whole(directory)
         subprocess.run(["rm", "-r", str(directory)], check=True)
+        survived("disk full during a run")
+
+
+def test_a_full_disk_leaves_earlier_results(reference, disk, tmp_path):
+    """A finished run resumed, and an evaluation, where nothing more can be written."""
+    directory, out, said = disk / "run", disk / "out", tmp_path / "said"
+    run_quietly("train.py", *FISHER, f"hydra.run.dir={directory}")
+    before, curves = check_whole(directory), (directory / "curves.csv").read_bytes()
+    for free in range(0, 70_000, 70_000 // FAULTS + 1):
+        ballast = fill(disk, free)
+        check_refusal(*run("train.py", f"resume={directory}", said=said))
+        assert set(before) <= set(check_whole(directory))
+        check_same(directory, reference, exact=False)
+        assert (directory / "curves.csv").read_bytes() == curves
+        survived("disk full when a finished run is resumed")
+        check_refusal(*run("evaluate.py", f"run={reference}", f"out={out}", "n_modes=33", said=said))
+        assert not out.exists()
+        survived("disk full during an evaluation")
+        ballast.unlink()
+        for rest in disk.glob(".out*.tmp"):
+            shutil.rmtree(rest)
 
 
 def test_a_read_only_disk(reference, disk, tmp_path):

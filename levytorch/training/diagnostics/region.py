@@ -15,7 +15,7 @@ from torch import Tensor
 
 from levytorch.coefficients import Coefficients
 from levytorch.data.pools import threshold_from
-from levytorch.data.transitions import Threshold, threshold_at
+from levytorch.data.thresholds import Threshold, threshold_at
 from levytorch.training.law import FrozenLaw
 from levytorch.training.recovery import Recovery
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from levytorch.data import Transitions
-from levytorch.data.transitions import Threshold
+from levytorch.data.thresholds import Threshold
 from levytorch.training.diagnostics.region import Region
 from levytorch.training.diagnostics.sample import follows
 

@@ -1,0 +1,75 @@
+"""CT and TRT: distances from the centre of dx, as numbers or as functions of dt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.convert import real_number, real_tensor, whole_number
+from levytorch.data.arrays import positive
+from levytorch.errors import InputError
+
+Threshold = float | Callable[[Tensor], Tensor]  # a number, or a function of dt
+
+
+def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
+    """A threshold, which may depend on dt, at these dt."""
+    if not callable(threshold):
+        return float(threshold)
+    try:
+        answer = threshold(dt)
+    except Exception as error:  # anything may happen in a function that someone else wrote
+        raise InputError(
+            f"a threshold must be a function of dt (a tensor), but it raised {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}; mend the function."
+        ) from error
+    found = real_tensor("a threshold as a function of dt", answer, "return one number per dt")
+    if found.ndim and found.shape != dt.shape:
+        raise InputError(
+            f"a threshold as a function of dt must return shape {tuple(dt.shape)}, found {tuple(found.shape)}: "
+            "return one "
+            "number per dt."
+        )
+    if not bool((found > 0).all()):
+        raise InputError(
+            f"a threshold as a function of dt must be positive, found {float(found.min())}: mend the function."
+        )
+    return found
+
+
+def check_censoring(TRT: Any = 20.0, CT: Any = 8.0, drop_tail: Any = 0.5, seed: Any = 0) -> tuple[float, int]:
+    """drop_tail and seed as plain numbers; refuses what no data could be censored with."""
+    drop_tail = real_number("drop_tail", drop_tail, "pass the fraction of the tail to drop")
+    if not 0.0 <= drop_tail <= 1.0:
+        raise InputError(f"drop_tail must lie in [0, 1], found {drop_tail!r}: pass the fraction of the tail.")
+    if drop_tail > 0 and CT is None:
+        raise InputError("CT must be given when drop_tail > 0, found None: pass the cutting threshold.")
+    low, high = _threshold("CT", CT), _threshold("TRT", TRT)
+    if isinstance(low, float) and isinstance(high, float) and low >= high:
+        raise InputError(f"CT must lie below TRT, found CT = {low:g} and TRT = {high:g}: lower CT or raise TRT.")
+    return drop_tail, whole_number("seed", seed, 0)
+
+
+def check_thresholds(CT: Any, TRT: Any, dt: Tensor) -> tuple[Threshold | None, Threshold | None]:
+    """Both as floats or functions of dt; refuses what is not positive, and a CT that leaves no room below TRT."""
+    CT, TRT = _threshold("CT", CT), _threshold("TRT", TRT)
+    if CT is None or TRT is None:
+        return CT, TRT
+    ends = torch.stack([dt.min(), dt.max()]) if callable(CT) or callable(TRT) else dt[:1]
+    low, high = (torch.as_tensor(threshold_at(v, ends), dtype=torch.float64).expand(len(ends)) for v in (CT, TRT))
+    if bool((low >= high).all()):
+        raise InputError(
+            f"CT must be smaller than TRT, found CT = {float(low[0]):g} and TRT = {float(high[0]):g}: the tail pool "
+            "lies between the two, so lower CT or raise TRT."
+        )
+    return CT, TRT
+
+
+def _threshold(name: str, value: Any) -> Threshold | None:
+    """A number of any kind (cutting_threshold gives a tensor) as a float; None and functions as they are."""
+    if value is None or callable(value):
+        return value
+    return positive(name, value, "pass a distance from the median of dx")
