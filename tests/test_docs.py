@@ -27,7 +27,8 @@ SLOW_PAGES = {"dimensions.md", "diagnostics.md", "policy.md", "scaling.md"}
 RUN = "outputs/2026-01-31/12-00-00-000000"  # a name that the pages use
 
 # how a command is run: (what it looks like, what is appended); the first that fits decides
-_B1 = ["engine.max_steps=3", "engine.window=2", "tail.start=1"]
+_FEW = ["engine.max_steps=3", "engine.window=2"]  # of Algorithm B.1
+_B1 = [*_FEW, "tail.start=1"]
 _ONE = ["data.n_trajectories=200", "seed=0"]
 SMALL = [
     (r"^python train.py .*data=file", ["engine.max_steps=3"]),
@@ -37,9 +38,15 @@ SMALL = [
     (r"^python train.py -m experiment=censored", [*_ONE, "arm=tcf"]),
     (r"^python train.py -m experiment=unbiased", _ONE),
     (r"^python train.py -m experiment=learning_history", [*_ONE, *_B1]),
-    (r"^python train.py -m experiment=btc.*paper=prices", ["data.first=900", "seed=0,1", *_B1]),
-    (r"^python train.py -m experiment=btc_first", ["data.first=900", "empirical.bootstrap.replicas=2"]),
-    (r"^python train.py -m experiment=btc_random", ["data.sample=900", "empirical.bootstrap.replicas=2"]),
+    (r"^python train.py -m experiment=btc.*paper=prices", ["data.first=900", "seed=0,1", *_FEW]),
+    (
+        r"^python train.py -m experiment=btc_first",
+        ["data.first=900", "coefficients.n_basis=3", "empirical.bootstrap.replicas=2"],
+    ),
+    (
+        r"^python train.py -m experiment=btc_random",
+        ["data.sample=900", "coefficients.n_basis=3", "empirical.bootstrap.replicas=2"],
+    ),
     (r"^python train.py .*paper[_=]literal", ["debug=default", "engine.window=2", "tail.start=1"]),
     (r"^python train.py", ["debug=default"]),
     (r"^python evaluate.py .*rates.enabled", ["rates.n_trials=20", "rates.n_modes=17"]),
@@ -47,8 +54,8 @@ SMALL = [
     (r"^python evaluate.py experiment=rate_study", ["rates.n_trials=20"]),
     (r"^python evaluate.py$", [f"run={RUN}"]),
     (r"^python evaluate.py", []),
-    (r"^python -m levytorch.experiments.btc_replicas .*first", ["data.first=900", "seeds=2", *_B1]),
-    (r"^python -m levytorch.experiments.btc_replicas", ["data.sample=900", "seeds=2", *_B1]),
+    (r"^python -m levytorch.experiments.btc_replicas .*first", ["data.first=900", "seeds=2", *_FEW]),
+    (r"^python -m levytorch.experiments.btc_replicas", ["data.sample=900", "seeds=2", *_FEW]),
     (r"^python -m levytorch.experiments", []),
 ]
 # what the reader is to put in
@@ -126,8 +133,8 @@ def samples(folder: Path) -> None:
     (folder / "conf").symlink_to(ROOT / "conf")
     rng = np.random.default_rng(0)
     steps = rng.standard_t(4, 8000)
-    price = 40000 * np.exp(np.cumsum(1e-4 * steps))
     hours = np.arange(8000)
+    price = 40000 * np.exp(0.9 * np.sin(2 * np.pi * hours / 8000) + np.cumsum(2e-4 * steps))
     (folder / "prices.csv").write_text(
         "time,close\n"
         + "".join(f"{np.datetime64('2024-01-01T00:00') + 60 * int(h)},{p:.2f}\n" for h, p in zip(hours, price))
@@ -238,7 +245,7 @@ def test_tensorboard_serves_a_run(tmp_path):
         server.terminate()
         server.wait(30)
     families = {tag.split("/")[0] for tags in scalars.values() for tag in tags}
-    assert {"train", "tail", "coefficients", "time"} <= families
+    assert {"train", "tail", "mean", "final", "time"} <= families
     assert any("coefficients" in tag for tags in images.values() for tag in tags)
 
 

@@ -224,6 +224,16 @@ def test_metropolis_has_fewer_large_increments_than_the_truth():
     assert float((t.dx - 5 * DT).abs().max()) <= _width(CONSTANT, DT, 0.99)
 
 
+def test_metropolis_without_a_range():
+    """reach = inf lifts the range: far increments appear that reach = 3 never has."""
+    limited, free = (
+        simulate(CONSTANT, 200, 40, DT, seed=1, sampler="metropolis", burn_in=300, reach=reach).transitions()
+        for reach in (3.0, float("inf"))
+    )
+    assert float((limited.dx - 5 * DT).abs().max()) <= 3.0
+    assert float((free.dx - 5 * DT).abs().max()) > 6.0
+
+
 def test_metropolis_defaults_come_from_the_law():
     reach = _width(CONSTANT, DT, 0.99)
     assert float(tail_probability(reach, 0.0, 0.0, 4.0, 3.0, 0.3, DT)) == pytest.approx(0.01, rel=1e-6)

@@ -30,8 +30,7 @@ def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
     if found.ndim and found.shape != dt.shape:
         raise InputError(
             f"a threshold as a function of dt must return shape {tuple(dt.shape)}, found {tuple(found.shape)}: "
-            "return one "
-            "number per dt."
+            "return one number per dt."
         )
     if not bool((found > 0).all()):
         raise InputError(

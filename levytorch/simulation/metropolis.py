@@ -9,6 +9,7 @@ short runs, because a random walk needs many small moves to get there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,9 +82,8 @@ def check_options(n: int, options: Mapping[str, Any]) -> None:
     unknown = sorted(set(options) - OPTIONS)
     if unknown:
         raise InputError(
-            f"sampler 'metropolis' must have options among {', '.join(sorted(OPTIONS))}, found "
-            f"{', '.join(unknown)}: use "
-            "one of these."
+            f"sampler 'metropolis' must have options among {', '.join(sorted(OPTIONS))}, found {', '.join(unknown)}: "
+            "use one of these."
         )
     for name, least in (("burn_in", 0), ("chains", 1), ("thinning", 1)):
         if options.get(name) is not None or (name in options and name != "chains"):
@@ -92,7 +92,8 @@ def check_options(n: int, options: Mapping[str, Any]) -> None:
     if chains is not None and chains > n:
         raise InputError(f"chains must not exceed the {n} trajectories, found {chains}: lower it.")
     for name in ("proposal_scale", "reach"):
-        if options.get(name) is not None:
+        unlimited = name == "reach" and isinstance(options.get(name), float) and options[name] == math.inf
+        if options.get(name) is not None and not unlimited:
             positive(name, options[name], "pass a distance")
 
 
