@@ -205,5 +205,5 @@ def test_command_line(runs, tmp_path) -> None:
     call = [sys.executable, str(ROOT / "evaluate.py"), f"run={runs}/tcf0", "beta=-1"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
-    assert done.stderr.strip() == "evaluate: beta must be a positive number, but is -1; correct it."
+    assert done.stderr.strip() == "evaluate: beta must be a positive number, but is -1; give one, for example beta=0.1."
     assert list(tmp_path.iterdir()) == []

@@ -115,7 +115,7 @@ def _stencil(x: Tensor, origin: float, period: float, M: int) -> tuple[Tensor, l
 if HAVE_NUMBA:
 
     @numba.njit(nogil=True, cache=True, inline="always")
-    def _locate(x, origin, period, M):  # pragma: no cover - compiled
+    def _locate(x, origin, period, M):
         r = x - origin
         r -= period * np.floor(r / period)
         u = r * (M / period)
@@ -127,7 +127,7 @@ if HAVE_NUMBA:
         return j, u - j
 
     @numba.njit(nogil=True, cache=True)
-    def _interpolate(start, stop, x, origin, period, table, out, positive):  # pragma: no cover - compiled
+    def _interpolate(start, stop, x, origin, period, table, out, positive):
         M, C = table.shape[0] - 3, table.shape[1]
         for i in range(start, stop):
             j, f = _locate(x[i], origin, period, M)
@@ -142,7 +142,7 @@ if HAVE_NUMBA:
                 out[2, i] = max(out[2, i], 0.0)
 
     @numba.njit(nogil=True, cache=True)
-    def _scatter(start, stop, x, origin, period, s0, s1, s2, s3, group, shape):  # pragma: no cover - compiled
+    def _scatter(start, stop, x, origin, period, s0, s1, s2, s3, group, shape):
         M, n_x, n_groups, C = shape
         nodes = np.zeros((M + 3, C))
         packed = np.zeros((n_groups * n_x, C + C * (C + 1) // 2))

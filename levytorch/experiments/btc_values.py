@@ -57,7 +57,9 @@ def check_settings(config: Mapping[str, Any]) -> None:
     for key in ("n_terms", "n_basis", "n_modes"):
         value = empirical[key]
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"empirical.{key} must be a positive whole number, found {value!r}; correct it.")
+            raise ConfigError(
+                f"empirical.{key} must be a positive whole number, found {value!r}; give one, such as 11."
+            )
     window = empirical["window"]
     if window != "data" and not (isinstance(window, list) and len(window) == 2 and window[0] < window[1]):
         raise ConfigError(f"empirical.window must be data or [low, high], found {window!r}; give one of these.")
@@ -67,7 +69,9 @@ def check_settings(config: Mapping[str, Any]) -> None:
     for key in ("replicas", "block"):
         value = bootstrap[key]
         if isinstance(value, bool) or not isinstance(value, int) or value < (0 if key == "replicas" else 1):
-            raise ConfigError(f"empirical.bootstrap.{key} must be a whole number, found {value!r}; correct it.")
+            raise ConfigError(
+                f"empirical.bootstrap.{key} must be a whole number, found {value!r}; give one, such as 40."
+            )
     if bootstrap["replicas"] == 1:
         raise ConfigError("empirical.bootstrap.replicas must be 0 (none) or at least 2, found 1; a band needs two.")
     if config["data"].get("_target_") != "levytorch.data.sources.FromFile":

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from levytorch import atomic
-from levytorch.atomic import path_of
 from levytorch.convert import real_tensor
 from levytorch.errors import InputError
+from levytorch.policy import saved
 
 _FORMAT = "levytorch.plane_value.1"
 
@@ -112,36 +111,26 @@ class PlaneValue:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write V to one file (tensors and numbers only); an earlier one is replaced once the new one is complete."""
-        target = path_of(path)
-        atomic.save({"format": _FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, target)
-        return target
+        return saved.save(self, _FORMAT, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PlaneValue:
         """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
-        target = path_of(path)
-        if not target.is_file():
-            raise InputError(f"A saved value function was expected at {target}, found no such file; check the path.")
-        hint = f"{target} must be a value function of the plane, but is not; give a file of PlaneValue.save."
-        try:
-            content: Any = torch.load(target, map_location="cpu", weights_only=True)
-        except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
-            raise InputError(hint) from error
-        if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
-            raise InputError(hint)
-        pair: Callable[[Any], bool] = lambda v: isinstance(v, tuple) and [type(u) for u in v] == [float, float]  # noqa: E731
-        c, factor = content.get("coefficients"), content.get("covariance_factor")
-        sound = (
-            set(content) == {f.name for f in fields(cls)}
-            and _is_spectrum(c, 2)
-            and (factor is None or _is_spectrum(factor, 3))
-            and pair(content["period"])
-            and pair(content["origin"])
-            and isinstance(content["beta"], float)
-        )
-        if not sound:
-            raise InputError(hint)
-        return cls(**content)
+        return saved.load(cls, _FORMAT, path, _is_sound)
+
+
+def _is_sound(content: Mapping[str, Any]) -> bool:
+    factor = content["covariance_factor"]
+    return (
+        _is_spectrum(content["coefficients"], 2)
+        and (factor is None or _is_spectrum(factor, 3))
+        and all(_is_pair(content[name]) for name in ("period", "origin"))
+        and isinstance(content["beta"], float)
+    )
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and [type(v) for v in value] == [float, float]
 
 
 def _is_spectrum(c: Any, ndim: int) -> bool:

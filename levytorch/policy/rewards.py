@@ -45,7 +45,7 @@ class CosinePower:
     def __post_init__(self) -> None:
         for name in ("power", "frequency", "shift", "period", "amplitude"):
             value = getattr(self, name)
-            object.__setattr__(self, name, real_number(name, value, "correct it"))
+            object.__setattr__(self, name, real_number(name, value, "give one, as in conf/reward"))
         if int(self.power) != self.power or self.power < 0 or int(self.frequency) != self.frequency:
             raise InputError(
                 f"power and frequency must be whole numbers, but are {self.power!r} and {self.frequency!r}; "

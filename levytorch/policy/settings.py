@@ -16,19 +16,19 @@ from levytorch.policy.checks import check_window
 from levytorch.policy.rates import PERTURBATIONS
 from levytorch.policy.rewards import check_reward
 
-# dotted key -> smallest value; null where null is a choice
+# dotted key -> smallest value and one that makes sense; null where null is a choice
 INTEGERS = {
-    "n_modes": 1,
-    "data.n_terms": 1,
-    "data.n_basis": 1,
-    "data.first": 1,
-    "data.random": 1,
-    "data.seed": 0,
-    "rates.n_trials": 1,
-    "rates.n_modes": 1,
-    "rates.seed": 0,
+    "n_modes": (1, 64),
+    "data.n_terms": (1, 3001),
+    "data.n_basis": (1, 11),
+    "data.first": (1, 6000),
+    "data.random": (1, 60000),
+    "data.seed": (0, 0),
+    "rates.n_trials": (1, 10000),
+    "rates.n_modes": (1, 64),
+    "rates.seed": (0, 0),
 }
-POSITIVE = ("beta", "tolerance", "data.horizon", "truth.alpha", "rates.alpha")
+POSITIVE = {"beta": 0.1, "tolerance": 1e-6, "data.horizon": 100.0, "truth.alpha": 0.3, "rates.alpha": 0.3}
 BELOW_ONE = ("truth.alpha", "rates.alpha")
 TEXT = ("out", "data.path", "truth.name", "group_by", "rates.system")
 SWITCHES = ("rates.enabled", "tensorboard")
@@ -45,22 +45,25 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for key in GROUPS:
         if not isinstance(_at(settings, key), Mapping):
             raise ConfigError(f"{key} must be a group of settings, but is {_told(settings, key)}; leave it as it is.")
-    for key, least in INTEGERS.items():
+    for key, (least, usual) in INTEGERS.items():
         value = _at(settings, key)
         if value is None and key in OPTIONAL:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(
-                f"{key} must be an integer of at least {least}, but is {_told(settings, key)}; correct it."
+                f"{key} must be an integer of at least {least}, but is {_told(settings, key)}; give one, for example "
+                f"{key}={usual}."
             )
         if key in MODES and value > MOST_MODES:
             raise ConfigError(f"{key} must be at most {MOST_MODES}, but is {_told(settings, key)}; lower it.")
-    for key in POSITIVE:
+    for key, likely in POSITIVE.items():
         value = _at(settings, key)
         if value is None and key in OPTIONAL:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-            raise ConfigError(f"{key} must be a positive number, but is {_told(settings, key)}; correct it.")
+            raise ConfigError(
+                f"{key} must be a positive number, but is {_told(settings, key)}; give one, for example {key}={likely}."
+            )
         if key in BELOW_ONE and not value < 1:
             raise ConfigError(f"{key} must lie in (0, 1), but is {value!r}; give half the stability index.")
     for key in SWITCHES:
@@ -98,13 +101,17 @@ def _check_lists(settings: Mapping[str, Any]) -> None:
         isinstance(e, int | float) and not isinstance(e, bool) and 0 < e <= sys.float_info.max for e in eps
     )
     if not positive or not eps:
-        raise ConfigError(f"rates.eps must be a list of positive numbers, but is {shown(eps)}; correct it.")
+        raise ConfigError(
+            f"rates.eps must be a list of positive numbers, but is {shown(eps)}; give one, for example "
+            "rates.eps=[0.1,0.01,0.001]."
+        )
     kinds = settings["rates"]["perturbations"]
     kinds = [kinds] if isinstance(kinds, str) else kinds  # one may stand alone on a command line
     known = isinstance(kinds, list) and bool(kinds) and all(isinstance(k, str) and k in PERTURBATIONS for k in kinds)
     if not known:
         raise ConfigError(
-            f"rates.perturbations must be a list of {', '.join(PERTURBATIONS)}, but is {shown(kinds)}; correct it."
+            f"rates.perturbations must be a list of {', '.join(PERTURBATIONS)}, but is {shown(kinds)}; name one or "
+            "several of these."
         )
     run = settings["run"]
     if run is not None and (isinstance(run, Mapping | bool | float) or run in ([], "")):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch import atomic
-from levytorch.atomic import path_of
 from levytorch.convert import real_tensor, shown, whole_number
 from levytorch.errors import InputError
+from levytorch.policy import saved
 from levytorch.policy.basis import FourierBasis
 
 _FORMAT = "levytorch.value.1"
@@ -99,38 +98,22 @@ class ValueFunction:
 
         An earlier file is replaced only once the new one is complete.
         """
-        target = path_of(path)
-        atomic.save({"format": _FORMAT, **{f.name: getattr(self, f.name) for f in fields(self)}}, target)
-        return target
+        return saved.save(self, _FORMAT, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ValueFunction:
         """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
-        target = path_of(path)
-        if not target.is_file():
-            raise InputError(
-                f"A saved value function was expected at {target}, but there is no such file; check the path."
-            )
-        hint = f"{target} must be a value function saved by levytorch, but is not; give a file of ValueFunction.save."
-        try:
-            content: Any = torch.load(target, map_location="cpu", weights_only=True)
-        except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
-            raise InputError(hint) from error
-        if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
-            raise InputError(hint)
-        coefficients, factor = content.get("coefficients"), content.get("covariance_factor")
-        sound = (
-            set(content) == {f.name for f in fields(cls)}
-            and isinstance(coefficients, Tensor)
-            and coefficients.ndim == 1
-            and (
-                factor is None or (isinstance(factor, Tensor) and factor.ndim == 2 and len(factor) == len(coefficients))
-            )
-            and all(isinstance(content[name], float) for name in ("period", "origin", "beta"))
-        )
-        if not sound:
-            raise InputError(hint)
-        return cls(**content)
+        return saved.load(cls, _FORMAT, path, _is_sound)
+
+
+def _is_sound(content: Mapping[str, Any]) -> bool:
+    coefficients, factor = content["coefficients"], content["covariance_factor"]
+    return (
+        isinstance(coefficients, Tensor)
+        and coefficients.ndim == 1
+        and (factor is None or (isinstance(factor, Tensor) and factor.ndim == 2 and len(factor) == len(coefficients)))
+        and all(isinstance(content[name], float) for name in ("period", "origin", "beta"))
+    )
 
 
 def _order(order: int) -> int:
