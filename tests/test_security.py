@@ -255,7 +255,9 @@ def test_settings_of_a_run_directory_that_are_not_taken_over(override, tmp_path)
 )
 def test_settings_of_a_run_directory_that_are(override, tmp_path):
     run = run_directory(tmp_path / "run", override)
-    assert resume.expand([f"resume={run}", "seed=9"])[:2] == [override, "seed=9"]
+    assert resume.expand([f"resume={run}", "beta=2"])[:2] == [override, "beta=2"]
+    with pytest.raises(ConfigError, match="keeps the settings it was started with, found seed=9"):
+        resume.expand([f"resume={run}", "seed=9"])
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"overrides": 3}', '{"overrides": [3]}', "x", "[" * 100_000, ""])

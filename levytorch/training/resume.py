@@ -16,6 +16,8 @@ from levytorch.training.files import write_json, write_text
 from levytorch.training.foreign import check_links, objection
 
 RECORD = "run.json"
+# what may be given beside resume=: it changes nothing in the numbers of the fit (data.path: the file has moved)
+CHANGEABLE = ("data.path", "beta", "reward", "diagnostics", "callbacks", "logger", "trainer.progress")
 _RESUME = re.compile(r"\+{0,2}resume=")
 # what Lightning reads from a checkpoint, and of what kind
 _PARTS = {"state_dict": dict, "callbacks": dict, "loops": dict, "optimizer_states": list, "global_step": int}
@@ -50,6 +52,12 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if any(list(arguments[k : k + 2]) == end for k in range(len(arguments))):
         return list(arguments)  # done already: a process that a resumed run has started has its command line
     rest = [a for a in arguments if not _RESUME.match(a)]
+    for argument in rest:
+        if not argument.lstrip("+~").startswith(CHANGEABLE):
+            raise ConfigError(
+                f"a resumed run keeps the settings it was started with, found {argument}; start a new run with it "
+                f"(only {', '.join(CHANGEABLE)} may be given anew)."
+            )
     return [*safe, *rest, *end]
 
 
