@@ -51,11 +51,11 @@ def data(dim: int):
     return simulate(Dynamics.named(name), 50, 40, 1 / 40, seed=3).transitions().censor(seed=50)
 
 
-def settings(engine: str, head: str, tail: str):
+def settings(engine: str, head: str, dim: int, tail: str):
     """Small heads and few steps; adam with its TCF from an early one."""
     options: dict = {"n_basis": 3} if head == "fourier" else {"width": 6, "depth": 1}
     if engine == "lbfgs":
-        options |= {"chunk_size": 300, "max_steps": 12}  # several chunks for each rank
+        options |= {"chunk_size": 300, "max_steps": 12 if dim == 1 else 5}  # several chunks for each rank
     if engine == "adam":
         options |= {"max_steps": 40, "window": 30, "batch_size": 20, "log_every": 1}
     alpha = "learn" if tail == "learn" else 0.3
@@ -92,7 +92,7 @@ def broken(engine: str, directory: Path) -> None:
     kept = FrozenLaw.score, FrozenLaw.log_prob
     FrozenLaw.score, FrozenLaw.log_prob = failing(FrozenLaw.score), failing(FrozenLaw.log_prob)
     try:
-        fits.fit(data(1), settings(engine, "fourier", "none"), trainer=TWO)
+        fits.fit(data(1), settings(engine, "fourier", 1, "none"), trainer=TWO)
     except NumericalError as error:
         (directory / f"broken-{engine}.{0 if is_first() else 1}.txt").write_text(f"{type(error).__name__}: {error}")
     FrozenLaw.score, FrozenLaw.log_prob = kept
@@ -103,7 +103,7 @@ def case(name: str, directory: Path) -> None:
         broken(name.removeprefix("broken-"), directory)
         return
     engine, head, dim, tail = name.split("-")
-    transitions, options = data(int(dim)), settings(engine, head, tail)
+    transitions, options = data(int(dim)), settings(engine, head, int(dim), tail)
     if engine == "adam":
         fits.LevyDataModule = Union
     alone = fits.fit(transitions, options)
