@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import struct
+import time
 import zipfile
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from levytorch import Dynamics, Recovery, Trajectories, ValueFunction, recover, 
 from levytorch.atomic import replacing
 from levytorch.data import declared
 from levytorch.errors import ConfigError, InputError
+from levytorch.experiments import collect, parts, plain
+from levytorch.foreign import check_packed, read_json
 from levytorch.policy.plane_value import PlaneValue
 from levytorch.policy.runs import load_run
 from levytorch.training import resume
@@ -125,6 +128,36 @@ def test_hostile_recoveries(position, legacy, honest, proof, tmp_path):
         with pytest.raises(InputError, match="safely"):
             load(tmp_path)
     assert not proof.exists()
+
+
+def test_numbers_of_a_recovery_that_are_none(honest, tmp_path):
+    content = torch.load(honest / "recovery.pt", weights_only=True)
+    torch.save({**content, "log_likelihood": 10**400}, tmp_path / "recovery.pt")
+    for load in (Recovery.load, load_run):
+        with pytest.raises(InputError, match="complete recovery"):
+            load(tmp_path)
+
+
+def packed(source: Path, target: Path, extra: int) -> None:
+    """The same archive compressed, with tensors of `extra` zeros in it."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
+        for member in old.infolist():
+            new.writestr(member.filename, old.read(member))
+        new.writestr(f"{old.namelist()[0].split('/')[0]}/data/99", bytes(extra))
+
+
+def test_saved_tensors_that_unpack_to_more_than_they_hold(honest, tmp_path, monkeypatch):
+    file = tmp_path / "recovery.pt"
+    packed(honest / "recovery.pt", file, 10_000_000)
+    assert file.stat().st_size < 50_000
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("nothing may be unpacked"))
+    for load in (Recovery.load, load_run, lambda _: ValueFunction.load(file), lambda _: PlaneValue.load(file)):
+        with pytest.raises(InputError, match="must be"):
+            load(tmp_path)
+    with pytest.raises(ValueError, match="when unpacked"):
+        check_packed(file)
+    check_packed(honest / "recovery.pt")
+    check_packed(honest / "checkpoints" / "last.ckpt")
 
 
 @pytest.mark.parametrize("cls", [ValueFunction, PlaneValue])
@@ -349,6 +382,63 @@ def test_hostile_configurations_of_evaluated_runs(text, honest, proof, tmp_path)
     with pytest.raises(InputError, match=r"config\.yaml must"):
         load_run(tmp_path)
     assert not proof.exists()
+
+
+def nested(levels: int) -> str:
+    """Each level merges ten of the one below."""
+    lines = [f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 10)}]}}\n" for a, b in zip("abcdefgh"[:levels], "bcdefghi")]
+    return "a: &a {k: 1}\n" + "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (nested(8), "a reference"),
+        ("a: &a [1]\nb: [*a, *a]", "a reference"),
+        ("&a [*a]", "a reference"),
+        ("a: {<<: {b: 1}}", "a merge key"),
+        ("a: " + "x" * (1 << 20), "more"),
+        ("[" * 1_000_000, "levels"),
+        ("a: " + "{a: " * 200_000, "levels"),
+        ("a: [" + "1," * 300_000, "values"),
+        ("a: 2020-13-45", "month"),
+        ("a: " + "1" * 5000, "5000 characters"),
+        ("a: " + "1" * 400, "400 characters"),
+        ("a: 0x" + "f" * 400_000, "characters"),
+        ("a: 1" + ":1" * 400_000, "characters"),
+        ("a: 1" + ":1" * 300 + ".0", "characters"),
+        ("a: !!bool x", "KeyError"),
+        ("a: !!timestamp x", "AttributeError"),
+    ],
+)
+def test_configurations_that_would_cost_or_crash(text, found, honest, tmp_path):
+    (tmp_path / "recovery.pt").write_bytes((honest / "recovery.pt").read_bytes())
+    file = tmp_path / ".hydra" / "config.yaml"
+    file.parent.mkdir()
+    file.write_text(text)
+    began = time.perf_counter()
+    for read in (lambda: load_run(tmp_path), lambda: plain.read_yaml(file)):
+        with pytest.raises(InputError, match=rf"config\.yaml must .*{found}.*; restore it\."):
+            read()
+    assert time.perf_counter() - began < 10
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a": ' * 100_000, f'{{"error_b": {10**400}}}', "1" * 5000, "{", "\xff"]
+)
+def test_hostile_records_of_experiments(text, tmp_path):
+    for name in ("metrics.json", "sweep.json"):
+        (tmp_path / name).write_text(text, encoding="latin-1")
+        with pytest.raises(InputError, match=rf"{name} must be .*; restore it\."):
+            read_json(tmp_path / name)
+    runs = collect.Runs((collect.Record(tmp_path, {}, {}, {}),))
+    assert parts.sweep_record(runs, [tmp_path]) == {}
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "config.yaml").write_text("seed: 1")
+    for name in ("recovery.pt", "curves.csv"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"metrics\.json must"):
+        collect.read(tmp_path)
 
 
 def test_the_truth_of_an_evaluated_run_is_a_name_or_nothing(honest, proof, tmp_path):

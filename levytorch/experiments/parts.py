@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from levytorch.errors import InputError
 from levytorch.experiments import tables
 from levytorch.experiments.collect import COEFFICIENTS, Runs
 from levytorch.experiments.machine import machine, versions
 from levytorch.experiments.show import KEEP, markdown, percent
 from levytorch.experiments.statistics import DEFINITION
 from levytorch.experiments.style import arm_label
+from levytorch.foreign import read_json
 
 if TYPE_CHECKING:
     from levytorch.experiments.page import Page
@@ -143,8 +144,8 @@ def sweep_record(runs: Runs, roots: Sequence[Path]) -> dict[str, Any]:
         file = folder / "sweep.json"
         if file.is_file():
             try:
-                content = json.loads(file.read_text(encoding="utf-8"))
-            except (ValueError, OSError):
+                content = read_json(file)
+            except InputError:
                 return {}
             return content if isinstance(content, dict) else {}
         if folder in tops:
