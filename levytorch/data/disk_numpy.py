@@ -88,7 +88,7 @@ def _layout(file: Path, x: Member, offsets: NDArray[Any] | None) -> tuple[NDArra
     """Points of each trajectory, and numbers per point."""
     shape = x.shape
     if offsets is not None:
-        if x.ndim not in (1, 2):
+        if x.ndim not in (1, 2) or 0 in shape:
             raise InputError(f"{file}: x with offsets must have shape (n,) or (n, d), found {shape}: reshape it.")
         cuts = cuts_of(offsets, shape[0])
         lengths = np.diff(np.concatenate([[0], cuts, [shape[0]]])).astype(np.int64)
