@@ -83,7 +83,7 @@ def how(runs: Runs, roots: Sequence[Path]) -> list[str]:
             rows.append(
                 {
                     "experiment": experiment.name,
-                    "engine": record.metrics.get("engine"),
+                    "engine": str(record.metrics.get("engine")),
                     "runs": len(own),
                     "seeds": _range(own.unique("seed")),
                     "trajectories": _range(own.unique("n_trajectories")),
@@ -147,10 +147,17 @@ def sweep_record(runs: Runs, roots: Sequence[Path]) -> dict[str, Any]:
                 content = read_json(file)
             except InputError:
                 return {}
-            return content if isinstance(content, dict) else {}
+            return _plain(content) if isinstance(content, dict) else {}
         if folder in tops:
             break
     return {}
+
+
+def _plain(content: dict[str, Any]) -> dict[str, Any]:
+    """The entries that are what they should be: times that are numbers, a command that is text."""
+    kinds: dict[str, Any] = {"wall_seconds": int | float, "cpu_seconds": int | float, "command": str}
+    found = {key: content[key] for key, kind in kinds.items() if isinstance(content.get(key), kind)}
+    return {key: value if key == "command" else float(value) for key, value in found.items()}
 
 
 def shortfalls(runs: Runs) -> list[str]:
