@@ -81,11 +81,10 @@ class Entry:
             content = read_json(directory / RECORD, largest=None)  # the names of all trajectories may be in it
         except InputError:
             raise self.spoiled(f"a {RECORD} that is no JSON") from None
-        parts = [content.get(key) if isinstance(content, dict) else None for key in ("record", "shapes")]
-        if not all(isinstance(part, dict) for part in parts):
+        if not isinstance(content, dict) or not all(isinstance(content.get(k), dict) for k in ("record", "shapes")):
             raise self.spoiled(f"no record and shapes in {RECORD}")
-        self.record: dict[str, Any] = parts[0]
-        self._shapes: dict[str, list[Any]] = parts[1]
+        self.record: dict[str, Any] = content["record"]
+        self._shapes: dict[str, list[Any]] = content["shapes"]
         for name, form in self._shapes.items():
             self._check(name, form)
         self._parts: tuple[str, ...] = ()
