@@ -21,29 +21,16 @@ from levytorch import interrupts
 from levytorch.atomic import unwritable
 from levytorch.data.memory import is_shortage
 from levytorch.errors import ConfigError, LevytorchError, LevytorchWarning
-from levytorch.training import place, ranks, resume
+from levytorch.training import foreign, place, ranks, resume
 
 log = logging.getLogger("levytorch.train")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
-def check_foreign(config: DictConfig, directory: Path) -> None:
-    """Settings that came out of a run directory: nothing but levytorch's own is built, and what is read is said."""
-    for resolved in (False, True):
-        resume.check_targets(OmegaConf.to_container(config, resolve=resolved))
-    resume.check_places(OmegaConf.to_container(config, resolve=True), directory)
-
-
-def build_source(config: DictConfig, directory: Path, *, foreign: bool) -> Any:
-    """The source of the data, built from its `_target_`; a run directory's settings may only name levytorch's own."""
-    if foreign:
-        check_foreign(config, directory)
-    if config.data.get("_target_") == "levytorch.data.sources.FromFile" and OmegaConf.is_interpolation(config, "alpha"):
-        raise ConfigError("alpha must be given for data from a file, found none; add alpha=learn or alpha=<number>.")
-    # pairs that do not fit into memory lie in the run directory, where a resumed run finds them
-    cache = {"on_disk": str(directory / "cache")} if config.data.get("on_disk") is True else {}
+def build_source(config: DictConfig, directory: Path) -> Any:
+    """The source of the data, built from its `_target_` by hydra: settings of one's own command line."""
     try:
-        source = hydra.utils.instantiate(config.data, _convert_="all", **cache)
+        source = hydra.utils.instantiate(config.data, _convert_="all", **cache_of(config.data, directory))
     except InstantiationException as error:
         if isinstance(error.__cause__, LevytorchError):
             raise error.__cause__ from None
@@ -51,25 +38,37 @@ def build_source(config: DictConfig, directory: Path, *, foreign: bool) -> Any:
         raise ConfigError(
             f"data must be a source that can be built, found one that cannot ({told}); check its keys."
         ) from error
-    if not callable(source):
-        raise ConfigError(f"data must be a callable source, found {source!r:.60}; choose one with data=<name>.")
     return source
 
 
-def prepare(config: DictConfig, directory: Path, *, foreign: bool = False) -> tuple[dict[str, Any], Any]:
-    """The plain settings and the source of the data; everything that can be refused is, before any data is made."""
+def cache_of(data: Any, directory: Path) -> dict[str, str]:
+    """Pairs that do not fit into memory lie in the run directory, where a resumed run finds them."""
+    return {"on_disk": str(directory / "cache")} if data.get("on_disk") is True else {}
+
+
+def prepare(config: DictConfig, directory: Path, *, again: bool = False) -> tuple[dict[str, Any], Any]:
+    """The plain settings and the source of the data; everything that can be refused is, before any data is made.
+
+    again: the settings come out of a run directory, which may be someone else's.
+    """
     from levytorch.policy.rewards import check_reward
     from levytorch.training.config import check_config
 
-    if foreign:
-        check_foreign(config, directory)  # before anything that it names is looked at
+    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    if again:
+        foreign.check_settings(settings, directory)  # before anything that it names is looked at
     if "rates" in config or "group_by" in config:
         raise ConfigError(f"experiment={config.experiment} is for evaluate.py, but this is train.py; use the other.")
-    settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     check_config(settings)
     if settings["beta"] is not None:
         check_reward(settings["reward"], settings["beta"])
-    return settings, build_source(config, directory, foreign=foreign)
+    data = settings["data"]
+    if data.get("_target_") == "levytorch.data.sources.FromFile" and OmegaConf.is_interpolation(config, "alpha"):
+        raise ConfigError("alpha must be given for data from a file, found none; add alpha=learn or alpha=<number>.")
+    source = foreign.build({**data, **cache_of(data, directory)}) if again else build_source(config, directory)
+    if not callable(source):
+        raise ConfigError(f"data must be a callable source, found {source!r:.60}; choose one with data=<name>.")
+    return settings, source
 
 
 def add_value(outcome: Any, config: dict[str, Any]) -> None:
@@ -193,7 +192,7 @@ def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> flo
     logging.raiseExceptions = False  # a log file on a full disk must not bury the error itself in tracebacks
     first = True
     try:
-        settings, source = prepare(config, directory, foreign=again)
+        settings, source = prepare(config, directory, again=again)
         first = start_processes(config)
         if settings["empirical"] is not None:
             from levytorch.experiments.btc_values import check_settings

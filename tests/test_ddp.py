@@ -243,7 +243,7 @@ def test_only_the_first_process_keeps_a_log(monkeypatch):
 
 def test_a_resumed_command_line_is_expanded_once(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"overrides": ["trainer=ddp", "+note=1"]}))
-    once = resume.expand([f"resume={tmp_path}", "seed=3"])
+    once = resume.expand([f"resume={tmp_path}", "beta=3"])
     assert once.count("+note=1") == 1
     child = [*once, "hydra.job.name=second"]  # what Lightning makes of it for the second process
     assert resume.expand(child) == child

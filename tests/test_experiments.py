@@ -105,7 +105,7 @@ def test_the_papers_algorithm_is_one_override_away(experiment):
 
 def run_here(config, place):
     settings = OmegaConf.to_container(config, resolve=True)
-    outcome = runs.run(settings, train.build_source(config, place, foreign=False)(), place)
+    outcome = runs.run(settings, train.build_source(config, place)(), place)
     train.add_value(outcome, settings)
     (place / ".hydra").mkdir()
     OmegaConf.save(config, place / ".hydra" / "config.yaml")

@@ -19,18 +19,17 @@ import polars as pl
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 import train
 from levytorch import Dynamics, Recovery, Trajectories, ValueFunction, recover, simulate
 from levytorch.atomic import replacing
 from levytorch.data import declared
-from levytorch.errors import ConfigError, InputError
+from levytorch.errors import ConfigError, InputError, LevytorchError
 from levytorch.experiments import collect, parts, plain
-from levytorch.foreign import check_packed, read_json
+from levytorch.plain_files import check_packed, read_json
 from levytorch.policy.plane_value import PlaneValue
 from levytorch.policy.runs import load_run
-from levytorch.training import resume
+from levytorch.training import foreign, resume
 from levytorch.training.callbacks import Checkpoints
 from levytorch.training.fit import fit
 from levytorch.training.settings import make_settings
@@ -253,6 +252,14 @@ def run_directory(path: Path, *overrides: str) -> Path:
         "seed",
         "",
         "=",
+        "data.path='${${c}:HOME}.csv'",
+        r"+data.evil='\${\${c}:{_target_: os.mkdir, path: executed}}'",
+        r"data.on_disk='${resume}/\${esc.up}'",
+        "data.path='${oc.env:HOME}'",
+        "data.path=${now:%Y}",
+        "+p='$'",
+        "data.path='${data[path]}'",
+        "data.path='${.value}'",
     ],
 )
 def test_settings_of_a_run_directory_that_are_not_taken_over(override, tmp_path):
@@ -282,7 +289,9 @@ def test_settings_of_a_run_directory_that_are_not_taken_over(override, tmp_path)
 )
 def test_settings_of_a_run_directory_that_are(override, tmp_path):
     run = run_directory(tmp_path / "run", override)
-    assert resume.expand([f"resume={run}", "seed=9"])[:2] == [override, "seed=9"]
+    assert resume.expand([f"resume={run}", "beta=2"])[:2] == [override, "beta=2"]
+    with pytest.raises(ConfigError, match="keeps the settings it was started with, found seed=9"):
+        resume.expand([f"resume={run}", "seed=9"])
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"overrides": 3}', '{"overrides": [3]}', "x", "[" * 100_000, ""])
@@ -306,6 +315,9 @@ def composed(*overrides: str):
         ["data._target_=os.mkdir", "+data.path=PROOF"],
         ["++dynamics._target_=os.mkdir", "+dynamics.path=PROOF"],
         ["+data.evil={_target_: {_target_: os.mkdir}}"],
+        ["+c=oc.create", r"+data.evil='\${\${c}:{_target_: os.mkdir, path: PROOF}}'"],
+        ["+p='$'", "+q='{oc.env:HOME}'", "+data.evil='${p}${q}'"],
+        ["+up='../outside'", r"+data.cache='\${up}'"],
         ["+a=os.mkdir", "+data.evil={_target_: '${a}', path: PROOF}"],
         ["reward=callable", "reward.path=os.mkdir"],
         ["+a=callable", "reward.name=${a}", "+reward.path=os.mkdir"],
@@ -315,29 +327,57 @@ def test_configurations_that_name_code_build_nothing(overrides, proof):
     """What gets past the single overrides is met by the check of the whole configuration."""
     config = composed(*(o.replace("PROOF", str(proof)) for o in overrides))
     with pytest.raises(ConfigError, match="resumed run may"):
-        train.check_foreign(config, proof.parent)
+        train.prepare(config, proof.parent, again=True)
     assert not proof.exists()
 
 
+@pytest.mark.parametrize("name", sorted(foreign.TARGETS))
+def test_every_name_of_the_list_leads_to_levytorch(name):
+    with pytest.raises((LevytorchError, TypeError)):
+        foreign.build({"_target_": name, "nonsense": 1})
+    with pytest.raises(ConfigError, match="may only build"):
+        foreign.build({"_target_": name, "_partial_": True})
+
+
+def test_what_is_built_without_hydra_is_what_hydra_builds(tmp_path):
+    config = composed("data.n_trajectories=3", "dynamics.alpha=0.4", "data.censor=null")
+    _, own = train.prepare(config, tmp_path)
+    _, again = train.prepare(config, tmp_path, again=True)
+    assert own.__class__ is again.__class__
+    assert torch.equal(own().transitions.dx, again().transitions.dx)
+
+
 def test_a_resumed_run_writes_its_cache_into_its_directory(tmp_path):
-    config = OmegaConf.create({"data": {"path": "x.csv", "on_disk": str(tmp_path / "elsewhere")}})
-    with pytest.raises(ConfigError, match="on_disk"):
-        train.check_foreign(config, tmp_path / "run")
-    config.data.on_disk = str(tmp_path / "run" / ".." / "elsewhere")
-    with pytest.raises(ConfigError, match="on_disk"):
-        train.check_foreign(config, tmp_path / "run")
-    for fine in (True, None, str(tmp_path / "run" / "cache")):
-        config.data.on_disk = fine
-        train.check_foreign(config, tmp_path / "run")
+    run = tmp_path / "run"
+    for outside in (tmp_path / "elsewhere", run / ".." / "elsewhere"):
+        with pytest.raises(ConfigError, match="on_disk"):
+            foreign.check_settings({"data": {"path": "x.csv", "on_disk": str(outside)}}, run)
+    for fine in (True, None, str(run / "cache")):
+        foreign.check_settings({"data": {"path": "x.csv", "on_disk": fine}}, run)
 
 
 def test_what_a_resumed_run_reads_is_said(caplog, tmp_path):
     reward = {"name": "tabulated", "path": "r.csv"}
-    config = OmegaConf.create({"data": {"path": "/somewhere/prices.csv"}, "reward": reward})
     with caplog.at_level("INFO"):
-        train.check_foreign(config, tmp_path)
+        foreign.check_settings({"data": {"path": "/somewhere/prices.csv"}, "reward": reward}, tmp_path)
     assert "/somewhere/prices.csv" in caplog.text
     assert "r.csv" in caplog.text
+
+
+def test_hard_links_and_places_that_cannot_be_listed(monkeypatch, tmp_path):
+    run = run_directory(tmp_path / "run", "seed=1")
+    (tmp_path / "victim").write_text("kept")
+    os.link(tmp_path / "victim", run / "train.log")
+    with pytest.raises(ConfigError, match="one name"):
+        resume.expand([f"resume={run}"])
+    (run / "train.log").unlink()
+
+    def scandir(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", scandir)  # root may list everything
+    with pytest.raises(ConfigError, match="can be listed"):
+        resume.expand([f"resume={run}"])
 
 
 @pytest.mark.parametrize("name", ["train.log", "figures", "checkpoints", ".hydra", "tensorboard/hparams.yaml", ".lock"])

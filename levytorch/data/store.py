@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.errors import InputError
-from levytorch.foreign import read_json
+from levytorch.plain_files import read_json
 
 RECORD = "record.json"
 _FORMAT = 1

@@ -33,6 +33,8 @@ def check_columns(file: Path, columns: list[str], rows: int, asked: dict[str, An
                 f"{file}: {option} must be a column of the file, found no {name!r} among {listed(columns)}: pass one "
                 "of these."
             )
+    if value is not None and len(value) == 0:
+        raise InputError(f"{file}: value must name at least one column, found none: pass some of {listed(columns)}.")
     if value is not None and len(set(value)) < len(value):
         raise InputError(f"{file}: value must name different columns, found {listed(value)}: name each once.")
     if rows == 0:

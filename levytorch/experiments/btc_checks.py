@@ -14,7 +14,7 @@ from levytorch.convert import shown
 from levytorch.data.numpy_files import load_arrays
 from levytorch.errors import InputError
 from levytorch.experiments.plain import read_csv
-from levytorch.foreign import read_json
+from levytorch.plain_files import read_json
 
 Array = NDArray[np.float64]
 CURVES = ("x", "reference", "reference_exact", "crl", "trivial")

@@ -21,7 +21,7 @@ from levytorch.experiments.btc_checks import (
     read_samples,
 )
 from levytorch.experiments.btc_values import value_of
-from levytorch.foreign import LARGEST
+from levytorch.plain_files import LARGEST
 from levytorch.policy.runs import load_run
 
 Array = NDArray[np.float64]

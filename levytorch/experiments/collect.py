@@ -18,7 +18,7 @@ import numpy as np
 
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.experiments.plain import lookup, read_csv, read_yaml
-from levytorch.foreign import read_json
+from levytorch.plain_files import read_json
 from levytorch.policy.runs import MARKER
 
 if TYPE_CHECKING:

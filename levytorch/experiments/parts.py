@@ -15,7 +15,7 @@ from levytorch.experiments.machine import machine, versions
 from levytorch.experiments.show import KEEP, markdown, percent
 from levytorch.experiments.statistics import DEFINITION
 from levytorch.experiments.style import arm_label
-from levytorch.foreign import read_json
+from levytorch.plain_files import read_json
 
 if TYPE_CHECKING:
     from levytorch.experiments.page import Page

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from levytorch.errors import InputError
-from levytorch.foreign import read_settings
+from levytorch.plain_files import read_settings
 
 Array = np.ndarray[Any, Any]
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")

@@ -73,7 +73,15 @@ def value_bands(
     _limits(upper, np.concatenate(shown))
     upper.set_ylabel("V(x)")
     # Above the panel: no curve runs behind it whatever V looks like
-    upper.legend(frameon=False, fontsize="small", ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    upper.legend(
+        frameon=False,
+        fontsize="x-small",
+        ncols=2,
+        columnspacing=1.0,
+        handlelength=1.4,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+    )
     if lower is not None:
         assert reference is not None
         if support is not None:

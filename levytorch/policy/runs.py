@@ -14,7 +14,7 @@ from typing import Any
 
 from levytorch.dynamics import SYSTEMS, Dynamics
 from levytorch.errors import InputError
-from levytorch.foreign import read_settings
+from levytorch.plain_files import read_settings
 
 SIMULATED = "levytorch.simulation.source.Simulated"  # compared with, never imported from a configuration
 MARKER = "evaluation.yaml"  # what an evaluation's own output directory can be told by

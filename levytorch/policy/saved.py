@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from levytorch import atomic
 from levytorch.atomic import path_of
 from levytorch.errors import InputError
-from levytorch.foreign import load_tensors
+from levytorch.plain_files import load_tensors
 
 T = TypeVar("T")
 

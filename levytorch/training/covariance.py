@@ -19,14 +19,19 @@ from levytorch.training.sweep import assemble, project
 def covariance(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
     """(P, P) covariance of the estimate at an evaluation (with second derivatives when the TCF is in use).
 
-    None when second derivatives are not finite, as where D_o is exactly zero.
+    None when it is not finite, as where D_o is exactly zero or the information has run off the floating point range.
     """
+    found = _covariance(objective, ev)
+    return found if found is not None and bool(torch.isfinite(found).all()) else None
+
+
+def _covariance(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
     if objective.method == "tcf" and ev.tcf > 0:
         return _sandwich(objective, ev)
     information = objective.n * objective.information(ev)
     if objective.penalty is not None and objective.penalty.active:
         information = information + torch.diag(objective.penalty.precision())
-    return symmetric_inverse(information)
+    return symmetric_inverse(information) if bool(torch.isfinite(information).all()) else None
 
 
 def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 def symmetric_inverse(matrix: Tensor) -> Tensor:
     """Inverse after equilibration; directions without information get a huge, not an infinite, variance."""
-    scale = matrix.diagonal().clamp(min=1e-300).rsqrt()
+    scale = matrix.diagonal().clamp(min=1e-200).rsqrt()  # 1e200 times 1e13 from below is still a number
     values, vectors = torch.linalg.eigh(matrix * scale.outer(scale))
     values = values.clamp(min=1e-13 * float(values.max()))
     inverse = (vectors / values) @ vectors.T

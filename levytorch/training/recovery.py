@@ -18,7 +18,7 @@ from levytorch.coefficients import Coefficients, Head, build_head
 from levytorch.convert import real_number, real_tensor
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
-from levytorch.foreign import load_tensors
+from levytorch.plain_files import load_tensors
 
 if TYPE_CHECKING:
     from levytorch.data import Trajectories, Transitions

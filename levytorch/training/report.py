@@ -24,6 +24,7 @@ from levytorch.training.sweep import project
 
 _INSEPARABLE = 0.98
 _VANISHED = 1e-4
+_MOST_REMOVED = 0.05  # share of all pairs beyond TRT
 
 
 def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, seconds: float) -> Recovery:
@@ -35,6 +36,7 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
         "converged": bool(converged),
         "n_main": pools.n_main,
         "n_tail": pools.n_tail,
+        "left_out": dict(pools.main.dropped),
         "R_sample": pools.R_sample,
         "mu": pools.mu.tolist(),
         "CT": pools.CT if isinstance(pools.CT, (int, float)) else None,
@@ -46,6 +48,14 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
     if head.dim == 1:
         low, high = torch.aminmax(pools.main.x)
         metrics |= {"x_min": float(low), "x_max": float(high)}
+    removed = pools.main.dropped.get("beyond TRT", 0)
+    if removed > _MOST_REMOVED * (pools.n_main + removed):
+        warnings.warn(
+            f"{removed} pairs lie beyond TRT and {pools.n_main} within it: so many are no tail, and the fit has not "
+            "seen them; raise tail.TRT, which is a distance in the units of x, or leave it out.",
+            LevytorchWarning,
+            stacklevel=2,
+        )
     if not converged:
         warnings.warn(
             f"the {module.engine.name} engine stopped after {metrics['steps']} steps before it had converged: "

@@ -18,6 +18,7 @@ from levytorch.figures import coefficients as plots
 from levytorch.figures import save
 from levytorch.training import plane_report
 from levytorch.training.callbacks import Checkpoints
+from levytorch.training.cell import check_cell
 from levytorch.training.diagnostics import Diagnosis
 from levytorch.training.diagnostics.checks import check_options
 from levytorch.training.files import write_csv, write_json
@@ -134,6 +135,8 @@ def run(
         recovery = found.recovery
         seconds = time.perf_counter() - began
         recovery.save(directory / "recovery.pt")  # whatever the checks run into, the fit is there
+        if source.dynamics is None and recovery.dim == 1:
+            check_cell(recovery.head, recovery.metrics["x_min"], recovery.metrics["x_max"])
         diagnosis = None
         if config["diagnostics"]["checks"]:
             diagnosis = recovery.diagnose(source.transitions, seed=config["seed"], **config["diagnostics"])
@@ -210,4 +213,6 @@ def table(metrics: Mapping[str, Any]) -> str:
         f"tail {metrics['tail_method']}, TCF {metrics['tcf']:.4g}, "
         f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
     )
+    if metrics.get("left_out"):
+        lines.append("left out: " + ", ".join(f"{count} {reason}" for reason, count in metrics["left_out"].items()))
     return "\n".join([*lines, *metrics.get("diagnosis", [])])

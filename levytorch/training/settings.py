@@ -57,6 +57,8 @@ def make_settings(
     head_name, head_options = _named("coefficients", coefficients)
     choice("coefficients", head_name, tuple(HEADS))
     engine_name, engine_given = _named("engine", engine)
+    if engine_name == "evidence":  # conf/engine/evidence.yaml
+        engine_name, engine_given = "fisher", {"penalty": "evidence", "max_steps": 200, **engine_given}
     engine_name = resolve_engine(engine_name, head_name)
     if engine_name == "fisher" and head_name != "fourier":
         raise InputError(f"the fisher engine needs a Fourier head, found {head_name!r}; use engine lbfgs or adam.")

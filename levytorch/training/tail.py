@@ -63,7 +63,8 @@ class TailSettings:
             raise InputError(f"tail.mass must lie in (0.5, 1), found {self.mass}; the paper takes 0.98.")
         if self.method == "conditional" and self.CT is None and self.TRT is None:
             raise InputError(
-                "the conditional likelihood needs a threshold, found neither CT nor TRT; give one of them."
+                "the conditional likelihood needs a threshold, found neither CT nor TRT; give tail.TRT, beyond which "
+                "steps were removed, or tail.CT, beyond which some were lost."
             )
 
     @property
@@ -83,7 +84,9 @@ def parse_tail(tail: object) -> TailSettings:
     if isinstance(tail, str):
         if tail == "none":
             return TailSettings()
-        if tail == "auto":
+        if tail == "conditional":
+            return TailSettings(method="conditional")
+        if tail in ("auto", "tcf"):
             return TailSettings(method="tcf", CT="auto")
         raise InputError(
             f'tail must be None, "auto" or a mapping with CT, TRT, method, found {shown(tail)}; use one of these.'
@@ -123,8 +126,8 @@ def check_alpha(settings: TailSettings, learns_alpha: bool, *, given: bool) -> T
     if given:
         raise InputError(
             "alpha cannot be learned together with the tail correction factor (its fixed point is another alpha: 0.49 "
-            'where 0.30 is true), found method "tcf"; use {"method": "conditional"}, give alpha, or set '
-            "learned_alpha to allow."
+            'where 0.30 is true), found method "tcf"; use tail=none or tail=conditional with a TRT, give alpha, or set '
+            "tail.learned_alpha to allow."
         )
     warnings.warn(
         'alpha is learned, so tail="auto" uses the conditional likelihood: the tail correction factor would be biased.',

@@ -45,7 +45,7 @@ def go(directory, *overrides):
     (directory / ".hydra" / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LevytorchWarning)
-        outcome = runs.run(plain, train.build_source(config, directory, foreign=False)(), directory)
+        outcome = runs.run(plain, train.build_source(config, directory)(), directory)
         train.add_value(outcome, plain)
     return outcome
 
@@ -100,7 +100,7 @@ def test_V_is_close_where_prices_hardly_move(sweep):
 
 def test_the_paper_s_sum_is_biased_by_half_a_step(prices):
     plain = OmegaConf.to_container(settings("experiment=btc_first6000", f"data.path={prices}", *SMALL), resolve=True)
-    source = train.build_source(OmegaConf.create(plain), prices.parent, foreign=False)()
+    source = train.build_source(OmegaConf.create(plain), prices.parent)()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LevytorchWarning)
         comparison = compare_with(plain, source.trajectories)
@@ -112,7 +112,7 @@ def test_the_paper_s_sum_is_biased_by_half_a_step(prices):
 
 def test_empirical_values_are_the_paper_s_sum(prices):
     plain = OmegaConf.to_container(settings("experiment=btc_first6000", f"data.path={prices}", *SMALL), resolve=True)
-    source = train.build_source(OmegaConf.create(plain), prices.parent, foreign=False)()
+    source = train.build_source(OmegaConf.create(plain), prices.parent)()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LevytorchWarning)
         comparison = compare_with(plain, source.trajectories)
@@ -274,7 +274,7 @@ def test_another_resolution_is_refused(tmp_path):
     file = tmp_path / "bars.parquet"
     pl.DataFrame({"timestamp": 300 * np.arange(100), "open": np.arange(100) % 7 + 40000.0}).write_parquet(file)
     with pytest.raises(InputError, match="expected_dt"):
-        train.build_source(settings("experiment=btc_first6000", f"data.path={file}"), tmp_path, foreign=False)()
+        train.build_source(settings("experiment=btc_first6000", f"data.path={file}"), tmp_path)()
 
 
 def test_a_sweep_over_a_wrong_file_ends_in_one_sentence_before_the_first_run(tmp_path, prices):
@@ -294,10 +294,10 @@ def test_a_sweep_over_a_wrong_file_ends_in_one_sentence_before_the_first_run(tmp
 def test_a_real_file_of_another_resolution_is_refused():
     source = [f"data.path={SHARED / 'eurusd_m5.csv'}"]
     with pytest.raises(InputError, match="timestamp"):
-        train.build_source(settings("experiment=btc_first6000", *source), SHARED, foreign=False)()
+        train.build_source(settings("experiment=btc_first6000", *source), SHARED)()
     columns = ["data.time=Time", "data.value=Close", "data.time_in=null"]
     with pytest.raises(InputError, match=r"0\.05 h.*0\.0833"):
-        train.build_source(settings("experiment=btc_first6000", *source, *columns), SHARED, foreign=False)()
+        train.build_source(settings("experiment=btc_first6000", *source, *columns), SHARED)()
 
 
 @pytest.mark.slow

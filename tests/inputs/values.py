@@ -127,7 +127,7 @@ def plain(value: Any) -> np.ndarray | None:
         return value.detach().to(torch.float64).numpy()
     if isinstance(value, np.ma.MaskedArray):
         return None
-    if isinstance(value, (str, bytes, bool, np.bool_, dict, set)) or callable(value):
+    if value is None or isinstance(value, (str, bytes, bool, np.bool_, dict, set)) or callable(value):
         return None
     try:
         array = np.asarray(value)

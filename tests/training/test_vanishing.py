@@ -108,3 +108,10 @@ def test_a_random_start_is_of_order_one_in_the_units_in_use():
         two = recover(scaled, n_basis=1, period=2000 * math.pi, **options)
     assert float(two.D_o(0.0)) == pytest.approx(1e6 * float(one.D_o(0.0)), rel=1e-6)
     assert float(two.b(0.0)) == pytest.approx(1e3 * float(one.b(0.0)), rel=1e-6)
+
+
+def test_a_direction_without_information_has_a_huge_variance_not_an_infinite_one():
+    found = symmetric_inverse(torch.diag(torch.tensor([4.0, 0.0], dtype=torch.float64)))
+    assert bool(torch.isfinite(found).all())
+    torch.testing.assert_close(found[0, 0], torch.tensor(0.25, dtype=torch.float64), rtol=1e-12, atol=0)
+    assert float(found[1, 1]) > 1e100

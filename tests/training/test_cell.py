@@ -1,0 +1,54 @@
+"""What a fit says about data that it folds, hardly touches, or has not seen."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from levytorch import Transitions, recover
+from levytorch.coefficients.build import build_head
+from levytorch.errors import LevytorchWarning
+from levytorch.training.cell import check_cell
+from tests.training.problems import ALPHA, steps
+
+
+def head(**options):
+    return build_head({"name": "fourier", "n_basis": 5, "period": 6.28, "alpha_mode": "fixed", "alpha": 0.3, **options})
+
+
+def test_data_wider_than_the_cell():
+    with pytest.warns(LevytorchWarning, match="x runs from 95 to 105, farther than the period 6.28"):
+        check_cell(head(), 95.0, 105.0)
+
+
+def test_data_that_hardly_touches_the_cell():
+    with pytest.warns(LevytorchWarning, match=r"which is 4e-05 of the period 256000"):
+        check_cell(head(period=256000.0), 95.0, 105.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "high"), [({}, 101.0), ({"n_basis": 1}, 1e9), ({"period": 256000.0, "n_basis": 1}, 95.1)]
+)
+def test_nothing_to_say(options, high):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_cell(head(**options), 95.0, high)
+
+
+def test_what_the_fit_has_not_seen_is_counted():
+    data = steps(4000, 0)
+    beyond = int((np.abs(np.asarray(data.dx) - float(data.mu)) >= 1.0).sum())
+    with pytest.warns(LevytorchWarning, match=f"{beyond} pairs lie beyond TRT and {4000 - beyond} within it"):
+        found = recover(data, alpha=ALPHA, n_basis=1, tail={"method": "conditional", "TRT": 1.0})
+    assert found.metrics["left_out"] == {"beyond TRT": beyond}
+    data = Transitions(data.x, data.dx, data.dt, dropped={"across a gap": 7})
+    assert recover(data, alpha=ALPHA, n_basis=1).metrics["left_out"] == {"across a gap": 7}
+
+
+def test_words_of_the_command_line_work_in_python():
+    data = steps(3000, 0)
+    by_name = recover(data, alpha=ALPHA, n_basis=3, engine="evidence")
+    spelled = recover(data, alpha=ALPHA, n_basis=3, engine="fisher", penalty="evidence", max_steps=200)
+    assert by_name.theta.tolist() == spelled.theta.tolist()
+    with pytest.raises(ValueError, match=r"needs a threshold, found neither CT nor TRT; give tail\.TRT"):
+        recover(data, alpha=ALPHA, tail="conditional")
