@@ -10,10 +10,12 @@ import json
 import os
 import pickle
 import struct
+import time
 import zipfile
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -23,6 +25,8 @@ from levytorch import Dynamics, Recovery, Trajectories, ValueFunction, recover, 
 from levytorch.atomic import replacing
 from levytorch.data import declared
 from levytorch.errors import ConfigError, InputError, LevytorchError
+from levytorch.experiments import collect, parts, plain
+from levytorch.plain_files import check_packed, read_json
 from levytorch.policy.plane_value import PlaneValue
 from levytorch.policy.runs import load_run
 from levytorch.training import foreign, resume
@@ -124,6 +128,36 @@ def test_hostile_recoveries(position, legacy, honest, proof, tmp_path):
         with pytest.raises(InputError, match="safely"):
             load(tmp_path)
     assert not proof.exists()
+
+
+def test_numbers_of_a_recovery_that_are_none(honest, tmp_path):
+    content = torch.load(honest / "recovery.pt", weights_only=True)
+    torch.save({**content, "log_likelihood": 10**400}, tmp_path / "recovery.pt")
+    for load in (Recovery.load, load_run):
+        with pytest.raises(InputError, match="complete recovery"):
+            load(tmp_path)
+
+
+def packed(source: Path, target: Path, extra: int) -> None:
+    """The same archive compressed, with tensors of `extra` zeros in it."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
+        for member in old.infolist():
+            new.writestr(member.filename, old.read(member))
+        new.writestr(f"{old.namelist()[0].split('/')[0]}/data/99", bytes(extra))
+
+
+def test_saved_tensors_that_unpack_to_more_than_they_hold(honest, tmp_path, monkeypatch):
+    file = tmp_path / "recovery.pt"
+    packed(honest / "recovery.pt", file, 10_000_000)
+    assert file.stat().st_size < 50_000
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("nothing may be unpacked"))
+    for load in (Recovery.load, load_run, lambda _: ValueFunction.load(file), lambda _: PlaneValue.load(file)):
+        with pytest.raises(InputError, match="must be"):
+            load(tmp_path)
+    with pytest.raises(ValueError, match="when unpacked"):
+        check_packed(file)
+    check_packed(honest / "recovery.pt")
+    check_packed(honest / "checkpoints" / "last.ckpt")
 
 
 @pytest.mark.parametrize("cls", [ValueFunction, PlaneValue])
@@ -391,6 +425,63 @@ def test_hostile_configurations_of_evaluated_runs(text, honest, proof, tmp_path)
     assert not proof.exists()
 
 
+def nested(levels: int) -> str:
+    """Each level merges ten of the one below."""
+    lines = [f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 10)}]}}\n" for a, b in zip("abcdefgh"[:levels], "bcdefghi")]
+    return "a: &a {k: 1}\n" + "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (nested(8), "a reference"),
+        ("a: &a [1]\nb: [*a, *a]", "a reference"),
+        ("&a [*a]", "a reference"),
+        ("a: {<<: {b: 1}}", "a merge key"),
+        ("a: " + "x" * (1 << 20), "more"),
+        ("[" * 1_000_000, "levels"),
+        ("a: " + "{a: " * 200_000, "levels"),
+        ("a: [" + "1," * 300_000, "values"),
+        ("a: 2020-13-45", "month"),
+        ("a: " + "1" * 5000, "5000 characters"),
+        ("a: " + "1" * 400, "400 characters"),
+        ("a: 0x" + "f" * 400_000, "characters"),
+        ("a: 1" + ":1" * 400_000, "characters"),
+        ("a: 1" + ":1" * 300 + ".0", "characters"),
+        ("a: !!bool x", "KeyError"),
+        ("a: !!timestamp x", "AttributeError"),
+    ],
+)
+def test_configurations_that_would_cost_or_crash(text, found, honest, tmp_path):
+    (tmp_path / "recovery.pt").write_bytes((honest / "recovery.pt").read_bytes())
+    file = tmp_path / ".hydra" / "config.yaml"
+    file.parent.mkdir()
+    file.write_text(text)
+    began = time.perf_counter()
+    for read in (lambda: load_run(tmp_path), lambda: plain.read_yaml(file)):
+        with pytest.raises(InputError, match=rf"config\.yaml must .*{found}.*; restore it\."):
+            read()
+    assert time.perf_counter() - began < 10
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a": ' * 100_000, f'{{"error_b": {10**400}}}', "1" * 5000, "{", "\xff"]
+)
+def test_hostile_records_of_experiments(text, tmp_path):
+    for name in ("metrics.json", "sweep.json"):
+        (tmp_path / name).write_text(text, encoding="latin-1")
+        with pytest.raises(InputError, match=rf"{name} must be .*; restore it\."):
+            read_json(tmp_path / name)
+    runs = collect.Runs((collect.Record(tmp_path, {}, {}, {}),))
+    assert parts.sweep_record(runs, [tmp_path]) == {}
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "config.yaml").write_text("seed: 1")
+    for name in ("recovery.pt", "curves.csv"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"metrics\.json must"):
+        collect.read(tmp_path)
+
+
 def test_the_truth_of_an_evaluated_run_is_a_name_or_nothing(honest, proof, tmp_path):
     (tmp_path / "recovery.pt").write_bytes((honest / "recovery.pt").read_bytes())
     (tmp_path / ".hydra").mkdir()
@@ -421,6 +512,10 @@ def zipped(**members: bytes) -> bytes:
     return buffer.getvalue()
 
 
+ROUND = {
+    "x": npy("(4, 8)", data=np.random.default_rng(0).normal(size=32).tobytes()),
+    "dt": npy("()", data=np.float64(0.1).tobytes()),
+}
 ARRAYS = {
     "terabytes": npy("(1000000000000, 1000)", data=bytes(64)),
     "more than there is": npy("(100,)", data=bytes(64)),
@@ -431,19 +526,119 @@ ARRAYS = {
     "code as a shape": npy("__import__('os').mkdir('executed')", data=bytes(64)),
     "code as a type": npy("(8,)", "__import__('os').mkdir('executed')", data=bytes(64)),
     "a truncated header": npy("(8,)")[:20],
+    "entries without size": npy("(100000000000,)", "'<U0'"),
+    "negative twice": npy("(-1, -8)", data=bytes(64)),
+    "a header nested deeply": npy("-" * 9000 + "1", data=bytes(64)),
+    "a header of gigabytes": b"\x93NUMPY\x02\x00" + struct.pack("<I", 1 << 31) + b" " * 20000,
 }
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz"])
 @pytest.mark.parametrize("kind", [*ARRAYS, "objects"])
-def test_hostile_arrays(kind, suffix, proof, tmp_path, monkeypatch):
+@pytest.mark.parametrize("on_disk", [{}, {"on_disk": "cache"}])
+def test_hostile_arrays(kind, suffix, on_disk, proof, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = ARRAYS.get(kind) or npy("(1,)", "'|O'", pickle.dumps(np.array([Hostile(proof)], dtype=object)))
     file = tmp_path / f"data{suffix}"
     file.write_bytes(content if suffix == ".npy" else zipped(x=content))
     with pytest.raises(InputError, match="plain arrays was expected"):
-        Trajectories.from_file(file, dt=0.1)
+        Trajectories.from_file(file, dt=0.1, **on_disk)
     assert not proof.exists()
+
+
+def encrypted(whole: bytes) -> bytes:
+    """Every member marked as encrypted."""
+    content = bytearray(whole)
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        place = content.find(signature)
+        while place >= 0:
+            content[place + offset] |= 1
+            place = content.find(signature, place + 4)
+    return bytes(content)
+
+
+def garbled(whole: bytes) -> bytes:
+    """The compressed bytes of the first member replaced."""
+    start = whole.index(b"PK\x03\x04") + 55
+    return whole[:start] + b"\xff" * 30 + whole[start + 30 :]
+
+
+@pytest.mark.parametrize("on_disk", [{}, {"on_disk": "cache"}])
+@pytest.mark.parametrize("damage", [encrypted, garbled, lambda whole: whole[:60] + whole[90:]])
+def test_damaged_archives(damage, on_disk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("x.npz").write_bytes(zipped(**ROUND))
+    Trajectories.from_file("x.npz")
+    Path("x.npz").write_bytes(damage(zipped(**ROUND)))
+    with pytest.raises(InputError, match="plain arrays was expected"):
+        Trajectories.from_file("x.npz", **on_disk)
+
+
+@pytest.mark.parametrize("on_disk", [{}, {"on_disk": "cache"}])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("ids", npy("(100000000000,)", "'<U0'")),
+        ("ids", npy("(1000000,)", "'|u1'", bytes(1_000_000))),
+        ("ids", npy("(2, 2)", "'<i8'", bytes(32))),
+        ("ids", npy("()", "'<i8'", bytes(8))),
+        ("dt", npy("(1000000,)", "'|u1'", bytes(1_000_000))),
+        ("offsets", npy("(1000000,)", "'<i8'", bytes(8_000_000))),
+    ],
+)
+def test_small_arrays_that_are_large(name, content, on_disk, tmp_path, monkeypatch):
+    """A file of kilobytes does not become megabytes of Python objects before it is refused."""
+    monkeypatch.chdir(tmp_path)
+    Path("x.npz").write_bytes(zipped(**{**ROUND, name: content}))
+    with pytest.raises(InputError, match=r"x\.npz: "):
+        Trajectories.from_file("x.npz", **on_disk)
+
+
+@pytest.mark.parametrize("kind", ["<M8[s]", "|S3", "<c16", "|V8", "<m8[s]"])
+def test_ids_that_a_record_cannot_hold(kind, tmp_path):
+    file = tmp_path / "x.npz"
+    size = 4 * np.dtype(kind).itemsize
+    file.write_bytes(zipped(**ROUND, ids=npy("(4,)", f"'{kind}'", bytes(range(size)))))
+    with pytest.raises(InputError, match="ids must be numbers or text on disk"):
+        Trajectories.from_file(file, on_disk=tmp_path / "cache")
+
+
+IDS = {
+    "list": pl.Series([[1.0]] * 6),
+    "array": pl.Series([[1.0]] * 6, dtype=pl.Array(pl.Float64, 1)),
+    "struct": pl.Series([{"a": 1.0}] * 6),
+    "binary": pl.Series([b"x"] * 6),
+    "date": pl.Series([0] * 6).cast(pl.Date),
+    "datetime": pl.Series([0] * 6).cast(pl.Datetime("us")),
+    "decimal": pl.Series(["1.5"] * 6).cast(pl.Decimal(10, 2)),
+    "duration": pl.Series([1] * 6).cast(pl.Duration("us")),
+    "time": pl.Series([1] * 6).cast(pl.Time),
+    "null": pl.Series([None] * 6),
+}
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_columns_that_name_no_trajectories(kind, tmp_path):
+    file = tmp_path / "x.parquet"
+    columns = {"x": [0.1, 0.3, 0.2, 0.5, 0.4, 0.9], "time": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "id": IDS[kind]}
+    pl.DataFrame(columns).write_parquet(file)
+    with pytest.raises(InputError, match=r"column 'id'.*: (convert|fill)"):
+        Trajectories.from_file(file, on_disk=tmp_path / "cache")
+    if kind in ("list", "array", "struct", "null"):
+        with pytest.raises(InputError, match=r"column 'id'.*: (convert|fill)"):
+            Trajectories.from_file(file)
+    else:  # told apart and printed, which is all that names are for
+        assert len(Trajectories.from_file(file)) == 1
+
+
+@pytest.mark.parametrize(
+    "values", [[1] * 6, ["a"] * 6, [1.5] * 6, [True] * 6, pl.Series(["a"] * 6, dtype=pl.Categorical)]
+)
+def test_columns_that_do(values, tmp_path):
+    file = tmp_path / "x.parquet"
+    columns = {"x": [0.1, 0.3, 0.2, 0.5, 0.4, 0.9], "time": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "id": values}
+    pl.DataFrame(columns).write_parquet(file)
+    assert Trajectories.from_file(file).ids == Trajectories.from_file(file, on_disk=tmp_path / "cache").ids
 
 
 def test_an_archive_that_unpacks_to_more_than_the_memory(tmp_path, monkeypatch):

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.clock import elapsed, ticks_of
-from levytorch.data.numpy_files import choose, cuts_of, unreadable
+from levytorch.data.declared import check_declared, read_header
+from levytorch.data.numpy_files import check_ids, choose, cuts_of, unreadable
 from levytorch.data.store import Writer
 from levytorch.errors import InputError
 
@@ -53,6 +54,11 @@ def write_arrays(
     """All points into a store entry; its record."""
     members = _npz(file) if file.suffix.lower() == ".npz" else {"x": _npy(file)}
     x, times, reward, ids, offsets, dt = choose(file, names, members, dt, units)
+    if offsets is not None and offsets.size > x.size + 1:
+        raise InputError(
+            f"{file}: offsets must name trajectories of the {x.size} numbers of x, found {offsets.size} of them: save "
+            "where each trajectory begins, and the number of points."
+        )
     lengths, width = _layout(file, x, None if offsets is None else offsets.load())
     shape = (-1,) if width == 1 else (-1, width)
     seen = 0
@@ -75,20 +81,26 @@ def write_arrays(
             writer.append("reward", block)
     record: dict[str, Any] = {"dt": dt, "dropped": {}}
     if ids is not None:
-        record["ids"] = ids.load().tolist()
-        if len(record["ids"]) != len(lengths) or len(set(record["ids"])) < len(lengths):
-            raise InputError(
-                f"{file}: ids must name {len(lengths)} trajectories, each once, found {len(record['ids'])}: correct "
-                "them."
-            )
+        record["ids"] = _names(file, ids, len(lengths))
     return record
+
+
+def _names(file: Path, ids: Member, n: int) -> list[Any]:
+    """The ids as they are kept in a record: numbers or text, loaded once it is known that there are few."""
+    check_ids(ids, n, f"{file}: ")
+    if ids.dtype.kind not in "biufU":
+        raise InputError(f"{file}: ids must be numbers or text on disk, found {ids.dtype}: save them as text.")
+    names = ids.load().tolist()
+    if len(set(names)) < n:
+        raise InputError(f"{file}: ids must name {n} trajectories, each once, found some twice: correct them.")
+    return names
 
 
 def _layout(file: Path, x: Member, offsets: NDArray[Any] | None) -> tuple[NDArray[np.int64], int]:
     """Points of each trajectory, and numbers per point."""
     shape = x.shape
     if offsets is not None:
-        if x.ndim not in (1, 2):
+        if x.ndim not in (1, 2) or 0 in shape:
             raise InputError(f"{file}: x with offsets must have shape (n,) or (n, d), found {shape}: reshape it.")
         cuts = cuts_of(offsets, shape[0])
         lengths = np.diff(np.concatenate([[0], cuts, [shape[0]]])).astype(np.int64)
@@ -155,9 +167,10 @@ def _numeric(file: Path, name: str, member: Member, width: int) -> Iterator[NDAr
 
 def _npy(file: Path) -> Member:
     try:
+        check_declared(file)
         array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise unreadable(file, error) from None
+    except Exception as error:
+        raise _refusal(file, error) from None
     if not array.flags.c_contiguous:
         raise InputError(
             f"{file}: an array in C order was expected, found Fortran order: save np.ascontiguousarray of it."
@@ -177,18 +190,13 @@ def _npz(file: Path) -> dict[str, Member]:
             return {
                 name.removesuffix(".npy"): _zipped(file, name) for name in archive.namelist() if name.endswith(".npy")
             }
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise unreadable(file, error) from None
+    except Exception as error:
+        raise _refusal(file, error) from None
 
 
 def _zipped(file: Path, name: str) -> Member:
     with zipfile.ZipFile(file) as archive, archive.open(name) as stream:
-        shape, fortran, dtype = _header(stream)
-        declared, held = math.prod(shape) * dtype.itemsize, archive.getinfo(name).file_size - stream.tell()
-    if dtype.hasobject:
-        raise ValueError("an array of Python objects")
-    if declared != held:
-        raise ValueError(f"a header that declares {declared} bytes in front of {held}")
+        shape, fortran, dtype, start = read_header(stream, archive.getinfo(name).file_size)
     if fortran and len(shape) > 1:
         raise InputError(f"{file}: arrays in C order were expected, found {name} in Fortran order: save it again.")
 
@@ -196,16 +204,15 @@ def _zipped(file: Path, name: str) -> Member:
         size = max(1, _BLOCK // width) * width * dtype.itemsize
         try:
             with zipfile.ZipFile(file) as archive, archive.open(name) as stream:
-                _header(stream)
+                stream.read(start)
                 while part := stream.read(size):
                     yield np.frombuffer(part, dtype=dtype)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise unreadable(file, error) from None
+        except Exception as error:
+            raise _refusal(file, error) from None
 
     return Member(shape, dtype, blocks)
 
 
-def _header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(stream)
+def _refusal(file: Path, error: Exception) -> Exception:
+    """A damaged file gives any error of the zip directory, of the compression or of Python's parser."""
+    return error if isinstance(error, InputError | MemoryError) else unreadable(file, error)

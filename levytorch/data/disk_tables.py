@@ -20,6 +20,7 @@ from levytorch.data.store import Writer
 from levytorch.data.table_columns import (
     bad_time,
     check_columns,
+    check_id,
     name_columns,
     no_clock,
     no_id,
@@ -51,12 +52,15 @@ class DiskTable:
         self.file, self.options = file, options
         with reading(file):
             self.scan = pl.scan_parquet(file)
-            columns = self.scan.collect_schema().names()
+            schema = self.scan.collect_schema()
+            columns = schema.names()
             self.n = int(self.scan.select(pl.len()).collect().item())
         check_columns(file, columns, self.n, options)
         self.value, self.id, self.time, self.reward, self.dt = name_columns(file, columns, options)
         if self.time is None and self.dt is None:
             raise no_clock(file, columns)
+        if self.id is not None:
+            check_id(file, self.id, schema[self.id], on_disk=True)
         self.names: list[Any] = []  # of the runs of rows with one id
         self.starts: list[NDArray[np.int64]] = []  # and where they begin
 

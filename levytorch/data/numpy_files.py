@@ -24,7 +24,7 @@ def read_numpy(
     max_dt: float | None,
 ) -> Trajectories:
     """See files.read, which checked the options."""
-    arrays = _load(file)
+    arrays = load_arrays(file)
     x, times, reward, ids, offsets, dt = choose(file, names, arrays, dt, units)
     if times is not None:
         times = _times(file, names["time"] or "times", times, units)
@@ -34,12 +34,25 @@ def read_numpy(
             x = _logarithm(x)
         if offsets is not None:
             cuts = cuts_of(offsets, len(x) if x.ndim else 0)
+            n = len(cuts) + 1
             x, times, reward = (None if a is None else np.split(a, cuts) for a in (x, times, reward))
+        else:
+            n = len(x) if x.ndim > 1 else 1
+        if ids is not None:
+            check_ids(ids, n)
         return Trajectories.from_arrays(
             x, dt, times=times, reward=reward, ids=None if ids is None else ids.tolist(), max_dt=max_dt
         )
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
+
+
+def check_ids(ids: Any, n: int, where: str = "") -> None:
+    """Refuse ids of another number than there are trajectories, before they become Python objects."""
+    if ids.shape != (n,):
+        raise InputError(
+            f"{where}ids must name {n} trajectories, each once, found shape {ids.shape}: save one per trajectory."
+        )
 
 
 def choose(
@@ -68,8 +81,7 @@ def choose(
     if dt is not None and names["time"] is None:
         times = None  # an explicit dt wins over what the file says
     if dt is None and times is None and "dt" in arrays:
-        given = arrays["dt"]
-        dt = _dt(file, given if isinstance(given, np.ndarray) else given.load(), units)
+        dt = _dt(file, arrays["dt"], units)
     if dt is None and times is None:
         raise InputError(f"{file}: dt must be given, found neither dt nor times in the file: pass dt=...")
     return x, times, reward, ids, arrays.get("offsets"), dt
@@ -80,7 +92,8 @@ def unreadable(file: Path, error: Exception) -> InputError:
     return InputError(f"{file}: a {file.suffix} file of plain arrays was expected, found {told}: save it again.")
 
 
-def _load(file: Path) -> dict[str, Any]:
+def load_arrays(file: Path) -> dict[str, Any]:
+    """The arrays of a .npz or .npy file by name."""
     try:
         check_declared(file)
         if file.suffix.lower() == ".npy":
@@ -97,6 +110,7 @@ def _dt(file: Path, given: Any, units: tuple[str | None, str | None]) -> float:
     """The file's own dt, a number in the unit time_in."""
     if given.size != 1:
         raise InputError(f"{file}: dt must be one number, found shape {given.shape}: save times instead of it.")
+    given = given if isinstance(given, np.ndarray) else given.load()  # of a file that is not loaded as a whole
     time_unit, time_in = units
     scale = 1.0 if time_in is None else NANOSECONDS[time_in] / NANOSECONDS[str(time_unit)]
     return positive(f"{file}: dt", given.item()) * scale

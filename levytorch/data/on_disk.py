@@ -39,26 +39,58 @@ def read_on_disk(file: Path, directory: Any, options: dict[str, Any], max_dt: fl
 
         names, dt, units, log = (options[key] for key in ("names", "dt", "units", "log"))
         entry = make(Path(directory), recipe, lambda writer: write_arrays(file, names, dt, units, log, writer))
-    lengths = np.array(entry.array("lengths"), dtype=np.int64)
-    new = Trajectories(
-        entry.array("x"),
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        dt=None if "times" in entry else entry.record["dt"],
-        times=entry.array("times") if "times" in entry else None,
-        reward=entry.array("reward") if "reward" in entry else None,
-        ids=entry.record.get("ids"),
-        max_dt=max_dt,
-        dropped=entry.record["dropped"],
-        stored=entry,
-    )
+    new = _trajectories(entry, max_dt)
     if suffix == ".parquet":
-        new.check_motion([f"{file}: column {name!r}" for name in entry.record["columns"]])
+        columns = entry.record.get("columns")
+        if not isinstance(columns, list) or len(columns) != new.dim:
+            raise entry.spoiled("no names of its columns")
+        new.check_motion([f"{file}: column {name!r}" for name in columns])
         return new
     try:
         new.check()
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
     return new
+
+
+def _trajectories(entry: Entry, max_dt: float | None) -> Trajectories:
+    """The points of an entry; their numbers are those of the file, but their shapes must go together."""
+    lengths, record = np.array(entry.array("lengths")), entry.record
+    if lengths.ndim != 1 or lengths.dtype != np.int64 or not len(lengths) or (lengths < 0).any():
+        raise entry.spoiled("no lengths of its trajectories")
+    rows = len(entry.array("x"))
+    ends = np.cumsum(lengths)
+    if lengths.max() > rows or ends.max() > rows or ends[-1] != rows:  # also when the sum overflows
+        raise entry.spoiled(f"trajectories of other lengths than the {rows} points of x")
+    dt, ids = record.get("dt"), record.get("ids")
+    if "times" not in entry and not (isinstance(dt, float) and 0 < dt < math.inf):
+        raise entry.spoiled(f"dt = {str(dt)[:60]} and no times")
+    named = isinstance(ids, list) and all(isinstance(name, str | int | float) for name in ids)
+    if ids is not None and not (named and len(ids) == len(lengths)):
+        raise entry.spoiled(f"ids that do not name {len(lengths)} trajectories")
+    return Trajectories(
+        entry.points("x", "<f8", rows),
+        np.concatenate([[0], ends]).astype(np.int64),
+        dt=None if "times" in entry else dt,
+        times=entry.points("times", "<f8", rows) if "times" in entry else None,
+        reward=entry.points("reward", "<f8", rows) if "reward" in entry else None,
+        ids=ids,
+        max_dt=max_dt,
+        dropped=_dropped(entry),
+        stored=entry,
+    )
+
+
+def _dropped(entry: Entry) -> dict[str, int]:
+    """How many rows were left out, by reason."""
+    dropped = entry.record.get("dropped")
+    if not isinstance(dropped, dict) or not all(_is_count(count) for count in dropped.values()):
+        raise entry.spoiled("no counts of what was left out")
+    return dropped
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def pair_up_on_disk(t: Trajectories, max_dt: float | None) -> Transitions:
@@ -69,6 +101,8 @@ def pair_up_on_disk(t: Trajectories, max_dt: float | None) -> Transitions:
     entry = t.stored.derive({"pairs": max_dt}, lambda writer: _write_pairs(t, max_dt, writer))
     dropped = dict(t.dropped)
     if max_dt is not None and t.times is not None:
+        if not _is_count(entry.record.get("gaps")):
+            raise entry.spoiled("no count of gaps")
         dropped["across a gap"] = entry.record["gaps"]
     if "x" not in entry:
         reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
@@ -94,14 +128,20 @@ def pair_up_on_disk(t: Trajectories, max_dt: float | None) -> Transitions:
 
 
 def _transitions(t: Trajectories, entry: Entry, dropped: dict[str, int]) -> Transitions:
+    counts = np.array(entry.array("counts"))
+    rows = len(entry.array("x"))
+    sound = counts.shape == t.lengths.shape and counts.dtype == np.int64
+    if not sound or (counts < 0).any() or (counts >= t.lengths).any() or counts.sum() != rows:
+        raise entry.spoiled(f"counts that do not add up to the {rows} pairs")
+    _check_pairs(entry, t.x.shape[1:], rows, dt=t.times is not None, reward=t.reward is not None)
     dt: Any = t.dt if t.times is None else entry.tensor("dt")
     return Transitions._build(
         entry.tensor("x"),
         entry.tensor("dx"),
         dt,
         t.times is None,
-        counts=np.array(entry.array("counts"), dtype=np.int64),
-        reward=entry.tensor("reward") if "reward" in entry else None,
+        counts=counts,
+        reward=None if t.reward is None else entry.tensor("reward"),
         dropped={reason: count for reason, count in dropped.items() if count},
         stored=entry,
     )
@@ -149,4 +189,15 @@ def kept_on_disk(t: Transitions, keep: NDArray[np.bool_], name: dict[str, Any]) 
                     writer.append(column, values[rows].numpy()[keep[rows]])
         return {}
 
-    return t.stored.derive(name, build)
+    entry = t.stored.derive(name, build)
+    shape = tuple(t.x.shape[1:])
+    _check_pairs(entry, shape, int(keep.sum()), dt=not t.uniform_dt, reward=t.reward is not None)
+    return entry
+
+
+def _check_pairs(entry: Entry, shape: tuple[int, ...], rows: int, *, dt: bool, reward: bool) -> None:
+    """Refuse an entry of pairs whose columns do not go together."""
+    names = ["x", "dx", *(["dt"] if dt else []), *(["reward"] if reward else [])]
+    found = [entry.points(name, "<f8", rows).shape[1:] for name in names]
+    if found[0] != shape or found[1] != shape:
+        raise entry.spoiled(f"states of shape {found[0]} instead of {shape}")

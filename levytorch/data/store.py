@@ -12,6 +12,7 @@ import copy
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import warnings
@@ -25,10 +26,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.errors import InputError
+from levytorch.plain_files import read_json
 
 RECORD = "record.json"
 _FORMAT = 1
 _BYTES = 1 << 23  # written at a time
+KINDS = ("<f8", "<i8")
+_MOST = 1 << 48  # rows or numbers per row
 
 
 class Writer:
@@ -73,9 +77,16 @@ class Entry:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        content = json.loads((directory / RECORD).read_text(encoding="utf-8"))
+        try:
+            content = read_json(directory / RECORD, largest=None)  # the names of all trajectories may be in it
+        except InputError:
+            raise self.spoiled(f"a {RECORD} that is no JSON") from None
+        if not isinstance(content, dict) or not all(isinstance(content.get(k), dict) for k in ("record", "shapes")):
+            raise self.spoiled(f"no record and shapes in {RECORD}")
         self.record: dict[str, Any] = content["record"]
         self._shapes: dict[str, list[Any]] = content["shapes"]
+        for name, form in self._shapes.items():
+            self._check(name, form)
         self._parts: tuple[str, ...] = ()
 
     def __contains__(self, name: str) -> bool:
@@ -83,7 +94,36 @@ class Entry:
 
     def array(self, name: str) -> NDArray[Any]:
         """A column, mapped read-only."""
+        if name not in self._shapes:
+            raise self.spoiled(f"no column {name}")
         return _mapped(self.directory / name, self._shapes[name])
+
+    def _check(self, name: str, form: Any) -> None:
+        """Refuse what `Writer` does not write: bytes taken for objects would be followed as addresses."""
+        if not isinstance(form, list) or len(form) not in (2, 3) or form[0] not in KINDS:
+            raise self.spoiled(f"{str(form)[:60]} as the form of {name}")
+        if not all(type(n) is int and 0 <= n < _MOST for n in form[1:]):
+            raise self.spoiled(f"{str(form)[:60]} as the form of {name}")
+        file = self.directory / name
+        if "/" in name or name in ("", ".", "..") or not file.is_file():
+            raise self.spoiled(f"no file of the column {name[:60]!r}")
+        declared, held = 8 * math.prod(form[1:]), file.stat().st_size
+        if declared != held:
+            raise self.spoiled(f"{held} bytes instead of {declared} in {name}")
+
+    def points(self, name: str, kind: str, rows: int) -> NDArray[Any]:
+        """A column of one number (or, `x` and `dx`, one state) per row, as many rows as the others have."""
+        column = self.array(name)
+        if len(column) != rows or column.dtype != kind or (column.ndim > 1 and name not in ("x", "dx")):
+            raise self.spoiled(f"{name} of shape {column.shape} beside {rows} rows")
+        return column
+
+    def spoiled(self, found: str) -> InputError:
+        """The refusal of an entry that levytorch did not leave so."""
+        cache = self.directory.parent
+        return InputError(
+            f"{self.directory} must be as on_disk wrote it, found {found}; delete {cache}, and it is made again."
+        )
 
     def tensor(self, name: str) -> Tensor:
         """The same as a tensor (which must not be written to)."""
@@ -152,7 +192,7 @@ def _alive(process: int) -> bool:
 
 def _mapped(file: Path, form: list[Any]) -> NDArray[Any]:
     kind, *shape = form
-    if shape[0] == 0:
+    if 0 in shape:  # an empty file cannot be mapped
         return np.empty(shape, dtype=kind)
     return np.memmap(file, dtype=kind, mode="r", shape=tuple(shape))
 

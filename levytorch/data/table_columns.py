@@ -113,6 +113,19 @@ def no_id(file: Path, id: str | None, row: int) -> InputError:
     return InputError(f"{file}, column {id!r}, row {row}: a trajectory's id was expected, found none: fill it.")
 
 
+def check_id(file: Path, id: str, dtype: Any, on_disk: bool) -> None:
+    """Refuse a column that cannot name trajectories; on disk names are kept as JSON, which has numbers and text."""
+    import polars as pl
+
+    plain = dtype.is_numeric() and not dtype.is_decimal()
+    plain = plain or dtype in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null)
+    if plain or not (on_disk or dtype.is_nested() or dtype == pl.Object):
+        return
+    raise InputError(
+        f"{file}, column {id!r}: ids must be numbers or text, found {dtype}: convert the column, or name another as id."
+    )
+
+
 def no_time(where: str, row: int) -> InputError:
     return InputError(f"{where}, row {row}: a time was expected, found none: fill the cell or remove the row.")
 

@@ -13,6 +13,7 @@ from levytorch.data.clock import dt_in_unit
 from levytorch.data.points import Points
 from levytorch.data.table_columns import (
     check_columns,
+    check_id,
     listed,
     load_table,
     name_columns,
@@ -94,6 +95,7 @@ def _long(
     group, ids = np.zeros(n, dtype=np.int64), None
     if id is not None:
         column = table[id]
+        check_id(file, id, column.dtype, on_disk=False)
         if column.null_count():
             raise no_id(file, id, int(column.is_null().arg_max() or 0) + 1)
         unique = column.unique(maintain_order=True)
@@ -161,6 +163,8 @@ def _rows(file: Path, table: pl.DataFrame, value: list[str] | None, id: str | No
     columns = value or [name for name in table.columns if name != id]
     grid = np.stack([numbers(file, table[name]) for name in columns], axis=1)
     parts = [_trim(line) for line in grid]
+    if id is not None:
+        check_id(file, id, table[id].dtype, on_disk=False)
     names = list(range(1, len(parts) + 1)) if id is None else table[id].to_list()
     kept = [k for k, part in enumerate(parts) if len(part)]
     if not kept:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.errors import InputError
+from levytorch.experiments.btc_checks import number
 from levytorch.experiments.btc_collect import ARMS, EXPERIMENTS, Array, Panel, panels
 from levytorch.experiments.btc_run import SHOWN
+from levytorch.experiments.plain import read_csv
 from levytorch.figures.base import new_axes
 from levytorch.figures.values import Band, value_bands
 
@@ -31,13 +33,21 @@ def full_batch_bands(panel: Panel) -> list[Band]:
     bands = []
     for tail, label in ARMS.items():
         for run in panel.group(False, tail, panel.n_basis)[:1]:
-            table = np.genfromtxt(run.path / "value.csv", delimiter=",", names=True)
-            names = table.dtype.names or ()
-            kind = "bootstrap_sd" if "V_bootstrap_sd" in names else "std"
-            if f"V_{kind}" not in names:
+            table = read_csv(run.path / "value.csv", ("x",))
+            kind = "bootstrap_sd" if "V_bootstrap_sd" in table else "std"
+            if f"V_{kind}" not in table:
                 continue
-            width = np.asarray(table[f"V_{kind}"])
-            covered = run.metrics["empirical"]["coverage_bootstrap" if kind == "bootstrap_sd" else "coverage_std"]
+            width = table[f"V_{kind}"]
+            if width.shape != run.V.shape:
+                raise InputError(
+                    f"{run.path / 'value.csv'} must have the {len(run.V)} rows of the other runs, found {len(width)}; "
+                    "run the experiment again."
+                )
+            covered = number(
+                run.path / "metrics.json",
+                run.metrics,
+                f"empirical.{'coverage_bootstrap' if kind == 'bootstrap_sd' else 'coverage_std'}",
+            )
             note = "block bootstrap" if kind == "bootstrap_sd" else "from the Fisher matrix"
             bands.append(Band(label, run.V, width, f"± sd, {note}; covers {covered:.1%}"))
     return bands
@@ -110,7 +120,7 @@ def rows(panel: Panel) -> list[dict[str, str]]:
 def _row(label: str, run: Any, paper: tuple[float, float, float] | None) -> dict[str, str]:
     numbers = run.metrics["empirical"]
     row = {
-        "estimate": label if run.metrics["converged"] else f"{label} (not converged)",
+        "estimate": label if run.metrics.get("converged") else f"{label} (not converged)",
         "relative L2 error": _percent(numbers["relative_l2"]),
         "exact": _percent(numbers["relative_l2_exact"]),
         "coverage, sd": _percent(numbers.get("coverage_std")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,16 @@ import torch
 from numpy.typing import NDArray
 
 from levytorch.errors import InputError
+from levytorch.experiments.btc_checks import (
+    check_config,
+    check_metrics,
+    check_panel,
+    read_curves,
+    read_metrics,
+    read_samples,
+)
 from levytorch.experiments.btc_values import value_of
+from levytorch.plain_files import LARGEST
 from levytorch.policy.runs import load_run
 
 Array = NDArray[np.float64]
@@ -78,13 +86,14 @@ def panels(root: Path) -> list[Panel]:
         if not (place / "metrics.json").is_file() or not (place / ".hydra" / "config.yaml").is_file():
             continue
         if not any(part.startswith("btc") for part in place.parts):
-            head = (place / ".hydra" / "config.yaml").read_text(encoding="utf-8", errors="replace")
-            if "experiment: btc" not in head:
+            with (place / ".hydra" / "config.yaml").open("rb") as stream:
+                head = stream.read(LARGEST)
+            if b"experiment: btc" not in head:
                 continue
         run = load_run(place)
         name = run.config.get("experiment")
         if name in EXPERIMENTS and isinstance(run.config.get("empirical"), Mapping):
-            metrics = json.loads((place / "metrics.json").read_text(encoding="utf-8"))
+            metrics = read_metrics(place)
             found.setdefault(str(name), []).append((place, run.config, metrics))
     return [_panel(name, found[name]) for name in EXPERIMENTS if name in found and _complete(found[name])]
 
@@ -96,20 +105,20 @@ def _complete(rows: Sequence[tuple[Path, Mapping[str, Any], Mapping[str, Any]]])
 def _panel(name: str, rows: Sequence[tuple[Path, Mapping[str, Any], Mapping[str, Any]]]) -> Panel:
     """The curves come from the first complete run: all runs of an experiment share the file of prices."""
     first = _complete(rows)[0]
-    numbers = next(m for path, _, m in rows if path == first)["empirical"]
-    table = np.genfromtxt(first / "value.csv", delimiter=",", names=True)
-    if table.dtype.names is None or "reference" not in table.dtype.names:
-        raise InputError(f"{first / 'value.csv'} must have a column reference, found none; run the experiment again.")
-    curves = {key: np.asarray(table[key]) for key in ("x", "reference", "reference_exact", "crl", "trivial")}
-    with np.load(first / "empirical.npz", allow_pickle=False) as stored:
-        samples = (stored["x"], stored["V"])
-    low, high = numbers["seen"]
-    panel = Panel(name, curves, samples, (low, high), numbers["baselines"])
+    metrics = next(m for path, _, m in rows if path == first)
+    seen = check_panel(first, metrics)
+    curves = read_curves(first)
+    panel = Panel(name, curves, read_samples(first), seen, metrics["empirical"]["baselines"])
     x = torch.from_numpy(curves["x"])
     for path, config, metrics in rows:
-        if metrics.get("engine") != "adam" and path not in _complete(rows):
+        adam, compared = metrics.get("engine") == "adam", path in _complete(rows)
+        if not adam and not compared:
             continue  # fitted, but not yet compared
+        check_config(path, config)
+        check_metrics(path, metrics, not adam)
         recovery = load_run(path).recovery
+        if not isinstance(recovery.alpha, float):
+            raise InputError(f"{path} must have one alpha, found a function of x; run the experiment again.")
         V = value_of(recovery, config, (float(x[0]), float(x[-1])))
-        panel.runs.append(BtcRun(path, config, metrics, V(x).numpy(), float(recovery.alpha)))
+        panel.runs.append(BtcRun(path, config, metrics, V(x).numpy(), recovery.alpha))
     return panel

@@ -65,7 +65,8 @@ def remarks(panel: Panel) -> list[str]:
 
 
 def _gone(run: Any) -> bool:
-    return "D_o" in (run.metrics.get("vanishing") or ())
+    vanishing = run.metrics.get("vanishing")
+    return isinstance(vanishing, list) and "D_o" in vanishing
 
 
 def _scatter(panel: Panel) -> float:

@@ -6,7 +6,6 @@ A run directory is read as data (see `plain`): nothing named in it is imported, 
 from __future__ import annotations
 
 import glob
-import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.experiments.plain import lookup, read_csv, read_yaml
+from levytorch.plain_files import read_json
 from levytorch.policy.runs import MARKER
 
 if TYPE_CHECKING:
@@ -204,10 +204,7 @@ def read(path: Path) -> Record:
             raise InputError(f"{path} is not finished (no {name})")
     config = read_yaml(path / ".hydra" / "config.yaml")
     runtime = lookup(read_yaml(path / ".hydra" / "hydra.yaml", missing={}), "hydra.runtime.choices", {})
-    try:
-        metrics = json.loads((path / "metrics.json").read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path}/metrics.json cannot be read ({type(error).__name__})") from error
+    metrics = read_json(path / "metrics.json")
     if not isinstance(metrics, Mapping):
         raise InputError(f"{path}/metrics.json holds no mapping")
     return Record(path, config, runtime if isinstance(runtime, Mapping) else {}, metrics)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from levytorch.errors import InputError
 from levytorch.experiments import tables
 from levytorch.experiments.collect import COEFFICIENTS, Runs
 from levytorch.experiments.machine import machine, versions
 from levytorch.experiments.show import KEEP, markdown, percent
 from levytorch.experiments.statistics import DEFINITION
 from levytorch.experiments.style import arm_label
+from levytorch.plain_files import read_json
 
 if TYPE_CHECKING:
     from levytorch.experiments.page import Page
@@ -82,7 +83,7 @@ def how(runs: Runs, roots: Sequence[Path]) -> list[str]:
             rows.append(
                 {
                     "experiment": experiment.name,
-                    "engine": record.metrics.get("engine"),
+                    "engine": str(record.metrics.get("engine")),
                     "runs": len(own),
                     "seeds": _range(own.unique("seed")),
                     "trajectories": _range(own.unique("n_trajectories")),
@@ -143,13 +144,20 @@ def sweep_record(runs: Runs, roots: Sequence[Path]) -> dict[str, Any]:
         file = folder / "sweep.json"
         if file.is_file():
             try:
-                content = json.loads(file.read_text(encoding="utf-8"))
-            except (ValueError, OSError):
+                content = read_json(file)
+            except InputError:
                 return {}
-            return content if isinstance(content, dict) else {}
+            return _plain(content) if isinstance(content, dict) else {}
         if folder in tops:
             break
     return {}
+
+
+def _plain(content: dict[str, Any]) -> dict[str, Any]:
+    """The entries that are what they should be: times that are numbers, a command that is text."""
+    kinds: dict[str, Any] = {"wall_seconds": int | float, "cpu_seconds": int | float, "command": str}
+    found = {key: content[key] for key, kind in kinds.items() if isinstance(content.get(key), kind)}
+    return {key: value if key == "command" else float(value) for key, value in found.items()}
 
 
 def shortfalls(runs: Runs) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from levytorch.errors import InputError
+from levytorch.plain_files import read_settings
 
 Array = np.ndarray[Any, Any]
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
@@ -20,17 +21,9 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
 def read_yaml(file: Path, missing: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """A mapping of plain values; `missing` when there is no such file."""
-    import yaml  # type: ignore[import-untyped]
-
     if missing is not None and not file.is_file():
         return missing
-    try:
-        content = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError, RecursionError) as error:
-        raise InputError(f"{file} is no plain YAML ({type(error).__name__})") from error
-    if not isinstance(content, Mapping):
-        raise InputError(f"{file} holds no mapping of settings")
-    return content
+    return read_settings(file)
 
 
 def read_csv(file: Path, columns: Sequence[str]) -> dict[str, Array]:

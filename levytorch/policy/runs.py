@@ -14,6 +14,7 @@ from typing import Any
 
 from levytorch.dynamics import SYSTEMS, Dynamics
 from levytorch.errors import InputError
+from levytorch.plain_files import read_settings
 
 SIMULATED = "levytorch.simulation.source.Simulated"  # compared with, never imported from a configuration
 MARKER = "evaluation.yaml"  # what an evaluation's own output directory can be told by
@@ -111,7 +112,8 @@ def load_run(path: Path) -> Run:
             f"{path / 'recovery.pt'} must be a recovery written by levytorch, but cannot be read ({error}); "
             "recover again."
         ) from error
-    return Run(path, recovery, _configuration(path / ".hydra" / "config.yaml"))
+    config = path / ".hydra" / "config.yaml"
+    return Run(path, recovery, read_settings(config) if config.is_file() else {})
 
 
 def _check_content(recovery: Any) -> None:
@@ -124,23 +126,6 @@ def _check_content(recovery: Any) -> None:
     covariance, n = recovery.covariance, len(recovery.theta)
     if covariance is not None and tuple(getattr(covariance, "shape", ())) != (n, n):
         raise ValueError(f"covariance is not of the {n} parameters")
-
-
-def _configuration(file: Path) -> Mapping[str, Any]:
-    if not file.is_file():
-        return {}
-    import yaml  # type: ignore[import-untyped]
-
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError, RecursionError) as error:
-        raise InputError(
-            f"{file} must be plain YAML, but cannot be read ({type(error).__name__}); restore it."
-        ) from error
-    if not isinstance(content, Mapping):
-        held = "nothing" if content is None else f"a {type(content).__name__}"
-        raise InputError(f"{file} must hold a mapping of settings, but holds {held}; restore it.")
-    return content
 
 
 def load_runs(pattern: str | Sequence[str]) -> list[Run]:

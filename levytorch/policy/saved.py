@@ -8,11 +8,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from levytorch import atomic
 from levytorch.atomic import path_of
 from levytorch.errors import InputError
+from levytorch.plain_files import load_tensors
 
 T = TypeVar("T")
 
@@ -30,7 +29,7 @@ def load(kind: type[T], mark: str, path: str | os.PathLike[str], sound: Callable
     if not target.is_file():
         raise InputError(f"A saved value function was expected at {target}, found no such file; check the path.")
     try:
-        content: Any = torch.load(target, map_location="cpu", weights_only=True)
+        content: Any = load_tensors(target)
     except Exception:  # pickle, zip, torch and I/O errors of foreign files have no common base
         content = None
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from levytorch.coefficients import Coefficients, Head, build_head
 from levytorch.convert import real_number, real_tensor
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
+from levytorch.plain_files import load_tensors
 
 if TYPE_CHECKING:
     from levytorch.data import Trajectories, Transitions
@@ -165,7 +166,7 @@ class Recovery:
         if not source.is_file():
             raise InputError(f"a saved recovery must exist, found nothing at {source}; give the path of a recovery.pt.")
         try:
-            content = torch.load(source, map_location="cpu", weights_only=True)
+            content = load_tensors(source)
         except Exception as error:
             raise InputError(
                 f"{source} must be a recovery written by Recovery.save, found a file that does not load safely "
@@ -175,7 +176,7 @@ class Recovery:
             raise InputError(f"{source} must be a recovery of format {FORMAT}, found another; save it again.")
         try:
             return cls._from_content(content)
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
             told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             raise InputError(
                 f"{source} must hold a complete recovery, found one that is not ({' '.join(told.split())}); "

@@ -189,6 +189,82 @@ def test_an_entry_is_there_whole_or_not_at_all(tmp_path):
         entry.array("x")[0] = 1.0
 
 
+def of_shapes(name, change):
+    """A change of the form of one column, where there is such a column."""
+
+    def tamper(content):
+        if name in content["shapes"]:
+            change(content["shapes"][name])
+        return content
+
+    return tamper
+
+
+def of_record(**values):
+    def tamper(content):
+        for key in set(values) & set(content["record"]):
+            content["record"][key] = values[key]
+        return content
+
+    return tamper
+
+
+TAMPERED = {
+    "objects": of_shapes("x", lambda form: form.__setitem__(0, "|O")),
+    "lengths as objects": of_shapes("lengths", lambda form: form.__setitem__(0, "|O")),
+    "pairs as objects": of_shapes("dx", lambda form: form.__setitem__(0, "|O")),
+    "a structure": of_shapes("x", lambda form: form.__setitem__(0, [["a", "|O"]])),
+    "smaller numbers": of_shapes("x", lambda form: form.__setitem__(0, "<f4")),
+    "other numbers": of_shapes("lengths", lambda form: form.__setitem__(0, "<f8")),
+    "integers as states": of_shapes("dx", lambda form: form.__setitem__(0, "<i8")),
+    "too long": of_shapes("lengths", lambda form: form.__setitem__(1, 10**6)),
+    "too short": of_shapes("dx", lambda form: form.__setitem__(1, 3)),
+    "negative": of_shapes("x", lambda form: form.__setitem__(1, -1)),
+    "a fraction": of_shapes("x", lambda form: form.__setitem__(1, 1.5)),
+    "a truth value": of_shapes("x", lambda form: form.__setitem__(1, True)),
+    "text": of_shapes("x", lambda form: form.__setitem__(1, "9")),
+    "no end": of_shapes("x", lambda form: form.__setitem__(1, 10**60)),
+    "nothing of much": of_shapes("x", lambda form: form.__setitem__(slice(1, 9), [0, 2**62])),
+    "dimensions": of_shapes("x", lambda form: form.extend([1, 1, 1])),
+    "another shape": of_shapes("x", lambda form: form.__setitem__(slice(1, 9), [form[1] // 3, 3])),
+    "no form": of_shapes("x", lambda form: form.clear()),
+    "a foreign file": lambda content: {**content, "shapes": {**content["shapes"], "../x": ["<f8", 1]}},
+    "no shapes": lambda content: {"record": content["record"]},
+    "no columns": lambda content: {**content, "shapes": {}},
+    "shapes of a kind": lambda content: {**content, "shapes": [1]},
+    "no record": lambda content: {"shapes": content["shapes"]},
+    "no mapping": lambda content: [content],
+    "an empty record": lambda content: {**content, "record": {}},
+    "dt as text": of_record(dt="0.1"),
+    "dt below zero": of_record(dt=-1.0),
+    "dropped as text": of_record(dropped="none"),
+    "counts as text": of_record(dropped={"row": "x"}),
+    "too few ids": of_record(ids=["a"]),
+    "ids as lists": of_record(ids=[[]] * 60),
+    "ids as text": of_record(ids="x" * 60),
+}
+
+
+@pytest.mark.parametrize("kind", [*TAMPERED, "no JSON", "deep JSON", "no file", "other counts", "other lengths"])
+def test_a_cache_that_was_tampered_with(tmp_path, paths, kind):
+    file, cache = tmp_path / "paths.parquet", tmp_path / "cache"
+    paths.to_file(file)
+    Trajectories.from_file(file, on_disk=cache).transitions().censor()
+    for record in cache.glob(f"*/{store.RECORD}"):
+        if kind in TAMPERED:
+            record.write_text(json.dumps(TAMPERED[kind](json.loads(record.read_text()))))
+        elif kind == "no file":
+            (record.parent / "x").unlink()
+        elif "JSON" in kind:
+            record.write_text("{" if kind == "no JSON" else "[" * 100_000)
+        elif (record.parent / kind[6:]).exists():
+            np.array([2**62, -5] * 30).tofile(record.parent / kind[6:])
+    with pytest.raises(
+        InputError, match=r"must be as on_disk wrote it, found .*; delete .*cache, and it is made again"
+    ):
+        Trajectories.from_file(file, on_disk=cache).transitions().censor()
+
+
 def test_a_directory_that_cannot_be_used(tmp_path, paths):
     paths.to_file(tmp_path / "paths.npz")
     for place in (True, 3, tmp_path / "paths.npz"):

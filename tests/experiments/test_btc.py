@@ -3,7 +3,9 @@
 import json
 import logging
 import math
+import shutil
 import warnings
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +179,49 @@ def test_the_section_of_the_results_page(sweep, tmp_path):
     assert "experiment=btc_first6000" in text
     assert "results_btc_adam" in text
     assert btc.section(tmp_path, Page()) is None
+
+
+def alter(file, change):
+    """A file of settings or numbers with something changed in it."""
+    content = OmegaConf.to_container(OmegaConf.load(file)) if file.suffix == ".yaml" else json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+CONFIG, METRICS = ".hydra/config.yaml", "metrics.json"
+HOSTILE = {
+    "no arrays": ("empirical.npz", lambda file: zipfile.ZipFile(file, "w").close()),
+    "other arrays": ("empirical.npz", lambda file: np.savez(file, x=np.zeros(3), V=np.zeros(4))),
+    "texts": ("empirical.npz", lambda file: np.savez(file, x=np.array(["a"]), V=np.array(["b"]))),
+    "no archive": ("empirical.npz", lambda file: file.write_bytes(b"PK")),
+    "no curves": ("value.csv", lambda file: file.write_text("x,reference\n1,2\n")),
+    "one point": ("value.csv", lambda file: file.write_text("x,reference,reference_exact,crl,trivial\n0,1,1,1,1\n")),
+    "empty": (METRICS, lambda file: alter(file, lambda m: m.update(empirical={}))),
+    "no mapping": (METRICS, lambda file: file.write_text("[1]")),
+    "a number for the mapping": (METRICS, lambda file: alter(file, lambda m: m.update(empirical=3))),
+    "deep": (METRICS, lambda file: file.write_text("[" * 100_000)),
+    "an error as text": (METRICS, lambda file: alter(file, lambda m: m["empirical"].update(relative_l2="x"))),
+    "coverage as text": (METRICS, lambda file: alter(file, lambda m: m["empirical"].update(coverage_std="x"))),
+    "no tail": (METRICS, lambda file: alter(file, lambda m: m.pop("tail_method"))),
+    "no beta": (CONFIG, lambda file: alter(file, lambda c: c.update(beta="x"))),
+    "no functions": (CONFIG, lambda file: alter(file, lambda c: c["coefficients"].update(n_basis="x"))),
+    "reward": (CONFIG, lambda file: alter(file, lambda c: c.update(reward={"name": "callable", "path": "evil.run"}))),
+    "a table": (CONFIG, lambda file: alter(file, lambda c: c.update(reward={"name": "tabulated", "path": "/etc/x"}))),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_runs_of_somebody_else_are_refused_in_a_sentence(kind, sweep, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "evil.py").write_text("open('executed', 'w').close()\ndef run(x): return x\n")
+    monkeypatch.chdir(tmp_path)
+    name, damage = HOSTILE[kind]
+    shutil.copytree(sweep / "none" / "K1", tmp_path / "btc" / "run")
+    assert btc.section(tmp_path, Page())
+    damage(tmp_path / "btc" / "run" / name)
+    with pytest.raises(InputError, match=rf"{name}.* (must|expected).*(again|restore it)"):
+        btc.section(tmp_path, Page())
+    assert not (tmp_path / "executed").exists()
 
 
 def test_a_broken_run_directory_does_not_spoil_the_sweep(tmp_path, caplog):
