@@ -9,6 +9,7 @@ import numpy as np
 from scipy.stats import beta, binom
 
 from levytorch.figures.base import COLORS, SYMBOLS, panels
+from levytorch.figures.coefficients import set_limits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,9 +96,9 @@ def step_size(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[Fi
         ax.fill_between(x, short - 1.96 * std, short + 1.96 * std, label="95 % of differences", **_BAND)
         ax.plot(x, short, color=COLORS[name], linewidth=1.5, label="dt")
         ax.plot(x, long_, color=COLORS[name], linewidth=1.5, linestyle="--", label="2 dt")
-        low, high = min(short.min(), long_.min()), max(short.max(), long_.max())
-        room = 0.25 * max(high - low, 0.05 * max(abs(low), abs(high)), 1e-12)
-        ax.set_ylim(low - room, high + room)
+        set_limits(ax, [short, long_], 1.96 * std)
+        if name != "b":
+            ax.set_ylim(bottom=max(0.0, ax.get_ylim()[0]))  # a band below zero says nothing about these
         ax.set_title(SYMBOLS[name])
         ax.set_xlabel("x")
         ax.margins(x=0)

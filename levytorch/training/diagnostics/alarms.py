@@ -52,11 +52,10 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
         )
     if isinstance(step, StepCheck):
         if step.p_value < SURE:
-            changes = ", ".join(f"{name} {value:.1%}" for name, value in step.change.items())
             out["step_size"] = (
                 f"the coefficients change when every second observation is used (p = {step.p_value:.1g}, up to "
-                f"{step.max_z:.1f} standard errors; {changes}): if the law fits otherwise, the coefficients vary "
-                "within a step, the estimates are off by about as much, and shorter steps are needed."
+                f"{step.max_z:.1f} standard errors; {step.changes()}): if the law fits otherwise, the coefficients "
+                "vary within a step, the estimates are off by about as much, and shorter steps are needed."
             )
         if not step.converged:
             out["step_size_not_converged"] = (

@@ -117,7 +117,9 @@ def _laws(
 ) -> None:
     """The two checks that look at single pairs under the fitted law."""
     if len(sample) < _FEWEST:
-        diagnosis.fit = diagnosis.jumps = Skipped(f"only {len(sample)} pairs lie where the law was fitted")
+        diagnosis.fit = diagnosis.jumps = Skipped(
+            f"only {len(sample)} pairs lie where the law was fitted and {_FEWEST} are needed; bring more data"
+        )
         return
     law = FrozenLaw("contour" if recovery.head.learns_alpha else "table", recovery.dim)
     tangent = Tangent(recovery.head, law, region, mu, sample.step_dt)
@@ -135,5 +137,10 @@ def _attempt(check: Any, *arguments: Any, **options: Any) -> Any:
     """A check that breaks down says so; the fit it looks at is there all the same."""
     try:
         return check(*arguments, **options)
-    except (LevytorchError, torch.linalg.LinAlgError) as error:
-        return Skipped(f"it broke down ({type(error).__name__}: {error})")
+    except LevytorchError as error:
+        return Skipped(f"it broke down: {error}")  # says itself what to do
+    except torch.linalg.LinAlgError:
+        return Skipped(
+            "its equations have no solution, because the data does not determine all coefficients; use engine=evidence "
+            "(penalty='evidence'), fewer basis functions (n_basis), or a period near the range of the data"
+        )

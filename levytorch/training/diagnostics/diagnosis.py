@@ -72,6 +72,7 @@ class Diagnosis:
                 "step_size_max_z": self.step_size.max_z,
             }
             out |= {f"step_size_change_{name}": value for name, value in self.step_size.change.items()}
+            out |= {f"step_size_chance_{name}": value for name, value in self.step_size.chance.items()}
         for name in ("fit", "jumps", "step_size"):
             check = getattr(self, name)
             if isinstance(check, Skipped):
@@ -95,11 +96,11 @@ class Diagnosis:
                 f"pair; AIC {self.jumps.aic:+.5g}, BIC {self.jumps.bic:+.5g} in favour of jumps"
             )
         if isinstance(self.step_size, StepCheck):
-            changes = ", ".join(f"{name} {value:.1%}" for name, value in self.step_size.change.items())
-            lines.append(
-                f"dt against 2 dt: p = {self.step_size.p_value:.3g}, largest change {self.step_size.max_z:.1f} "
-                f"standard errors ({self.step_size.where[0]}); changes {changes}"
-            )
+            step = self.step_size
+            # the largest of many pointwise changes is worth a word only when the test finds that there is a change
+            largest = f"largest change {step.max_z:.1f} standard errors ({step.where[0]})"
+            verdict = largest if step.p_value < SURE else "no clear change"
+            lines.append(f"dt against 2 dt: p = {step.p_value:.3g}, {verdict}; relative changes {step.changes()}")
         for name in ("fit", "jumps", "step_size"):
             check = getattr(self, name)
             if isinstance(check, Skipped):
