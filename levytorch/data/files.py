@@ -44,6 +44,7 @@ def read(
     sort: bool = False,
     short: str = "error",
     separator: str | None = None,
+    decimal: str = ".",
     on_disk: str | Path | None = None,
 ) -> Trajectories:
     """Trajectories of a .npz, .npy, .csv, .tsv or .parquet file.
@@ -69,6 +70,7 @@ def read(
         sort: sort each trajectory by time instead of refusing unsorted ones.
         short: "error", or "drop": trajectories with a single point are left out and counted.
         separator: of a .csv; by default the one that its first line uses (comma, tab, semicolon or bar).
+        decimal: of a .csv: "." or ",".
         on_disk: a directory for data larger than memory (.parquet, .npy, .npz): points and pairs are kept there and
             mapped, not loaded; what is there already is used again. Rows of a table must be in order.
     """
@@ -83,6 +85,7 @@ def read(
     choice("layout", layout, LAYOUTS)
     choice("missing", missing, ("error", "drop"))
     choice("short", short, ("error", "drop"))
+    choice("decimal", decimal, (".", ","))
     log, sort = switch("log", log), switch("sort", sort)
     for name, given in (("time_format", time_format), ("separator", separator)):
         if given is not None and (not isinstance(given, str) or not given):
@@ -130,7 +133,7 @@ def read(
         from levytorch.data.tables import read_table
 
         with within_memory(file):
-            return read_table(file, max_dt=max_dt, separator=separator, **options)
+            return read_table(file, max_dt=max_dt, separator=separator, decimal=decimal, **options)
     if isinstance(dt, str):
         raise InputError(
             f"{file}: dt must be a number for {suffix} files, found {dt!r}: pass the time between two points."
@@ -141,6 +144,7 @@ def read(
         ("sort", sort, False),
         ("short", short, "error"),
         ("separator", separator, None),
+        ("decimal", decimal, "."),
         ("time_format", time_format, None),
     )
     for name, given, default in of_tables:

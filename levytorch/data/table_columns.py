@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _EMPTY = ["", "NA", "N/A", "NaN", "nan", "null", "None"]  # cells that mean: no value
+_COMMA, _POINT = (rf"^\s*[+-]?\d*{mark}\d+([eE][+-]?\d+)?\s*$" for mark in (",", r"\."))  # numbers with either
 _SEPARATORS = (",", "\t", ";", "|")
 Names = tuple[list[str], str | None, str | None, str | None, float | str | None]
 
@@ -59,7 +61,7 @@ def name_columns(file: Path, columns: list[str], asked: dict[str, Any]) -> Names
     return value, id, time, reward, dt
 
 
-def load_table(file: Path, separator: str | None = None) -> pl.DataFrame:
+def load_table(file: Path, separator: str | None = None, decimal: str = ".") -> pl.DataFrame:
     """The whole table; text cells stay text, because only then can a bad one be shown."""
     import polars as pl
 
@@ -75,7 +77,23 @@ def load_table(file: Path, separator: str | None = None) -> pl.DataFrame:
             separator = "\t" if file.suffix.lower() == ".tsv" else max(_SEPARATORS, key=head.count)
         table = pl.read_csv(file, separator=separator, infer_schema=False, null_values=_EMPTY)
     _refuse_twice(file, table.columns)
-    return table
+    return table if decimal == "." else _with_points(file, table)
+
+
+def _with_points(file: Path, table: pl.DataFrame) -> pl.DataFrame:
+    """Decimal commas as points. A number with a point is refused: 1.234 would be a thousand times too small."""
+    import polars as pl
+
+    for column in table:
+        pointed = column.str.contains(_POINT).fill_null(False)
+        if pointed.any():
+            row = int(pointed.arg_max() or 0)
+            raise InputError(
+                f"{file}, column {column.name!r}, row {row + 1}: numbers must have a decimal comma, found "
+                f"{column[row]!r}: leave decimal out, or remove the points between thousands."
+            )
+    text = pl.all()
+    return table.with_columns(pl.when(text.str.contains(_COMMA)).then(text.str.replace(",", ".")).otherwise(text))
 
 
 def _refuse_twice(file: Path, columns: list[str]) -> None:
@@ -144,9 +162,12 @@ def numbers(file: Path, column: pl.Series, before: int = 0) -> Array:
         bad = cells.is_null() & text.is_not_null()
         if bad.any():
             row = int(bad.arg_max() or 0)
+            remedy = "correct the cell or choose another column"
+            if re.match(_COMMA, text[row]):
+                remedy = "pass decimal=',' if that is a decimal comma, or remove the commas between thousands"
             raise InputError(
                 f"{file}, column {column.name!r}, row {before + row + 1}: a number was expected, found {text[row]!r}: "
-                "correct the cell or choose another column."
+                f"{remedy}."
             )
     elif column.dtype.is_numeric():
         cells = column.cast(pl.Float64)

@@ -40,10 +40,11 @@ def read_table(
     dt: float | str | None,
     units: tuple[str | None, str | None, str | None],
     separator: str | None,
+    decimal: str,
     **handling: Any,
 ) -> Trajectories:
     """See files.read, which checked the options."""
-    table = load_table(file, separator)
+    table = load_table(file, separator, decimal)
     asked = {"value": value, "id": id, "time": time, "reward": reward, "dt": dt}
     check_columns(file, table.columns, len(table), asked)
     if layout == "long":

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from levytorch import Trajectories
+from levytorch.errors import InputError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 RNG = np.random.default_rng(0)
@@ -93,6 +94,18 @@ def test_columns_named_time_and_id_are_never_values_of_wide_tables(tmp_path):
     file.write_text("id,t0,t1\n7,1,2\n8,4,6\n")
     paths = Trajectories.from_file(file, layout="rows", dt=1.0)
     assert (paths.ids, paths.x.tolist()) == (("7", "8"), [1, 2, 4, 6])
+
+
+def test_decimal_commas(tmp_path):
+    file = tmp_path / "preise.csv"
+    file.write_text("Zeit;Kurs\n0;99,5\n1;-1e2\n2;,25\n3;1,5e1\n")
+    with pytest.raises(InputError, match=r"row 1: a number was expected, found '99,5': pass decimal=','"):
+        Trajectories.from_file(file, time="Zeit", value="Kurs")
+    found = Trajectories.from_file(file, time="Zeit", value="Kurs", decimal=",")
+    np.testing.assert_array_equal(found.x, [99.5, -100.0, 0.25, 15.0])
+    file.write_text("Zeit;Kurs\n0;99,5\n1;1.234\n")
+    with pytest.raises(InputError, match=r"row 2: numbers must have a decimal comma, found '1.234'"):
+        Trajectories.from_file(file, time="Zeit", value="Kurs", decimal=",")
 
 
 @pytest.mark.parametrize("separator", [",", "\t", ";", "|"])
