@@ -86,7 +86,7 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
         trajectories = Trajectories.from_file(data["path"], **given)
         transitions = trajectories.transitions()
     reward = build_reward(settings["reward"], RewardContext(period, origin, beta, truth, transitions))
-    window = data_window(settings["window"], transitions)
+    window = data_window(settings["window"], transitions, [run.recovery.support for run in runs])
     reference = None
     basis = FourierBasis(data["n_basis"], period, origin)
     if truth is not None:
@@ -128,18 +128,36 @@ def true_dynamics(truth: dict[str, Any], runs: list[Any]) -> Dynamics | None:
     return known[0]
 
 
-def data_window(window: Any, transitions: Any) -> tuple[float, float] | None:
-    """The window as two numbers; within the data when there is data."""
+def data_window(
+    window: Any, transitions: Any, supports: list[tuple[float, float] | None]
+) -> tuple[float, float] | None:
+    """The window as two numbers; within the data when there is data.
+
+    "data" without data is what all runs were trained on: every recovery knows the range of its own.
+    """
     from levytorch.policy.checks import check_window
 
     span = None if transitions is None else (float(transitions.x.min()), float(transitions.x.max()))
     if window == "data":
-        if span is None:
-            raise ConfigError(
-                "window=data needs data, but none is given; name it with data.path=, or give window=[low,high]."
-            )
-        return span
+        return common_support(supports) if span is None else span
     return None if window is None else check_window(window, math.inf, span)
+
+
+def common_support(supports: list[tuple[float, float] | None]) -> tuple[float, float]:
+    """The range that lies within the data of every run."""
+    known = [support for support in supports if support is not None]
+    if len(known) < len(supports):
+        raise ConfigError(
+            "window=data needs the range of the data, but a run does not know it; name its data with data.path=, or "
+            "give window=[low,high]."
+        )
+    low, high = max(low for low, _ in known), min(high for _, high in known)
+    if not low < high:
+        raise ConfigError(
+            "window=data needs a range that the data of all runs share, but there is none; evaluate the runs apart, or "
+            "give window=[low,high]."
+        )
+    return low, high
 
 
 def observed_transitions(data: dict[str, Any], n: int) -> torch.Tensor | None:

@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import evaluate
-from levytorch import Dynamics, Trajectories, recover, simulate
+from levytorch import Dynamics, Recovery, Trajectories, recover, simulate
 from levytorch.errors import ConfigError, InputError
 from levytorch.policy import ValueFunction
 
@@ -49,6 +49,20 @@ def runs(tmp_path_factory) -> Path:
             (path / ".hydra").mkdir()
             (path / ".hydra" / "config.yaml").write_text(CONFIG.format(size=10 ** (seed + 1)))
     return base
+
+
+PRICES = ["reward=callable", "reward.path=torch.sin", "beta=0.3", "n_modes=5", "tensorboard=false"]
+
+
+def on_prices(tmp_path: Path) -> Path:
+    """A run whose data came from a file and covers a small part of its cell."""
+    x = 100 + 0.1 * np.cumsum(np.random.default_rng(0).standard_t(3, 2000))
+    found = recover(Trajectories.from_arrays(x, dt=1.0).transitions(), alpha=0.7, n_basis=1, period=100.0, origin=50.0)
+    path = tmp_path / "prices"
+    found.save(path / "recovery.pt")
+    (path / ".hydra").mkdir()
+    (path / ".hydra" / "config.yaml").write_text("data:\n  _target_: levytorch.data.sources.FromFile\n")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +148,27 @@ def test_a_reward_known_on_the_window_only(runs, tmp_path) -> None:
     assert json.loads((out / "metrics.json").read_text())["reference"] == "true system on the window"
 
 
+def test_the_window_of_the_data_is_known_to_the_run(tmp_path) -> None:
+    out = evaluate.run_evaluation(settings(f"run={on_prices(tmp_path)}", f"out={tmp_path}/out", *PRICES, "window=data"))
+    low, high = json.loads((out / "metrics.json").read_text())["interval"]
+    support = Recovery.load(tmp_path / "prices" / "recovery.pt").support
+    assert (low, high) == support
+
+
+def test_ranges_of_several_runs_are_intersected() -> None:
+    assert evaluate.data_window("data", None, [(1.0, 4.0), (2.0, 5.0)]) == (2.0, 4.0)
+    with pytest.raises(ConfigError, match="share, but there is none"):
+        evaluate.data_window("data", None, [(1.0, 2.0), (3.0, 4.0)])
+    with pytest.raises(ConfigError, match="a run does not know it"):
+        evaluate.data_window("data", None, [(1.0, 2.0), None])
+
+
+def test_data_from_a_file_asks_for_a_reward(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="choose a reward: reward=cosine_power, reward=tabulated") as caught:
+        evaluate.run_evaluation(settings(f"run={on_prices(tmp_path)}", f"out={tmp_path}/out"))
+    assert "truth.name" not in str(caught.value)
+
+
 def test_rates(tmp_path) -> None:
     chosen = settings("rates.enabled=true", "rates.n_trials=20", "rates.n_modes=16", "rates.eps=[0.01,0.001]")
     out = evaluate.run_evaluation({**chosen, "out": str(tmp_path / "rates")})
@@ -158,7 +193,6 @@ def test_nothing_is_overwritten(many: Path, runs) -> None:
         (["run=RUNS/*", "truth.name=square"], ConfigError, "constant, variable, asymptotic"),
         (["run=RUNS/*", "reward=tabulated"], ConfigError, "path"),
         (["run=RUNS/*", "reward=regressed"], ConfigError, "needs data"),
-        (["run=RUNS/*", "window=data"], ConfigError, "needs data"),
         (["run=RUNS/*", "window=[3,2]"], ConfigError, "low < high"),
         (["run=RUNS/*", "group_by=data.colour"], InputError, "group_by"),
         (["run=RUNS/*", "reward=callable", "reward.path=math.pi"], ConfigError, "function"),

@@ -220,8 +220,9 @@ class RewardContext:
 def _manufactured(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
     if context.truth is None:
         raise ConfigError(
-            "reward=manufactured needs the true coefficients, but no true dynamics is known; give "
-            "truth.name=constant, variable or asymptotic."
+            "reward=manufactured needs the true coefficients, but the data of this run has none that are known; choose "
+            "a reward: reward=cosine_power, reward=tabulated reward.path=<table.csv>, reward=regressed "
+            "data.path=<data with rewards>, or reward=callable reward.path=<package.module.function>."
         )
     period, _ = cell(context.truth)
     return Manufactured(CosinePower(**{"period": period, **config}), context.truth, context.beta)
