@@ -92,7 +92,7 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
     if truth is not None:
         reference = true_reference(truth, reward, beta, window, settings["tolerance"])
     elif trajectories is not None:
-        options = {"n_terms": data["n_terms"], "horizon": data["horizon"]}
+        options = {"n_terms": data["n_terms"], "horizon": data["horizon"], "linear": data["linear"]}
         reference = empirical_reference(trajectories, reward, beta, basis, **options)
         observed = observed_transitions(data, len(transitions))
         seen = transitions.x if observed is None else transitions.x[observed]
@@ -161,7 +161,7 @@ def common_support(supports: list[tuple[float, float] | None]) -> tuple[float, f
 
 
 def observed_transitions(data: dict[str, Any], n: int) -> torch.Tensor | None:
-    """Numbers of the transitions that CRL may see: the first ones, random ones, or all (None)."""
+    """Numbers of the transitions that CRL may see: the first ones or random ones; None: there is no CRL."""
     if data["first"] is not None and data["random"] is not None:
         raise ConfigError("Either data.first or data.random was expected, but both are given; leave one out.")
     wanted = data["first"] if data["first"] is not None else data["random"]

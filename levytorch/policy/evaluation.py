@@ -150,7 +150,7 @@ def evaluate_runs(
     """Solve V for every run and compare.
 
     group_by: "tail" (with and without TCF) or a dotted key of the runs' configuration. observed: numbers of the
-    observations that the model-free baseline may see (empirical reference only).
+    observations that the model-free baseline CRL may see (empirical reference only); without them there is no CRL.
     """
     if not runs:
         raise InputError("At least one run was expected, but there is none; check the run pattern.")
@@ -169,7 +169,8 @@ def evaluate_runs(
             )
     x = torch.linspace(low, high, n_points + 1, dtype=torch.float64)
     baselines: dict[str, Function] = {"trivial": trivial_baseline(reward, beta)}
-    if reference is not None and reference.values is not None:
+    # Without a choice of observations CRL would be the reference itself
+    if reference is not None and reference.values is not None and observed is not None:
         basis = crl_basis or FourierBasis(11, first.period, first.origin)
         baselines["CRL"] = crl_baseline(reference.values, basis, observed)
     result = Evaluation(runs, values, labels, x, (low, high), reference, baselines)
