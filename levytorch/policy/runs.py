@@ -91,8 +91,8 @@ def _matches(pattern: str) -> list[Path]:
     skipped = {path: reason for path in directories if (reason := _unfinished(path)) is not None}
     if len(skipped) == len(directories):
         raise InputError(
-            f"run={pattern} must name finished runs, but matches none ({_reasons(skipped)}); train first, or go on with "
-            "train.py resume=<run directory>."
+            f"run={pattern} must name finished runs, but matches none ({_reasons(skipped)}); train first, or go on "
+            "with train.py resume=<run directory>."
         )
     if skipped:
         warnings.warn(

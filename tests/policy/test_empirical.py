@@ -87,7 +87,9 @@ def test_long_steps_are_warned_of_and_mended_by_a_linear_reward() -> None:
     even = simulate(Dynamics(b=0.0, D_o=0.5, D_f=0.3, alpha=0.6), 1, 200_000, 0.25, substeps=1, seed=1).x.reshape(-1)
     at = np.unique(np.round(t[t < 49_000] / 0.25).astype(int))
     x, times = np.asarray(even)[at], 0.25 * at
-    with pytest.warns(LevytorchWarning, match=r"found beta \* dt = 1\.2.*off by about beta dt / 2 = 6\d %; .*linear=True"):
+    with pytest.warns(
+        LevytorchWarning, match=r"found beta \* dt = 1\.2.*off by about beta dt / 2 = 6\d %; .*linear=True"
+    ):
         held = empirical_values(x, torch.cos, 1.0, times=times)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
