@@ -92,6 +92,9 @@ def solve_value(
     r = reward_function(reward)
     support = None if beyond_data else getattr(dynamics_or_recovery, "support", None)
     limits = None if window is None else check_window(window, period, support)
+    if hasattr(reward, "check_covers"):  # a table, which may end before the cell does
+        low, high = limits or (origin, origin + period)
+        reward.check_covers(low, high, "cell" if limits is None else "window")
     if limits is None:
         check_periodic(r, period, origin)
 
