@@ -9,6 +9,9 @@ import logging
 import math
 import sys
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from levytorch.atomic import temporary_directory
 from levytorch.dynamics import Dynamics
-from levytorch.errors import ConfigError, LevytorchError
+from levytorch.errors import ConfigError, LevytorchError, LevytorchWarning
 from levytorch.interrupts import Interrupted, interruptible
 from levytorch.policy.settings import newest
 
@@ -200,11 +203,30 @@ def study_rates(settings: dict[str, Any]) -> list[Any]:
     return studies
 
 
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Own warnings as sentences of the log, each once, without the place in the code that they come from."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", LevytorchWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if not issubclass(category, LevytorchWarning):
+                others(message, category, *place, **more)
+            elif str(message) not in told:
+                told.add(str(message))
+                log.warning(str(message))
+
+        warnings.showwarning = show
+        yield
+
+
 @hydra.main(version_base="1.3", config_path="conf", config_name="evaluate")
 def main(config: DictConfig) -> None:
     try:
         settings: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-        with interruptible():
+        with interruptible(), told_once():
             run_evaluation(settings)
     except Interrupted as stop:
         print(f"evaluate: stopped by {stop.name}; nothing was written", file=sys.stderr)
