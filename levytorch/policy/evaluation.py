@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from levytorch.errors import InputError
-from levytorch.figures.values import Band
+from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
 from levytorch.policy.basis import FourierBasis
 from levytorch.policy.empirical import (
     EmpiricalValues,
@@ -52,11 +52,15 @@ class Evaluation:
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def bands(self) -> list[Band]:
-        """One band per group: mean +- sd over replicas, or a single run with its 95 % band."""
+        """One band per group: mean +- sd over replicas (the figure shows a few one by one), or a single run with its
+        95 % band.
+        """
         bands = []
         for label in group_order(self.labels):
-            mean, spread, name = _band([V for V, own in zip(self.values, self.labels) if own == label], self.x)
-            bands.append(Band(label, mean.numpy(), None if spread is None else spread.numpy(), name))
+            members = [V for V, own in zip(self.values, self.labels) if own == label]
+            mean, spread, name = _band(members, self.x)
+            curves = [V(self.x).numpy() for V in members]
+            bands.append(Band(label, mean.numpy(), None if spread is None else spread.numpy(), name, curves))
         return bands
 
     def curves(self) -> dict[str, np.ndarray[Any, Any]]:
@@ -228,8 +232,8 @@ def _error_of_mean(result: Evaluation, members: Sequence[int]) -> float | None:
 
 
 def _coverage(result: Evaluation, values: Sequence[ValueFunction]) -> float | None:
-    """Fraction of the empirical values (or of the points of the true curve) within the group's band."""
-    if result.reference is None:
+    """Fraction of the empirical values (or of the points of the true curve) within the group's band, if it has one."""
+    if result.reference is None or 1 < len(values) < FEWEST_FOR_A_BAND:
         return None
     empirical = result.reference.values
     low, high = result.interval
