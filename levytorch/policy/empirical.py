@@ -160,9 +160,9 @@ def _doubt_long_steps(z: float) -> None:
         return
     warnings.warn(
         f"Steps must be short against 1 / beta for the discounted sums, found beta * dt = {z:.2g}: the reward of a "
-        f"whole step is taken from its beginning, and the empirical values may be off by about beta dt / 2 = {50 * z:.0f} "
-        "%; let the reward be linear between the observations (linear=True, in evaluate.py data.linear=true), or use a "
-        "smaller beta or data with shorter steps.",
+        f"whole step is taken from its beginning, and the empirical values may be off by about "
+        f"beta dt / 2 = {50 * z:.0f} %; let the reward be linear between the observations (linear=True, in evaluate.py "
+        "data.linear=true), or use a smaller beta or data with shorter steps.",
         LevytorchWarning,
         stacklevel=3,
     )
