@@ -9,6 +9,9 @@ import logging
 import math
 import sys
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from levytorch.atomic import temporary_directory
 from levytorch.dynamics import Dynamics
-from levytorch.errors import ConfigError, LevytorchError
+from levytorch.errors import ConfigError, LevytorchError, LevytorchWarning
 from levytorch.interrupts import Interrupted, interruptible
 from levytorch.policy.settings import newest
 
@@ -86,13 +89,13 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
         trajectories = Trajectories.from_file(data["path"], **given)
         transitions = trajectories.transitions()
     reward = build_reward(settings["reward"], RewardContext(period, origin, beta, truth, transitions))
-    window = data_window(settings["window"], transitions)
+    window = data_window(settings["window"], transitions, [run.recovery.support for run in runs])
     reference = None
     basis = FourierBasis(data["n_basis"], period, origin)
     if truth is not None:
         reference = true_reference(truth, reward, beta, window, settings["tolerance"])
     elif trajectories is not None:
-        options = {"n_terms": data["n_terms"], "horizon": data["horizon"]}
+        options = {"n_terms": data["n_terms"], "horizon": data["horizon"], "linear": data["linear"]}
         reference = empirical_reference(trajectories, reward, beta, basis, **options)
         observed = observed_transitions(data, len(transitions))
         seen = transitions.x if observed is None else transitions.x[observed]
@@ -128,22 +131,40 @@ def true_dynamics(truth: dict[str, Any], runs: list[Any]) -> Dynamics | None:
     return known[0]
 
 
-def data_window(window: Any, transitions: Any) -> tuple[float, float] | None:
-    """The window as two numbers; within the data when there is data."""
+def data_window(
+    window: Any, transitions: Any, supports: list[tuple[float, float] | None]
+) -> tuple[float, float] | None:
+    """The window as two numbers; within the data when there is data.
+
+    "data" without data is what all runs were trained on: every recovery knows the range of its own.
+    """
     from levytorch.policy.checks import check_window
 
     span = None if transitions is None else (float(transitions.x.min()), float(transitions.x.max()))
     if window == "data":
-        if span is None:
-            raise ConfigError(
-                "window=data needs data, but none is given; name it with data.path=, or give window=[low,high]."
-            )
-        return span
+        return common_support(supports) if span is None else span
     return None if window is None else check_window(window, math.inf, span)
 
 
+def common_support(supports: list[tuple[float, float] | None]) -> tuple[float, float]:
+    """The range that lies within the data of every run."""
+    known = [support for support in supports if support is not None]
+    if len(known) < len(supports):
+        raise ConfigError(
+            "window=data needs the range of the data, but a run does not know it; name its data with data.path=, or "
+            "give window=[low,high]."
+        )
+    low, high = max(low for low, _ in known), min(high for _, high in known)
+    if not low < high:
+        raise ConfigError(
+            "window=data needs a range that the data of all runs share, but there is none; evaluate the runs apart, or "
+            "give window=[low,high]."
+        )
+    return low, high
+
+
 def observed_transitions(data: dict[str, Any], n: int) -> torch.Tensor | None:
-    """Numbers of the transitions that CRL may see: the first ones, random ones, or all (None)."""
+    """Numbers of the transitions that CRL may see: the first ones or random ones; None: there is no CRL."""
     if data["first"] is not None and data["random"] is not None:
         raise ConfigError("Either data.first or data.random was expected, but both are given; leave one out.")
     wanted = data["first"] if data["first"] is not None else data["random"]
@@ -182,11 +203,30 @@ def study_rates(settings: dict[str, Any]) -> list[Any]:
     return studies
 
 
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Own warnings as sentences of the log, each once, without the place in the code that they come from."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", LevytorchWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if not issubclass(category, LevytorchWarning):
+                others(message, category, *place, **more)
+            elif str(message) not in told:
+                told.add(str(message))
+                log.warning(str(message))
+
+        warnings.showwarning = show
+        yield
+
+
 @hydra.main(version_base="1.3", config_path="conf", config_name="evaluate")
 def main(config: DictConfig) -> None:
     try:
         settings: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-        with interruptible():
+        with interruptible(), told_once():
             run_evaluation(settings)
     except Interrupted as stop:
         print(f"evaluate: stopped by {stop.name}; nothing was written", file=sys.stderr)

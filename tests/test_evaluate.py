@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import evaluate
-from levytorch import Dynamics, Trajectories, recover, simulate
-from levytorch.errors import ConfigError, InputError
+from levytorch import Dynamics, Recovery, Trajectories, recover, simulate
+from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.policy import ValueFunction
 
 ROOT = Path(__file__).parent.parent
@@ -51,6 +52,20 @@ def runs(tmp_path_factory) -> Path:
     return base
 
 
+PRICES = ["reward=callable", "reward.path=torch.sin", "beta=0.3", "n_modes=5", "tensorboard=false"]
+
+
+def on_prices(tmp_path: Path) -> Path:
+    """A run whose data came from a file and covers a small part of its cell."""
+    x = 100 + 0.1 * np.cumsum(np.random.default_rng(0).standard_t(3, 2000))
+    found = recover(Trajectories.from_arrays(x, dt=1.0).transitions(), alpha=0.7, n_basis=1, period=100.0, origin=50.0)
+    path = tmp_path / "prices"
+    found.save(path / "recovery.pt")
+    (path / ".hydra").mkdir()
+    (path / ".hydra" / "config.yaml").write_text("data:\n  _target_: levytorch.data.sources.FromFile\n")
+    return path
+
+
 @pytest.fixture(scope="module")
 def many(runs, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("results") / "many"
@@ -82,8 +97,7 @@ def test_metrics_agree_with_curves(many: Path) -> None:
         key = label.replace(" ", "_")
         np.testing.assert_allclose(curves[f"{key}_mean"].to_numpy(), np.mean(own, axis=0))
         np.testing.assert_allclose(curves[f"{key}_sd"].to_numpy(), np.std(own, axis=0, ddof=1))
-        inside = np.abs(reference - np.mean(own, axis=0)) <= np.std(own, axis=0, ddof=1)
-        assert metrics["groups"][label]["coverage"] == pytest.approx(inside.mean())
+        assert metrics["groups"][label]["coverage"] is None  # two runs make no band
 
 
 def test_one_run_has_its_own_band(runs, tmp_path) -> None:
@@ -93,6 +107,16 @@ def test_one_run_has_its_own_band(runs, tmp_path) -> None:
     x = torch.from_numpy(curves["x"].to_numpy())
     np.testing.assert_allclose(curves["with_TCF_half_width_95"].to_numpy(), 1.96 * V.std(x).numpy())
     assert not (out / "tensorboard").exists()
+
+
+def test_four_runs_are_a_band_with_a_coverage(runs, tmp_path) -> None:
+    chosen = settings(f"run={runs}/*", f"out={tmp_path}/four", "group_by=dynamics.name", "tensorboard=false")
+    out = evaluate.run_evaluation(chosen)
+    (group,) = json.loads((out / "metrics.json").read_text())["groups"].values()
+    curves = pl.read_csv(out / "curves.csv")
+    own = [curves[f"run{i}"].to_numpy() for i in range(4)]
+    inside = np.abs(curves["reference"].to_numpy() - np.mean(own, axis=0)) <= np.std(own, axis=0, ddof=1)
+    assert group["coverage"] == pytest.approx(inside.mean())
 
 
 def test_groups_by_a_setting(runs, tmp_path) -> None:
@@ -134,6 +158,47 @@ def test_a_reward_known_on_the_window_only(runs, tmp_path) -> None:
     assert json.loads((out / "metrics.json").read_text())["reference"] == "true system on the window"
 
 
+def test_the_window_of_the_data_is_known_to_the_run(tmp_path) -> None:
+    out = evaluate.run_evaluation(settings(f"run={on_prices(tmp_path)}", f"out={tmp_path}/out", *PRICES, "window=data"))
+    low, high = json.loads((out / "metrics.json").read_text())["interval"]
+    support = Recovery.load(tmp_path / "prices" / "recovery.pt").support
+    assert (low, high) == support
+
+
+@pytest.mark.parametrize("choice", [[], ["data.random=500"]])
+def test_crl_is_there_only_when_it_sees_less_than_the_reference(tmp_path, choice: list[str]) -> None:
+    run = on_prices(tmp_path)
+    steps = np.random.default_rng(0).standard_t(3, 2000)
+    Trajectories.from_arrays(100 + 0.1 * np.cumsum(steps), dt=1.0).to_file(tmp_path / "x.npz")
+    given = [f"data.path={tmp_path}/x.npz", "data.linear=true", "data.n_basis=3", "window=data", *choice]
+    out = evaluate.run_evaluation(settings(f"run={run}", f"out={tmp_path}/out", *PRICES, *given))
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["reference"] == "empirical reference"
+    assert set(metrics["baselines"]) == ({"trivial", "CRL"} if choice else {"trivial"})
+    assert ("CRL" in pl.read_csv(out / "curves.csv").columns) == bool(choice)
+
+
+def test_warnings_are_sentences_of_the_log_each_once(caplog) -> None:
+    with caplog.at_level("WARNING"), evaluate.told_once():
+        for told in ("One.", "One.", "Two."):
+            warnings.warn(told, LevytorchWarning, stacklevel=1)
+    assert [record.getMessage() for record in caplog.records] == ["One.", "Two."]
+
+
+def test_ranges_of_several_runs_are_intersected() -> None:
+    assert evaluate.data_window("data", None, [(1.0, 4.0), (2.0, 5.0)]) == (2.0, 4.0)
+    with pytest.raises(ConfigError, match="share, but there is none"):
+        evaluate.data_window("data", None, [(1.0, 2.0), (3.0, 4.0)])
+    with pytest.raises(ConfigError, match="a run does not know it"):
+        evaluate.data_window("data", None, [(1.0, 2.0), None])
+
+
+def test_data_from_a_file_asks_for_a_reward(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="choose a reward: reward=cosine_power, reward=tabulated") as caught:
+        evaluate.run_evaluation(settings(f"run={on_prices(tmp_path)}", f"out={tmp_path}/out"))
+    assert "truth.name" not in str(caught.value)
+
+
 def test_rates(tmp_path) -> None:
     chosen = settings("rates.enabled=true", "rates.n_trials=20", "rates.n_modes=16", "rates.eps=[0.01,0.001]")
     out = evaluate.run_evaluation({**chosen, "out": str(tmp_path / "rates")})
@@ -158,7 +223,6 @@ def test_nothing_is_overwritten(many: Path, runs) -> None:
         (["run=RUNS/*", "truth.name=square"], ConfigError, "constant, variable, asymptotic"),
         (["run=RUNS/*", "reward=tabulated"], ConfigError, "path"),
         (["run=RUNS/*", "reward=regressed"], ConfigError, "needs data"),
-        (["run=RUNS/*", "window=data"], ConfigError, "needs data"),
         (["run=RUNS/*", "window=[3,2]"], ConfigError, "low < high"),
         (["run=RUNS/*", "group_by=data.colour"], InputError, "group_by"),
         (["run=RUNS/*", "reward=callable", "reward.path=math.pi"], ConfigError, "function"),
@@ -198,6 +262,17 @@ def test_default_output_directories_are_new(runs, tmp_path, monkeypatch) -> None
     first, second = evaluate.run_evaluation(chosen), evaluate.run_evaluation(chosen)
     assert first != second
     assert (first / "metrics.json").read_text() == (second / "metrics.json").read_text()
+
+
+def test_command_line_tells_doubts_in_one_line(runs, tmp_path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "a").symlink_to(runs / "tcf0")
+    (tmp_path / "runs" / "b" / ".hydra").mkdir(parents=True)
+    call = [sys.executable, str(ROOT / "evaluate.py"), "run=runs/*", "out=out", "n_modes=33", "tensorboard=false"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+    doubt = "run=runs/* also matches what is no finished run and is skipped: runs/b: the run is not finished"
+    assert [line for line in done.stdout.splitlines() if doubt in line] == [f"{doubt} (no recovery.pt)."]
+    assert "LevytorchWarning" not in done.stdout + done.stderr
 
 
 def test_command_line(runs, tmp_path) -> None:

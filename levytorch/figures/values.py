@@ -19,13 +19,26 @@ Array = np.ndarray[Any, Any]
 _CYCLE = ("tab:red", "tab:blue", "tab:green", "tab:purple", "tab:brown", "tab:olive")
 
 
+# The sd of two or three curves vanishes where they cross: a band of it would claim certainty there
+FEWEST_FOR_A_BAND = 4
+
+
 class Band(NamedTuple):
-    """One group of value functions on the grid: its mean and the half width of its band (None: a bare curve)."""
+    """One group of value functions on the grid: its mean and the half width of its band (None: a bare curve).
+
+    curves: the replicas behind them, which are drawn themselves when they are too few for a band.
+    """
 
     label: str
     center: Array
     half_width: Array | None = None
     band_label: str = "mean ± sd"
+    curves: Sequence[Array] = ()
+
+    @property
+    def single(self) -> bool:
+        """Whether the curves are drawn one by one."""
+        return 1 < len(self.curves) < FEWEST_FOR_A_BAND
 
 
 def value_bands(
@@ -63,7 +76,7 @@ def value_bands(
         upper.plot(x, curve, linewidth=1.2, label=label, **style)
         if lower is not None:
             lower.plot(x, curve - reference, linewidth=1.2, **style)
-    edges = [b.center + s * (0 if b.half_width is None else b.half_width) for b in bands for s in (-1, 1)]
+    edges = [edge for band in bands for edge in _edges(band)]
     shown = list(edges)
     if reference is not None:
         upper.plot(x, reference, color="black", linewidth=1.2, linestyle="--", label=reference_label)
@@ -97,7 +110,19 @@ def value_bands(
     return fig, axs
 
 
+def _edges(band: Band) -> list[Array]:
+    """What must fit into the panel."""
+    if band.single:
+        return list(band.curves)
+    return [band.center] if band.half_width is None else [band.center + s * band.half_width for s in (-1, 1)]
+
+
 def _band(ax: Axes, x: Array, band: Band, color: str, shift: Any) -> None:
+    if band.single:
+        for number, curve in enumerate(band.curves):
+            label = f"{band.label} ({len(band.curves)} runs)" if number == 0 else None
+            ax.plot(x, curve - shift, color=color, linewidth=1.0, alpha=0.8, label=label)
+        return
     center = band.center - shift
     label = band.label if band.half_width is None else f"{band.label} ({band.band_label})"
     ax.plot(x, center, color=color, linewidth=1.5, label=label)

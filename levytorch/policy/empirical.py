@@ -5,11 +5,15 @@ trivial baseline.
 
 The full discounted sum F_i = w_i r_i + exp(-beta (t_{i+1} - t_i)) F_{i+1} costs O(n); the truncated one is
 F_i - exp(-beta (t_e - t_i)) F_e, e the first index after the horizon: nothing is summed twice.
+
+The sum takes the reward of a whole step from its beginning, an error of about beta dt / 2; a reward that is linear
+between the observations leaves one of the order (beta dt)^2.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -18,12 +22,14 @@ import torch
 from torch import Tensor
 
 from levytorch.data.arrays import numeric, positive
-from levytorch.errors import InputError
+from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.basis import FourierBasis
 from levytorch.policy.checks import check_beta, reward_function
 from levytorch.policy.series import FourierSeries, fit_fourier
 
 Array = Tensor | np.ndarray
+
+_LONG_STEP = 0.1  # beta dt from which on the paper's sum is off by 5 %
 
 
 class EmpiricalValues(NamedTuple):
@@ -38,19 +44,22 @@ class EmpiricalValues(NamedTuple):
 
 
 def discounted_sum(
-    r: np.ndarray, t: np.ndarray, beta: float, horizon: float, *, exact: bool
+    r: np.ndarray, t: np.ndarray, beta: float, horizon: float, *, exact: bool, linear: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Truncated discounted sums of one trajectory: (values, complete), the latter where the horizon lies within the
     data.
 
     exact=False weights r_j by t_{j+1} - t_j (the paper's sum); exact=True holds r_j until t_{j+1} and integrates the
-    discount exactly, which matters when a step is long against 1 / beta. The last observation's step is taken as long
-    as the one before it.
+    discount exactly, which matters when a step is long against 1 / beta; linear=True lets the reward go straight from
+    r_j to r_{j+1} instead, also with the exact discount. The last observation's step is taken as long as the one
+    before it, and its reward held.
     """
     steps = np.diff(t)
     steps = np.append(steps, steps[-1])
-    weights = -np.expm1(-beta * steps) / beta if exact else steps
-    F = _suffix_sums(weights * r, beta * (t - t[0]))
+    terms = (-np.expm1(-beta * steps) / beta if exact or linear else steps) * r
+    if linear:
+        terms[:-1] += _slope_weight(beta, steps[:-1]) * np.diff(r)
+    F = _suffix_sums(terms, beta * (t - t[0]))
     # A relative slack: t_i + horizon is computed in floating point and must not lose the last term of an evenly
     # sampled sum
     slack = 1e-6 * float(np.median(steps))
@@ -58,6 +67,16 @@ def discounted_sum(
     later = np.minimum(end, len(t) - 1)
     cut = np.where(end < len(t), np.exp(-beta * (t[later] - t)) * F[later], 0.0)
     return F - cut, t + horizon <= t[-1] + slack
+
+
+def _slope_weight(beta: float, steps: np.ndarray) -> np.ndarray:
+    """int_0^h exp(-beta s) s / h ds for every step h: the weight of r_{j+1} - r_j."""
+    z = beta * steps
+    # the closed form loses its digits where z is small; there two terms of the series are exact to 1e-9
+    short = z < 1e-4
+    safe = np.where(short, 1.0, z)
+    closed = (-np.expm1(-safe) - safe * np.exp(-safe)) / safe**2
+    return steps * np.where(short, 0.5 - z / 3, closed)
 
 
 def _suffix_sums(terms: np.ndarray, s: np.ndarray) -> np.ndarray:
@@ -86,13 +105,15 @@ def empirical_values(
     max_gap: float | None = None,
     partial: bool = False,
     exact: bool | None = None,
+    linear: bool = False,
 ) -> EmpiricalValues:
     """Discounted values V~(x_i) of every observation whose horizon the data covers.
 
     trajectories: a Trajectories, or the positions of one trajectory with `dt` or `times`. n_terms: number of terms
     (the paper's sum has 3001), for even sampling; horizon: the same as a time; by default exp(-beta horizon) = 1e-12.
     max_gap: a longer step ends a trajectory there. partial: keep values whose horizon reaches beyond the data. exact:
-    see `discounted_sum`; by default for uneven sampling only.
+    see `discounted_sum`; by default for uneven sampling only. linear: the reward is linear between observations, which
+    is what steps need that are not short against 1 / beta; without it they are warned of.
     """
     beta = check_beta(beta)
     if n_terms is not None and horizon is not None:
@@ -102,6 +123,7 @@ def empirical_values(
     r = reward_function(reward)
     found: list[EmpiricalValues] = []
     longest, wanted, offset = 0.0, 0.0, 0
+    typical: list[np.ndarray] = []
     gap = getattr(trajectories, "max_dt", None) if max_gap is None else max_gap
     for x, t in _segments(trajectories, dt, times, gap):
         steps = np.diff(t)
@@ -115,8 +137,9 @@ def empirical_values(
             )
         wanted = horizon or ((n_terms - 1) * float(np.median(steps)) if n_terms is not None else math.log(1e12) / beta)
         values, complete = discounted_sum(
-            r(torch.from_numpy(x)).numpy(), t, beta, wanted, exact=(not even) if exact is None else exact
+            r(torch.from_numpy(x)).numpy(), t, beta, wanted, exact=(not even) if exact is None else exact, linear=linear
         )
+        typical.append(steps)
         keep = np.full_like(complete, True) if partial else complete
         where = torch.from_numpy(np.flatnonzero(keep))
         found.append(EmpiricalValues(torch.from_numpy(x)[where], torch.from_numpy(values)[where], where + offset))
@@ -126,7 +149,23 @@ def empirical_values(
             f"A trajectory longer than the horizon {wanted:g} was expected, but the longest lasts {longest:g}; "
             "give a shorter horizon (or n_terms), or partial=True."
         )
+    if not linear:
+        _doubt_long_steps(beta * float(np.median(np.concatenate(typical))))
     return EmpiricalValues(*(torch.cat(columns) for columns in zip(*found)))
+
+
+def _doubt_long_steps(z: float) -> None:
+    """Warn when a typical step, beta dt = z, is too long for a sum that takes the reward from its beginning."""
+    if z <= _LONG_STEP:
+        return
+    warnings.warn(
+        f"Steps must be short against 1 / beta for the discounted sums, found beta * dt = {z:.2g}: the reward of a "
+        f"whole step is taken from its beginning, and the empirical values may be off by about "
+        f"beta dt / 2 = {50 * z:.0f} %; let the reward be linear between the observations (linear=True, in evaluate.py "
+        "data.linear=true), or use a smaller beta or data with shorter steps.",
+        LevytorchWarning,
+        stacklevel=3,
+    )
 
 
 def _segments(

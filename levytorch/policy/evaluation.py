@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from levytorch.errors import InputError
-from levytorch.figures.values import Band
+from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
 from levytorch.policy.basis import FourierBasis
 from levytorch.policy.empirical import (
     EmpiricalValues,
@@ -52,11 +52,15 @@ class Evaluation:
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def bands(self) -> list[Band]:
-        """One band per group: mean +- sd over replicas, or a single run with its 95 % band."""
+        """One band per group: mean +- sd over replicas (the figure shows a few one by one), or a single run with its
+        95 % band.
+        """
         bands = []
         for label in group_order(self.labels):
-            mean, spread, name = _band([V for V, own in zip(self.values, self.labels) if own == label], self.x)
-            bands.append(Band(label, mean.numpy(), None if spread is None else spread.numpy(), name))
+            members = [V for V, own in zip(self.values, self.labels) if own == label]
+            mean, spread, name = _band(members, self.x)
+            curves = [V(self.x).numpy() for V in members]
+            bands.append(Band(label, mean.numpy(), None if spread is None else spread.numpy(), name, curves))
         return bands
 
     def curves(self) -> dict[str, np.ndarray[Any, Any]]:
@@ -150,7 +154,7 @@ def evaluate_runs(
     """Solve V for every run and compare.
 
     group_by: "tail" (with and without TCF) or a dotted key of the runs' configuration. observed: numbers of the
-    observations that the model-free baseline may see (empirical reference only).
+    observations that the model-free baseline CRL may see (empirical reference only); without them there is no CRL.
     """
     if not runs:
         raise InputError("At least one run was expected, but there is none; check the run pattern.")
@@ -169,7 +173,8 @@ def evaluate_runs(
             )
     x = torch.linspace(low, high, n_points + 1, dtype=torch.float64)
     baselines: dict[str, Function] = {"trivial": trivial_baseline(reward, beta)}
-    if reference is not None and reference.values is not None:
+    # Without a choice of observations CRL would be the reference itself
+    if reference is not None and reference.values is not None and observed is not None:
         basis = crl_basis or FourierBasis(11, first.period, first.origin)
         baselines["CRL"] = crl_baseline(reference.values, basis, observed)
     result = Evaluation(runs, values, labels, x, (low, high), reference, baselines)
@@ -227,8 +232,8 @@ def _error_of_mean(result: Evaluation, members: Sequence[int]) -> float | None:
 
 
 def _coverage(result: Evaluation, values: Sequence[ValueFunction]) -> float | None:
-    """Fraction of the empirical values (or of the points of the true curve) within the group's band."""
-    if result.reference is None:
+    """Fraction of the empirical values (or of the points of the true curve) within the group's band, if it has one."""
+    if result.reference is None or 1 < len(values) < FEWEST_FOR_A_BAND:
         return None
     empirical = result.reference.values
     low, high = result.interval

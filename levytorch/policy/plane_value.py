@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from levytorch.policy import saved
 _FORMAT = "levytorch.plane_value.1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlaneValue:
     """V(x), x in the plane, with beta V = r + b . grad V + D_o Lap V - D_f (-Lap)^alpha V.
 
@@ -37,7 +37,14 @@ class PlaneValue:
     iterations: int = 0
     converged: bool = True
     # (n', n' // 2 + 1, P) complex: V's covariance is Phi S S^T Phi^T, from that of the recovered coefficients
-    covariance_factor: Tensor | None = field(default=None, repr=False)
+    covariance_factor: Tensor | None = None
+
+    def __repr__(self) -> str:
+        period = "({:g}, {:g})".format(*self.period)
+        return (
+            f"PlaneValue(n_modes={self.n_modes}, period={period}, beta={self.beta:g}, residual={self.residual:.2g}, "
+            f"converged={self.converged})"
+        )
 
     @property
     def n_modes(self) -> int:

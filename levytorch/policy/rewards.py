@@ -161,16 +161,30 @@ class Tabulated:
             told = str(error)
             raise InputError(told if told.startswith(str(file)) else f"{file}: {told}") from None
 
+    def check_covers(self, low: float, high: float, what: str) -> None:
+        """Refuse to be solved with where the table ends before the interval does; `what` the interval is."""
+        start, slack = low, 1e-9 * (high - low)
+        if self.period is not None:
+            if self.x[-1] - self.x[0] >= self.period:
+                return
+            # slack on both sides: an interval that begins with the table must not end up a period later
+            start = self.x[0] - slack + float(np.remainder(low - self.x[0] + slack, self.period))
+        if start < self.x[0] - slack or start + (high - low) > self.x[-1] + slack:
+            raise InputError(
+                f"The reward table must cover the {what}, [{low:g}, {high:g}], found x from {self.x[0]:g} to "
+                f"{self.x[-1]:g}; widen the table, or solve on a window inside it (window=[low, high])."
+            )
+
     def __call__(self, x: States) -> Tensor:
-        at = real_array("x", x)
+        at = asked = real_array("x", x)
         if self.period is not None:
             # Into the period that begins with the table, whatever cell the caller counts from
             at = self.x[0] + np.remainder(at - self.x[0], self.period)
         outside = (at < self.x[0]) | (at > self.x[-1])
         if bool(outside.any()):
             raise InputError(
-                f"x must lie within the reward table, [{self.x[0]:g}, {self.x[-1]:g}], but is {at[outside].flat[0]:g}; "
-                "extend the table or solve on a window inside it."
+                f"x must lie within the reward table, [{self.x[0]:g}, {self.x[-1]:g}], but is "
+                f"{asked[outside].flat[0]:g}; extend the table or solve on a window inside it."
             )
         return torch.as_tensor(np.interp(at, self.x, self.r))
 
@@ -220,8 +234,9 @@ class RewardContext:
 def _manufactured(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
     if context.truth is None:
         raise ConfigError(
-            "reward=manufactured needs the true coefficients, but no true dynamics is known; give "
-            "truth.name=constant, variable or asymptotic."
+            "reward=manufactured needs the true coefficients, but the data of this run has none that are known; choose "
+            "a reward: reward=cosine_power, reward=tabulated reward.path=<table.csv>, reward=regressed "
+            "data.path=<data with rewards>, or reward=callable reward.path=<package.module.function>."
         )
     period, _ = cell(context.truth)
     return Manufactured(CosinePower(**{"period": period, **config}), context.truth, context.beta)

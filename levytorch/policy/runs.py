@@ -7,13 +7,14 @@ in it is built: the true system is taken over only when its name is one of `Dyna
 from __future__ import annotations
 
 import glob
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from levytorch.dynamics import SYSTEMS, Dynamics
-from levytorch.errors import InputError
+from levytorch.errors import InputError, LevytorchWarning
 from levytorch.plain_files import read_settings
 
 SIMULATED = "levytorch.simulation.source.Simulated"  # compared with, never imported from a configuration
@@ -63,26 +64,61 @@ class Run:
 
 
 def find_runs(pattern: str | Sequence[str]) -> list[Path]:
-    """Run directories named by a path, a glob (** for any depth) or a list of these, sorted, each once."""
+    """Run directories named by a path, a glob (** for any depth) or a list of these, sorted, each once.
+
+    A glob meets whatever lies beside the runs: what is no finished run is skipped, with a warning that names it. A path
+    stands for itself and is refused when it is read.
+    """
     patterns = [pattern] if isinstance(pattern, str | Path) else list(pattern)
     if not patterns:
         raise InputError("run must name a run directory or a glob, but is empty; give run=outputs/<date>/<time>.")
     found: dict[Path, None] = {}
     for one in map(str, patterns):
-        if Path(one).is_dir():
-            found[Path(one)] = None
-            continue
-        matches = sorted(Path(match) for match in glob.glob(one, recursive=True))
-        directories = [match for match in matches if match.is_dir() and not _is_evaluation(match)]
-        if "**" in one:  # any depth: parents and checkpoint folders match as well, only runs are meant
-            directories = [match for match in directories if (match / "recovery.pt").is_file()]
-        if not directories:
-            what = "matches no run directory" if glob.has_magic(one) else "is no directory"
-            raise InputError(
-                f"run={one} must name finished runs, but {what}; check the path (quote globs in the shell)."
-            )
-        found.update(dict.fromkeys(directories))
+        found.update(dict.fromkeys([Path(one)] if Path(one).is_dir() else _matches(one)))
     return list(found)
+
+
+def _matches(pattern: str) -> list[Path]:
+    """The finished runs of one glob."""
+    matches = sorted(Path(match) for match in glob.glob(pattern, recursive=True))
+    directories = [match for match in matches if match.is_dir() and not _is_evaluation(match)]
+    if "**" in pattern:  # any depth: parents and checkpoint folders match as well, only runs are meant
+        directories = [match for match in directories if (match / "recovery.pt").is_file()]
+    if not directories:
+        what = "matches no run directory" if glob.has_magic(pattern) else "is no directory"
+        raise InputError(
+            f"run={pattern} must name finished runs, but {what}; check the path (quote globs in the shell)."
+        )
+    skipped = {path: reason for path in directories if (reason := _unfinished(path)) is not None}
+    if len(skipped) == len(directories):
+        raise InputError(
+            f"run={pattern} must name finished runs, but matches none ({_reasons(skipped)}); train first, or go on "
+            "with train.py resume=<run directory>."
+        )
+    if skipped:
+        warnings.warn(
+            f"run={pattern} also matches what is no finished run and is skipped: {_reasons(skipped)}.",
+            LevytorchWarning,
+            stacklevel=3,
+        )
+    return [path for path in directories if path not in skipped]
+
+
+def _unfinished(path: Path) -> str | None:
+    """Why a directory is no finished run; None when it is one."""
+    if (path / "recovery.pt").is_file():
+        return None
+    started = (path / ".hydra").is_dir() or (path / "checkpoints").is_dir()
+    return "the run is not finished (no recovery.pt)" if started else "it is no run directory (no recovery.pt)"
+
+
+def _reasons(skipped: Mapping[Path, str]) -> str:
+    """The directories by reason, in one line; of many only the first ones."""
+    told = []
+    for reason in dict.fromkeys(skipped.values()):
+        paths = [str(path) for path, own in skipped.items() if own == reason]
+        told.append(f"{_few(paths)}: {reason}")
+    return "; ".join(told)
 
 
 def _is_evaluation(path: Path) -> bool:
@@ -98,9 +134,7 @@ def load_run(path: Path) -> Run:
         raise InputError(
             f"{path} must be a training run, but is the output of an evaluation; give the run it evaluated."
         )
-    if not (path / "recovery.pt").is_file():
-        known = (path / ".hydra").is_dir() or (path / "checkpoints").is_dir()
-        reason = "the run is not finished (no recovery.pt)" if known else "it is no run directory (no recovery.pt)"
+    if (reason := _unfinished(path)) is not None:
         raise InputError(f"{path} must hold a finished run, but {reason}; train first, or resume with resume={path}.")
     try:
         recovery = Recovery.load(path / "recovery.pt")
@@ -131,12 +165,21 @@ def _check_content(recovery: Any) -> None:
 def load_runs(pattern: str | Sequence[str]) -> list[Run]:
     """All runs of a pattern, which must share one cell to be drawn together."""
     runs = [load_run(path) for path in find_runs(pattern)]
-    first = runs[0].recovery
-    for run in runs[1:]:
-        if (run.recovery.period, run.recovery.origin) != (first.period, first.origin):
-            raise InputError(
-                f"All runs must have one period and origin, but {run.path} has ({run.recovery.period:g}, "
-                f"{run.recovery.origin:g}) and {runs[0].path} ({first.period:g}, {first.origin:g}); "
-                "evaluate them apart."
-            )
+    cells: dict[tuple[Any, Any], list[str]] = {}
+    for run in runs:
+        cells.setdefault((run.recovery.period, run.recovery.origin), []).append(str(run.path))
+    if len(cells) > 1:
+        found = "; ".join(f"({_told(period)}, {_told(origin)}) in {_few(at)}" for (period, origin), at in cells.items())
+        raise InputError(
+            f"All runs must have one period and origin, but {len(cells)} are found: {found}; name the runs that belong "
+            f"together, such as run=[{','.join(next(iter(cells.values()))[:2])}]."
+        )
     return runs
+
+
+def _told(number: Any) -> str:
+    return f"{number:g}" if isinstance(number, int | float) else str(number)
+
+
+def _few(paths: Sequence[str], most: int = 3) -> str:
+    return ", ".join(paths[:most]) + (f" and {len(paths) - most} more" if len(paths) > most else "")

@@ -31,7 +31,7 @@ INTEGERS = {
 POSITIVE = {"beta": 0.1, "tolerance": 1e-6, "data.horizon": 100.0, "truth.alpha": 0.3, "rates.alpha": 0.3}
 BELOW_ONE = ("truth.alpha", "rates.alpha")
 TEXT = ("out", "data.path", "truth.name", "group_by", "rates.system")
-SWITCHES = ("rates.enabled", "tensorboard")
+SWITCHES = ("rates.enabled", "tensorboard", "data.linear")
 GROUPS = ("reward", "truth", "data", "data.options", "rates")
 OPTIONAL = {
     *("n_modes", "data.n_terms", "data.first", "data.random", "data.horizon"),

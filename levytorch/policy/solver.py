@@ -92,6 +92,9 @@ def solve_value(
     r = reward_function(reward)
     support = None if beyond_data else getattr(dynamics_or_recovery, "support", None)
     limits = None if window is None else check_window(window, period, support)
+    if hasattr(reward, "check_covers"):  # a table, which may end before the cell does
+        low, high = limits or (origin, origin + period)
+        reward.check_covers(low, high, "cell" if limits is None else "window")
     if limits is None:
         check_periodic(r, period, origin)
 
@@ -123,10 +126,13 @@ def _linear(
 
 
 class Factor(NamedTuple):
-    """A factorisation of A: `solve` applies its (pseudo-)inverse, `gram_solve` (A^T A)^-1; `condition` is that of A."""
+    """A factorisation of A: `solve` applies its (pseudo-)inverse, `gram_solve` (A^T A)^-1, `unreached` the projection
+    onto what no A y can be; `condition` is that of A.
+    """
 
     solve: Callable[[Tensor], Tensor]
     gram_solve: Callable[[Tensor], Tensor]
+    unreached: Callable[[Tensor], Tensor]
     condition: Callable[[], float]
 
 
@@ -147,7 +153,7 @@ def _factor(system: Linear) -> Factor:
             inverse = solve(torch.eye(len(A), dtype=A.dtype))
             return float(torch.linalg.matrix_norm(A, 1) * torch.linalg.matrix_norm(inverse, 1))
 
-        return Factor(solve, gram_solve, condition)
+        return Factor(solve, gram_solve, torch.zeros_like, condition)
     Q, R = torch.linalg.qr(A)
 
     def solve_ls(y: Tensor) -> Tensor:
@@ -156,11 +162,17 @@ def _factor(system: Linear) -> Factor:
     def gram_solve_ls(y: Tensor) -> Tensor:
         return torch.linalg.solve_triangular(R, torch.linalg.solve_triangular(R.T, y, upper=False), upper=True)
 
+    def unreached_ls(y: Tensor) -> Tensor:
+        # Twice: after one pass rounding leaves eps |y| in the range of A, which gram_solve would blow up
+        for _ in range(2):
+            y = y - Q @ (Q.T @ y)
+        return y
+
     def condition_ls() -> float:
         s = torch.linalg.svdvals(R)
         return float(s[0] / s[-1]) if float(s[-1]) > 0 else math.inf
 
-    return Factor(solve_ls, gram_solve_ls, condition_ls)
+    return Factor(solve_ls, gram_solve_ls, unreached_ls, condition_ls)
 
 
 class Solution(NamedTuple):

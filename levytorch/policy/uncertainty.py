@@ -7,7 +7,11 @@
 one more right-hand side of the system that is already factorised. Least squares on a window has its own exact
 linearisation,
 
-    d(A^T (A c - r)) = 0   =>   A^T A dc = -A^T dA c - dA^T (A c - r).
+    d(A^T (A c - r)) = 0   =>   dc = -A^+ dA c - (A^T A)^-1 dA^T (A c - r).
+
+Both terms are kept apart, for A on a window has condition numbers up to 1e12: the first costs one of them, where
+(A^T A)^-1 A^T would cost its square, and the second costs no more once the residual is orthogonal to the range of A to
+rounding, which A c - r as a difference is not.
 """
 
 from __future__ import annotations
@@ -37,17 +41,17 @@ def sensitivity(source: Any, system: Linear, c: Tensor, factor: Factor) -> Tenso
         - J_D_f * (ops.fractional @ c)[:, None]
         - J_alpha * (D_f * (jump_alpha @ c))[:, None]
     )
-    if system.A.shape[0] == system.A.shape[1]:
-        return factor.solve(-w * change) / system.scale[:, None]
-    residual = (system.A @ (c * system.scale) - system.weight * system.r)[:, None] * w
-    dA_T_residual = -(
-        ops.first.T @ (J_b * residual)
-        + ops.second.T @ (J_D_o * residual)
-        - ops.fractional.T @ (J_D_f * residual)
-        - jump_alpha.T @ (J_alpha * D_f[:, None] * residual)
-    )
-    rhs = -system.A.T @ (w * change) - dA_T_residual / system.scale[:, None]
-    return factor.gram_solve(rhs) / system.scale[:, None]
+    dc = factor.solve(-w * change)
+    if system.A.shape[0] > system.A.shape[1]:
+        residual = -factor.unreached((system.weight * system.r)[:, None]) * w
+        dA_T_residual = -(
+            ops.first.T @ (J_b * residual)
+            + ops.second.T @ (J_D_o * residual)
+            - ops.fractional.T @ (J_D_f * residual)
+            - jump_alpha.T @ (J_alpha * D_f[:, None] * residual)
+        )
+        dc = dc - factor.gram_solve(dA_T_residual / system.scale[:, None])
+    return dc / system.scale[:, None]
 
 
 def covariance_factor(source: Any, system: Linear, c: Tensor, factor: Factor) -> Tensor | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from levytorch.policy.basis import FourierBasis
 _FORMAT = "levytorch.value.1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ValueFunction:
     """V(x) = sum_m c_m phi_m(x) with beta V = r + b V' + D_o V'' - D_f (-Lap)^alpha V.
 
@@ -39,7 +39,14 @@ class ValueFunction:
     change: float | None = None
     converged: bool = True
     # V's covariance is Phi S S^T Phi^T: exact and positive semi-definite, and no larger than the parameters ask for
-    covariance_factor: Tensor | None = field(default=None, repr=False)
+    covariance_factor: Tensor | None = None
+
+    def __repr__(self) -> str:
+        where = f"period={self.period:g}" if self.window is None else "window=({:g}, {:g})".format(*self.window)
+        return (
+            f"ValueFunction(n_modes={self.n_modes}, {where}, beta={self.beta:g}, residual={self.residual:.2g}, "
+            f"converged={self.converged})"
+        )
 
     @property
     def n_modes(self) -> int:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import quad
 
 from levytorch import Dynamics, Trajectories, simulate, solve_value
-from levytorch.errors import InputError
+from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.basis import FourierBasis
 from levytorch.policy.empirical import (
     crl_baseline,
@@ -66,6 +68,36 @@ def test_uneven_sampling_of_a_constant_reward_is_its_integral() -> None:
     found = empirical_values(series(5000), 2.0, 0.5, times=t)
     # nothing but the truncation at exp(-beta horizon) = 1e-12 is lost
     np.testing.assert_allclose(found.V.numpy(), 2.0 / 0.5, rtol=1e-10)
+
+
+@pytest.mark.parametrize("beta", [1e-5, 0.5, 3.0])
+def test_a_linear_reward_is_integrated_exactly(beta: float) -> None:
+    t = np.cumsum(np.random.default_rng(3).uniform(0.5, 2.0, 400))
+    found = empirical_values(t, lambda x: x, beta, times=t, horizon=40.0, linear=True)
+    for i in (0, 50, int(found.number[-1]) - 2):
+        h = t[np.searchsorted(t, t[i] + 40.0, side="right")] - t[i]  # the step in which the horizon ends is complete
+        exact = quad(lambda s, i=i: math.exp(-beta * s) * (t[i] + s), 0.0, h, epsabs=0.0, epsrel=1e-11, limit=200)[0]
+        assert float(found.V[i]) == pytest.approx(exact, rel=1e-8)
+
+
+def test_long_steps_are_warned_of_and_mended_by_a_linear_reward() -> None:
+    """cos is an eigenfunction: V(0) = 1 / (1 + 0.5 + 0.3), and steps of 0.5 to 2 at beta = 1."""
+    rng = np.random.default_rng(4)
+    t = np.cumsum(rng.uniform(0.5, 2.0, 40_000))
+    even = simulate(Dynamics(b=0.0, D_o=0.5, D_f=0.3, alpha=0.6), 1, 200_000, 0.25, substeps=1, seed=1).x.reshape(-1)
+    at = np.unique(np.round(t[t < 49_000] / 0.25).astype(int))
+    x, times = np.asarray(even)[at], 0.25 * at
+    with pytest.warns(
+        LevytorchWarning, match=r"found beta \* dt = 1\.2.*off by about beta dt / 2 = 6\d %; .*linear=True"
+    ):
+        held = empirical_values(x, torch.cos, 1.0, times=times)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        linear = empirical_values(x, torch.cos, 1.0, times=times, linear=True)
+        empirical_values(x, torch.cos, 0.05, times=times)
+    truth, zero = 1 / 1.8, torch.zeros(1, dtype=torch.float64)
+    assert float(reference_curve(held, FourierBasis(3))(zero)) > 1.35 * truth
+    assert float(reference_curve(linear, FourierBasis(3))(zero)) == pytest.approx(truth, rel=0.1)
 
 
 def test_gaps_end_a_trajectory() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import Dynamics, Transitions
+from levytorch import Dynamics, Transitions, solve_value
 from levytorch.errors import ConfigError, InputError
 from levytorch.policy.rewards import CosinePower, Manufactured, RewardContext, Tabulated, build_reward
 from tests.policy.problems import cos3, cos3_reward
@@ -155,3 +155,19 @@ def test_unknown_names_and_options_list_the_known_ones() -> None:
         build_reward({"name": "tabulated"}, CONTEXT)
     with pytest.raises(InputError, match="whole numbers"):
         build_reward({"name": "cosine_power", "frequency": 1.5}, CONTEXT)
+
+
+def test_a_table_is_measured_against_what_is_solved() -> None:
+    table = Tabulated([95.0, 100.0, 105.0], [0.0, 1.0, 0.0], period=100.0)
+    source = Dynamics(b=0.0, D_o=1.0, D_f=0.5, alpha=0.7, period=100.0, origin=50.0)
+    with pytest.raises(
+        InputError, match=r"cover the cell, \[50, 150\], found x from 95 to 105; .*window=\[low, high\]"
+    ):
+        solve_value(source, table, 1.0)
+    with pytest.raises(InputError, match=r"cover the window, \[94, 104\], found x from 95 to 105"):
+        solve_value(source, table, 1.0, window=(94.0, 104.0), n_modes=5)
+    with pytest.raises(InputError, match=r"within the reward table, \[95, 105\], but is 51;"):
+        table([100.0, 51.0])
+    for low in (95.0, -5.0, 95.0 - 1e-12):  # also a period away, and with rounding
+        solve_value(source, table, 1.0, window=(low, low + 10.0), n_modes=5)
+    solve_value(source, Tabulated([95.0, 105.0], [0.0, 1.0]), 1.0, window=(95.0, 105.0), n_modes=5)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from levytorch import Dynamics, recover, simulate
-from levytorch.errors import InputError
+from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.runs import MARKER, find_runs, load_run, load_runs
 
 SIMULATED = "data:\n  _target_: levytorch.simulation.source.Simulated\ndynamics:\n  name: constant\n  alpha: 0.4\n"
@@ -128,5 +128,31 @@ def test_runs_of_different_cells_are_not_mixed(tmp_path, recovery) -> None:
     data = simulate(Dynamics.named("constant"), 100, 40, 1 / 40, seed=1).transitions()
     make_run(tmp_path / "a", recovery)
     make_run(tmp_path / "b", recover(data, alpha=0.3, n_basis=1, period=5.0))
-    with pytest.raises(InputError, match="one period and origin"):
+    with pytest.raises(InputError, match="one period and origin") as caught:
         load_runs(str(tmp_path / "*"))
+    assert f"name the runs that belong together, such as run=[{tmp_path / 'a'}]" in str(caught.value)
+
+
+def test_a_glob_skips_what_is_no_finished_run(tmp_path, recovery) -> None:
+    run = make_run(tmp_path / "a", recovery)
+    (tmp_path / "b" / ".hydra").mkdir(parents=True)
+    (tmp_path / "c").mkdir()
+    with pytest.warns(LevytorchWarning) as told:
+        runs = load_runs(str(tmp_path / "*"))
+    assert [one.path for one in runs] == [run]
+    assert len(told) == 1
+    assert "b: the run is not finished" in str(told[0].message)
+    assert "c: it is no run directory" in str(told[0].message)
+    for named in (str(tmp_path / "b"), [str(run), str(tmp_path / "b")]):  # named, not met
+        with pytest.raises(InputError, match="not finished"):
+            load_runs(named)
+    with pytest.raises(InputError, match=r"matches none .*not finished.*resume="):
+        load_runs(str(tmp_path / "[bc]"))
+
+
+def test_many_skipped_directories_are_one_short_line(tmp_path, recovery) -> None:
+    make_run(tmp_path / "run", recovery)
+    for number in range(30):
+        (tmp_path / f"{number:02d}").mkdir()
+    with pytest.warns(LevytorchWarning, match="02 and 27 more: it is no run directory"):
+        find_runs(str(tmp_path / "*"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from pathlib import Path
 
@@ -255,3 +256,13 @@ def test_other_bad_input() -> None:
         with pytest.raises(InputError, match="n_modes must be a positive integer"):
             solve_value(smooth(), 1.0, 1.0, n_modes=n_modes)  # type: ignore[arg-type]
     assert solve_value(smooth(), 1.0, 1.0, n_modes=np.int64(17)).n_modes == 17  # type: ignore[arg-type]
+
+
+def test_a_value_function_is_shown_in_one_line() -> None:
+    source = Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5)
+    whole = solve_value(source, torch.cos, 0.5, n_modes=64)
+    assert re.fullmatch(
+        r"ValueFunction\(n_modes=64, period=6.28319, beta=0.5, residual=\S+, converged=True\)", repr(whole)
+    )
+    part = solve_value(source, torch.cos, 0.5, n_modes=5, window=(1.0, 4.0))
+    assert "n_modes=5, window=(1, 4), beta=0.5" in repr(part)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from levytorch import solve_value
-from levytorch.errors import InputError
+from levytorch.errors import InputError, NumericalError
 from tests.policy.problems import LinearRecovery, smooth_reward
 
 X = torch.linspace(1.2, 4.8, 40, dtype=torch.float64)
@@ -71,3 +71,54 @@ def test_a_broken_covariance_is_refused() -> None:
     source.covariance = torch.full((11, 11), torch.nan)
     with pytest.raises(InputError, match="finite square matrix"):
         solve_value(source, smooth_reward, 0.7)
+
+
+class ConstantDrift:
+    """Known coefficients on a wide cell but for the constant drift, whose standard deviation is `sd`."""
+
+    period, origin, dim, alpha, sd = 100.0, 50.0, 1, 0.72, 0.02
+    covariance = torch.tensor([[sd**2]], dtype=torch.float64)
+
+    def b(self, x):
+        return torch.full_like(x, 0.001)
+
+    def D_o(self, x):
+        return torch.full_like(x, 0.01)
+
+    def D_f(self, x):
+        return torch.full_like(x, 0.02)
+
+    def jacobian(self, x):
+        zero = x.new_zeros((len(x), 1))
+        return torch.ones_like(zero), zero, zero, zero
+
+
+@pytest.mark.parametrize("window", [(95.0, 105.0), (96.2, 102.7)])
+@pytest.mark.parametrize("n_modes", [5, 7, 9, 11])
+def test_a_constant_drift_moves_a_linear_reward_by_std_over_beta_squared(window, n_modes) -> None:
+    """V = r / beta + b r' / beta^2 but for the jumps, at condition numbers of 1e5 to 1e12."""
+    beta = 0.3
+    try:
+        V = solve_value(ConstantDrift(), lambda x: x - 100, beta, window=window, n_modes=n_modes)
+    except NumericalError:
+        assert n_modes == 11
+        return
+    inside = torch.linspace(window[0] + 1, window[1] - 1, 9, dtype=torch.float64)
+    exact = torch.full_like(inside, ConstantDrift.sd / beta**2)
+    torch.testing.assert_close(V.std(inside), exact, rtol=0.02, atol=0)
+
+
+@pytest.mark.parametrize("reward", [smooth_reward, lambda x: (x - 2.3).abs()])
+@pytest.mark.parametrize("n_modes", [5, 7, 9, 11])
+def test_linearisation_on_a_short_window(reward, n_modes: int) -> None:
+    """Conditions of 4e3 to 1e9; the reward with a kink leaves a residual of per cents, whose derivative matters."""
+    source, case = LinearRecovery(alpha_of_x=True), {"window": (2.0, 3.0), "n_modes": n_modes}
+    V = solve_value(source, reward, 0.7, **case)
+    x = torch.linspace(2.1, 2.9, 9, dtype=torch.float64)
+    columns, h = [], 1e-5
+    for step in h * torch.eye(11, dtype=torch.float64):
+        up, down = (solve_value(source.moved(source.theta + s * step), reward, 0.7, **case) for s in (1, -1))
+        columns.append((up(x) - down(x)) / (2 * h))
+    G = torch.stack(columns, dim=1)
+    expected = torch.einsum("np,pq,nq->n", G, source.covariance, G).sqrt()
+    torch.testing.assert_close(V.std(x), expected, rtol=0.03, atol=0)

@@ -29,6 +29,24 @@ def test_value_bands_shows_bands_and_differences() -> None:
     assert fig is upper.figure
 
 
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_few_replicas_are_curves_and_not_a_band_that_pinches(n: int) -> None:
+    curves = [np.cos(X) + k * np.sin(X) for k in range(n)]
+    band = Band("with TCF", np.mean(curves, axis=0), np.std(curves, axis=0, ddof=1), curves=curves)
+    _, (upper, lower) = value_bands(X, [band], reference=np.cos(X))
+    drawn = [line.get_ydata() for line in upper.lines]
+    if n < 4:
+        assert labels(upper) == [f"with TCF ({n} runs)", "reference"]
+        assert not upper.collections
+        assert not lower.collections
+        np.testing.assert_array_equal(drawn[:n], curves)
+        np.testing.assert_allclose(lower.lines[n - 1].get_ydata(), curves[-1] - np.cos(X))
+        assert upper.get_ylim()[1] > max(map(np.max, curves))
+    else:
+        assert labels(upper) == ["with TCF (mean ± sd)", "reference"]
+        assert len(upper.collections) == len(lower.collections) == 1
+
+
 def test_given_axes_are_used() -> None:
     fig, grid = new_axes(1, 1)
     found, axes = value_bands(X, [Band("V", np.sin(X))], axes=[grid[0, 0]])
