@@ -5,13 +5,13 @@ Its overrides are taken over one by one, each looked at first, and its checkpoin
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from levytorch.errors import ConfigError
+from levytorch.plain_files import load_tensors, read_json
 from levytorch.training.files import write_json, write_text
 from levytorch.training.foreign import check_links, objection
 
@@ -67,10 +67,10 @@ def read_overrides(directory: Path) -> list[str]:
     if not record.is_file():
         raise ConfigError(f"resume must name a run directory, found no {RECORD} in {directory}; check the path.")
     try:
-        stored = json.loads(record.read_text(encoding="utf-8"))["overrides"]
+        stored = read_json(record)["overrides"]
         if not isinstance(stored, list) or not all(isinstance(o, str) for o in stored):
             raise TypeError
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:  # read_json's own refusal is a ValueError
         raise ConfigError(f"{record} must list the overrides of a run, found something else; start anew.") from error
     for override in stored:
         reason = objection(override)
@@ -90,10 +90,8 @@ def checkpoint(directory: Path) -> Path | None:
 
 
 def _steps(path: Path) -> int:
-    import torch
-
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = load_tensors(path)
     except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
         raise ConfigError(
             f"{path} must be a checkpoint of levytorch, found a file that does not load safely "
