@@ -6,8 +6,9 @@ trivial baseline.
 The full discounted sum F_i = w_i r_i + exp(-beta (t_{i+1} - t_i)) F_{i+1} costs O(n); the truncated one is
 F_i - exp(-beta (t_e - t_i)) F_e, e the first index after the horizon: nothing is summed twice.
 
-The sum takes the reward of a whole step from its beginning, an error of about beta dt / 2; a reward that is linear
-between the observations leaves one of the order (beta dt)^2.
+The sum takes the reward of a whole step from its beginning. With a reward that the motion forgets at the rate q it is
+too large by about (beta + q) dt / 2, and by q dt / 2 with the exact discount; a reward that is linear between the
+observations leaves an error of second order.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from levytorch.policy.series import FourierSeries, fit_fourier
 
 Array = Tensor | np.ndarray
 
-_LONG_STEP = 0.1  # beta dt from which on the paper's sum is off by 5 %
+_LONG_STEP = 0.1  # beta dt from which on the paper's sum of a constant reward is 5 % too large
 
 
 class EmpiricalValues(NamedTuple):
@@ -122,7 +123,7 @@ def empirical_values(
         raise InputError(f"n_terms and horizon must be positive, but are {n_terms!r} and {horizon!r}; correct them.")
     r = reward_function(reward)
     found: list[EmpiricalValues] = []
-    longest, wanted, offset = 0.0, 0.0, 0
+    longest, wanted, offset, exactly = 0.0, 0.0, 0, False
     typical: list[np.ndarray] = []
     gap = getattr(trajectories, "max_dt", None) if max_gap is None else max_gap
     for x, t in _segments(trajectories, dt, times, gap):
@@ -136,9 +137,8 @@ def empirical_values(
                 "n_terms counts evenly spaced observations, but the sampling is uneven; give horizon as a time instead."
             )
         wanted = horizon or ((n_terms - 1) * float(np.median(steps)) if n_terms is not None else math.log(1e12) / beta)
-        values, complete = discounted_sum(
-            r(torch.from_numpy(x)).numpy(), t, beta, wanted, exact=(not even) if exact is None else exact, linear=linear
-        )
+        exactly = (not even) if exact is None else exact
+        values, complete = discounted_sum(r(torch.from_numpy(x)).numpy(), t, beta, wanted, exact=exactly, linear=linear)
         typical.append(steps)
         keep = np.full_like(complete, True) if partial else complete
         where = torch.from_numpy(np.flatnonzero(keep))
@@ -150,19 +150,26 @@ def empirical_values(
             "give a shorter horizon (or n_terms), or partial=True."
         )
     if not linear:
-        _doubt_long_steps(beta * float(np.median(np.concatenate(typical))))
+        _doubt_long_steps(beta * float(np.median(np.concatenate(typical))), held=exactly)
     return EmpiricalValues(*(torch.cat(columns) for columns in zip(*found)))
 
 
-def _doubt_long_steps(z: float) -> None:
-    """Warn when a typical step, beta dt = z, is too long for a sum that takes the reward from its beginning."""
+def _doubt_long_steps(z: float, *, held: bool) -> None:
+    """Warn when a typical step, beta dt = z, is too long for a sum that takes the reward from its beginning.
+
+    The size is exact in two cases: a constant reward in the paper's sum, and, as the held sum has no error there, one
+    whose expectation decays at the rate beta. Both begin with z / 2.
+    """
     if z <= _LONG_STEP:
         return
+    if held:
+        size = f"one that the motion forgets at the rate beta comes out {math.tanh(z / 2):.0%} too large"
+    else:
+        size = f"a constant one comes out {z / -math.expm1(-z) - 1:.0%} too large, one that changes within a step more"
     warnings.warn(
         f"Steps must be short against 1 / beta for the discounted sums, found beta * dt = {z:.2g}: the reward of a "
-        f"whole step is taken from its beginning, and the empirical values may be off by about "
-        f"beta dt / 2 = {50 * z:.0f} %; let the reward be linear between the observations (linear=True, in evaluate.py "
-        "data.linear=true), or use a smaller beta or data with shorter steps.",
+        f"whole step is taken from its beginning, and {size} (about beta dt / 2); let the reward be linear between the "
+        "observations (linear=True, in evaluate.py data.linear=true), or use a smaller beta or shorter steps.",
         LevytorchWarning,
         stacklevel=3,
     )
