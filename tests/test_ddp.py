@@ -205,14 +205,14 @@ def test_two_machines_give_the_numbers_of_one(tmp_path, launcher):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["data=file", "data.path=/nowhere.csv", "alpha=0.3"], "/nowhere.csv"),
-        (["-m", "seed=0,1"], "one process per job"),
-        (["trainer.devices=0"], "trainer.devices"),
+        (["trainer=ddp", "data=file", "data.path=/nowhere.csv", "alpha=0.3"], "/nowhere.csv"),
+        (["-m", "trainer=ddp", "seed=0,1"], "one process per job"),
+        (["trainer=ddp", "trainer.devices=0"], "trainer.devices"),
     ],
 )
 def test_refusals(tmp_path, arguments, words):
     places = [f"hydra.run.dir={tmp_path / 'run'}", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
-    done = train(*DDP, *arguments, *places, check=False)
+    done = train(*arguments, *places, check=False)
     assert done.returncode != 0
     assert words in done.stdout + done.stderr
 
