@@ -85,6 +85,9 @@ def add_value(outcome: Any, config: dict[str, Any]) -> None:
 
     recovery, truth = outcome.recovery, outcome.source.dynamics
     if truth is None and config["reward"]["name"] == "manufactured":
+        log.info(
+            "no value function: a manufactured reward needs a known system; choose one with reward=... (docs/policy.md)"
+        )
         return
     if recovery.dim > 1:
         add_plane_value(outcome, config)

@@ -70,7 +70,7 @@ def read(
         sort: sort each trajectory by time instead of refusing unsorted ones.
         short: "error", or "drop": trajectories with a single point are left out and counted.
         separator: of a .csv; by default the one that its first line uses (comma, tab, semicolon or bar).
-        decimal: of a .csv: "." or ",".
+        decimal: of a .csv: "." or "," (or "comma").
         on_disk: a directory for data larger than memory (.parquet, .npy, .npz): points and pairs are kept there and
             mapped, not loaded; what is there already is used again. Rows of a table must be in order.
     """
@@ -85,7 +85,7 @@ def read(
     choice("layout", layout, LAYOUTS)
     choice("missing", missing, ("error", "drop"))
     choice("short", short, ("error", "drop"))
-    choice("decimal", decimal, (".", ","))
+    choice("decimal", decimal, (".", ",", "comma"))  # on hydra's command line a bare comma means something else
     log, sort = switch("log", log), switch("sort", sort)
     for name, given in (("time_format", time_format), ("separator", separator)):
         if given is not None and (not isinstance(given, str) or not given):

@@ -61,7 +61,7 @@ def name_columns(file: Path, columns: list[str], asked: dict[str, Any]) -> Names
     return value, id, time, reward, dt
 
 
-def load_table(file: Path, separator: str | None = None, decimal: str = ".") -> pl.DataFrame:
+def load_table(file: Path, separator: str | None = None, *, comma: bool = False) -> pl.DataFrame:
     """The whole table; text cells stay text, because only then can a bad one be shown."""
     import polars as pl
 
@@ -77,7 +77,7 @@ def load_table(file: Path, separator: str | None = None, decimal: str = ".") -> 
             separator = "\t" if file.suffix.lower() == ".tsv" else max(_SEPARATORS, key=head.count)
         table = pl.read_csv(file, separator=separator, infer_schema=False, null_values=_EMPTY)
     _refuse_twice(file, table.columns)
-    return table if decimal == "." else _with_points(file, table)
+    return _with_points(file, table) if comma else table
 
 
 def _with_points(file: Path, table: pl.DataFrame) -> pl.DataFrame:

@@ -44,7 +44,7 @@ def read_table(
     **handling: Any,
 ) -> Trajectories:
     """See files.read, which checked the options."""
-    table = load_table(file, separator, decimal)
+    table = load_table(file, separator, comma=decimal != ".")
     asked = {"value": value, "id": id, "time": time, "reward": reward, "dt": dt}
     check_columns(file, table.columns, len(table), asked)
     if layout == "long":

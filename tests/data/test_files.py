@@ -103,6 +103,7 @@ def test_decimal_commas(tmp_path):
         Trajectories.from_file(file, time="Zeit", value="Kurs")
     found = Trajectories.from_file(file, time="Zeit", value="Kurs", decimal=",")
     np.testing.assert_array_equal(found.x, [99.5, -100.0, 0.25, 15.0])
+    np.testing.assert_array_equal(Trajectories.from_file(file, time="Zeit", value="Kurs", decimal="comma").x, found.x)
     file.write_text("Zeit;Kurs\n0;99,5\n1;1.234\n")
     with pytest.raises(InputError, match=r"row 2: numbers must have a decimal comma, found '1.234'"):
         Trajectories.from_file(file, time="Zeit", value="Kurs", decimal=",")
