@@ -46,7 +46,7 @@ class DiskTable:
         if options["layout"] != "long" or options["sort"]:
             found = "sort=True" if options["sort"] else f"layout {options['layout']!r}"
             raise InputError(
-                f"{file}: on_disk reads long tables whose rows are in order, found {found}: write the file so, sorted "
+                f"{file}: on_disk needs a long table whose rows are in order, found {found}: write the file so, sorted "
                 "by id and time."
             )
         self.file, self.options = file, options

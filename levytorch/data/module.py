@@ -28,7 +28,7 @@ MIXINGS = ("stratified", "bernoulli")
 
 def check_data_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of batch_size, chunk_size, mixing and validation that are given, checked; known before there is data."""
-    checked: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    checked = dict(options)
     if "mixing" in checked:
         choice("mixing", checked["mixing"], MIXINGS)
     if "batch_size" in checked:

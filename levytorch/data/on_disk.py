@@ -25,7 +25,7 @@ def read_on_disk(file: Path, directory: Any, options: dict[str, Any], max_dt: fl
     suffix = file.suffix.lower()
     if suffix in (".csv", ".tsv"):
         raise InputError(
-            f"{file}: on_disk reads .parquet, .npy and .npz files, found {suffix}: convert it, "
+            f"{file}: on_disk needs a .parquet, .npy or .npz file, found {suffix}: convert it, "
             "polars.scan_csv(path).sink_parquet(path)."
         )
     status = file.stat()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import whole_number
+from levytorch.convert import real_array, whole_number
 from levytorch.data.arrays import positive
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
@@ -66,11 +67,9 @@ def metropolis(
     check_options(
         n, dict(burn_in=burn_in, chains=chains, proposal_scale=proposal_scale, reach=reach, thinning=thinning)
     )
-    if proposal_scale is None:
-        proposal_scale = 2.4 / d**0.5 * _width(dynamics, dt, _CENTRE)
-    if reach is None:
-        reach = _width(dynamics, dt, _REACH)
-    walk = _Walk(dynamics, chains, dt, seed, float(proposal_scale), float(reach))
+    scale = 2.4 / d**0.5 * _width(dynamics, dt, _CENTRE) if proposal_scale is None else _distance(proposal_scale)
+    within = _width(dynamics, dt, _REACH) if reach is None else _distance(reach, "reach")
+    walk = _Walk(dynamics, chains, dt, seed, scale, within)
     return _run(walk, x0, n_steps, burn_in, thinning, progress)
 
 
@@ -92,9 +91,18 @@ def check_options(n: int, options: Mapping[str, Any]) -> None:
     if chains is not None and chains > n:
         raise InputError(f"chains must not exceed the {n} trajectories, found {chains}: lower it.")
     for name in ("proposal_scale", "reach"):
-        unlimited = name == "reach" and isinstance(options.get(name), float) and options[name] == math.inf
-        if options.get(name) is not None and not unlimited:
-            positive(name, options[name], "pass a distance")
+        if options.get(name) is not None:
+            _distance(options[name], name)
+
+
+def _distance(value: Any, name: str = "proposal_scale") -> float:
+    """A positive number; a reach may be infinite."""
+    if name == "reach":
+        with suppress(InputError):
+            array = real_array(name, value)
+            if array.size == 1 and array.item() == math.inf:
+                return math.inf
+    return positive(name, value, "pass a distance")
 
 
 class _Walk:
