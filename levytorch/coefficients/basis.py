@@ -13,6 +13,7 @@ from levytorch.convert import shown
 from levytorch.errors import InputError
 
 MOST = 9999  # functions: far more than data can determine
+FARTHEST = 1e9  # periods: x then has a resolution of 1e-7 of the cell
 
 
 def check_basis(n_basis: object, period: object, origin: object = 0.0) -> None:
@@ -29,6 +30,11 @@ def check_basis(n_basis: object, period: object, origin: object = 0.0) -> None:
         )
     if not _is_finite(origin):
         raise InputError(f"origin must be a finite number, found {shown(origin)}; pass the left end of the cell in x.")
+    if abs(origin) > FARTHEST * period:  # type: ignore[operator,arg-type]
+        raise InputError(
+            f"origin must lie within {FARTHEST:.0e} periods of zero, found {shown(origin)} and period {shown(period)}; "
+            "floating point cannot tell the states of such a cell apart, so move x or widen the cell."
+        )
 
 
 def _is_finite(value: object) -> bool:

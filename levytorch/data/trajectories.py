@@ -121,7 +121,7 @@ class Trajectories:
         unknown = sorted(set(options) - OPTIONS)
         if unknown:
             raise InputError(
-                f"{path}: the options are {', '.join(sorted(OPTIONS))}, found {', '.join(unknown)}: use one of these."
+                f"{path}: options must be among {', '.join(sorted(OPTIONS))}, found {', '.join(unknown)}: use these."
             )
         return read(path, **options)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from levytorch.convert import shown, switch, whole_number
 from levytorch.errors import ConfigError, InputError
-from levytorch.training.diagnostics.checks import check_options
 from levytorch.training.run import settings_of
 from levytorch.training.settings import FitSettings
 
@@ -32,13 +31,9 @@ def check_config(config: Mapping[str, Any]) -> FitSettings:
                 f"callbacks.{name} must have a value every, found {shown(callbacks.get(name))}; use callbacks=default."
             )
     settings = settings_of(config)
-    unknown = sorted(set(map(str, config["diagnostics"])) - {"checks", "max_pairs"})
-    if unknown:
-        raise ConfigError(f"diagnostics must have checks and max_pairs, found {unknown[0]!r}; remove it.")
     try:
         for name in ("checkpoints", "figures"):
             whole_number(f"callbacks.{name}.every", callbacks[name]["every"], 1)
-        check_options(**{"checks": [], "max_pairs": 100_000, **config["diagnostics"]})
         switch("logger.tensorboard", config["logger"].get("tensorboard"))
     except InputError as error:
         raise ConfigError(str(error)) from error

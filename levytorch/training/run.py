@@ -66,7 +66,7 @@ def settings_of(config: Mapping[str, Any]) -> FitSettings:
     tail = dict(config["tail"])
     engine = dict(config["engine"])
     try:
-        check_options(**config["diagnostics"])
+        check_diagnostics(config["diagnostics"])
         return make_settings(
             alpha=config["alpha"],
             coefficients=coefficients,
@@ -84,6 +84,17 @@ def settings_of(config: Mapping[str, Any]) -> FitSettings:
         )
     except InputError as error:
         raise ConfigError(str(error)) from error
+
+
+def check_diagnostics(options: Mapping[str, Any]) -> None:
+    """Refuse what `Recovery.diagnose` would stumble over after the fit."""
+    keys = {"checks", "max_pairs"}
+    if set(options) != keys:
+        raise ConfigError(
+            f"diagnostics must have checks and max_pairs, found {', '.join(map(str, options)) or 'neither'}; use "
+            "diagnostics=default or diagnostics=none."
+        )
+    check_options(**options)
 
 
 def formats_of(config: Mapping[str, Any]) -> tuple[str, ...]:
