@@ -29,6 +29,7 @@ DRIFTED = (
     "the parameters and the TCF must be the same on all ranks, found different ones; start all of them from the same "
     "code and data, on processors of the same kind."
 )
+MOST = 4096  # processes on a machine, and machines
 _FIRST = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")  # set by torchrun, srun, the user, Lightning
 
 
@@ -132,8 +133,8 @@ class SharedError(NumericalError):
 def processes(trainer: Mapping[str, Any]) -> dict[str, Any]:
     """The trainer options of a configuration's trainer group: none for one process, else Lightning's DDP strategy."""
     for key in ("devices", "num_nodes"):
-        if isinstance(trainer[key], bool) or not isinstance(trainer[key], int) or trainer[key] < 1:
-            raise ConfigError(f"trainer.{key} must be a positive integer, found {trainer[key]!r}; 1 is the default.")
+        if isinstance(trainer[key], bool) or not isinstance(trainer[key], int) or not 1 <= trainer[key] <= MOST:
+            raise ConfigError(f"trainer.{key} must be an integer from 1 to {MOST}, found {trainer[key]!r}; 1 is usual.")
     if trainer["devices"] * trainer["num_nodes"] == 1:
         return {}
     return {"strategy": "ddp", "devices": trainer["devices"], "num_nodes": trainer["num_nodes"]}

@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from levytorch.errors import LevytorchError
 from levytorch.policy.settings import check_settings
+from levytorch.training import ranks
 from levytorch.training import run as runs
 from tests.inputs.configs import BAD, ROOT, changed, composed, evaluate_cases, script, small, train_cases
 from tests.inputs.judge import REFUSED, Defect, judge
@@ -56,7 +57,8 @@ def test_every_leaf_of_train_with_every_value(file, record_property, tmp_path):
     assert count > 2000
     record_property("inputs to train.py", count)
     # what was let through must run to its end, or be refused for what the data turned out to be
-    for k, (what, config) in enumerate(random.Random(0).sample(accepted, 40)):
+    alone = [case for case in accepted if not ranks.processes(case[1].trainer)]  # here nobody starts processes
+    for k, (what, config) in enumerate(random.Random(0).sample(alone, 40)):
         try:
             settings, source = train.prepare(config, Path())
             outcome = runs.run(settings, source(), tmp_path / str(k))
