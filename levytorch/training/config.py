@@ -7,6 +7,7 @@ from typing import Any
 
 from levytorch.convert import shown, switch, whole_number
 from levytorch.errors import ConfigError, InputError
+from levytorch.training.ranks import processes
 from levytorch.training.run import settings_of
 from levytorch.training.settings import FitSettings
 
@@ -31,6 +32,9 @@ def check_config(config: Mapping[str, Any]) -> FitSettings:
                 f"callbacks.{name} must have a value every, found {shown(callbacks.get(name))}; use callbacks=default."
             )
     settings = settings_of(config)
+    if not {"devices", "num_nodes"} <= set(config["trainer"]):
+        raise ConfigError("trainer must have devices and num_nodes, found one missing; use trainer=default.")
+    processes(config["trainer"])
     try:
         for name in ("checkpoints", "figures"):
             whole_number(f"callbacks.{name}.every", callbacks[name]["every"], 1)
