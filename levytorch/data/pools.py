@@ -148,11 +148,6 @@ def make_pools(
             LevytorchWarning,
             stacklevel=2,
         )
-    if len(tail) == len(main):
-        raise InputError(
-            f"CT must leave pairs below it, found all {len(main)} within TRT beyond it (and at least {min_tail} are "
-            "wanted there): raise CT, shorten dt, or bring more data."
-        )
     return Pools(main, tail, CT, TRT, halvings)
 
 

@@ -79,6 +79,11 @@ def fit(
     if start is not None:
         module.head.set_flat(start)
     data = make_data(transitions, settings, module, guess)
+    if data.pools.n_tail == data.pools.n_main:
+        raise InputError(
+            f"CT must leave pairs below it, found all {data.pools.n_main} within TRT beyond it; raise CT, shorten dt, "
+            "or bring more data."
+        )
     averaging = None if module.engine.full_batch else MovingAverage(module.engine.window)  # type: ignore[attr-defined]
     convergence = Convergence(
         averaging, getattr(module.engine, "tolerance", 0.0), getattr(module.engine, "stop_early", True)

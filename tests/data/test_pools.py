@@ -145,10 +145,3 @@ def test_thresholds_of_the_law_make_pools(paper):
     pools, same = make_pools(paper, CT, np.float32(20)), make_pools(paper, float(CT), 20.0)
     assert (type(pools.CT), type(pools.TRT), pools.CT) == (float, float, float(CT))
     assert torch.equal(pools.tail, same.tail)
-
-
-def test_a_tail_that_is_everything_is_refused():
-    dx = np.r_[np.full(60, -5.0), np.full(60, 5.0), 0.0]
-    with pytest.raises(InputError, match="CT must leave pairs below it, found all 120 within TRT beyond it"):
-        make_pools(Transitions(np.zeros(120), np.r_[dx[:60], dx[60:120]], 0.1, mu=0.0), 1.0, min_tail=10)
-    assert make_pools(Transitions(np.zeros(121), dx, 0.1, mu=0.0), 1.0, min_tail=10).n_tail == 120

@@ -7,7 +7,7 @@ import pytest
 
 from levytorch import Transitions, recover
 from levytorch.coefficients.build import build_head
-from levytorch.errors import LevytorchWarning
+from levytorch.errors import InputError, LevytorchWarning
 from levytorch.training.cell import check_cell
 from tests.training.problems import ALPHA, steps
 
@@ -52,3 +52,9 @@ def test_words_of_the_command_line_work_in_python():
     assert by_name.theta.tolist() == spelled.theta.tolist()
     with pytest.raises(ValueError, match=r"needs a threshold, found neither CT nor TRT; give tail\.TRT"):
         recover(data, alpha=ALPHA, tail="conditional")
+
+
+def test_a_tail_that_is_everything_is_refused():
+    dx = np.r_[np.full(100, -5.0), np.full(100, 5.0)]
+    with pytest.raises(InputError, match="CT must leave pairs below it, found all 200 within TRT beyond it"):
+        recover(Transitions(np.zeros(200), dx, 0.1, mu=0.0), alpha=ALPHA, n_basis=1, tail={"CT": 1.0})
