@@ -8,8 +8,9 @@ text is a column that was read as text, and True is a flag in the wrong place.
 from __future__ import annotations
 
 import decimal
+import difflib
 import numbers
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.errors import InputError
+from levytorch.errors import InputError, LevytorchError
 
 
 def real_array(name: str, value: Any, remedy: str = "pass a number or an array of numbers") -> NDArray[np.float64]:
@@ -115,6 +116,17 @@ def _real(value: Any) -> float:
             return float(value)
         raise TypeError
     return float(value)
+
+
+def known_keys(
+    name: str, given: Iterable[Any], allowed: Collection[str], error: type[LevytorchError] = InputError
+) -> None:
+    """Refuse a key that nothing would read: it is misspelt, or meant for something else."""
+    for key in given:
+        if key not in allowed:
+            near = difflib.get_close_matches(str(key), allowed, 1)
+            remedy = f"use {near[0]}, or remove it" if near else "remove it"
+            raise error(f"{name} must be among {', '.join(sorted(allowed))}, found {shown(key)}; {remedy}.")
 
 
 def _kind(value: Any) -> str:

@@ -12,7 +12,7 @@ from levytorch.coefficients.head import Head
 from levytorch.coefficients.mlp import MLPHead
 from levytorch.coefficients.tensor_basis import TRUNCATIONS
 from levytorch.coefficients.units import Units
-from levytorch.convert import choice, shown
+from levytorch.convert import choice, known_keys, shown
 from levytorch.errors import InputError
 
 HEADS: dict[str, type[Head]] = {"fourier": FourierHead, "mlp": MLPHead}
@@ -48,12 +48,7 @@ def build_head(config: Mapping[str, Any]) -> Head:
     settings = dict(config)
     name = settings.pop("name", "fourier")
     choice("coefficients", name, tuple(HEADS))
-    unknown = sorted(set(settings) - OPTIONS[name])
-    if unknown:
-        raise InputError(
-            f"the options of a {name} head must be among {', '.join(sorted(OPTIONS[name]))}, found {unknown[0]!r}; "
-            "remove it."
-        )
+    known_keys(f"the options of a {name} head", settings, OPTIONS[name])
     mode = settings.pop("alpha_mode", "fixed")
     choice("alpha_mode", mode, MODES)
     if "n_basis_alpha" in settings:

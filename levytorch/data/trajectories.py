@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.convert import shown
+from levytorch.convert import known_keys, shown
 from levytorch.data.arrays import Array, Counts, flatten, match, positive
 from levytorch.data.pairing import pair_up
 from levytorch.data.transitions import Transitions
@@ -118,11 +118,7 @@ class Trajectories:
         """
         from levytorch.data.files import OPTIONS, read
 
-        unknown = sorted(set(options) - OPTIONS)
-        if unknown:
-            raise InputError(
-                f"{path}: options must be among {', '.join(sorted(OPTIONS))}, found {', '.join(unknown)}: use these."
-            )
+        known_keys(f"{path}: options", options, OPTIONS)
         return read(path, **options)
 
     def to_file(self, path: str | Path) -> None:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from levytorch.convert import known_keys
 from levytorch.errors import ConfigError, LevytorchError
 
 _KEYS = ("figure", "runs", "out")
@@ -25,9 +26,7 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The command and its key=value settings."""
     words = [a for a in arguments if "=" not in a]
     given = dict(a.split("=", 1) for a in arguments if "=" in a)
-    unknown = [key for key in given if key not in _KEYS]
-    if unknown:
-        raise ConfigError(f"settings must be among {', '.join(_KEYS)}, found {unknown[0]!r}; see help.")
+    known_keys("settings", given, _KEYS, ConfigError)
     if not words and "figure" in given:
         words = ["figure"]
     if len(words) != 1 or words[0] not in _COMMANDS:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from levytorch.atomic import path_of
-from levytorch.convert import real_array, real_number, real_tensor, shown
+from levytorch.convert import known_keys, real_array, real_number, real_tensor, shown
 from levytorch.data.arrays import numeric
 from levytorch.errors import ConfigError, InputError
 from levytorch.policy.basis import FourierBasis
@@ -303,12 +303,7 @@ def _options(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"reward.name must be one of {', '.join(REWARDS)}, but is {shown(name)}; choose one of them.")
     allowed = REWARDS[name][1]
     options = {str(key): value for key, value in config.items() if key != "name" and value is not None}
-    unknown = sorted(set(options) - allowed)
-    if unknown:
-        raise ConfigError(
-            f"reward={name} has the options {', '.join(sorted(allowed))}, but {', '.join(unknown)} was given; remove "
-            "it."
-        )
+    known_keys(f"the options of reward={name}", options, allowed, ConfigError)
     if "path" in allowed and "path" not in options:
         raise ConfigError(f"reward={name} needs a path, but none is given; add reward.path=...")
     return name, options

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from levytorch.convert import shown
+from levytorch.convert import known_keys, shown
 from levytorch.dynamics import SYSTEMS
 from levytorch.errors import ConfigError, InputError
 from levytorch.policy.basis import MOST_MODES
@@ -33,6 +33,15 @@ BELOW_ONE = ("truth.alpha", "rates.alpha")
 TEXT = ("out", "data.path", "truth.name", "group_by", "rates.system")
 SWITCHES = ("rates.enabled", "tensorboard", "data.linear")
 GROUPS = ("reward", "truth", "data", "data.options", "rates")
+KEYS = {
+    "": (
+        *("run", "out", "beta", "n_modes", "tolerance", "window", "group_by", "truth", "data", "rates", "tensorboard"),
+        *("reward", "experiment", "of", "sweep", "size"),  # the last three: conf/experiment/value_error.yaml
+    ),
+    "truth": ("name", "alpha"),
+    "data": ("path", "options", "n_terms", "horizon", "linear", "n_basis", "first", "random", "seed"),
+    "rates": ("enabled", "system", "alpha", "eps", "perturbations", "n_trials", "n_modes", "seed"),
+}
 OPTIONAL = {
     *("n_modes", "data.n_terms", "data.first", "data.random", "data.horizon"),
     *("truth.alpha", "truth.name", "out", "data.path"),
@@ -45,6 +54,9 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for key in GROUPS:
         if not isinstance(_at(settings, key), Mapping):
             raise ConfigError(f"{key} must be a group of settings, but is {_told(settings, key)}; leave it as it is.")
+    for group, known in KEYS.items():
+        name, section = (f"the settings of {group}", settings[group]) if group else ("settings", settings)
+        known_keys(name, section, known, ConfigError)
     for key, (least, usual) in INTEGERS.items():
         value = _at(settings, key)
         if value is None and key in OPTIONAL:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from levytorch.convert import shown, switch, whole_number
+from levytorch.convert import known_keys, shown, switch, whole_number
 from levytorch.errors import ConfigError, InputError
 from levytorch.training.ranks import processes
 from levytorch.training.run import settings_of
@@ -15,6 +15,31 @@ SECTIONS = (
     *("data", "coefficients", "density", "engine", "tail", "reward", "batch"),
     *("trainer", "callbacks", "logger", "diagnostics"),
 )
+
+
+# the keys that something reads, of the whole and of the groups whose keys nobody else checks
+KEYS = {
+    "": (
+        *SECTIONS,
+        *("dynamics", "seed", "alpha", "init", "units", "beta", "empirical"),
+        *("resume", "experiment", "arm", "variant"),
+    ),
+    "density": ("method",),
+    "trainer": ("progress", "log_every", "devices", "num_nodes"),
+    "callbacks": ("checkpoints", "figures"),
+    "callbacks.checkpoints": ("every",),
+    "callbacks.figures": ("files", "every"),
+    "logger": ("tensorboard",),
+}
+
+
+def check_keys(config: Mapping[str, Any]) -> None:
+    """Refuse keys that nothing reads, which `+key=value` adds: a misspelt one would be a setting that does nothing."""
+    for group, known in KEYS.items():
+        section: Any = config
+        for name in group.split(".") if group else ():
+            section = section[name]
+        known_keys(f"the settings of {group}" if group else "settings", section, known, ConfigError)
 
 
 def check_config(config: Mapping[str, Any]) -> FitSettings:
@@ -31,6 +56,7 @@ def check_config(config: Mapping[str, Any]) -> FitSettings:
             raise ConfigError(
                 f"callbacks.{name} must have a value every, found {shown(callbacks.get(name))}; use callbacks=default."
             )
+    check_keys(config)
     settings = settings_of(config)
     if not {"devices", "num_nodes"} <= set(config["trainer"]):
         raise ConfigError("trainer must have devices and num_nodes, found one missing; use trainer=default.")

@@ -88,8 +88,7 @@ def settings_of(config: Mapping[str, Any]) -> FitSettings:
 
 def check_diagnostics(options: Mapping[str, Any]) -> None:
     """Refuse what `Recovery.diagnose` would stumble over after the fit."""
-    keys = {"checks", "max_pairs"}
-    if set(options) != keys:
+    if set(options) != {"checks", "max_pairs"}:
         raise ConfigError(
             f"diagnostics must have checks and max_pairs, found {', '.join(map(str, options)) or 'neither'}; use "
             "diagnostics=default or diagnostics=none."

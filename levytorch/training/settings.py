@@ -10,7 +10,7 @@ from typing import Any
 from levytorch.coefficients.alpha import AlphaSpec
 from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, OPTIONS, build_head
-from levytorch.convert import choice, real_array, shown, switch, whole_number
+from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
 from levytorch.data.module import check_data_options
 from levytorch.errors import InputError
 from levytorch.training.engines.base import build_engine, engine_options, resolve_engine
@@ -81,22 +81,14 @@ def make_settings(
     rest: dict[str, Any] = {}
     head_keys = OPTIONS[head_name] - {"alpha", "alpha_mode", "length", "time", "period", "n_basis"}
     engine_keys = engine_options(engine_name)
+    known_keys(
+        f"the options for a {head_name} head with engine {engine_name}",
+        options,
+        head_keys | engine_keys | DATA_OPTIONS | FIT_OPTIONS,
+    )
+    parts = ((head_keys, head), (engine_keys, engine_config), (DATA_OPTIONS, data), (FIT_OPTIONS, rest))
     for key, value in options.items():
-        for keys, target in (
-            (head_keys, head),
-            (engine_keys, engine_config),
-            (DATA_OPTIONS, data),
-            (FIT_OPTIONS, rest),
-        ):
-            if key in keys:
-                target[key] = value
-                break
-        else:
-            known = sorted(head_keys | engine_keys | DATA_OPTIONS | FIT_OPTIONS)
-            raise InputError(
-                f"the options for a {head_name} head with engine {engine_name} must be among {', '.join(known)}, found "
-                f"{key!r}; remove it."
-            )
+        next(target for keys, target in parts if key in keys)[key] = value
     build_head({**head, "alpha_mode": spec.mode, "alpha": spec.value})
     build_engine(engine_config)
     for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES)):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from levytorch.convert import choice, real_number, shown, whole_number
+from levytorch.convert import choice, known_keys, real_number, shown, whole_number
 from levytorch.errors import InputError, LevytorchWarning
 
 METHODS = ("tcf", "conditional", "none")
@@ -95,12 +95,7 @@ def parse_tail(tail: object) -> TailSettings:
         raise InputError(
             f'tail must be None, "auto" or a mapping with CT, TRT, method, found {shown(tail)}; use one of these.'
         )
-    known = {f.name for f in fields(TailSettings)}
-    unknown = sorted(set(map(str, tail)) - known)
-    if unknown:
-        raise InputError(
-            f"the options of tail must be among {', '.join(sorted(known))}, found {unknown[0]!r}; remove it."
-        )
+    known_keys("the options of tail", tail, {f.name for f in fields(TailSettings)})
     settings: dict[str, Any] = dict(tail)
     settings.setdefault("method", "tcf")
     if settings["method"] is None:

@@ -136,10 +136,8 @@ def test_bad_arrays(tmp_path):
 
 def test_unknown_options_list_the_known_ones(tmp_path):
     (tmp_path / "a.csv").write_text("time,x\n0,1\n1,2\n")
-    with pytest.raises(
-        InputError, match=r"a\.csv: options must be among decimal, dt, id, layout, .*value, found colour, val"
-    ):
-        Trajectories.from_file(tmp_path / "a.csv", val="x", colour="red")
+    with pytest.raises(InputError, match=r"a\.csv: options must be among decimal, .*, found 'val'; use value, or"):
+        Trajectories.from_file(tmp_path / "a.csv", val="x")
 
 
 def test_bad_destination(tmp_path):

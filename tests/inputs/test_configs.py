@@ -10,14 +10,15 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from levytorch.errors import LevytorchError
+from levytorch.errors import ConfigError, LevytorchError
 from levytorch.policy.settings import check_settings
 from levytorch.training import ranks
 from levytorch.training import run as runs
-from tests.inputs.configs import BAD, ROOT, changed, composed, evaluate_cases, script, small, train_cases
+from tests.inputs.configs import BAD, GROUPS, ROOT, changed, composed, evaluate_cases, script, small, train_cases
 from tests.inputs.judge import REFUSED, Defect, judge
 
 train, evaluate = script("train"), script("evaluate")
+PARTS = ("batch", "callbacks.checkpoints", "callbacks.figures")
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,8 @@ def test_every_leaf_of_train_with_every_value(file, record_property, tmp_path):
         try:
             if try_config(config, what):
                 accepted.append((what, config))
+                if what.endswith("colour=red"):
+                    raise Defect(f"{what}: a key that nothing reads was let through")
         except Defect as defect:
             defects.append(str(defect))
     assert not defects, "\n".join(defects)  # all of them: a run of this test takes minutes
@@ -79,6 +82,24 @@ def test_some_leaves_of_train(file, record_property):
         for value in dice.sample(BAD, 5):
             try_config(changed(config, key, value), f"{key}={value!r}")
     record_property("inputs to train.py", 5 * len(keys.split()))
+
+
+@pytest.mark.parametrize("key", ["engin", "n_basis", *(f"{group}.colour" for group in [*GROUPS, *PARTS])])
+def test_keys_that_nothing_reads_are_no_settings(key):
+    """What `+key=value` adds: hydra lets it in, and a misspelt setting would do nothing."""
+    config = changed(composed("train", *small()), key, 1)
+    assert not try_config(config, key)
+
+
+@pytest.mark.parametrize("key", ["bta", "alpha", "truth.colour", "data.colour", "rates.colour", "reward.colour"])
+def test_nor_are_they_for_evaluations(key):
+    settings = OmegaConf.to_container(changed(composed("evaluate", "run=outputs/*"), key, 1), resolve=True)
+    assert judge(lambda: check_settings(settings), key) is REFUSED
+
+
+def test_the_nearest_key_is_named():
+    with pytest.raises(ConfigError, match=r"settings must be among alpha, .*, found 'engin'; use engine, or remove it"):
+        train.prepare(changed(composed("train", *small()), "engin", "fisher"), Path())
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from levytorch.convert import choice, real_number, switch, whole_number
+from levytorch.convert import choice, known_keys, real_number, switch, whole_number
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -100,10 +100,5 @@ def build_engine(config: Mapping[str, Any]) -> Engine:
     settings = dict(config)
     name = settings.pop("name")
     choice("engine", name, tuple(ENGINES))
-    unknown = sorted(set(settings) - engine_options(name))
-    if unknown:
-        raise InputError(
-            f"the options of the {name} engine must be among {', '.join(sorted(engine_options(name)))}, found "
-            f"{unknown[0]!r}; remove it."
-        )
+    known_keys(f"the options of the {name} engine", settings, engine_options(name))
     return engine_class(name)(**settings)
