@@ -1,9 +1,11 @@
 """The LightningModule and its checkpoints: plain contents, bad numbers, held-out data, resuming in one process."""
 
+import warnings
+
 import pytest
 import torch
 
-from levytorch.errors import NumericalError
+from levytorch.errors import LevytorchWarning, NumericalError
 from levytorch.training.callbacks import Checkpoints
 from levytorch.training.fit import fit
 from levytorch.training.law import FrozenLaw
@@ -15,11 +17,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::levytorch.errors.LevytorchWarni
 TAIL = {"CT": 2.0, "TRT": 20.0, "start": 10}
 
 
-def run(tmp_path, name, *, resume=None, **options):
-    settings = make_settings(alpha=ALPHA, n_basis=3, tail=TAIL, log_every=5, **options)
+def run(tmp_path, name, *, n=4000, resume=None, **options):
+    settings = make_settings(**{"alpha": ALPHA, "n_basis": 3, "tail": TAIL, "log_every": 5} | options)
     checkpoints = Checkpoints(tmp_path / name, every=20)
     return fit(
-        constant(4000, 1).censor(),
+        constant(n, 1).censor(),
         settings,
         callbacks=[checkpoints],
         trainer={"enable_checkpointing": True},
@@ -61,6 +63,21 @@ def test_interrupted_and_resumed_is_uninterrupted(tmp_path, options, monkeypatch
     else:
         torch.testing.assert_close(again.recovery.theta, whole.recovery.theta, rtol=1e-10, atol=1e-10)
     assert [e["step"] for e in again.recovery.history] == [e["step"] for e in whole.recovery.history]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"engine": "adam", "max_steps": 20, "window": 10, "n_basis": 1}, {"engine": "fisher"}, {"engine": "lbfgs"}],
+)
+def test_a_finished_run_that_is_resumed_warns_as_it_did(tmp_path, options):
+    told = []
+    for resume in (None, str(tmp_path / "run" / "last.ckpt")):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", LevytorchWarning)
+            run(tmp_path, "run", n=20_000, resume=resume, tail={**TAIL, "CT": 8.0}, **options)
+        told.append([str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)])
+    assert told[0] == told[1]
+    assert any("n_min / TCF" in message for message in told[0]) == (options["engine"] == "adam")
 
 
 def test_checkpoints_hold_plain_values_only(tmp_path):

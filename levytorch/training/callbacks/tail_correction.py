@@ -41,7 +41,8 @@ class TailCorrection(L.Callback):
         self.tcf = tail_correction_factor(self.R_theta, pl_module.pools.R_sample)
         pl_module.data.tcf = self.tcf
 
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # not on_train_end, which a finished run that is resumed does not reach
         assert isinstance(pl_module, LevyModule)
         engine = pl_module.engine
         if engine.full_batch or self.tcf <= 0:
