@@ -1,5 +1,7 @@
 """Counts of inputs tried, summed over all tests (and all xdist workers), at the end of a run."""
 
+from __future__ import annotations
+
 import pytest
 
 
