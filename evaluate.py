@@ -97,8 +97,8 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
     elif trajectories is not None:
         options = {"n_terms": data["n_terms"], "horizon": data["horizon"], "linear": data["linear"]}
         reference = empirical_reference(trajectories, reward, beta, basis, **options)
-        observed = observed_transitions(data, len(transitions))
-        seen = transitions.x if observed is None else transitions.x[observed]
+        observed = observed_points(data, trajectories, transitions)
+        seen = transitions.x if observed is None else torch.as_tensor(trajectories.x)[observed]
         if float(seen.max() - seen.min()) < period:
             support = (float(seen.min()), float(seen.max()))
     result = evaluate_runs(
@@ -163,8 +163,14 @@ def common_support(supports: list[tuple[float, float] | None]) -> tuple[float, f
     return low, high
 
 
-def observed_transitions(data: dict[str, Any], n: int) -> torch.Tensor | None:
-    """Numbers of the transitions that CRL may see: the first ones or random ones; None: there is no CRL."""
+def observed_points(data: dict[str, Any], trajectories: Any, transitions: Any) -> torch.Tensor | None:
+    """Numbers of the points whose values CRL may see: where the first transitions, or random ones, begin.
+
+    None: there is no CRL.
+    """
+    from levytorch.data.pairing import first_points
+
+    n = len(transitions)
     if data["first"] is not None and data["random"] is not None:
         raise ConfigError("Either data.first or data.random was expected, but both are given; leave one out.")
     wanted = data["first"] if data["first"] is not None else data["random"]
@@ -172,9 +178,10 @@ def observed_transitions(data: dict[str, Any], n: int) -> torch.Tensor | None:
         return None
     if wanted > n:
         raise ConfigError(f"data.first or data.random must not exceed {n} transitions, but is {wanted}; lower it.")
+    points = torch.from_numpy(first_points(trajectories, transitions))
     if data["first"] is not None:
-        return torch.arange(wanted)
-    return torch.randperm(n, generator=torch.Generator().manual_seed(data["seed"]))[:wanted]
+        return points[:wanted]
+    return points[torch.randperm(n, generator=torch.Generator().manual_seed(data["seed"]))[:wanted]]
 
 
 def study_rates(settings: dict[str, Any]) -> list[Any]:

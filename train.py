@@ -71,6 +71,24 @@ def prepare(config: DictConfig, directory: Path, *, again: bool = False) -> tupl
     return settings, source
 
 
+def check_value(config: dict[str, Any], data: Any) -> None:
+    """Refuse, before the fit, what the value function at its end could not be computed from."""
+    if config["beta"] is None:
+        return
+    if config["empirical"] is not None:
+        from levytorch.experiments.btc_values import check_series
+
+        check_series(data.trajectories)
+    elif data.transitions.dim == 2:
+        from levytorch.policy.plane_rewards import check_plane_reward
+
+        check_plane_reward(config["reward"])
+    elif data.transitions.dim == 1:
+        from levytorch.policy.rewards import check_logged_reward
+
+        check_logged_reward(config["reward"], data.transitions)
+
+
 def add_value(outcome: Any, config: dict[str, Any]) -> None:
     """The value function of the recovered dynamics, when a reward can be made from what is known."""
     if config["beta"] is None:
@@ -204,7 +222,9 @@ def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> flo
         checkpoint = resume.checkpoint(directory) if again else None
         if first:
             resume.write_record(directory, config, HydraConfig.get().overrides.task, again=again)
-        outcome = runs.run(settings, source(), directory, checkpoint=checkpoint)
+        data = source()
+        check_value(settings, data)
+        outcome = runs.run(settings, data, directory, checkpoint=checkpoint)
         if outcome is None:
             return None
         add_value(outcome, settings)

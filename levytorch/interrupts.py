@@ -1,6 +1,6 @@
 """Ctrl-C and SIGTERM as one exception, delivered where stopping loses nothing.
 
-While `deferred()` is in force (one step of a fit), the first signal only takes a note, and whoever is in charge asks
+While `defer(True)` is in force (one step of a fit), the first signal only takes a note, and whoever is in charge asks
 `requested()` at the end of the step; a second signal stops at once.
 """
 

@@ -7,6 +7,7 @@ refers to itself, or a packed archive, could otherwise ask for all of the memory
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Mapping
 from functools import cache
@@ -19,6 +20,7 @@ LARGEST = 1 << 20  # bytes of a file of settings; honest ones have some thousand
 DEEPEST = 50  # levels of nesting; honest files have less than ten
 MOST = 50_000  # keys and values; reading more takes seconds
 LONGEST = 64  # characters of a number: longer ones do not fit a float, and take time without bound to convert
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _ZIP = b"PK\x03\x04"  # how torch.load tells an archive from its older format
 
 
@@ -145,3 +147,26 @@ def _told(error: Exception) -> str:
     # what is raised by accident does not speak of the file: !!bool x is a KeyError 'x'
     accident = isinstance(error, LookupError | AttributeError | TypeError | ArithmeticError)
     return f"{type(error).__name__}: {told}" if accident or not told else told
+
+
+def lookup(config: Mapping[str, Any], key: str, default: Any = None, depth: int = 8) -> Any:
+    """The value of a dotted key, references within the configuration followed (to a limited depth).
+
+    `${dotted.key}` is looked up in the same configuration only: no resolvers, so neither code nor the environment.
+    """
+    value: Any = config
+    for part in key.split("."):
+        value = _follow(config, value, depth)
+        if not isinstance(value, Mapping) or part not in value:
+            return default
+        value = value[part]
+    return _follow(config, value, depth)
+
+
+def _follow(config: Mapping[str, Any], value: Any, depth: int) -> Any:
+    """A value, or what its `${dotted.key}` refers to; any other interpolation stays the text it is."""
+    if isinstance(value, str) and depth > 0:
+        reference = _REFERENCE.fullmatch(value)
+        if reference is not None:
+            return lookup(config, reference[1], None, depth - 1)
+    return value

@@ -23,7 +23,7 @@ class AlphaSpec:
     value: float = 0.5
 
     @staticmethod
-    def parse(alpha: object, start: float | None = None) -> AlphaSpec:
+    def parse(alpha: object) -> AlphaSpec:
         """A number (known), "learn" or "constant" (one learned number), "function" (alpha(x))."""
         if isinstance(alpha, AlphaSpec):
             return alpha
@@ -33,7 +33,7 @@ class AlphaSpec:
                 raise InputError(
                     f'alpha must be a number in (0, 1), "learn" or "function", found {shown(alpha)}; give one of these.'
                 )
-            return AlphaSpec(mode, 0.5 if start is None else start)
+            return AlphaSpec(mode)
         value = real_number("alpha", alpha, 'give a number in (0, 1), "learn" or "function"')
         if not 0.0 < value < 1.0:
             raise InputError(
@@ -45,9 +45,6 @@ class AlphaSpec:
     @property
     def learned(self) -> bool:
         return self.mode != "fixed"
-
-    def with_start(self, start: float) -> AlphaSpec:
-        return AlphaSpec(self.mode, start)
 
 
 def alpha_link(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -127,8 +127,9 @@ class Drawer:
         return self._rows[k]
 
     def _fill(self, block: int) -> None:
-        """Hash and gather the pairs of AHEAD steps; they do not depend on the TCF, which enters by the weights "
-        "alone."""
+        """Hash and gather the pairs of AHEAD steps; they do not depend on the TCF, which enters by the weights
+        alone.
+        """
         width = self.batch_size + 1
         counter = np.arange(block * AHEAD * width, (block + 1) * AHEAD * width, dtype=np.uint64) + np.uint64(1)
         words = _mix(self._key + counter * _GOLDEN) >> np.uint64(11)

@@ -59,6 +59,7 @@ class LevyDataModule(lightning.LightningDataModule):
         max_steps: steps per epoch, the length of the loader.
         tail_share: part of a stratified batch that comes from the tail pool.
         alpha: scales CT with dt when dt varies, see `make_pools`.
+        min_tail: CT is halved until the tail pool holds this many pairs; None: a batch, as in the paper.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class LevyDataModule(lightning.LightningDataModule):
         max_steps: int = 40_000,
         tail_share: float = 0.1,
         alpha: float | None = None,
+        min_tail: int | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(transitions, Transitions):
@@ -94,6 +96,7 @@ class LevyDataModule(lightning.LightningDataModule):
         self.full_batch = switch("full_batch", full_batch)
         self.seed = whole_number("seed", seed, 0, 2**63 - 1)
         self.alpha = None if alpha is None else check_alpha(alpha)
+        self.min_tail = self.batch_size if min_tail is None else whole_number("min_tail", min_tail, 1)
         self.transitions, self.held_out = split(transitions, checked["validation"], self.seed)
         self._tcf = 0.0
         self._step = 0  # batches drawn so far: the only state besides the TCF
@@ -104,7 +107,7 @@ class LevyDataModule(lightning.LightningDataModule):
     def repool(self, CT: Threshold | None, TRT: Threshold | None = None) -> None:
         """Build the pools anew, with other thresholds (Appendix A needs a preliminary fit before it can name CT)."""
         self.pools: Pools = make_pools(
-            self.transitions, CT, TRT, min_tail=min(self.batch_size, len(self.transitions)), alpha=self.alpha
+            self.transitions, CT, TRT, min_tail=min(self.min_tail, len(self.transitions)), alpha=self.alpha
         )
         # plain floats: a NumPy number would make a checkpoint that weights-only loading refuses
         self._asked = check_thresholds(CT, TRT, self.transitions.dt)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.data.pairing import float_limit, single_dt
+from levytorch.data.pairing import float_limit, is_gap, single_dt
 from levytorch.data.store import Entry, Writer, make
 from levytorch.data.trajectories import Trajectories
 from levytorch.data.transitions import Transitions
@@ -159,7 +159,7 @@ def _write_pairs(t: Trajectories, max_dt: float | None, writer: Writer) -> dict[
         if t.times is not None:
             dt = t.times[after] - t.times[here]
             if max_dt is not None:
-                gap = usable & ~(dt <= max_dt * (1 + 1e-9))
+                gap = usable & is_gap(dt, max_dt)
                 gaps += int(gap.sum())
                 usable &= ~gap
                 lost = np.searchsorted(t.offsets, low + np.flatnonzero(gap), side="right") - 1

@@ -50,7 +50,7 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
         steps = np.diff(t.times) if picked is not None else np.diff(t.times.reshape(len(t), -1), axis=1)
         dt = steps[picked] if picked is not None else steps.reshape(-1)
         if max_dt is not None:
-            usable = dt <= max_dt * (1 + 1e-9)
+            usable = ~is_gap(dt, max_dt)
             dropped["across a gap"] = int((~usable).sum())
             _some(usable, dropped)
     limit = float_limit(dx if usable is None else dx[usable])
@@ -78,6 +78,26 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
     )
     # what is left out here was never a usable pair, so mu is that of the pairs that remain
     return pairs if usable is None else pairs._take(torch.from_numpy(usable), {}, keep_mu=False)
+
+
+def is_gap(dt: Array, max_dt: float | None) -> NDArray[np.bool_]:
+    """Which steps are longer than max_dt; differences of times carry rounding errors, which make no gap."""
+    return ~(dt <= (math.inf if max_dt is None else max_dt * (1 + 1e-9)))
+
+
+def first_points(t: Trajectories, pairs: Transitions) -> NDArray[np.int64]:
+    """The number of the point, among all points of the trajectories, at which each of their pairs begins."""
+    first = np.ones(len(t.x), dtype=bool)
+    first[t.offsets[1:] - 1] = False
+    numbers = np.flatnonzero(first)
+    if t.times is not None:
+        numbers = numbers[~is_gap(t.times[numbers + 1] - t.times[numbers], t.max_dt)]
+    if len(numbers) != len(pairs):
+        raise InputError(
+            f"{len(numbers)} pairs were expected in these trajectories, found {len(pairs)}: some lie beyond float "
+            "resolution; leave those trajectories out."
+        )
+    return numbers
 
 
 def float_limit(dx: Array) -> float:

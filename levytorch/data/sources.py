@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from levytorch.convert import whole_number
 from levytorch.data.arrays import positive
 from levytorch.data.memory import within_memory
+from levytorch.data.pairing import is_gap
 from levytorch.data.store import Entry
 from levytorch.data.trajectories import Trajectories
 from levytorch.data.transitions import Transitions
@@ -96,7 +97,7 @@ class FromFile:
         else:
             steps = np.delete(np.diff(trajectories.times), trajectories.offsets[1:-1] - 1)
         gap = trajectories.max_dt
-        judged = steps if gap is None else steps[steps <= gap * (1 + 1e-9)]
+        judged = steps[~is_gap(steps, gap)]
         wrong = np.abs(judged - expected) > 1e-6 * expected
         if not wrong.any():
             return

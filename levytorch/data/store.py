@@ -14,6 +14,8 @@ import hashlib
 import json
 import math
 import os
+import platform
+import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -146,12 +148,14 @@ def make(directory: Path, recipe: Mapping[str, Any], build: Callable[[Writer], M
     target = directory / hashlib.sha256(text.encode()).hexdigest()[:24]
     if (target / RECORD).is_file():
         return Entry(target)
-    temporary = directory / f".{target.name}.{os.getpid()}.tmp"
-    for leftover in directory.glob(f".{target.name}.*.tmp"):
-        if not _alive(int(leftover.name.split(".")[-2])):  # what a killed process was making
+    # several machines may share the directory, and containers may share process numbers
+    here = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+    temporary = directory / f".{target.name}.{here}-{secrets.token_hex(4)}.{os.getpid()}.tmp"
+    for leftover in directory.glob(f".{target.name}.{here}-*.tmp"):
+        if not _alive(int(leftover.name.split(".")[-2])):  # what a killed process of this machine was making
             shutil.rmtree(leftover, ignore_errors=True)
     try:
-        temporary.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir(parents=True)
         writer = Writer(temporary)
         try:
             record = build(writer)

@@ -26,6 +26,7 @@ def main(arguments: Sequence[str]) -> None:
     from omegaconf import OmegaConf
 
     from levytorch.experiments.btc_adam import adam_replicas
+    from levytorch.policy.report import check_output
     from levytorch.training.files import write_json, write_text
     from levytorch.training.run import settings_of
 
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str]) -> None:
     if not own["out"] or not own["seeds"].isdigit() or int(own["seeds"]) < 1:
         raise ConfigError("out=<new directory> must be given and seeds must be a positive number; add them.")
     conf, out = Path.cwd() / "conf", Path(own["out"])
+    check_output(out)
     if not (conf / "train.yaml").is_file():
         raise ConfigError(f"conf/train.yaml must be in the working directory, found none in {Path.cwd()}; go there.")
     for arm in own["tail"].split(","):

@@ -61,7 +61,10 @@ def _bootstrap(outcome: Any, config: Mapping[str, Any], comparison: Comparison) 
         engine["penalty"] = list(recovery.metrics["penalty_strengths"])
     settings = replace(settings, engine=engine, progress=False)
     if recovery.metrics.get("region") == "TRT":  # decided once, by the fit itself
-        settings = replace(settings, tail=replace(settings.tail, CT=None, region="TRT"))
+        kept = replace(
+            settings.tail, CT=None, TRT=recovery.metrics["TRT"], region="TRT"
+        )  # CT, where CT played its part
+        settings = replace(settings, tail=kept)
     return block_bootstrap(
         outcome.source.transitions,
         lambda data: fit(data, settings, start=recovery.theta).recovery,

@@ -83,6 +83,16 @@ def reward_of(config: Mapping[str, Any]) -> Callable[[Tensor], Any]:
     return build_reward(config["reward"], context)
 
 
+def check_series(trajectories: Any) -> None:
+    """Refuse data whose transitions are not numbered as its points are."""
+    gaps = trajectories is not None and len(trajectories.transitions()) != len(trajectories.x) - 1
+    if trajectories is None or len(trajectories) != 1 or gaps:
+        raise ConfigError(
+            "one series without gaps was expected for empirical values, found several or gaps; give expected_dt to see "
+            "where."
+        )
+
+
 def compare_with(config: Mapping[str, Any], trajectories: Any) -> Comparison:
     """Empirical values of all trajectories of the file, and the curves."""
     empirical, data = config["empirical"], config["data"]
@@ -93,11 +103,6 @@ def compare_with(config: Mapping[str, Any], trajectories: Any) -> Comparison:
         for exact in (False, True)
     )
     transitions = trajectories.transitions()
-    if len(trajectories) != 1 or len(transitions) != len(trajectories.x) - 1:
-        raise ConfigError(
-            "one series without gaps was expected for empirical values, found several or gaps; give expected_dt to see "
-            "where."
-        )
     chosen = selected(len(transitions), data.get("first"), data.get("sample"), data.get("sample_seed", 0))
     rows = torch.arange(len(transitions)) if chosen is None else torch.nonzero(chosen)[:, 0]
     x = transitions.x[rows]

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.experiments.plain import lookup, read_csv, read_yaml
-from levytorch.plain_files import read_json
+from levytorch.experiments.plain import read_csv, read_yaml
+from levytorch.plain_files import lookup, read_json
 from levytorch.policy.runs import MARKER
 
 if TYPE_CHECKING:
@@ -154,12 +154,6 @@ class Runs:
     def unique(self, key: str) -> list[Any]:
         """The values of a column, sorted, without nulls."""
         return self.table[key].drop_nulls().unique().sort().to_list()
-
-    def run(self, path: str | Path) -> Any:
-        """The run with its Recovery (levytorch.policy.runs.Run)."""
-        from levytorch.policy.runs import load_run
-
-        return load_run(Path(path))
 
 
 def collect(source: str | Path | Sequence[str | Path]) -> Runs:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from levytorch.figures.base import COLORS, SYMBOLS, TRUTH, panels
 
@@ -19,17 +18,6 @@ Array = np.ndarray[Any, Any]
 _DASHES = {"b_2": "--", "b_3": ":"}  # the components of a vector share their colour
 _WHOLE = 0.99  # share of the cell from which on the data count as everywhere
 _WILD = 5.0  # a band so many times wider than in the middle of the data is shown, but does not set the scale
-
-
-class _Curves(Protocol):
-    """Something with coefficient functions over a cell: a Recovery or a Dynamics."""
-
-    period: float
-    origin: float
-
-    def b(self, x: Tensor) -> Tensor: ...
-    def D_o(self, x: Tensor) -> Tensor: ...
-    def D_f(self, x: Tensor) -> Tensor: ...
 
 
 class Curves(dict[str, Array]):

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from levytorch.data.arrays import numeric, positive
+from levytorch.data.pairing import is_gap
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.basis import FourierBasis
 from levytorch.policy.checks import check_beta, reward_function
@@ -188,7 +189,7 @@ def _segments(
             raise InputError(
                 "Positions and times must be finite and times increasing, but they are not; clean the trajectory first."
             )
-        cuts = np.flatnonzero(np.diff(t) > (math.inf if max_gap is None else max_gap)) + 1
+        cuts = np.flatnonzero(is_gap(np.diff(t), max_gap)) + 1
         yield from zip(np.split(x, cuts), np.split(t, cuts))
 
 

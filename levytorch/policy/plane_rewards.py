@@ -59,17 +59,28 @@ class PlaneManufactured:
         return self.beta * self.V(x) - drift - d.D_o(x) * self.laplacian(x) + d.D_f(x) * self.fractional(x)
 
 
+def check_plane_reward(config: Mapping[str, Any]) -> None:
+    """Refuse a reward that has no form in the plane."""
+    if config["name"] not in ("cosine_power", "manufactured", "callable"):
+        raise ConfigError(
+            "reward must be cosine_power, manufactured or callable in two dimensions, found "
+            f"{config['name']!r}; choose one."
+        )
+    if config.get("period") is not None:
+        raise ConfigError(
+            f"reward.period must be left open in two dimensions, where it is that of the cell, found "
+            f"{config['period']!r}; remove it."
+        )
+
+
 def build_plane_reward(config: Mapping[str, Any], source: Any, truth: Any, beta: float) -> Any:
     """The reward of a configuration: cosine_power and manufactured are products over the coordinates."""
-    settings = {k: v for k, v in config.items() if k not in ("name", "period") and v is not None}
+    check_plane_reward(config)
+    settings = {k: v for k, v in config.items() if k != "name" and v is not None}
     name = config["name"]
     if name == "callable":
         from levytorch.policy.rewards import RewardContext, build_reward
 
         return build_reward(config, RewardContext(source.period, source.origin, beta, truth, None))
-    if name not in ("cosine_power", "manufactured"):
-        raise ConfigError(
-            f"reward must be cosine_power, manufactured or callable in two dimensions, found {name!r}; choose one."
-        )
     product = CosineProduct(torus(source), **settings)
     return product if name == "cosine_power" else PlaneManufactured(product, truth, beta)

@@ -251,10 +251,7 @@ def _tabulated(config: Mapping[str, Any], context: RewardContext) -> Callable[[T
 
 
 def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
-    if context.transitions is None:
-        raise ConfigError(
-            "reward=regressed needs data with a reward column, but no data is given; name it with data.path=."
-        )
+    check_logged_reward({"name": "regressed"}, context.transitions)
     basis = FourierBasis(config.get("n_basis", 11), context.period, context.origin)
     return regress_reward(context.transitions.x, context.transitions.reward, basis)
 
@@ -285,6 +282,15 @@ def check_reward(config: Mapping[str, Any], beta: Any) -> None:
         import_callable(str(options["path"]))
     elif name == "regressed":
         check_modes("reward.n_basis", options.get("n_basis", 11))
+
+
+def check_logged_reward(config: Mapping[str, Any], transitions: Any) -> None:
+    """Refuse a reward that is to be learned from data which has none."""
+    if config["name"] == "regressed" and (transitions is None or transitions.reward is None):
+        raise ConfigError(
+            "reward=regressed needs data with a reward column, but there is none; name it with data.reward= (train.py) "
+            "or with data.path= and data.options.reward= (evaluate.py)."
+        )
 
 
 def build_reward(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:

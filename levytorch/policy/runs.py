@@ -15,7 +15,7 @@ from typing import Any
 
 from levytorch.dynamics import SYSTEMS, Dynamics
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.plain_files import read_settings
+from levytorch.plain_files import lookup, read_settings
 
 SIMULATED = "levytorch.simulation.source.Simulated"  # compared with, never imported from a configuration
 MARKER = "evaluation.yaml"  # what an evaluation's own output directory can be told by
@@ -39,13 +39,10 @@ class Run:
 
     def setting(self, key: str) -> Any:
         """The value of a dotted key of the run's configuration."""
-        value: Any = self.config
-        for part in key.split("."):
-            if not isinstance(value, Mapping) or part not in value:
-                raise InputError(
-                    f"group_by={key} must be a key of every run's configuration, but {self.path} has none."
-                )
-            value = value[part]
+        absent = object()
+        value = lookup(self.config, key, absent)
+        if value is absent:
+            raise InputError(f"group_by={key} must be a key of every run's configuration, but {self.path} has none.")
         return value
 
     def truth(self) -> Dynamics | None:
@@ -138,7 +135,6 @@ def load_run(path: Path) -> Run:
         raise InputError(f"{path} must hold a finished run, but {reason}; train first, or resume with resume={path}.")
     try:
         recovery = Recovery.load(path / "recovery.pt")
-        _check_content(recovery)
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -148,18 +144,6 @@ def load_run(path: Path) -> Run:
         ) from error
     config = path / ".hydra" / "config.yaml"
     return Run(path, recovery, read_settings(config) if config.is_file() else {})
-
-
-def _check_content(recovery: Any) -> None:
-    """Refuse what loads but is not what levytorch writes: another's file may hold anything under these names."""
-    number = recovery.tcf
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise TypeError(f"tcf is a {type(number).__name__}")
-    if not isinstance(recovery.metrics, Mapping):
-        raise TypeError(f"metrics is a {type(recovery.metrics).__name__}")
-    covariance, n = recovery.covariance, len(recovery.theta)
-    if covariance is not None and tuple(getattr(covariance, "shape", ())) != (n, n):
-        raise ValueError(f"covariance is not of the {n} parameters")
 
 
 def load_runs(pattern: str | Sequence[str]) -> list[Run]:

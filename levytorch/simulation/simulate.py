@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from levytorch.convert import choice, shown, switch, whole_number
 from levytorch.data.arrays import positive
+from levytorch.data.declared import memory
 from levytorch.data.trajectories import Trajectories
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
@@ -78,10 +78,10 @@ def check_simulation(
     """n_trajectories, n_steps, substeps, seed and dt as plain numbers; refuses what cannot be simulated."""
     n, steps = whole_number("n_trajectories", n_trajectories, 1), whole_number("n_steps", n_steps, 1)
     parts = whole_number("substeps", substeps, 1, _MOST_SUBSTEPS)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if n * (steps + 1) * dynamics.dim * 8 > memory:
+    available = memory()
+    if n * (steps + 1) * dynamics.dim * 8 > available:
         raise InputError(
-            f"the trajectories must fit in the {memory / 2**30:.3g} GB of memory, found {shown(n)} of "
+            f"the trajectories must fit in the {available / 2**30:.3g} GB of memory, found {shown(n)} of "
             f"{shown(steps + 1)} points: lower n_trajectories or n_steps."
         )
     seed = whole_number("seed", seed, 0, 2**63 - 1)

@@ -200,9 +200,6 @@ def make_data(transitions: Transitions, settings: FitSettings, module: LevyModul
     options = {k: v for k, v in settings.data.items() if v is not None}
     assert not isinstance(tail.CT, str)
     CT = tail.CT if tail.active and not (tail.method == "conditional" and tail.region == "TRT") else None
-    if module.engine.full_batch:
-        # only the smallest admissible tail pool depends on it: strata must not have their CT moved
-        options["batch_size"] = tail.min_tail if tail.method == "tcf" else 1
     return LevyDataModule(
         transitions,
         CT=CT,
@@ -211,6 +208,7 @@ def make_data(transitions: Transitions, settings: FitSettings, module: LevyModul
         seed=settings.seed,
         max_steps=module.engine.max_steps,
         alpha=guess.alpha,
+        min_tail=tail.min_tail if tail.method == "tcf" else 1,  # strata must not have their CT moved
         **options,
     )
 

@@ -7,7 +7,6 @@ step need the functions themselves, which is why they are what the interface tak
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from torch import Tensor
 
@@ -18,12 +17,6 @@ from levytorch.law import log_density, score, tail_probability
 CoefficientFunctions = Callable[[Tensor], Coefficients]
 
 
-class TransitionLaw(Protocol):
-    """log p(x -> x + dx over dt); differentiable in whatever the coefficient functions depend on."""
-
-    def log_prob(self, coefficients: CoefficientFunctions, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor: ...
-
-
 class FrozenLaw:
     """Coefficients frozen at the start of the step (equation 3.1)."""
 
@@ -31,6 +24,7 @@ class FrozenLaw:
         self.method, self.dim = method, dim
 
     def log_prob(self, coefficients: CoefficientFunctions, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+        """log p(x -> x + dx over dt); differentiable in whatever the coefficient functions depend on."""
         c = coefficients(x)
         return log_density(dx, c.b, c.D_o, c.D_f, c.alpha, dt, dim=self.dim, method=self.method)
 

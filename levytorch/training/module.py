@@ -19,8 +19,9 @@ from levytorch.data import LevyDataModule, Pools
 from levytorch.errors import NumericalError
 from levytorch.training.engines import build_engine
 from levytorch.training.law import FrozenLaw
+from levytorch.training.likelihood import pair_counts
 from levytorch.training.masses import TailMasses
-from levytorch.training.plan import make_masses, shared_dt
+from levytorch.training.plan import make_masses
 from levytorch.training.ranks import DRIFTED, Ranks, fingerprint
 from levytorch.training.tail import parse_tail
 
@@ -86,10 +87,7 @@ class LevyModule(L.LightningModule):
     def counts(self) -> tuple[Tensor, Tensor]:
         """Pairs of the main and of the tail pool on each state bin (conditional likelihood, full-batch engines)."""
         if self._counts is None:
-            bins, main, rows = self.masses.bins, self.pools.main, self.pools.tail
-            dt = shared_dt(self.pools)
-            tail_dt = dt if dt.dim() == 0 else dt[rows]
-            self._counts = bins.counts(main.x, dt), bins.counts(main.x[rows], tail_dt)
+            self._counts = pair_counts(self.masses.bins, self.pools)
         return self._counts
 
     def R_theta(self) -> float:

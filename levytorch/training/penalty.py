@@ -24,7 +24,6 @@ CHOICES = ("none", "evidence")
 # At least: in internal units, where coefficients are of order one, a first harmonic is of size 10 at most. Without this
 # bound a predictor whose coefficient vanishes on a part of the cell runs off to minus infinity there.
 _LAMBDA_RANGE = (1e-2, 1e12)
-_STATE = ("strengths", "determined")
 _START = 1.0  # harmonic j of size 1 / j^2; the evidence is asked once the data has had its say
 
 
@@ -56,7 +55,6 @@ class RoughnessPenalty:
                 f"penalty must be one number or {len(harmonics)}, found {len(start)}; give one per coefficient."
             )
         self.strengths = torch.tensor(start, dtype=torch.float64).expand(len(harmonics)).clone()
-        self.determined = torch.full((len(harmonics),), float("inf"), dtype=torch.float64)
 
     @property
     def active(self) -> bool:
@@ -68,11 +66,10 @@ class RoughnessPenalty:
 
     def state(self) -> dict[str, Tensor]:
         """What a resumed run needs."""
-        return {name: getattr(self, name).clone() for name in _STATE}
+        return {"strengths": self.strengths.clone()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        for name in _STATE:
-            setattr(self, name, state[name].clone())
+        self.strengths = state["strengths"].clone()
 
     def update(self, theta: Tensor, information: Tensor) -> float:
         """One step of the evidence fixed point, with the data's information (P, P).
@@ -94,6 +91,5 @@ class RoughnessPenalty:
             old = float(self.strengths[g])
             target = (determined / size).clamp(*_LAMBDA_RANGE)
             change = max(change, abs(float(size * (target - old))))
-            self.determined[g] = determined
             self.strengths[g] = target
         return change

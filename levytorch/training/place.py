@@ -21,6 +21,7 @@ except ImportError:  # Windows: no lock, two resumes at once are then the user's
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
+_NOT_A_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def is_helper_process() -> bool:
@@ -37,7 +38,7 @@ def claimed(directory: Path) -> Iterator[None]:
     check_place(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | _NOT_A_LINK, 0o644)
     except OSError as error:
         raise unwritable(directory, error) from error
     try:

@@ -164,11 +164,11 @@ def follow_parent(every: float = 1.0) -> None:
 
 
 def quiet_arguments(arguments: Sequence[str]) -> list[str]:
-    """A command line for hydra: only the first of several processes keeps a log file and a copy of the settings."""
+    """A command line for hydra: only the first of several processes keeps a log file."""
     several = any(a.startswith(("trainer=ddp", "trainer.devices=", "trainer.num_nodes=")) for a in arguments)
     if not several or is_first():
         return list(arguments)
-    return [*arguments, "hydra.job_logging.root.handlers=[console]", "hydra.output_subdir=null"]
+    return [*arguments, "hydra.job_logging.root.handlers=[console]"]
 
 
 def share_processors(processes: int) -> None:

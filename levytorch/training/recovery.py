@@ -189,8 +189,10 @@ class Recovery:
         theta, covariance = real_tensor("theta", content["theta"]), content["covariance"]
         if theta.shape != head.flat().shape or not bool(torch.isfinite(theta).all()):
             raise InputError("theta must be one finite number per parameter of the head, found others; fit again.")
-        if covariance is not None and real_tensor("covariance", covariance).shape != (theta.numel(), theta.numel()):
-            raise InputError("covariance must have a row and a column per parameter, found others; fit again.")
+        if covariance is not None:
+            covariance = real_tensor("covariance", covariance)
+            if covariance.shape != (theta.numel(), theta.numel()):
+                raise InputError("covariance must have a row and a column per parameter, found others; fit again.")
         head.set_flat(theta)
         metrics, history = dict(content["metrics"]), [dict(entry) for entry in content["history"]]
         return cls(

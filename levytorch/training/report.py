@@ -16,9 +16,10 @@ from levytorch.data.pools import threshold_settings
 from levytorch.errors import LevytorchWarning
 from levytorch.training.covariance import covariance, separability
 from levytorch.training.engines.scoring import FisherScoring
+from levytorch.training.likelihood import log_likelihood_of
 from levytorch.training.module import LevyModule
 from levytorch.training.objective import Evaluation, FullBatchObjective
-from levytorch.training.plan import make_objective
+from levytorch.training.plan import conditional_region, make_objective
 from levytorch.training.recovery import Recovery
 from levytorch.training.sweep import project
 
@@ -103,8 +104,8 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
         if objective.penalty is not None:
             metrics["penalty_strengths"] = objective.penalty.strengths.tolist()
     else:
-        log_likelihood = -pools.n_main * module.history[-1]["train/nll"] if module.history else float("nan")
         tcf = float(module.data.tcf)
+        log_likelihood = log_likelihood_of(module, head, tcf)
         if module.tail.method == "tcf":
             metrics["R_theta"] = module.masses.R_theta(head)
     metrics |= {"tcf": tcf, "log_likelihood": log_likelihood, "region": _region(module)}
@@ -157,4 +158,4 @@ def _evaluation(module: LevyModule, objective: FullBatchObjective) -> Evaluation
 
 
 def _region(module: LevyModule) -> str | None:
-    return module.tail.region if module.tail.method == "conditional" else None
+    return conditional_region(module.tail) if module.tail.method == "conditional" else None

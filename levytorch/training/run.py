@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from levytorch.convert import known_keys
 from levytorch.data import SourceData
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.figures import coefficients as plots
@@ -64,6 +65,8 @@ def settings_of(config: Mapping[str, Any]) -> FitSettings:
     period = coefficients.pop("period")
     n_basis = coefficients.pop("n_basis", 1)
     tail = dict(config["tail"])
+    if tail.get("method") == "auto":
+        known_keys("the settings of tail=auto", tail, ("method",), ConfigError)
     engine = dict(config["engine"])
     try:
         check_diagnostics(config["diagnostics"])

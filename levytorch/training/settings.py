@@ -38,7 +38,6 @@ class FitSettings:
     log_every: int = 50
     progress: bool = False
     seed: int = 0
-    tail_given: bool = False
 
 
 def make_settings(
@@ -100,7 +99,7 @@ def make_settings(
     check_data_options(data)
     given = not (tail is None or isinstance(tail, str))
     tail_settings = check_alpha(parse_tail(tail), spec.learned, given=given)
-    return FitSettings(spec, head, engine_config, tail_settings, data, seed=seed, tail_given=given, **rest)
+    return FitSettings(spec, head, engine_config, tail_settings, data, seed=seed, **rest)
 
 
 def _plain_cell(name: str, given: Any) -> float | list[float]:

@@ -71,9 +71,6 @@ class TailSettings:
     def active(self) -> bool:
         return self.method != "none"
 
-    def with_thresholds(self, CT: float | None, TRT: float | None) -> TailSettings:
-        return replace(self, CT=CT, TRT=TRT)
-
 
 def parse_tail(tail: object) -> TailSettings:
     """None, "auto", a mapping {"CT": ..., "TRT": ..., "method": ...} or settings already made."""

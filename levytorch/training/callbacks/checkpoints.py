@@ -7,6 +7,7 @@ one could not be gone on with to the same numbers.
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 from contextlib import suppress
@@ -29,6 +30,7 @@ class Checkpoints(Checkpoint):
     def __init__(self, directory: str | Path, every: int = 1000) -> None:
         self.directory, self.every = Path(directory), max(1, every)
         self.best = float("inf")
+        self.judged = 0  # entries of the module's history that a checkpoint before has been judged by
         self.between = False  # whether no step is under way
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -68,10 +70,10 @@ class Checkpoints(Checkpoint):
                 self._write(trainer, "exception.ckpt")
 
     def _write(self, trainer: L.Trainer, name: str) -> None:
-        monitor = _monitored(trainer)
-        better = monitor is not None and monitor < self.best and name == "last.ckpt"
-        if better and monitor is not None:
-            self.best = monitor
+        objective = self._objective(trainer) if name == "last.ckpt" else math.inf
+        better = objective < self.best
+        if better:
+            self.best = objective
         if not trainer.is_global_zero:
             trainer.save_checkpoint(self.directory / name)  # writes nothing here, but the first rank waits for it
             return
@@ -83,15 +85,21 @@ class Checkpoints(Checkpoint):
                     shutil.copyfile(temporary, copy)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best}
+        return {"best": self.best, "judged": self.judged}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best = state_dict["best"]
+        self.best, self.judged = state_dict["best"], state_dict["judged"]
 
+    def _objective(self, trainer: L.Trainer) -> float:
+        """What `best.ckpt` has the lowest of: the held-out objective when there is one, else that of all pairs.
 
-def _monitored(trainer: L.Trainer) -> float | None:
-    """The held-out likelihood when there is one, else the training one."""
-    for key in ("val/nll", "train/nll"):
-        if key in trainer.callback_metrics:
-            return float(trainer.callback_metrics[key])
-    return None
+        Mini-batch engines never see all pairs: there it is the mean of the batches logged since the checkpoint before.
+        """
+        module = trainer.lightning_module
+        assert isinstance(module, LevyModule)
+        if trainer.limit_val_batches:
+            return float(trainer.callback_metrics.get("val/nll", math.inf))
+        new, self.judged = module.history[self.judged :], len(module.history)
+        if module.engine.full_batch:
+            new = new[-1:]
+        return sum(entry["train/nll"] for entry in new) / len(new) if new else math.inf

@@ -25,7 +25,7 @@ class AdamEngine(Engine):
 
     gradient: "direct" (Algorithm E.4), "finite_difference" (Algorithm E.5), or "mixture": finite differences with
     probability `mixture` at each step, otherwise direct (the paper does not say which mixture).
-    window: steps of the moving average; patience: see the convergence callback.
+    window: steps of the moving average.
     """
 
     max_steps: int = 40_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -74,9 +74,6 @@ class Engine(ABC):
             elif option.type == "bool":
                 value = switch(name, value)
             setattr(self, option.name, value)
-
-    def config(self) -> dict[str, Any]:
-        return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
 
 
 def resolve_engine(name: str, head: str) -> str:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from levytorch.errors import NumericalError
 from levytorch.training.engines.base import Engine
+from levytorch.training.likelihood import mean_log_kept
 from levytorch.training.ranks import DRIFTED
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def full_nll(module: LevyModule, batch: Any) -> Tensor:
             for p, g in zip(parameters, summed[1:].split([p.numel() for p in parameters])):
                 p.grad = g.reshape(p.shape).clone()
         if module.tail.method == "conditional":
-            kept = conditional_term(module)
+            kept = mean_log_kept(module.masses, module.head, *module.counts())
             kept.backward()
             total = total + kept.detach()
     return total
@@ -121,13 +122,3 @@ def _rows(module: LevyModule, batch: Any, parameters: Sequence[Tensor], same: bo
         parts = torch.autograd.grad(loss, list(parameters))
         rows.append(torch.cat([loss.detach().reshape(1), *(g.reshape(-1) for g in parts)]))
     return rows
-
-
-def conditional_term(module: LevyModule) -> Tensor:
-    """sum over state bins of counts * log kept mass, per pair (what the conditional likelihood subtracts)."""
-    core, middle = module.masses.log_kept(module.head)
-    counts, tail_counts = module.counts()
-    n = counts.sum()
-    if module.masses.CT is None:
-        return (counts * core).sum() / n
-    return ((counts - tail_counts) * core).sum() / n + (tail_counts * middle).sum() / n
