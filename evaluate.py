@@ -85,6 +85,7 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
     if data["path"] is not None:
         from levytorch.data import Trajectories
 
+        check_scale(data["options"], runs)
         given = {key: value for key, value in data["options"].items() if value is not None}
         trajectories = Trajectories.from_file(data["path"], **given)
         transitions = trajectories.transitions()
@@ -114,6 +115,18 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
         crl_basis=basis,
     )
     return result, support
+
+
+def check_scale(options: dict[str, Any], runs: list[Any]) -> None:
+    """Refuse data that is measured otherwise than what the runs were trained on: beta and V belong to their units."""
+    for run in runs:
+        for name, value in (run.scale() or {}).items():
+            found = options[name]
+            if found != value and (found or value):
+                raise ConfigError(
+                    f"data.options.{name} must be that of the runs, {str(value).lower()}, but is {str(found).lower()}; "
+                    f"add data.options.{name}={str(value).lower()}."
+                )
 
 
 def true_dynamics(truth: dict[str, Any], runs: list[Any]) -> Dynamics | None:

@@ -137,6 +137,7 @@ def write_value(outcome: Any, value: Any, reference: Any) -> None:
     import numpy as np
     import torch
 
+    from levytorch.figures.coefficients import observed_parts
     from levytorch.figures.values import Band, value_bands
     from levytorch.training.files import write_csv, write_json
 
@@ -155,7 +156,8 @@ def write_value(outcome: Any, value: Any, reference: Any) -> None:
     width = 1.96 * curves["V_std"] if "V_std" in curves else None
     band = Band("recovered", curves["V"], width, "95 % band")
     truth = {"reference": curves.get("V_truth"), "reference_label": "truth"}
-    outcome.publish("value", lambda: value_bands(curves["x"], [band], **truth)[0])
+    observed = observed_parts(outcome.recovery.support, value.origin, value.period)
+    outcome.publish("value", lambda: value_bands(curves["x"], [band], observed=observed, **truth)[0])
 
 
 def start_processes(config: DictConfig) -> bool:

@@ -282,3 +282,42 @@ def test_command_line(runs, tmp_path) -> None:
     assert done.returncode != 0
     assert done.stderr.strip() == "evaluate: beta must be a positive number, but is -1; give one, for example beta=0.1."
     assert list(tmp_path.iterdir()) == []
+
+
+def test_crl_sees_the_points_its_transitions_begin_at(tmp_path) -> None:
+    paths = Trajectories.from_arrays([np.arange(5.0) ** 2 + 10 * k for k in range(4)], dt=1.0)
+    pairs = paths.transitions()
+    none = {"first": None, "random": None, "seed": 0}
+    first = evaluate.observed_points({**none, "first": 12}, paths, pairs)
+    np.testing.assert_array_equal(paths.x[first], pairs.x[:12])
+    some = evaluate.observed_points({**none, "random": 16}, paths, pairs)
+    assert sorted(paths.x[some]) == sorted(pairs.x.tolist())
+    assert evaluate.observed_points(none, paths, pairs) is None
+
+
+FILE = "data:\n  _target_: levytorch.data.sources.FromFile\n  time_unit: {}\n  log: {}\n"
+
+
+def test_runs_in_other_units_are_not_mixed(runs, tmp_path) -> None:
+    for name, text in (("h", FILE.format("h", "false")), ("min", FILE.format("min", "false"))):
+        (tmp_path / name / ".hydra").mkdir(parents=True)
+        (tmp_path / name / "recovery.pt").write_bytes((runs / "tcf0" / "recovery.pt").read_bytes())
+        (tmp_path / name / ".hydra" / "config.yaml").write_text(text)
+    chosen = ["reward=cosine_power", "tensorboard=false"]
+    with pytest.raises(InputError, match=r"must measure x and t alike, but .*'h'.*'min'"):
+        evaluate.run_evaluation(settings(f"run={tmp_path}/*", f"out={tmp_path}/out", *chosen))
+    Trajectories.from_arrays(np.linspace(0.1, 6, 50) ** 1.1, dt=0.1).to_file(tmp_path / "path.npz")
+    data = [f"run={tmp_path}/h", f"data.path={tmp_path}/path.npz", "data.options.time_unit=day", *chosen]
+    with pytest.raises(ConfigError, match=r"data\.options\.time_unit must be that of the runs, h, but is day"):
+        evaluate.run_evaluation(settings(*data, f"out={tmp_path}/out"))
+
+
+def test_groups_follow_references(runs, tmp_path) -> None:
+    for alpha in (0.3, 0.4):
+        (tmp_path / f"{alpha}" / ".hydra").mkdir(parents=True)
+        (tmp_path / f"{alpha}" / "recovery.pt").write_bytes((runs / "tcf0" / "recovery.pt").read_bytes())
+        text = f"alpha: ${{dynamics.alpha}}\ndynamics:\n  alpha: {alpha}\n"
+        (tmp_path / f"{alpha}" / ".hydra" / "config.yaml").write_text(text)
+    chosen = settings(f"run={tmp_path}/0*", f"out={tmp_path}/out", "group_by=alpha", "reward=cosine_power")
+    groups = json.loads((evaluate.run_evaluation(chosen) / "metrics.json").read_text())["groups"]
+    assert set(groups) == {"alpha = 0.3", "alpha = 0.4"}

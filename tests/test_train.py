@@ -8,12 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
+import train as script
 from levytorch import Recovery
 from levytorch.errors import ConfigError
 from levytorch.training import resume
@@ -211,3 +213,24 @@ def test_help_fits_a_screen():
     assert len(done.stdout.splitlines()) <= 50
     for group in ("coefficients", "engine", "tail", "data"):
         assert group in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("overrides", "match"),
+    [
+        (["data=file", "data.path=FILE", "alpha=0.3", "reward=regressed"], "reward column"),
+        (["dynamics=plane", "coefficients.n_basis=3", "reward=cosine_power", "reward.period=100"], "reward.period"),
+        (["dynamics=plane", "coefficients.n_basis=3", "reward=regressed"], "cosine_power, manufactured or callable"),
+    ],
+)
+def test_a_reward_that_the_data_cannot_give_is_refused_before_the_fit(overrides, match, tmp_path, monkeypatch):
+    file = tmp_path / "x.csv"
+    rows = np.random.default_rng(0).normal(size=50).cumsum()
+    file.write_text("time,x\n" + "".join(f"{k},{x}\n" for k, x in enumerate(rows)))
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        chosen = [o.replace("FILE", str(file)) for o in overrides]
+        small = [] if "data=file" in overrides else ["data.n_trajectories=20", "data.n_steps=5"]
+        config = compose("train", [*chosen, *small])
+    settings, source = script.prepare(config, tmp_path)
+    with pytest.raises(ConfigError, match=match):
+        script.check_value(settings, source())

@@ -167,9 +167,20 @@ class LevyDataModule(lightning.LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """The step, the TCF and the thresholds in use (functions of dt are not saved: pass them again)."""
         CT, TRT = (value if not callable(value) else None for value in self._asked)
-        return {"step": self._step, "tcf": self._tcf, "CT": CT, "TRT": TRT}
+        return {"step": self._step, "tcf": self._tcf, "CT": CT, "TRT": TRT, "pairs": self._fingerprint()}
+
+    def _fingerprint(self) -> list[float]:
+        """What tells these pairs from others, of whatever size: how many, and some of them."""
+        t = self.transitions
+        rows = torch.linspace(0, len(t) - 1, min(len(t), 64), dtype=torch.float64).long()
+        return [float(len(t)), *(float(part[rows].sum()) for part in (t.x, t.dx))]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if state_dict["pairs"] != self._fingerprint():
+            raise InputError(
+                f"a resumed run needs the data it was started with, found {len(self.transitions)} pairs that are not "
+                f"its {state_dict['pairs'][0]:.0f}; name that file, or start a new run."
+            )
         CT, TRT = state_dict["CT"], state_dict["TRT"]
         if self._asked != (CT, TRT) and not any(callable(value) for value in self._asked):
             self.repool(CT, TRT)

@@ -60,10 +60,8 @@ def _bootstrap(outcome: Any, config: Mapping[str, Any], comparison: Comparison) 
     if recovery.metrics.get("penalty_strengths"):
         engine["penalty"] = list(recovery.metrics["penalty_strengths"])
     settings = replace(settings, engine=engine, progress=False)
-    if recovery.metrics.get("region") == "TRT":  # decided once, by the fit itself
-        kept = replace(
-            settings.tail, CT=None, TRT=recovery.metrics["TRT"], region="TRT"
-        )  # CT, where CT played its part
+    if recovery.metrics.get("region") == "TRT":  # decided once, by the fit itself; where CT plays TRT's part, it is CT
+        kept = replace(settings.tail, CT=None, TRT=recovery.metrics["TRT"], region="TRT")
         settings = replace(settings, tail=kept)
     return block_bootstrap(
         outcome.source.transitions,

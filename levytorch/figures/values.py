@@ -50,11 +50,13 @@ def value_bands(
     baselines: Mapping[str, Array] | None = None,
     samples: tuple[Array, Array] | None = None,
     support: tuple[float, float] | None = None,
+    observed: Sequence[tuple[float, float]] = (),
     axes: Sequence[Axes] | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """V of every group (upper panel) and its difference to the reference (lower panel, when there is one).
 
-    samples: empirical values (x, V) as dots; support: the range of the data that was seen, shaded in the lower panel.
+    samples: empirical values (x, V) as dots; support: the range of the data that was seen, shaded in the lower panel;
+    observed: the parts of the cell with data, shaded in all panels: the rest is extrapolation.
     """
     if axes is None:
         fig, grid = new_axes(1 if reference is None else 2, 1, width=6.4, height=3.1)
@@ -62,6 +64,10 @@ def value_bands(
     else:
         fig, axs = panels(axes, 1)
     upper, lower = axs[0], axs[1] if len(axs) > 1 and reference is not None else None
+    for ax in axs:
+        for number, part in enumerate(observed):
+            label = None if number or ax is not upper else "range of the data"
+            ax.axvspan(*part, color="tab:gray", alpha=0.15, linewidth=0, zorder=0, label=label)
     if samples is not None:
         upper.plot(
             *samples, ".", color="tab:orange", markersize=2, alpha=0.25, label="empirical values", rasterized=True

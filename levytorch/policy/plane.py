@@ -126,7 +126,7 @@ def _refine(source: Any, r: Reward, cell: Torus, beta: float, tolerance: float, 
             return _finish(source, r, system, c, iterations, change, True)
     warnings.warn(
         f"V still changes by {change:.2g} (tolerance {tolerance:.2g}) at {n} modes per coordinate, the most that "
-        "max_modes allows; give n_modes, or a larger tolerance, to silence this.",
+        "max_modes allows; raise max_modes or beta, or smooth the reward.",
         LevytorchWarning,
         stacklevel=4,
     )

@@ -17,7 +17,9 @@ from levytorch.dynamics import SYSTEMS, Dynamics
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.plain_files import lookup, read_settings
 
-SIMULATED = "levytorch.simulation.source.Simulated"  # compared with, never imported from a configuration
+# compared with, never imported from a configuration
+SIMULATED = "levytorch.simulation.source.Simulated"
+FROM_FILE = "levytorch.data.sources.FromFile"
 MARKER = "evaluation.yaml"  # what an evaluation's own output directory can be told by
 
 
@@ -44,6 +46,12 @@ class Run:
         if value is absent:
             raise InputError(f"group_by={key} must be a key of every run's configuration, but {self.path} has none.")
         return value
+
+    def scale(self) -> dict[str, Any] | None:
+        """What x and t are measured in, as far as the configuration says: options of the file, or None."""
+        if lookup(self.config, "data._target_") != FROM_FILE:
+            return None
+        return {"time_unit": lookup(self.config, "data.time_unit"), "log": bool(lookup(self.config, "data.log"))}
 
     def truth(self) -> Dynamics | None:
         """The true system when the data was simulated from one of the paper's, else None."""
@@ -157,6 +165,13 @@ def load_runs(pattern: str | Sequence[str]) -> list[Run]:
         raise InputError(
             f"All runs must have one period and origin, but {len(cells)} are found: {found}; name the runs that belong "
             f"together, such as run=[{','.join(next(iter(cells.values()))[:2])}]."
+        )
+    scales = {str(scale): run.path for run in runs if (scale := run.scale()) is not None}
+    if len(scales) > 1:
+        (one, here), (other, there) = list(scales.items())[:2]
+        raise InputError(
+            f"All runs must measure x and t alike, but {here} has {one} and {there} {other}; evaluate them apart, each "
+            "with its own beta."
         )
     return runs
 

@@ -33,6 +33,7 @@ Reward = Callable[[Tensor], Any]
 
 # Beyond it fewer than about four digits of V are left in double precision.
 _MAX_CONDITION = 1e12
+_EXCESS = 1.05  # of |V| over its bound; less may be the error of V itself
 
 
 class Linear(NamedTuple):
@@ -204,6 +205,15 @@ def _finish(
             f"at most {_MAX_CONDITION:.0e} is solved; {remedy}."
         )
     factor = covariance_factor(source, system, solution.c, solution.factor)
+    excess = 1.0 if window is None else _excess(r, system, solution.c)
+    if excess > _EXCESS:
+        warnings.warn(
+            f"|V| must not exceed max |r| / beta, found {excess:.3g} times that with n_modes = {n}: on this window the "
+            "equation does not determine V; use a wider window, or none.",
+            LevytorchWarning,
+            stacklevel=4,
+        )
+        converged = False
     return ValueFunction(
         coefficients=solution.c,
         period=system.basis.period,
@@ -216,6 +226,15 @@ def _finish(
         converged=converged,
         covariance_factor=factor,
     )
+
+
+def _excess(r: Callable[[Tensor], Tensor], system: Linear, c: Tensor) -> float:
+    """max |V| on the window over max |r| / beta on the cell, which no expected discounted reward exceeds."""
+    try:
+        largest = r(system.basis.grid(401)).abs().max()
+    except InputError:  # a table that ends with the window
+        largest = system.r.abs().max()
+    return float((system.ops.phi @ c).abs().max() * system.beta / largest.clamp_min(1e-300))
 
 
 def _residual(
@@ -264,9 +283,10 @@ def _refine(
             return _finish(source, r, finer, refined, window, moved, True)
     n = system.basis.n_modes
     found = "cannot be compared with a finer one" if math.isinf(change) else f"still changes by {change:.2g}"
+    remedy = "use a wider window, or none" if window is not None else "raise max_modes or beta, or smooth the reward"
     warnings.warn(
-        f"V {found} (tolerance {tolerance:.2g}) at {n} modes, and {ended}; "
-        "give n_modes, or a larger tolerance, to silence this.",
+        f"V must stand still as modes are added, found that it {found} (tolerance {tolerance:.2g}) at {n} modes, and "
+        f"{ended}; {remedy}.",
         LevytorchWarning,
         stacklevel=3,
     )

@@ -42,6 +42,8 @@ TRAINER: dict[str, Any] = {
 }
 
 
+_AGREES = 3.0  # standard deviations within which a count is what the core of the law says
+_AGREES_WITH_A_GUESS = 2.0  # the same, where disagreement costs precision and agreement may cost the answer
 PROCESSES = ("accelerator", "devices", "num_nodes", "strategy")  # options that say which processes a fit has
 
 
@@ -73,12 +75,21 @@ def fit(
     guess = initial_guess(
         transitions.dx, transitions.dt, _center(transitions), settings.alpha, uniform_dt=transitions.uniform_dt
     )
+    guessed_CT = settings.tail.CT == "auto"
     tail = resolve_tail(transitions, settings, guess)
     settings = replace(settings, tail=tail)
     module = make_module(settings, guess)
     if start is not None:
         module.head.set_flat(start)
     data = make_data(transitions, settings, module, guess)
+    lost = data.pools.main.dropped.get("beyond TRT", 0) - transitions.dropped.get("beyond TRT", 0)
+    if lost and not tail.active:
+        warnings.warn(
+            f"{lost} pairs lie beyond tail.TRT = {tail.TRT:g} and are left out, which tail.method none does not "
+            "correct: D_f comes out too small; remove TRT, or use tail.method conditional.",
+            LevytorchWarning,
+            stacklevel=2,
+        )
     if data.pools.n_tail == data.pools.n_main:
         raise InputError(
             f"CT must leave pairs below it, found all {data.pools.n_main} within TRT beyond it; raise CT, shorten dt, "
@@ -116,14 +127,16 @@ def fit(
     recovery = finish(module, head, data.pools, convergence.converged, seconds=time.perf_counter() - began)
     result = Fit(recovery, module, data, lightning)
     ranks = Ranks.of(lightning)
-    if ranks.agree(wants_whole_region(settings, recovery)):
-        # the counts agree with a plain cut at TRT: condition on that, which uses them and is more precise
-        whole = replace(settings, tail=replace(tail, region="TRT"))
-        processes = {key: options[key] for key in PROCESSES if key in options}
-        again = fit(transitions, whole, trainer=processes, start=head.flat())
-        again.recovery.history = recovery.history + again.recovery.history
-        return Fit(again.recovery, module, data, lightning)
-    return result
+    z = pairs_in_excess(settings, recovery)
+    if not ranks.agree(z is not None and (abs(z) < _AGREES or guessed_CT)):
+        return result
+    assert z is not None
+    other = reconsidered(tail, z, guessed_CT)
+    processes = {key: options[key] for key in PROCESSES if key in options}
+    again = fit(transitions, replace(settings, tail=other), trainer=processes, start=head.flat())
+    again.recovery.history = recovery.history + again.recovery.history
+    again.recovery.metrics["missing_between_CT_and_TRT_z"] = z
+    return Fit(again.recovery, module, data, lightning)
 
 
 def _center(transitions: Transitions) -> float | Tensor:
@@ -277,13 +290,37 @@ def final_head(module: LevyModule, averaging: MovingAverage | None) -> Head:
     return head
 
 
-def wants_whole_region(settings: FitSettings, recovery: Recovery) -> bool:
-    """True when a stratified conditional fit shows no sign that pairs between CT and TRT are missing."""
+def reconsidered(tail: TailSettings, z: float, guessed_CT: bool) -> TailSettings:
+    """What to condition on after the strata have been compared.
+
+    Where the counts agree with a plain cut at TRT: on that, which uses them and is more precise. Where they do not, the
+    strata are right if CT is where the losses begin; a guessed CT may lie far below, and only the core is left then.
+    """
+    agrees = abs(z) < (_AGREES_WITH_A_GUESS if guessed_CT else _AGREES)
+    if guessed_CT:
+        found = (
+            f"no sign of lost steps within |dx - mu| < {tail.TRT:.4g} was found ({z:+.1f} standard deviations beyond "
+            f"{tail.CT:.3g}), and none are assumed"
+            if agrees
+            else f"steps are lost somewhere beyond {tail.CT:.3g} ({z:+.1f} standard deviations), and all of those are "
+            "left out"
+        )
+        warnings.warn(
+            f"tail.CT must be known for a sharp answer, found auto: {found}; if steps were lost beyond some threshold, "
+            "give it as tail.CT.",
+            LevytorchWarning,
+            stacklevel=3,
+        )
+    return replace(tail, region="TRT") if agrees else replace(tail, CT=None, TRT=tail.CT, region="TRT")  # type: ignore[arg-type]
+
+
+def pairs_in_excess(settings: FitSettings, recovery: Recovery) -> float | None:
+    """Pairs between CT and TRT beyond what the core says, in standard deviations; None unless the region is open."""
     tail = settings.tail
     if tail.method != "conditional" or tail.region != "auto" or tail.CT is None:
-        return False
+        return None
     z = recovery.metrics.get("missing_between_CT_and_TRT_z")
-    return z is not None and abs(z) < 3.0
+    return None if z is None else float(z)
 
 
 def _plain(tail: TailSettings) -> dict[str, Any]:

@@ -398,3 +398,27 @@ def test_twice_as_much_data_as_memory(tmp_path, n, limit, engine, suffix):
         assert here[name] == there[name]
     assert here["log_likelihood"] == pytest.approx(there["log_likelihood"], rel=1e-12)
     assert there["anonymous"] < limit * 2**20 < here["anonymous"]
+
+
+def test_what_another_machine_is_making_is_left_alone(tmp_path, monkeypatch):
+    """Process numbers say nothing about another machine that shares the directory."""
+    made = []
+
+    def build(writer):
+        made.append(sorted(p.name for p in tmp_path.iterdir()))
+        writer.append("x", np.arange(3.0))
+        return {}
+
+    entry = store.make(tmp_path, {"a": 1}, build)
+    name = entry.directory.name
+    ours = made[0][0]
+    assert ours.startswith(f".{name}.")
+    host = ours.split(".")[2].split("-")[0]
+    store.shutil.rmtree(entry.directory)
+    dead = 2**22 + 1  # no process has that number
+    mine, theirs = (tmp_path / f".{name}.{h}-00000000.{dead}.tmp" for h in (host, "ffffffff"))
+    for place in (mine, theirs):
+        place.mkdir()
+    store.make(tmp_path, {"a": 1}, build)
+    assert not mine.exists()
+    assert theirs.exists()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from levytorch import Trajectories
-from levytorch.data.pairing import float_limit, single_dt
+from levytorch.data.pairing import first_points, float_limit, single_dt
 from levytorch.errors import InputError, LevytorchWarning
 
 RNG = np.random.default_rng(0)
@@ -169,3 +169,18 @@ def test_bad_input(arguments, message):
 def test_max_dt_below_dt():
     with pytest.raises(InputError, match="max_dt must not be below dt"):
         Trajectories.from_arrays([[0.0, 1.0]], dt=1.0).transitions(max_dt=0.5)
+
+
+def test_the_points_that_pairs_begin_at():
+    rng = np.random.default_rng(0)
+    paths = [rng.normal(size=n).cumsum() for n in (5, 2, 7)]
+    times = [np.sort(rng.uniform(0, n, size=n)) for n in (5, 2, 7)]
+    for t in (
+        Trajectories.from_arrays(paths, dt=0.1),
+        Trajectories.from_arrays(paths, times=times, max_dt=1.0),
+        Trajectories.from_arrays(paths[0], dt=0.1),
+    ):
+        pairs = t.transitions()
+        rows = first_points(t, pairs)
+        np.testing.assert_array_equal(t.x[rows], pairs.x)
+        np.testing.assert_array_equal(t.x[rows + 1], pairs.x + pairs.dx)

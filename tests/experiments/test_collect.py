@@ -12,6 +12,7 @@ import yaml
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.experiments.collect import collect
 from levytorch.experiments.redo import transitions_of
+from levytorch.policy.runs import load_run
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_a_pickle_in_a_run_is_never_loaded(one):
     (one / "bad" / "recovery.pt").write_bytes(pickle.dumps(Evil(str(sentinel))))
     assert len(collect(one)) == 2  # tables and figures read CSV and JSON only
     with pytest.raises(InputError):
-        collect(one).run(one / "bad")
+        load_run(one / "bad")
     assert not sentinel.exists()
 
 

@@ -185,3 +185,12 @@ def test_prices_hardly_move_within_the_discount_time() -> None:
     reference = reference_curve(values, FourierBasis(11, 256_000.0, -128_000.0))
     low, high = float(values.x.min()), float(values.x.max())
     assert 0.005 < relative_l2(trivial_baseline(reward, 0.3), reference, low, high) < 0.008
+
+
+def test_rounding_makes_no_gaps() -> None:
+    """Times every 180 s in hours: differences of 0.05 and 0.05000000000000027, and max_dt = 0.05."""
+    t = np.arange(2000) * 180.0 / 3600
+    x = np.random.default_rng(0).normal(size=2000).cumsum()
+    paths = Trajectories.from_arrays(x, times=t, max_dt=0.05)
+    assert len(paths.transitions()) == 1999
+    assert len(empirical_values(paths, torch.cos, 1.0, horizon=5.0).x) == 2000 - 100

@@ -266,3 +266,18 @@ def test_a_value_function_is_shown_in_one_line() -> None:
     )
     part = solve_value(source, torch.cos, 0.5, n_modes=5, window=(1.0, 4.0))
     assert "n_modes=5, window=(1, 4), beta=0.5" in repr(part)
+
+
+def test_a_window_that_does_not_determine_v_says_so() -> None:
+    """No expected discounted reward exceeds max |r| / beta = 2; least squares on this window finds -5.6."""
+    d = Dynamics(b=lambda x: -2 * torch.sin(x), D_o=0.2, D_f=0.05, alpha=0.7)
+    for n_modes in (7, 11, 17, 25):
+        with pytest.warns(LevytorchWarning, match=r"must not exceed max \|r\| / beta, .* a wider window"):
+            V = solve_value(d, torch.cos, 0.5, window=(0.5, 3.0), n_modes=n_modes)
+        assert not V.converged
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = solve_value(d, torch.cos, 0.5)
+        wide = solve_value(d, torch.cos, 0.5, window=(0.0, 6.28), n_modes=41)
+    assert wide.converged
+    assert float((wide(X) - whole(X)).abs().max()) < 0.05

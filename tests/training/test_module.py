@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from levytorch.errors import LevytorchWarning, NumericalError
+from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.training.callbacks import Checkpoints
 from levytorch.training.fit import fit
 from levytorch.training.law import FrozenLaw
@@ -129,3 +129,19 @@ def test_held_out_likelihood_is_reported(tmp_path, engine):
     nll = float(found.trainer.callback_metrics["val/nll"])
     assert found.data.pools.n_main == 6000
     assert nll == pytest.approx(-found.recovery.log_likelihood / 6000, abs=0.1)
+
+
+@pytest.mark.parametrize("engine", ["adam", "fisher", "lbfgs"])
+def test_a_checkpoint_is_gone_on_with_on_its_own_data_only(tmp_path, engine):
+    options = {"engine": engine} | ({"max_steps": 20, "window": 10} if engine == "adam" else {})
+    run(tmp_path, "run", **options)
+    with pytest.raises(InputError, match=r"needs the data it was started with, found .* start a new run"):
+        run(tmp_path, "run", n=5000, resume=str(tmp_path / "run" / "last.ckpt"), **options)
+
+
+def test_the_best_checkpoint_of_adam_is_judged_by_many_batches(tmp_path):
+    found = run(tmp_path, "run", engine="adam", max_steps=100, window=10)
+    nll = [entry["train/nll"] for entry in found.recovery.history]  # every 5 steps; a checkpoint every 20
+    means = [sum(nll[k : k + 4]) / 4 for k in range(0, 20, 4)]
+    best = torch.load(tmp_path / "run" / "best.ckpt", weights_only=True)
+    assert best["global_step"] == 20 * (1 + means.index(min(means)))

@@ -1,12 +1,13 @@
 """recover(): truths recovered, lost tails corrected, and the facts that are known about them."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 import torch
 
-from levytorch import recover
+from levytorch import log_density, recover, tail_probability
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import LevyStep
@@ -129,6 +130,76 @@ def test_auto_tail_names_a_threshold_beyond_the_gaussian():
     found = recover(constant(), alpha=ALPHA, n_basis=1, tail="auto")
     assert found.metrics["CT"] > 3 * math.sqrt(2 * D_O * DT)
     assert abs(float(found.D_f(0.0)) - D_F) < 4 * float(found.std(0.0)[2])
+
+
+@pytest.mark.parametrize("kind", ["half lost beyond 8", "cut at 20", "whole"])
+def test_a_guessed_threshold_does_not_bias_a_learned_alpha(kind):
+    """Steps lost beyond 8 lie in the middle of the stratum beyond a guessed CT of 2.3: alpha came out as 0.48."""
+    data = constant(80_000, 5)
+    if kind != "whole":
+        data = data.censor() if kind == "half lost beyond 8" else data.censor(CT=None, drop_tail=0.0)
+    said = "all of those are left out" if kind == "half lost beyond 8" else "none are assumed"
+    with pytest.warns(LevytorchWarning, match=said):
+        found = recover(data, alpha="learn", n_basis=1, tail="auto")
+    assert abs(found.alpha - ALPHA) < 4 * found.alpha_std
+    assert found.metrics["region"] == "TRT"
+    assert (found.metrics["TRT"] < 8) == (kind == "half lost beyond 8")
+
+
+def test_a_tail_that_is_cut_and_not_corrected_is_said():
+    with pytest.warns(LevytorchWarning, match="pairs lie beyond tail.TRT = 3 and are left out, which"):
+        found = recover(constant(), alpha=ALPHA, n_basis=1, tail={"method": "none", "TRT": 3.0})
+    assert float(found.D_f(0.0)) < 0.5 * D_F  # what the sentence is about
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        recover(constant().censor(), alpha=ALPHA, n_basis=1, tail={"method": "none", "TRT": 20.0})  # none are left
+
+
+@pytest.mark.parametrize("region", ["strata", "TRT", "CT"])
+def test_the_region_is_what_was_conditioned_on(region):
+    tail = {**PAPER, "method": "conditional", "region": region}
+    found = recover(constant().censor(), alpha=ALPHA, n_basis=1, tail=tail)
+    assert found.metrics["region"] == ("TRT" if region == "CT" else region)  # CT plays TRT's part
+    assert found.metrics["TRT"] == (8.0 if region == "CT" else 20.0)
+
+
+@pytest.mark.parametrize("tail", [None, PAPER, {**PAPER, "method": "conditional", "region": "strata"}], ids=str)
+@pytest.mark.parametrize("engine", ["adam", "lbfgs"])
+def test_the_likelihood_of_an_mlp_is_that_of_all_pairs(engine, tail):
+    data = constant(12_000, 1).censor()
+    options = {"max_steps": 60, "window": 30} if engine == "adam" else {"max_steps": 3}
+    if isinstance(tail, dict):
+        tail = {**tail, "start": 0, "min_tail": 20}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LevytorchWarning)
+        found = recover(data, alpha=ALPHA, coefficients="mlp", engine=engine, tail=tail, **options)
+    c, step = found.coefficients(data.x), data.dx - data.mu
+    law = {"D_o": c.D_o, "D_f": c.D_f, "alpha": ALPHA, "dt": DT}
+    log_p = log_density(data.dx, b=c.b, **law)
+    beyond = lambda threshold: tail_probability(threshold, data.mu, b=c.b, **law)  # noqa: E731
+    middle = step.abs() > 8.0
+    weight = torch.ones_like(log_p)
+    if tail is not None and tail.get("method") == "conditional":
+        assert found.metrics["region"] == "strata"
+        kept = torch.where(middle, torch.log(beyond(8.0) - beyond(20.0)), torch.log1p(-beyond(8.0)))
+        log_p = log_p - kept
+    elif tail is not None:
+        beyond_CT = step.abs() > found.metrics["CT"]
+        weight = (1 - found.tcf) * weight + found.tcf * beyond_CT * len(data) / beyond_CT.sum()
+    expected = float((weight * log_p).sum())
+    # kept masses are those of 512 states instead of every one
+    assert found.log_likelihood == pytest.approx(expected, rel=1e-6 if tail is None else 1e-4)
+
+
+@pytest.mark.parametrize("batch_size", [1000, 2000])
+def test_strata_keep_their_threshold_whatever_the_batch(batch_size):
+    tail = {**PAPER, "method": "conditional", "region": "strata", "min_tail": 20}
+    options = {"engine": "adam", "max_steps": 3, "window": 2, "batch_size": batch_size}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LevytorchWarning)
+        found = recover(constant(20_000, 1).censor(), alpha=ALPHA, n_basis=1, tail=tail, **options)
+        few = recover(constant(4000, 1).censor(), alpha=ALPHA, n_basis=1, tail={**PAPER, "min_tail": 5}, **options)
+    assert (found.metrics["CT"], few.metrics["CT"]) == (8.0, 8.0)
 
 
 def test_alpha_as_a_function_of_x():
