@@ -97,6 +97,13 @@ def test_nor_are_they_for_evaluations(key):
     assert judge(lambda: check_settings(settings), key) is REFUSED
 
 
+def test_thresholds_are_not_for_an_automatic_tail(file):
+    """They would be ignored; those that data=file leaves open are none."""
+    open_ = composed("train", "data=file", f"data.path={file}", "alpha=0.3", "reward=cosine_power", "tail=auto")
+    assert try_config(open_, "tail=auto")
+    assert not try_config(changed(open_, "tail.TRT", 20.0), "tail=auto tail.TRT=20")
+
+
 def test_the_nearest_key_is_named():
     with pytest.raises(ConfigError, match=r"settings must be among alpha, .*, found 'engin'; use engine, or remove it"):
         train.prepare(changed(composed("train", *small()), "engin", "fisher"), Path())
