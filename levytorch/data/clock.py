@@ -24,6 +24,7 @@ NANOSECONDS = {
     "day": 86_400_000_000_000,
     "week": 604_800_000_000_000,
 }
+MAX_DT = "max_dt"  # the column of a table, or the array of a .npz file, that says which steps are gaps
 _YEAR_FIRST = r"^\d{4}[-/.]?\d{2}"
 
 

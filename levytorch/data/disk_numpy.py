@@ -52,7 +52,7 @@ def write_arrays(
     writer: Writer,
 ) -> dict[str, Any]:
     """All points into a store entry; its record."""
-    members = _npz(file) if file.suffix.lower() == ".npz" else {"x": _npy(file)}
+    members = members_of(file)
     x, times, reward, ids, offsets, dt = choose(file, names, members, dt, units)
     if offsets is not None and offsets.size > x.size + 1:
         raise InputError(
@@ -83,6 +83,11 @@ def write_arrays(
     if ids is not None:
         record["ids"] = _names(file, ids, len(lengths))
     return record
+
+
+def members_of(file: Path) -> dict[str, Member]:
+    """The arrays of a file by name, none of them loaded."""
+    return _npz(file) if file.suffix.lower() == ".npz" else {"x": _npy(file)}
 
 
 def _names(file: Path, ids: Member, n: int) -> list[Any]:

@@ -14,13 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Counts
-from levytorch.data.clock import dt_in_unit, elapsed, ticks_of
+from levytorch.data.clock import MAX_DT, dt_in_unit, elapsed, ticks_of
 from levytorch.data.points import Points
 from levytorch.data.store import Writer
 from levytorch.data.table_columns import (
     bad_time,
     check_columns,
     check_id,
+    has_max_dt,
+    max_dt_of,
     name_columns,
     no_clock,
     no_id,
@@ -53,7 +55,7 @@ class DiskTable:
         with reading(file):
             self.scan = pl.scan_parquet(file)
             schema = self.scan.collect_schema()
-            columns = schema.names()
+            columns = self.columns = schema.names()
             self.n = int(self.scan.select(pl.len()).collect().item())
         check_columns(file, columns, self.n, options)
         self.value, self.id, self.time, self.reward, self.dt = name_columns(file, columns, options)
@@ -96,6 +98,18 @@ class DiskTable:
         if self.id is not None:
             record["ids"] = [self.names[k] for k in np.flatnonzero(kept)]
         return record
+
+    def max_dt(self) -> float | None:
+        """The table's own max_dt, if it has one."""
+        if not has_max_dt(self.columns, self.options):
+            return None
+        return max_dt_of(self.file, self._column(MAX_DT), self.options["units"])
+
+    def _column(self, name: str) -> Iterator[pl.Series]:
+        for low in range(0, self.n, _ROWS):
+            with reading(self.file):
+                part = self.scan.select(name).slice(low, _ROWS).collect()[name]
+            yield part
 
     # ------------------------------------------------------------------------------------------------------ the passes
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from levytorch.data.arrays import Array, numeric, positive
-from levytorch.data.clock import NANOSECONDS, to_numbers
+from levytorch.data.clock import MAX_DT, NANOSECONDS, to_numbers
 from levytorch.data.declared import check_declared
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError
@@ -26,6 +26,7 @@ def read_numpy(
     """See files.read, which checked the options."""
     arrays = load_arrays(file)
     x, times, reward, ids, offsets, dt = choose(file, names, arrays, dt, units)
+    max_dt = max_dt_of(file, names, arrays, units) if max_dt is None else max_dt
     if times is not None:
         times = _times(file, names["time"] or "times", times, units)
     try:
@@ -81,7 +82,7 @@ def choose(
     if dt is not None and names["time"] is None:
         times = None  # an explicit dt wins over what the file says
     if dt is None and times is None and "dt" in arrays:
-        dt = _dt(file, arrays["dt"], units)
+        dt = _length(file, "dt", arrays["dt"], units, "save times instead of it")
     if dt is None and times is None:
         raise InputError(f"{file}: dt must be given, found neither dt nor times in the file: pass dt=...")
     return x, times, reward, ids, arrays.get("offsets"), dt
@@ -106,14 +107,23 @@ def load_arrays(file: Path) -> dict[str, Any]:
         raise unreadable(file, error) from None
 
 
-def _dt(file: Path, given: Any, units: tuple[str | None, str | None]) -> float:
-    """The file's own dt, a number in the unit time_in."""
+def max_dt_of(
+    file: Path, names: dict[str, Any], arrays: Mapping[str, Any], units: tuple[str | None, str | None]
+) -> float | None:
+    """The file's own max_dt, if it has one; an array that an option names is something else."""
+    if MAX_DT not in arrays or MAX_DT in names.values():
+        return None
+    return _length(file, MAX_DT, arrays[MAX_DT], units, "save one, or pass max_dt=...")
+
+
+def _length(file: Path, name: str, given: Any, units: tuple[str | None, str | None], remedy: str) -> float:
+    """A length of time that the file holds, a number in the unit time_in."""
     if given.size != 1:
-        raise InputError(f"{file}: dt must be one number, found shape {given.shape}: save times instead of it.")
+        raise InputError(f"{file}: {name} must be one number, found shape {given.shape}: {remedy}.")
     given = given if isinstance(given, np.ndarray) else given.load()  # of a file that is not loaded as a whole
     time_unit, time_in = units
     scale = 1.0 if time_in is None else NANOSECONDS[time_in] / NANOSECONDS[str(time_unit)]
-    return positive(f"{file}: dt", given.item()) * scale
+    return positive(f"{file}: {name}", given.item()) * scale
 
 
 def _times(file: Path, name: str, given: Any, units: tuple[str | None, str | None]) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.data.arrays import Array
-from levytorch.data.clock import to_numbers
+from levytorch.data.clock import MAX_DT, dt_in_unit, to_numbers
 from levytorch.data.memory import require
 from levytorch.errors import InputError
 
@@ -53,11 +53,12 @@ def name_columns(file: Path, columns: list[str], asked: dict[str, Any]) -> Names
         time = "time" if "time" in free else None
         dt = "dt" if time is None and "dt" in free else None
     if value is None:
-        rest = [name for name in free if name not in (id, time, reward, dt)]
+        rest = [name for name in free if name not in (id, time, reward, dt, MAX_DT)]
         numbered = [f"x{k + 1}" for k in range(len(rest))]
         value = ["x"] if "x" in rest else numbered if rest == numbered else rest
-        if len(value) != 1 and value != numbered:
-            raise InputError(f"{file}: value must name the column of x, found {listed(rest)}: pass value='...'.")
+        if not value or (len(value) != 1 and value != numbered):
+            found = listed(rest) or "none"
+            raise InputError(f"{file}: value must name the column of x, found {found}: pass value='...'.")
     return value, id, time, reward, dt
 
 
@@ -177,6 +178,37 @@ def numbers(file: Path, column: pl.Series, before: int = 0) -> Array:
             "column."
         )
     return np.array(cells.fill_null(float("nan")).to_numpy(), dtype=np.float64)
+
+
+def one_number(file: Path, parts: Iterable[pl.Series], what: str, remedy: str) -> float:
+    """The number that a column, part after part, holds throughout."""
+    first: float | None = None
+    before = 0
+    for part in parts:
+        cells = numbers(file, part, before)
+        first = float(cells[0]) if first is None else first
+        other = ~(cells == first)
+        if other.any():
+            row = int(np.argmax(other))
+            raise InputError(
+                f"{file}, column {part.name!r}, row {before + row + 1}: one {what} was expected throughout, found "
+                f"{cells[row]:g} after {first:g}: {remedy}."
+            )
+        before += len(cells)
+    assert first is not None
+    return first
+
+
+def has_max_dt(columns: list[str], asked: dict[str, Any]) -> bool:
+    """Whether the table itself says which steps are gaps; a column that an option names is something else."""
+    named = [*(asked["value"] or []), *(asked[option] for option in ("id", "time", "reward", "dt"))]
+    return MAX_DT in columns and MAX_DT not in named
+
+
+def max_dt_of(file: Path, parts: Iterable[pl.Series], units: tuple[str | None, str | None, str | None]) -> float:
+    """The table's own max_dt, which is in the unit of its times."""
+    found = one_number(file, parts, MAX_DT, "make it one number, or pass max_dt=...")
+    return dt_in_unit(f"{file}, column {MAX_DT!r}", found, *units[:2])
 
 
 def times_of(

@@ -9,17 +9,20 @@ import numpy as np
 
 from levytorch.atomic import replacing
 from levytorch.data.arrays import Array
-from levytorch.data.clock import dt_in_unit
+from levytorch.data.clock import MAX_DT, dt_in_unit
 from levytorch.data.points import Points
 from levytorch.data.table_columns import (
     check_columns,
     check_id,
+    has_max_dt,
     listed,
     load_table,
+    max_dt_of,
     name_columns,
     no_clock,
     no_id,
     numbers,
+    one_number,
     times_of,
 )
 from levytorch.data.trajectories import Trajectories
@@ -41,6 +44,7 @@ def read_table(
     units: tuple[str | None, str | None, str | None],
     separator: str | None,
     decimal: str,
+    max_dt: float | None,
     **handling: Any,
 ) -> Trajectories:
     """See files.read, which checked the options."""
@@ -49,6 +53,8 @@ def read_table(
     check_columns(file, table.columns, len(table), asked)
     if layout == "long":
         points, dt = _long(file, table, asked, units)
+        if max_dt is None and has_max_dt(table.columns, asked):
+            max_dt = max_dt_of(file, [table[MAX_DT]], units)
     else:
         absent = (("reward", reward), ("id", id) if layout == "wide" else ("time", time))
         for option, name in absent:
@@ -59,11 +65,11 @@ def read_table(
         points = _wide(file, table, value, time, dt, units) if layout == "wide" else _rows(file, table, value, id)
     if points.times is None and not isinstance(dt, float):
         raise no_clock(file, table.columns)
-    return points.assemble(None if points.times is not None else dt, **handling)  # type: ignore[arg-type]
+    return points.assemble(None if points.times is not None else dt, max_dt=max_dt, **handling)  # type: ignore[arg-type]
 
 
 def write_table(t: Trajectories, file: Path) -> None:
-    """A long table: id, time or dt, x (or x1, x2, ...), reward."""
+    """A long table: id, time or dt, x (or x1, x2, ...), reward, max_dt."""
     import polars as pl
 
     names: Any = np.arange(len(t)) if t.ids is None else np.asarray(t.ids)
@@ -73,6 +79,8 @@ def write_table(t: Trajectories, file: Path) -> None:
         columns["x" if t.dim == 1 else f"x{k + 1}"] = column
     if t.reward is not None:
         columns["reward"] = t.reward
+    if t.max_dt is not None:
+        columns[MAX_DT] = np.full(len(t.x), t.max_dt)
     table = pl.DataFrame(columns)
     with replacing(file) as temporary:
         try:
@@ -115,14 +123,8 @@ def _long(
         reward,
     )
     if isinstance(dt, str):
-        steps = numbers(file, table[dt])
-        if not (steps == steps[0]).all():
-            row = int(np.argmax(~(steps == steps[0]))) + 1
-            raise InputError(
-                f"{file}, column {dt!r}, row {row}: one dt was expected throughout, found {steps[row - 1]:g} after "
-                f"{steps[0]:g}: name a column of times instead."
-            )
-        dt = dt_in_unit(f"{file}, column {dt!r}", steps[0], *units[:2])
+        step = one_number(file, [table[dt]], "dt", "name a column of times instead")
+        dt = dt_in_unit(f"{file}, column {dt!r}", step, *units[:2])
     return points, dt
 
 
