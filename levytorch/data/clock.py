@@ -52,6 +52,18 @@ def to_numbers(
     return elapsed(ticks, tick, time_unit, least, most)
 
 
+def units_beside_dt(
+    dates: bool, time_unit: str | None, time_in: str | None, time_format: str | None
+) -> tuple[tuple[str | None, str | None, str | None], bool]:
+    """The units in which times are read that are only compared with a given dt, and whether these are those of dt.
+
+    Numbers whose unit is not given are taken to be in that of dt; dates without time_unit are read in seconds.
+    """
+    if dates:
+        return (time_unit or "s", time_in, time_format), time_unit is not None
+    return (None if time_in is None else time_unit, time_in, time_format), True
+
+
 def elapsed(ticks: NDArray[Any], tick: int | None, time_unit: str | None, least: Any, most: Any) -> NDArray[np.float64]:
     """Ticks of so many nanoseconds since the first one, in `time_unit`; the numbers themselves where tick is None."""
     if tick is None:
@@ -74,10 +86,7 @@ def ticks_of(
     """A column of times as numbers, and how many nanoseconds one of them is (None: they are what they are)."""
     import polars as pl
 
-    if column.dtype in (pl.Categorical, pl.Enum):
-        column = column.cast(pl.String)
-    if column.dtype == pl.String:
-        column = _parse(column, where, time_format)
+    column = readable(column, where, time_format)
     if column.dtype.is_temporal():
         if time_unit is None:
             raise InputError(
@@ -99,6 +108,15 @@ def ticks_of(
             "pass the unit that the column is in."
         )
     return ticks, NANOSECONDS[time_in]
+
+
+def readable(column: pl.Series, where: str, time_format: str | None) -> pl.Series:
+    """A column of text as numbers or datetimes; other columns as they are."""
+    import polars as pl
+
+    if column.dtype in (pl.Categorical, pl.Enum):
+        column = column.cast(pl.String)
+    return _parse(column, where, time_format) if column.dtype == pl.String else column
 
 
 def _parse(column: pl.Series, where: str, time_format: str | None) -> pl.Series:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.data.clock import elapsed, ticks_of
+from levytorch.data.clock import elapsed, ticks_of, units_beside_dt
 from levytorch.data.declared import check_declared, read_header
+from levytorch.data.even import check_dt
 from levytorch.data.numpy_files import check_ids, choose, cuts_of, unreadable
 from levytorch.data.store import Writer
 from levytorch.errors import InputError
@@ -53,7 +54,7 @@ def write_arrays(
 ) -> dict[str, Any]:
     """All points into a store entry; its record."""
     members = members_of(file)
-    x, times, reward, ids, offsets, dt = choose(file, names, members, dt, units)
+    x, clock, times, reward, ids, offsets, dt = choose(file, names, members, dt, units)
     if offsets is not None and offsets.size > x.size + 1:
         raise InputError(
             f"{file}: offsets must name trajectories of the {x.size} numbers of x, found {offsets.size} of them: save "
@@ -74,7 +75,15 @@ def write_arrays(
     writer.append("lengths", lengths)
     n = int(lengths.sum())
     if times is not None:
-        _write_times(file, names["time"] or "times", times, units, lengths, writer)
+        unit_known = True
+        if dt is not None:
+            read_in, unit_known = units_beside_dt(times.dtype.kind == "M", *units, None)
+            units = read_in[:2]
+        _write_times(file, clock, times, units, lengths, writer)
+        if dt is not None:
+            ends = np.concatenate([[0], np.cumsum(lengths)])
+            check_dt(f"{file}, array {clock!r}", writer.array("times"), ends, dt, unit_known)
+            writer.drop("times")
     if reward is not None:
         _of_points(file, "reward", reward, n)
         for block in _numeric(file, "reward", reward, 1):

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Counts
-from levytorch.data.clock import MAX_DT, dt_in_unit, elapsed, ticks_of
+from levytorch.data.clock import MAX_DT, dt_in_unit, elapsed, ticks_of, units_beside_dt
+from levytorch.data.even import check_dt
 from levytorch.data.points import Points
 from levytorch.data.store import Writer
 from levytorch.data.table_columns import (
@@ -61,6 +62,9 @@ class DiskTable:
         self.value, self.id, self.time, self.reward, self.dt = name_columns(file, columns, options)
         if self.time is None and self.dt is None:
             raise no_clock(file, columns)
+        self.units, self.unit_known = options["units"], True
+        if self.time is not None and self.dt is not None:
+            self.units, self.unit_known = units_beside_dt(schema[self.time].is_temporal(), *options["units"])
         if self.id is not None:
             check_id(file, self.id, schema[self.id], on_disk=True)
         self.names: list[Any] = []  # of the runs of rows with one id
@@ -75,7 +79,7 @@ class DiskTable:
         last: Points | None = None
         problem: InputError | None = None
         for part in self._parts(writer, starts, clock):
-            part.clean(self.options["drop_missing"], None if self.time else dt, self.options["log"])
+            part.clean(self.options["drop_missing"], dt, self.options["log"])
             part._take(np.flatnonzero(~single[part.group]))
             if not len(part.group):
                 continue
@@ -91,6 +95,10 @@ class DiskTable:
             raise problem
         kept = lengths > 1
         writer.append("lengths", lengths[kept])
+        if self.time is not None and dt is not None:
+            ends = np.concatenate([[0], np.cumsum(lengths[kept])])
+            check_dt(f"{self.file}, column {self.time!r}", writer.array("times"), ends, dt, self.unit_known)
+            writer.drop("times")
         writer.drop("values", "ticks", "rewards")
         reasons = {"row without a value": lost, "trajectory of one point": int(single.sum())}
         record: dict[str, Any] = {"dt": dt, "columns": self.value}
@@ -148,7 +156,7 @@ class DiskTable:
             raise InputError(
                 f"{where}: times must be datetimes or numbers on disk, found {column.dtype}: convert the column."
             )
-        ticks, tick = ticks_of(column, where, *self.options["units"])
+        ticks, tick = ticks_of(column, where, *self.units)
         if not np.isfinite(ticks).all():
             row = int(np.argmax(~np.isfinite(ticks)))
             raise bad_time(where, row + low + 1, float(ticks[row]))
@@ -221,7 +229,7 @@ class DiskTable:
         rows = slice(low, min(low + (count or _BLOCK), self.n))
         times = None
         if clock is not None:
-            times = elapsed(writer.array("ticks")[rows], clock[0], self.options["units"][0], *clock[1:])
+            times = elapsed(writer.array("ticks")[rows], clock[0], self.units[0], *clock[1:])
         return Points(
             self.file,
             np.array(writer.array("values")[rows]),

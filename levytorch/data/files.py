@@ -59,7 +59,8 @@ def read(
             else one trajectory.
         time: the column of times: numbers, or dates (year first, or `time_format`). Default: time if there is one.
         reward: the column of a logged reward, carried along. Default: reward if there is one.
-        dt: instead of times, the time between two observations; or the column that says so.
+        dt: instead of times, the time between two observations; or the column that says so. A file that has times too
+            is refused where they disagree with it.
         time_unit: the unit of dt that you want: ns, us, ms, s, min, h, day or week. Required for dates.
         time_in: the unit that a column of times or of dt is in, when it holds numbers; with time_unit, converts it.
         time_format: how to read dates, such as "%d.%m.%Y %H:%M".

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from levytorch.data.arrays import Array, numeric, positive
-from levytorch.data.clock import MAX_DT, NANOSECONDS, to_numbers
+from levytorch.data.clock import MAX_DT, NANOSECONDS, to_numbers, units_beside_dt
 from levytorch.data.declared import check_declared
+from levytorch.data.even import check_dt
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError
 
@@ -25,10 +26,14 @@ def read_numpy(
 ) -> Trajectories:
     """See files.read, which checked the options."""
     arrays = load_arrays(file)
-    x, times, reward, ids, offsets, dt = choose(file, names, arrays, dt, units)
+    x, clock, times, reward, ids, offsets, dt = choose(file, names, arrays, dt, units)
     max_dt = max_dt_of(file, names, arrays, units) if max_dt is None else max_dt
+    unit_known = True
     if times is not None:
-        times = _times(file, names["time"] or "times", times, units)
+        if dt is not None:
+            read_in, unit_known = units_beside_dt(times.dtype.kind == "M", *units, None)
+            units = read_in[:2]
+        times = _times(file, clock, times, units)
     try:
         x = numeric("x", x)
         if log:
@@ -41,11 +46,15 @@ def read_numpy(
             n = len(x) if x.ndim > 1 else 1
         if ids is not None:
             check_ids(ids, n)
-        return Trajectories.from_arrays(
-            x, dt, times=times, reward=reward, ids=None if ids is None else ids.tolist(), max_dt=max_dt
-        )
+        names_of = None if ids is None else ids.tolist()
+        own_dt = dt if times is None else None
+        new = Trajectories.from_arrays(x, own_dt, times=times, reward=reward, ids=names_of, max_dt=max_dt)
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
+    if dt is not None and new.times is not None:
+        check_dt(f"{file}, array {clock!r}", new.times, new.offsets, dt, unit_known)
+        new.times, new.dt = None, dt
+    return new
 
 
 def check_ids(ids: Any, n: int, where: str = "") -> None:
@@ -58,8 +67,11 @@ def check_ids(ids: Any, n: int, where: str = "") -> None:
 
 def choose(
     file: Path, names: dict[str, Any], arrays: Mapping[str, Any], dt: float | None, units: tuple[str | None, str | None]
-) -> tuple[Any, Any, Any, Any, Any, float | None]:
-    """x, times, reward, ids and offsets among the arrays of a file (None: not there), and dt."""
+) -> tuple[Any, str, Any, Any, Any, Any, float | None]:
+    """x, the name of the times, times, reward, ids and offsets among the arrays (None: not there), and dt.
+
+    A dt that the caller gives comes back beside the times: the two must agree.
+    """
 
     def entry(option: str, default: str) -> Any:
         name = names[option] or default
@@ -78,14 +90,20 @@ def choose(
         x = next(iter(arrays.values()))
     if x is None:
         raise InputError(f"{file}: value must name the array of x, found {', '.join(arrays)}: pass value='...'.")
-    times, reward, ids = entry("time", "times"), entry("reward", "reward"), entry("id", "ids")
-    if dt is not None and names["time"] is None:
-        times = None  # an explicit dt wins over what the file says
+    clock = names["time"] or "times"
+    if clock not in arrays and (dt is not None or "dt" not in arrays) and _fits(arrays.get("time"), x):
+        clock = "time"
+    times, reward, ids = entry("time", clock), entry("reward", "reward"), entry("id", "ids")
     if dt is None and times is None and "dt" in arrays:
         dt = _length(file, "dt", arrays["dt"], units, "save times instead of it")
     if dt is None and times is None:
         raise InputError(f"{file}: dt must be given, found neither dt nor times in the file: pass dt=...")
-    return x, times, reward, ids, arrays.get("offsets"), dt
+    return x, clock, times, reward, ids, arrays.get("offsets"), dt
+
+
+def _fits(times: Any, x: Any) -> bool:
+    """Whether an array that is called time can be that of the points; it may be how long a run took."""
+    return times is not None and times.ndim > 0 and times.shape in (x.shape, x.shape[:1], x.shape[:2], x.shape[1:2])
 
 
 def unreadable(file: Path, error: Exception) -> InputError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.data.arrays import Array
-from levytorch.data.clock import MAX_DT, dt_in_unit, to_numbers
+from levytorch.data.clock import MAX_DT, dt_in_unit, readable, to_numbers, units_beside_dt
 from levytorch.data.memory import require
 from levytorch.errors import InputError
 
@@ -46,12 +46,13 @@ def check_columns(file: Path, columns: list[str], rows: int, asked: dict[str, An
 def name_columns(file: Path, columns: list[str], asked: dict[str, Any]) -> Names:
     """value, id, time, reward and dt of a long table; the names that write_table uses need not be spelled out."""
     value, id, time, reward, dt = (asked[option] for option in ("value", "id", "time", "reward", "dt"))
-    free = [name for name in columns if name not in (value or [])]
+    free = [name for name in columns if name not in (value or []) and name != dt]
     id = id or ("id" if "id" in free else None)
     reward = reward or ("reward" if "reward" in free else None)
+    if time is None:
+        time = "time" if "time" in free else None  # also beside a dt: the two must agree
     if time is None and dt is None:
-        time = "time" if "time" in free else None
-        dt = "dt" if time is None and "dt" in free else None
+        dt = "dt" if "dt" in free else None
     if value is None:
         rest = [name for name in free if name not in (id, time, reward, dt, MAX_DT)]
         numbered = [f"x{k + 1}" for k in range(len(rest))]
@@ -212,19 +213,28 @@ def max_dt_of(file: Path, parts: Iterable[pl.Series], units: tuple[str | None, s
 
 
 def times_of(
-    file: Path, table: pl.DataFrame, time: str | None, units: tuple[str | None, str | None, str | None]
-) -> Array | None:
+    file: Path,
+    table: pl.DataFrame,
+    time: str | None,
+    units: tuple[str | None, str | None, str | None],
+    beside_dt: bool,
+) -> tuple[Array | None, bool]:
+    """The times, and whether they are in the unit of dt (dates without time_unit beside a dt are not)."""
     if time is None:
-        return None
+        return None, True
     column = table[time]
     where = f"{file}, column {time!r}"
     if column.null_count():
         raise no_time(where, int(column.is_null().arg_max() or 0) + 1)
+    unit_known = True
+    if beside_dt:
+        column = readable(column, where, units[2])
+        units, unit_known = units_beside_dt(column.dtype.is_temporal(), *units)
     times = to_numbers(column, where, *units)
     if not np.isfinite(times).all():
         row = int(np.argmax(~np.isfinite(times))) + 1
         raise bad_time(where, row, times[row - 1])
-    return times
+    return times, unit_known
 
 
 def listed(names: list[str]) -> str:

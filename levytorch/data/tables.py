@@ -63,9 +63,9 @@ def read_table(
                     f"{file}: layout {layout!r} has no {option} column, found {name!r}: use layout='long'."
                 )
         points = _wide(file, table, value, time, dt, units) if layout == "wide" else _rows(file, table, value, id)
-    if points.times is None and not isinstance(dt, float):
+    if isinstance(dt, str) or (dt is None and points.times is None):
         raise no_clock(file, table.columns)
-    return points.assemble(None if points.times is not None else dt, max_dt=max_dt, **handling)  # type: ignore[arg-type]
+    return points.assemble(dt, max_dt=max_dt, **handling)
 
 
 def write_table(t: Trajectories, file: Path) -> None:
@@ -110,6 +110,7 @@ def _long(
         unique = column.unique(maintain_order=True)
         ids = unique.to_list()
         group = column.replace_strict(unique, np.arange(len(unique))).to_numpy().astype(np.int64)
+    times, unit_known = times_of(file, table, time, units, beside_dt=dt is not None)
     points = Points(
         file,
         np.stack([numbers(file, table[name]) for name in value], axis=1),
@@ -117,10 +118,11 @@ def _long(
         group,
         np.arange(1, n + 1),
         ids,
-        times_of(file, table, time, units),
+        times,
         time,
         None if reward is None else numbers(file, table[reward]),
         reward,
+        unit_known=unit_known,
     )
     if isinstance(dt, str):
         step = one_number(file, [table[dt]], "dt", "name a column of times instead")
@@ -137,10 +139,9 @@ def _wide(
     units: tuple[str | None, str | None, str | None],
 ) -> Points:
     """One column per trajectory; it ends where its cells become empty."""
-    clock = time or ("time" if "time" in table.columns and "time" not in (value or []) else None)
-    columns = value or [name for name in table.columns if name != clock]
-    time = clock if dt is None else None
-    times = times_of(file, table, time, units)
+    time = time or ("time" if "time" in table.columns and "time" not in (value or []) else None)
+    columns = value or [name for name in table.columns if name != time]
+    times, unit_known = times_of(file, table, time, units, beside_dt=dt is not None)
     parts = [_trim(numbers(file, table[name])) for name in columns]
     kept = [k for k, part in enumerate(parts) if len(part)]
     if not kept:
@@ -157,6 +158,7 @@ def _wide(
         time,
         cell=[columns[k] for k in kept for _ in range(len(parts[k]))],
         dropped=_lost(parts, kept),
+        unit_known=unit_known,
     )
 
 

@@ -1,0 +1,97 @@
+"""Files that could be read in more than one way: what was surely not meant is refused, what lies next to it is read."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from levytorch import Trajectories
+from levytorch.errors import InputError
+
+RNG = np.random.default_rng(0)
+
+
+def table_file(folder, text, name="a.csv"):
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def refused(file, message, **options):
+    with pytest.raises(InputError, match=message) as caught:
+        Trajectories.from_file(file, **options)
+    assert "\n" not in str(caught.value)
+    assert file.name in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------ dt beside times
+
+
+def clocked(folder, suffix, times):
+    """Two trajectories of one clock."""
+    x = RNG.normal(size=(2, len(times)))
+    file = folder / f"a{suffix}"
+    if suffix == ".npz":
+        np.savez(file, x=x, times=times)
+        return file
+    table = pl.DataFrame({"id": np.repeat([0, 1], len(times)), "time": np.tile(times, 2), "x": x.reshape(-1)})
+    if suffix == ".csv":
+        table.write_csv(file)
+    else:
+        table.write_parquet(file)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("suffix", "disk"), [(".csv", False), (".parquet", False), (".npz", False), (".parquet", True), (".npz", True)]
+)
+def test_dt_must_agree_with_the_times_of_the_file(tmp_path, suffix, disk):
+    options = {"on_disk": tmp_path / "cache"} if disk else {}
+    even = clocked(tmp_path, suffix, np.arange(50) * 0.025)
+    refused(even, r"'times?': steps of dt = 1 were expected .*, found one of 0.025: leave dt out", dt=1.0, **options)
+    paths = Trajectories.from_file(even, dt=0.025, **options)
+    assert (paths.dt, paths.times, len(paths)) == (0.025, None, 2)
+    assert Trajectories.from_file(even, **options).transitions().uniform_dt
+    late = clocked(tmp_path, suffix, 1.7e9 + np.arange(50) * 0.025)  # rounding of late times is no other dt
+    assert Trajectories.from_file(late, dt=0.025, **options).dt == 0.025
+    gap = clocked(tmp_path, suffix, np.array([0.0, 1.0, 2.0, 9.0]))
+    refused(gap, "found one of 7: leave dt out", dt=1.0, **options)
+
+
+def test_dt_beside_dates_needs_even_steps(tmp_path):
+    text = "time,x\n2024-01-01,1\n2024-01-02,3\n2024-01-03,2\n"
+    file = table_file(tmp_path, text)
+    assert Trajectories.from_file(file, dt=1.0, time_unit="day").dt == 1.0
+    assert Trajectories.from_file(file, dt=1 / 252).dt == 1 / 252  # nobody said what the unit of dt is
+    refused(file, "steps of dt = 1 were expected .* found one of 24", dt=1.0, time_unit="h")
+    file = table_file(tmp_path, text + "2024-01-06,5\n")
+    refused(file, "column 'time': even steps were expected beside dt = 1, found one of 259200 s after 86400 s", dt=1.0)
+
+
+def test_dt_beside_the_time_of_a_wide_table(tmp_path):
+    file = table_file(tmp_path, "time,u,v\n0,1,4\n2,2,6\n6,4,\n")
+    refused(file, "column 'time': steps of dt = 2 were expected .* found one of 4", layout="wide", dt=2.0)
+    refused(file, "column 'time': steps of dt = 0.5 were expected", layout="wide", dt=0.5)
+    assert Trajectories.from_file(file, layout="wide", value=["v"], dt=2.0).dt == 2.0  # v ends before the longer step
+
+
+def test_a_column_of_dt_beside_times(tmp_path):
+    file = table_file(tmp_path, "time,step,x\n0,1,5\n1,1,7\n2,1,6\n")
+    assert Trajectories.from_file(file, dt="step", value="x").dt == 1.0
+    file = table_file(tmp_path, "time,step,x\n0,3,5\n1,3,7\n2,3,6\n")
+    refused(file, "steps of dt = 3 were expected", dt="step", value="x")
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_an_array_called_time(tmp_path, disk):
+    options = {"on_disk": tmp_path / "cache"} if disk else {}
+    x, file = RNG.normal(size=(3, 4)), tmp_path / "a.npz"
+    np.savez(file, x=x, time=np.arange(4) * 0.1)
+    refused(file, "array 'time': steps of dt = 1 were expected", dt=1.0, **options)
+    assert Trajectories.from_file(file, dt=0.1, **options).dt == 0.1
+    assert Trajectories.from_file(file, **options).transitions().dt[0] == pytest.approx(0.1)
+    np.savez(file, x=x, time=12.5)  # how long a run took
+    assert Trajectories.from_file(file, dt=1.0, **options).dt == 1.0
+
+
+def test_other_columns_of_times_do_not_count(tmp_path):
+    file = table_file(tmp_path, "t,x\n0,1\n3,5\n4,2\n")
+    assert Trajectories.from_file(file, value="x", dt=1.0).dt == 1.0
