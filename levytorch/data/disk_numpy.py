@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.data.clock import elapsed, ticks_of, units_beside_dt
+from levytorch.data.clock import calendar_days, elapsed, no_count, ticks_of, units_beside_dt
 from levytorch.data.declared import check_declared, read_header
 from levytorch.data.even import check_dt
-from levytorch.data.numpy_files import check_ids, choose, cuts_of, unreadable
+from levytorch.data.numpy_files import SAVE_DAYS, check_ids, choose, cuts_of, unreadable
 from levytorch.data.store import Writer
 from levytorch.errors import InputError
 
@@ -141,6 +141,8 @@ def _write_times(
     shared = times.ndim == 1 and times.size < n and bool((lengths == times.size).all())
     if not shared:
         _of_points(file, name, times, n)
+    if times.dtype.kind in "fiu" and all(calendar_days(block) for block in times.blocks(1)):
+        raise no_count(f"{file}, array {name!r}", next(times.blocks(1))[0], SAVE_DAYS)
     if times.dtype.kind not in "mM" and time_unit is None:
         blocks: Iterator[NDArray[Any]] = _numeric(file, name, times, 1)
     else:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Counts
-from levytorch.data.clock import MAX_DT, dt_in_unit, elapsed, ticks_of, units_beside_dt
+from levytorch.data.clock import MAX_DT, calendar_days, dt_in_unit, elapsed, no_count, ticks_of, units_beside_dt
 from levytorch.data.even import check_dt
 from levytorch.data.points import Points
 from levytorch.data.store import Writer
@@ -62,9 +62,13 @@ class DiskTable:
         self.value, self.id, self.time, self.reward, self.dt = name_columns(file, columns, options)
         if self.time is None and self.dt is None:
             raise no_clock(file, columns)
+        kind = None if self.time is None else schema[self.time]
+        self.dates = kind is not None and (
+            kind.is_temporal() or (kind.is_integer() and options["units"][2] is not None)
+        )
         self.units, self.unit_known = options["units"], True
         if self.time is not None and self.dt is not None:
-            self.units, self.unit_known = units_beside_dt(schema[self.time].is_temporal(), *options["units"])
+            self.units, self.unit_known = units_beside_dt(self.dates, *options["units"])
         if self.id is not None:
             check_id(file, self.id, schema[self.id], on_disk=True)
         self.names: list[Any] = []  # of the runs of rows with one id
@@ -73,6 +77,8 @@ class DiskTable:
     def write(self, writer: Writer) -> dict[str, Any]:
         """All points into a store entry; its record."""
         clock, dt = self._copy(writer)
+        if self.time is not None and not self.dates:
+            self._refuse_days(writer)
         starts = np.concatenate(self.starts) if self.id is not None else np.zeros(1, dtype=np.int64)
         lengths, lost = self._count(writer, starts)
         single = lengths == 1
@@ -180,6 +186,11 @@ class DiskTable:
             )
         self.names += fresh
         self.starts.append(rows + low)
+
+    def _refuse_days(self, writer: Writer) -> None:
+        ticks = writer.array("ticks")
+        if all(calendar_days(ticks[low : low + _BLOCK]) for low in range(0, self.n, _BLOCK)):
+            raise no_count(f"{self.file}, column {self.time!r}", ticks[0])
 
     def _even(self, steps: NDArray[np.float64], low: int, dt: float | None) -> float:
         first = float(steps[0]) if dt is None else dt

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from levytorch.data.arrays import Array, numeric, positive
-from levytorch.data.clock import MAX_DT, NANOSECONDS, to_numbers, units_beside_dt
+from levytorch.data.clock import MAX_DT, NANOSECONDS, calendar_days, no_count, to_numbers, units_beside_dt
 from levytorch.data.declared import check_declared
 from levytorch.data.even import check_dt
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError
+
+SAVE_DAYS = "save them as datetime64[D] and pass time_unit=..."
 
 
 def read_numpy(
@@ -145,8 +147,12 @@ def _length(file: Path, name: str, given: Any, units: tuple[str | None, str | No
 
 
 def _times(file: Path, name: str, given: Any, units: tuple[str | None, str | None]) -> Array:
-    if given.dtype.kind not in "mM" and units[0] is None:
-        return numeric(f"{file}: {name}", given)
+    if given.dtype.kind not in "mM":
+        plain = numeric(f"{file}: {name}", given)
+        if calendar_days(plain.reshape(-1)):
+            raise no_count(f"{file}, array {name!r}", plain.reshape(-1)[0], SAVE_DAYS)
+        if units[0] is None:
+            return plain
     import polars as pl
 
     flat = given.reshape(-1).astype("datetime64[ns]") if given.dtype.kind == "M" else given.reshape(-1)

@@ -95,3 +95,55 @@ def test_an_array_called_time(tmp_path, disk):
 def test_other_columns_of_times_do_not_count(tmp_path):
     file = table_file(tmp_path, "t,x\n0,1\n3,5\n4,2\n")
     assert Trajectories.from_file(file, value="x", dt=1.0).dt == 1.0
+
+
+# ------------------------------------------------------------------------------------------ days as numbers
+
+DAYS = [20230131, 20230201, 20230203]
+ASK = "found days written as numbers such as 20230131: "
+
+
+@pytest.mark.parametrize("days", [DAYS, [str(day) for day in DAYS], [float(day) for day in DAYS]])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_days_written_as_numbers_need_a_format(tmp_path, days, suffix):
+    table = pl.DataFrame({"time": days, "x": [1.0, 3.0, 2.0]})
+    file = tmp_path / f"a{suffix}"
+    (table.write_csv if suffix == ".csv" else table.write_parquet)(file)
+    refused(file, f"column 'time': .* {ASK}pass time_format='%Y%m%d'")
+    refused(file, ASK, time_in="day", time_unit="day")
+    if not isinstance(days[0], float):
+        t = Trajectories.from_file(file, time_format="%Y%m%d", time_unit="day").transitions()
+        assert t.dt.tolist() == [1.0, 2.0]
+
+
+def test_days_written_as_numbers_on_disk(tmp_path):
+    file, options = tmp_path / "a.parquet", {"on_disk": tmp_path / "cache"}
+    pl.DataFrame({"time": DAYS, "x": [1.0, 3.0, 2.0]}).write_parquet(file)
+    refused(file, ASK, **options)
+    t = Trajectories.from_file(file, time_format="%Y%m%d", time_unit="day", **options).transitions()
+    assert t.dt.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_arrays_of_days_written_as_numbers(tmp_path, disk):
+    options = {"on_disk": tmp_path / "cache"} if disk else {}
+    np.savez(tmp_path / "a.npz", x=[1.0, 3.0, 2.0], times=DAYS)
+    refused(tmp_path / "a.npz", f"array 'times': .* {ASK}save them as datetime64", **options)
+    np.savez(tmp_path / "a.npz", x=[1.0, 3.0, 2.0], times=[20230131, 20230132, 20230133])
+    assert Trajectories.from_file(tmp_path / "a.npz", **options).transitions().uniform_dt
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [20230131, 20230132, 20230133],  # no such days
+        [20230228, 20230229, 20230301],  # not a leap year
+        [18991231, 19000101, 19000102],
+        [20230130.5, 20230131.5, 20230132.5],
+        [0, 20230131, 20230201],
+        [1700000000, 1700000180, 1700000360],
+    ],
+)
+def test_numbers_that_are_no_days_are_times(tmp_path, times):
+    file = table_file(tmp_path, "time,x\n" + "".join(f"{t},{k * k}\n" for k, t in enumerate(times)))
+    assert Trajectories.from_file(file).transitions().dt.tolist() == np.diff(times).tolist()
