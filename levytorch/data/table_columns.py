@@ -63,7 +63,7 @@ def name_columns(file: Path, columns: list[str], asked: dict[str, Any]) -> Names
     return value, id, time, reward, dt
 
 
-def load_table(file: Path, separator: str | None = None, *, comma: bool = False) -> pl.DataFrame:
+def load_table(file: Path, separator: str | None = None) -> pl.DataFrame:
     """The whole table; text cells stay text, because only then can a bad one be shown."""
     import polars as pl
 
@@ -77,12 +77,10 @@ def load_table(file: Path, separator: str | None = None, *, comma: bool = False)
             with file.open(encoding="utf-8-sig") as stream:
                 head = stream.readline()
             separator = "\t" if file.suffix.lower() == ".tsv" else max(_SEPARATORS, key=head.count)
-        table = pl.read_csv(file, separator=separator, infer_schema=False, null_values=_EMPTY)
-    _refuse_twice(file, table.columns)
-    return _with_points(file, table) if comma else table
+        return pl.read_csv(file, separator=separator, infer_schema=False, null_values=_EMPTY)
 
 
-def _with_points(file: Path, table: pl.DataFrame) -> pl.DataFrame:
+def with_points(file: Path, table: pl.DataFrame) -> pl.DataFrame:
     """Decimal commas as points. A number with a point is refused: 1.234 would be a thousand times too small."""
     import polars as pl
 
@@ -98,7 +96,7 @@ def _with_points(file: Path, table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(pl.when(text.str.contains(_COMMA)).then(text.str.replace(",", ".")).otherwise(text))
 
 
-def _refuse_twice(file: Path, columns: list[str]) -> None:
+def refuse_twice(file: Path, columns: list[str]) -> None:
     """polars renames the second column of a name; which of the two was meant is not ours to guess."""
     for name in columns:
         original, mark, _ = name.rpartition("_duplicated_")

@@ -10,6 +10,7 @@ import numpy as np
 from levytorch.atomic import replacing
 from levytorch.data.arrays import Array
 from levytorch.data.clock import MAX_DT, dt_in_unit
+from levytorch.data.headers import check_header
 from levytorch.data.points import Points
 from levytorch.data.table_columns import (
     check_columns,
@@ -23,7 +24,9 @@ from levytorch.data.table_columns import (
     no_id,
     numbers,
     one_number,
+    refuse_twice,
     times_of,
+    with_points,
 )
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError
@@ -48,8 +51,12 @@ def read_table(
     **handling: Any,
 ) -> Trajectories:
     """See files.read, which checked the options."""
-    table = load_table(file, separator, comma=decimal != ".")
+    table = load_table(file, separator)
     asked = {"value": value, "id": id, "time": time, "reward": reward, "dt": dt}
+    if file.suffix.lower() != ".parquet":
+        check_header(file, table.columns, layout, asked, comma=decimal != ".")
+        refuse_twice(file, table.columns)
+        table = table if decimal == "." else with_points(file, table)
     check_columns(file, table.columns, len(table), asked)
     if layout == "long":
         points, dt = _long(file, table, asked, units)

@@ -147,3 +147,41 @@ def test_arrays_of_days_written_as_numbers(tmp_path, disk):
 def test_numbers_that_are_no_days_are_times(tmp_path, times):
     file = table_file(tmp_path, "time,x\n" + "".join(f"{t},{k * k}\n" for k, t in enumerate(times)))
     assert Trajectories.from_file(file).transitions().dt.tolist() == np.diff(times).tolist()
+
+
+# ------------------------------------------------------------------------------------------ headers
+
+NO_HEADER = "a header that names the columns was expected in the first line, found the numbers "
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("0.0,1.5\n0.1,1.7\n0.2,1.1\n", dict()),
+        ("1.5\n1.7\n1.1\n", dict(dt=1.0)),
+        ("0,1\n1,3\n2,2\n", dict(layout="wide", dt=1.0)),
+        ("0,1,3\n1,3,1\n2,2,2\n", dict(layout="rows", dt=1.0)),
+        ("1.5,1.5\n1.7,1.2\n1.1,1.3\n", dict(layout="wide", dt=1.0)),
+        ("-1e3,,.5\n1.7,1.2,3\n1.1,1.3,2\n", dict(layout="wide", dt=1.0)),
+        ("2024-01-01,1.5\n2024-01-02,1.7\n2024-01-03,1.6\n", dict(dt=1.0)),
+        ("0;1,5;2,5;3\n1;1,7;2,6;5\n2;1,1;2,1;4\n", dict(decimal=",", layout="wide", dt=1.0)),
+        (" 0.0 , 1.5\n0.1,1.7\n0.2,1.1\n", dict(time="t")),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_first_line_of_numbers_is_no_header(tmp_path, text, options, name):
+    if name == "a.tsv":
+        text = text.replace(";" if ";" in text else ",", "\t")
+    refused(table_file(tmp_path, text, name), NO_HEADER, **options)
+
+
+def test_columns_may_be_called_by_numbers(tmp_path):
+    file = table_file(tmp_path, "0,1\n0,5\n1,7\n2,6\n")
+    assert Trajectories.from_file(file, time="0", value=1).x.tolist() == [5, 7, 6]
+    file = table_file(tmp_path, "0,1,2\n1,5,2\n3,7,9\n2,6,4\n")
+    for layout in ("wide", "rows"):
+        assert len(Trajectories.from_file(file, layout=layout, dt=1.0)) == 3
+    file = table_file(tmp_path, "0,0.1,0.2,0.3\n1,5,2,4\n3,7,9,1\n")
+    assert len(Trajectories.from_file(file, layout="rows", dt=0.1)) == 2
+    file = table_file(tmp_path, "2024-01-01,2024-01-02\n1,5\n3,7\n")
+    assert len(Trajectories.from_file(file, layout="rows", dt=1.0)) == 2
