@@ -10,7 +10,7 @@ import numpy as np
 from levytorch.atomic import replacing
 from levytorch.data.arrays import Array
 from levytorch.data.clock import MAX_DT, dt_in_unit
-from levytorch.data.headers import check_header
+from levytorch.data.headers import check_header, refuse_clock, refuse_index, refuse_unnamed
 from levytorch.data.points import Points
 from levytorch.data.table_columns import (
     check_columns,
@@ -149,7 +149,11 @@ def _wide(
     time = time or ("time" if "time" in table.columns and "time" not in (value or []) else None)
     columns = value or [name for name in table.columns if name != time]
     times, unit_known = times_of(file, table, time, units, beside_dt=dt is not None)
+    if value is None:  # columns that were asked for are what was meant
+        refuse_unnamed(file, table, columns, "wide")
     parts = [_trim(numbers(file, table[name])) for name in columns]
+    if value is None:
+        refuse_clock(file, columns, parts)
     kept = [k for k, part in enumerate(parts) if len(part)]
     if not kept:
         raise InputError(f"{file}: numbers were expected in {listed(columns)}, found none: check the layout.")
@@ -173,7 +177,11 @@ def _rows(file: Path, table: pl.DataFrame, value: list[str] | None, id: str | No
     """One row per trajectory; it ends where its cells become empty."""
     id = id or ("id" if "id" in table.columns and "id" not in (value or []) else None)
     columns = value or [name for name in table.columns if name != id]
+    if value is None:  # columns that were asked for are what was meant
+        refuse_unnamed(file, table, columns, "rows")
     grid = np.stack([numbers(file, table[name]) for name in columns], axis=1)
+    if value is None:
+        refuse_index(file, columns, grid)
     parts = [_trim(line) for line in grid]
     if id is not None:
         check_id(file, id, table[id].dtype, on_disk=False)

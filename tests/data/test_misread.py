@@ -185,3 +185,71 @@ def test_columns_may_be_called_by_numbers(tmp_path):
     assert len(Trajectories.from_file(file, layout="rows", dt=0.1)) == 2
     file = table_file(tmp_path, "2024-01-01,2024-01-02\n1,5\n3,7\n")
     assert len(Trajectories.from_file(file, layout="rows", dt=1.0)) == 2
+
+
+# ------------------------------------------------------------------------------------------ an index or a clock as data
+
+WALKS = np.cumsum(RNG.normal(size=(6, 3)), axis=0)
+
+
+def beside(first, header, walks=WALKS):
+    """A table of a column in front of three others."""
+    lines = [",".join([str(cell), *(repr(float(v)) for v in row)]) for cell, row in zip(first, walks)]
+    return ",".join([header, "u", "v", "w"]) + "\n" + "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("layout", ["wide", "rows"])
+@pytest.mark.parametrize("header", ["", "Unnamed: 0"])
+def test_a_column_without_a_name_is_no_data(tmp_path, layout, header):
+    file = table_file(tmp_path, beside([3, 1, 4, 1, 5, 9], header))
+    refused(file, f"a name was expected in the header, found '{header}': remove the column", layout=layout, dt=1.0)
+    assert Trajectories.from_file(file, layout=layout, value=["u", "v", "w"], dt=1.0).x.size == 18
+    assert Trajectories.from_file(file, layout="long", value="u", dt=1.0).x.size == 6
+
+
+@pytest.mark.parametrize("layout", ["wide", "rows"])
+def test_the_index_that_pandas_leaves_in_parquet(tmp_path, layout):
+    file = tmp_path / "a.parquet"
+    table = pl.DataFrame({"u": WALKS[:, 0], "v": WALKS[:, 1], "__index_level_0__": [3, 1, 4, 1, 5, 9]})
+    table.write_parquet(file)
+    refused(file, "found '__index_level_0__'", layout=layout, dt=1.0)
+
+
+def test_an_empty_column_at_the_end_is_only_empty(tmp_path):
+    file = table_file(tmp_path, "u,v,\n1,5,\n3,4,\n2,7,\n")
+    assert Trajectories.from_file(file, layout="wide", dt=1.0).lengths.tolist() == [3, 3]
+    assert Trajectories.from_file(file, layout="rows", dt=1.0).lengths.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("first", [range(6), range(10, 4, -1), [f"{k / 40!r}" for k in range(6)], range(0, 18, 3)])
+def test_a_clock_is_no_trajectory(tmp_path, first):
+    file = table_file(tmp_path, beside(first, "t"))
+    refused(file, r"column 't': a trajectory was expected, found steps of .*pass time='t'", layout="wide", dt=1.0)
+    named = Trajectories.from_file(file, layout="wide", value=["t", "u"], dt=1.0)
+    assert named.ids == ("t", "u")
+
+
+def test_wide_tables_that_hold_no_clock(tmp_path):
+    clock = table_file(tmp_path, beside(range(6), "t"))
+    assert Trajectories.from_file(clock, layout="wide", time="t").ids == ("u", "v", "w")
+    for first in ([0, 1, 2, 3, 4, 6], [1700000000, 1700000180, 1700000360, 1700000541, 1700000720, 1700000900]):
+        file = table_file(tmp_path, beside(first, "s"))
+        assert len(Trajectories.from_file(file, layout="wide", dt=1.0)) == 4
+    short = table_file(tmp_path, "u,v\n0,5\n1,7\n2,6\n")  # three points may well be even
+    assert len(Trajectories.from_file(short, layout="wide", dt=1.0)) == 2
+
+
+@pytest.mark.parametrize("first", [range(6), range(1, 7), range(1700000000, 1700000360, 60)])
+def test_an_index_of_rows_is_no_first_point(tmp_path, first):
+    file = table_file(tmp_path, beside(first, "n"))
+    message = "column 'n': the first points of trajectories were expected, found steps of .*pass id='n'"
+    refused(file, message, layout="rows", dt=1.0)
+    assert Trajectories.from_file(file, layout="rows", id="n", dt=1.0).x.size == 18
+    assert Trajectories.from_file(file, layout="rows", value=["n", "u"], dt=1.0).x.size == 12
+
+
+def test_trajectories_may_start_on_a_grid(tmp_path):
+    start = np.linspace(-3.0, 8.0, 6)
+    walks = start[:, None] + np.cumsum(RNG.normal(size=(6, 3)), axis=1)
+    file = table_file(tmp_path, beside([repr(float(x)) for x in start], "x0", walks))
+    np.testing.assert_array_equal(Trajectories.from_file(file, layout="rows", dt=1.0).to_array()[:, 0], start)
