@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from levytorch.data.arrays import warn_of_columns
 from levytorch.data.pairing import float_limit, is_gap, single_dt
 from levytorch.data.store import Entry, Writer, make
 from levytorch.data.trajectories import Trajectories
@@ -53,6 +54,7 @@ def read_on_disk(file: Path, directory: Any, options: dict[str, Any], max_dt: fl
         new.check()
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
+    warn_of_columns(new.x, new.lengths, stacklevel=5)
     return new
 
 
