@@ -70,7 +70,7 @@ def calendar_days(numbers: NDArray[Any]) -> bool:
     return bool((day <= _DAYS[month] + (leap & (month == 2))).all())
 
 
-def no_count(where: str, found: Any, remedy: str = "pass time_format='%Y%m%d' and time_unit=...") -> InputError:
+def no_count(where: str, found: Any, remedy: str = "pass time_format='%Y%m%d' and a time_unit") -> InputError:
     """The refusal of days that stand there as numbers."""
     return InputError(
         f"{where}: times that can be subtracted were expected, found days written as numbers such as {int(found)}: "

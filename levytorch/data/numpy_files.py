@@ -15,7 +15,7 @@ from levytorch.data.even import check_dt
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError
 
-SAVE_DAYS = "save them as datetime64[D] and pass time_unit=..."
+SAVE_DAYS = "save them as datetime64[D] and pass a time_unit"
 
 
 def read_numpy(
@@ -133,7 +133,7 @@ def max_dt_of(
     """The file's own max_dt, if it has one; an array that an option names is something else."""
     if MAX_DT not in arrays or MAX_DT in names.values():
         return None
-    return _length(file, MAX_DT, arrays[MAX_DT], units, "save one, or pass max_dt=...")
+    return _length(file, MAX_DT, arrays[MAX_DT], units, "save one, or pass max_dt")
 
 
 def _length(file: Path, name: str, given: Any, units: tuple[str | None, str | None], remedy: str) -> float:

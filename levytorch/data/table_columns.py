@@ -206,7 +206,7 @@ def has_max_dt(columns: list[str], asked: dict[str, Any]) -> bool:
 
 def max_dt_of(file: Path, parts: Iterable[pl.Series], units: tuple[str | None, str | None, str | None]) -> float:
     """The table's own max_dt, which is in the unit of its times."""
-    found = one_number(file, parts, MAX_DT, "make it one number, or pass max_dt=...")
+    found = one_number(file, parts, MAX_DT, "make it one number, or pass max_dt")
     return dt_in_unit(f"{file}, column {MAX_DT!r}", found, *units[:2])
 
 
