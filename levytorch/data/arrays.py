@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.convert import real_array, real_number, shown
-from levytorch.errors import InputError
+from levytorch.errors import InputError, LevytorchWarning
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
+_ROWS = 20  # fewer say nothing about which way an array lies
+_NEAR = 5  # as many times as close are neighbours in time
+_LOOK_AT, _SIDE = 100_000, 300  # differences from which that is judged, and along a row at least
 
 
 def numeric(name: str, values: Any) -> Array:
@@ -71,6 +75,35 @@ def match(name: str, values: Any, lengths: Counts, shared: bool = False) -> Arra
             f"found {len(found)} trajectories and {len(flat)} points: give it x's shape."
         )
     return flat
+
+
+def warn_of_columns(points: Array, lengths: Counts, stacklevel: int) -> None:
+    """Warn where the columns of an (n, m) array look like the trajectories.
+
+    Points of one trajectory follow each other closely; those of two at the same time are as far apart as their noise,
+    at least. Medians of some of the differences are compared, because jumps have no mean. First points are left out:
+    trajectories may all start at the same one. So is a steady trend: all may move further than they spread.
+    """
+    if points.ndim > 1 or len(lengths) < _ROWS or lengths[0] < 2 or (lengths != lengths[0]).any():
+        return
+    grid = points.reshape(len(lengths), -1)
+    rows, columns = (n - 1 for n in grid.shape)
+    width = min(columns, max(_SIDE, _LOOK_AT // rows))
+    row = np.linspace(0, rows - 1, min(rows, _LOOK_AT // width)).astype(np.int64)[:, None]
+    column = np.linspace(1, columns, width).astype(np.int64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        here = grid[row, column]
+        along = here - grid[row, column - 1]
+        across = float(np.median(np.abs(along - np.median(along))))
+        down = float(np.median(np.abs(grid[row + 1, column] - here)))
+    if _NEAR * down < across:
+        warnings.warn(
+            f"x of shape {grid.shape} should have a row per trajectory and a column per time, found rows that follow "
+            "each other far more closely than columns: transpose it (x.T), pass one path in d dimensions as x[None] "
+            "of shape (1, n_time, d), or pass a column of times as times=.",
+            LevytorchWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def _is_list(values: Any) -> bool:

@@ -24,6 +24,8 @@ NANOSECONDS = {
     "day": 86_400_000_000_000,
     "week": 604_800_000_000_000,
 }
+MAX_DT = "max_dt"  # the column of a table, or the array of a .npz file, that says which steps are gaps
+_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])  # of each month, from 1 on
 _YEAR_FIRST = r"^\d{4}[-/.]?\d{2}"
 
 
@@ -45,10 +47,47 @@ def to_numbers(
     they are still integers: nanoseconds since 1970 do not fit a float64. Numbers without `time_in` are taken as they
     are.
     """
+    column = readable(column, where, time_format)
     ticks, tick = ticks_of(column, where, time_unit, time_in, time_format)
+    if not column.dtype.is_temporal() and calendar_days(ticks):
+        raise no_count(where, ticks[0])
     known = ticks[np.isfinite(ticks)]  # one bad cell must not spoil the others: the caller names it
     least, most = (known.min(), known.max()) if len(known) else (0, 0)
     return elapsed(ticks, tick, time_unit, least, most)
+
+
+def calendar_days(numbers: NDArray[Any]) -> bool:
+    """Whether all are days of 1900 to 2100 written as YYYYMMDD; as plain numbers, two days may be 70 apart."""
+    if not len(numbers) or not 19_000_101 <= numbers[0] <= 21_001_231:  # nearly always all that is looked at
+        return False
+    if not ((numbers >= 19_000_101) & (numbers <= 21_001_231) & (numbers == np.floor(numbers))).all():
+        return False
+    days = numbers.astype(np.int64)
+    year, month, day = days // 10_000, days // 100 % 100, days % 100
+    if not ((month >= 1) & (month <= 12) & (day >= 1)).all():
+        return False
+    leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
+    return bool((day <= _DAYS[month] + (leap & (month == 2))).all())
+
+
+def no_count(where: str, found: Any, remedy: str = "pass time_format='%Y%m%d' and a time_unit") -> InputError:
+    """The refusal of days that stand there as numbers."""
+    return InputError(
+        f"{where}: times that can be subtracted were expected, found days written as numbers such as {int(found)}: "
+        f"{remedy}."
+    )
+
+
+def units_beside_dt(
+    dates: bool, time_unit: str | None, time_in: str | None, time_format: str | None
+) -> tuple[tuple[str | None, str | None, str | None], bool]:
+    """The units in which times are read that are only compared with a given dt, and whether these are those of dt.
+
+    Numbers whose unit is not given are taken to be in that of dt; dates without time_unit are read in seconds.
+    """
+    if dates:
+        return (time_unit or "s", time_in, time_format), time_unit is not None
+    return (None if time_in is None else time_unit, time_in, time_format), True
 
 
 def elapsed(ticks: NDArray[Any], tick: int | None, time_unit: str | None, least: Any, most: Any) -> NDArray[np.float64]:
@@ -73,10 +112,7 @@ def ticks_of(
     """A column of times as numbers, and how many nanoseconds one of them is (None: they are what they are)."""
     import polars as pl
 
-    if column.dtype in (pl.Categorical, pl.Enum):
-        column = column.cast(pl.String)
-    if column.dtype == pl.String:
-        column = _parse(column, where, time_format)
+    column = readable(column, where, time_format)
     if column.dtype.is_temporal():
         if time_unit is None:
             raise InputError(
@@ -98,6 +134,15 @@ def ticks_of(
             "pass the unit that the column is in."
         )
     return ticks, NANOSECONDS[time_in]
+
+
+def readable(column: pl.Series, where: str, time_format: str | None) -> pl.Series:
+    """A column of text as numbers or datetimes, integers with a time_format as datetimes; others as they are."""
+    import polars as pl
+
+    if column.dtype in (pl.Categorical, pl.Enum) or (column.dtype.is_integer() and time_format is not None):
+        column = column.cast(pl.String)
+    return _parse(column, where, time_format) if column.dtype == pl.String else column
 
 
 def _parse(column: pl.Series, where: str, time_format: str | None) -> pl.Series:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.data.clock import elapsed, ticks_of
+from levytorch.data.clock import calendar_days, elapsed, no_count, ticks_of, units_beside_dt
 from levytorch.data.declared import check_declared, read_header
-from levytorch.data.numpy_files import check_ids, choose, cuts_of, unreadable
+from levytorch.data.even import check_dt
+from levytorch.data.numpy_files import SAVE_DAYS, check_ids, choose, cuts_of, unreadable
 from levytorch.data.store import Writer
 from levytorch.errors import InputError
 
@@ -52,8 +53,8 @@ def write_arrays(
     writer: Writer,
 ) -> dict[str, Any]:
     """All points into a store entry; its record."""
-    members = _npz(file) if file.suffix.lower() == ".npz" else {"x": _npy(file)}
-    x, times, reward, ids, offsets, dt = choose(file, names, members, dt, units)
+    members = members_of(file)
+    x, clock, times, reward, ids, offsets, dt = choose(file, names, members, dt, units)
     if offsets is not None and offsets.size > x.size + 1:
         raise InputError(
             f"{file}: offsets must name trajectories of the {x.size} numbers of x, found {offsets.size} of them: save "
@@ -74,7 +75,15 @@ def write_arrays(
     writer.append("lengths", lengths)
     n = int(lengths.sum())
     if times is not None:
-        _write_times(file, names["time"] or "times", times, units, lengths, writer)
+        unit_known = True
+        if dt is not None:
+            read_in, unit_known = units_beside_dt(times.dtype.kind == "M", *units, None)
+            units = read_in[:2]
+        _write_times(file, clock, times, units, lengths, writer)
+        if dt is not None:
+            ends = np.concatenate([[0], np.cumsum(lengths)])
+            check_dt(f"{file}, array {clock!r}", writer.array("times"), ends, dt, unit_known)
+            writer.drop("times")
     if reward is not None:
         _of_points(file, "reward", reward, n)
         for block in _numeric(file, "reward", reward, 1):
@@ -83,6 +92,11 @@ def write_arrays(
     if ids is not None:
         record["ids"] = _names(file, ids, len(lengths))
     return record
+
+
+def members_of(file: Path) -> dict[str, Member]:
+    """The arrays of a file by name, none of them loaded."""
+    return _npz(file) if file.suffix.lower() == ".npz" else {"x": _npy(file)}
 
 
 def _names(file: Path, ids: Member, n: int) -> list[Any]:
@@ -127,6 +141,8 @@ def _write_times(
     shared = times.ndim == 1 and times.size < n and bool((lengths == times.size).all())
     if not shared:
         _of_points(file, name, times, n)
+    if times.dtype.kind in "fiu" and all(calendar_days(block) for block in times.blocks(1)):
+        raise no_count(f"{file}, array {name!r}", next(times.blocks(1))[0], SAVE_DAYS)
     if times.dtype.kind not in "mM" and time_unit is None:
         blocks: Iterator[NDArray[Any]] = _numeric(file, name, times, 1)
     else:

@@ -14,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Counts
-from levytorch.data.clock import dt_in_unit, elapsed, ticks_of
+from levytorch.data.clock import MAX_DT, calendar_days, dt_in_unit, elapsed, no_count, ticks_of, units_beside_dt
+from levytorch.data.even import check_dt
 from levytorch.data.points import Points
 from levytorch.data.store import Writer
 from levytorch.data.table_columns import (
     bad_time,
     check_columns,
     check_id,
+    has_max_dt,
+    max_dt_of,
     name_columns,
     no_clock,
     no_id,
@@ -53,12 +56,19 @@ class DiskTable:
         with reading(file):
             self.scan = pl.scan_parquet(file)
             schema = self.scan.collect_schema()
-            columns = schema.names()
+            columns = self.columns = schema.names()
             self.n = int(self.scan.select(pl.len()).collect().item())
         check_columns(file, columns, self.n, options)
         self.value, self.id, self.time, self.reward, self.dt = name_columns(file, columns, options)
         if self.time is None and self.dt is None:
             raise no_clock(file, columns)
+        kind = None if self.time is None else schema[self.time]
+        self.dates = kind is not None and (
+            kind.is_temporal() or (kind.is_integer() and options["units"][2] is not None)
+        )
+        self.units, self.unit_known = options["units"], True
+        if self.time is not None and self.dt is not None:
+            self.units, self.unit_known = units_beside_dt(self.dates, *options["units"])
         if self.id is not None:
             check_id(file, self.id, schema[self.id], on_disk=True)
         self.names: list[Any] = []  # of the runs of rows with one id
@@ -67,13 +77,15 @@ class DiskTable:
     def write(self, writer: Writer) -> dict[str, Any]:
         """All points into a store entry; its record."""
         clock, dt = self._copy(writer)
+        if self.time is not None and not self.dates:
+            self._refuse_days(writer)
         starts = np.concatenate(self.starts) if self.id is not None else np.zeros(1, dtype=np.int64)
         lengths, lost = self._count(writer, starts)
         single = lengths == 1
         last: Points | None = None
         problem: InputError | None = None
         for part in self._parts(writer, starts, clock):
-            part.clean(self.options["drop_missing"], None if self.time else dt, self.options["log"])
+            part.clean(self.options["drop_missing"], dt, self.options["log"])
             part._take(np.flatnonzero(~single[part.group]))
             if not len(part.group):
                 continue
@@ -89,6 +101,10 @@ class DiskTable:
             raise problem
         kept = lengths > 1
         writer.append("lengths", lengths[kept])
+        if self.time is not None and dt is not None:
+            ends = np.concatenate([[0], np.cumsum(lengths[kept])])
+            check_dt(f"{self.file}, column {self.time!r}", writer.array("times"), ends, dt, self.unit_known)
+            writer.drop("times")
         writer.drop("values", "ticks", "rewards")
         reasons = {"row without a value": lost, "trajectory of one point": int(single.sum())}
         record: dict[str, Any] = {"dt": dt, "columns": self.value}
@@ -96,6 +112,18 @@ class DiskTable:
         if self.id is not None:
             record["ids"] = [self.names[k] for k in np.flatnonzero(kept)]
         return record
+
+    def max_dt(self) -> float | None:
+        """The table's own max_dt, if it has one."""
+        if not has_max_dt(self.columns, self.options):
+            return None
+        return max_dt_of(self.file, self._column(MAX_DT), self.options["units"])
+
+    def _column(self, name: str) -> Iterator[pl.Series]:
+        for low in range(0, self.n, _ROWS):
+            with reading(self.file):
+                part = self.scan.select(name).slice(low, _ROWS).collect()[name]
+            yield part
 
     # ------------------------------------------------------------------------------------------------------ the passes
 
@@ -134,7 +162,7 @@ class DiskTable:
             raise InputError(
                 f"{where}: times must be datetimes or numbers on disk, found {column.dtype}: convert the column."
             )
-        ticks, tick = ticks_of(column, where, *self.options["units"])
+        ticks, tick = ticks_of(column, where, *self.units)
         if not np.isfinite(ticks).all():
             row = int(np.argmax(~np.isfinite(ticks)))
             raise bad_time(where, row + low + 1, float(ticks[row]))
@@ -158,6 +186,11 @@ class DiskTable:
             )
         self.names += fresh
         self.starts.append(rows + low)
+
+    def _refuse_days(self, writer: Writer) -> None:
+        ticks = writer.array("ticks")
+        if all(calendar_days(ticks[low : low + _BLOCK]) for low in range(0, self.n, _BLOCK)):
+            raise no_count(f"{self.file}, column {self.time!r}", ticks[0])
 
     def _even(self, steps: NDArray[np.float64], low: int, dt: float | None) -> float:
         first = float(steps[0]) if dt is None else dt
@@ -207,7 +240,7 @@ class DiskTable:
         rows = slice(low, min(low + (count or _BLOCK), self.n))
         times = None
         if clock is not None:
-            times = elapsed(writer.array("ticks")[rows], clock[0], self.options["units"][0], *clock[1:])
+            times = elapsed(writer.array("ticks")[rows], clock[0], self.units[0], *clock[1:])
         return Points(
             self.file,
             np.array(writer.array("values")[rows]),

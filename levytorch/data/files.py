@@ -15,7 +15,7 @@ import numpy as np
 from levytorch.atomic import path_of, replacing
 from levytorch.convert import choice, shown, switch
 from levytorch.data.arrays import positive
-from levytorch.data.clock import check_units
+from levytorch.data.clock import MAX_DT, check_units
 from levytorch.data.memory import within_memory
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError
@@ -59,12 +59,14 @@ def read(
             else one trajectory.
         time: the column of times: numbers, or dates (year first, or `time_format`). Default: time if there is one.
         reward: the column of a logged reward, carried along. Default: reward if there is one.
-        dt: instead of times, the time between two observations; or the column that says so.
+        dt: instead of times, the time between two observations; or the column that says so. A file that has times too
+            is refused where they disagree with it.
         time_unit: the unit of dt that you want: ns, us, ms, s, min, h, day or week. Required for dates.
         time_in: the unit that a column of times or of dt is in, when it holds numbers; with time_unit, converts it.
         time_format: how to read dates, such as "%d.%m.%Y %H:%M".
         log: take the logarithm of x (prices).
-        max_dt: pairs further apart (in time_unit) are gaps, left out of transitions() and counted.
+        max_dt: pairs further apart (in time_unit) are gaps, left out of transitions() and counted. Default: what the
+            file says, a constant column or a number max_dt (`to_file` writes it), else no limit.
         missing: "error", or "drop": rows without a value are left out and counted; the pair across has its own, longer
             dt.
         sort: sort each trajectory by time instead of refusing unsorted ones.
@@ -179,6 +181,8 @@ def write(trajectories: Trajectories, path: str | Path) -> None:
         for name in ("dt", "times", "reward"):
             if getattr(trajectories, name) is not None:
                 fields[name] = getattr(trajectories, name)
+        if trajectories.max_dt is not None:
+            fields[MAX_DT] = trajectories.max_dt
         if trajectories.ids is not None:
             fields["ids"] = np.asarray(trajectories.ids)
         with replacing(file) as temporary, temporary.open("wb") as stream:

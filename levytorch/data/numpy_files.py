@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from levytorch.data.arrays import Array, numeric, positive
-from levytorch.data.clock import NANOSECONDS, to_numbers
+from levytorch.data.clock import MAX_DT, NANOSECONDS, calendar_days, no_count, to_numbers, units_beside_dt
 from levytorch.data.declared import check_declared
+from levytorch.data.even import check_dt
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError
+
+SAVE_DAYS = "save them as datetime64[D] and pass a time_unit"
 
 
 def read_numpy(
@@ -25,9 +28,14 @@ def read_numpy(
 ) -> Trajectories:
     """See files.read, which checked the options."""
     arrays = load_arrays(file)
-    x, times, reward, ids, offsets, dt = choose(file, names, arrays, dt, units)
+    x, clock, times, reward, ids, offsets, dt = choose(file, names, arrays, dt, units)
+    max_dt = max_dt_of(file, names, arrays, units) if max_dt is None else max_dt
+    unit_known = True
     if times is not None:
-        times = _times(file, names["time"] or "times", times, units)
+        if dt is not None:
+            read_in, unit_known = units_beside_dt(times.dtype.kind == "M", *units, None)
+            units = read_in[:2]
+        times = _times(file, clock, times, units)
     try:
         x = numeric("x", x)
         if log:
@@ -40,11 +48,15 @@ def read_numpy(
             n = len(x) if x.ndim > 1 else 1
         if ids is not None:
             check_ids(ids, n)
-        return Trajectories.from_arrays(
-            x, dt, times=times, reward=reward, ids=None if ids is None else ids.tolist(), max_dt=max_dt
-        )
+        names_of = None if ids is None else ids.tolist()
+        own_dt = dt if times is None else None
+        new = Trajectories.from_arrays(x, own_dt, times=times, reward=reward, ids=names_of, max_dt=max_dt)
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
+    if dt is not None and new.times is not None:
+        check_dt(f"{file}, array {clock!r}", new.times, new.offsets, dt, unit_known)
+        new.times, new.dt = None, dt
+    return new
 
 
 def check_ids(ids: Any, n: int, where: str = "") -> None:
@@ -57,8 +69,11 @@ def check_ids(ids: Any, n: int, where: str = "") -> None:
 
 def choose(
     file: Path, names: dict[str, Any], arrays: Mapping[str, Any], dt: float | None, units: tuple[str | None, str | None]
-) -> tuple[Any, Any, Any, Any, Any, float | None]:
-    """x, times, reward, ids and offsets among the arrays of a file (None: not there), and dt."""
+) -> tuple[Any, str, Any, Any, Any, Any, float | None]:
+    """x, the name of the times, times, reward, ids and offsets among the arrays (None: not there), and dt.
+
+    A dt that the caller gives comes back beside the times: the two must agree.
+    """
 
     def entry(option: str, default: str) -> Any:
         name = names[option] or default
@@ -77,14 +92,20 @@ def choose(
         x = next(iter(arrays.values()))
     if x is None:
         raise InputError(f"{file}: value must name the array of x, found {', '.join(arrays)}: pass value='...'.")
-    times, reward, ids = entry("time", "times"), entry("reward", "reward"), entry("id", "ids")
-    if dt is not None and names["time"] is None:
-        times = None  # an explicit dt wins over what the file says
+    clock = names["time"] or "times"
+    if clock not in arrays and (dt is not None or "dt" not in arrays) and _fits(arrays.get("time"), x):
+        clock = "time"
+    times, reward, ids = entry("time", clock), entry("reward", "reward"), entry("id", "ids")
     if dt is None and times is None and "dt" in arrays:
-        dt = _dt(file, arrays["dt"], units)
+        dt = _length(file, "dt", arrays["dt"], units, "save times instead of it")
     if dt is None and times is None:
         raise InputError(f"{file}: dt must be given, found neither dt nor times in the file: pass dt=...")
-    return x, times, reward, ids, arrays.get("offsets"), dt
+    return x, clock, times, reward, ids, arrays.get("offsets"), dt
+
+
+def _fits(times: Any, x: Any) -> bool:
+    """Whether an array that is called time can be that of the points; it may be how long a run took."""
+    return times is not None and times.ndim > 0 and times.shape in (x.shape, x.shape[:1], x.shape[:2], x.shape[1:2])
 
 
 def unreadable(file: Path, error: Exception) -> InputError:
@@ -106,19 +127,32 @@ def load_arrays(file: Path) -> dict[str, Any]:
         raise unreadable(file, error) from None
 
 
-def _dt(file: Path, given: Any, units: tuple[str | None, str | None]) -> float:
-    """The file's own dt, a number in the unit time_in."""
+def max_dt_of(
+    file: Path, names: dict[str, Any], arrays: Mapping[str, Any], units: tuple[str | None, str | None]
+) -> float | None:
+    """The file's own max_dt, if it has one; an array that an option names is something else."""
+    if MAX_DT not in arrays or MAX_DT in names.values():
+        return None
+    return _length(file, MAX_DT, arrays[MAX_DT], units, "save one, or pass max_dt")
+
+
+def _length(file: Path, name: str, given: Any, units: tuple[str | None, str | None], remedy: str) -> float:
+    """A length of time that the file holds, a number in the unit time_in."""
     if given.size != 1:
-        raise InputError(f"{file}: dt must be one number, found shape {given.shape}: save times instead of it.")
+        raise InputError(f"{file}: {name} must be one number, found shape {given.shape}: {remedy}.")
     given = given if isinstance(given, np.ndarray) else given.load()  # of a file that is not loaded as a whole
     time_unit, time_in = units
     scale = 1.0 if time_in is None else NANOSECONDS[time_in] / NANOSECONDS[str(time_unit)]
-    return positive(f"{file}: dt", given.item()) * scale
+    return positive(f"{file}: {name}", given.item()) * scale
 
 
 def _times(file: Path, name: str, given: Any, units: tuple[str | None, str | None]) -> Array:
-    if given.dtype.kind not in "mM" and units[0] is None:
-        return numeric(f"{file}: {name}", given)
+    if given.dtype.kind not in "mM":
+        plain = numeric(f"{file}: {name}", given)
+        if calendar_days(plain.reshape(-1)):
+            raise no_count(f"{file}, array {name!r}", plain.reshape(-1)[0], SAVE_DAYS)
+        if units[0] is None:
+            return plain
     import polars as pl
 
     flat = given.reshape(-1).astype("datetime64[ns]") if given.dtype.kind == "M" else given.reshape(-1)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from levytorch.data.arrays import warn_of_columns
 from levytorch.data.pairing import float_limit, is_gap, single_dt
 from levytorch.data.store import Entry, Writer, make
 from levytorch.data.trajectories import Trajectories
@@ -34,11 +35,14 @@ def read_on_disk(file: Path, directory: Any, options: dict[str, Any], max_dt: fl
         from levytorch.data.disk_tables import DiskTable
 
         entry = make(Path(directory), recipe, lambda writer: DiskTable(file, options).write(writer))
+        max_dt = DiskTable(file, options).max_dt() if max_dt is None else max_dt
     else:
-        from levytorch.data.disk_numpy import write_arrays
+        from levytorch.data.disk_numpy import members_of, write_arrays
+        from levytorch.data.numpy_files import max_dt_of
 
         names, dt, units, log = (options[key] for key in ("names", "dt", "units", "log"))
         entry = make(Path(directory), recipe, lambda writer: write_arrays(file, names, dt, units, log, writer))
+        max_dt = max_dt_of(file, names, members_of(file), units) if max_dt is None else max_dt
     new = _trajectories(entry, max_dt)
     if suffix == ".parquet":
         columns = entry.record.get("columns")
@@ -50,6 +54,7 @@ def read_on_disk(file: Path, directory: Any, options: dict[str, Any], max_dt: fl
         new.check()
     except InputError as error:
         raise InputError(f"{file}: {error}") from None
+    warn_of_columns(new.x, new.lengths, stacklevel=5)
     return new
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Array, Counts
+from levytorch.data.even import check_dt
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError
 
@@ -19,7 +20,8 @@ class Points:
     """One entry per observation.
 
     values is (N, d) with NaN for an empty cell, columns its d names; group is the number of the trajectory, ids their
-    names; row is the row in the file; cell, where given, names the column of each observation (wide tables).
+    names; row is the row in the file; cell, where given, names the column of each observation (wide tables); times
+    beside a dt are only compared with it, and unit_known says whether they are in its unit.
     """
 
     file: Path
@@ -34,6 +36,7 @@ class Points:
     reward_column: str | None = None
     cell: list[str] | None = None
     dropped: dict[str, int] = field(default_factory=dict)
+    unit_known: bool = True
 
     def assemble(
         self, dt: float | None, *, log: bool, max_dt: float | None, drop_missing: bool, sort: bool, drop_short: bool
@@ -61,6 +64,10 @@ class Points:
             max_dt=max_dt,
             dropped=self.dropped,
         )
+        if dt is not None and self.times is not None:
+            where = f"{self.file}, column {self.time_column!r}"
+            check_dt(where, self.times, new.offsets, dt, self.unit_known)
+            new.times = None
         new.check_motion([f"{self.file}: column {name!r}" for name in self.columns])
         return new
 

@@ -31,7 +31,7 @@ from levytorch.errors import InputError
 from levytorch.plain_files import read_json
 
 RECORD = "record.json"
-_FORMAT = 1
+_FORMAT = 2
 _BYTES = 1 << 23  # written at a time
 KINDS = ("<f8", "<i8")
 _MOST = 1 << 48  # rows or numbers per row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.data.arrays import Array
-from levytorch.data.clock import to_numbers
+from levytorch.data.clock import MAX_DT, dt_in_unit, readable, to_numbers, units_beside_dt
 from levytorch.data.memory import require
 from levytorch.errors import InputError
 
@@ -46,22 +46,24 @@ def check_columns(file: Path, columns: list[str], rows: int, asked: dict[str, An
 def name_columns(file: Path, columns: list[str], asked: dict[str, Any]) -> Names:
     """value, id, time, reward and dt of a long table; the names that write_table uses need not be spelled out."""
     value, id, time, reward, dt = (asked[option] for option in ("value", "id", "time", "reward", "dt"))
-    free = [name for name in columns if name not in (value or [])]
+    free = [name for name in columns if name not in (value or []) and name != dt]
     id = id or ("id" if "id" in free else None)
     reward = reward or ("reward" if "reward" in free else None)
+    if time is None:
+        time = "time" if "time" in free else None  # also beside a dt: the two must agree
     if time is None and dt is None:
-        time = "time" if "time" in free else None
-        dt = "dt" if time is None and "dt" in free else None
+        dt = "dt" if "dt" in free else None
     if value is None:
-        rest = [name for name in free if name not in (id, time, reward, dt)]
+        rest = [name for name in free if name not in (id, time, reward, dt, MAX_DT)]
         numbered = [f"x{k + 1}" for k in range(len(rest))]
         value = ["x"] if "x" in rest else numbered if rest == numbered else rest
-        if len(value) != 1 and value != numbered:
-            raise InputError(f"{file}: value must name the column of x, found {listed(rest)}: pass value='...'.")
+        if not value or (len(value) != 1 and value != numbered):
+            found = listed(rest) or "none"
+            raise InputError(f"{file}: value must name the column of x, found {found}: pass value='...'.")
     return value, id, time, reward, dt
 
 
-def load_table(file: Path, separator: str | None = None, *, comma: bool = False) -> pl.DataFrame:
+def load_table(file: Path, separator: str | None = None) -> pl.DataFrame:
     """The whole table; text cells stay text, because only then can a bad one be shown."""
     import polars as pl
 
@@ -75,12 +77,10 @@ def load_table(file: Path, separator: str | None = None, *, comma: bool = False)
             with file.open(encoding="utf-8-sig") as stream:
                 head = stream.readline()
             separator = "\t" if file.suffix.lower() == ".tsv" else max(_SEPARATORS, key=head.count)
-        table = pl.read_csv(file, separator=separator, infer_schema=False, null_values=_EMPTY)
-    _refuse_twice(file, table.columns)
-    return _with_points(file, table) if comma else table
+        return pl.read_csv(file, separator=separator, infer_schema=False, null_values=_EMPTY)
 
 
-def _with_points(file: Path, table: pl.DataFrame) -> pl.DataFrame:
+def with_points(file: Path, table: pl.DataFrame) -> pl.DataFrame:
     """Decimal commas as points. A number with a point is refused: 1.234 would be a thousand times too small."""
     import polars as pl
 
@@ -96,7 +96,7 @@ def _with_points(file: Path, table: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(pl.when(text.str.contains(_COMMA)).then(text.str.replace(",", ".")).otherwise(text))
 
 
-def _refuse_twice(file: Path, columns: list[str]) -> None:
+def refuse_twice(file: Path, columns: list[str]) -> None:
     """polars renames the second column of a name; which of the two was meant is not ours to guess."""
     for name in columns:
         original, mark, _ = name.rpartition("_duplicated_")
@@ -179,20 +179,60 @@ def numbers(file: Path, column: pl.Series, before: int = 0) -> Array:
     return np.array(cells.fill_null(float("nan")).to_numpy(), dtype=np.float64)
 
 
+def one_number(file: Path, parts: Iterable[pl.Series], what: str, remedy: str) -> float:
+    """The number that a column, part after part, holds throughout."""
+    first: float | None = None
+    before = 0
+    for part in parts:
+        cells = numbers(file, part, before)
+        first = float(cells[0]) if first is None else first
+        other = ~(cells == first)
+        if other.any():
+            row = int(np.argmax(other))
+            raise InputError(
+                f"{file}, column {part.name!r}, row {before + row + 1}: one {what} was expected throughout, found "
+                f"{cells[row]:g} after {first:g}: {remedy}."
+            )
+        before += len(cells)
+    assert first is not None
+    return first
+
+
+def has_max_dt(columns: list[str], asked: dict[str, Any]) -> bool:
+    """Whether the table itself says which steps are gaps; a column that an option names is something else."""
+    named = [*(asked["value"] or []), *(asked[option] for option in ("id", "time", "reward", "dt"))]
+    return MAX_DT in columns and MAX_DT not in named
+
+
+def max_dt_of(file: Path, parts: Iterable[pl.Series], units: tuple[str | None, str | None, str | None]) -> float:
+    """The table's own max_dt, which is in the unit of its times."""
+    found = one_number(file, parts, MAX_DT, "make it one number, or pass max_dt")
+    return dt_in_unit(f"{file}, column {MAX_DT!r}", found, *units[:2])
+
+
 def times_of(
-    file: Path, table: pl.DataFrame, time: str | None, units: tuple[str | None, str | None, str | None]
-) -> Array | None:
+    file: Path,
+    table: pl.DataFrame,
+    time: str | None,
+    units: tuple[str | None, str | None, str | None],
+    beside_dt: bool,
+) -> tuple[Array | None, bool]:
+    """The times, and whether they are in the unit of dt (dates without time_unit beside a dt are not)."""
     if time is None:
-        return None
+        return None, True
     column = table[time]
     where = f"{file}, column {time!r}"
     if column.null_count():
         raise no_time(where, int(column.is_null().arg_max() or 0) + 1)
+    unit_known = True
+    if beside_dt:
+        column = readable(column, where, units[2])
+        units, unit_known = units_beside_dt(column.dtype.is_temporal(), *units)
     times = to_numbers(column, where, *units)
     if not np.isfinite(times).all():
         row = int(np.argmax(~np.isfinite(times))) + 1
         raise bad_time(where, row, times[row - 1])
-    return times
+    return times, unit_known
 
 
 def listed(names: list[str]) -> str:

@@ -9,18 +9,24 @@ import numpy as np
 
 from levytorch.atomic import replacing
 from levytorch.data.arrays import Array
-from levytorch.data.clock import dt_in_unit
+from levytorch.data.clock import MAX_DT, dt_in_unit
+from levytorch.data.headers import check_header, refuse_clock, refuse_index, refuse_unnamed
 from levytorch.data.points import Points
 from levytorch.data.table_columns import (
     check_columns,
     check_id,
+    has_max_dt,
     listed,
     load_table,
+    max_dt_of,
     name_columns,
     no_clock,
     no_id,
     numbers,
+    one_number,
+    refuse_twice,
     times_of,
+    with_points,
 )
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError
@@ -41,14 +47,21 @@ def read_table(
     units: tuple[str | None, str | None, str | None],
     separator: str | None,
     decimal: str,
+    max_dt: float | None,
     **handling: Any,
 ) -> Trajectories:
     """See files.read, which checked the options."""
-    table = load_table(file, separator, comma=decimal != ".")
+    table = load_table(file, separator)
     asked = {"value": value, "id": id, "time": time, "reward": reward, "dt": dt}
+    if file.suffix.lower() != ".parquet":
+        check_header(file, table.columns, layout, asked, comma=decimal != ".")
+        refuse_twice(file, table.columns)
+        table = table if decimal == "." else with_points(file, table)
     check_columns(file, table.columns, len(table), asked)
     if layout == "long":
         points, dt = _long(file, table, asked, units)
+        if max_dt is None and has_max_dt(table.columns, asked):
+            max_dt = max_dt_of(file, [table[MAX_DT]], units)
     else:
         absent = (("reward", reward), ("id", id) if layout == "wide" else ("time", time))
         for option, name in absent:
@@ -57,13 +70,13 @@ def read_table(
                     f"{file}: layout {layout!r} has no {option} column, found {name!r}: use layout='long'."
                 )
         points = _wide(file, table, value, time, dt, units) if layout == "wide" else _rows(file, table, value, id)
-    if points.times is None and not isinstance(dt, float):
+    if isinstance(dt, str) or (dt is None and points.times is None):
         raise no_clock(file, table.columns)
-    return points.assemble(None if points.times is not None else dt, **handling)  # type: ignore[arg-type]
+    return points.assemble(dt, max_dt=max_dt, **handling)
 
 
 def write_table(t: Trajectories, file: Path) -> None:
-    """A long table: id, time or dt, x (or x1, x2, ...), reward."""
+    """A long table: id, time or dt, x (or x1, x2, ...), reward, max_dt."""
     import polars as pl
 
     names: Any = np.arange(len(t)) if t.ids is None else np.asarray(t.ids)
@@ -73,6 +86,8 @@ def write_table(t: Trajectories, file: Path) -> None:
         columns["x" if t.dim == 1 else f"x{k + 1}"] = column
     if t.reward is not None:
         columns["reward"] = t.reward
+    if t.max_dt is not None:
+        columns[MAX_DT] = np.full(len(t.x), t.max_dt)
     table = pl.DataFrame(columns)
     with replacing(file) as temporary:
         try:
@@ -102,6 +117,7 @@ def _long(
         unique = column.unique(maintain_order=True)
         ids = unique.to_list()
         group = column.replace_strict(unique, np.arange(len(unique))).to_numpy().astype(np.int64)
+    times, unit_known = times_of(file, table, time, units, beside_dt=dt is not None)
     points = Points(
         file,
         np.stack([numbers(file, table[name]) for name in value], axis=1),
@@ -109,20 +125,15 @@ def _long(
         group,
         np.arange(1, n + 1),
         ids,
-        times_of(file, table, time, units),
+        times,
         time,
         None if reward is None else numbers(file, table[reward]),
         reward,
+        unit_known=unit_known,
     )
     if isinstance(dt, str):
-        steps = numbers(file, table[dt])
-        if not (steps == steps[0]).all():
-            row = int(np.argmax(~(steps == steps[0]))) + 1
-            raise InputError(
-                f"{file}, column {dt!r}, row {row}: one dt was expected throughout, found {steps[row - 1]:g} after "
-                f"{steps[0]:g}: name a column of times instead."
-            )
-        dt = dt_in_unit(f"{file}, column {dt!r}", steps[0], *units[:2])
+        step = one_number(file, [table[dt]], "dt", "name a column of times instead")
+        dt = dt_in_unit(f"{file}, column {dt!r}", step, *units[:2])
     return points, dt
 
 
@@ -135,11 +146,14 @@ def _wide(
     units: tuple[str | None, str | None, str | None],
 ) -> Points:
     """One column per trajectory; it ends where its cells become empty."""
-    clock = time or ("time" if "time" in table.columns and "time" not in (value or []) else None)
-    columns = value or [name for name in table.columns if name != clock]
-    time = clock if dt is None else None
-    times = times_of(file, table, time, units)
+    time = time or ("time" if "time" in table.columns and "time" not in (value or []) else None)
+    columns = value or [name for name in table.columns if name != time]
+    times, unit_known = times_of(file, table, time, units, beside_dt=dt is not None)
+    if value is None:  # columns that were asked for are what was meant
+        refuse_unnamed(file, table, columns, "wide")
     parts = [_trim(numbers(file, table[name])) for name in columns]
+    if value is None:
+        refuse_clock(file, columns, parts)
     kept = [k for k, part in enumerate(parts) if len(part)]
     if not kept:
         raise InputError(f"{file}: numbers were expected in {listed(columns)}, found none: check the layout.")
@@ -155,6 +169,7 @@ def _wide(
         time,
         cell=[columns[k] for k in kept for _ in range(len(parts[k]))],
         dropped=_lost(parts, kept),
+        unit_known=unit_known,
     )
 
 
@@ -162,7 +177,11 @@ def _rows(file: Path, table: pl.DataFrame, value: list[str] | None, id: str | No
     """One row per trajectory; it ends where its cells become empty."""
     id = id or ("id" if "id" in table.columns and "id" not in (value or []) else None)
     columns = value or [name for name in table.columns if name != id]
+    if value is None:  # columns that were asked for are what was meant
+        refuse_unnamed(file, table, columns, "rows")
     grid = np.stack([numbers(file, table[name]) for name in columns], axis=1)
+    if value is None:
+        refuse_index(file, columns, grid)
     parts = [_trim(line) for line in grid]
     if id is not None:
         check_id(file, id, table[id].dtype, on_disk=False)

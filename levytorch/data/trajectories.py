@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.convert import known_keys, shown
-from levytorch.data.arrays import Array, Counts, flatten, match, positive
+from levytorch.data.arrays import Array, Counts, flatten, match, positive, warn_of_columns
 from levytorch.data.pairing import pair_up
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError, LevytorchWarning
@@ -76,8 +76,8 @@ class Trajectories:
         """From arrays or tensors.
 
         Args:
-            x: (n_traj, n_time) or (n_traj, n_time, d); (n_time,) is one trajectory; a list of (n_time,) or (n_time, d)
-                arrays holds trajectories of different lengths.
+            x: (n_traj, n_time) or (n_traj, n_time, d); (n_time,) is one trajectory, and one in d dimensions is x[None];
+                a list of (n_time,) or (n_time, d) arrays holds trajectories of different lengths.
             dt: the time between any two neighbours; or
             times: (n_time,) for all trajectories, or (n_traj, n_time), or a list like x; strictly increasing.
             reward: one number per point, shaped like x without its d.
@@ -108,6 +108,7 @@ class Trajectories:
             max_dt=max_dt,
         )
         new.check()
+        warn_of_columns(points, lengths, stacklevel=3)
         return new
 
     @classmethod

@@ -89,8 +89,9 @@ def test_columns_named_time_and_id_are_never_values_of_wide_tables(tmp_path):
     file = tmp_path / "a.csv"
     file.write_text("time,u,v\n0,1,4\n2,2,6\n6,4,9\n")
     assert Trajectories.from_file(file, layout="wide").transitions().dt.tolist() == [2, 4, 2, 4]
+    file.write_text("time,u,v\n0,1,4\n0.5,2,6\n1,4,9\n")
     even = Trajectories.from_file(file, layout="wide", dt=0.5)
-    assert (even.ids, even.dt) == (("u", "v"), 0.5)
+    assert (even.ids, even.dt, even.times) == (("u", "v"), 0.5, None)
     file.write_text("id,t0,t1\n7,1,2\n8,4,6\n")
     paths = Trajectories.from_file(file, layout="rows", dt=1.0)
     assert (paths.ids, paths.x.tolist()) == (("7", "8"), [1, 2, 4, 6])
