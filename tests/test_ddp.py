@@ -237,7 +237,7 @@ def test_only_the_first_process_keeps_a_log(monkeypatch):
     assert ranks.quiet_arguments(["trainer=ddp"]) == ["trainer=ddp"]
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert not ranks.is_first()
-    assert "hydra.output_subdir=null" in ranks.quiet_arguments(["trainer=ddp"])
+    assert "hydra.job_logging.root.handlers=[console]" in ranks.quiet_arguments(["trainer=ddp"])
     assert ranks.quiet_arguments(["seed=1"]) == ["seed=1"]  # a process of its own, whatever the environment says
 
 
