@@ -24,7 +24,7 @@ from levytorch.atomic import temporary_directory
 from levytorch.dynamics import Dynamics
 from levytorch.errors import ConfigError, LevytorchError, LevytorchWarning
 from levytorch.interrupts import Interrupted, interruptible
-from levytorch.policy.settings import newest
+from levytorch.runs.evaluation_settings import newest
 
 OmegaConf.register_new_resolver("newest", newest, replace=True)  # conf/experiment/value_error.yaml
 log = logging.getLogger("levytorch.evaluate")
@@ -32,8 +32,8 @@ log = logging.getLogger("levytorch.evaluate")
 
 def run_evaluation(settings: dict[str, Any]) -> Path:
     """Everything but hydra: checks, solves, writes, and puts the directory in place when complete; returns it."""
-    from levytorch.policy import report
-    from levytorch.policy.settings import check_settings
+    from levytorch.runs import evaluation_report as report
+    from levytorch.runs.evaluation_settings import check_settings
 
     check_settings(settings)
     if settings["run"] is None and not settings["rates"]["enabled"]:
@@ -50,7 +50,7 @@ def run_evaluation(settings: dict[str, Any]) -> Path:
 
 def write_results(settings: dict[str, Any], result: Any, support: Any, studies: list[Any], out: Path) -> None:
     """Everything into one directory, which becomes visible when it is complete."""
-    from levytorch.policy import report
+    from levytorch.runs import evaluation_report as report
 
     report.write_marker(out, settings)
     figures: dict[str, Any] = {}
@@ -69,10 +69,10 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
     """The evaluation, and the range of the data that the model-free baseline has seen (None without data)."""
     from levytorch.policy.basis import FourierBasis
     from levytorch.policy.checks import check_beta
-    from levytorch.policy.evaluation import empirical_reference, evaluate_runs, true_reference
     from levytorch.policy.rewards import RewardContext, build_reward
-    from levytorch.policy.runs import load_runs
-    from levytorch.policy.settings import texts
+    from levytorch.runs.directories import load_runs
+    from levytorch.runs.evaluation import empirical_reference, evaluate_runs, true_reference
+    from levytorch.runs.evaluation_settings import texts
 
     beta = check_beta(settings["beta"])
     runs = load_runs(texts(settings, "run"))
@@ -200,7 +200,7 @@ def observed_points(data: dict[str, Any], trajectories: Any, transitions: Any) -
 def study_rates(settings: dict[str, Any]) -> list[Any]:
     """The error-bound study for every kind of perturbation."""
     from levytorch.policy.rates import rate_study
-    from levytorch.policy.settings import texts
+    from levytorch.runs.evaluation_settings import texts
 
     rates = settings["rates"]
     dynamics = Dynamics.named(rates["system"], alpha=rates["alpha"])

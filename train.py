@@ -17,11 +17,12 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from levytorch import interrupts
+from levytorch import interrupts, ranks
 from levytorch.atomic import unwritable
 from levytorch.data.memory import is_shortage
 from levytorch.errors import ConfigError, LevytorchError, LevytorchWarning
-from levytorch.training import foreign, place, ranks, resume
+from levytorch.runs import claim as place
+from levytorch.runs import foreign, resume
 
 log = logging.getLogger("levytorch.train")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -52,7 +53,7 @@ def prepare(config: DictConfig, directory: Path, *, again: bool = False) -> tupl
     again: the settings come out of a run directory, which may be someone else's.
     """
     from levytorch.policy.rewards import check_reward
-    from levytorch.training.config import check_config
+    from levytorch.runs.config import check_config
 
     settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     if again:
@@ -76,7 +77,7 @@ def check_value(config: dict[str, Any], data: Any) -> None:
     if config["beta"] is None:
         return
     if config["empirical"] is not None:
-        from levytorch.experiments.btc_values import check_series
+        from benchmarks.paper.btc_values import check_series
 
         check_series(data.trajectories)
     elif data.transitions.dim == 2:
@@ -94,7 +95,7 @@ def add_value(outcome: Any, config: dict[str, Any]) -> None:
     if config["beta"] is None:
         return
     if config["empirical"] is not None:
-        from levytorch.experiments.btc_run import add_empirical_value
+        from benchmarks.paper.btc_run import add_empirical_value
 
         add_empirical_value(outcome, config)
         return
@@ -124,7 +125,7 @@ def add_plane_value(outcome: Any, config: dict[str, Any]) -> None:
         return
     from levytorch.policy.plane_rewards import build_plane_reward
     from levytorch.policy.solver import solve_value
-    from levytorch.training import plane_report
+    from levytorch.runs import plane_report
 
     recovery, truth, beta = outcome.recovery, outcome.source.dynamics, config["beta"]
     reward = build_plane_reward(config["reward"], recovery, truth, beta)
@@ -139,7 +140,7 @@ def write_value(outcome: Any, value: Any, reference: Any) -> None:
 
     from levytorch.figures.coefficients import observed_parts
     from levytorch.figures.values import Band, value_bands
-    from levytorch.training.files import write_csv, write_json
+    from levytorch.tables import write_csv, write_json
 
     directory = outcome.directory
     x = torch.linspace(value.origin, value.origin + value.period, 401, dtype=torch.float64)
@@ -209,7 +210,7 @@ def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> flo
     """The run, in a directory that is this process's own."""
     from hydra.core.hydra_config import HydraConfig
 
-    from levytorch.training import run as runs
+    from levytorch.runs import run as runs
 
     again = config.resume is not None
     logging.raiseExceptions = False  # a log file on a full disk must not bury the error itself in tracebacks
@@ -218,7 +219,7 @@ def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> flo
         settings, source = prepare(config, directory, again=again)
         first = start_processes(config)
         if settings["empirical"] is not None:
-            from levytorch.experiments.btc_values import check_settings
+            from benchmarks.paper.btc_values import check_settings
 
             check_settings(settings)
         checkpoint = resume.checkpoint(directory) if again else None

@@ -16,9 +16,9 @@ from levytorch import Dynamics, simulate
 from levytorch.data import LevyDataModule
 from levytorch.data.batches import Batch, Drawer
 from levytorch.errors import NumericalError
+from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.ranks import Ranks, follow_parent, is_first
 from levytorch.training import fit as fits
-from levytorch.training.law import FrozenLaw
-from levytorch.training.ranks import Ranks, follow_parent, is_first
 from levytorch.training.settings import make_settings
 
 TWO = {"strategy": "ddp", "devices": 2, "num_nodes": 1}

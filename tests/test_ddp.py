@@ -14,9 +14,9 @@ import psutil
 import pytest
 import torch
 
-from levytorch import Recovery
+from levytorch import Recovery, ranks
 from levytorch.errors import ConfigError
-from levytorch.training import ranks, resume
+from levytorch.runs import resume
 from tests.test_train import ADAM, SMALL, command
 
 ROOT = Path(__file__).parent.parent

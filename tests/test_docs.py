@@ -54,9 +54,9 @@ SMALL = [
     (r"^python evaluate.py experiment=rate_study", ["rates.n_trials=20"]),
     (r"^python evaluate.py$", [f"run={RUN}"]),
     (r"^python evaluate.py", []),
-    (r"^python -m levytorch.experiments.btc_replicas .*first", ["data.first=900", "seeds=2", *_FEW]),
-    (r"^python -m levytorch.experiments.btc_replicas", ["data.sample=900", "seeds=2", *_FEW]),
-    (r"^python -m levytorch.experiments", []),
+    (r"^python -m benchmarks.paper.btc_replicas .*first", ["data.first=900", "seeds=2", *_FEW]),
+    (r"^python -m benchmarks.paper.btc_replicas", ["data.sample=900", "seeds=2", *_FEW]),
+    (r"^python -m benchmarks.paper", []),
 ]
 # what the reader is to put in
 MEANT = {
@@ -72,7 +72,7 @@ _CENSORED = "-m experiment=censored_variable data.n_trajectories=200 seed=0,1 ar
 NEEDED = [
     (RUN.rsplit("/", 1)[0], RUN, f"debug=default hydra.run.dir={RUN}"),
     (r"experiment=value_error", "multirun/censored_variable", _CENSORED),
-    (r"levytorch.experiments page", "multirun", _CENSORED),
+    (r"benchmarks.paper page", "multirun", _CENSORED),
     (r"run=multirun", "multirun", "-m seed=0,1 debug=default"),
     (r"outputs/btc", "outputs/btc", f"{_PRICES} hydra.run.dir=outputs/btc/0"),
 ]

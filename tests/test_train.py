@@ -18,8 +18,8 @@ from omegaconf import OmegaConf
 import train as script
 from levytorch import Recovery
 from levytorch.errors import ConfigError
-from levytorch.training import resume
-from levytorch.training.run import settings_of
+from levytorch.runs import resume
+from levytorch.runs.run import settings_of
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["data.n_trajectories=150", "coefficients.n_basis=3", "trainer.progress=false", "beta=null"]

@@ -6,24 +6,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "Diagnosis": "levytorch.training.diagnostics",
-    "diagnose": "levytorch.training.diagnostics",
+    "Diagnosis": "levytorch.diagnostics",
+    "diagnose": "levytorch.diagnostics",
     "recover": "levytorch.training.api",
     "Recovery": "levytorch.training.recovery",
-    "FrozenLaw": "levytorch.training.law",
+    "FrozenLaw": "levytorch.likelihood.frozen",
     "LevyModule": "levytorch.training.module",
-    "TailSettings": "levytorch.training.tail",
+    "TailSettings": "levytorch.likelihood.tail",
 }
 
 __all__ = ["Diagnosis", "FrozenLaw", "LevyModule", "Recovery", "TailSettings", "diagnose", "recover"]
 
 if TYPE_CHECKING:
+    from levytorch.diagnostics import Diagnosis, diagnose
+    from levytorch.likelihood.frozen import FrozenLaw
+    from levytorch.likelihood.tail import TailSettings
     from levytorch.training.api import recover
-    from levytorch.training.diagnostics import Diagnosis, diagnose
-    from levytorch.training.law import FrozenLaw
     from levytorch.training.module import LevyModule
     from levytorch.training.recovery import Recovery
-    from levytorch.training.tail import TailSettings
 
 
 def __getattr__(name: str) -> Any:

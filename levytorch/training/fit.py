@@ -22,14 +22,14 @@ from levytorch.data import LevyDataModule, Transitions
 from levytorch.data.quantiles import cut, order_statistics
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.law import cutting_threshold
+from levytorch.likelihood.tail import TailSettings
+from levytorch.ranks import Ranks
 from levytorch.training.callbacks import Convergence, MovingAverage, TailCorrection
 from levytorch.training.module import LevyModule
 from levytorch.training.quiet import quiet_lightning
-from levytorch.training.ranks import Ranks
 from levytorch.training.recovery import Recovery
 from levytorch.training.report import finish
 from levytorch.training.settings import FitSettings
-from levytorch.training.tail import TailSettings
 
 TRAINER: dict[str, Any] = {
     "accelerator": "cpu",

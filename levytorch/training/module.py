@@ -17,13 +17,13 @@ from torch.optim import Optimizer
 from levytorch.coefficients import Head, build_head
 from levytorch.data import LevyDataModule, Pools
 from levytorch.errors import NumericalError
+from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.likelihood import pair_counts
+from levytorch.likelihood.masses import TailMasses
+from levytorch.likelihood.plan import make_masses
+from levytorch.likelihood.tail import parse_tail
+from levytorch.ranks import DRIFTED, Ranks, fingerprint
 from levytorch.training.engines import build_engine
-from levytorch.training.law import FrozenLaw
-from levytorch.training.likelihood import pair_counts
-from levytorch.training.masses import TailMasses
-from levytorch.training.plan import make_masses
-from levytorch.training.ranks import DRIFTED, Ranks, fingerprint
-from levytorch.training.tail import parse_tail
 
 _FEW_BINS = 64  # states at which a mini-batch engine averages the tail mass each step
 

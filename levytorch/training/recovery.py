@@ -22,7 +22,7 @@ from levytorch.plain_files import load_tensors
 
 if TYPE_CHECKING:
     from levytorch.data import Trajectories, Transitions
-    from levytorch.training.diagnostics import Diagnosis
+    from levytorch.diagnostics import Diagnosis
 
 FORMAT = 1
 ArrayLike = float | list[float] | np.ndarray | Tensor
@@ -136,7 +136,7 @@ class Recovery:
 
     def diagnose(self, data: Transitions | Trajectories, **options: Any) -> Diagnosis:
         """Does the law fit, does the data need jumps, is dt short enough: see `levytorch.training.diagnose`."""
-        from levytorch.training.diagnostics import diagnose
+        from levytorch.diagnostics import diagnose
 
         return diagnose(self, data, **options)
 

@@ -14,14 +14,14 @@ from levytorch.coefficients import FourierHead, Head
 from levytorch.data import Pools
 from levytorch.data.pools import threshold_settings
 from levytorch.errors import LevytorchWarning
-from levytorch.training.covariance import covariance, separability
+from levytorch.likelihood.covariance import covariance, separability
+from levytorch.likelihood.likelihood import log_likelihood_of
+from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.plan import conditional_region, make_objective
+from levytorch.likelihood.sweep import project
 from levytorch.training.engines.scoring import FisherScoring
-from levytorch.training.likelihood import log_likelihood_of
 from levytorch.training.module import LevyModule
-from levytorch.training.objective import Evaluation, FullBatchObjective
-from levytorch.training.plan import conditional_region, make_objective
 from levytorch.training.recovery import Recovery
-from levytorch.training.sweep import project
 
 _INSEPARABLE = 0.98
 _VANISHED = 1e-4

@@ -13,8 +13,8 @@ from levytorch.coefficients.build import HEADS, OPTIONS, build_head
 from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
 from levytorch.data.module import check_data_options
 from levytorch.errors import InputError
+from levytorch.likelihood.tail import TailSettings, check_alpha, parse_tail
 from levytorch.training.engines.base import build_engine, engine_options, resolve_engine
-from levytorch.training.tail import TailSettings, check_alpha, parse_tail
 
 DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size"}
 FIT_OPTIONS = {"init", "units", "density", "log_every", "progress"}

@@ -26,7 +26,7 @@ from levytorch.data import (
     store,
 )
 from levytorch.errors import InputError
-from levytorch.training import states
+from levytorch.likelihood import states
 from tests.training.problems import stable
 
 ROOT = Path(__file__).parent.parent.parent

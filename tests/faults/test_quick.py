@@ -20,10 +20,11 @@ from levytorch import Dynamics, simulate
 from levytorch.atomic import check_place, remove_leftovers, replacing, temporary_directory
 from levytorch.errors import ConfigError, NumericalError, OutputError
 from levytorch.interrupts import Interrupted, interruptible
-from levytorch.policy import report
-from levytorch.training import place, resume
+from levytorch.runs import claim as place
+from levytorch.runs import evaluation_report as report
+from levytorch.runs import resume
+from levytorch.tables import write_csv, write_json
 from levytorch.training.callbacks import Checkpoints
-from levytorch.training.files import write_csv, write_json
 from levytorch.training.fit import fit
 from levytorch.training.settings import make_settings
 from tests.faults import writers

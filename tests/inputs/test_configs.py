@@ -10,10 +10,10 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from levytorch import ranks
 from levytorch.errors import ConfigError, LevytorchError
-from levytorch.policy.settings import check_settings
-from levytorch.training import ranks
-from levytorch.training import run as runs
+from levytorch.runs import run as runs
+from levytorch.runs.evaluation_settings import check_settings
 from tests.inputs.configs import BAD, GROUPS, ROOT, changed, composed, evaluate_cases, script, small, train_cases
 from tests.inputs.judge import REFUSED, Defect, judge
 

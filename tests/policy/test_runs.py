@@ -8,7 +8,7 @@ import torch
 
 from levytorch import Dynamics, recover, simulate
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policy.runs import MARKER, find_runs, load_run, load_runs
+from levytorch.runs.directories import MARKER, find_runs, load_run, load_runs
 
 SIMULATED = "data:\n  _target_: levytorch.simulation.source.Simulated\ndynamics:\n  name: constant\n  alpha: 0.4\n"
 

@@ -12,12 +12,12 @@ import torch
 from hydra import compose, initialize_config_dir
 
 import train
+from benchmarks.paper import collect, parts, plain
 from levytorch.atomic import replacing
 from levytorch.errors import ConfigError, InputError, LevytorchError
-from levytorch.experiments import collect, parts, plain
 from levytorch.plain_files import read_json
-from levytorch.policy.runs import load_run
-from levytorch.training import foreign, resume
+from levytorch.runs import foreign, resume
+from levytorch.runs.directories import load_run
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,9 +12,9 @@ import torch
 from levytorch import Dynamics, InputError, Recovery, Trajectories, Transitions, recover, solve_value
 from levytorch.coefficients import build_head
 from levytorch.law import LevyStep, cutting_threshold, log_density
-from levytorch.training.law import FrozenLaw
-from levytorch.training.states import StateBins
-from levytorch.training.sweep import assemble, slices, sweep
+from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sweep import assemble, slices, sweep
 
 ROOT = Path(__file__).parents[2]
 BUFFALO = ROOT.parent / "shared" / "data" / "buffalo.csv"

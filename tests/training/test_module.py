@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
+from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.training.callbacks import Checkpoints
 from levytorch.training.fit import fit
-from levytorch.training.law import FrozenLaw
 from levytorch.training.module import LevyModule
 from levytorch.training.settings import make_settings
 from tests.training.problems import ALPHA, constant

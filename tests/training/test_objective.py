@@ -6,10 +6,10 @@ import torch
 from levytorch.coefficients import AlphaSpec, FourierHead, Units
 from levytorch.data import make_pools
 from levytorch.law import log_density
-from levytorch.training.law import FrozenLaw
-from levytorch.training.plan import make_objective
-from levytorch.training.sweep import assemble
-from levytorch.training.tail import parse_tail
+from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.plan import make_objective
+from levytorch.likelihood.sweep import assemble
+from levytorch.likelihood.tail import parse_tail
 from tests.training.problems import variable
 
 ALPHAS = [AlphaSpec("fixed", 0.3), AlphaSpec("constant", 0.35), AlphaSpec("function", 0.35)]

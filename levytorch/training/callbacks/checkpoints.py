@@ -20,8 +20,8 @@ from lightning.pytorch.callbacks import Checkpoint
 from levytorch import interrupts
 from levytorch.atomic import replacing
 from levytorch.errors import NumericalError, OutputError
+from levytorch.ranks import Ranks, SharedError
 from levytorch.training.module import LevyModule
-from levytorch.training.ranks import Ranks, SharedError
 
 
 class Checkpoints(Checkpoint):

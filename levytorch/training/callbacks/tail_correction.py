@@ -11,7 +11,7 @@ from typing import Any
 import lightning as L
 
 from levytorch.errors import LevytorchWarning
-from levytorch.training.masses import tail_correction_factor
+from levytorch.likelihood.masses import tail_correction_factor
 from levytorch.training.module import LevyModule
 
 N_MIN = 100  # tail visits for a stable average: the paper's n_min

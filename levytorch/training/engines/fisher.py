@@ -9,10 +9,10 @@ from torch.optim import Optimizer
 
 from levytorch.coefficients import FourierHead, Head
 from levytorch.errors import InputError
+from levytorch.likelihood.penalty import check_strength
+from levytorch.likelihood.plan import make_objective
 from levytorch.training.engines.base import Engine
 from levytorch.training.engines.scoring import FisherScoring
-from levytorch.training.penalty import check_strength
-from levytorch.training.plan import make_objective
 
 if TYPE_CHECKING:
     from levytorch.training.module import LevyModule

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from levytorch.errors import NumericalError
+from levytorch.likelihood.likelihood import mean_log_kept
+from levytorch.ranks import DRIFTED
 from levytorch.training.engines.base import Engine
-from levytorch.training.likelihood import mean_log_kept
-from levytorch.training.ranks import DRIFTED
 
 if TYPE_CHECKING:
     from levytorch.training.module import LevyModule

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from levytorch.training.objective import Evaluation, FullBatchObjective
-from levytorch.training.sweep import Sums
+from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.sweep import Sums
 
 _PAIRS = 6  # secant pairs kept
 _FLOOR = 1e-4  # curvature of the total log-likelihood below which a direction counts as flat

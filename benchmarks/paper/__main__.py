@@ -1,0 +1,73 @@
+"""Figures, tables and the results page out of run directories, without running anything again.
+
+    python -m benchmarks.paper figure=comparison runs='multirun/censored_variable*' out=figures
+    python -m benchmarks.paper tables runs='multirun/censored_variable*' out=tables
+    python -m benchmarks.paper report runs=multirun/censored_variable out=report      figures and tables
+    python -m benchmarks.paper page runs=multirun out=docs                            docs/results.md
+
+figure: a name, the paper's number, or all. runs: a directory (searched to any depth) or a glob, several with commas.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from levytorch.convert import known_keys
+from levytorch.errors import ConfigError, LevytorchError
+
+_KEYS = ("figure", "runs", "out")
+_COMMANDS = ("figure", "tables", "report", "page")
+
+
+def parse(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The command and its key=value settings."""
+    words = [a for a in arguments if "=" not in a]
+    given = dict(a.split("=", 1) for a in arguments if "=" in a)
+    known_keys("settings", given, _KEYS, ConfigError)
+    if not words and "figure" in given:
+        words = ["figure"]
+    if len(words) != 1 or words[0] not in _COMMANDS:
+        raise ConfigError(f"one command of {', '.join(_COMMANDS)} was expected, found {' '.join(words) or 'none'}.")
+    missing = [key for key in ("runs", *(["figure"] if words[0] == "figure" else [])) if key not in given]
+    if missing:
+        raise ConfigError(f"{words[0]} needs {missing[0]}=..., found none; give it.")
+    return words[0], given
+
+
+def main(arguments: Sequence[str]) -> None:
+    """What the command line asks for."""
+    from benchmarks.paper import report
+    from benchmarks.paper.collect import collect
+    from benchmarks.paper.registry import FIGURES, figure
+
+    if not arguments or arguments[0] in ("help", "-h", "--help"):
+        print(__doc__)
+        return
+    command, given = parse(arguments)
+    sources = given["runs"].split(",")
+    out = Path(given.get("out", "docs" if command == "page" else "."))
+    if command == "page":
+        from benchmarks.paper.page import write_page
+
+        print(f"written: {write_page([Path(s) for s in sources], out)}")
+        return
+    entries = {}
+    if command == "figure":
+        entries = FIGURES if given["figure"] == "all" else {given["figure"]: figure(given["figure"])}
+    runs = collect(sources)
+    if command == "figure":
+        written = report.write_figures(runs, entries, out)
+        print("written: " + (", ".join(map(str, written)) or "nothing"))
+    else:
+        print(report.write_tables(runs, out) if command == "tables" else report.write_report(runs, out))
+
+
+if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
+    try:
+        main(sys.argv[1:])
+    except LevytorchError as error:
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -1,0 +1,294 @@
+"""The parts of the results page: how it was run, one part per experiment, what falls short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.paper import tables
+from benchmarks.paper.collect import COEFFICIENTS, Runs
+from benchmarks.paper.machine import machine, versions
+from benchmarks.paper.show import KEEP, markdown, percent
+from benchmarks.paper.statistics import DEFINITION
+from benchmarks.paper.style import arm_label
+from levytorch.errors import InputError
+from levytorch.plain_files import read_json
+
+if TYPE_CHECKING:
+    from benchmarks.paper.page import Page
+
+REPLICAS = 12  # the paper's
+SIGNIFICANT = 0.01  # a Kolmogorov-Smirnov p-value below this is named as a shortfall
+PAPER_ARMS = ("unbiased", "none", "tcf")
+COVERED = 0.9  # and so is a 95 % band that holds the truth less often than this
+
+
+class Experiment(NamedTuple):
+    """A part of the page: the option of conf/experiment, its heading, what the paper does there."""
+
+    name: str
+    title: str
+    text: str
+
+
+EXPERIMENTS = (
+    Experiment(
+        "unbiased_constant",
+        "Example 4.1: constants, unbiased data",
+        "(b, D_o, D_f) = (5, 4, 3), K = 1, dt = 1/40, 41 points per trajectory, nothing removed, no tail correction.",
+    ),
+    Experiment(
+        "unbiased_variable",
+        "Example 4.2: variable coefficients, unbiased data",
+        "K = 21, dt = 1/400, alpha = 0.3, nothing removed, no tail correction.",
+    ),
+    Experiment(
+        "censored_variable",
+        "Example 4.3: variable coefficients, filtered data, and their value functions (section 4.2.1)",
+        "K = 21, dt = 1/40, alpha = 0.3. Steps of at least TRT = 20 are removed and half of those beyond CT = 8 "
+        "dropped. At dt = 1/40 coefficients frozen over a step are biased whatever the amount of data.",
+    ),
+    Experiment(
+        "censored_constant",
+        "Example 4.4: constants, filtered data",
+        "(5, 4, 3), K = 1, dt = 1/40, alpha = 0.3, the same filter.",
+    ),
+    Experiment(
+        "censored_mcmc",
+        "Example 4.5: constants, Metropolis data",
+        "(5, 4, 3), K = 1, dt = 1/40, alpha = 0.3; increments from a random-walk Metropolis chain in a "
+        "limited range. Neighbouring increments of a chain are dependent, which standard errors do not know.",
+    ),
+    Experiment(
+        "learning_history",
+        "The moving average (appendix E.2)",
+        "Algorithm B.1 to the letter on the data of Example 4.5.",
+    ),
+)
+
+
+def how(runs: Runs, roots: Sequence[Path]) -> list[str]:
+    """Machine, versions, time, seeds and settings."""
+    rows = []
+    for experiment in EXPERIMENTS:
+        for literal in (False, True):
+            own = runs.where(experiment=experiment.name, literal=literal)
+            if not len(own):
+                continue
+            record = own.records[0]
+            timing = sweep_record(own, roots)
+            rows.append(
+                {
+                    "experiment": experiment.name,
+                    "engine": str(record.metrics.get("engine")),
+                    "runs": len(own),
+                    "seeds": _range(own.unique("seed")),
+                    "trajectories": _range(own.unique("n_trajectories")),
+                    "arms": ", ".join(arm_label(arm) for arm in own.unique("arm")),
+                    "fits, s": round(float(np.nansum([r.number("seconds_fit") for r in own])), 1),
+                    "wall, s": timing.get("wall_seconds"),
+                    "CPU, s": timing.get("cpu_seconds"),
+                }
+            )
+    import polars as pl
+
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    return [
+        f"Machine: {machine()}. {versions()}.",
+        markdown(frame) if len(frame) else "No runs of the paper's experiments.",
+        "The column *fits* is the sum over runs of the time from the first pass to the last, checks and standard "
+        "errors included; wall and CPU time are those of whole sweeps where they were recorded (wall time depends on "
+        "what else the machine was doing).",
+        f"Outliers: {DEFINITION}.",
+    ]
+
+
+def experiment(page: Page, one: Experiment, runs: Runs, roots: Sequence[Path]) -> list[str]:
+    """What was done, the command, and the tables; the figures follow."""
+    blocks = [one.text]
+    command = sweep_record(runs, roots).get("command") or f"python train.py -m experiment={one.name}"
+    blocks.append(page.code(str(command)))
+    found = tables.all_tables(runs)
+    if one.name == "learning_history":
+        return blocks
+    if "errors" in found:
+        blocks.append(
+            "Relative L2 errors, median (worst) over the replicas; bias: that of the mean of D_f over the cell, ± its "
+            "standard error."
+        )
+        blocks.append(page.table(_compact(found["errors"]), keep=KEEP))
+    if "rates" in found:
+        rows = found["rates"].filter((found["rates"]["arm"] != "none") & (found["rates"]["sizes"] >= 3))
+        exact = runs.unique("n_basis") == [1]
+        blocks += [_rate_sentence(row, exact=exact) for row in rows.rows(named=True)]
+    if "calibration" in found:
+        blocks += _calibration(page, runs)
+    if one.name in ("censored_variable", "censored_constant") and "values" in found:
+        blocks.append(
+            "Value functions (beta = 0.1, V = cos³(2x) for the true coefficients): relative L2 errors, of V and of V "
+            "without its mean (the mean of V is that of the reward over the stationary law divided by beta, so that a "
+            "small error of the coefficients counts ten times), and in how many replicas V is better than without "
+            "correction."
+        )
+        blocks.append(page.table(_compact_values(found["values"]), keep=KEEP))
+    return blocks
+
+
+def sweep_record(runs: Runs, roots: Sequence[Path]) -> dict[str, Any]:
+    """sweep.json of the folder these runs are in, between the root and the runs: wall and CPU time, command."""
+    tops = {root.resolve() for root in roots}
+    for folder in (runs.records[0].path.resolve(), *runs.records[0].path.resolve().parents):
+        file = folder / "sweep.json"
+        if file.is_file():
+            try:
+                content = read_json(file)
+            except InputError:
+                return {}
+            return _plain(content) if isinstance(content, dict) else {}
+        if folder in tops:
+            break
+    return {}
+
+
+def _plain(content: dict[str, Any]) -> dict[str, Any]:
+    """The entries that are what they should be: times that are numbers, a command that is text."""
+    kinds: dict[str, Any] = {"wall_seconds": int | float, "cpu_seconds": int | float, "command": str}
+    found = {key: content[key] for key, kind in kinds.items() if isinstance(content.get(key), kind)}
+    return {key: value if key == "command" else float(value) for key, value in found.items()}
+
+
+def shortfalls(runs: Runs) -> list[str]:
+    """What a reader should know before trusting the numbers above; computed, so that it cannot be forgotten."""
+    known = Runs(tuple(r for r in runs if r.experiment in {e.name for e in EXPERIMENTS}))
+    items = []
+    absent = [e.name for e in EXPERIMENTS if not len(known.where(experiment=e.name))]
+    if absent:
+        items.append(f"No runs of {', '.join(absent)}.")
+    items += _few_replicas(known)
+    for key, own in tables.groups(known):
+        stuck = sum(not r.metrics.get("converged", True) for r in own)
+        if stuck:
+            items.append(f"{_where(key)}: {stuck} of {len(own)} fits stopped before they had converged.")
+    made = tables.all_tables(known)
+    if "errors" in made:
+        items += _biased(made["errors"].filter(made["errors"]["arm"] != "none"))
+    if "calibration" in made:
+        corrected = Runs(tuple(r for r in known if r.arm != "none" and r.experiment != "learning_history"))
+        pooled = tables.calibrations(corrected, tables.SIZELESS)
+        for key, _ in tables.groups(corrected, tables.SIZELESS):
+            rows = [row for row in pooled.rows(named=True) if all(row[k] == v for k, v in key.items())]
+            items += _uncalibrated(key, rows)
+    return ["\n".join(f"- {item}" for item in items)] if items else ["Nothing that these checks look for."]
+
+
+def _biased(errors: Any) -> list[str]:
+    """Per arm: sizes at which D_f is off on average by more than 1 % and more than three standard errors."""
+    off: dict[str, list[tuple[int, float]]] = {}
+    for row in errors.rows(named=True):
+        spread = row["D_f_bias_std"]
+        if spread and abs(row["D_f_bias"]) > max(3 * spread, 0.01):
+            off.setdefault(_where(row | {"n_trajectories": None}), []).append((row["n_trajectories"], row["D_f_bias"]))
+    return [
+        f"{where}: the mean of D_f is off by {', '.join(f'{percent(bias, signed=True)} ({n:,})' for n, bias in found)}."
+        for where, found in off.items()
+    ]
+
+
+def _few_replicas(runs: Runs) -> list[str]:
+    """Per experiment and way of fitting: groups with fewer replicas than the paper's."""
+    items = []
+    for key, own in tables.groups(runs, ("experiment", "literal")):
+        counts = [len(group) for _, group in tables.groups(own)]
+        few = [n for n in counts if n < REPLICAS]
+        if few and key["experiment"] != "learning_history":
+            engine = ", Algorithm B.1" if key["literal"] else ""
+            found = f"{min(few)}" if min(few) == max(few) else f"{min(few)} to {max(few)}"
+            items.append(
+                f"{key['experiment']}{engine}: {found} replica{'' if found == '1' else 's'} in {len(few)} of "
+                f"{len(counts)} groups, where the paper has {REPLICAS}."
+            )
+        absent = [arm for arm in PAPER_ARMS if arm not in own.unique("arm")]
+        if key["literal"] and absent and key["experiment"] != "learning_history":
+            arms = ", ".join(arm_label(arm) for arm in absent if len(runs.where(experiment=key["experiment"], arm=arm)))
+            items.append(f"{key['experiment']}, Algorithm B.1: no runs of these arms: {arms}.")
+    return items
+
+
+def _uncalibrated(key: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    """Sentences for standard errors that do not say what happens."""
+    items = []
+    wrong = [row for row in rows if row["ks_p"] is not None and row["ks_p"] < SIGNIFICANT]
+    if wrong:
+        shown = [f"{r['coefficient']} (mean {r['z_mean']:.2f}, sd {r['z_sd']:.2f})" for r in wrong]
+        items.append(f"{_where(key)}: standardised errors are not N(0, 1): {', '.join(shown)}.")
+    low = [row for row in rows if row["ks_p"] is None and row["coverage"] < COVERED]
+    if low:
+        shown = [f"{r['coefficient']} {percent(r['coverage'])}" for r in low]
+        items.append(f"{_where(key)}: share of the cell where the 95 % bands hold the truth: {', '.join(shown)}.")
+    return items
+
+
+def _compact(table: Any) -> list[dict[str, Any]]:
+    """One cell per coefficient instead of four."""
+    rows = []
+    for row in table.rows(named=True):
+        out = {key: row[key] for key in ("alpha_true", "literal", "reach", "arm", "n_trajectories", "replicas")}
+        for name in COEFFICIENTS:
+            out[name] = f"{percent(row[f'{name}_median'])} ({percent(row[f'{name}_worst'])})"
+        spread = "" if row["D_f_bias_std"] is None else f" ± {percent(row['D_f_bias_std'])}"
+        out["bias of D_f"] = f"{percent(row['D_f_bias'], signed=True)}{spread}"
+        out["outliers"] = "/".join(str(row[f"{name}_outliers"]) for name in COEFFICIENTS)
+        rows.append(out)
+    return rows
+
+
+def _compact_values(table: Any) -> list[dict[str, Any]]:
+    rows = []
+    for row in table.rows(named=True):
+        out = {key: row[key] for key in ("literal", "arm", "n_trajectories", "replicas")}
+        out |= {"V": f"{percent(row['V_median'])} ({percent(row['V_worst'])})", "outliers": row["V_outliers"]}
+        out["V - mean V"] = f"{percent(row['V_shape_median'])} ({percent(row['V_shape_worst'])})"
+        compared = row["compared"] is not None
+        out["better than without"] = f"{row['better_than_none']} of {row['compared']}" if compared else "–"
+        rows.append(out)
+    return rows
+
+
+def _rate_sentence(row: dict[str, Any], *, exact: bool) -> str:
+    who = f"{arm_label(row['arm'])}, alpha = {row['alpha_true']:g}" + (", Algorithm B.1" if row["literal"] else "")
+    promise = "maximum likelihood promises -0.5" if exact else "-0.5 would need a law without the bias of frozen steps"
+    return (
+        f"Slope of log(rms error) over log(trajectories), {who}, pooled over b, D_o, D_f and {row['sizes']} sizes: "
+        f"{row['slope_pooled']:.3f} ± {row['slope_pooled_std']:.3f} (b {row['slope_b']:.2f}, D_o "
+        f"{row['slope_D_o']:.2f}, D_f {row['slope_D_f']:.2f}); {promise}."
+    )
+
+
+def _calibration(page: Page, runs: Runs) -> list[str]:
+    """Standard errors, per arm with all sizes together: z of constants, or the coverage of the bands."""
+    rows = tables.calibrations(runs, tables.SIZELESS)
+    if not len(rows):
+        return []
+    text = (
+        "Standard errors, all sizes together: share of the truth within the 95 % bands and, for constants, (estimate - "
+        "truth) / standard error beside N(0, 1), with the Kolmogorov-Smirnov p-value (a seed's small samples are part "
+        "of its larger ones, so that p is a little too small)."
+    )
+    return [text, page.table(rows, keep=KEEP)]
+
+
+def _where(key: dict[str, Any]) -> str:
+    engine = ", Algorithm B.1" if key.get("literal") else ""
+    reach = f", reach {key['reach']:g}" if key.get("reach") else ""
+    alpha = "" if key.get("alpha_true") is None else f", alpha {key['alpha_true']:g}"
+    size = f", {key['n_trajectories']:,} trajectories" if key.get("n_trajectories") else ""
+    return f"{key['experiment']}{alpha}, {arm_label(key['arm'])}{engine}{reach}{size}"
+
+
+def _range(values: list[Any]) -> str:
+    if len(values) > 3 and values == list(range(values[0], values[-1] + 1)):
+        return f"{values[0]} … {values[-1]}"
+    return ", ".join(f"{v:,}" for v in values)

@@ -1,0 +1,123 @@
+"""What all figures of the experiments share: the arms' names and colours, boxes per size, bands of replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.paper.statistics import outliers
+from levytorch.figures.base import TRUTH
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = np.ndarray[Any, Any]
+# Okabe and Ito's palette, distinguishable with any colour vision; red with TCF and blue without, as in the paper
+ARMS = {
+    "unbiased": ("unbiased data", "#666666"),
+    "none": ("without TCF", "#0072B2"),
+    "tcf": ("with TCF", "#D55E00"),
+    "conditional": ("conditional", "#009E73"),
+}
+BOX_WIDTH = 0.8  # all boxes of one size together
+
+
+class Group(NamedTuple):
+    """The boxes of one arm or coefficient: its errors at every size."""
+
+    label: str
+    color: str
+    errors: Mapping[int, Array]
+    light: bool = False
+
+
+def arm_label(arm: str) -> str:
+    return ARMS.get(arm, (arm, ""))[0]
+
+
+def arm_color(arm: str) -> str:
+    return ARMS.get(arm, ("", "#CC79A7"))[1]
+
+
+def arm_order(arms: Sequence[str]) -> list[str]:
+    """Each once, known ones first and in the order of `ARMS`."""
+    return sorted(set(arms), key=lambda arm: (list(ARMS).index(arm) if arm in ARMS else len(ARMS), arm))
+
+
+def size_label(n: int) -> str:
+    return f"{n:,}" if n < 1000 else f"{n / 1000:g}k"
+
+
+def size_boxes(ax: Axes, groups: Sequence[Group], *, log: bool = True, percent: bool = True) -> None:
+    """Box plots side by side at every number of trajectories; all replicas as points."""
+    sizes = sorted({n for group in groups for n in group.errors})
+    width = BOX_WIDTH / max(1, len(groups))
+    generator = np.random.default_rng(0)  # the points' sideways shift, the same in every figure
+    for number, group in enumerate(groups):
+        shift = (number - (len(groups) - 1) / 2) * width
+        own = [n for n in sizes if n in group.errors and len(group.errors[n])]
+        values = [(100.0 if percent else 1.0) * np.asarray(group.errors[n], dtype=float) for n in own]
+        if not values:
+            continue
+        positions = [sizes.index(n) + shift for n in own]
+        boxes = ax.boxplot(
+            values, positions=positions, widths=0.85 * width, showfliers=False, patch_artist=True, manage_ticks=False
+        )
+        for box in boxes["boxes"]:
+            box.set(facecolor=group.color, alpha=0.25 if group.light else 0.65, linewidth=0.6)
+        for part in ("medians", "whiskers", "caps"):
+            for line in boxes[part]:
+                line.set(color="black", linewidth=1.0 if part == "medians" else 0.6)
+        for position, v in zip(positions, values):
+            x = position + width * generator.uniform(-0.2, 0.2, len(v))
+            ax.plot(x, v, ".", color=group.color, markersize=2.5, alpha=0.35 if group.light else 0.8, zorder=3)
+        ax.fill([], [], color=group.color, alpha=0.25 if group.light else 0.65, label=group.label)
+    ax.set_xticks(range(len(sizes)), [size_label(n) for n in sizes])
+    ax.set_xlim(-0.6, len(sizes) - 0.4)
+    ax.set_xlabel("number of trajectories")
+    if log:
+        log_scale(ax)
+    ax.grid(axis="y", alpha=0.3, linewidth=0.5)
+
+
+def log_scale(ax: Axes) -> None:
+    """A logarithmic axis for percentages: 1, 2 and 5 times powers of ten written out, more of them on a short axis."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    subs = (1.0, 2.0, 5.0) if high > 8 * low else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
+    ax.yaxis.set_major_locator(LogLocator(subs=subs))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+
+
+def replica_band(ax: Axes, x: Array, curves: Array, far: Array, color: str, label: str) -> None:
+    """Mean +- one sd of the replicas that are no outliers, and the outliers as dotted lines of their own."""
+    kept = curves[~far]
+    if len(kept):
+        mean, sd = kept.mean(0), kept.std(0, ddof=1) if len(kept) > 1 else np.zeros_like(x)
+        ax.fill_between(x, mean - sd, mean + sd, color=color, alpha=0.3, linewidth=0)
+        ax.plot(x, mean, color=color, linewidth=1.5, label=label)
+    for number, curve in enumerate(curves[far]):
+        name = f"{int(far.sum())} outlier{'s' if far.sum() > 1 else ''}" if number == 0 else None
+        ax.plot(x, curve, color=color, linewidth=0.9, alpha=0.45, linestyle=":", label=name)
+
+
+def truth_line(ax: Axes, x: Array, y: Array) -> None:
+    ax.plot(x, y, **{**TRUTH, "linestyle": "--", "zorder": 4})
+
+
+def limits(ax: Axes, values: Array, *, floor: float | None = None, room: float = 0.3) -> None:
+    """The axis shows the truth and this much around it: an outlier may leave the panel, the scale stays."""
+    low, high = float(np.min(values)), float(np.max(values))
+    extra = room * max(high - low, 0.1 * max(abs(low), abs(high)), 1e-12)
+    ax.set_ylim(low - extra if floor is None else max(floor, low - extra), high + extra)
+
+
+def far_of(runs: Any, names: Sequence[str]) -> Array:
+    """Outliers of one group of runs: those of any of these coefficients."""
+    masks = [outliers(np.array([record.number(f"error_{name}") for record in runs])) for name in names]
+    return np.any(masks, axis=0)

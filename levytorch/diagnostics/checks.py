@@ -1,0 +1,146 @@
+"""diagnose(): does the fitted law describe the data, does the data need jumps, is the step short enough."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from levytorch.data import Trajectories, Transitions
+from levytorch.diagnostics.alarms import earlier_alarms, raise_alarms
+from levytorch.diagnostics.arrays import goodness_arrays, step_arrays
+from levytorch.diagnostics.brownian import check_jumps
+from levytorch.diagnostics.diagnosis import Diagnosis
+from levytorch.diagnostics.goodness import FitCheck, check_fit
+from levytorch.diagnostics.region import Region
+from levytorch.diagnostics.sample import Sample, make_sample
+from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size
+from levytorch.diagnostics.tangent import Tangent
+from levytorch.errors import InputError, LevytorchError, LevytorchWarning
+from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.training.recovery import Recovery
+
+CHECKS = ("fit", "jumps", "step_size")
+MAX_PAIRS = 100_000
+_COST = {1: 1, 2: 8, 3: 2}  # a tail mass in d dimensions, in those of one
+_FEWEST = 50
+
+
+def diagnose(
+    recovery: Recovery,
+    data: Transitions | Trajectories,
+    *,
+    checks: Sequence[str] = CHECKS,
+    max_pairs: int = MAX_PAIRS,
+    seed: int = 0,
+) -> Diagnosis:
+    """Check a recovery against the data it was made from.
+
+    Args:
+        data: the transitions (censored ones as they were fitted), or trajectories that were not censored.
+        checks: which of "fit", "jumps" and "step_size".
+        max_pairs: at most so many pairs are looked at, in blocks drawn at random: the cost does not grow with the data.
+        seed: of that choice and of the draws from the fitted law.
+
+    Every alarm is also a LevytorchWarning.
+
+    Example:
+        >>> from levytorch import Dynamics, recover, simulate
+        >>> data = simulate(Dynamics.named("constant"), 500, 40, 1 / 40, seed=1).transitions()
+        >>> found = recover(data, alpha=0.3, n_basis=1).diagnose(data)
+        >>> found.ok, found.fit.p_value > 0.001, found.jumps.needed
+        (True, True, True)
+    """
+    began = time.perf_counter()
+    check_options(checks, max_pairs)
+    transitions = check_data(recovery, data)
+    region = Region.of(recovery)
+    diagnosis = Diagnosis()
+    scale = 1.0
+    if "fit" in checks or "jumps" in checks:
+        sample = make_sample(transitions, region, max(_FEWEST, max_pairs // _COST[recovery.dim]), seed)
+        scale = 1.0 / sample.share
+        _laws(diagnosis, recovery, sample, region, transitions.mu, checks, seed)
+    if "step_size" in checks:
+        strengths = recovery.metrics.get("penalty_strengths")
+        step = _attempt(
+            check_step_size, recovery.head, transitions, region, strengths=strengths, most=max_pairs, seed=seed
+        )
+        diagnosis.step_size = step
+        if isinstance(step, StepCheck) and recovery.dim == 1:
+            diagnosis.arrays["step_size"] = step_arrays(step)
+    found = raise_alarms(diagnosis, recovery, scale)
+    diagnosis.alarms = earlier_alarms(recovery) | found
+    diagnosis.seconds = time.perf_counter() - began
+    for sentence in found.values():
+        warnings.warn(sentence, LevytorchWarning, stacklevel=2)
+    return diagnosis
+
+
+def check_options(checks: Any, max_pairs: Any) -> None:
+    """Refuse options that mean nothing."""
+    if not isinstance(checks, (list, tuple)) or not all(isinstance(c, str) and c in CHECKS for c in checks):
+        raise InputError(f"checks must be some of {', '.join(CHECKS)}, found {checks!r}; pass a list of these.")
+    if isinstance(max_pairs, bool) or not isinstance(max_pairs, (int, np.integer)) or max_pairs < 1000:
+        raise InputError(f"max_pairs must be an integer of at least 1000, found {max_pairs!r}; 100000 is the default.")
+
+
+def check_data(recovery: Any, data: Any) -> Transitions:
+    """Refuse what cannot be diagnosed; trajectories become transitions."""
+    if not isinstance(recovery, Recovery):
+        raise InputError(f"recovery must be a Recovery, found {type(recovery).__name__}; make one with recover().")
+    transitions = data.transitions() if isinstance(data, Trajectories) else data
+    if not isinstance(transitions, Transitions):
+        raise InputError(
+            f"data must be Transitions or Trajectories, found {type(data).__name__}; pass what was fitted."
+        )
+    if transitions.dim != recovery.dim:
+        raise InputError(
+            f"data must have the dimension of the recovery, {recovery.dim}, found {transitions.dim}; pass what was "
+            "fitted."
+        )
+    return transitions
+
+
+def _laws(
+    diagnosis: Diagnosis,
+    recovery: Recovery,
+    sample: Sample,
+    region: Region,
+    mu: torch.Tensor,
+    checks: Sequence[str],
+    seed: int,
+) -> None:
+    """The two checks that look at single pairs under the fitted law."""
+    if len(sample) < _FEWEST:
+        diagnosis.fit = diagnosis.jumps = Skipped(
+            f"only {len(sample)} pairs lie where the law was fitted and {_FEWEST} are needed; bring more data"
+        )
+        return
+    law = FrozenLaw("contour" if recovery.head.learns_alpha else "table", recovery.dim)
+    tangent = Tangent(recovery.head, law, region, mu, sample.step_dt)
+    fit = _attempt(check_fit, tangent, sample, seed=seed)
+    if "fit" in checks:
+        diagnosis.fit = fit
+        if isinstance(fit, FitCheck):
+            diagnosis.arrays["fit"] = goodness_arrays(fit, sample, recovery.head)
+    if "jumps" in checks:
+        log_p = fit.log_p if isinstance(fit, FitCheck) else None
+        diagnosis.jumps = fit if log_p is None else _attempt(check_jumps, tangent, sample, log_p)
+
+
+def _attempt(check: Any, *arguments: Any, **options: Any) -> Any:
+    """A check that breaks down says so; the fit it looks at is there all the same."""
+    try:
+        return check(*arguments, **options)
+    except LevytorchError as error:
+        return Skipped(f"it broke down: {error}")  # says itself what to do
+    except torch.linalg.LinAlgError:
+        return Skipped(
+            "its equations have no solution, because the data does not determine all coefficients; use engine=evidence "
+            "(penalty='evidence'), fewer basis functions (n_basis), or a period near the range of the data"
+        )

@@ -1,0 +1,122 @@
+"""What the checks found, as numbers, sentences and alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from levytorch.diagnostics.brownian import JumpCheck
+from levytorch.diagnostics.goodness import FitCheck
+from levytorch.diagnostics.step_size import Skipped, StepCheck
+
+SURE = 1e-3  # p-value below which an alarm is raised
+FEW_JUMPS = 30
+INSEPARABLE = 0.98
+
+
+def _draw(plot: Callable[[Any], Any], arrays: Any) -> Any:
+    return plot(arrays)[0]
+
+
+@dataclass
+class Diagnosis:
+    """fit, jumps, step_size: the checks, each None when it was not asked for and Skipped when it could not be made.
+
+    alarms: what deserves a second look, by name, with a sentence. arrays: the numbers behind the figures.
+    """
+
+    fit: FitCheck | Skipped | None = None
+    jumps: JumpCheck | Skipped | None = None
+    step_size: StepCheck | Skipped | None = None
+    alarms: dict[str, str] = field(default_factory=dict)
+    arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, repr=False)
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """True when no alarm was raised."""
+        return not self.alarms
+
+    def metrics(self) -> dict[str, Any]:
+        """Plain numbers under flat names, as metrics.json holds them."""
+        out: dict[str, Any] = {}
+        if isinstance(self.fit, FitCheck):
+            out |= {
+                "fit_p_value": self.fit.p_value,
+                "fit_statistic": self.fit.statistic,
+                "fit_df": self.fit.df,
+                "fit_gap": self.fit.gap,
+                "fit_pairs": self.fit.pairs,
+                "fit_away_from_maximum": self.fit.away,
+                "fit_conservative": self.fit.conservative,
+                "clear_jumps": self.fit.jumps,
+            }
+            out |= {f"fit_p_{name.replace(' ', '_')}": part[0] for name, part in self.fit.parts.items()}
+        if isinstance(self.jumps, JumpCheck):
+            out |= {
+                "jumps_gain": self.jumps.gain,
+                "jumps_gain_per_pair": self.jumps.per_pair,
+                "jumps_gain_per_pair_std": self.jumps.per_pair_std,
+                "jumps_aic": self.jumps.aic,
+                "jumps_bic": self.jumps.bic,
+            }
+        if isinstance(self.step_size, StepCheck):
+            out |= {
+                "step_size_p_value": self.step_size.p_value,
+                "step_size_statistic": self.step_size.statistic,
+                "step_size_df": self.step_size.df,
+                "step_size_max_z": self.step_size.max_z,
+            }
+            out |= {f"step_size_change_{name}": value for name, value in self.step_size.change.items()}
+            out |= {f"step_size_chance_{name}": value for name, value in self.step_size.chance.items()}
+        for name in ("fit", "jumps", "step_size"):
+            check = getattr(self, name)
+            if isinstance(check, Skipped):
+                out[f"{name}_skipped"] = check.reason
+        return out | {"alarms": dict(self.alarms), "seconds_diagnostics": self.seconds}
+
+    def text(self) -> str:
+        """A few lines for a terminal."""
+        lines = []
+        if isinstance(self.fit, FitCheck):
+            worst = min(self.fit.parts, key=lambda name: self.fit.parts[name][0])  # type: ignore[union-attr]
+            sign = "<=" if self.fit.conservative else "="
+            lines.append(
+                f"goodness of fit: p {sign} {self.fit.p_value:.3g} (worst part: {worst}, p = "
+                f"{self.fit.parts[worst][0]:.3g}); probabilities off by at most {self.fit.gap:.2%}; "
+                f"{self.fit.pairs} pairs"
+            )
+        if isinstance(self.jumps, JumpCheck):
+            lines.append(
+                f"jumps against none: log-likelihood {self.jumps.gain:+.5g} in all, {self.jumps.per_pair:+.4g} per "
+                f"pair; AIC {self.jumps.aic:+.5g}, BIC {self.jumps.bic:+.5g} in favour of jumps"
+            )
+        if isinstance(self.step_size, StepCheck):
+            step = self.step_size
+            # the largest of many pointwise changes is worth a word only when the test finds that there is a change
+            largest = f"largest change {step.max_z:.1f} standard errors ({step.where[0]})"
+            verdict = largest if step.p_value < SURE else "no clear change"
+            lines.append(f"dt against 2 dt: p = {step.p_value:.3g}, {verdict}; relative changes {step.changes()}")
+        for name in ("fit", "jumps", "step_size"):
+            check = getattr(self, name)
+            if isinstance(check, Skipped):
+                lines.append(f"{name.replace('_', ' ')}: not checked, {check.reason}")
+        return "\n".join(lines)
+
+    def drawings(self) -> dict[str, Callable[[], Any]]:
+        """What makes the figures of the checks that were made, by name."""
+        from levytorch.figures import diagnostics as plots
+
+        made = {"fit": plots.goodness, "step_size": plots.step_size}
+        return {f"diagnostics_{name}": partial(_draw, made[name], arrays) for name, arrays in self.arrays.items()}
+
+    def figures(self) -> dict[str, Any]:
+        """The matplotlib figures themselves."""
+        return {name: draw() for name, draw in self.drawings().items()}
+
+    def __str__(self) -> str:
+        return "\n".join([self.text(), *(f"{name}: {sentence}" for name, sentence in self.alarms.items())])

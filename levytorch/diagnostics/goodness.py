@@ -1,0 +1,184 @@
+"""Goodness of fit: a smooth test on the probability integral transform, right although theta was estimated.
+
+With components h(u) (mean zero under the law), conditional scores s, and B = E[h s^T] E[s s^T]^{-1} under the law, the
+residuals  r = h - B s  do not react to first order when theta moves (Neyman's C(alpha)), so that their mean over m
+pairs at *any* root-n consistent estimate is normal with covariance E[r r^T] / m: maximum likelihood, conditional
+likelihood, TCF and averaged Adam alike, on all pairs or on some. T = m rbar^T E[r r^T]^{-1} rbar is chi-squared.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from levytorch.coefficients import Coefficients
+from levytorch.diagnostics.components import Components, legendre
+from levytorch.diagnostics.draws import Draws, draw
+from levytorch.diagnostics.sample import Sample
+from levytorch.diagnostics.tangent import Tangent
+from levytorch.diagnostics.transform import Transform, edge_masses, transform
+
+DRAWS = (20_000, 50_000)  # at least and at most; in between five per pair
+_NEAR = 2.0  # times a quantile of chi-squared: scores of a wrong law vary more than the law says
+_FLAT = 1e-8  # relative information below which a direction of theta counts as undetermined
+_ABSORBED = 0.02  # share of a component's variance below which the fit leaves nothing of it to test
+
+
+@dataclass
+class FitCheck:
+    """p_value: of all components together; `parts`: of each group alone; statistic and degrees of freedom likewise.
+
+    gap: the largest difference between the distribution of u and a uniform one, a probability that the law gets wrong.
+    away: how far the estimate is from the maximum of the likelihood of these pairs, in standard errors per parameter.
+    conservative: it is too far for the correction (an engine that stopped early, a coefficient at zero), so the law was
+    tested as if it had been given: the true p-value is smaller.
+    """
+
+    p_value: float
+    statistic: float
+    df: int
+    parts: dict[str, tuple[float, float, int]]
+    gap: float
+    pairs: int
+    jumps: int
+    correlation: float
+    away: float
+    conservative: bool
+    u: Transform = field(repr=False)
+    log_p: Tensor = field(repr=False)
+
+
+def check_fit(tangent: Tangent, sample: Sample, *, seed: int = 0, draws: int | None = None) -> FitCheck:
+    """The test on a sample of pairs."""
+    head = tangent.head
+    components = Components(head, sample)
+    c = tangent.coefficients(sample.x)
+    u = _transform(tangent, sample, c, sample.dx, slice(None))
+    h, groups = components.values(u.u, sample.x, sample.dt, u.direction), components.groups
+    q, log_p = tangent.scores(c, sample.x, sample.dx, sample.step_dt, sample.label)
+    observed = tangent.moments(sample.x, q, h)
+    drawn = draw(tangent, sample, draws or min(max(5 * len(sample), DRAWS[0]), DRAWS[1]), seed)
+    known = components.variance(sample.x, sample.dt, u.direction)
+    B, variance, correlation, (inverse, rank) = _reference(tangent, sample, components, drawn, known)
+    residual = h.mean(1) - B @ observed.score
+    m = len(sample)
+    away = m * float(observed.score @ inverse @ observed.score)
+    conservative = away > _NEAR * float(chi2.isf(1e-6, rank))
+    if conservative:
+        residual, variance = h.mean(1), known
+    parts = {}
+    for name in dict.fromkeys(groups):
+        rows = torch.tensor([i for i, g in enumerate(groups) if g == name])
+        parts[name] = _chi_squared(m, residual[rows], variance[rows][:, rows])
+    statistic, df = _quadratic(m, residual, variance)
+    memory = memory_test(u.u, sample.previous)
+    if memory is not None:
+        parts["memory"] = memory
+        statistic, df = statistic + memory[1], df + memory[2]
+    widths = (2.0 * c.D_o * sample.dt).sqrt()
+    y = sample.dx - c.b * (sample.dt if sample.dim == 1 else sample.dt.unsqueeze(-1))
+    size = y.abs() if sample.dim == 1 else y.norm(dim=1)
+    return FitCheck(
+        float(chi2.sf(statistic, df)),
+        statistic,
+        df,
+        parts,
+        kolmogorov(u.u),
+        m,
+        int((size > 6.0 * widths).sum()),
+        correlation,
+        math.sqrt(away / rank),
+        conservative,
+        u,
+        log_p,
+    )
+
+
+def memory_test(u: Tensor, previous: Tensor) -> tuple[float, float, int] | None:
+    """Products phi_j(u) phi_j(u of the pair before), j = 1, 2: zero on average when steps depend on the state alone.
+
+    Given the past the first factor has mean zero and variance one, so nothing about the second need be known.
+    """
+    rows = torch.nonzero(previous >= 0).reshape(-1)
+    if len(rows) < 100:
+        return None
+    now, before = legendre(u[rows], 2), legendre(u[previous[rows]], 2)
+    z = (now * before).sum(1) / (before * before).sum(1).sqrt()
+    statistic = float((z * z).sum())
+    return float(chi2.sf(statistic, 2)), statistic, 2
+
+
+def kolmogorov(u: Tensor) -> float:
+    """max |F_m(u) - u|."""
+    ordered = u.sort().values
+    steps = torch.arange(len(u) + 1, dtype=torch.float64) / len(u)
+    return float(torch.maximum((ordered - steps[:-1]).max(), (steps[1:] - ordered).max()))
+
+
+def _transform(tangent: Tangent, sample: Sample, c: Coefficients, dx: Tensor, rows: Tensor | slice) -> Transform:
+    """u of steps at some rows of the sample; masses at the edges of the region come from the bins when dt is even."""
+    dt, center, label = sample.dt[rows], sample.center[rows], sample.label[rows]
+    edges = None
+    if sample.dim == 1 and sample.uniform_dt and not tangent.region.whole:
+        bins = tangent.bins
+        at_bins = edge_masses(tangent.coefficients(bins.x), bins.dt, tangent.center, tangent.region)
+        edges = at_bins[:, bins.index(sample.x[rows], dt[:1])]
+    return transform(c, dx, dt, center, label, tangent.region, edges)
+
+
+def _reference(
+    tangent: Tangent, sample: Sample, components: Components, drawn: Draws, known: Tensor
+) -> tuple[Tensor, Tensor, float, tuple[Tensor, int]]:
+    """B, E[r r^T], the correlation of D_o and D_f, the inverse information and its rank, at the sample's states.
+
+    All are moments under the law; `known`: E[h h^T].
+    """
+    rows, c = drawn.rows, drawn.coefficients
+    x, dt, label = sample.x[rows], sample.dt[rows], sample.label[rows]
+    u = _transform(tangent, sample, c, drawn.dx, rows)
+    h = components.values(u.u, x, dt, u.direction)
+    q, _ = tangent.scores(c, x, drawn.dx, sample.step_dt if sample.uniform_dt else dt, label)
+    model = tangent.moments(x, q, h)
+    inverse, rank = _pseudo_inverse(model.information, _FLAT)
+    B = model.cross @ inverse
+    # a regression on `rank` scores explains that much of the draws' noise too
+    variance = (known - B @ model.cross.T) * (h.shape[1] / max(h.shape[1] - rank, 1))
+    return B, variance, _correlation(q, c), (inverse, rank)
+
+
+def _correlation(q: Tensor, c: Coefficients) -> float:
+    """|correlation| of the estimates of a common factor of D_o and one of D_f (b and alpha free)."""
+    scale = [torch.ones_like(c.D_o)] * q.shape[0]
+    row = 1 if c.b.dim() == 1 else c.b.shape[1]
+    scale[row], scale[row + 1] = c.D_o, c.D_f
+    s = q * torch.stack(scale)
+    covariance, _ = _pseudo_inverse(s @ s.T, 1e-14)
+    spread = (covariance[row, row] * covariance[row + 1, row + 1]).sqrt()
+    return float(covariance[row, row + 1].abs() / spread) if float(spread) > 0 else 1.0
+
+
+def _pseudo_inverse(matrix: Tensor, cut: float) -> tuple[Tensor, int]:
+    """Of a positive matrix after equilibration, and its rank."""
+    diagonal = matrix.diagonal().clamp(min=0.0)
+    scale = torch.where(diagonal > 1e-30 * diagonal.max(), diagonal.rsqrt(), 0.0)
+    values, vectors = torch.linalg.eigh(matrix * scale.outer(scale))
+    keep = values > cut * values.max()
+    inverse = (vectors[:, keep] / values[keep]) @ vectors[:, keep].T
+    return inverse * scale.outer(scale), int(keep.sum())
+
+
+def _quadratic(m: int, residual: Tensor, variance: Tensor) -> tuple[float, int]:
+    """m r^T V^-1 r in the directions that the fit leaves anything of (components have variance about one)."""
+    values, vectors = torch.linalg.eigh(variance)
+    keep = values > _ABSORBED
+    along = vectors[:, keep].T @ residual
+    return m * float((along * along / values[keep]).sum()), int(keep.sum())
+
+
+def _chi_squared(m: int, residual: Tensor, variance: Tensor) -> tuple[float, float, int]:
+    statistic, df = _quadratic(m, residual, variance)
+    return float(chi2.sf(statistic, df)) if df else math.nan, statistic, df

@@ -1,0 +1,122 @@
+"""A Fourier head fitted again to some pairs, without a trainer, and the scores of single pairs."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import FourierHead, Head, build_head
+from levytorch.data import Pools, Transitions
+from levytorch.diagnostics.two_steps import Side
+from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.penalty import RoughnessPenalty
+from levytorch.likelihood.plan import make_objective
+from levytorch.likelihood.tail import TailSettings
+from levytorch.training.engines.scoring import FisherScoring
+
+_PASSES = 40
+_STAND_IN = 11  # basis functions of the Fourier head that stands in for an MLP
+_CHUNK = 1 << 14
+
+
+@dataclass
+class Fitted:
+    head: FourierHead
+    objective: FullBatchObjective
+    evaluation: Evaluation
+    converged: bool
+
+
+def stand_in(head: Head) -> FourierHead:
+    """A Fourier head with the mean coefficients of another: what changes with dt is a matter of the data."""
+    keep = ("period", "origin", "positivity", "alpha_mode", "alpha", "length", "time", "dim")
+    config = {k: v for k, v in head.config().items() if k in keep}
+    own = build_head({"name": "fourier", "n_basis": _STAND_IN if head.dim == 1 else 3, **config})
+    assert isinstance(own, FourierHead)
+    with torch.no_grad():
+        c = head(head.grid(256))
+    own.set_constants(c.b.mean(0).tolist(), float(c.D_o.mean()), float(c.D_f.mean()), float(c.alpha.mean()))
+    return own
+
+
+def _objective(head: FourierHead, side: Side, strengths: list[float] | None, share: float) -> FullBatchObjective:
+    law = FrozenLaw("contour" if head.learns_alpha else "table", head.dim)
+    empty = torch.empty(0, dtype=torch.int64)
+    inner = side.region.inner
+    pools = Pools(side.kept, empty, None, inner)
+    settings = TailSettings() if inner is None else TailSettings(method="conditional", TRT=1.0, region="TRT")
+    objective = make_objective(head, pools, settings, law)
+    if strengths is not None:
+        penalty = RoughnessPenalty(head, 1.0)
+        penalty.strengths = torch.tensor(strengths, dtype=torch.float64) * share
+        objective.penalty = penalty
+    return objective
+
+
+def fit_again(start: FourierHead, side: Side, strengths: list[float] | None, share: float) -> Fitted:
+    head = copy.deepcopy(start)
+    objective = _objective(head, side, strengths, share)
+    scoring = FisherScoring([head.theta], objective)
+    for _ in range(_PASSES):
+        scoring.step(objective.evaluate)
+        if scoring.converged:
+            break
+    assert scoring.accepted is not None
+    return Fitted(head, objective, scoring.accepted, scoring.converged)
+
+
+def evaluate_at(at: FourierHead, side: Side, strengths: list[float] | None, share: float) -> Fitted:
+    head = copy.deepcopy(at)
+    objective = _objective(head, side, strengths, share)
+    return Fitted(head, objective, objective.evaluate(), True)
+
+
+def curvature(fitted: Fitted) -> Tensor:
+    return fitted.objective.local_model(fitted.evaluation).curvature
+
+
+def _scores(fitted: Fitted, data: Transitions, rows: Tensor, weight: Tensor) -> Tensor:
+    """Scores in theta of some pairs, given their region, times a weight: (P, m)."""
+    head, objective = fitted.head, fitted.objective
+    x, dx = data.x[rows], data.dx[rows]
+    dt = data.dt[0] if data.uniform_dt else data.dt[rows]
+    design = head.design(x)
+    chain = head.chain(head.theta.detach(), design)
+    step = objective.law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
+    parts = [step.b] if head.dim == 1 else list(step.b.T)
+    parts += [step.D_o, step.D_f]
+    if step.alpha is not None:
+        parts.append(step.alpha + step.D_f * chain.D_f_alpha)
+    q = torch.stack([p.expand(len(rows)) for p in parts]) * chain.slope
+    if fitted.evaluation.kept is not None:
+        q = q - fitted.evaluation.kept[2][:, objective.bins.index(x, dt)]
+    q = q * weight
+    return torch.cat([design[i] * q[i] for i in range(len(q))])
+
+
+def block_products(one: Fitted, two: Fitted, short: Side, long_: Side, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over blocks of (s1 + s1')(s1 + s1')^T, (s1 + s1') s2^T and s2 s2^T; pairs in no block are their own."""
+    P = one.head.flat().numel()
+    G11, G12, G22 = (torch.zeros((P, P), dtype=torch.float64) for _ in range(3))
+    inside1, inside2 = short.inside.double(), long_.inside.double()
+    for lo in range(0, len(first), _CHUNK):
+        rows = first[lo : lo + _CHUNK]
+        blocks = torch.arange(lo, lo + len(rows))
+        s1 = _scores(one, short.all, rows, inside1[rows]) + _scores(one, short.all, rows + 1, inside1[rows + 1])
+        s2 = _scores(two, long_.all, blocks, inside2[blocks])
+        G11 += s1 @ s1.T
+        G12 += s1 @ s2.T
+        G22 += s2 @ s2.T
+    single = short.inside.clone()
+    single[first] = False
+    single[first + 1] = False
+    alone = torch.nonzero(single).reshape(-1)
+    for lo in range(0, len(alone), _CHUNK):
+        rows = alone[lo : lo + _CHUNK]
+        s1 = _scores(one, short.all, rows, inside1[rows])
+        G11 += s1 @ s1.T
+    return G11, G12, G22

@@ -1,0 +1,108 @@
+"""Scores of a fitted law in the head's parameters, summed without ever holding an (n, P) matrix.
+
+A score is J(x)^T q, with q the derivatives of log p in the coefficients (of the law conditional on its region) and J
+that of the coefficients in theta; J is taken at the centre of a bin of x, which is a small part of the shortest wave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Coefficients, Head
+from levytorch.diagnostics.region import Region
+from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.states import StateBins
+
+_BINS = 512
+
+
+@dataclass
+class Moments:
+    """Per pair: mean of the scores (P,), of their products (P, P), and of components times scores (k, P)."""
+
+    score: Tensor
+    information: Tensor
+    cross: Tensor
+
+
+class Tangent:
+    """Everything about the law at the fitted parameters that does not depend on the steps."""
+
+    def __init__(self, head: Head, law: FrozenLaw, region: Region, mu: Tensor, step_dt: Tensor) -> None:
+        self.head, self.law, self.region = head, law, region
+        waves = (getattr(head, "n_basis", 1) - 1) // 2
+        self.bins = StateBins(head, step_dt, max(_BINS, 32 * waves) if head.dim == 1 else _BINS)
+        self.jacobian = _jacobian(head, self.bins)
+        uniform = step_dt.dim() == 0
+        scale = torch.ones_like(self.bins.dt) if uniform else self.bins.dt
+        self.center = mu * (scale if head.dim == 1 else scale.unsqueeze(-1))
+        self.kept = self._kept()
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        with torch.no_grad():
+            return self.head(x)
+
+    def scores(self, c: Coefficients, x: Tensor, dx: Tensor, dt: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        """d log p / d (b, D_o, D_f[, alpha]) given the region (C, n), and log p itself given the region."""
+        step = self.law.score(c, dx, dt, wrt_alpha=self.head.learns_alpha)
+        rows = [step.b] if self.head.dim == 1 else list(step.b.T)
+        rows += [step.D_o, step.D_f, *([step.alpha] if step.alpha is not None else [])]
+        q, log_p = torch.stack([r.expand(dx.shape[0]) for r in rows]), step.log_p
+        if self.kept:
+            node = self.bins.index(x, dt)
+            for stratum, (log_mass, slope) in enumerate(self.kept):
+                here = label == stratum
+                q = torch.where(here, q - slope[:, node], q)
+                log_p = torch.where(here, log_p - log_mass[node], log_p)
+        return q, log_p
+
+    def moments(self, x: Tensor, q: Tensor, h: Tensor) -> Moments:
+        """Means over these pairs."""
+        n, C, k, M = x.shape[0], q.shape[0], h.shape[0], self.bins.n_x
+        index = self.bins.index(x, self.bins.dt[:1].expand(n).contiguous()) % M
+        columns = [q, *(q[a] * q[a:] for a in range(C)), *(h * q[a] for a in range(C))]
+        sums = torch.zeros((M, sum(c.shape[0] for c in columns)), dtype=torch.float64)
+        sums.index_add_(0, index, torch.cat(columns).T.contiguous())
+        sums = sums.T / n
+        P = self.jacobian.shape[2]
+        score = sum((sums[a] @ self.jacobian[a] for a in range(C)), torch.zeros(P, dtype=torch.float64))
+        information = torch.zeros((P, P), dtype=torch.float64)
+        row = C
+        for a in range(C):
+            for b in range(a, C):
+                block = (self.jacobian[a].T * sums[row]) @ self.jacobian[b]
+                information += block if a == b else block + block.T
+                row += 1
+        cross = torch.zeros((k, P), dtype=torch.float64)
+        for a in range(C):
+            cross += sums[row : row + k] @ self.jacobian[a]
+            row += k
+        return Moments(score, information, cross)
+
+    # -- private ------------------------------------------------------------------------------------------------------
+    def _kept(self) -> list[tuple[Tensor, Tensor]]:
+        """log mass of each stratum and its slopes in the coefficients, at every bin."""
+        if self.region.whole:
+            return []
+        c = self.coefficients(self.bins.x)
+        M = len(self.bins)
+        shapes = [c.b.shape, (M,), (M,), (M,)]
+        leaves = [v.expand(s).clone().requires_grad_(True) for v, s in zip(c, shapes)]
+        wanted = leaves if self.head.learns_alpha else leaves[:3]
+        out = []
+        with torch.enable_grad():
+            for mass in self.region.log_kept(self.law, Coefficients(*leaves), self.center, self.bins.dt):
+                parts = torch.autograd.grad(mass.sum(), wanted, retain_graph=True)
+                rows = [parts[0]] if self.head.dim == 1 else list(parts[0].T)
+                out.append((mass.detach(), torch.stack([*rows, *parts[1:]])))
+        return out
+
+
+def _jacobian(head: Head, bins: StateBins) -> Tensor:
+    """(C, n_x, P): rows b (one per coordinate), D_o, D_f and alpha when it is learned."""
+    b, D_o, D_f, alpha = (j.detach() for j in head.jacobian(bins.x[: bins.n_x]))
+    rows = [b] if head.dim == 1 else list(b.unbind(1))
+    return torch.stack([*rows, D_o, D_f, *([alpha] if head.learns_alpha else [])])

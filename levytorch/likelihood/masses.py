@@ -1,0 +1,120 @@
+"""Tail and kept masses over the state bins, and how they move with the parameters.
+
+`TailMasses` is the model's side of Algorithm E.6 (R_theta and the TCF) and of the conditional likelihood
+(log of the kept mass); both need P(|dx - mu| > threshold) at every bin, never per sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Coefficients, FourierHead, Head
+from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.states import StateBins
+
+
+def tail_correction_factor(R_theta: float, R_sample: float) -> float:
+    """Algorithm E.6, line 5 (equation 3.7 solved for the TCF)."""
+    return max(0.0, (R_theta - R_sample) / (1.0 - R_sample))
+
+
+@dataclass
+class TailMasses:
+    """Thresholds and centres at every node; `share` is the fraction of pairs on each node."""
+
+    bins: StateBins
+    center: Tensor
+    CT: Tensor | None
+    TRT: Tensor | None
+    share: Tensor
+    law: FrozenLaw
+    at_mean: bool = False
+
+    def R_theta(self, head: Head) -> float:
+        """Mass beyond CT under the model, over the observed states or at the mean coefficients (the paper)."""
+        with torch.no_grad():
+            return float(self._R(self._mean_coefficients(head) if self.at_mean else head(self._used(self.bins.x))))
+
+    def exceedance(self, head: Head) -> Tensor:
+        """P(|dx - mu| > CT) at every node (at the mean coefficients: the same number everywhere)."""
+        assert self.CT is not None
+        with torch.no_grad():
+            if self.at_mean:
+                return self._R(self._mean_coefficients(head)).expand(len(self.bins))
+            return self.law.exceedance(head(self.bins.x), self.CT, self.center, self.bins.dt)
+
+    def R_theta_differentiable(self, head: Head) -> Tensor:
+        """The same with a graph."""
+        return self._R(self._mean_coefficients(head) if self.at_mean else head(self._used(self.bins.x)))
+
+    def R_theta_gradient(self, head: FourierHead) -> tuple[float, Tensor]:
+        """R_theta and d R_theta / d theta (P,)."""
+        head.zero_grad(set_to_none=True)
+        with torch.enable_grad():
+            R = self.R_theta_differentiable(head)
+            (gradient,) = torch.autograd.grad(R, [head.theta])
+        return float(R.detach()), gradient
+
+    def log_kept(self, head: Head) -> tuple[Tensor, Tensor]:
+        """log P(|dx - mu| < CT) and log P(CT < |dx - mu| < TRT) at every node, with a graph in the head."""
+        return self._log_kept(head(self.bins.x))
+
+    def log_kept_scores(self, head: FourierHead, design: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """log masses of core and middle (M,), and their derivatives in the predictors (C, M)."""
+        chain = head.chain(head.theta.detach(), design)
+        c = chain.coefficients
+        M = len(self.bins)
+        d, learned = head.dim, head.alpha_basis is not None
+        shapes = ((M,) if d == 1 else (M, d), (M,), (M,), (M,))
+        leaves = [v.expand(s).clone().requires_grad_(True) for v, s in zip(c, shapes)]
+        with torch.enable_grad():
+            core, middle = self._log_kept(Coefficients(*leaves))
+            q = []
+            for mass in (core, middle):
+                wanted = leaves if learned else leaves[:3]
+                if mass.requires_grad:
+                    parts = torch.autograd.grad(mass.sum(), wanted, retain_graph=True)
+                else:
+                    parts = tuple(torch.zeros_like(v) for v in wanted)
+                rows = [*(parts[0].unsqueeze(0) if d == 1 else parts[0].T), parts[1], parts[2]]
+                if learned:
+                    rows.append(parts[3] + parts[2] * chain.D_f_alpha)
+                q.append(torch.stack(rows) * chain.slope)
+        return core.detach(), middle.detach(), q[0], q[1]
+
+    # -- private ------------------------------------------------------------------------------------------------------
+    def _used(self, values: Tensor) -> Tensor:
+        """Only nodes that hold data take part in averages."""
+        return values[self.share > 0]
+
+    def _R(self, c: Coefficients) -> Tensor:
+        assert self.CT is not None
+        if self.at_mean:
+            share = self.share
+            mean = lambda v: (share @ v) / share.sum()  # noqa: E731
+            return self.law.exceedance(c, mean(self.CT), mean(self.center), mean(self.bins.dt))
+        p = self.law.exceedance(c, self._used(self.CT), self._used(self.center), self._used(self.bins.dt))
+        return (p * self._used(self.share)).sum() / self.share.sum()
+
+    def _mean_coefficients(self, head: Head) -> Coefficients:
+        """Arithmetic means over one cell: theta_{1,1}, theta_{2,1}, theta_{3,1} for a Fourier head with clamp."""
+        c = head(self.bins.x)
+        return Coefficients(*(v.mean(0) if v.dim() else v for v in c))
+
+    def _log_kept(self, c: Coefficients) -> tuple[Tensor, Tensor]:
+        zero = torch.zeros(len(self.bins), dtype=torch.float64)
+        beyond_TRT = zero if self.TRT is None else self.law.exceedance(c, self.TRT, self.center, self.bins.dt)
+        if self.CT is None:
+            return torch.log1p(-beyond_TRT), zero
+        beyond_CT = self.law.exceedance(c, self.CT, self.center, self.bins.dt)
+        return torch.log1p(-beyond_CT), torch.log((beyond_CT - beyond_TRT).clamp(min=1e-300))
+
+
+def tcf_gradient(masses: TailMasses, head: FourierHead, R_sample: float) -> tuple[float, float, Tensor]:
+    """R_theta, the TCF and its derivative in theta (zero where it is clipped at 0)."""
+    R, gradient = masses.R_theta_gradient(head)
+    tcf = tail_correction_factor(R, R_sample)
+    return R, tcf, gradient / (1.0 - R_sample) if tcf > 0 else torch.zeros_like(gradient)

@@ -1,0 +1,95 @@
+"""A roughness penalty on Fourier coefficients whose strength is chosen from the data.
+
+Each of b, D_o, D_f (and alpha(x)) has its own strength lambda in  -lambda/2 sum_j j^4 |theta_j|^2  (j: harmonic number;
+the constant is free). Read as a prior, the evidence of the data picks lambda: MacKay's fixed point
+lambda = gamma / (theta^T S theta), with gamma the number of well-determined coefficients, updated once per pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import FourierHead
+from levytorch.convert import choice, real_array, shown
+from levytorch.errors import InputError
+from levytorch.likelihood.linear_algebra import symmetric_inverse
+
+Strength = str | float | Sequence[float]
+CHOICES = ("none", "evidence")
+# At least: in internal units, where coefficients are of order one, a first harmonic is of size 10 at most. Without this
+# bound a predictor whose coefficient vanishes on a part of the cell runs off to minus infinity there.
+_LAMBDA_RANGE = (1e-2, 1e12)
+_START = 1.0  # harmonic j of size 1 / j^2; the evidence is asked once the data has had its say
+
+
+def check_strength(strength: Any) -> str | float | list[float]:
+    """One of CHOICES, a number >= 0, or a list of such numbers."""
+    if isinstance(strength, str):
+        return choice("penalty", strength, CHOICES, "choose one of these or pass a number >= 0")
+    values = real_array("penalty", strength, f"pass one of {', '.join(CHOICES)} or numbers >= 0")
+    if values.ndim > 1 or not (values >= 0).all() or not (values < math.inf).all():
+        raise InputError(f"penalty must be >= 0, found {shown(strength)}; 0 switches it off.")
+    return float(values) if values.ndim == 0 else [float(v) for v in values]
+
+
+class RoughnessPenalty:
+    """strength: "none", "evidence", a number for every coefficient, or one number for each (b, D_o, D_f, alpha)."""
+
+    def __init__(self, head: FourierHead, strength: Strength = "none") -> None:
+        strength = check_strength(strength)
+        wanted = [] if isinstance(strength, str) else strength if isinstance(strength, list) else [strength]
+        self.adaptive = strength == "evidence"
+        harmonics = [head.basis.harmonic_numbers()] * head.n_linear
+        if head.alpha_basis is not None:
+            harmonics.append(head.alpha_basis.harmonic_numbers())
+        self.roughness = torch.cat([h**4 for h in harmonics])
+        self.group = torch.cat([torch.full((h.numel(),), i) for i, h in enumerate(harmonics)])
+        start = wanted or [_START if self.adaptive else 0.0]
+        if len(start) not in (1, len(harmonics)):
+            raise InputError(
+                f"penalty must be one number or {len(harmonics)}, found {len(start)}; give one per coefficient."
+            )
+        self.strengths = torch.tensor(start, dtype=torch.float64).expand(len(harmonics)).clone()
+
+    @property
+    def active(self) -> bool:
+        return self.adaptive or bool((self.strengths > 0).any())
+
+    def precision(self) -> Tensor:
+        """Diagonal (P,) of the prior precision, in units of total (not mean) log-likelihood."""
+        return self.strengths[self.group] * self.roughness
+
+    def state(self) -> dict[str, Tensor]:
+        """What a resumed run needs."""
+        return {"strengths": self.strengths.clone()}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        self.strengths = state["strengths"].clone()
+
+    def update(self, theta: Tensor, information: Tensor) -> float:
+        """One step of the evidence fixed point, with the data's information (P, P).
+
+        Returns how far it is from one: the largest slope of twice the log evidence in log lambda.
+        """
+        if not self.adaptive:
+            return 0.0
+        precision = self.precision()
+        covariance = symmetric_inverse(information + torch.diag(precision))
+        shrink = precision * covariance.diagonal()
+        change = 0.0
+        for g in range(self.strengths.numel()):
+            mask = (self.group == g) & (self.roughness > 0)
+            if not bool(mask.any()):
+                continue
+            determined = (mask.sum() - shrink[mask].sum()).clamp(min=1e-6)
+            size = (theta[mask] ** 2 * self.roughness[mask]).sum().clamp(min=1e-30)
+            old = float(self.strengths[g])
+            target = (determined / size).clamp(*_LAMBDA_RANGE)
+            change = max(change, abs(float(size * (target - old))))
+            self.strengths[g] = target
+        return change

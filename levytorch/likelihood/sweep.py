@@ -1,0 +1,219 @@
+"""One pass over transitions for a Fourier head: log-likelihood, gradient, products of scores per state bin.
+
+An (n, 3K) design matrix is never held. Coefficients come from a fine grid over the cell, scores go back onto it
+(`coefficients.kernels`); the chain rule through links and basis is applied once per node, not once per sample, and the
+Fisher matrix is put together from score products in coarser bins, Phi_bins^T diag(.) Phi_bins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Coefficients, FourierHead
+from levytorch.coefficients.fourier import Chain
+from levytorch.coefficients.kernels import GRID, interpolate, scatter
+from levytorch.errors import NumericalError
+from levytorch.likelihood.frozen import FrozenLaw, StepScore
+from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.tensor_sweep import tensor_sweep
+from levytorch.ranks import Ranks
+
+Pairs = tuple[Tensor, Tensor, Tensor]  # x, dx, dt of some pairs; dt may be 0-d
+CHUNK = 1 << 17
+_NAMES = ("b", "D_o", "D_f", "alpha")
+
+
+@dataclass
+class Sums:
+    """Sums over pairs (not means): they add over chunks, pools and processes.
+
+    first (C, M) and second (C, C, M): scores in the predictors and their products, per bin; `hessian` likewise holds
+    second derivatives of log p in the predictors, when asked for.
+    """
+
+    n: int
+    log_p: Tensor
+    gradient: Tensor
+    first: Tensor
+    second: Tensor
+    hessian: Tensor | None = None
+
+    def __sub__(self, other: Sums) -> Sums:
+        hessian = None if self.hessian is None or other.hessian is None else self.hessian - other.hessian
+        return Sums(
+            self.n - other.n,
+            self.log_p - other.log_p,
+            self.gradient - other.gradient,
+            self.first - other.first,
+            self.second - other.second,
+            hessian,
+        )
+
+
+def over_ranks(ranks: Ranks, sums: list[Sums]) -> list[Sums]:
+    """Each of some sums over the pairs of all ranks."""
+    if ranks.world == 1:
+        return sums
+    names = [f.name for f in fields(Sums) if f.name != "n" and getattr(sums[0], f.name) is not None]
+    parts = [torch.tensor([s.n for s in sums], dtype=torch.float64), *(getattr(s, k) for s in sums for k in names)]
+    counts, *totals = ranks.sum(parts)
+    width = len(names)
+    return [
+        Sums(int(n), **dict(zip(names, totals[i * width : (i + 1) * width]))) for i, n in enumerate(counts.tolist())
+    ]
+
+
+def slices(x: Tensor, dx: Tensor, dt: Tensor, chunk: int = CHUNK) -> Iterable[Pairs]:
+    """Views of consecutive pairs."""
+    for lo in range(0, x.shape[0], chunk):
+        yield x[lo : lo + chunk], dx[lo : lo + chunk], dt if dt.dim() == 0 else dt[lo : lo + chunk]
+
+
+@torch.no_grad()
+def sweep(head: FourierHead, law: FrozenLaw, pairs: Iterable[Pairs], bins: StateBins, *, hessian: bool = False) -> Sums:
+    """Sums over all pairs at the head's current parameters."""
+    if head.dim > 1:
+        return tensor_sweep(head, law, pairs, bins, hessian=hessian)
+    theta = head.theta.detach()
+    C, M = head.n_predictors, len(bins)
+    grid = grid_of(head, bins)
+    x_nodes = head.origin + head.period / grid * torch.arange(grid, dtype=torch.float64)
+    design = head.design(x_nodes)
+    fine = head.chain(theta, design)
+    alpha_varies = fine.coefficients.alpha.dim() > 0
+    table = torch.stack([*fine.coefficients[:3], *([fine.coefficients.alpha] if alpha_varies else [])])
+    n, log_p = 0, torch.zeros((), dtype=torch.float64)
+    nodes = torch.zeros((C, grid), dtype=torch.float64)
+    first = torch.zeros((C, M), dtype=torch.float64)
+    second = torch.zeros((C, C, M), dtype=torch.float64)
+    curved = torch.zeros((C, C, M), dtype=torch.float64)
+    for x, dx, dt in pairs:
+        rows = interpolate(x.contiguous(), head.origin, head.period, table, positive=True)
+        c = Coefficients(rows[0], rows[1], rows[2], rows[3] if alpha_varies else fine.coefficients.alpha)
+        step = law.score(c, dx, dt, wrt_alpha=C == 4)
+        part = float(step.log_p.numpy().sum())
+        if not math.isfinite(part):
+            raise NumericalError(_where(step.log_p, n, x, dx))
+        scores = [getattr(step, name) for name in _NAMES[:C]]
+        group = bins.group(dt, x.shape[0])
+        place = (bins.n_x, group, bins.n_groups)
+        moved = scatter(x.contiguous(), head.origin, head.period, scores, grid, *place)
+        for total, more in zip((nodes, first, second), moved):
+            total += more
+        if hessian:
+            curved += _second_derivatives(law, c, step, dx, dt, x, head, grid, place, C)
+        log_p += part
+        n += x.shape[0]
+    at_bins = head.chain(theta, head.design(bins.x))
+    gradient = project(head, to_predictors(nodes, fine), design)
+    jacobian = predictor_jacobian(at_bins, C, M)
+    products = torch.einsum("ian,ijn,jbn->abn", jacobian, second, jacobian)
+    bent = None
+    if hessian:
+        bent = torch.einsum("ian,ijn,jbn->abn", jacobian, curved, jacobian) + link_curvature(at_bins, first, C, M)
+    return Sums(n, log_p, gradient, to_predictors(first, at_bins), products, bent)
+
+
+def grid_of(head: FourierHead, bins: StateBins) -> int:
+    """Nodes per cell: a multiple of the bins, fine enough for the shortest wave."""
+    if head.is_constant:
+        return 4
+    finest = max(GRID, 128 * max(head.sizes))
+    return bins.n_x * -(-finest // bins.n_x)
+
+
+def to_predictors(sums: Tensor, chain: Chain) -> Tensor:
+    """Sums of scores in the coefficients -> in the predictors: d log p / d eta = d log p / d c * d c / d eta."""
+    out = sums * chain.slope
+    if sums.shape[0] == 4:
+        out[3] += sums[2] * chain.D_f_alpha * chain.slope[3]
+    return out
+
+
+def predictor_jacobian(chain: Chain, C: int, M: int) -> Tensor:
+    """d c_i / d eta_j at every bin: diagonal, but for D_f, whose unit depends on alpha."""
+    jacobian = torch.zeros((C, C, M), dtype=torch.float64)
+    for row in range(C):
+        jacobian[row, row] = chain.slope[row]
+    if C == 4:
+        jacobian[2, 3] = chain.D_f_alpha * chain.slope[3]
+    return jacobian
+
+
+def link_curvature(chain: Chain, first: Tensor, C: int, M: int) -> Tensor:
+    """sum_c (d log p / d c) d2 c / d eta d eta at every bin."""
+    out = torch.zeros((C, C, M), dtype=torch.float64)
+    for row in range(C):
+        out[row, row] = first[row] * chain.curvature[row]
+    if C == 4:
+        ratio = chain.D_f_alpha / chain.coefficients.D_f  # 2 log(length): D_f scales as exp(ratio * alpha)
+        out[2, 3] = out[3, 2] = first[2] * ratio * chain.slope[2] * chain.slope[3]
+        bend = ratio * chain.D_f_alpha * chain.slope[3] ** 2 + chain.D_f_alpha * chain.curvature[3]
+        out[3, 3] += first[2] * bend
+    return out
+
+
+def _second_derivatives(
+    law: FrozenLaw,
+    c: Coefficients,
+    step: StepScore,
+    dx: Tensor,
+    dt: Tensor,
+    x: Tensor,
+    head: FourierHead,
+    grid: int,
+    place: tuple[int, Tensor, int],
+    C: int,
+) -> Tensor:
+    """Second derivatives of log p in the coefficients, summed per bin.
+
+    Central differences of the analytic scores in the coefficients themselves: two further scores per coefficient
+    whatever the number of parameters. Relative steps of 1e-4 leave about 1e-8.
+    """
+    steps = [1e-4 * (c.D_o / dt).sqrt(), 1e-4 * c.D_o, 1e-4 * c.D_f, 1e-4 * torch.ones_like(c.alpha)]
+    out = torch.empty((C, C, place[0] * place[2]), dtype=torch.float64)
+    for row in range(C):
+        moved = []
+        for sign in (1.0, -1.0):
+            shifted = list(c)
+            shifted[row] = c[row] + sign * steps[row]
+            moved.append(law.score(Coefficients(*shifted), dx, dt, wrt_alpha=C == 4))
+        width = 2 * steps[row].numpy()
+        changes = [
+            torch.from_numpy((getattr(moved[0], name).numpy() - getattr(moved[1], name).numpy()) / width)
+            for name in _NAMES[:C]
+        ]
+        out[row] = scatter(x.contiguous(), head.origin, head.period, changes, grid, *place)[1]
+    return 0.5 * (out + out.transpose(0, 1))
+
+
+def _where(log_p: Tensor, offset: int, x: Tensor, dx: Tensor) -> str:
+    bad = int(torch.nonzero(~torch.isfinite(log_p))[0])
+    return (
+        f"log p must be finite, found {float(log_p[bad])} at pair {offset + bad} "
+        f"(x = {float(x[bad]):.6g}, dx = {float(dx[bad]):.6g}); check that pair or remove it."
+    )
+
+
+def assemble(head: FourierHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
+    """(P, P) matrix Phi^T diag(.) Phi from per-bin (C, C, M) sums."""
+    starts = [0]
+    for size in head.sizes:
+        starts.append(starts[-1] + size)
+    out = torch.zeros((starts[-1], starts[-1]), dtype=torch.float64)
+    for i in range(len(head.sizes)):
+        for j in range(i, len(head.sizes)):
+            block = (design[i] * per_bin[i, j]) @ design[j].T
+            out[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] = block
+            out[starts[j] : starts[j + 1], starts[i] : starts[i + 1]] = block.T
+    return out
+
+
+def project(head: FourierHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
+    """(P,) vector Phi^T v from per-bin (C, M) sums."""
+    return torch.cat([design[i] @ per_bin[i] for i in range(len(head.sizes))])

@@ -1,0 +1,1 @@
+"""Run directories: claimed, written atomically, resumed, read."""

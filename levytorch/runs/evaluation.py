@@ -1,0 +1,248 @@
+"""Evaluate one or many recoveries: V of each, bands per group, errors against the truth or the empirical reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.errors import InputError
+from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
+from levytorch.policy.basis import FourierBasis
+from levytorch.policy.empirical import (
+    EmpiricalValues,
+    crl_baseline,
+    empirical_values,
+    reference_curve,
+    trivial_baseline,
+)
+from levytorch.policy.metrics import coverage, relative_l2
+from levytorch.policy.solver import solve_value
+from levytorch.policy.value import ValueFunction
+from levytorch.runs.directories import Run
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What V is compared with: a curve, its name, and the empirical values behind it when there are any."""
+
+    curve: Function
+    label: str
+    values: EmpiricalValues | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Value functions of all runs and what is reported about them."""
+
+    runs: Sequence[Run]
+    values: Sequence[ValueFunction]
+    labels: Sequence[str]
+    x: Tensor
+    interval: tuple[float, float]
+    reference: Reference | None
+    baselines: Mapping[str, Function]
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def bands(self) -> list[Band]:
+        """One band per group: mean +- sd over replicas (the figure shows a few one by one), or a single run with its
+        95 % band.
+        """
+        bands = []
+        for label in group_order(self.labels):
+            members = [V for V, own in zip(self.values, self.labels) if own == label]
+            mean, spread, name = _band(members, self.x)
+            curves = [V(self.x).numpy() for V in members]
+            bands.append(Band(label, mean.numpy(), None if spread is None else spread.numpy(), name, curves))
+        return bands
+
+    def curves(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The numbers behind the figures, column by column."""
+        table = {"x": self.x.numpy()}
+        if self.reference is not None:
+            table["reference"] = self.reference.curve(self.x).numpy()
+        for name, curve in self.baselines.items():
+            table[name] = curve(self.x).numpy()
+        for band in self.bands():
+            key = band.label.replace(" ", "_")
+            table[f"{key}_mean"] = band.center
+            if band.half_width is not None:
+                table[f"{key}_{'sd' if band.band_label == 'mean ± sd' else 'half_width_95'}"] = band.half_width
+        for number, V in enumerate(self.values):
+            table[f"run{number}"] = V(self.x).numpy()
+        return table
+
+
+def group_order(labels: Sequence[str]) -> list[str]:
+    """Every label once: with TCF before the rest, numbers by size, everything else by name."""
+
+    def key(label: str) -> tuple[bool, float, str]:
+        try:
+            number = float(label.rpartition(" = ")[2])
+        except ValueError:
+            number = math.inf
+        return label != "with TCF", number, label
+
+    return sorted(set(labels), key=key)
+
+
+def _band(values: Sequence[ValueFunction], x: Tensor) -> tuple[Tensor, Tensor | None, str]:
+    if len(values) > 1:
+        curves = torch.stack([V(x) for V in values])
+        return curves.mean(0), curves.std(0), "mean ± sd"
+    V = values[0]
+    if V.covariance_factor is None:
+        return V(x), None, ""
+    return V(x), 1.96 * V.std(x), "95 % band"
+
+
+def true_reference(
+    truth: Any,
+    reward: Callable[[Tensor], Any],
+    beta: float,
+    window: tuple[float, float] | None,
+    tolerance: float,
+) -> Reference:
+    """V of the true system: on the whole cell, where its coefficients are known, also when runs are solved on a window.
+
+    The equation on a window alone does not determine V. Only a reward that is not known elsewhere leaves no choice.
+    """
+    try:
+        return Reference(solve_value(truth, reward, beta, tolerance=tolerance), "true V")
+    except InputError:
+        if window is None:
+            raise
+    V = solve_value(truth, reward, beta, window=window, tolerance=tolerance)
+    return Reference(V, "true system on the window")
+
+
+def empirical_reference(
+    trajectories: Any,
+    reward: Callable[[Tensor], Any],
+    beta: float,
+    basis: FourierBasis,
+    **options: Any,
+) -> Reference:
+    """The reference of section 4.3: a Fourier fit to the discounted empirical values."""
+    values = empirical_values(trajectories, reward, beta, **options)
+    # States of other periods belong to the same V: shown and counted in the cell
+    values = values._replace(x=basis.origin + torch.remainder(values.x - basis.origin, basis.period))
+    return Reference(reference_curve(values, basis), "empirical reference", values)
+
+
+def evaluate_runs(
+    runs: Sequence[Run],
+    reward: Callable[[Tensor], Any],
+    beta: float,
+    *,
+    n_modes: int | None = None,
+    window: tuple[float, float] | None = None,
+    tolerance: float = 1e-6,
+    group_by: str = "tail",
+    reference: Reference | None = None,
+    observed: Tensor | None = None,
+    crl_basis: FourierBasis | None = None,
+    n_points: int = 400,
+) -> Evaluation:
+    """Solve V for every run and compare.
+
+    group_by: "tail" (with and without TCF) or a dotted key of the runs' configuration. observed: numbers of the
+    observations that the model-free baseline CRL may see (empirical reference only); without them there is no CRL.
+    """
+    if not runs:
+        raise InputError("At least one run was expected, but there is none; check the run pattern.")
+    labels = [run.tail_label if group_by == "tail" else f"{group_by} = {run.setting(group_by)}" for run in runs]
+    values = [
+        solve_value(run.recovery, reward, beta, n_modes=n_modes, window=window, tolerance=tolerance) for run in runs
+    ]
+    first = values[0]
+    low, high = window or (first.origin, first.origin + first.period)
+    if reference is not None and reference.values is not None:
+        # A fit to data says nothing where there is none
+        low, high = max(low, float(reference.values.x.min())), min(high, float(reference.values.x.max()))
+        if not low < high:
+            raise InputError(
+                "window must lie within the data, but no value starts in it; choose another, or a shorter horizon."
+            )
+    x = torch.linspace(low, high, n_points + 1, dtype=torch.float64)
+    baselines: dict[str, Function] = {"trivial": trivial_baseline(reward, beta)}
+    # Without a choice of observations CRL would be the reference itself
+    if reference is not None and reference.values is not None and observed is not None:
+        basis = crl_basis or FourierBasis(11, first.period, first.origin)
+        baselines["CRL"] = crl_baseline(reference.values, basis, observed)
+    result = Evaluation(runs, values, labels, x, (low, high), reference, baselines)
+    result.metrics.update(_metrics(result, beta))
+    return result
+
+
+def _metrics(result: Evaluation, beta: float) -> dict[str, Any]:
+    low, high = result.interval
+    reference = result.reference
+    errors = [math.nan if reference is None else relative_l2(V, reference.curve, low, high) for V in result.values]
+    groups: dict[str, Any] = {}
+    for label in group_order(result.labels):
+        members = [i for i, own in enumerate(result.labels) if own == label]
+        own = np.array([errors[i] for i in members])
+        groups[label] = {
+            "runs": len(members),
+            "relative_l2_mean": float(own.mean()),
+            "relative_l2_sd": float(own.std(ddof=1)) if len(own) > 1 else None,
+            "relative_l2_of_mean": _error_of_mean(result, members),
+            "coverage": _coverage(result, [result.values[i] for i in members]),
+        }
+    return {
+        "beta": beta,
+        "interval": [low, high],
+        "reference": None if reference is None else reference.label,
+        "groups": groups,
+        "baselines": {
+            name: None if reference is None else relative_l2(curve, reference.curve, low, high)
+            for name, curve in result.baselines.items()
+        },
+        "runs": [
+            {
+                "path": str(run.path),
+                "group": label,
+                "relative_l2": None if math.isnan(error) else error,
+                "n_modes": V.n_modes,
+                "residual": V.residual,
+                "condition": V.condition,
+                "change": V.change,
+                "converged": V.converged,
+                "recovery_converged": bool(run.recovery.converged),
+                "tcf": float(run.recovery.tcf),
+            }
+            for run, label, V, error in zip(result.runs, result.labels, result.values, errors)
+        ],
+    }
+
+
+def _error_of_mean(result: Evaluation, members: Sequence[int]) -> float | None:
+    if result.reference is None:
+        return None
+    chosen = [result.values[i] for i in members]
+    return relative_l2(lambda x: torch.stack([V(x) for V in chosen]).mean(0), result.reference.curve, *result.interval)
+
+
+def _coverage(result: Evaluation, values: Sequence[ValueFunction]) -> float | None:
+    """Fraction of the empirical values (or of the points of the true curve) within the group's band, if it has one."""
+    if result.reference is None or 1 < len(values) < FEWEST_FOR_A_BAND:
+        return None
+    empirical = result.reference.values
+    low, high = result.interval
+    if empirical is None:
+        x, target = result.x, result.reference.curve(result.x)
+    else:
+        inside = (empirical.x >= low) & (empirical.x <= high)
+        x, target = empirical.x[inside], empirical.V[inside]
+    if len(x) == 0:
+        return None
+    center, half_width, _ = _band(values, x)
+    return None if half_width is None else coverage(target, center, half_width)

@@ -1,0 +1,105 @@
+"""Going on in a run directory, which may come from someone else (`foreign.py` says what it may hold).
+
+Its overrides are taken over one by one, each looked at first, and its checkpoints load with weights-only semantics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from levytorch.errors import ConfigError
+from levytorch.plain_files import load_tensors, read_json
+from levytorch.runs.foreign import check_links, objection
+from levytorch.tables import write_json, write_text
+
+RECORD = "run.json"
+# what may be given beside resume=: it changes nothing in the numbers of the fit (data.path: the file has moved)
+CHANGEABLE = ("data.path", "beta", "reward", "diagnostics", "callbacks", "logger", "trainer.progress")
+_RESUME = re.compile(r"\+{0,2}resume=")
+# what Lightning reads from a checkpoint, and of what kind
+_PARTS = {"state_dict": dict, "callbacks": dict, "loops": dict, "optimizer_states": list, "global_step": int}
+
+
+def write_record(directory: Path, config: Any, overrides: Sequence[str], *, again: bool) -> None:
+    """What the run was started with: run.json for going on, .hydra/ for reading. Each whole or not at all."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    own = [o for o in overrides if not _RESUME.match(o)]
+    hydra = OmegaConf.masked_copy(HydraConfig.instance().cfg, ["hydra"])
+    for name, content in (("config", config), ("hydra", hydra), ("overrides", OmegaConf.create(list(own)))):
+        write_text(directory / ".hydra" / f"{name}.yaml", OmegaConf.to_yaml(content))
+    if not again:
+        write_json(directory / RECORD, {"overrides": own})
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """Command line with resume=<directory> replaced by the run's own overrides, the new ones after them."""
+    named = [_RESUME.sub("", a, count=1).strip("'\"") for a in arguments if _RESUME.match(a)]
+    if not named or named[-1] in ("", "null"):
+        return list(arguments)
+    if {"-m", "--multirun"} & set(arguments):
+        raise ConfigError("resume goes on with one run, found it in a multirun; resume the runs one by one.")
+    directory = Path(named[-1])
+    if any(mark in str(directory) for mark in ("'", "\\", "${")):
+        raise ConfigError(f"resume must name a directory without quotes, \\ and ${{, found {directory}; rename it.")
+    check_links(directory)
+    safe = read_overrides(directory)
+    end = [f"resume='{directory}'", f"hydra.run.dir='{directory}'"]
+    if any(list(arguments[k : k + 2]) == end for k in range(len(arguments))):
+        return list(arguments)  # done already: a process that a resumed run has started has its command line
+    rest = [a for a in arguments if not _RESUME.match(a)]
+    for argument in rest:
+        if not argument.lstrip("+~").startswith(CHANGEABLE):
+            raise ConfigError(
+                f"a resumed run keeps the settings it was started with, found {argument}; start a new run with it "
+                f"(only {', '.join(CHANGEABLE)} may be given anew)."
+            )
+    return [*safe, *rest, *end]
+
+
+def read_overrides(directory: Path) -> list[str]:
+    """The overrides of a run directory, every one of them checked."""
+    record = directory / RECORD
+    if not record.is_file():
+        raise ConfigError(f"resume must name a run directory, found no {RECORD} in {directory}; check the path.")
+    try:
+        stored = read_json(record)["overrides"]
+        if not isinstance(stored, list) or not all(isinstance(o, str) for o in stored):
+            raise TypeError
+    except (ValueError, KeyError, TypeError) as error:  # read_json's own refusal is a ValueError
+        raise ConfigError(f"{record} must list the overrides of a run, found something else; start anew.") from error
+    for override in stored:
+        reason = objection(override)
+        if reason is not None:
+            raise ConfigError(
+                f"{record} may only hold settings of levytorch, found {override!r} ({reason}); start the run anew on "
+                "your own command line."
+            )
+    return stored
+
+
+def checkpoint(directory: Path) -> Path | None:
+    """Where to go on: the last state, or the one saved when something went wrong, whichever has more steps."""
+    found = [directory / "checkpoints" / name for name in ("last.ckpt", "exception.ckpt")]
+    # not by their dates, which a copy of the directory does not keep
+    return max((path for path in found if path.is_file()), key=_steps, default=None)
+
+
+def _steps(path: Path) -> int:
+    try:
+        content = load_tensors(path)
+    except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
+        raise ConfigError(
+            f"{path} must be a checkpoint of levytorch, found a file that does not load safely "
+            f"({type(error).__name__}); remove it to go on from another checkpoint or from the start."
+        ) from error
+    if not isinstance(content, dict) or not all(isinstance(content.get(k), kind) for k, kind in _PARTS.items()):
+        raise ConfigError(
+            f"{path} must be a checkpoint of levytorch, found other content; remove it to go on from another "
+            "checkpoint or from the start."
+        )
+    return int(content["global_step"])

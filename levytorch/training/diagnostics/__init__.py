@@ -1,6 +1,0 @@
-"""Numerical honesty: does the model fit, does the data need jumps, is the step short enough."""
-
-from levytorch.training.diagnostics.checks import CHECKS, MAX_PAIRS, diagnose
-from levytorch.training.diagnostics.diagnosis import Diagnosis
-
-__all__ = ["CHECKS", "MAX_PAIRS", "Diagnosis", "diagnose"]

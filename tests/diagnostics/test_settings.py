@@ -1,0 +1,126 @@
+"""Diagnostics with every engine, head, tail and dimension, and what a run leaves of them."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from levytorch import LevyStep, Recovery, Transitions, recover
+from levytorch.diagnostics import diagnose
+from levytorch.errors import InputError, LevytorchWarning
+from tests.diagnostics.problems import quiet, walk
+from tests.training.problems import ALPHA, DT, steps
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"coefficients": "mlp", "width": 4, "depth": 1, "max_steps": 6},
+        {"n_basis": 3, "engine": "adam", "max_steps": 400, "window": 200, "lr": 0.02},
+        {"n_basis": 3, "penalty": "evidence"},
+        {"n_basis": 1, "alpha": "learn"},
+    ],
+    ids=["mlp", "adam", "penalty", "learned alpha"],
+)
+def test_every_engine_and_head(options):
+    data = walk()[0]
+    found = quiet(recover, data, **{"alpha": ALPHA, **options})
+    diagnosis = quiet(found.diagnose, data)
+    assert diagnosis.fit.p_value > 1e-3
+    assert diagnosis.jumps.needed
+    assert diagnosis.step_size.p_value > 1e-3
+    assert set(diagnosis.figures()) == {"diagnostics_fit", "diagnostics_step_size"}
+
+
+def test_uneven_sampling_with_lost_tails():
+    short, long_ = steps(6000, 6), steps(6000, 7, dt=2 * DT)
+    x, dx, dt = (torch.cat([getattr(p, k) for p in (short, long_)]) for k in ("x", "dx", "dt"))
+    data = Transitions(x, dx, dt)
+    found = quiet(recover, data, alpha=ALPHA, n_basis=1, tail={"CT": 8.0})
+    assert found.metrics["CT"] is None
+    assert found.metrics["CT_of_dt"]["CT"] == 8.0
+    diagnosis = quiet(found.diagnose, data, checks=("fit", "jumps"))
+    assert diagnosis.fit.p_value > 1e-3
+    assert "time step" in diagnosis.fit.parts
+    # the same pairs with the wrong clock: jumps and diffusion do not scale together
+    wrong = Transitions(x, dx, torch.where(dt > 1.5 * DT, 4 * DT, DT))
+    found = quiet(recover, wrong, alpha=ALPHA, n_basis=1)
+    assert quiet(found.diagnose, wrong, checks=("fit",)).fit.parts["time step"][0] < 1e-6
+
+
+def test_a_part_of_the_pairs_says_the_same_on_average():
+    data = steps(40_000, 8)
+    found = recover(data, alpha=ALPHA, n_basis=1)
+    whole = quiet(found.diagnose, data, checks=("fit", "jumps"), seed=1)
+    part = quiet(found.diagnose, data, checks=("fit", "jumps"), max_pairs=10_000, seed=1)
+    assert part.fit.pairs == 10_000 // 32 * 32
+    assert part.fit.p_value > 1e-3
+    assert whole.fit.p_value > 1e-3
+    again = quiet(found.diagnose, data, checks=("fit",), max_pairs=10_000, seed=1)
+    assert again.fit.p_value == part.fit.p_value
+
+
+def test_two_dimensions():
+    n = 3000
+    x = torch.rand((n, 2), generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 * math.pi
+    law = LevyStep(torch.tensor([2.0, -1.0]).double().expand(n, 2), 2.0, 1.5, 0.4, DT, dim=2)
+    data = Transitions(x, law.sample(generator=torch.Generator().manual_seed(1)), DT)
+    for tail in (None, {"TRT": 3.0, "method": "conditional"}):
+        found = quiet(recover, data, alpha=0.4, n_basis=1, tail=tail)
+        diagnosis = quiet(found.diagnose, data, checks=("fit", "jumps"))
+        assert diagnosis.fit.p_value > 1e-3
+        assert diagnosis.jumps.needed
+
+
+def test_few_jumps_are_reported():
+    data = steps(400, 0, D_f=0.05)
+    found = quiet(recover, data, alpha=ALPHA, n_basis=1)
+    with pytest.warns(LevytorchWarning, match="clearly jumps"):
+        diagnosis = found.diagnose(data, checks=("fit",))
+    assert diagnosis.metrics()["clear_jumps"] < 30
+    assert "few_jumps" in diagnosis.alarms
+
+
+def test_a_saved_recovery_can_be_diagnosed(tmp_path):
+    data, found = walk()
+    found.save(tmp_path / "recovery.pt")
+    loaded = Recovery.load(tmp_path / "recovery.pt")
+    assert loaded.diagnose(data, checks=("fit",)).fit.p_value == found.diagnose(data, checks=("fit",)).fit.p_value
+
+
+def test_bad_arguments():
+    data, found = walk()
+    with pytest.raises(InputError, match="checks"):
+        found.diagnose(data, checks=("speed",))
+    with pytest.raises(InputError, match="max_pairs"):
+        found.diagnose(data, max_pairs=10)
+    with pytest.raises(InputError, match="Transitions"):
+        found.diagnose(data.x)
+    with pytest.raises(InputError, match="dimension"):
+        found.diagnose(Transitions(torch.zeros((5, 2)), torch.rand((5, 2)), 1.0))
+    with pytest.raises(InputError, match="Recovery"):
+        diagnose(found.head, data)
+
+
+def test_the_example_of_the_documentation(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[3] / "docs" / "diagnostics.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.M | re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert (tmp_path / "fit.png").stat().st_size > 1000
+
+
+def test_no_checks_leave_no_trace(tmp_path):
+    config = {"coefficients.n_basis": 1, "data.n_trajectories": 100, "trainer.progress": "false", "beta": "null"}
+    arguments = [f"{k}={v}" for k, v in config.items()]
+    root = Path(__file__).parents[3]
+    command = [sys.executable, root / "train.py", *arguments, "diagnostics=none", f"hydra.run.dir={tmp_path}"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "fit_p_value" not in json.loads((tmp_path / "metrics.json").read_text())
+    assert not list((tmp_path / "figures").glob("diagnostics*"))

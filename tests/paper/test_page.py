@@ -1,0 +1,132 @@
+"""The results page, the report after a sweep, and the command line, from the same tiny runs."""
+
+import json
+import re
+import sys
+import types
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from PIL import Image
+
+from benchmarks.paper import page as pages
+from benchmarks.paper import registry
+from benchmarks.paper.__main__ import main, parse
+from benchmarks.paper.callback import Report
+from benchmarks.paper.registry import FIGURES, Section
+from levytorch.errors import ConfigError, InputError
+from levytorch.figures import new_axes
+
+
+@pytest.fixture(scope="module")
+def docs(root, tmp_path_factory):
+    out = tmp_path_factory.mktemp("docs")
+    fake = types.ModuleType("levytorch_fake_section")
+    fake.section = lambda root, page: "Prices.\n\n" + page.table([{"what": "error", "V_mean": 0.0376}])
+    sys.modules["levytorch_fake_section"] = fake
+    fake.__spec__ = types.SimpleNamespace(name="levytorch_fake_section")
+    before = dict(registry.SECTIONS)
+    registry.SECTIONS.clear()
+    registry.SECTIONS["fake"] = Section("Prices", "levytorch_fake_section:section")
+    try:
+        pages.write_page([root], out)
+    finally:
+        registry.SECTIONS.clear()
+        registry.SECTIONS.update(before)
+        del sys.modules["levytorch_fake_section"]
+    return out
+
+
+def test_page_shows_every_figure_once_and_small(docs):
+    text = (docs / "results.md").read_text()
+    shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
+    assert sorted(shown) == sorted(f"figures/results_{name}.png" for name in FIGURES)
+    for name in shown:
+        assert (docs / name).stat().st_size <= pages.LARGEST
+        with Image.open(docs / name) as image:
+            assert image.width >= 600
+
+
+def test_page_has_its_parts_and_no_empty_number(docs):
+    text = (docs / "results.md").read_text()
+    headings = re.findall(r"^## (.*)$", text, flags=re.M)
+    assert headings[:2] == ["The paper's statements and these runs", "How it was run"]
+    assert headings[-2:] == ["Prices", "What falls short"]
+    assert sum(heading.startswith("Example 4.") for heading in headings) == 5
+    assert "| error | 3.76 % |" in text
+    assert not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
+    assert re.search(r"Machine: .*\d+ cores?, ", text)
+    assert "Python 3." in text
+    assert "python train.py -m experiment=censored_variable" in text
+    assert "censored_variable, Algorithm B.1: no runs of these arms: unbiased data, without TCF." in text
+    assert "3 replicas in" in text  # fewer than the paper's twelve: said by the page itself
+    assert "an outlier is a replica" in text
+
+
+def test_page_comes_out_the_same_again(root, docs, tmp_path):
+    """Fewer runs, the same numbers for them: a section depends on its own runs only."""
+    pages.write_page([root / "censored_constant"], tmp_path)
+    part = (tmp_path / "results.md").read_text()
+    table = re.search(r"## Example 4.4.*?(\| arm .*?)\n\n", part, flags=re.S)[1]
+    assert table in (docs / "results.md").read_text()
+
+
+def test_pictures_are_made_smaller_until_they_fit(monkeypatch):
+    fig, axes = new_axes(1, 1)
+    axes[0, 0].imshow(np.random.default_rng(0).random((60, 60)), cmap="viridis")
+    large = len(pages.small_png(fig))
+    monkeypatch.setattr(pages, "LARGEST", large - 1)
+    assert len(pages.small_png(fig)) < large
+
+
+def test_report_after_a_sweep(root, tmp_path, capsys):
+    import shutil
+
+    shutil.copytree(root / "censored_constant", tmp_path / "sweep")
+    Report().on_multirun_end(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path / "sweep")}}}))
+    printed = capsys.readouterr().out
+    assert "the TCF mends D_f" in printed
+    assert "wall_seconds" in json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert {file.name for file in (tmp_path / "sweep" / "figures").iterdir()} == {
+        "censored_constant.png", "censored_constant.pdf",
+    }  # fmt: skip
+    names = {file.stem for file in (tmp_path / "sweep" / "tables").glob("*.csv")}
+    assert names == {"paper", "errors", "calibration", "values"}
+
+
+def test_report_on_a_sweep_without_results_does_not_fail_it(tmp_path, caplog):
+    Report().on_multirun_end(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}}))
+    assert "no report" in caplog.text
+
+
+def test_command_line(root, tmp_path, capsys):
+    main(["figure=censored_constant", f"runs={root / 'censored_constant'}", f"out={tmp_path}"])
+    assert (tmp_path / "censored_constant.pdf").is_file()
+    main(["tables", f"runs={root / 'censored_constant'},{root / 'unbiased_constant'}", f"out={tmp_path / 'tables'}"])
+    assert (tmp_path / "tables" / "rates.csv").is_file()
+    assert "slope pooled" in capsys.readouterr().out
+    main(["help"])
+    assert "docs/results.md" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["figure=comparison"], "needs runs"),
+        (["colour=red", "runs=x"], "found 'colour'"),
+        (["draw", "runs=x"], "one command of"),
+        (["figure", "runs=x"], "needs figure"),
+    ],
+)
+def test_command_line_refuses(arguments, match):
+    with pytest.raises(ConfigError, match=match):
+        parse(arguments)
+
+
+def test_command_line_checks_the_figure_before_it_reads_runs(tmp_path):
+    with pytest.raises(ConfigError, match="figure must be one of"):
+        main(["figure=none", f"runs={tmp_path}"])
+    with pytest.raises(InputError, match="found none"):
+        main(["page", f"runs={tmp_path}", f"out={tmp_path / 'docs'}"])
+    assert not (tmp_path / "docs").exists()
