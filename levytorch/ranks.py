@@ -57,9 +57,9 @@ class Ranks:
         parts = flat.split([t.numel() for t in tensors])
         return [part.reshape(t.shape) for part, t in zip(parts, tensors)]
 
-    def in_order(self, rows: Sequence[Tensor], width: int) -> Tensor:
-        """Sum of the rows of all ranks, one after the other: the same bits however many ranks share them."""
-        total = torch.zeros(width, dtype=torch.float64)
+    def in_order(self, rows: Sequence[Tensor], start: Tensor) -> Tensor:
+        """start + the rows of all ranks, one after the other: the same bits however many ranks share them."""
+        total = start.clone()
         if self.rank > 0:
             dist.recv(total, self.rank - 1)
         for row in rows:

@@ -41,7 +41,7 @@ class Union(LevyDataModule):
                 self._drawers[rank, 2] = Drawer(
                     self.pools, self.batch_size, self.mixing, self.seed, tail_share=self.tail_share, rank=rank, world=2
                 )
-        parts = [drawer.draw(step, self._tcf) for drawer in self._drawers.values()]
+        parts = [drawer.draw(step, self.tcf) for drawer in self._drawers.values()]
         x, dx, dt, weight = (torch.cat(values) for values in zip(*parts))
         return Batch(x, dx, dt, weight / 2)
 

@@ -55,11 +55,20 @@ def interpolate(x: Tensor, origin: float, period: float, table: Tensor, *, posit
 
 
 def scatter(
-    x: Tensor, origin: float, period: float, scores: list[Tensor], M: int, n_x: int, group: Tensor, n_groups: int
+    x: Tensor,
+    origin: float,
+    period: float,
+    scores: list[Tensor],
+    M: int,
+    n_x: int,
+    group: Tensor,
+    n_groups: int,
+    weight: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The adjoint of `interpolate`, and moments of the scores per coarse bin.
+    """The adjoint of `interpolate`, and moments of the scores per coarse bin, each sample times its weight.
 
-    scores: C tensors (n,); group: (n,) int64 number of each sample's dt group, or empty when there is one.
+    scores: C tensors (n,); group: (n,) int64 number of each sample's dt group, or empty when there is one; weight: (n,)
+    or 0-d.
     Returns node sums (C, M), first (C, n_groups n_x) and second (C, C, n_groups n_x) moments, none divided by n.
     """
     C = len(scores)
@@ -67,17 +76,19 @@ def scatter(
         s = tuple(v.contiguous().numpy() for v in scores)
         s4 = s if C == 4 else (*s, s[0])
         shape = (M, n_x, n_groups, C)
-        parts = run(_scatter, x.shape[0], x.numpy(), origin, period, *s4, group.numpy(), shape, grain=_GRAIN)
+        more = (group.numpy(), weight.reshape(-1).contiguous().numpy(), shape)
+        parts = run(_scatter, x.shape[0], x.numpy(), origin, period, *s4, *more, grain=_GRAIN)
         # blocks are added in their order: the sum may depend on the number of threads, never on their timing
         nodes = torch.from_numpy(sum((p[0] for p in parts[1:]), start=parts[0][0]))
         packed = torch.from_numpy(sum((p[1] for p in parts[1:]), start=parts[0][1]))
     else:
-        stacked = torch.stack(scores, dim=1)
+        plain = torch.stack(scores, dim=1)
+        stacked = plain * weight.reshape(-1, 1)
         j, weights = _stencil(x, origin, period, M)
         nodes = torch.zeros((M + 3, C), dtype=stacked.dtype, device=stacked.device)
         for k, w in enumerate(weights):
             nodes.index_add_(0, j + k, w.unsqueeze(1) * stacked)
-        products = [stacked[:, a] * stacked[:, c] for a in range(C) for c in range(a, C)]
+        products = [stacked[:, a] * plain[:, c] for a in range(C) for c in range(a, C)]
         bins = torch.div(j, M // n_x, rounding_mode="floor")
         if group.numel():
             bins = bins + n_x * group
@@ -142,12 +153,13 @@ if HAVE_NUMBA:
                 out[2, i] = max(out[2, i], 0.0)
 
     @numba.njit(nogil=True, cache=True)
-    def _scatter(start, stop, x, origin, period, s0, s1, s2, s3, group, shape):
+    def _scatter(start, stop, x, origin, period, s0, s1, s2, s3, group, weight, shape):
         M, n_x, n_groups, C = shape
         nodes = np.zeros((M + 3, C))
         packed = np.zeros((n_groups * n_x, C + C * (C + 1) // 2))
         coarse = M // n_x
-        grouped = group.size > 0
+        grouped, weighted = group.size > 0, weight.size > 1
+        common = weight[0]
         s = np.empty(4)
         for i in range(start, stop):
             j, f = _locate(x[i], origin, period, M)
@@ -164,8 +176,9 @@ if HAVE_NUMBA:
             if grouped:
                 m += n_x * group[i]
             q = C
+            factor = weight[i] if weighted else common
             for a in range(C):
-                v = s[a]
+                v = factor * s[a]
                 nodes[j, a] += w0 * v
                 nodes[j + 1, a] += w1 * v
                 nodes[j + 2, a] += w2 * v

@@ -12,20 +12,43 @@ otherwise: the same expectation, with far more variance.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from levytorch.convert import choice, real_number, whole_number
 from levytorch.data.pools import Pools
+from levytorch.errors import InputError
 
+CHUNK = 65_536  # pairs of a full batch at a time
 AHEAD = 256  # steps whose pairs are gathered in one go: hashing and indexing cost microseconds per step, not tens
+LARGEST = 1 << 24  # pairs of a mini-batch: hashed and gathered 256 steps at a time
+MIXINGS = ("stratified", "bernoulli")
 _GOLDEN, _MIX1, _MIX2 = (
     np.array([c], dtype=np.uint64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )  # SplitMix64; arrays, whose arithmetic wraps without warnings
+
+
+def check_data_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of batch_size, chunk_size, mixing and validation that are given, checked; known before there is data."""
+    checked = dict(options)
+    if "mixing" in checked:
+        choice("mixing", checked["mixing"], MIXINGS)
+    if "batch_size" in checked:
+        checked["batch_size"] = whole_number("batch_size", checked["batch_size"], 1, LARGEST)
+    if "chunk_size" in checked:
+        checked["chunk_size"] = whole_number("chunk_size", checked["chunk_size"], 1)
+    if "validation" in checked:
+        share = checked["validation"] = real_number(
+            "validation", checked["validation"], "pass the fraction to hold out"
+        )
+        if not 0.0 <= share < 1.0:
+            raise InputError(f"validation must lie in [0, 1), found {share!r}: pass the fraction to hold out.")
+    return checked
 
 
 class Batch(NamedTuple):
@@ -37,39 +60,53 @@ class Batch(NamedTuple):
     weight: Tensor
 
 
-class FullBatch:
-    """Every pair of this rank's shard, as views of at most `chunk_size` pairs at a time."""
+class FullBatch(NamedTuple):
+    """All the data of one process at once: pairs, or the nodes that stand for them; weights are numbers of pairs.
 
-    def __init__(self, pools: Pools, tcf: float, chunk_size: int, rank: int = 0, world: int = 1) -> None:
-        self.pools, self.tcf, self.chunk_size = pools, tcf, chunk_size
-        n_chunks = -(-pools.n_main // chunk_size)
-        # whole chunks: what is computed of each does not depend on the number of ranks
-        self.start, self.stop = (min(k * n_chunks // world * chunk_size, pools.n_main) for k in (rank, rank + 1))
-        self.world = world
+    `tail` are the pairs of the tail pool once more; n_main, n_tail: sizes of the pools over all processes.
+    """
 
-    def __len__(self) -> int:
-        """Number of pairs."""
-        return self.stop - self.start
+    main: Batch
+    tail: Batch | None
+    n_main: float
+    n_tail: float
+    tcf: float = 0.0
+    chunk: int = CHUNK
 
-    def chunks(self, summed: bool = False) -> Iterator[Batch]:
-        """Batches whose weights are (1 - TCF) / n_main for every pair, and TCF / n_tail more for pairs of the tail.
-
-        Over one process they sum to one; over several they are `world` times as large, so that an average over ranks
-        (as DDP takes of gradients) is the objective. Where `summed`, the sum over ranks is.
+    def chunks(self) -> Iterator[Batch]:
+        """Views of at most `chunk` entries, weighted (1 - TCF) / n_main in the main pool, TCF / n_tail in the tail;
+        over all processes the weights sum to one, and sum(weight * log_p) is the objective.
         """
-        main, tail = self.pools.main, self.pools.tail
-        world = 1 if summed else self.world
-        base = world * (1.0 - self.tcf) / self.pools.n_main
-        extra = world * self.tcf / len(tail) if len(tail) else 0.0
-        for low in range(self.start, self.stop, self.chunk_size):
-            high = min(low + self.chunk_size, self.stop)
-            if extra:
-                weight = torch.full((high - low,), base, dtype=torch.float64)
-                first, last = torch.searchsorted(tail, torch.tensor([low, high])).tolist()
-                weight[tail[first:last] - low] += extra
-            else:
-                weight = torch.full((1,), base, dtype=torch.float64).expand(high - low)
-            yield Batch(main.x[low:high], main.dx[low:high], main.dt[low:high], weight)
+        for pool in self.pools():
+            yield from pool
+
+    def pools(self) -> Iterator[Iterator[Batch]]:
+        """The chunks of the main pool, then those of the tail pool."""
+        yield self._part(self.main, (1.0 - self.tcf) / self.n_main)
+        if self.tail is not None and self.tcf != 0.0:
+            yield self._part(self.tail, self.tcf / self.n_tail)
+
+    def _part(self, batch: Batch, scale: float) -> Iterator[Batch]:
+        for low in range(0, batch.x.shape[0], self.chunk):
+            x, dx, dt, weight = (values[low : low + self.chunk] for values in batch)
+            yield Batch(x, dx, dt, scale * weight)
+
+
+def full_batch(pools: Pools, tcf: float = 0.0, rank: int = 0, world: int = 1, chunk: int = CHUNK) -> FullBatch:
+    """Every pair of this rank's shard, uncopied; shards are whole chunks, so that what is computed of a chunk does not
+    depend on the number of ranks.
+    """
+    main, n = pools.main, pools.n_main
+    n_chunks = -(-n // chunk)
+    start, stop = (min(k * n_chunks // world * chunk, n) for k in (rank, rank + 1))
+    one = torch.ones(1, dtype=torch.float64)
+    parts = Batch(main.x[start:stop], main.dx[start:stop], main.dt[start:stop], one.expand(stop - start))
+    if not pools.n_tail:
+        return FullBatch(parts, None, n, 0, tcf, chunk)
+    rows = pools.tail[(pools.tail >= start) & (pools.tail < stop)]
+    dt = main.dt[:1].expand(len(rows)) if main.uniform_dt else main.dt[rows]
+    tail = Batch(main.x[rows], main.dx[rows], dt, one.expand(len(rows)))
+    return FullBatch(parts, tail, n, pools.n_tail, tcf, chunk)
 
 
 class Drawer:

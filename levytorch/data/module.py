@@ -1,47 +1,30 @@
 """LevyDataModule: pools as batches for Lightning.
 
-The current TCF lives here, and only here: the training callback writes `datamodule.tcf`, the next batch is weighted (or
-chosen) by it. The loaders have a length, because Lightning fetches one batch ahead from loaders that do not, and that
-batch would know the TCF of the step before.
+The next batch is mixed by the TCF of `correction`, which the fit's likelihood hands over and updates. The loaders have
+a length, because Lightning fetches one batch ahead from loaders that do not, and that batch would know the TCF of the
+step before.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import lightning
-import numpy as np
 import torch
 
-from levytorch.convert import choice, real_number, switch, whole_number
-from levytorch.data.batches import Batch, Drawer, FullBatch
-from levytorch.data.pools import Pools, check_alpha, make_pools
+from levytorch.convert import real_number, switch, whole_number
+from levytorch.data.batches import CHUNK, Batch, Drawer, FullBatch, check_data_options, full_batch
+from levytorch.data.pools import Pools, check_alpha, make_pools, split
 from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 
-LARGEST = 1 << 24  # pairs of a mini-batch: hashed and gathered 256 steps at a time
-MIXINGS = ("stratified", "bernoulli")
 
+class Correction(Protocol):
+    """What mixes the pools: `TailCorrection` of the likelihood."""
 
-def check_data_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of batch_size, chunk_size, mixing and validation that are given, checked; known before there is data."""
-    checked = dict(options)
-    if "mixing" in checked:
-        choice("mixing", checked["mixing"], MIXINGS)
-    if "batch_size" in checked:
-        checked["batch_size"] = whole_number("batch_size", checked["batch_size"], 1, LARGEST)
-    if "chunk_size" in checked:
-        checked["chunk_size"] = whole_number("chunk_size", checked["chunk_size"], 1)
-    if "validation" in checked:
-        share = checked["validation"] = real_number(
-            "validation", checked["validation"], "pass the fraction to hold out"
-        )
-        if not 0.0 <= share < 1.0:
-            raise InputError(f"validation must lie in [0, 1), found {share!r}: pass the fraction to hold out.")
-    return checked
+    tcf: float
 
 
 class LevyDataModule(lightning.LightningDataModule):
@@ -49,10 +32,11 @@ class LevyDataModule(lightning.LightningDataModule):
 
     Args:
         transitions: the data.
+        held_out: pairs of validation batches; None: those that `validation` splits off.
         CT, TRT: thresholds of the pools, see `make_pools`; CT = None has no tail pool.
         batch_size: pairs per step (the paper: 100).
         mixing: "stratified" (both pools in every batch) or "bernoulli" (the paper's choice of one pool per step).
-        full_batch: every step sees all pairs, as a FullBatch whose chunks() are views.
+        full_batch: every step sees all pairs, as a FullBatch of views.
         chunk_size: pairs per chunk of a full batch, and per validation batch.
         validation: fraction of the trajectories held out; of a single trajectory, its last part.
         seed: of the draws and of the split. Each rank of a distributed run draws differently, from its own shard.
@@ -65,13 +49,14 @@ class LevyDataModule(lightning.LightningDataModule):
     def __init__(
         self,
         transitions: Transitions,
+        held_out: Transitions | None = None,
         *,
         CT: Threshold | None = None,
         TRT: Threshold | None = None,
         batch_size: int = 100,
         mixing: str = "stratified",
         full_batch: bool = False,
-        chunk_size: int = 65_536,
+        chunk_size: int = CHUNK,
         validation: float = 0.0,
         seed: int = 0,
         max_steps: int = 40_000,
@@ -97,9 +82,10 @@ class LevyDataModule(lightning.LightningDataModule):
         self.seed = whole_number("seed", seed, 0, 2**63 - 1)
         self.alpha = None if alpha is None else check_alpha(alpha)
         self.min_tail = self.batch_size if min_tail is None else whole_number("min_tail", min_tail, 1)
-        self.transitions, self.held_out = split(transitions, checked["validation"], self.seed)
-        self._tcf = 0.0
-        self._step = 0  # batches drawn so far: the only state besides the TCF
+        self.transitions, own = split(transitions, checked["validation"], self.seed)
+        self.held_out = own if held_out is None else held_out
+        self.correction: Correction | None = None
+        self._step = 0  # batches drawn so far: the only state
         self.repool(CT, TRT)
 
     # ------------------------------------------------------------------------------------------------ pools and the TCF
@@ -112,6 +98,7 @@ class LevyDataModule(lightning.LightningDataModule):
         # plain floats: a NumPy number would make a checkpoint that weights-only loading refuses
         self._asked = check_thresholds(CT, TRT, self.transitions.dt)
         self._drawers: dict[tuple[int, int], Drawer] = {}
+        self._full: dict[tuple[int, int], FullBatch] = {}
 
     @property
     def R_sample(self) -> float:
@@ -121,19 +108,7 @@ class LevyDataModule(lightning.LightningDataModule):
     @property
     def tcf(self) -> float:
         """The tail correction factor that the next batch will use."""
-        return self._tcf
-
-    @tcf.setter
-    def tcf(self, value: float) -> None:
-        try:
-            value = real_number("tcf", value)
-        except InputError:
-            value = math.nan
-        if not value < 1.0:
-            raise InputError(f"tcf must be a finite number below 1, found {value!r}: (R - R_sample) / (1 - R_sample).")
-        if value != 0.0 and self.pools.n_tail == 0:
-            raise InputError(f"tcf must be 0 without a tail pool, found {value!r}: pass CT to LevyDataModule.")
-        self._tcf = value
+        return 0.0 if self.correction is None or self.pools.n_tail == 0 else float(self.correction.tcf)
 
     # ---------------------------------------------------------------------------------------------------------- batches
 
@@ -142,7 +117,7 @@ class LevyDataModule(lightning.LightningDataModule):
         trainer = self.trainer
         shard = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
         if self.full_batch:
-            return FullBatch(self.pools, self._tcf, self.chunk_size, *shard)
+            return self.everything(*shard)._replace(tcf=self.tcf)
         if shard not in self._drawers:
             rank, world = shard
             self._drawers[shard] = Drawer(
@@ -154,7 +129,13 @@ class LevyDataModule(lightning.LightningDataModule):
                 rank=rank,
                 world=world,
             )
-        return self._drawers[shard].draw(step, self._tcf)
+        return self._drawers[shard].draw(step, self.tcf)
+
+    def everything(self, rank: int = 0, world: int = 1) -> FullBatch:
+        """The full batch of a shard, the same tensors every time: an engine sees by them that it is the same batch."""
+        if (rank, world) not in self._full:
+            self._full[rank, world] = full_batch(self.pools, 0.0, rank, world, self.chunk_size)
+        return self._full[rank, world]
 
     def train_dataloader(self) -> _Steps:
         return _Steps(self)
@@ -165,9 +146,9 @@ class LevyDataModule(lightning.LightningDataModule):
     # ----------------------------------------------------------------------------------------------------------- resume
 
     def state_dict(self) -> dict[str, Any]:
-        """The step, the TCF and the thresholds in use (functions of dt are not saved: pass them again)."""
+        """The step and the thresholds in use (functions of dt are not saved: pass them again)."""
         CT, TRT = (value if not callable(value) else None for value in self._asked)
-        return {"step": self._step, "tcf": self._tcf, "CT": CT, "TRT": TRT, "pairs": self._fingerprint()}
+        return {"step": self._step, "CT": CT, "TRT": TRT, "pairs": self._fingerprint()}
 
     def _fingerprint(self) -> list[float]:
         """What tells these pairs from others, of whatever size: how many, and some of them."""
@@ -184,7 +165,7 @@ class LevyDataModule(lightning.LightningDataModule):
         CT, TRT = state_dict["CT"], state_dict["TRT"]
         if self._asked != (CT, TRT) and not any(callable(value) for value in self._asked):
             self.repool(CT, TRT)
-        self._step, self._tcf = int(state_dict["step"]), float(state_dict["tcf"])
+        self._step = int(state_dict["step"])
 
 
 class _Steps:
@@ -226,20 +207,3 @@ class _HeldOut:
         for low in range(0, n, self.chunk_size):
             rows = slice(low, min(low + self.chunk_size, n))
             yield Batch(t.x[rows], t.dx[rows], t.dt[rows], weight.expand(rows.stop - low))
-
-
-def split(transitions: Transitions, validation: float, seed: int) -> tuple[Transitions, Transitions | None]:
-    """Training and held-out transitions: whole trajectories at random, or the last part of a single one."""
-    if validation == 0.0:
-        return transitions, None
-    names = transitions.trajectory_numbers()
-    if len(names) == 1:
-        cut = len(transitions) - max(1, round(validation * len(transitions)))
-        if cut < 1:
-            raise InputError(f"validation = {validation:g} must leave pairs to train on, found none: lower it.")
-        return transitions[:cut], transitions[cut:]
-    out = np.random.default_rng(seed).permutation(len(names))[: max(1, round(validation * len(names)))]
-    if len(out) == len(names):
-        raise InputError(f"validation = {validation:g} must leave trajectories to train on, found none: lower it.")
-    held = torch.from_numpy(transitions.of_trajectories(names[out]))
-    return transitions[~held], transitions[held]

@@ -232,3 +232,20 @@ def _within(t: Transitions, TRT: Threshold | None) -> Transitions:
         return t
     removed = t.beyond(TRT, included=True)
     return t if len(removed) == 0 else t._without(removed, {"beyond TRT": len(removed)})
+
+
+def split(transitions: Transitions, validation: float, seed: int) -> tuple[Transitions, Transitions | None]:
+    """Training and held-out transitions: whole trajectories at random, or the last part of a single one."""
+    if validation == 0.0:
+        return transitions, None
+    names = transitions.trajectory_numbers()
+    if len(names) == 1:
+        cut = len(transitions) - max(1, round(validation * len(transitions)))
+        if cut < 1:
+            raise InputError(f"validation = {validation:g} must leave pairs to train on, found none: lower it.")
+        return transitions[:cut], transitions[cut:]
+    out = np.random.default_rng(seed).permutation(len(names))[: max(1, round(validation * len(names)))]
+    if len(out) == len(names):
+        raise InputError(f"validation = {validation:g} must leave trajectories to train on, found none: lower it.")
+    held = torch.from_numpy(transitions.of_trajectories(names[out]))
+    return transitions[~held], transitions[held]

@@ -12,9 +12,9 @@ from levytorch.coefficients import FourierHead, Head, build_head
 from levytorch.data import Pools, Transitions
 from levytorch.diagnostics.two_steps import Side
 from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.likelihood import make_objective
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty
-from levytorch.likelihood.plan import make_objective
 from levytorch.likelihood.tail import TailSettings
 from levytorch.training.engines.scoring import FisherScoring
 
@@ -60,7 +60,8 @@ def _objective(head: FourierHead, side: Side, strengths: list[float] | None, sha
 def fit_again(start: FourierHead, side: Side, strengths: list[float] | None, share: float) -> Fitted:
     head = copy.deepcopy(start)
     objective = _objective(head, side, strengths, share)
-    scoring = FisherScoring([head.theta], objective)
+    scoring = FisherScoring([head.theta])
+    scoring.objective = objective
     for _ in range(_PASSES):
         scoring.step(objective.evaluate)
         if scoring.converged:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from levytorch.likelihood.linear_algebra import symmetric_inverse
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
-from levytorch.likelihood.sweep import assemble, project
+from levytorch.likelihood.penalty import symmetric_inverse
+from levytorch.likelihood.sums import assemble, project
 
 
 def covariance(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
@@ -43,7 +43,7 @@ def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
     head, design = objective.head, objective.design
     core, tail = ev.main - ev.tail, ev.tail
     n = ev.main.n
-    R = ev.tcf * (1 - objective.R_sample) + objective.R_sample
+    R = ev.tcf * (1 - objective.masses.R_sample) + objective.masses.R_sample
     m_core, m_tail = core.gradient / core.n, tail.gradient / tail.n
     difference = m_tail - m_core
     hessian = (1 - ev.tcf) / n * ev.main.hessian + ev.tcf / tail.n * ev.tail.hessian
@@ -60,11 +60,9 @@ def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
     for sums, mean, weight in ((core, m_core, (1 - R) * n / core.n), (tail, m_tail, R * n / tail.n)):
         spread = assemble(head, sums.second, design) - sums.n * torch.outer(mean, mean)
         meat += weight**2 * spread / n
-        counts = objective.tail_counts if sums is tail else None
-        if counts is None:
-            assert objective.counts is not None
-            assert objective.tail_counts is not None
-            counts = objective.counts - objective.tail_counts
+        counts = objective.masses.tail_counts
+        if sums is core:
+            counts = objective.masses.counts - counts
         with_state = project(head, sums.first * deviation, design) - mean * (counts * deviation).sum()
         cross = weight * torch.outer(with_state, difference) / n
         meat += cross + cross.T

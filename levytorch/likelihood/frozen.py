@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients
+from levytorch.coefficients import Coefficients, Head
 from levytorch.law import StepScore as StepScore  # re-exported: engines see laws through this module only
 from levytorch.law import log_density, score, tail_probability
 
@@ -35,3 +35,10 @@ class FrozenLaw:
     def exceedance(self, c: Coefficients, threshold: Tensor, center: Tensor, dt: Tensor) -> Tensor:
         """P(|dx - center| > threshold) at given coefficients; differentiable in them."""
         return tail_probability(threshold, center, c.b, c.D_o, c.D_f, c.alpha, dt, dim=self.dim)
+
+
+def steady_method(density: str, head: Head) -> str:
+    """How log p is computed throughout a fit: one method from the first step to the last, whatever the batch."""
+    if density != "auto":
+        return density
+    return "contour" if head.learns_alpha else "table"

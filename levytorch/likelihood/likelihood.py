@@ -1,49 +1,155 @@
-"""The log-likelihood of all pairs at any head, by one pass over them."""
+"""The log-likelihood of weighted transitions under a head, a law and a treatment of lost tails.
+
+What engines maximise; it knows batches, never where they came from. Lightning's module and `recover` hold one each.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Head
+from levytorch.coefficients import FourierHead, Head
 from levytorch.data import Pools
-from levytorch.data.batches import FullBatch
+from levytorch.data.batches import Batch, FullBatch, full_batch
+from levytorch.data.thresholds import threshold_at
+from levytorch.errors import InputError, NumericalError
+from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.masses import TailMasses
-from levytorch.likelihood.plan import make_masses, shared_dt
+from levytorch.likelihood.objective import FullBatchObjective
+from levytorch.likelihood.penalty import RoughnessPenalty, Strength
 from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.tail import TailCorrection, TailSettings
+from levytorch.ranks import Ranks
 
-if TYPE_CHECKING:
-    from levytorch.training.module import LevyModule
-
-
-def pair_counts(bins: StateBins, pools: Pools) -> tuple[Tensor, Tensor]:
-    """Pairs of the main and of the tail pool on each state bin."""
-    dt, rows = shared_dt(pools), pools.tail
-    tail_dt = dt if dt.dim() == 0 else dt[rows]
-    return bins.counts(pools.main.x, dt), bins.counts(pools.main.x[rows], tail_dt)
+N_BINS = 512  # of the states, for full batches
 
 
-def mean_log_kept(masses: TailMasses, head: Head, counts: Tensor, tail_counts: Tensor) -> Tensor:
-    """log of the kept mass, averaged over the pairs: what a conditional likelihood subtracts."""
-    core, middle = masses.log_kept(head)
-    n = counts.sum()
-    if masses.CT is None:
-        return (counts * core).sum() / n
-    return ((counts - tail_counts) * core).sum() / n + (tail_counts * middle).sum() / n
+@dataclass
+class Likelihood:
+    """Everything but the data: `observe` tells it which states were seen, for the masses that lost tails need."""
+
+    head: Head
+    law: FrozenLaw
+    tail: TailSettings = field(default_factory=TailSettings)
+    correction: TailCorrection = field(default_factory=TailCorrection)
+    bins: StateBins | None = None
+    masses: TailMasses | None = None
+    ranks: Ranks = field(default_factory=Ranks)
+
+    def observe(self, pools: Pools, n_bins: int = N_BINS) -> None:
+        """The states at which tail masses are averaged, and the thresholds that define them."""
+        self.bins = StateBins(self.head, shared_dt(pools), n_bins)
+        self.masses = tail_masses(self.bins, pools, self.tail, self.law) if self.tail.active else None
+
+    def log_prob(self, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+        """log p of transitions; conditional on |dx - mu| being kept when the tail settings say so."""
+        log_p = self.law.log_prob(self.head, x, dx, dt)
+        if self.tail.method == "conditional":
+            log_p = log_p - self.seen().log_kept_of(self.head, x, dx, dt)
+        return log_p
+
+    def nll(self, batch: Batch, step: int = 0) -> Tensor:
+        """-sum(weight * log p) of a batch; stops before the parameters are touched, and says which sample it was."""
+        log_p = self.log_prob(batch.x, batch.dx, batch.dt)
+        nll = -(batch.weight * log_p).sum()
+        if not torch.isfinite(nll):
+            bad = torch.nonzero(~torch.isfinite(log_p.detach())).reshape(-1)
+            i = int(bad[0]) if bad.numel() else 0
+            raise NumericalError(
+                f"the loss must be finite, found {float(nll.detach())} at step {step} from sample {i} "
+                f"(x = {batch.x[i].tolist()}, dx = {batch.dx[i].tolist()}, log p = {float(log_p.detach()[i]):.6g}); "
+                "the parameters of the step before are kept: resume with a smaller learning rate."
+            )
+        return nll
+
+    def mean(self, batch: FullBatch) -> float:
+        """The mean log-likelihood of a full batch, over all ranks, by one pass over it."""
+        with torch.no_grad():
+            total = torch.zeros((), dtype=torch.float64)
+            for chunk in batch.chunks():
+                total += (chunk.weight * self.law.log_prob(self.head, chunk.x, chunk.dx, chunk.dt)).sum()
+            (total,) = self.ranks.sum([total])
+            if self.tail.method == "conditional":
+                total = total - self.seen().mean_log_kept(self.head)
+        return float(total)
+
+    def objective(self, batch: FullBatch, penalty: Strength = "none", n_bins: int = N_BINS) -> FullBatchObjective:
+        """The same for a Fourier head, with its local model."""
+        assert isinstance(self.head, FourierHead)
+        bins = StateBins(self.head, batch.main.dt, n_bins) if self.bins is None else self.bins
+        rough = RoughnessPenalty(self.head, penalty)
+        return FullBatchObjective(
+            self.head,
+            self.law,
+            bins,
+            batch,
+            masses=self.masses,
+            method=self.tail.method,
+            region=self.tail.conditions_on,
+            penalty=rough if rough.active else None,
+            ranks=self.ranks,
+        )
+
+    def correct(self, R_theta: float | None = None) -> None:
+        """Algorithm E.6: the TCF of the present parameters (R_theta where the engine has computed it already)."""
+        if self.tail.method == "tcf":
+            masses = self.seen()
+            self.correction.update(masses.R_theta(self.head) if R_theta is None else R_theta, masses.R_sample)
+
+    def seen(self) -> TailMasses:
+        """The masses at the observed states."""
+        if self.masses is None:
+            raise InputError(
+                f"tail.method {self.tail.method} needs the observed states and thresholds, found a loader of batches "
+                "only; use a LevyDataModule, or tail none."
+            )
+        return self.masses
+
+    def mean_coefficients(self) -> dict[str, float]:
+        """Means over one cell; a cheap summary of where a fit is."""
+        with torch.no_grad():
+            x = self.head.grid(32 if self.head.dim == 1 else 256)
+            c = self.head(x[:1] if self.head.is_constant else x)
+        means = {f"mean/{name}": float(v.mean()) for name, v in zip(c._fields, c) if v.dim() < 2}
+        if self.head.dim > 1:
+            means |= {f"mean/b_{i + 1}": float(v) for i, v in enumerate(c.b.mean(0))}
+        return means
 
 
-def log_likelihood_of(module: LevyModule, head: Head, tcf: float) -> float:
-    """What the fit maximises, times the number of pairs, at `head`, which need not be the module's own."""
-    pools, ranks = module.pools, module.ranks
-    batch = FullBatch(pools, tcf, module.data.chunk_size, ranks.rank, ranks.world)
-    with torch.no_grad():
-        mean = torch.zeros((), dtype=torch.float64)
-        for chunk in batch.chunks(summed=True):
-            mean += (chunk.weight * module.law.log_prob(head, chunk.x, chunk.dx, chunk.dt)).sum()
-        (mean,) = ranks.sum([mean])
-        if module.tail.method == "conditional":
-            masses = make_masses(head, pools, module.tail, module.law, 512)
-            mean -= mean_log_kept(masses, head, *pair_counts(masses.bins, pools))
-    return pools.n_main * float(mean)
+def shared_dt(pools: Pools) -> Tensor:
+    """dt of all pairs, 0-d when they share it."""
+    return pools.main.dt[0] if pools.main.uniform_dt else pools.main.dt
+
+
+def tail_masses(bins: StateBins, pools: Pools, tail: TailSettings, law: FrozenLaw) -> TailMasses:
+    """Thresholds and numbers of observed states on the bins."""
+    main, dt = pools.main, shared_dt(pools)
+    CT = TRT = None
+    if pools.CT is not None and not (tail.method == "conditional" and tail.conditions_on == "TRT"):
+        varies = callable(pools.CT) and not main.uniform_dt
+        CT = bins.means(pools.threshold_of, dt) if varies else pools.threshold_of(slice(0, 1)).expand(len(bins))
+    if pools.TRT is not None:
+        TRT = torch.as_tensor(threshold_at(pools.TRT, bins.dt), dtype=torch.float64).expand(len(bins))
+    tail_dt = dt if dt.dim() == 0 else dt[pools.tail]
+    return TailMasses(
+        bins,
+        pools.mu,
+        not main.uniform_dt,
+        CT,
+        TRT,
+        bins.counts(main.x, dt),
+        bins.counts(main.x[pools.tail], tail_dt),
+        law,
+        at_mean=tail.R_theta == "mean",
+    )
+
+
+def make_objective(
+    head: FourierHead, pools: Pools, tail: TailSettings, law: FrozenLaw, penalty: Strength = "none"
+) -> FullBatchObjective:
+    """The full-batch objective of a Fourier head over all pairs of some pools."""
+    likelihood = Likelihood(head, law, tail)
+    likelihood.observe(pools)
+    return likelihood.objective(full_batch(pools), penalty)

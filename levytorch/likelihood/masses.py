@@ -14,24 +14,60 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients, FourierHead, Head
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.states import StateBins
-
-
-def tail_correction_factor(R_theta: float, R_sample: float) -> float:
-    """Algorithm E.6, line 5 (equation 3.7 solved for the TCF)."""
-    return max(0.0, (R_theta - R_sample) / (1.0 - R_sample))
+from levytorch.likelihood.tail import tail_correction_factor
 
 
 @dataclass
 class TailMasses:
-    """Thresholds and centres at every node; `share` is the fraction of pairs on each node."""
+    """Thresholds at every node of the state bins, and how many pairs of each pool lie there.
+
+    mu: the center of dx, or of dx / dt when dt varies (`uneven`).
+    """
 
     bins: StateBins
-    center: Tensor
+    mu: Tensor
+    uneven: bool
     CT: Tensor | None
     TRT: Tensor | None
-    share: Tensor
+    counts: Tensor
+    tail_counts: Tensor
     law: FrozenLaw
     at_mean: bool = False
+
+    def center(self, dt: Tensor) -> Tensor:
+        """The center of dx over these dt (n,): (n,), or (n, d)."""
+        scale = dt if self.uneven else torch.ones_like(dt)
+        return self.mu * (scale if self.mu.dim() == 0 else scale.unsqueeze(-1))
+
+    @property
+    def share(self) -> Tensor:
+        """Fraction of the pairs on each node."""
+        return self.counts / self.counts.sum()
+
+    @property
+    def R_sample(self) -> float:
+        """|P_tail| / |P_main|."""
+        return float(self.tail_counts.sum() / self.counts.sum())
+
+    def mean_log_kept(self, head: Head) -> Tensor:
+        """log of the kept mass averaged over the pairs: what a conditional likelihood subtracts."""
+        core, middle = self.log_kept(head)
+        n = self.counts.sum()
+        if self.CT is None:
+            return (self.counts * core).sum() / n
+        return ((self.counts - self.tail_counts) * core).sum() / n + (self.tail_counts * middle).sum() / n
+
+    def log_kept_of(self, head: Head, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+        """log of the mass of the region each pair lies in: for mini-batches (full batches sum over the nodes)."""
+        c, node = head(x), self.bins.index(x, dt)
+        center = self.center(dt)
+        beyond_TRT = torch.zeros_like(dt) if self.TRT is None else self.law.exceedance(c, self.TRT[node], center, dt)
+        if self.CT is None:
+            return torch.log1p(-beyond_TRT)
+        CT = self.CT[node]
+        beyond_CT = self.law.exceedance(c, CT, center, dt)
+        core = ((dx - center).norm(dim=-1) if head.dim > 1 else (dx - center).abs()) <= CT
+        return torch.where(core, torch.log1p(-beyond_CT), torch.log((beyond_CT - beyond_TRT).clamp(min=1e-300)))
 
     def R_theta(self, head: Head) -> float:
         """Mass beyond CT under the model, over the observed states or at the mean coefficients (the paper)."""
@@ -44,7 +80,7 @@ class TailMasses:
         with torch.no_grad():
             if self.at_mean:
                 return self._R(self._mean_coefficients(head)).expand(len(self.bins))
-            return self.law.exceedance(head(self.bins.x), self.CT, self.center, self.bins.dt)
+            return self.law.exceedance(head(self.bins.x), self.CT, self.center(self.bins.dt), self.bins.dt)
 
     def R_theta_differentiable(self, head: Head) -> Tensor:
         """The same with a graph."""
@@ -95,8 +131,8 @@ class TailMasses:
         if self.at_mean:
             share = self.share
             mean = lambda v: (share @ v) / share.sum()  # noqa: E731
-            return self.law.exceedance(c, mean(self.CT), mean(self.center), mean(self.bins.dt))
-        p = self.law.exceedance(c, self._used(self.CT), self._used(self.center), self._used(self.bins.dt))
+            return self.law.exceedance(c, mean(self.CT), mean(self.center(self.bins.dt)), mean(self.bins.dt))
+        p = self.law.exceedance(c, self._used(self.CT), self.center(self._used(self.bins.dt)), self._used(self.bins.dt))
         return (p * self._used(self.share)).sum() / self.share.sum()
 
     def _mean_coefficients(self, head: Head) -> Coefficients:
@@ -106,15 +142,17 @@ class TailMasses:
 
     def _log_kept(self, c: Coefficients) -> tuple[Tensor, Tensor]:
         zero = torch.zeros(len(self.bins), dtype=torch.float64)
-        beyond_TRT = zero if self.TRT is None else self.law.exceedance(c, self.TRT, self.center, self.bins.dt)
+        beyond_TRT = (
+            zero if self.TRT is None else self.law.exceedance(c, self.TRT, self.center(self.bins.dt), self.bins.dt)
+        )
         if self.CT is None:
             return torch.log1p(-beyond_TRT), zero
-        beyond_CT = self.law.exceedance(c, self.CT, self.center, self.bins.dt)
+        beyond_CT = self.law.exceedance(c, self.CT, self.center(self.bins.dt), self.bins.dt)
         return torch.log1p(-beyond_CT), torch.log((beyond_CT - beyond_TRT).clamp(min=1e-300))
 
 
-def tcf_gradient(masses: TailMasses, head: FourierHead, R_sample: float) -> tuple[float, float, Tensor]:
+def tcf_gradient(masses: TailMasses, head: FourierHead) -> tuple[float, float, Tensor]:
     """R_theta, the TCF and its derivative in theta (zero where it is clipped at 0)."""
     R, gradient = masses.R_theta_gradient(head)
-    tcf = tail_correction_factor(R, R_sample)
-    return R, tcf, gradient / (1.0 - R_sample) if tcf > 0 else torch.zeros_like(gradient)
+    tcf = tail_correction_factor(R, masses.R_sample)
+    return R, tcf, gradient / (1.0 - masses.R_sample) if tcf > 0 else torch.zeros_like(gradient)

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierHead
+from levytorch.data.batches import Batch, FullBatch
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.masses import TailMasses, tcf_gradient
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.likelihood.states import StateBins
-from levytorch.likelihood.sweep import Pairs, Sums, assemble, over_ranks, project, slices, sweep
+from levytorch.likelihood.sums import Sums, assemble, over_ranks, project
+from levytorch.likelihood.sweep import sweep
 from levytorch.ranks import Ranks
 
 
@@ -47,38 +49,38 @@ class LocalModel:
 
 @dataclass
 class FullBatchObjective:
-    """Streams over the pairs; `tail` are the pairs beyond CT once more (a copy of a small part of the data).
+    """The likelihood of one full batch, which may be pairs or the nodes of a lattice.
 
-    With several ranks `main` and `tail` are this rank's shards (of `n` and of all tail pairs); sums are over all ranks.
+    With several ranks the batch is this rank's shard; sums are over all ranks.
     """
 
     head: FourierHead
     law: FrozenLaw
     bins: StateBins
-    main: Pairs
-    n: int  # pairs that carry likelihood, on all ranks
-    tail: Pairs | None = None
+    batch: FullBatch
     masses: TailMasses | None = None
     method: str = "none"
     region: str = "TRT"
-    R_sample: float = 0.0
     penalty: RoughnessPenalty | None = None
-    counts: Tensor | None = None
-    tail_counts: Tensor | None = None
-    design: list[Tensor] = field(default_factory=list)
     ranks: Ranks = field(default_factory=Ranks)
+    design: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.design = self.head.design(self.bins.x)
 
+    @property
+    def n(self) -> float:
+        """Pairs that carry likelihood, on all ranks."""
+        return self.batch.n_main
+
     def evaluate(self) -> Evaluation:
         """One pass at the head's parameters."""
         theta = self.head.theta.detach().clone()
-        main, tail = self._sweep(self.main, self.tail)
+        main, tail = self._sweep(self.batch.main, self.batch.tail if self.masses is not None else None)
         ev = Evaluation(theta, main, tail)
         if self.method == "tcf":
             assert self.masses is not None
-            R, tcf, gradient = tcf_gradient(self.masses, self.head, self.R_sample)
+            R, tcf, gradient = tcf_gradient(self.masses, self.head)
             if self.ranks.world > 1:
                 numbers = self.ranks.same(torch.cat([torch.tensor([R, tcf], dtype=torch.float64), gradient]))
                 R, tcf, gradient = float(numbers[0]), float(numbers[1]), numbers[2:]
@@ -90,11 +92,9 @@ class FullBatchObjective:
 
     def add_hessian(self, ev: Evaluation, most: int = 1_000_000) -> None:
         """Second derivatives at the head's parameters into `ev`, from about `most` evenly spread pairs at most."""
-        stride = max(1, self.n // most)
-        first = -self.ranks.shard(self.n).start % stride  # every stride-th pair of all, whoever has it
-        x, dx, dt = self.main
-        some = (x[first::stride], dx[first::stride], dt if dt.dim() == 0 else dt[first::stride])
-        main, tail = self._sweep(some, self.tail, hessian=True)
+        stride = max(1, self.batch.main.x.shape[0] // most)
+        some = Batch(*(values[::stride] for values in self.batch.main))
+        main, tail = self._sweep(some, self.batch.tail, hessian=True)
         assert main.hessian is not None
         ev.main.hessian = main.hessian * (ev.main.n / main.n)
         if tail is not None and ev.tail is not None:
@@ -168,14 +168,14 @@ class FullBatchObjective:
             out[row * K : (row + 1) * K, row * K : (row + 1) * K] = (vectors * values.clamp(min=0.0)) @ vectors.T
         return out
 
-    def _sweep(self, main: Pairs, tail: Pairs | None, hessian: bool = False) -> tuple[Sums, Sums | None]:
+    def _sweep(self, main: Batch, tail: Batch | None, hessian: bool = False) -> tuple[Sums, Sums | None]:
         """Sums over the pairs of all ranks."""
 
         def work() -> list[Sums]:
             return [
-                sweep(self.head, self.law, slices(*pairs), self.bins, hessian=hessian)
-                for pairs in (main, tail)
-                if pairs is not None
+                sweep(self.head, self.law, part, self.bins, hessian=hessian)
+                for part in (main, tail)
+                if part is not None
             ]
 
         totals = over_ranks(self.ranks, self.ranks.together(work))
@@ -189,12 +189,13 @@ class FullBatchObjective:
 
     def _regions(self, ev: Evaluation) -> list[tuple[Tensor, Tensor, Tensor]]:
         """(counts, log mass, d log mass / d eta) of every stratum of a conditional likelihood."""
-        if self.method != "conditional" or ev.kept is None or self.counts is None:
+        if self.method != "conditional" or ev.kept is None or self.masses is None:
             return []
         core, middle, q_core, q_middle = ev.kept
-        if self.region == "TRT" or self.tail_counts is None:
-            return [(self.counts, core, q_core)]
-        return [(self.counts - self.tail_counts, core, q_core), (self.tail_counts, middle, q_middle)]
+        counts, tail_counts = self.masses.counts, self.masses.tail_counts
+        if self.region == "TRT" or ev.tail is None:
+            return [(counts, core, q_core)]
+        return [(counts - tail_counts, core, q_core), (tail_counts, middle, q_middle)]
 
     def _strata(self, ev: Evaluation) -> list[Sums]:
         if self.region == "TRT" or ev.tail is None:

@@ -17,7 +17,6 @@ from torch import Tensor
 from levytorch.coefficients import FourierHead
 from levytorch.convert import choice, real_array, shown
 from levytorch.errors import InputError
-from levytorch.likelihood.linear_algebra import symmetric_inverse
 
 Strength = str | float | Sequence[float]
 CHOICES = ("none", "evidence")
@@ -93,3 +92,12 @@ class RoughnessPenalty:
             change = max(change, abs(float(size * (target - old))))
             self.strengths[g] = target
         return change
+
+
+def symmetric_inverse(matrix: Tensor) -> Tensor:
+    """Inverse after equilibration; directions without information get a huge, not an infinite, variance."""
+    scale = matrix.diagonal().clamp(min=1e-200).rsqrt()  # 1e200 times 1e13 from below is still a number
+    values, vectors = torch.linalg.eigh(matrix * scale.outer(scale))
+    values = values.clamp(min=1e-13 * float(values.max()))
+    inverse = (vectors / values) @ vectors.T
+    return inverse * scale.outer(scale)

@@ -91,7 +91,7 @@ def _side(head: Head, n_bins: int) -> int:
 
 def _dt_groups(dt: Tensor) -> tuple[Tensor, Tensor]:
     """Edges between groups of dt and one dt per group: every distinct value while they are few, else quantiles."""
-    flat = dt.reshape(-1).to(torch.float64)
+    flat = (dt[:1] if dt.dim() and dt.stride(0) == 0 else dt).reshape(-1).to(torch.float64)
     distinct = flat[:1].clone()
     for lo in range(0, flat.numel(), CHUNK):
         distinct = torch.unique(torch.cat([distinct, flat[lo : lo + CHUNK]]))

@@ -1,4 +1,4 @@
-"""One pass over transitions for a Fourier head: log-likelihood, gradient, products of scores per state bin.
+"""One pass over weighted transitions for a Fourier head: log-likelihood, gradient, products of scores per state bin.
 
 An (n, 3K) design matrix is never held. Coefficients come from a fine grid over the cell, scores go back onto it
 (`coefficients.kernels`); the chain rule through links and basis is applied once per node, not once per sample, and the
@@ -8,8 +8,6 @@ Fisher matrix is put together from score products in coarser bins, Phi_bins^T di
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -17,68 +15,21 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients, FourierHead
 from levytorch.coefficients.fourier import Chain
 from levytorch.coefficients.kernels import GRID, interpolate, scatter
+from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
-from levytorch.likelihood.frozen import FrozenLaw, StepScore
+from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import Sums, project, slices, where
 from levytorch.likelihood.tensor_sweep import tensor_sweep
-from levytorch.ranks import Ranks
 
-Pairs = tuple[Tensor, Tensor, Tensor]  # x, dx, dt of some pairs; dt may be 0-d
-CHUNK = 1 << 17
 _NAMES = ("b", "D_o", "D_f", "alpha")
 
 
-@dataclass
-class Sums:
-    """Sums over pairs (not means): they add over chunks, pools and processes.
-
-    first (C, M) and second (C, C, M): scores in the predictors and their products, per bin; `hessian` likewise holds
-    second derivatives of log p in the predictors, when asked for.
-    """
-
-    n: int
-    log_p: Tensor
-    gradient: Tensor
-    first: Tensor
-    second: Tensor
-    hessian: Tensor | None = None
-
-    def __sub__(self, other: Sums) -> Sums:
-        hessian = None if self.hessian is None or other.hessian is None else self.hessian - other.hessian
-        return Sums(
-            self.n - other.n,
-            self.log_p - other.log_p,
-            self.gradient - other.gradient,
-            self.first - other.first,
-            self.second - other.second,
-            hessian,
-        )
-
-
-def over_ranks(ranks: Ranks, sums: list[Sums]) -> list[Sums]:
-    """Each of some sums over the pairs of all ranks."""
-    if ranks.world == 1:
-        return sums
-    names = [f.name for f in fields(Sums) if f.name != "n" and getattr(sums[0], f.name) is not None]
-    parts = [torch.tensor([s.n for s in sums], dtype=torch.float64), *(getattr(s, k) for s in sums for k in names)]
-    counts, *totals = ranks.sum(parts)
-    width = len(names)
-    return [
-        Sums(int(n), **dict(zip(names, totals[i * width : (i + 1) * width]))) for i, n in enumerate(counts.tolist())
-    ]
-
-
-def slices(x: Tensor, dx: Tensor, dt: Tensor, chunk: int = CHUNK) -> Iterable[Pairs]:
-    """Views of consecutive pairs."""
-    for lo in range(0, x.shape[0], chunk):
-        yield x[lo : lo + chunk], dx[lo : lo + chunk], dt if dt.dim() == 0 else dt[lo : lo + chunk]
-
-
 @torch.no_grad()
-def sweep(head: FourierHead, law: FrozenLaw, pairs: Iterable[Pairs], bins: StateBins, *, hessian: bool = False) -> Sums:
-    """Sums over all pairs at the head's current parameters."""
+def sweep(head: FourierHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False) -> Sums:
+    """Sums over all pairs of the batch, each times its weight, at the head's current parameters."""
     if head.dim > 1:
-        return tensor_sweep(head, law, pairs, bins, hessian=hessian)
+        return tensor_sweep(head, law, batch, bins, hessian=hessian)
     theta = head.theta.detach()
     C, M = head.n_predictors, len(bins)
     grid = grid_of(head, bins)
@@ -87,28 +38,28 @@ def sweep(head: FourierHead, law: FrozenLaw, pairs: Iterable[Pairs], bins: State
     fine = head.chain(theta, design)
     alpha_varies = fine.coefficients.alpha.dim() > 0
     table = torch.stack([*fine.coefficients[:3], *([fine.coefficients.alpha] if alpha_varies else [])])
-    n, log_p = 0, torch.zeros((), dtype=torch.float64)
+    seen, n, log_p = 0, 0.0, torch.zeros((), dtype=torch.float64)
     nodes = torch.zeros((C, grid), dtype=torch.float64)
     first = torch.zeros((C, M), dtype=torch.float64)
     second = torch.zeros((C, C, M), dtype=torch.float64)
     curved = torch.zeros((C, C, M), dtype=torch.float64)
-    for x, dx, dt in pairs:
+    for x, dx, dt, weight in slices(batch):
         rows = interpolate(x.contiguous(), head.origin, head.period, table, positive=True)
         c = Coefficients(rows[0], rows[1], rows[2], rows[3] if alpha_varies else fine.coefficients.alpha)
         step = law.score(c, dx, dt, wrt_alpha=C == 4)
-        part = float(step.log_p.numpy().sum())
+        part = float((step.log_p.numpy() * weight.numpy()).sum())
         if not math.isfinite(part):
-            raise NumericalError(_where(step.log_p, n, x, dx))
+            raise NumericalError(where(step.log_p, seen, x, dx))
         scores = [getattr(step, name) for name in _NAMES[:C]]
-        group = bins.group(dt, x.shape[0])
-        place = (bins.n_x, group, bins.n_groups)
+        place = (bins.n_x, bins.group(dt, x.shape[0]), bins.n_groups, weight)
         moved = scatter(x.contiguous(), head.origin, head.period, scores, grid, *place)
         for total, more in zip((nodes, first, second), moved):
             total += more
         if hessian:
-            curved += _second_derivatives(law, c, step, dx, dt, x, head, grid, place, C)
+            curved += _second_derivatives(law, c, dx, dt, x, head, grid, place, C)
         log_p += part
-        n += x.shape[0]
+        seen += x.shape[0]
+        n += float(weight.expand(x.shape[0]).sum())
     at_bins = head.chain(theta, head.design(bins.x))
     gradient = project(head, to_predictors(nodes, fine), design)
     jacobian = predictor_jacobian(at_bins, C, M)
@@ -161,13 +112,12 @@ def link_curvature(chain: Chain, first: Tensor, C: int, M: int) -> Tensor:
 def _second_derivatives(
     law: FrozenLaw,
     c: Coefficients,
-    step: StepScore,
     dx: Tensor,
     dt: Tensor,
     x: Tensor,
     head: FourierHead,
     grid: int,
-    place: tuple[int, Tensor, int],
+    place: tuple[int, Tensor, int, Tensor],
     C: int,
 ) -> Tensor:
     """Second derivatives of log p in the coefficients, summed per bin.
@@ -190,30 +140,3 @@ def _second_derivatives(
         ]
         out[row] = scatter(x.contiguous(), head.origin, head.period, changes, grid, *place)[1]
     return 0.5 * (out + out.transpose(0, 1))
-
-
-def _where(log_p: Tensor, offset: int, x: Tensor, dx: Tensor) -> str:
-    bad = int(torch.nonzero(~torch.isfinite(log_p))[0])
-    return (
-        f"log p must be finite, found {float(log_p[bad])} at pair {offset + bad} "
-        f"(x = {float(x[bad]):.6g}, dx = {float(dx[bad]):.6g}); check that pair or remove it."
-    )
-
-
-def assemble(head: FourierHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
-    """(P, P) matrix Phi^T diag(.) Phi from per-bin (C, C, M) sums."""
-    starts = [0]
-    for size in head.sizes:
-        starts.append(starts[-1] + size)
-    out = torch.zeros((starts[-1], starts[-1]), dtype=torch.float64)
-    for i in range(len(head.sizes)):
-        for j in range(i, len(head.sizes)):
-            block = (design[i] * per_bin[i, j]) @ design[j].T
-            out[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] = block
-            out[starts[j] : starts[j + 1], starts[i] : starts[i + 1]] = block.T
-    return out
-
-
-def project(head: FourierHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
-    """(P,) vector Phi^T v from per-bin (C, M) sums."""
-    return torch.cat([design[i] @ per_bin[i] for i in range(len(head.sizes))])

@@ -1,4 +1,4 @@
-"""Lost tails, as settings: nothing done, the paper's tail correction factor, or the conditional likelihood."""
+"""Lost tails: nothing done, the paper's tail correction factor (TCF), or the conditional likelihood."""
 
 from __future__ import annotations
 
@@ -70,6 +70,37 @@ class TailSettings:
     @property
     def active(self) -> bool:
         return self.method != "none"
+
+    @property
+    def conditions_on(self) -> str:
+        """What a conditional likelihood conditions on; "auto" starts from the strata, which are always right."""
+        return "TRT" if self.CT is None or self.region == "TRT" else "strata"
+
+
+class TailCorrection:
+    """The tail correction factor of one fit (Algorithm E.6): one object, and nobody keeps a copy.
+
+    The engine's loop or the Lightning callback updates it after a step, the data module mixes main and tail pool by it.
+    """
+
+    def __init__(self) -> None:
+        self.tcf = 0.0
+        self.R_theta = float("nan")
+
+    def update(self, R_theta: float, R_sample: float) -> None:
+        """Line 5 of Algorithm E.6: R_theta is the tail mass under the model, R_sample the share of the tail pool."""
+        self.R_theta, self.tcf = R_theta, tail_correction_factor(R_theta, R_sample)
+
+    def state_dict(self) -> dict[str, float]:
+        return {"tcf": self.tcf, "R_theta": self.R_theta}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        self.tcf, self.R_theta = float(state["tcf"]), float(state["R_theta"])
+
+
+def tail_correction_factor(R_theta: float, R_sample: float) -> float:
+    """Equation 3.7 solved for the TCF."""
+    return max(0.0, (R_theta - R_sample) / (1.0 - R_sample))
 
 
 def parse_tail(tail: object) -> TailSettings:

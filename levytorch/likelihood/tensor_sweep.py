@@ -7,61 +7,54 @@ gradient is exact, and products of scores in the predictors go into the state bi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierHead
 from levytorch.coefficients.fourier import Chain
+from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.frozen import FrozenLaw, StepScore
 from levytorch.likelihood.states import StateBins
-
-if TYPE_CHECKING:
-    from levytorch.likelihood.sweep import Pairs, Sums
+from levytorch.likelihood.sums import CHUNK, Sums, project, slices, where
 
 _NUMBERS = 1 << 20  # basis values held at once
 
 
 @torch.no_grad()
-def tensor_sweep(
-    head: FourierHead, law: FrozenLaw, pairs: Iterable[Pairs], bins: StateBins, *, hessian: bool = False
-) -> Sums:
+def tensor_sweep(head: FourierHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False) -> Sums:
     """Sums over all pairs at the head's current parameters; see `sweep`."""
-    from levytorch.likelihood.sweep import Sums, project, slices
-
     theta = head.theta.detach()
     C, M = head.n_predictors, len(bins)
-    n, log_p = 0, torch.zeros((), dtype=torch.float64)
+    seen, n, log_p = 0, 0.0, torch.zeros((), dtype=torch.float64)
     gradient = torch.zeros_like(theta)
     upper = torch.triu_indices(C, C)
     packed = torch.zeros((M, C + (2 if hessian else 1) * upper.shape[1]), dtype=torch.float64)
     constant = head.is_constant
-    chunk = max(1024, _NUMBERS // max(head.sizes))
     one = head.design(torch.zeros((1, head.dim), dtype=torch.float64)) if constant else None
-    for x_all, dx_all, dt_all in pairs:
-        for x, dx, dt in slices(x_all, dx_all, dt_all, x_all.shape[0] if constant else chunk):
-            design = one or head.design(x)
-            eta, eta_alpha = head.predictors(theta, design)
-            chain = head.respond(eta, eta_alpha)
-            step = law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
-            part = float(step.log_p.sum())
-            if not math.isfinite(part):
-                raise NumericalError(_where(step.log_p, n, x, dx))
-            q = predictor_scores(chain, step)
-            columns = [q, q[upper[0]] * q[upper[1]]]
-            if hessian:
-                columns.append(_curvature(head, law, eta, eta_alpha, dx, dt)[upper[0], upper[1]])
-            moments = torch.cat(columns)
-            if M == 1:
-                packed[0] += moments.sum(1)
-            else:
-                packed.index_add_(0, bins.index(x, dt), moments.T)
-            gradient += project(head, q if not constant else q.sum(1, keepdim=True), design)
-            log_p += part
-            n += x.shape[0]
+    for x, dx, dt, weight in slices(batch, CHUNK if constant else max(1024, _NUMBERS // max(head.sizes))):
+        design = one or head.design(x)
+        eta, eta_alpha = head.predictors(theta, design)
+        chain = head.respond(eta, eta_alpha)
+        step = law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
+        part = float((weight * step.log_p).sum())
+        if not math.isfinite(part):
+            raise NumericalError(where(step.log_p, seen, x, dx))
+        q = predictor_scores(chain, step)
+        columns = [q, q[upper[0]] * q[upper[1]]]
+        if hessian:
+            columns.append(_curvature(head, law, eta, eta_alpha, dx, dt)[upper[0], upper[1]])
+        moments = torch.cat(columns) * weight
+        if M == 1:
+            packed[0] += moments.sum(1)
+        else:
+            packed.index_add_(0, bins.index(x, dt), moments.T)
+        q = q * weight
+        gradient += project(head, q if not constant else q.sum(1, keepdim=True), design)
+        log_p += part
+        seen += x.shape[0]
+        n += float(weight.expand(x.shape[0]).sum())
     second = _square(packed[:, C : C + upper.shape[1]], upper, C)
     bent = _square(packed[:, C + upper.shape[1] :], upper, C) if hessian else None
     return Sums(n, log_p, gradient, packed[:, :C].T.contiguous(), second, bent)
@@ -109,11 +102,3 @@ def _square(packed: Tensor, upper: Tensor, C: int) -> Tensor:
     out[upper[0], upper[1]] = packed.T
     out[upper[1], upper[0]] = packed.T
     return out
-
-
-def _where(log_p: Tensor, offset: int, x: Tensor, dx: Tensor) -> str:
-    bad = int(torch.nonzero(~torch.isfinite(log_p))[0])
-    return (
-        f"log p must be finite, found {float(log_p[bad])} at pair {offset + bad} (x = {x[bad].tolist()}, "
-        f"dx = {dx[bad].tolist()}); check that pair or remove it."
-    )

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from levytorch.coefficients import Head
 from levytorch.data import Transitions
-from levytorch.training.fit import fit
+from levytorch.training.engines import engine_class
+from levytorch.training.maximise import fit_full_batch
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import make_settings
 
@@ -16,7 +18,7 @@ def recover(
     transitions: Transitions,
     *,
     alpha: float | str,
-    coefficients: str | dict[str, Any] = "fourier",
+    coefficients: str | dict[str, Any] | Head = "fourier",
     n_basis: int = 21,
     period: float | Sequence[float] = 2 * math.pi,
     tail: str | dict[str, Any] | None = None,
@@ -58,4 +60,8 @@ def recover(
         seed=seed,
         **options,
     )
+    if engine_class(settings.engine["name"]).full_batch:
+        return fit_full_batch(transitions, settings)
+    from levytorch.training.fit import fit  # Lightning, which full-batch engines do without
+
     return fit(transitions, settings).recovery

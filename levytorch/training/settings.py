@@ -10,8 +10,9 @@ from typing import Any
 from levytorch.coefficients.alpha import AlphaSpec
 from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, OPTIONS, build_head
+from levytorch.coefficients.head import Head
 from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
-from levytorch.data.module import check_data_options
+from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
 from levytorch.likelihood.tail import TailSettings, check_alpha, parse_tail
 from levytorch.training.engines.base import build_engine, engine_options, resolve_engine
@@ -25,10 +26,10 @@ DENSITIES = ("auto", "table", "contour", "windowed")
 
 @dataclass
 class FitSettings:
-    """Everything a fit needs besides the data; plain values only."""
+    """Everything a fit needs besides the data; plain values only, but for a head of one's own."""
 
     alpha: AlphaSpec
-    head: dict[str, Any]
+    head: dict[str, Any] | Head
     engine: dict[str, Any]
     tail: TailSettings = field(default_factory=TailSettings)
     data: dict[str, Any] = field(default_factory=dict)
@@ -53,43 +54,31 @@ def make_settings(
 ) -> FitSettings:
     """Check every argument and sort the options; nothing has been computed yet."""
     spec = AlphaSpec.parse(alpha)
-    head_name, head_options = _named("coefficients", coefficients)
-    choice("coefficients", head_name, tuple(HEADS))
+    head_name = "own" if isinstance(coefficients, Head) else _named("coefficients", coefficients)[0]
     engine_name, engine_given = _named("engine", engine)
     if engine_name == "evidence":  # conf/engine/evidence.yaml
         engine_name, engine_given = "fisher", {"penalty": "evidence", "max_steps": 200, **engine_given}
-    engine_name = resolve_engine(engine_name, head_name)
-    if engine_name == "fisher" and head_name != "fourier":
-        raise InputError(f"the fisher engine needs a Fourier head, found {head_name!r}; use engine lbfgs or adam.")
-    cell: Any = _plain_cell("period", period)
-    for where in (options, head_options):
-        if "origin" in where:
-            where["origin"] = _plain_cell("origin", where["origin"])
-    if not isinstance(cell, list) and not isinstance(options.get("origin"), Sequence):
-        check_basis(n_basis if head_name == "fourier" else 1, cell, options.get("origin", 0.0))
-    seed = whole_number("seed", seed, 0, 2**63 - 1, "0 is the default")
-    head: dict[str, Any] = {
-        "name": head_name,
-        "period": cell,
-    }
-    head |= head_options
-    if head_name == "fourier":
-        head.setdefault("n_basis", n_basis)
+    engine_name = resolve_engine(engine_name, coefficients if isinstance(coefficients, Head) else head_name)
     engine_config: dict[str, Any] = {"name": engine_name, **engine_given}
+    seed = whole_number("seed", seed, 0, 2**63 - 1, "0 is the default")
+    head: dict[str, Any] = {}
+    head_keys: set[str] = set()
+    if not isinstance(coefficients, Head):
+        head = _plain_head(coefficients, n_basis, period)
+        head_keys = OPTIONS[head_name] - {"alpha", "alpha_mode", "length", "time", "period", "n_basis"}
     data: dict[str, Any] = {}
     rest: dict[str, Any] = {}
-    head_keys = OPTIONS[head_name] - {"alpha", "alpha_mode", "length", "time", "period", "n_basis"}
     engine_keys = engine_options(engine_name)
     known_keys(
-        f"the options for a {head_name} head with engine {engine_name}",
+        f"the options for {f'a {head_name} head' if head else 'this head'} with engine {engine_name}",
         options,
         head_keys | engine_keys | DATA_OPTIONS | FIT_OPTIONS,
     )
     parts = ((head_keys, head), (engine_keys, engine_config), (DATA_OPTIONS, data), (FIT_OPTIONS, rest))
     for key, value in options.items():
         next(target for keys, target in parts if key in keys)[key] = value
-    build_head({**head, "alpha_mode": spec.mode, "alpha": spec.value})
-    build_engine(engine_config)
+    built = coefficients if isinstance(coefficients, Head) else _checked_head(head, spec)
+    build_engine(engine_config).accepts(built)
     for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES)):
         choice(key, rest.get(key, choices[0]), choices)
     if "log_every" in rest:
@@ -99,7 +88,27 @@ def make_settings(
     check_data_options(data)
     given = not (tail is None or isinstance(tail, str))
     tail_settings = check_alpha(parse_tail(tail), spec.learned, given=given)
-    return FitSettings(spec, head, engine_config, tail_settings, data, seed=seed, **rest)
+    return FitSettings(spec, head or built, engine_config, tail_settings, data, seed=seed, **rest)
+
+
+def _plain_head(coefficients: Any, n_basis: int, period: Any) -> dict[str, Any]:
+    """A name, or a mapping with one, as plain settings of a head."""
+    name, given = _named("coefficients", coefficients)
+    choice("coefficients", name, tuple(HEADS))
+    head = {"name": name, "period": _plain_cell("period", period), **given}
+    if name == "fourier":
+        head.setdefault("n_basis", n_basis)
+    return head
+
+
+def _checked_head(head: dict[str, Any], spec: AlphaSpec) -> Head:
+    """The head, once, to see that it can be built."""
+    if "origin" in head:
+        head["origin"] = _plain_cell("origin", head["origin"])
+    if not isinstance(head["period"], list) and not isinstance(head.get("origin"), list):
+        n_basis = head["n_basis"] if head["name"] == "fourier" else 1
+        check_basis(n_basis, head["period"], head.get("origin", 0.0))
+    return build_head({**head, "alpha_mode": spec.mode, "alpha": spec.value})
 
 
 def _plain_cell(name: str, given: Any) -> float | list[float]:

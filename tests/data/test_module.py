@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import lightning
@@ -13,10 +14,17 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from levytorch import Dynamics, Transitions, simulate
 from levytorch.data import FullBatch, LevyDataModule
-from levytorch.data.batches import Drawer
+from levytorch.data.batches import Drawer, full_batch
 from levytorch.errors import InputError
 
 TCF = 0.013
+
+
+@dataclass
+class Correction:
+    """A TCF as the likelihood's correction holds it."""
+
+    tcf: float
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +59,7 @@ def objective(pools, tcf):
 @pytest.mark.parametrize("tcf", [0.0, TCF, 0.3])
 def test_batches_estimate_the_objective(censored, mixing, tcf):
     data = module(censored, mixing=mixing)
-    data.tcf = tcf
+    data.correction = Correction(tcf)
     found = [statistic(data.draw(step)) for step in range(4000)]
     assert np.mean(found) == pytest.approx(objective(data.pools, tcf), abs=4.5 * np.std(found) / np.sqrt(len(found)))
 
@@ -60,14 +68,14 @@ def test_stratified_batches_vary_less(censored):
     spread = []
     for mixing in ("stratified", "bernoulli"):
         data = module(censored, mixing=mixing)
-        data.tcf = 0.1
+        data.correction = Correction(0.1)
         spread.append(np.std([statistic(data.draw(step)) for step in range(1000)]))
     assert spread[0] < 0.5 * spread[1]
 
 
 def test_both_pools_are_in_every_stratified_batch(censored):
     data = module(censored, tail_share=0.2)
-    data.tcf = TCF
+    data.correction = Correction(TCF)
     pools = data.pools
     for step in (0, 1, 255, 256, 1000):
         batch = data.draw(step)
@@ -92,10 +100,10 @@ def test_every_pair_has_the_same_chance_within_its_part(censored):
 
 def test_bernoulli_chooses_the_tail_with_probability_tcf(censored):
     data = module(censored, mixing="bernoulli")
-    data.tcf = 0.2
+    data.correction = Correction(0.2)
     tails = [bool(((data.draw(step).dx - data.pools.mu).abs() > 8).all()) for step in range(2000)]
     assert np.mean(tails) == pytest.approx(0.2, abs=4 * np.sqrt(0.16 / 2000))
-    data.tcf = 0.0
+    data.correction = Correction(0.0)
     assert not any(bool(((data.draw(step).dx - data.pools.mu).abs() > 8).all()) for step in range(300))
 
 
@@ -112,7 +120,7 @@ def test_uneven_steps_travel_with_their_pairs(uneven):
     lookup = {x: (dx, dt) for x, dx, dt in zip(uneven.x.tolist(), uneven.dx.tolist(), uneven.dt.tolist())}
     for mixing in ("stratified", "bernoulli"):
         data = LevyDataModule(uneven, CT=3.0, alpha=0.5, mixing=mixing)
-        data.tcf = 0.5
+        data.correction = Correction(0.5)
         for step in range(5):
             batch = data.draw(step)
             assert [lookup[x] for x in batch.x.tolist()] == list(zip(batch.dx.tolist(), batch.dt.tolist()))
@@ -121,14 +129,14 @@ def test_uneven_steps_travel_with_their_pairs(uneven):
 def test_without_a_tail_pool(censored):
     data = LevyDataModule(censored)
     assert (data.R_sample, data.draw(0).x.shape) == (0.0, (100,))
-    with pytest.raises(InputError, match="tcf must be 0 without a tail pool"):
-        data.tcf = 0.1
+    data.correction = Correction(0.1)  # there is nothing to mix
+    assert data.tcf == 0.0
 
 
 def test_a_tail_pool_of_everything():
     t = Transitions(np.zeros(100), np.random.default_rng(0).standard_cauchy(100), 0.1)
     data = LevyDataModule(t, CT=1e-12)
-    data.tcf = 0.5
+    data.correction = Correction(0.5)
     assert data.R_sample == 1.0
     assert float(data.draw(0).weight.sum()) == pytest.approx(1.0)
 
@@ -139,7 +147,7 @@ def test_several_dimensions():
     data = LevyDataModule(plane, CT=3.0)
     assert data.draw(0).dx.shape == (100, 2)
     full = LevyDataModule(plane, CT=3.0, full_batch=True, chunk_size=128)
-    assert sum(len(batch.x) for batch in full.draw(0).chunks()) == 500
+    assert len(full.draw(0).main.x) == 500
 
 
 # ------------------------------------------------------------------------------------------ full batch
@@ -148,7 +156,7 @@ def test_several_dimensions():
 def test_full_batches_are_the_objective(censored):
     data = module(censored, full_batch=True, chunk_size=1000)
     for tcf in (0.0, TCF, 0.4, -0.001):
-        data.tcf = tcf
+        data.correction = Correction(tcf)
         full = data.draw(0)
         assert isinstance(full, FullBatch)
         chunks = list(full.chunks())
@@ -180,9 +188,10 @@ def test_ranks_share_the_data_among_them(censored, world):
 
 def test_the_average_over_ranks_is_the_objective(censored):
     pools = module(censored[:5000], CT=2.0).pools
-    full = [FullBatch(pools, TCF, 700, rank, 3) for rank in range(3)]
-    assert sum(len(f) for f in full) == pools.n_main
-    total = np.mean([sum(statistic(batch) for batch in f.chunks()) for f in full])
+    full = [full_batch(pools, TCF, rank, 3, chunk=700) for rank in range(3)]
+    assert sum(len(f.main.x) for f in full) == pools.n_main
+    assert sum(len(f.tail.x) for f in full) == pools.n_tail
+    total = sum(sum(statistic(batch) for batch in f.chunks()) for f in full)
     assert total == pytest.approx(objective(pools, TCF), rel=1e-12)
     drawers = [Drawer(pools, 100, "stratified", 1, rank=rank, world=3) for rank in range(3)]
     found = [np.mean([statistic(d.draw(step, TCF)) for d in drawers]) for step in range(3000)]
@@ -233,8 +242,11 @@ class Recorder(lightning.LightningModule):
 class Raise(Callback):
     """Moves the TCF after every step, as the tail correction does."""
 
+    def on_train_start(self, trainer, *_):
+        trainer.datamodule.correction = Correction(0.001 * trainer.global_step)
+
     def on_train_batch_end(self, trainer, *_):
-        trainer.datamodule.tcf = 0.001 * trainer.global_step
+        trainer.datamodule.correction = Correction(0.001 * trainer.global_step)
 
 
 def fit(data, steps, folder, resume=None, **options):
@@ -275,10 +287,9 @@ def test_resuming_draws_what_would_have_been_drawn(censored, tmp_path, mixing, m
 def test_state_restores_other_thresholds(censored):
     first = module(censored, CT=None)
     first.repool(8.0, 20.0)
-    first.tcf = 0.02
     again = module(censored, CT=None)
     again.load_state_dict(first.state_dict())
-    assert (again.tcf, again.pools.CT, again.R_sample) == (0.02, 8.0, first.R_sample)
+    assert (again.pools.CT, again.R_sample) == (8.0, first.R_sample)
 
 
 @pytest.mark.parametrize(
@@ -307,17 +318,10 @@ def test_numbers_of_numpy_are_numbers(censored):
     assert torch.equal(data.draw(1).dx, same.draw(1).dx)
     state = data.state_dict()
     pairs = state.pop("pairs")
-    assert state == {"step": 0, "tcf": 0.0, "CT": 8.0, "TRT": 20.0}
+    assert state == {"step": 0, "CT": 8.0, "TRT": 20.0}
     assert {type(v) for v in [*state.values(), *pairs]} == {int, float}  # what a checkpoint may hold
     with pytest.raises(InputError, match="validation must be a finite number"):
         LevyDataModule(censored, validation="some")
-
-
-def test_bad_tcf(censored):
-    data = module(censored)
-    for value in (1.0, float("nan")):
-        with pytest.raises(InputError, match="tcf must be a finite number below 1"):
-            data.tcf = value
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from tests.inputs.targets import (
     make_paths,
     names,
     pooled,
-    set_tcf,
     transitions,
 )
 
@@ -92,5 +91,4 @@ def targets() -> list[Target]:
             optional=names("CT TRT alpha"),
             choices=names("mixing"),
         ),
-        Target("LevyDataModule.tcf", set_tcf, dict(tcf=0.1), names("tcf")),
     ]

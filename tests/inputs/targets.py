@@ -144,12 +144,6 @@ def dynamics_simulated(**arguments: Any) -> Any:
     return lt.simulate(lt.Dynamics(**arguments), 3, 3, 0.1, seed=0).x
 
 
-def set_tcf(tcf: Any) -> Any:
-    module = LevyDataModule(transitions(), CT=1.0, batch_size=10)
-    module.tcf = tcf
-    return module.tcf
-
-
 @functools.cache
 def sample_file() -> Path:
     path = directory() / "p.npy"

@@ -70,7 +70,7 @@ def test_some_arguments_with_some_values(name, record_property):
 
 
 def test_values_that_used_to_end_in_a_traceback():
-    """A coefficient that raises, text as a state, a number as a path, None as transitions, text as a TCF."""
+    """A coefficient that raises, text as a state, a number as a path, None as transitions."""
     for name, argument, kind in (
         ("Dynamics", "b", "lambda that raises"),
         ("solve_value", "reward", "lambda that raises"),
@@ -78,7 +78,6 @@ def test_values_that_used_to_end_in_a_traceback():
         ("Recovery.load", "path", "7"),
         ("Trajectories.from_file", "path", "7"),
         ("make_pools", "transitions", "None"),
-        ("LevyDataModule.tcf", "tcf", "text"),
         ("log_density", "D_f", "10**400"),
         ("log_density", "alpha", "np.datetime64"),
         ("score", "wrt_alpha", "2**63"),

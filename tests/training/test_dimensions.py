@@ -11,10 +11,12 @@ import torch
 
 from levytorch import Dynamics, InputError, Recovery, Trajectories, Transitions, recover, solve_value
 from levytorch.coefficients import build_head
+from levytorch.data.batches import Batch
 from levytorch.law import LevyStep, cutting_threshold, log_density
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.states import StateBins
-from levytorch.likelihood.sweep import assemble, slices, sweep
+from levytorch.likelihood.sums import assemble
+from levytorch.likelihood.sweep import sweep
 
 ROOT = Path(__file__).parents[2]
 BUFFALO = ROOT.parent / "shared" / "data" / "buffalo.csv"
@@ -50,7 +52,9 @@ def test_sums_of_a_pass_are_those_of_autograd():
         head.theta += 0.1 * torch.randn(head.theta.shape, generator=torch.Generator().manual_seed(1), dtype=D)
     dt = data.dt[0]
     bins = StateBins(head, dt, 512)
-    sums = sweep(head, FrozenLaw("contour", 2), slices(data.x, data.dx, dt), bins)
+    sums = sweep(
+        head, FrozenLaw("contour", 2), Batch(data.x, data.dx, data.dt, torch.ones(len(data), dtype=torch.float64)), bins
+    )
 
     def log_p():
         c = head(data.x)
@@ -64,6 +68,10 @@ def test_sums_of_a_pass_are_those_of_autograd():
     assert int(bins.counts(data.x, dt).sum()) == 500
 
 
+def all_of(data):
+    return Batch(data.x, data.dx, data.dt, torch.ones(len(data), dtype=torch.float64))
+
+
 @pytest.mark.parametrize("mode", ["fixed", "constant"])
 def test_products_and_second_derivatives_of_constants(mode):
     data = steps(2, 300, 4)
@@ -73,7 +81,13 @@ def test_products_and_second_derivatives_of_constants(mode):
     head.set_constants([4.0, -2.0], 3.0, 2.0)
     dt = data.dt[0]
     bins = StateBins(head, dt)
-    sums = sweep(head, FrozenLaw("contour", 2), slices(data.x, data.dx, dt), bins, hessian=True)
+    sums = sweep(
+        head,
+        FrozenLaw("contour", 2),
+        Batch(data.x, data.dx, data.dt, torch.ones(len(data), dtype=torch.float64)),
+        bins,
+        hessian=True,
+    )
 
     def log_p(theta):
         head_alpha = torch.func.functional_call(head, {"theta": theta}, (data.x,))

@@ -7,8 +7,8 @@ from levytorch.coefficients import AlphaSpec, FourierHead, Units
 from levytorch.data import make_pools
 from levytorch.law import log_density
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.likelihood.plan import make_objective
-from levytorch.likelihood.sweep import assemble
+from levytorch.likelihood.likelihood import make_objective
+from levytorch.likelihood.sums import assemble
 from levytorch.likelihood.tail import parse_tail
 from tests.training.problems import variable
 
@@ -84,7 +84,7 @@ def test_tcf_gradient_against_finite_difference():
             moved = start.clone()
             moved[k] += sign * 1e-5
             head.set_flat(moved)
-            values.append(objective.masses.R_theta(head) / (1 - objective.R_sample))
+            values.append(objective.masses.R_theta(head) / (1 - objective.masses.R_sample))
         assert float(ev.tcf_gradient[k]) == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-4, abs=1e-9)
 
 

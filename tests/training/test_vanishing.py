@@ -9,7 +9,7 @@ import torch
 
 from levytorch import log_density, recover
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.likelihood.linear_algebra import symmetric_inverse
+from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.training.settings import make_settings
 from tests.training.problems import ALPHA, steps
 

@@ -3,6 +3,6 @@
 from levytorch.training.callbacks.averaging import MovingAverage
 from levytorch.training.callbacks.checkpoints import Checkpoints
 from levytorch.training.callbacks.convergence import Convergence
-from levytorch.training.callbacks.tail_correction import TailCorrection
+from levytorch.training.callbacks.tail_correction import UpdateTCF
 
-__all__ = ["Checkpoints", "Convergence", "MovingAverage", "TailCorrection"]
+__all__ = ["Checkpoints", "Convergence", "MovingAverage", "UpdateTCF"]

@@ -35,7 +35,7 @@ class Convergence(L.Callback):
     ) -> None:
         assert isinstance(pl_module, LevyModule)
         if self.averaging is None:
-            self.converged = pl_module.engine.converged(pl_module)
+            self.converged = pl_module.engine.converged(pl_module.torch_optimizer())
         else:
             if self.averaging.filled or not self.averaging.full:
                 return

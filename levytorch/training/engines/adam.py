@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from levytorch.convert import choice
+from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
+from levytorch.likelihood.likelihood import Likelihood
+from levytorch.ranks import DRIFTED, fingerprint
 from levytorch.training.engines.base import Engine
-
-if TYPE_CHECKING:
-    from levytorch.training.module import LevyModule
 
 GRADIENTS = ("direct", "finite_difference", "mixture")
 
@@ -42,50 +41,45 @@ class AdamEngine(Engine):
 
     name = "adam"
     full_batch = False
+    n_bins = 64  # the mass is averaged at every step
 
     def __post_init__(self) -> None:
         super().__post_init__()
         choice("engine.gradient", self.gradient, GRADIENTS)
 
-    def optimizer(self, module: LevyModule) -> Optimizer:
+    def optimizer(self, likelihood: Likelihood) -> Optimizer:
         return torch.optim.Adam(
-            module.head.parameters(), lr=self.lr, betas=(self.beta1, self.beta2), eps=self.eps, foreach=False
+            likelihood.head.parameters(), lr=self.lr, betas=(self.beta1, self.beta2), eps=self.eps, foreach=False
         )
 
-    def step(self, module: LevyModule, batch: Any) -> float:
-        optimizer = module.optimizers()
-        step = module.trainer.global_step
+    def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: Batch, step: int, seed: int = 0) -> float:
         generator = None
         finite = self.gradient == "finite_difference"
         if self.gradient != "direct":
-            generator = torch.Generator().manual_seed(1_000_003 * module.seed + step)
+            generator = torch.Generator().manual_seed(1_000_003 * seed + step)
             finite = finite or float(torch.rand((), generator=generator)) < self.mixture
         problem: NumericalError | None = None
         try:
             if finite:
                 assert generator is not None
-                nll = self._finite_difference(module, batch, generator)
+                nll = self._finite_difference(likelihood, batch, generator, step)
             else:
-                optimizer.zero_grad()  # type: ignore[union-attr]
-                log_p = module.log_prob(batch.x, batch.dx, batch.dt)
-                loss = -(batch.weight * log_p).sum()
-                module.check_finite(loss, log_p, batch)
+                optimizer.zero_grad()
+                loss = likelihood.nll(batch, step)
                 loss.backward()
                 nll = loss.detach()
         except NumericalError as error:
             problem, nll = error, torch.zeros((), dtype=torch.float64)
-        nll = module.average(nll, problem)
-        optimizer.step()  # type: ignore[union-attr]
+        nll = over_ranks(likelihood, nll, problem)
+        optimizer.step()
         return float(nll)
 
     @torch.no_grad()
-    def _finite_difference(self, module: LevyModule, batch: Any, generator: torch.Generator) -> Tensor:
+    def _finite_difference(self, likelihood: Likelihood, batch: Batch, generator: torch.Generator, step: int) -> Tensor:
         """Algorithm E.5: one-sided differences in at most `n_components` random components, steps +-U(0.001, 0.1)."""
-        head = module.head
+        head = likelihood.head
         theta = head.flat()
-        log_p = module.log_prob(batch.x, batch.dx, batch.dt)
-        base = -(batch.weight * log_p).sum()
-        module.check_finite(base, log_p, batch)
+        base = likelihood.nll(batch, step)
         gradient = torch.zeros_like(theta)
         chosen = torch.randperm(theta.numel(), generator=generator)[: self.n_components]
         for m in chosen.tolist():
@@ -94,7 +88,7 @@ class AdamEngine(Engine):
             moved = theta.clone()
             moved[m] += change
             head.set_flat(moved)
-            shifted = -(batch.weight * module.log_prob(batch.x, batch.dx, batch.dt)).sum()
+            shifted = -(batch.weight * likelihood.log_prob(batch.x, batch.dx, batch.dt)).sum()
             gradient[m] = (shifted - base) / change
         head.set_flat(theta)
         offset = 0
@@ -102,3 +96,26 @@ class AdamEngine(Engine):
             p.grad = gradient[offset : offset + p.numel()].reshape(p.shape).clone()
             offset += p.numel()
         return base
+
+
+def over_ranks(likelihood: Likelihood, nll: Tensor, problem: NumericalError | None = None) -> Tensor:
+    """Means over ranks: of the loss, and of the gradient in the head's parameters, in one exchange.
+
+    A problem on any rank is raised on all of them, and so are parameters or TCFs that have drifted apart.
+    """
+    ranks, head = likelihood.ranks, likelihood.head
+    if ranks.world == 1:
+        ranks.check(problem)
+        return nll
+    parameters = list(head.parameters())
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    state = torch.cat([head.flat(), torch.tensor([likelihood.correction.tcf], dtype=torch.float64)])
+    failed = torch.tensor([float(problem is not None)], dtype=torch.float64)
+    failed, total, marks, *sums = ranks.sum([failed, nll, fingerprint(state), *gradients])
+    if failed:
+        ranks.check(problem)
+    if ranks.world * marks[1] != marks[0] ** 2:
+        ranks.check(NumericalError(DRIFTED))
+    for p, g in zip(parameters, sums):
+        p.grad = g / ranks.world
+    return total / ranks.world

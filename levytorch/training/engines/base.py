@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from levytorch.coefficients import FourierHead, Head
 from levytorch.convert import choice, known_keys, real_number, switch, whole_number
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
-    from levytorch.coefficients import Head
-    from levytorch.training.module import LevyModule
+    from levytorch.data.batches import FullBatch
+    from levytorch.likelihood.likelihood import Likelihood
+    from levytorch.likelihood.objective import FullBatchObjective
 
 ENGINES = {
     "adam": "levytorch.training.engines.adam:AdamEngine",
@@ -40,17 +42,25 @@ class Engine(ABC):
     name: str
     full_batch: bool
     max_steps: int
+    n_bins: int = 512  # of the states over which tail masses are averaged
 
     @abstractmethod
-    def optimizer(self, module: LevyModule) -> Optimizer: ...
+    def optimizer(self, likelihood: Likelihood) -> Optimizer: ...
 
     @abstractmethod
-    def step(self, module: LevyModule, batch: Any) -> float:
-        """Advance by one step; returns the mean negative log-likelihood."""
+    def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: Any, step: int, seed: int = 0) -> float:
+        """Advance by one step on a batch; returns the mean negative log-likelihood.
 
-    def converged(self, module: LevyModule) -> bool:
+        optimizer: that of `optimizer()`, or Lightning's wrapper around it, which counts steps.
+        """
+
+    def converged(self, optimizer: Optimizer) -> bool:
         """Full-batch engines know; adam's convergence is the moving average's (a callback)."""
         return False
+
+    def objective(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch) -> FullBatchObjective:
+        """What was maximised, for a Fourier head: where its standard errors come from."""
+        return likelihood.objective(batch)
 
     def accepts(self, head: Head) -> None:
         """Refuse a head the engine cannot work with."""
@@ -76,10 +86,15 @@ class Engine(ABC):
             setattr(self, option.name, value)
 
 
-def resolve_engine(name: str, head: str) -> str:
-    """ "auto" is fisher for Fourier heads and lbfgs for MLP."""
+def bare(optimizer: Optimizer) -> Optimizer:
+    """The optimiser itself, without Lightning's wrapper."""
+    return getattr(optimizer, "optimizer", optimizer)
+
+
+def resolve_engine(name: str, head: str | Head) -> str:
+    """ "auto" is fisher for Fourier heads and lbfgs for all others."""
     if name == "auto":
-        return "fisher" if head == "fourier" else "lbfgs"
+        return "fisher" if head == "fourier" or isinstance(head, FourierHead) else "lbfgs"
     return choice("engine", name, ("auto", *ENGINES))
 
 

@@ -1,21 +1,20 @@
-"""`fisher`: full-batch Fisher scoring of Fourier heads, tens of passes over the data."""
+"""`fisher`: full-batch Fisher scoring of Fourier heads, tens of passes over the batch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import cast
 
 from torch.optim import Optimizer
 
 from levytorch.coefficients import FourierHead, Head
+from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
+from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import check_strength
-from levytorch.likelihood.plan import make_objective
-from levytorch.training.engines.base import Engine
+from levytorch.training.engines.base import Engine, bare
 from levytorch.training.engines.scoring import FisherScoring
-
-if TYPE_CHECKING:
-    from levytorch.training.module import LevyModule
 
 _NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are good enough to judge their roughness
 _SETTLED = 0.01  # slope of the evidence (in numbers of well-determined coefficients) that no longer matters
@@ -40,41 +39,38 @@ class FisherEngine(Engine):
 
     def accepts(self, head: Head) -> None:
         if not isinstance(head, FourierHead):
-            raise InputError("the fisher engine needs a Fourier head, found an MLP; use engine lbfgs or adam.")
+            raise InputError("the fisher engine needs a Fourier head, found another; use engine lbfgs or adam.")
 
-    def optimizer(self, module: LevyModule) -> Optimizer:
-        head = module.head
+    def optimizer(self, likelihood: Likelihood) -> Optimizer:
+        head = likelihood.head
         assert isinstance(head, FourierHead)
-        objective = make_objective(
-            head,
-            module.pools,
-            module.tail,
-            module.law,
-            n_bins=self.n_bins,
-            penalty=self.penalty,
-            ranks=module.ranks,
-        )
-        return FisherScoring([head.theta], objective, damping=self.damping, tolerance=self.tolerance)
+        return FisherScoring([head.theta], damping=self.damping, tolerance=self.tolerance)
 
-    def step(self, module: LevyModule, batch: Any) -> float:
-        optimizer = module.torch_optimizer()
-        assert isinstance(optimizer, FisherScoring)
-        objective = optimizer.objective
+    def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:
+        scoring = cast(FisherScoring, bare(optimizer))
+        objective = self.objective(likelihood, scoring, batch)
         penalty = objective.penalty
-        if penalty is not None and "penalty" in optimizer.memory:
-            penalty.restore(optimizer.memory["penalty"])  # a resumed run goes on with its own
-        module.optimizers().step(closure=objective.evaluate)  # type: ignore[union-attr]
-        accepted = optimizer.accepted
+        optimizer.step(closure=objective.evaluate)  # type: ignore[arg-type]
+        accepted = scoring.accepted
         assert accepted is not None
-        if penalty is not None and optimizer.memory["decrement"] > _NEAR:
-            optimizer.memory["settled"] = not penalty.adaptive
+        if penalty is not None and scoring.memory["decrement"] > _NEAR:
+            scoring.memory["settled"] = not penalty.adaptive
         elif penalty is not None:
-            optimizer.memory["pairs"] = []  # they belong to the penalty that is about to change
+            scoring.memory["pairs"] = []  # they belong to the penalty that is about to change
             change = penalty.update(accepted.theta, objective.n * objective.information(accepted))
-            optimizer.memory["penalty"] = penalty.state()
-            optimizer.memory["settled"] = change < _SETTLED
+            scoring.memory["penalty"] = penalty.state()
+            scoring.memory["settled"] = change < _SETTLED
         return -objective.value(accepted)
 
-    def converged(self, module: LevyModule) -> bool:
-        optimizer = module.torch_optimizer()
+    def objective(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch) -> FullBatchObjective:
+        """That of the batch; a batch that is the one before but for its TCF, which scoring finds itself, keeps it."""
+        scoring = cast(FisherScoring, optimizer)
+        known = getattr(scoring, "objective", None)
+        if known is None or known.batch.main.x is not batch.main.x:
+            scoring.objective = likelihood.objective(batch, self.penalty, self.n_bins)
+        if scoring.objective.penalty is not None and "penalty" in scoring.memory:
+            scoring.objective.penalty.restore(scoring.memory["penalty"])  # a resumed run goes on with its own
+        return scoring.objective
+
+    def converged(self, optimizer: Optimizer) -> bool:
         return isinstance(optimizer, FisherScoring) and optimizer.converged and optimizer.memory.get("settled", True)

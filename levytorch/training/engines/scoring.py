@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
-from levytorch.likelihood.sweep import Sums
+from levytorch.likelihood.sums import Sums
 
 _PAIRS = 6  # secant pairs kept
 _FLOOR = 1e-4  # curvature of the total log-likelihood below which a direction counts as flat
@@ -30,16 +30,9 @@ class FisherScoring(Optimizer):
     a standard error.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Tensor],
-        objective: FullBatchObjective,
-        *,
-        damping: float = 1e-2,
-        tolerance: float = 1e-6,
-    ) -> None:
+    def __init__(self, params: Iterable[Tensor], *, damping: float = 1e-2, tolerance: float = 1e-6) -> None:
         super().__init__(list(params), {"damping": damping, "tolerance": tolerance})
-        self.objective = objective
+        self.objective: FullBatchObjective  # what is maximised: given before a step, since a batch brings it
         self._restored: Evaluation | None = None
         self.state["scoring"] = {"damping": damping, "converged": False, "decrement": float("inf"), "passes": 0}  # type: ignore[index]
 

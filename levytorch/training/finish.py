@@ -9,18 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from levytorch.coefficients import FourierHead, Head
+from levytorch.coefficients import FourierHead
 from levytorch.data import Pools
+from levytorch.data.batches import FullBatch
 from levytorch.data.pools import threshold_settings
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.covariance import covariance, separability
-from levytorch.likelihood.likelihood import log_likelihood_of
+from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
-from levytorch.likelihood.plan import conditional_region, make_objective
-from levytorch.likelihood.sweep import project
-from levytorch.training.engines.scoring import FisherScoring
-from levytorch.training.module import LevyModule
+from levytorch.likelihood.sums import project
+from levytorch.training.engines import Engine
 from levytorch.training.recovery import Recovery
 
 _INSEPARABLE = 0.98
@@ -28,12 +28,20 @@ _VANISHED = 1e-4
 _MOST_REMOVED = 0.05  # share of all pairs beyond TRT
 
 
-def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, seconds: float) -> Recovery:
-    """Wrap the final head into a Recovery."""
+def finish(
+    likelihood: Likelihood,
+    engine: Engine,
+    optimizer: Optimizer,
+    pools: Pools,
+    batch: FullBatch,
+    converged: bool,
+    steps: int,
+) -> Recovery:
+    """A Recovery at the likelihood's head, by at most one more pass over the batch of all pairs."""
+    head, tail = likelihood.head, likelihood.tail
     metrics: dict[str, Any] = {
-        "engine": module.engine.name,
-        "steps": int(module.trainer.global_step),
-        "seconds": seconds,
+        "engine": engine.name,
+        "steps": steps,
         "converged": bool(converged),
         "n_main": pools.n_main,
         "n_tail": pools.n_tail,
@@ -44,7 +52,7 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
         "TRT": pools.TRT if isinstance(pools.TRT, (int, float)) else None,
         "CT_of_dt": threshold_settings(pools.CT),
         "CT_halvings": pools.halvings,
-        "tail_method": module.tail.method,
+        "tail_method": tail.method,
     }
     if head.dim == 1:
         low, high = torch.aminmax(pools.main.x)
@@ -59,15 +67,15 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
         )
     if not converged:
         warnings.warn(
-            f"the {module.engine.name} engine stopped after {metrics['steps']} steps before it had converged: "
+            f"the {engine.name} engine stopped after {metrics['steps']} steps before it had converged: "
             "raise max_steps, or read the standard errors with care.",
             LevytorchWarning,
             stacklevel=2,
         )
     cov = None
     if isinstance(head, FourierHead):
-        objective = _objective(module, head, pools)
-        ev = _evaluation(module, objective)
+        objective = engine.objective(likelihood, optimizer, batch)
+        ev = _evaluation(optimizer, objective)
         if objective.method == "tcf":
             objective.add_hessian(ev)
         cov = covariance(objective, ev)
@@ -104,12 +112,13 @@ def finish(module: LevyModule, head: Head, pools: Pools, converged: bool, *, sec
         if objective.penalty is not None:
             metrics["penalty_strengths"] = objective.penalty.strengths.tolist()
     else:
-        tcf = float(module.data.tcf)
-        log_likelihood = log_likelihood_of(module, head, tcf)
-        if module.tail.method == "tcf":
-            metrics["R_theta"] = module.masses.R_theta(head)
-    metrics |= {"tcf": tcf, "log_likelihood": log_likelihood, "region": _region(module)}
-    return Recovery(head, tcf, log_likelihood, converged, cov, metrics, list(module.history))
+        tcf = likelihood.correction.tcf
+        log_likelihood = pools.n_main * likelihood.mean(batch._replace(tcf=tcf))
+        if tail.method == "tcf":
+            metrics["R_theta"] = likelihood.seen().R_theta(head)
+    region = tail.conditions_on if tail.method == "conditional" else None
+    metrics |= {"tcf": tcf, "log_likelihood": log_likelihood, "region": region}
+    return Recovery(head, tcf, log_likelihood, converged, cov, metrics)
 
 
 def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
@@ -127,35 +136,22 @@ def missing_between(
     objective: FullBatchObjective, kept: tuple[Tensor, Tensor, Tensor, Tensor] | None, cov: Tensor
 ) -> float | None:
     """How many standard deviations fewer pairs lie between CT and TRT than the fitted core says (negative: missing)."""
-    if kept is None or objective.counts is None or objective.tail_counts is None:
+    if kept is None or objective.masses is None:
         return None
     core, middle, q_core, q_middle = kept
     p = torch.sigmoid(middle - core)  # P(middle) / (P(core) + P(middle)) at every state
-    counts = objective.counts
+    counts = objective.masses.counts
     n = float(counts.sum())
     expected = float((counts * p).sum())
     slope = project(objective.head, counts * p * (1 - p) * (q_middle - q_core), objective.design)
     variance = float((counts * p * (1 - p)).sum()) + float(slope @ cov @ slope)
-    observed = float(objective.tail_counts.sum())
+    observed = float(objective.masses.tail_counts.sum())
     return (observed - expected) / math.sqrt(max(variance, 1.0)) if n else None
 
 
-def _objective(module: LevyModule, head: FourierHead, pools: Pools) -> FullBatchObjective:
-    optimizer = module.torch_optimizer()
-    if isinstance(optimizer, FisherScoring):
-        objective = optimizer.objective
-        objective.head = head
-        return objective
-    return make_objective(head, pools, module.tail, module.law, ranks=module.ranks)
-
-
-def _evaluation(module: LevyModule, objective: FullBatchObjective) -> Evaluation:
+def _evaluation(optimizer: Optimizer, objective: FullBatchObjective) -> Evaluation:
     """What the last pass left behind, when it was made at the final parameters; one more pass otherwise."""
-    accepted = getattr(module.torch_optimizer(), "accepted", None)
+    accepted = getattr(optimizer, "accepted", None)
     if isinstance(accepted, Evaluation) and torch.equal(accepted.theta, objective.head.flat()):
         return replace(accepted, main=replace(accepted.main), tail=accepted.tail and replace(accepted.tail))
     return objective.evaluate()
-
-
-def _region(module: LevyModule) -> str | None:
-    return conditional_region(module.tail) if module.tail.method == "conditional" else None
