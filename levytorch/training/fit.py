@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierHead, Head, build_head, initial_guess
+from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import head_dim
 from levytorch.coefficients.init import Guess, randomise
-from levytorch.coefficients.tensor_basis import per_coordinate
 from levytorch.data import LevyDataModule, Transitions
 from levytorch.data.quantiles import cut, order_statistics
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
