@@ -15,7 +15,7 @@ from torch import Tensor
 from levytorch.law.threads import run
 
 try:
-    import numba
+    from levytorch.law.compiled import cached_njit
 
     HAVE_NUMBA = True
 except ImportError:  # pragma: no cover - exercised on machines without a compiler stack
@@ -115,7 +115,7 @@ def _stencil(x: Tensor, origin: float, period: float, M: int) -> tuple[Tensor, l
 
 if HAVE_NUMBA:
 
-    @numba.njit(nogil=True, cache=True, inline="always")
+    @cached_njit(nogil=True, inline="always")
     def _locate(x, origin, period, M):
         r = x - origin
         r -= period * np.floor(r / period)
@@ -127,7 +127,7 @@ if HAVE_NUMBA:
             j = M - 1
         return j, u - j
 
-    @numba.njit(nogil=True, cache=True)
+    @cached_njit(nogil=True)
     def _interpolate(start, stop, x, origin, period, table, out, positive):
         M, C = table.shape[0] - 3, table.shape[1]
         for i in range(start, stop):
@@ -142,7 +142,7 @@ if HAVE_NUMBA:
                 out[1, i] = max(out[1, i], 0.0)
                 out[2, i] = max(out[2, i], 0.0)
 
-    @numba.njit(nogil=True, cache=True)
+    @cached_njit(nogil=True)
     def _scatter(start, stop, x, origin, period, s0, s1, s2, s3, group, weight, shape):
         M, n_x, n_groups, C = shape
         nodes = np.zeros((M + 3, C))

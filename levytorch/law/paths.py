@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
 from levytorch.law import nodes
+from levytorch.law.compiled import cached_njit
 from levytorch.law.nodes import (
     COARSE,
     DECAY,
@@ -29,7 +28,7 @@ LOG_W, W, JAC = nodes.tables()
 N_NODES = LOG_W.shape[1]
 HUGE = 1e300
 
-compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
+compiled = cached_njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
 
 
 @compiled

@@ -23,12 +23,13 @@ import math
 import numpy as np
 from numba import njit
 
+from levytorch.law.compiled import cached_njit
 from levytorch.law.vector_math import bits as _bits
 from levytorch.law.vector_math import from_bits as _from_bits
 from levytorch.simulation import elementary
 
 _inline = njit(forceinline=True, error_model="numpy")
-_compile = njit(nogil=True, cache=True, error_model="numpy")
+_compile = cached_njit(nogil=True, error_model="numpy")
 
 GOLDEN, MIX1, MIX2 = (np.uint64(c) for c in elementary.HASH)
 _NORMALS = np.uint64(1 << 62)  # their positions, out of the way of those of the subordinator

@@ -198,6 +198,26 @@ def test_batch_does_not_matter():
             torch.testing.assert_close(single[0][0], whole[0][i], rtol=0, atol=1e-5)
 
 
+def test_the_last_bits_of_a_sum_do_not_decide_about_convergence(monkeypatch):
+    """Each sum moved by half of what its rounding can be at worst (8 units): no flag changes.
+
+    Half of the samples have y = 0 and A = 0, where no scaling gives a second attempt.
+    """
+    y, A, B, alpha = (torch.from_numpy(c) for c in random_cases(120, 5))
+    y[:60], A[:60], B[:60] = 0.0, 0.0, torch.logspace(-4, 2, 60, dtype=torch.float64)
+    plain = windowed.evaluate(y, A, B, alpha)[4]
+    assert 20 < plain[:60].sum() < 60
+    sums, generator = windowed._panel_sums, torch.Generator().manual_seed(0)
+
+    def moved(*arguments):
+        value, size = sums(*arguments)
+        unit = 2 * torch.rand(value.shape, generator=generator, dtype=value.dtype) - 1
+        return value + 4 * windowed.ROUNDING * size * unit, size
+
+    monkeypatch.setattr(windowed, "_panel_sums", moved)
+    assert torch.equal(windowed.evaluate(y, A, B, alpha)[4], plain)
+
+
 def test_order_zero_and_chunks(monkeypatch):
     y, A, B, _ = (torch.from_numpy(c) for c in random_cases(20, 6))
     log_p, *_, converged = windowed.evaluate(y, A, B, 0.45)
