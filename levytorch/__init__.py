@@ -22,6 +22,7 @@ _HOME = {
     "simulate": "levytorch.simulation",
     "Trajectories": "levytorch.data",
     "Transitions": "levytorch.data",
+    "Lattice": "levytorch.data.lattice",
     "recover": "levytorch.training",
     "Recovery": "levytorch.training",
     "solve_value": "levytorch.policy",
@@ -34,6 +35,7 @@ _HOME = {
 __all__ = [
     "Dynamics",
     "InputError",
+    "Lattice",
     "LevyStep",
     "LevytorchError",
     "LevytorchWarning",
@@ -53,6 +55,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from levytorch.data import Trajectories, Transitions
+    from levytorch.data.lattice import Lattice
     from levytorch.dynamics import Dynamics
     from levytorch.errors import InputError, LevytorchError, LevytorchWarning
     from levytorch.law import LevyStep, cutting_threshold, log_density, score, tail_probability

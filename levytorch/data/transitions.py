@@ -24,6 +24,7 @@ from levytorch.data.thresholds import Threshold, check_censoring, check_threshol
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
+    from levytorch.data.lattice import Lattice
     from levytorch.data.store import Entry
 
 BLOCK = 1 << 14  # pairs per block of a pass over all: temporaries stay in the cache, and torch on one thread
@@ -366,6 +367,12 @@ class Transitions:
             mu=self.mu,
             dropped=_add(self.dropped, reasons),
         )
+
+    def lattice(self, **options: Any) -> Lattice:
+        """All pairs as one weighted batch, made in one pass: see `Lattice.from_blocks` for the options."""
+        from levytorch.data.lattice import Lattice
+
+        return Lattice.from_transitions(self, **options)
 
     def describe(self) -> str:
         """A page of facts: counts, dt, quantiles of dx, and every pair that was dropped, with the reason."""

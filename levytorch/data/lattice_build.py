@@ -1,0 +1,303 @@
+"""One pass over pairs: which sheet, block and pool each belongs to, and the sums that become a lattice."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from levytorch.data.lattice_grid import Grid
+from levytorch.data.lattice_kernels import SPARE, Place, Sums, accumulate, empty_sums, fold, place_of
+from levytorch.data.lattice_parts import Parts, added, node_key
+from levytorch.data.quantiles import cut
+from levytorch.data.thresholds import Threshold, threshold_at
+from levytorch.data.transitions import Transitions
+from levytorch.errors import InputError
+from levytorch.law.threads import run
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int64]
+MOST_DT = 12  # sheets of one lattice
+SAME_DT = 1e-6  # relative difference of steps that are one
+_TASK = 1 << 19  # pairs of one task: what is computed does not depend on the number of threads
+_PENDING = 48 << 20  # bytes of sums that wait for being added up
+_MOST_BINS = 2.0**61
+
+
+class Settings(NamedTuple):
+    """What pairs are sorted by; thresholds are distances from mu (from mu dt when dt varies)."""
+
+    n_blocks: int
+    mu: float
+    mu_is_rate: bool
+    CT: Threshold | None
+    TRT: Threshold | None
+    reach: float
+
+    def center(self, dt: float) -> float:
+        """Where thresholds are measured from."""
+        return self.mu * dt if self.mu_is_rate else self.mu
+
+    def at(self, threshold: Threshold | None, dt: float) -> float:
+        """A threshold at one dt; infinite where there is none."""
+        if threshold is None:
+            return math.inf
+        return float(threshold_at(threshold, torch.tensor([dt], dtype=torch.float64)))
+
+
+class Loose(NamedTuple):
+    """Pairs that lie on no node, and the row of the table each belongs to."""
+
+    x: Array
+    dx: Array
+    row: Rows
+
+
+class Task(NamedTuple):
+    block: int
+    starts: Rows
+    stops: Rows
+
+
+Found = tuple[int, list[tuple[Rows, Array]], Sums, Rows]  # of one sheet: its nodes per pool, counts, loose rows
+
+
+class Builder:
+    """Sums over pairs that come in any number of pieces."""
+
+    def __init__(
+        self, grid: Grid, settings: Settings, window: tuple[float, float], dt: Sequence[float] | None = None
+    ) -> None:
+        """window: on a line, the states that are put on nodes; dt: the only time steps there may be."""
+        self.grid, self.settings = grid, settings
+        self.dt, self.fixed_dt = list(dt or []), dt is not None
+        self.pools = 1 if settings.CT is None else 2
+        self.first, self.n_x = _columns(grid, window)
+        self.removed = 0
+        self.x_range = (math.inf, -math.inf)
+        self.dropped: dict[str, int] = {}
+        self._nodes: dict[tuple[int, int, int], list[tuple[Rows, Array]]] = defaultdict(list)
+        self._states: dict[tuple[int, int, int], list[tuple[Rows, Array]]] = defaultdict(list)
+        self._loose: list[tuple[int, int, Array, Array]] = []
+        self._pending = 0
+
+    def add(self, transitions: Transitions) -> None:
+        """Pairs of one piece."""
+        active, sheets = self._sheets(transitions)
+        x, dx = transitions.x.contiguous().numpy(), transitions.dx.contiguous().numpy()
+        tasks = list(_tasks(transitions, self.settings.n_blocks))
+        places = {sheet: self._place(sheet) for sheet in active}
+
+        def work(low: int, high: int) -> list[list[Found]]:
+            return [self._task(task, x, dx, sheets, places) for task in tasks[low:high]]
+
+        results = [result for part in run(work, len(tasks), grain=1) for result in part]
+        for task, result in zip(tasks, results):
+            for sheet, nodes, sums, rows in result:
+                self._take(task.block, sheet, nodes, sums, x[rows], dx[rows])
+        self.x_range = (min(self.x_range[0], float(x.min())), max(self.x_range[1], float(x.max())))
+        for reason, count in transitions.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def finish(self) -> tuple[Array, Parts, Parts, Loose, dict[str, int]]:
+        """dt of the sheets (ascending), weights of nodes, counts of states, loose pairs, pairs that were left out."""
+        order = sorted(range(len(self.dt)), key=lambda k: self.dt[k])
+        blocks = self.settings.n_blocks
+        rows = [(pool, sheet, block) for pool in range(self.pools) for sheet in order for block in range(blocks)]
+        place = {row: i for i, row in enumerate(rows)}
+        self._consolidate()
+        nodes = Parts.of([self._keys(self._nodes.get(row, [])) for row in rows])
+        states = Parts.of([added(self._states.get(row, [])) for row in rows])
+        found = [
+            (x, dx, np.array([place[int(pool), sheet, block] for pool in self._pool(dx, sheet)], dtype=np.int64))
+            for block, sheet, x, dx in self._loose
+        ]
+        x, dx, row = (np.concatenate([empty, *part]) for empty, part in zip(_NOTHING, zip(*found) if found else _NONE))
+        dropped = dict(self.dropped)
+        if self.removed:
+            dropped["beyond TRT"] = dropped.get("beyond TRT", 0) + self.removed
+        return np.array([self.dt[k] for k in order]), nodes, states, Loose(x, dx, row), dropped
+
+    # -- private ------------------------------------------------------------------------------------------------------
+    def _sheets(self, transitions: Transitions) -> tuple[list[int], NDArray[np.uint8]]:
+        """Sheets that occur, and that of each pair (empty where there is one)."""
+        if transitions.uniform_dt:
+            return [self._sheet(float(transitions.dt[0]))], np.empty(0, dtype=np.uint8)
+        blocks = cut(transitions.dt.numpy())
+        distinct = np.empty(0)
+        for block in blocks():
+            distinct = _thinned(np.unique(np.concatenate([distinct, block])))
+            if len(distinct) > MOST_DT:
+                break
+        numbers = np.array([self._sheet(float(dt)) for dt in distinct], dtype=np.uint8)
+        if len(set(numbers.tolist())) == 1:
+            return [int(numbers[0])], np.empty(0, dtype=np.uint8)
+        edges = 0.5 * (distinct[1:] + distinct[:-1])
+        return sorted(set(numbers.tolist())), np.concatenate([numbers[np.searchsorted(edges, b)] for b in blocks()])
+
+    def _sheet(self, dt: float) -> int:
+        for number, held in enumerate(self.dt):
+            if abs(dt - held) <= SAME_DT * held:
+                return number
+        if self.fixed_dt:
+            raise InputError(
+                f"dt must be that of the lattice of like=..., {', '.join(f'{v:g}' for v in self.dt)}, found {dt:g}; "
+                "make a lattice of its own."
+            )
+        if len(self.dt) == MOST_DT:
+            raise InputError(
+                f"a lattice must have at most {MOST_DT} distinct dt, found a further one, {dt:g}; use the samples "
+                "themselves, or resample them evenly."
+            )
+        self.dt.append(dt)
+        return len(self.dt) - 1
+
+    def _place(self, sheet: int) -> Place:
+        settings, dt = self.settings, self.dt[sheet]
+        thresholds = settings.center(dt), settings.at(settings.CT, dt), settings.at(settings.TRT, dt), settings.reach
+        return place_of(self.grid, dt, self.first, self.n_x, *thresholds)
+
+    def _task(
+        self, task: Task, x: Array, dx: Array, sheets: NDArray[np.uint8], places: dict[int, Place]
+    ) -> list[Found]:
+        out = []
+        for sheet, place in places.items():
+            sums = empty_sums(place, self.pools)
+            rows = accumulate(task.starts, task.stops, x, dx, sheets, sheet, place, sums)
+            tile = fold(sums.tile) if place.period else sums.tile
+            nodes = []
+            for part in tile.reshape(self.pools, -1):
+                used = np.flatnonzero(part)
+                nodes.append((used, part[used]))
+            out.append((sheet, nodes, Sums(tile[:0], sums.states, sums.removed), rows))
+        return out
+
+    def _take(self, block: int, sheet: int, nodes: list[tuple[Rows, Array]], sums: Sums, x: Array, dx: Array) -> None:
+        """What one task found."""
+        self.removed += int(sums.removed[0])
+        for pool, (used, values) in enumerate(nodes):
+            self._nodes[pool, sheet, block].append((used, values))
+            self._pending += used.nbytes + values.nbytes
+            bins = np.flatnonzero(sums.states[pool])
+            counts = sums.states[pool, bins].astype(np.float64)
+            self._states[pool, sheet, block].append((bins + self.first * self.grid.bins_per_node, counts))
+        if len(x):
+            self._loose.append((block, sheet, x, dx))
+            if not self.grid.n_x:
+                self._count_outside(block, sheet, x, dx)
+        if self._pending > _PENDING:
+            self._consolidate()
+
+    def _count_outside(self, block: int, sheet: int, x: Array, dx: Array) -> None:
+        """States of loose pairs that have no bin in the tile of a line."""
+        u = x / self.grid.spacing - self.first
+        outside = (u < 0) | (u > self.n_x)
+        number = np.floor(np.clip(x / self.grid.spacing * self.grid.bins_per_node, -_MOST_BINS, _MOST_BINS))
+        for pool in range(self.pools):
+            bins, counts = np.unique(
+                number[outside & (self._pool(dx, sheet) == pool)].astype(np.int64), return_counts=True
+            )
+            self._states[pool, sheet, block].append((bins, counts.astype(np.float64)))
+
+    def _pool(self, dx: Array, sheet: int) -> Rows:
+        dt = self.dt[sheet]
+        far = np.abs(dx - self.settings.center(dt)) > self.settings.at(self.settings.CT, dt)
+        return np.asarray(far, dtype=np.int64)
+
+    def _consolidate(self) -> None:
+        """Add up what waits, each group in the order in which it came."""
+        rows = 2 * (self.grid.last + SPARE) + 1
+        scratch = np.zeros(rows * (self.n_x if self.grid.n_x else self.n_x + 2 * SPARE))
+        for parts in self._nodes.values():
+            if len(parts) < 2:
+                continue
+            for used, values in parts:
+                scratch[used] += values
+            used = np.flatnonzero(scratch)
+            parts[:] = [(used, scratch[used])]
+            scratch[:] = 0.0
+        for key, parts in self._states.items():
+            self._states[key] = [added(parts)]
+        self._pending = 0
+
+    def _keys(self, parts: list[tuple[Rows, Array]]) -> tuple[Rows, Array]:
+        """Numbers in the tile as keys of nodes."""
+        if not parts:
+            return np.empty(0, dtype=np.int64), np.empty(0)
+        used, values = parts[0]
+        on_line = not self.grid.n_x
+        columns = self.n_x + 2 * SPARE * on_line
+        row, column = np.divmod(used, columns)
+        return node_key(column + self.first - SPARE * on_line, row - self.grid.last - SPARE), values
+
+
+_NOTHING = (np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
+_NONE: tuple[tuple[()], tuple[()], tuple[()]] = ((), (), ())
+
+
+def _columns(grid: Grid, window: tuple[float, float]) -> tuple[int, int]:
+    """First node and number of nodes of the tile; on a line it covers a window."""
+    if grid.n_x:
+        return 0, grid.n_x
+    low, high = (math.floor(v / grid.spacing) for v in window)
+    return low, high + 1 - low
+
+
+def _thinned(ordered: Array) -> Array:
+    """Ascending numbers without those that are the same as one before; no more than say that there are too many."""
+    kept: list[float] = []
+    at = 0
+    while at < len(ordered) and len(kept) <= MOST_DT:
+        kept.append(float(ordered[at]))
+        at = int(np.searchsorted(ordered, ordered[at] * (1.0 + SAME_DT), side="right"))
+    return np.array(kept)
+
+
+def _tasks(transitions: Transitions, n_blocks: int) -> Iterator[Task]:
+    """Runs of rows of every block, cut into tasks of about equal size."""
+    for block, (starts, stops) in enumerate(runs_by_block(transitions, n_blocks)):
+        lengths = stops - starts
+        if len(lengths) and lengths.max() > _TASK:
+            pieces = -(-lengths // _TASK)
+            number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+            starts = np.repeat(starts, pieces) + number * _TASK
+            stops = np.minimum(starts + _TASK, np.repeat(stops, pieces))
+            lengths = stops - starts
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        parts = max(1, -(-total // _TASK))
+        edges = np.searchsorted(ends, [total * k // parts for k in range(1, parts)], side="left") + 1
+        edges = np.concatenate([[0], edges, [len(starts)]])
+        for low, high in pairwise(edges.tolist()):
+            if high > low:
+                yield Task(block, starts[low:high], stops[low:high])
+
+
+def runs_by_block(transitions: Transitions, n_blocks: int) -> list[tuple[Rows, Rows]]:
+    """First and last rows (exclusive) of the runs of every block.
+
+    Trajectory number t belongs to block t modulo n_blocks. Fewer trajectories than blocks are cut into blocks of time
+    instead, by their rows.
+    """
+    n = len(transitions)
+    if n_blocks == 1:
+        return [(np.array([0]), np.array([n]))]
+    if transitions._counts is not None:
+        ends = np.cumsum(transitions._counts)
+        starts, stops, number = ends - transitions._counts, ends, np.arange(len(ends))
+    else:
+        ids = transitions.trajectory.numpy()
+        starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
+        stops, number = np.append(starts[1:], n), ids[starts]
+    held = stops > starts
+    if len(np.unique(number[held])) < n_blocks:
+        edges = np.array([n * k // n_blocks for k in range(n_blocks + 1)])
+        return [(edges[k : k + 1], edges[k + 1 : k + 2]) for k in range(n_blocks)]
+    block = number % n_blocks
+    return [(starts[mine], stops[mine]) for mine in (held & (block == k) for k in range(n_blocks))]
