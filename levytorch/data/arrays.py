@@ -1,4 +1,4 @@
-"""Arrays, tensors and lists as flat float64 arrays: what Trajectories.from_arrays accepts."""
+"""Arrays, tensors and lists that callers hand over, as points of trajectories (NumPy) and as pairs (torch)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import warnings
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from levytorch.convert import real_array, real_number, shown
+from levytorch.convert import real_array, real_number, real_tensor, shown
 from levytorch.errors import InputError, LevytorchWarning
 
 Array = NDArray[np.float64]
@@ -17,6 +19,7 @@ Counts = NDArray[np.int64]
 _ROWS = 20  # fewer say nothing about which way an array lies
 _NEAR = 5  # as many times as close are neighbours in time
 _LOOK_AT, _SIDE = 100_000, 300  # differences from which that is judged, and along a row at least
+_PAIRS = 1 << 14  # looked at together
 
 
 def numeric(name: str, values: Any) -> Array:
@@ -104,6 +107,66 @@ def warn_of_columns(points: Array, lengths: Counts, stacklevel: int) -> None:
             LevytorchWarning,
             stacklevel=stacklevel,
         )
+
+
+# --------------------------------------------------------------------------------------------------------------- pairs
+
+
+def selection(which: Any, n: int) -> Tensor:
+    """A mask or row numbers as a tensor."""
+    try:
+        index = torch.as_tensor(which)
+        integral = not (index.is_floating_point() or index.is_complex() or index.is_sparse or index.is_meta)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        integral = False
+    if not integral or (index.dtype != torch.bool and index.ndim != 1):
+        raise InputError(
+            f"pairs must be selected by a mask, a slice or integers, found {shown(which)}: pass one of them."
+        )
+    if index.dtype != torch.bool:
+        index = index.to(torch.int64)
+        if index.numel() and not (-n <= int(index.min()) and int(index.max()) < n):
+            raise InputError(f"row numbers must lie below {n}, found {int(index.max())}: pass rows that exist.")
+    return index
+
+
+def integers(name: str, values: Any) -> Tensor:
+    """Trajectory numbers as int64; 1.5 is not one."""
+    numbers = floats(name, values)
+    whole = numbers.to(torch.int64)
+    if not bool((whole == numbers).all()):
+        raise InputError(f"{name} must hold integers, found {numbers[whole != numbers][0].item()}: pass one per pair.")
+    return whole
+
+
+def floats(name: str, values: Any) -> Tensor:
+    return real_tensor(name, values, "pass a tensor or an array of numbers").detach().cpu()
+
+
+def finite_pairs(name: str, values: Tensor) -> None:
+    if math.isfinite(float(values.numpy().sum())):  # NaN and infinity survive a sum; one pass, nothing allocated
+        return
+    for first in range(0, len(values), _PAIRS):
+        finite = torch.isfinite(values[first : first + _PAIRS])
+        if bool(finite.all()):
+            continue
+        row = first + int(torch.nonzero(~finite.reshape(len(finite), -1).all(1))[0])
+        raise InputError(f"{name} must be finite, found {values[row].tolist()} at pair {row}: remove that pair.")
+
+
+def steps(dt: Any, n: int) -> tuple[Tensor, bool]:
+    """dt as (n,), and whether it is one number."""
+    if dt is None:
+        raise InputError("dt must be given, found None: pass the time between two observations, or one per pair.")
+    dt = floats("dt", dt)
+    if dt.ndim > 1 or (dt.ndim == 1 and len(dt) not in (1, n)):
+        raise InputError(f"dt must be a number or have shape ({n},), found {tuple(dt.shape)}: pass one per pair.")
+    low, high = float(dt.min()), float(dt.max())
+    if not (low > 0 and math.isfinite(high)):
+        raise InputError(f"dt must be positive and finite, found {low:g} to {high:g}: check the order of the times.")
+    if low == high:
+        return torch.full((1,), low, dtype=torch.float64).expand(n), True
+    return dt, False
 
 
 def _is_list(values: Any) -> bool:

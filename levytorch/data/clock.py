@@ -1,14 +1,14 @@
-"""Time columns as numbers in the user's unit of time."""
+"""Times of files as numbers in the user's unit of time, block after block, and the dt that stands beside them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.convert import choice
-from levytorch.data.arrays import positive
+from levytorch.data.arrays import Array, positive
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,36 +27,199 @@ NANOSECONDS = {
 MAX_DT = "max_dt"  # the column of a table, or the array of a .npz file, that says which steps are gaps
 _DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])  # of each month, from 1 on
 _YEAR_FIRST = r"^\d{4}[-/.]?\d{2}"
+_SAME = 1e-6  # relative difference of steps that are one
 
 
-def check_units(time_unit: str | None, time_in: str | None) -> None:
-    """Refuse a unit that does not exist."""
-    for name, unit in (("time_unit", time_unit), ("time_in", time_in)):
-        if unit is not None:
-            choice(name, unit, tuple(NANOSECONDS))
-    if time_in is not None and time_unit is None:
-        raise InputError(f"time_unit must be given with time_in = {time_in!r}, found None: pass the unit of dt.")
+class Units(NamedTuple):
+    """The unit that is wanted, the one that numbers of the file are in, and how its dates are written."""
+
+    time_unit: str | None = None
+    time_in: str | None = None
+    time_format: str | None = None
+
+    def check(self) -> None:
+        """Refuse a unit that does not exist."""
+        for name, unit in (("time_unit", self.time_unit), ("time_in", self.time_in)):
+            if unit is not None:
+                choice(name, unit, tuple(NANOSECONDS))
+        if self.time_in is not None and self.time_unit is None:
+            raise InputError(
+                f"time_unit must be given with time_in = {self.time_in!r}, found None: pass the unit of dt."
+            )
+
+    def length(self, where: str, given: Any) -> float:
+        """A length of time that the file holds, in the unit that is wanted."""
+        if self.time_in is None:
+            return positive(where, given)
+        return positive(where, given * (NANOSECONDS[self.time_in] / NANOSECONDS[str(self.time_unit)]))
 
 
-def to_numbers(
-    column: pl.Series, where: str, time_unit: str | None, time_in: str | None, time_format: str | None
-) -> NDArray[np.float64]:
-    """Times as float64 in `time_unit`.
+class Clock:
+    """The times of a file, named `where`: `ticks` of every block, `see` all of them, then `times` of every block.
 
-    Dates and datetimes, and numbers with `time_in`, count from the first time in the file, which is subtracted while
-    they are still integers: nanoseconds since 1970 do not fit a float64. Numbers without `time_in` are taken as they
-    are.
+    Dates, and numbers with `time_in`, count from the first time in the file, which is subtracted while they are still
+    integers: nanoseconds since 1970 do not fit a float64. Numbers without `time_in` are taken as they are. Times beside
+    a dt are only compared with it; the unit of dates is not known without time_unit, and their steps need only be even.
     """
-    column = readable(column, where, time_format)
-    ticks, tick = ticks_of(column, where, time_unit, time_in, time_format)
-    if not column.dtype.is_temporal() and calendar_days(ticks):
-        raise no_count(where, ticks[0])
-    known = ticks[np.isfinite(ticks)]  # one bad cell must not spoil the others: the caller names it
-    least, most = (known.min(), known.max()) if len(known) else (0, 0)
-    return elapsed(ticks, tick, time_unit, least, most)
+
+    def __init__(
+        self,
+        where: str,
+        units: Units,
+        beside_dt: bool,
+        days: str = "pass time_format='%Y%m%d' and a time_unit",
+    ) -> None:
+        self.where, self.units, self.beside_dt, self._remedy = where, units, beside_dt, days
+        self.unit_known = True
+        self._dates: bool | None = None  # None: nothing seen yet
+        self._tick: int | None = None  # nanoseconds; None: the numbers are what they are
+        self._first: pl.Series | None = None  # cell of a column of text, which decides how the others are read
+        self._whole, self._days = True, True
+        self._example: Any = None  # the first number
+        self._least: Any = None
+        self._most: Any = None
+        self._step: float | None = None  # the first one
+
+    def ticks(self, column: pl.Series | NDArray[Any], before: int = 0) -> NDArray[Any]:
+        """A block of the column, so many rows after the first, as integers or floats."""
+        import polars as pl
+
+        if isinstance(column, np.ndarray):
+            if column.dtype.kind in "fiu" and self.units.time_unit is None:
+                self._dates = False
+                return column
+            column = pl.Series(column.astype("datetime64[ns]") if column.dtype.kind == "M" else column)
+        column = self._readable(column, before)
+        if self._dates is None:
+            self._dates = column.dtype.is_temporal()
+            if self.beside_dt:
+                self._read_beside_dt()
+        if column.dtype.is_temporal():
+            if self.units.time_unit is None:
+                raise InputError(
+                    f"{self.where}: time_unit must be given for dates, found None: pass the unit of dt, one of "
+                    f"{', '.join(NANOSECONDS)}."
+                )
+            self._tick = 1
+        if column.dtype in (pl.Time, pl.Duration) or not (column.dtype.is_temporal() or column.dtype.is_numeric()):
+            raise InputError(
+                f"{self.where}: times must be datetimes or numbers, found {column.dtype}: choose or convert a column."
+            )
+        if column.dtype.is_temporal():
+            return column.dt.epoch("ns").to_numpy()
+        if self.units.time_unit is not None:
+            if self.units.time_in is None:
+                raise InputError(
+                    f"{self.where}: time_in must be given for a column of numbers when time_unit = "
+                    f"{self.units.time_unit!r}, found None: pass the unit that the column is in."
+                )
+            self._tick = NANOSECONDS[self.units.time_in]
+        # 64 bits before anything is multiplied: seconds are often stored in 32
+        return column.cast(pl.Int64 if column.dtype.is_integer() else pl.Float64, strict=False).to_numpy()
+
+    def see(self, ticks: NDArray[Any]) -> None:
+        """Remember the range of a block, and whether these may be days."""
+        self._days = self._days and not self._dates and _calendar_days(ticks)
+        self._whole = self._whole and ticks.dtype.kind in "iu"
+        self._example = ticks[0] if self._example is None and len(ticks) else self._example
+        known = ticks if ticks.dtype.kind in "iu" else ticks[np.isfinite(ticks)]  # bad cells are named elsewhere
+        if len(known):
+            least, most = known.min(), known.max()
+            self._least = least if self._least is None else min(self._least, least)
+            self._most = most if self._most is None else max(self._most, most)
+
+    def refuse_days(self) -> None:
+        """Refuse days that stand there as numbers, once all were seen."""
+        if self._days and self._example is not None:
+            raise InputError(
+                f"{self.where}: times that can be subtracted were expected, found days written as numbers such as "
+                f"{int(self._example)}: {self._remedy}."
+            )
+
+    def times(self, ticks: NDArray[Any]) -> Array:
+        """A block in the unit that is wanted, once all were seen."""
+        if not self._whole:
+            ticks = np.asarray(ticks, dtype=np.float64)
+        if self._tick is None or self._least is None:
+            return np.asarray(ticks, dtype=np.float64)
+        unit = NANOSECONDS[str(self.units.time_unit)]
+        since = ticks - (self._least if self._whole else np.float64(self._least))
+        if self._whole and (int(self._most) - int(self._least)) * self._tick < 2**63:
+            return np.asarray(since * self._tick / unit, dtype=np.float64)
+        return np.asarray(since * (self._tick / unit), dtype=np.float64)
+
+    def check_dt(self, dt: float, times: Array, across: NDArray[np.int64]) -> None:
+        """Refuse a dt that the times contradict; steps `across` lead from one trajectory to the next."""
+        if len(times) < 2:
+            return
+        steps = np.diff(times)
+        self._step = float(steps[0]) if self._step is None else self._step
+        expected = dt if self.unit_known else self._step
+        steps[across] = expected
+        rounding = 4 * float(np.spacing(np.abs(times).max()))
+        wrong = ~(np.abs(steps - expected) <= max(_SAME * expected, rounding))
+        if not wrong.any():
+            return
+        found = float(steps[int(np.argmax(wrong))])
+        if self.unit_known:
+            raise InputError(
+                f"{self.where}: steps of dt = {dt:g} were expected between these times, found one of {found:g}: leave "
+                "dt out to use the times (time_in and time_unit convert them), or remove them from the file."
+            )
+        raise InputError(
+            f"{self.where}: even steps were expected beside dt = {dt:g}, found one of {found:g} s after {expected:g} "
+            "s: leave dt out and pass time_unit=... to use the dates, or remove them from the file."
+        )
+
+    def _read_beside_dt(self) -> None:
+        """Numbers whose unit is not given are taken to be in that of dt; dates without time_unit are read in s."""
+        time_unit, time_in, _ = self.units
+        if self._dates:
+            self.units, self.unit_known = self.units._replace(time_unit=time_unit or "s"), time_unit is not None
+        else:
+            self.units = self.units._replace(time_unit=None if time_in is None else time_unit)
+
+    def _readable(self, column: pl.Series, before: int) -> pl.Series:
+        """A column of text as numbers or datetimes, integers with a time_format as datetimes; others as they are."""
+        import polars as pl
+
+        if column.dtype in (pl.Categorical, pl.Enum) or (column.dtype.is_integer() and self.units.time_format):
+            column = column.cast(pl.String)
+        if column.dtype != pl.String:
+            return column
+        if self._first is None:
+            self._first = column.head(1)
+            return self._parse(column, before)
+        return self._parse(pl.concat([self._first.alias(column.name), column]), before - 1)[1:]
+
+    def _parse(self, column: pl.Series, before: int) -> pl.Series:
+        """Text as numbers if every cell is one, else as datetimes; the first cell decides which of them is wrong."""
+        import polars as pl
+
+        time_format = self.units.time_format
+        text = column.str.strip_chars()
+        numbers = text.cast(pl.Float64, strict=False)
+        if time_format is None and numbers.null_count() == 0:
+            whole = text.cast(pl.Int64, strict=False)
+            return numbers if whole.null_count() else whole
+        if time_format is None:
+            # 03/04 is in March for some and in April for others: only years that come first are read unasked
+            text = text.set(~text.str.contains(_YEAR_FIRST), None)
+        try:
+            parsed = text.str.to_datetime(time_format, strict=False, time_unit="ns", ambiguous="earliest")
+        except pl.exceptions.PolarsError:  # no format fits the first cells
+            parsed = pl.Series(column.name, [None] * len(text), dtype=pl.Datetime("ns"))
+        bad = parsed.is_null() if numbers[0] is None or time_format is not None else numbers.is_null()
+        if bad.any():
+            row = int(bad.arg_max() or 0)
+            raise InputError(
+                f"{self.where}, row {before + row + 1}: times must be numbers or dates, found "
+                f"{column[row]!r}: correct the cell, or pass time_format (such as '%d.%m.%Y %H:%M')."
+            )
+        return parsed
 
 
-def calendar_days(numbers: NDArray[Any]) -> bool:
+def _calendar_days(numbers: NDArray[Any]) -> bool:
     """Whether all are days of 1900 to 2100 written as YYYYMMDD; as plain numbers, two days may be 70 apart."""
     if not len(numbers) or not 19_000_101 <= numbers[0] <= 21_001_231:  # nearly always all that is looked at
         return False
@@ -68,104 +231,3 @@ def calendar_days(numbers: NDArray[Any]) -> bool:
         return False
     leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
     return bool((day <= _DAYS[month] + (leap & (month == 2))).all())
-
-
-def no_count(where: str, found: Any, remedy: str = "pass time_format='%Y%m%d' and a time_unit") -> InputError:
-    """The refusal of days that stand there as numbers."""
-    return InputError(
-        f"{where}: times that can be subtracted were expected, found days written as numbers such as {int(found)}: "
-        f"{remedy}."
-    )
-
-
-def units_beside_dt(
-    dates: bool, time_unit: str | None, time_in: str | None, time_format: str | None
-) -> tuple[tuple[str | None, str | None, str | None], bool]:
-    """The units in which times are read that are only compared with a given dt, and whether these are those of dt.
-
-    Numbers whose unit is not given are taken to be in that of dt; dates without time_unit are read in seconds.
-    """
-    if dates:
-        return (time_unit or "s", time_in, time_format), time_unit is not None
-    return (None if time_in is None else time_unit, time_in, time_format), True
-
-
-def elapsed(ticks: NDArray[Any], tick: int | None, time_unit: str | None, least: Any, most: Any) -> NDArray[np.float64]:
-    """Ticks of so many nanoseconds since the first one, in `time_unit`; the numbers themselves where tick is None."""
-    if tick is None:
-        return np.asarray(ticks, dtype=np.float64)
-    unit = NANOSECONDS[str(time_unit)]
-    since = ticks - least
-    if np.issubdtype(since.dtype, np.integer) and (int(most) - int(least)) * tick < 2**63:
-        return np.asarray(since * tick / unit, dtype=np.float64)
-    return np.asarray(since * (tick / unit), dtype=np.float64)
-
-
-def dt_in_unit(where: str, step: Any, time_unit: str | None, time_in: str | None) -> float:
-    """A column's dt, converted where its own unit is given."""
-    return positive(where, step if time_in is None else step * (NANOSECONDS[time_in] / NANOSECONDS[str(time_unit)]))
-
-
-def ticks_of(
-    column: pl.Series, where: str, time_unit: str | None, time_in: str | None, time_format: str | None
-) -> tuple[NDArray[Any], int | None]:
-    """A column of times as numbers, and how many nanoseconds one of them is (None: they are what they are)."""
-    import polars as pl
-
-    column = readable(column, where, time_format)
-    if column.dtype.is_temporal():
-        if time_unit is None:
-            raise InputError(
-                f"{where}: time_unit must be given for dates, found None: pass the unit of dt, one of "
-                f"{', '.join(NANOSECONDS)}."
-            )
-        if column.dtype in (pl.Time, pl.Duration):
-            raise InputError(f"{where}: times must be datetimes or numbers, found {column.dtype}: convert the column.")
-        return column.dt.epoch("ns").to_numpy(), 1
-    if not column.dtype.is_numeric():
-        raise InputError(f"{where}: times must be datetimes or numbers, found {column.dtype}: choose another column.")
-    # 64 bits before anything is multiplied: seconds are often stored in 32
-    ticks = column.cast(pl.Int64 if column.dtype.is_integer() else pl.Float64, strict=False).to_numpy()
-    if time_unit is None:
-        return ticks, None
-    if time_in is None:
-        raise InputError(
-            f"{where}: time_in must be given for a column of numbers when time_unit = {time_unit!r}, found None: "
-            "pass the unit that the column is in."
-        )
-    return ticks, NANOSECONDS[time_in]
-
-
-def readable(column: pl.Series, where: str, time_format: str | None) -> pl.Series:
-    """A column of text as numbers or datetimes, integers with a time_format as datetimes; others as they are."""
-    import polars as pl
-
-    if column.dtype in (pl.Categorical, pl.Enum) or (column.dtype.is_integer() and time_format is not None):
-        column = column.cast(pl.String)
-    return _parse(column, where, time_format) if column.dtype == pl.String else column
-
-
-def _parse(column: pl.Series, where: str, time_format: str | None) -> pl.Series:
-    """Text as numbers if every cell is one, else as datetimes."""
-    import polars as pl
-
-    text = column.str.strip_chars()
-    numbers = text.cast(pl.Float64, strict=False)
-    if time_format is None and numbers.null_count() == 0:
-        whole = text.cast(pl.Int64, strict=False)
-        return numbers if whole.null_count() else whole
-    if time_format is None:
-        # 03/04 is in March for some and in April for others: only years that come first are read without being asked
-        text = text.set(~text.str.contains(_YEAR_FIRST), None)
-    try:
-        parsed = text.str.to_datetime(time_format, strict=False, time_unit="ns", ambiguous="earliest")
-    except pl.exceptions.PolarsError:  # no format fits the first cells
-        parsed = pl.Series(column.name, [None] * len(text), dtype=pl.Datetime("ns"))
-    bad = parsed.is_null() if numbers[0] is None or time_format is not None else numbers.is_null()
-    if bad.any():
-        row = int(bad.arg_max() or 0)
-        raise InputError(
-            f"{where}, row {row + 1}: times must be numbers or dates, found {column[row]!r}: correct the cell, or pass "
-            "time_format (such as '%d.%m.%Y %H:%M')."
-        )
-    return parsed

@@ -1,4 +1,4 @@
-"""Files -> Trajectories, by suffix, and back.
+"""Files that hold trajectories, by suffix: .npz, .npy, .csv, .tsv, .parquet, read and written.
 
 Every refusal names the file, the column and the row (the first row after the header is row 1), and says what to do.
 """
@@ -8,17 +8,22 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from levytorch.atomic import path_of, replacing
 from levytorch.convert import choice, shown, switch
 from levytorch.data.arrays import positive
-from levytorch.data.clock import MAX_DT, check_units
-from levytorch.data.memory import within_memory
-from levytorch.data.trajectories import Trajectories
+from levytorch.data.clock import MAX_DT, Units
+from levytorch.data.columns import TableOptions
+from levytorch.data.numpy_files import ArrayFile
+from levytorch.data.points import PointFile
+from levytorch.data.tables import TableFile, write_table
 from levytorch.errors import InputError
+
+if TYPE_CHECKING:
+    from levytorch.data.trajectories import Trajectories
 
 TABLES = (".csv", ".tsv", ".parquet")
 SUFFIXES = (".npz", ".npy", *TABLES)
@@ -26,7 +31,7 @@ LAYOUTS = ("long", "wide", "rows")
 _MAGIC = {".npz": b"PK", ".npy": b"\x93NUMPY", ".parquet": b"PAR1"}
 
 
-def read(
+def open_file(
     path: str | Path,
     *,
     layout: str = "long",
@@ -46,8 +51,8 @@ def read(
     separator: str | None = None,
     decimal: str = ".",
     on_disk: str | Path | None = None,
-) -> Trajectories:
-    """Trajectories of a .npz, .npy, .csv, .tsv or .parquet file.
+) -> PointFile:
+    """The points of a .npz, .npy, .csv, .tsv or .parquet file: options are checked here, nothing is read yet.
 
     Args:
         layout: of a table. "long": one row per observation. "wide": one column per trajectory, one row per time.
@@ -103,7 +108,8 @@ def read(
         dt = positive("dt", dt)
     if dt is not None and time is not None:
         raise InputError(f"{file}: only one of dt and time may be given, found both: remove one.")
-    check_units(time_unit, time_in)
+    units = Units(time_unit, time_in, time_format)
+    units.check()
     if time_in is not None and isinstance(dt, float):
         raise InputError(
             f"{file}: time_in is the unit of a column, found {time_in!r} beside dt = {dt:g}: pass dt in time_unit and "
@@ -112,30 +118,26 @@ def read(
     _check_magic(file, suffix)
     # a column may be called 1, and a command line makes a number of that
     id, time, reward = (None if name is None else str(name) for name in (id, time, reward))
+    max_dt = None if max_dt is None else positive("max_dt", max_dt)
+    place = None if on_disk is None else _directory(file, suffix, on_disk)
     if suffix in TABLES:
         several = not isinstance(value, str) and hasattr(value, "__iter__")
-        columns = None if value is None else [str(name) for name in (value if several else [value])]
-        options: dict[str, Any] = {
-            "layout": layout,
-            "value": columns,
-            "id": id,
-            "time": time,
-            "reward": reward,
-            "dt": dt,
-            "units": (time_unit, time_in, time_format),
-            "log": log,
-            "drop_missing": missing == "drop",
-            "sort": sort,
-            "drop_short": short == "drop",
-        }
-        if on_disk is not None:
-            from levytorch.data.on_disk import read_on_disk
-
-            return read_on_disk(file, on_disk, options, max_dt)
-        from levytorch.data.tables import read_table
-
-        with within_memory(file):
-            return read_table(file, max_dt=max_dt, separator=separator, decimal=decimal, **options)
+        options = TableOptions(
+            layout=layout,
+            value=None if value is None else [str(name) for name in (value if several else [value])],
+            id=id,
+            time=time,
+            reward=reward,
+            dt=dt,
+            units=units,
+            log=log,
+            drop_missing=missing == "drop",
+            sort=sort,
+            drop_short=short == "drop",
+            separator=separator,
+            decimal=decimal,
+        )
+        return TableFile(file, max_dt, place, options)
     if isinstance(dt, str):
         raise InputError(
             f"{file}: dt must be a number for {suffix} files, found {dt!r}: pass the time between two points."
@@ -155,23 +157,14 @@ def read(
                 f"{file}: {name} is an option of tables, found {given!r} for a {suffix} file: leave it out and prepare "
                 "the arrays."
             )
-    from levytorch.data.numpy_files import read_numpy
-
-    names = {"value": value, "time": time, "reward": reward, "id": id}
-    if on_disk is not None:
-        from levytorch.data.on_disk import read_on_disk
-
-        arrays = {"names": names, "dt": dt, "units": (time_unit, time_in), "log": log}
-        return read_on_disk(file, on_disk, arrays, max_dt)
-    with within_memory(file):
-        return read_numpy(file, names, dt, (time_unit, time_in), log, max_dt)
+    return ArrayFile(file, max_dt, place, {"value": value, "time": time, "reward": reward, "id": id}, dt, units, log)
 
 
-OPTIONS = frozenset(inspect.signature(read).parameters) - {"path"}
+OPTIONS = frozenset(inspect.signature(open_file).parameters) - {"path"}
 
 
 def write(trajectories: Trajectories, path: str | Path) -> None:
-    """Write a file that `read(path)` turns into the same numbers; it appears whole or not at all."""
+    """Write a file that `open_file(path)` turns into the same numbers; it appears whole or not at all."""
     file = path_of(path)
     suffix = file.suffix.lower()
     if suffix not in (".npz", *TABLES):
@@ -188,9 +181,19 @@ def write(trajectories: Trajectories, path: str | Path) -> None:
         with replacing(file) as temporary, temporary.open("wb") as stream:
             np.savez_compressed(stream, **fields)
         return
-    from levytorch.data.tables import write_table
-
     write_table(trajectories, file)
+
+
+def _directory(file: Path, suffix: str, directory: Any) -> Path:
+    """on_disk as a path, for a file that can be read block by block."""
+    if isinstance(directory, bool) or not isinstance(directory, (str, Path)):
+        raise InputError(f"on_disk must be a directory, found {directory!r}: name one with room for the data.")
+    if suffix in (".csv", ".tsv"):
+        raise InputError(
+            f"{file}: on_disk needs a .parquet, .npy or .npz file, found {suffix}: convert it, "
+            "polars.scan_csv(path).sink_parquet(path)."
+        )
+    return Path(directory)
 
 
 def _check_magic(file: Path, suffix: str) -> None:

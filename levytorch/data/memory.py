@@ -45,6 +45,14 @@ def require(file: Path, rows: int, columns: int) -> None:
         raise too_large(file, f"about {_size(needed)} for {rows:,} rows", f"{_size(left)} left")
 
 
+def physical() -> int:
+    """Bytes of the machine's memory; no limit where that cannot be asked."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62
+
+
 @contextmanager
 def within_memory(file: Path) -> Iterator[None]:
     """An allocation that fails while a file is read, as a sentence with a remedy."""

@@ -1,177 +1,264 @@
-"""Arrays of .npz and .npy files -> Trajectories. Pickled objects are never loaded."""
+"""Arrays of .npz and .npy files as blocks of points."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from levytorch.data.arrays import Array, numeric, positive
-from levytorch.data.clock import MAX_DT, NANOSECONDS, calendar_days, no_count, to_numbers, units_beside_dt
-from levytorch.data.declared import check_declared
-from levytorch.data.even import check_dt
-from levytorch.data.trajectories import Trajectories
+from levytorch.data.arrays import Array, Counts
+from levytorch.data.clock import MAX_DT, Clock, Units
+from levytorch.data.npy_members import Member, members_of
+from levytorch.data.points import (
+    PointFile,
+    Points,
+    no_order,
+    refuse_nonfinite,
+    refuse_short,
+    refuse_twice,
+)
 from levytorch.errors import InputError
 
-SAVE_DAYS = "save them as datetime64[D] and pass a time_unit"
+_BLOCK = 1 << 17  # points at a time
+_BESIDE = "save where each trajectory begins, and the number of points"
 
 
-def read_numpy(
-    file: Path,
-    names: dict[str, Any],
-    dt: float | None,
-    units: tuple[str | None, str | None],
-    log: bool,
-    max_dt: float | None,
-) -> Trajectories:
-    """See files.read, which checked the options."""
-    arrays = load_arrays(file)
-    x, clock, times, reward, ids, offsets, dt = choose(file, names, arrays, dt, units)
-    max_dt = max_dt_of(file, names, arrays, units) if max_dt is None else max_dt
-    unit_known = True
-    if times is not None:
-        if dt is not None:
-            read_in, unit_known = units_beside_dt(times.dtype.kind == "M", *units, None)
-            units = read_in[:2]
-        times = _times(file, clock, times, units)
-    try:
-        x = numeric("x", x)
-        if log:
-            x = _logarithm(x)
-        if offsets is not None:
-            cuts = cuts_of(offsets, len(x) if x.ndim else 0)
-            n = len(cuts) + 1
-            x, times, reward = (None if a is None else np.split(a, cuts) for a in (x, times, reward))
-        else:
-            n = len(x) if x.ndim > 1 else 1
-        if ids is not None:
-            check_ids(ids, n)
-        names_of = None if ids is None else ids.tolist()
-        own_dt = dt if times is None else None
-        new = Trajectories.from_arrays(x, own_dt, times=times, reward=reward, ids=names_of, max_dt=max_dt)
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from None
-    if dt is not None and new.times is not None:
-        check_dt(f"{file}, array {clock!r}", new.times, new.offsets, dt, unit_known)
-        new.times, new.dt = None, dt
-    return new
+class ArrayFile(PointFile):
+    """Points of arrays; `names` are those that the options value, time, reward and id give."""
 
+    def __init__(
+        self,
+        file: Path,
+        max_dt: float | None,
+        on_disk: Path | None,
+        names: Mapping[str, Any],
+        dt: float | None,
+        units: Units,
+        log: bool,
+    ) -> None:
+        super().__init__(file, max_dt, on_disk)
+        self.names, self.dt, self.units, self.log = names, dt, units, log
+        self.recipe = {"names": names, "dt": dt, "units": units, "log": log}
+        self._row: NDArray[Any] | None = None  # times of all, in memory or shared
 
-def check_ids(ids: Any, n: int, where: str = "") -> None:
-    """Refuse ids of another number than there are trajectories, before they become Python objects."""
-    if ids.shape != (n,):
-        raise InputError(
-            f"{where}ids must name {n} trajectories, each once, found shape {ids.shape}: save one per trajectory."
-        )
+    def open(self, whole: bool) -> None:
+        self.whole = whole
+        self._arrays = members_of(self.file, whole)
+        x = self._array("value", "x")
+        if x is None and len(self._arrays) == 1:
+            x = next(iter(self._arrays.values()))
+        if x is None:
+            raise InputError(
+                f"{self.file}: value must name the array of x, found {', '.join(self._arrays)}: pass value='...'."
+            )
+        clock = self.names["time"] or "times"
+        free = self.dt is not None or "dt" not in self._arrays
+        if clock not in self._arrays and free and _fits(self._arrays.get("time"), x):
+            clock = "time"
+        self._x, self._times, self._reward = x, self._array("time", clock), self._array("reward", "reward")
+        beside_dt = self.dt is not None
+        if self.dt is None and self._times is None and "dt" in self._arrays:
+            self.dt = self._length("dt", "save times instead of it")
+        if self.dt is None and self._times is None:
+            raise InputError(f"{self.file}: dt must be given, found neither dt nor times in the file: pass dt=...")
+        self.lengths = self._layout()
+        self._width = x.size // int(self.lengths.sum())
+        self._shared = False
+        for name, member, kinds in (("x", x, "fiu"), (clock, self._times, "fiumM"), ("reward", self._reward, "fiu")):
+            if member is not None and member.dtype.kind not in kinds:
+                raise InputError(
+                    f"{self.file}: {name} must be numeric, found {member.dtype}: pass arrays of real numbers."
+                )
+        if self._times is not None:
+            days = "save them as datetime64[D] and pass a time_unit"
+            self.clock = Clock(f"{self.file}, array {clock!r}", self.units, beside_dt, days)
+            fits = bool((self.lengths == self._times.size).all())
+            self._shared = self._times.ndim == 1 and len(self.lengths) > 1 and fits
+            if not self._shared:
+                self._check_shape(clock, self._times)
+        if self._reward is not None:
+            self._check_shape("reward", self._reward)
+        ids = self._array("id", "ids")
+        self.ids = None if ids is None else self._names(ids)
+        dim = self._width
+        self.coordinates = [f"{self.file}: coordinate {k} of x" for k in range(dim)] if dim > 1 else [f"{self.file}: x"]
 
+    def own_max_dt(self) -> float | None:
+        if MAX_DT not in self._arrays or MAX_DT in self.names.values():
+            return None
+        return self._length(MAX_DT, "save one, or pass max_dt")
 
-def choose(
-    file: Path, names: dict[str, Any], arrays: Mapping[str, Any], dt: float | None, units: tuple[str | None, str | None]
-) -> tuple[Any, str, Any, Any, Any, Any, float | None]:
-    """x, the name of the times, times, reward, ids and offsets among the arrays (None: not there), and dt.
+    # ----------------------------------------------------------------------------------------------------------- passes
 
-    A dt that the caller gives comes back beside the times: the two must agree.
-    """
+    def survey(self) -> None:
+        self._sure(refuse_short, self.lengths, self.ids)
+        if self.clock is None:
+            return
+        for ticks in self._ticks():
+            self.clock.see(ticks)
+        self.clock.refuse_days()
 
-    def entry(option: str, default: str) -> Any:
-        name = names[option] or default
+    def _blocks(self) -> Iterator[Points]:
+        offsets, start = self.offsets, 0
+        times, reward = self._clocked(), None if self._reward is None else self._parts(self._reward, 1)
+        for part in self._parts(self._x, self._width):
+            x = np.asarray(part, dtype=np.float64)
+            if self.log:
+                x = self._logarithm(x, start)
+            x = x if self._width == 1 else x.reshape(-1, self._width)
+            block = Points(
+                start,
+                x,
+                None if times is None else next(times),
+                None if reward is None else np.asarray(next(reward), dtype=np.float64),
+                range(start, start + len(x)),
+            )
+            self._sure(refuse_nonfinite, block, offsets, self.ids)
+            yield block
+            start += len(x)
+
+    def _ticks(self) -> Iterator[NDArray[Any]]:
+        """The times as they stand in the file; read once where they are kept in memory."""
+        assert self._times is not None
+        assert self.clock is not None
+        if self._row is not None:
+            return iter([self._row])
+        parts = (self.clock.ticks(_native(part)) for part in self._parts(self._times, 1))
+        if not (self.whole or self._shared):
+            return parts
+        self._row = np.concatenate(list(parts))
+        return iter([self._row])
+
+    def _clocked(self) -> Iterator[Array] | None:
+        """The times of every point; one row of them may serve all trajectories."""
+        if self.clock is None:
+            return None
+        times = (self.clock.times(ticks) for ticks in self._ticks())
+        if not self._shared:
+            return times
+        (row,), n = times, int(self.lengths.sum())
+        step = n if self.whole else _BLOCK
+        return (row[np.arange(low, min(low + step, n)) % len(row)] for low in range(0, n, step))
+
+    def _parts(self, member: Member, width: int) -> Iterator[NDArray[Any]]:
+        """The numbers of an array that has so many per point."""
+        if self.whole:
+            return iter([member.load().reshape(-1)])
+        return member.blocks(_BLOCK * width)
+
+    # --------------------------------------------------------------------------------------------------------- refusals
+
+    def _array(self, option: str, default: str) -> Member | None:
+        name = self.names[option] or default
         if not isinstance(name, str):
             raise InputError(
-                f"{file}: {option} must name one array, found {name!r}: stack the coordinates in one array."
+                f"{self.file}: {option} must name one array, found {name!r}: stack the coordinates in one array."
             )
-        if names[option] and name not in arrays:
+        if self.names[option] and name not in self._arrays:
             raise InputError(
-                f"{file}: {option} must name one of {', '.join(arrays)}, found {name!r}: pass one of these."
+                f"{self.file}: {option} must name one of {', '.join(self._arrays)}, found {name!r}: pass one of these."
             )
-        return arrays.get(name)
+        return self._arrays.get(name)
 
-    x = entry("value", "x")
-    if x is None and len(arrays) == 1:
-        x = next(iter(arrays.values()))
-    if x is None:
-        raise InputError(f"{file}: value must name the array of x, found {', '.join(arrays)}: pass value='...'.")
-    clock = names["time"] or "times"
-    if clock not in arrays and (dt is not None or "dt" not in arrays) and _fits(arrays.get("time"), x):
-        clock = "time"
-    times, reward, ids = entry("time", clock), entry("reward", "reward"), entry("id", "ids")
-    if dt is None and times is None and "dt" in arrays:
-        dt = _length(file, "dt", arrays["dt"], units, "save times instead of it")
-    if dt is None and times is None:
-        raise InputError(f"{file}: dt must be given, found neither dt nor times in the file: pass dt=...")
-    return x, clock, times, reward, ids, arrays.get("offsets"), dt
+    def _length(self, name: str, remedy: str) -> float:
+        """A length of time that the file holds."""
+        given = self._arrays[name]
+        if given.size != 1:
+            raise InputError(f"{self.file}: {name} must be one number, found shape {given.shape}: {remedy}.")
+        return self.units.length(f"{self.file}: {name}", given.load().item())
 
+    def _layout(self) -> Counts:
+        """Points of each trajectory."""
+        shape, offsets = self._x.shape, self._arrays.get("offsets")
+        if offsets is not None:
+            if len(shape) not in (1, 2) or 0 in shape:
+                raise InputError(
+                    f"{self.file}: x with offsets must have shape (n,) or (n, d), found {shape}: reshape it."
+                )
+            return self._sound(offsets, shape[0])
+        if len(shape) == 1:
+            shape = (1, *shape)
+        if len(shape) not in (2, 3) or 0 in shape:
+            raise InputError(
+                f"{self.file}: x must have shape (n_traj, n_time) or (n_traj, n_time, d) and hold numbers, found "
+                f"{self._x.shape}: reshape it."
+            )
+        return np.full(shape[0], shape[1], dtype=np.int64)
 
-def _fits(times: Any, x: Any) -> bool:
-    """Whether an array that is called time can be that of the points; it may be how long a run took."""
-    return times is not None and times.ndim > 0 and times.shape in (x.shape, x.shape[:1], x.shape[:2], x.shape[1:2])
+    def _sound(self, offsets: Member, n: int) -> Counts:
+        """The lengths behind offsets, which are loaded once it is known that they are few."""
+        found = f"shape {offsets.shape}"
+        if offsets.ndim == 1 and 1 < offsets.size <= n + 1 and offsets.dtype.kind in "iu":
+            ends = offsets.load().astype(np.int64)
+            if ends[0] == 0 and ends[-1] == n and (np.diff(ends) >= 0).all():
+                return np.diff(ends)
+            found = f"{ends.tolist()!s:.60}"
+        raise InputError(
+            f"{self.file}: offsets must be integers that rise from 0 to the {n} points of x, found {found}: {_BESIDE}."
+        )
 
+    def _check_shape(self, name: str, member: Member) -> None:
+        """One number per point."""
+        shape, like = member.shape, self._x.shape
+        n = int(self.lengths.sum())
+        if "offsets" in self._arrays:
+            right = shape in ((n,), (n, 1))
+        else:
+            grid = (len(self.lengths), n // len(self.lengths))
+            right = shape in (grid, (*grid, 1)) or (grid[0] == 1 and shape == (n,))
+        if not right:
+            raise InputError(
+                f"{self.file}: {name} must have one number per point of x (shape {like}, {n} points), found shape "
+                f"{shape}: give it x's shape."
+            )
 
-def unreadable(file: Path, error: Exception) -> InputError:
-    told = " ".join(str(error).split())[:200]
-    return InputError(f"{file}: a {file.suffix} file of plain arrays was expected, found {told}: save it again.")
+    def _names(self, ids: Member) -> list[Any]:
+        """The ids, loaded once it is known that there are as few as trajectories."""
+        n = len(self.lengths)
+        if ids.shape != (n,):
+            raise InputError(
+                f"{self.file}: ids must name {n} trajectories, each once, found shape {ids.shape}: save one per "
+                "trajectory."
+            )
+        if self.on_disk is not None and ids.dtype.kind not in "biufU":
+            raise InputError(f"{self.file}: ids must be numbers or text on disk, found {ids.dtype}: save them as text.")
+        names = ids.load().tolist()
+        self._sure(refuse_twice, names)
+        return names
+
+    def _logarithm(self, x: Array, start: int) -> Array:
+        if not (x > 0).all():
+            k = int(np.argmax(~(x > 0)))
+            where = tuple(int(i) for i in np.unravel_index(start * self._width + k, self._x.shape))
+            raise InputError(
+                f"{self.file}: x must be positive for log=True, found {x[k]} at index {where}: use log=False."
+            )
+        return np.asarray(np.log(x))
+
+    def _disorder(self, point: int, times: Array, rows: list[int]) -> InputError:
+        return InputError(f"{self.file}: {no_order(point, times, self.offsets, self.ids)}")
+
+    def _sure(self, check: Any, *arguments: Any) -> None:
+        """A check that arrays share, with the name of the file."""
+        try:
+            check(*arguments)
+        except InputError as error:
+            raise InputError(f"{self.file}: {error}") from None
 
 
 def load_arrays(file: Path) -> dict[str, Any]:
     """The arrays of a .npz or .npy file by name."""
-    try:
-        check_declared(file)
-        if file.suffix.lower() == ".npy":
-            return {"x": np.load(file, allow_pickle=False)}
-        with np.load(file, allow_pickle=False) as loaded:
-            return dict(loaded)
-    except MemoryError:
-        raise  # said by the caller, with a remedy
-    except Exception as error:  # a damaged header is parsed as Python or as a zip directory, with any error of theirs
-        raise unreadable(file, error) from None
+    return {name: member.load() for name, member in members_of(file, whole=True).items()}
 
 
-def max_dt_of(
-    file: Path, names: dict[str, Any], arrays: Mapping[str, Any], units: tuple[str | None, str | None]
-) -> float | None:
-    """The file's own max_dt, if it has one; an array that an option names is something else."""
-    if MAX_DT not in arrays or MAX_DT in names.values():
-        return None
-    return _length(file, MAX_DT, arrays[MAX_DT], units, "save one, or pass max_dt")
+def _fits(times: Member | None, x: Member) -> bool:
+    """Whether an array that is called time can be that of the points; it may be how long a run took."""
+    return times is not None and times.ndim > 0 and times.shape in (x.shape, x.shape[:1], x.shape[:2], x.shape[1:2])
 
 
-def _length(file: Path, name: str, given: Any, units: tuple[str | None, str | None], remedy: str) -> float:
-    """A length of time that the file holds, a number in the unit time_in."""
-    if given.size != 1:
-        raise InputError(f"{file}: {name} must be one number, found shape {given.shape}: {remedy}.")
-    given = given if isinstance(given, np.ndarray) else given.load()  # of a file that is not loaded as a whole
-    time_unit, time_in = units
-    scale = 1.0 if time_in is None else NANOSECONDS[time_in] / NANOSECONDS[str(time_unit)]
-    return positive(f"{file}: {name}", given.item()) * scale
-
-
-def _times(file: Path, name: str, given: Any, units: tuple[str | None, str | None]) -> Array:
-    if given.dtype.kind not in "mM":
-        plain = numeric(f"{file}: {name}", given)
-        if calendar_days(plain.reshape(-1)):
-            raise no_count(f"{file}, array {name!r}", plain.reshape(-1)[0], SAVE_DAYS)
-        if units[0] is None:
-            return plain
-    import polars as pl
-
-    flat = given.reshape(-1).astype("datetime64[ns]") if given.dtype.kind == "M" else given.reshape(-1)
-    return to_numbers(pl.Series(flat), f"{file}, array {name!r}", *units, None).reshape(given.shape)
-
-
-def _logarithm(x: Array) -> Array:
-    if not (x > 0).all():
-        where = tuple(int(k) for k in np.argwhere(~(x > 0))[0])
-        raise InputError(f"x must be positive for log=True, found {x[where]} at index {where}: use log=False.")
-    return np.asarray(np.log(x))
-
-
-def cuts_of(offsets: Any, n: int) -> Any:
-    """Where to split n points; offsets are those of Trajectories."""
-    sound = offsets.ndim == 1 and len(offsets) > 1 and offsets.dtype.kind in "iu"
-    if not sound or offsets[0] != 0 or offsets[-1] != n or (np.diff(offsets.astype(np.int64)) < 0).any():
-        raise InputError(
-            f"offsets must be integers that rise from 0 to the {n} points of x, found {offsets.tolist()!s:.60}: save "
-            "where each trajectory begins, and the number of points."
-        )
-    return offsets[1:-1]
+def _native(block: NDArray[Any]) -> NDArray[Any]:
+    """In the byte order of this machine, which polars needs."""
+    return block.astype(block.dtype.newbyteorder("="), copy=False)

@@ -1,83 +1,146 @@
-"""Trajectories -> transitions: which neighbours make a usable pair."""
+"""Trajectories -> transitions, block by block: which neighbours make a usable pair."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from levytorch.data.transitions import Transitions
+from levytorch.data.arrays import Array, Counts
+from levytorch.data.points import Columns, Points, Sink, steps_across
+from levytorch.data.store import Entry, Writer, as_tensor
+from levytorch.data.transitions import Transitions, check_pairs
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
     from levytorch.data.trajectories import Trajectories
 
-Array = NDArray[np.float64]
 RESOLUTION = 1e-3  # largest spacing of x, in units of the central half-width of dx, that still resolves dx
 _SAME_DT = 1e-6  # relative spread of dt below which sampling is called even
 _LOOK_AT = 1_000_000  # pairs from which the width of dx is estimated
+_BLOCK = 1 << 17  # points at a time
+
+
+class Pairs(NamedTuple):
+    """The pairs of a block of points, without those across a gap."""
+
+    x: Array
+    dx: Array
+    dt: Array | None  # None: that of all
+    reward: Array | None
+    first: Counts  # the number, among all points, of the one at which each begins
+    gaps: Counts  # and of those before a gap
+
+
+def pairs_of(block: Points, offsets: Counts, max_dt: float | None) -> Pairs:
+    """The pairs of neighbours in a block of points."""
+    n = len(block.x) - 1
+    usable = np.ones(n, dtype=bool)
+    usable[steps_across(offsets, block.start, block.start + n)] = False
+    with np.errstate(over="ignore"):
+        dx = np.diff(block.x, axis=0)
+    if n and not (np.isfinite(dx.min()) and np.isfinite(dx.max())):
+        infinite = usable & ~np.isfinite(dx.reshape(n, -1)).all(axis=1)
+        if infinite.any():
+            x = block.x[int(np.argmax(infinite))].tolist()
+            raise InputError(f"the steps of x must stay within float64, found an infinite one from x = {x}: rescale x.")
+    dt, gaps = None, np.empty(0, dtype=np.int64)
+    if block.times is not None:
+        dt = np.diff(block.times)
+        if max_dt is not None:
+            across = usable & is_gap(dt, max_dt)
+            gaps = block.start + np.flatnonzero(across)
+            usable &= ~across
+    rows = np.flatnonzero(usable)
+    if len(rows) < n:
+        dx, dt = dx[rows], None if dt is None else dt[rows]
+    reward = None if block.reward is None else np.asarray(block.reward[rows])
+    return Pairs(np.asarray(block.x[rows]), dx, dt, reward, block.start + rows, gaps)
 
 
 def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
-    """All neighbours but those across a gap and those that float64 cannot resolve; both are counted."""
-    counts = t.lengths - 1
-    picked: NDArray[np.bool_] | None = None
-    if (counts == counts[0]).all():
-        grid = t.to_array()
-        flat = (-1, *t.x.shape[1:])
-        x, dx = _flat(grid[:, :-1], flat), (grid[:, 1:] - grid[:, :-1]).reshape(flat)
+    """All neighbours but those across a gap and those that float64 cannot resolve; both are counted.
+
+    The pairs of points that are on disk are written to an entry of their own.
+    """
+    check_max_dt(t.dt, max_dt)
+    entry = None
+    if t.stored is None:
+        columns = Columns(len(t.x) - len(t))
+        counts = _write_pairs(t, max_dt, columns)
+        parts = columns.arrays()
     else:
-        picked = np.ones(len(t.x) - 1, dtype=bool)
-        picked[t.offsets[1:-1] - 1] = False  # the last of one trajectory and the first of the next
-        x, dx = t.x[:-1][picked], np.diff(t.x, axis=0)[picked]
-    if not (np.isfinite(dx.min()) and np.isfinite(dx.max())):  # without a temporary of the size of the data
-        row = int(np.argwhere(~np.isfinite(dx))[0, 0])
-        raise InputError(
-            f"the steps of x must stay within float64, found an infinite one from x = {x[row].tolist()}: rescale x."
-        )
-    dropped = dict(t.dropped)
-    usable: NDArray[np.bool_] | None = None
-    dt: float | Array
-    if t.times is None:
-        assert t.dt is not None
-        dt = t.dt
-        if max_dt is not None and dt > max_dt:
-            raise InputError(f"max_dt must not be below dt, found max_dt = {max_dt:g} and dt = {dt:g}: raise it.")
-    else:
-        steps = np.diff(t.times) if picked is not None else np.diff(t.times.reshape(len(t), -1), axis=1)
-        dt = steps[picked] if picked is not None else steps.reshape(-1)
-        if max_dt is not None:
-            usable = ~is_gap(dt, max_dt)
-            dropped["across a gap"] = int((~usable).sum())
-            _some(usable, dropped)
-    limit = float_limit(dx if usable is None else dx[usable])
-    if math.isfinite(limit) and max(-float(x.min()), float(x.max())) >= limit:
-        near: NDArray[np.bool_] = np.abs(x.reshape(len(x), -1)).max(axis=1) < limit
-        dropped["beyond float resolution"] = int((~near if usable is None else usable & ~near).sum())
-        usable = near if usable is None else usable & near
-        _some(usable, dropped)
-    if t.times is not None:
-        assert isinstance(dt, np.ndarray)
-        single = single_dt(dt if usable is None else dt[usable], float(np.abs(t.times).max()))
-        dt = dt if single is None else single
-    reward = None
-    if t.reward is not None:
-        starts = t.reward[:-1][picked] if picked is not None else _flat(t.reward.reshape(len(t), -1)[:, :-1], (-1,))
-        reward = torch.from_numpy(starts)
+        entry = t.stored.derive({"pairs": max_dt}, lambda writer: _keep_pairs(t, max_dt, writer))
+        counts, parts = _kept_pairs(t, entry)
+    pairs_in_all = int((t.lengths - 1).sum())
+    gaps = pairs_in_all - int(counts.sum())
+    dropped = {**t.dropped, "across a gap": gaps} if gaps else t.dropped
+    if not counts.any():
+        raise none_left(pairs_in_all, dropped)
+    x, dx, reward = parts["x"], parts["dx"], parts.get("reward")
     pairs = Transitions._build(
-        torch.from_numpy(x),
-        torch.from_numpy(dx),
-        dt if isinstance(dt, float) else torch.from_numpy(dt),
-        isinstance(dt, float),
+        as_tensor(x),
+        as_tensor(dx),
+        float(t.dt) if t.dt is not None else as_tensor(parts["dt"]),
         counts=counts,
-        reward=reward,
-        dropped={reason: count for reason, count in dropped.items() if count},
+        reward=None if reward is None else as_tensor(reward),
+        dropped=dropped,
+        stored=entry,
     )
-    # what is left out here was never a usable pair, so mu is that of the pairs that remain
-    return pairs if usable is None else pairs._take(torch.from_numpy(usable), {}, keep_mu=False)
+    limit = float_limit(dx)
+    if max(-float(x.min()), float(x.max())) >= limit:
+        near = np.concatenate([within(x[low : low + _BLOCK], limit) for low in range(0, len(x), _BLOCK)])
+        far = {"beyond float resolution": int((~near).sum())}
+        if not near.any():
+            raise none_left(pairs_in_all, {**dropped, **far})
+        # what is left out here was never a usable pair, so mu is that of the pairs that remain
+        pairs = pairs._take(torch.from_numpy(near), far, keep_mu=False)
+    if t.times is not None:
+        single = single_dt(pairs.dt.numpy(), max(-float(t.times.min()), float(t.times.max())))
+        pairs = pairs if single is None else pairs._with_dt(single)
+    return pairs
+
+
+def _write_pairs(t: Trajectories, max_dt: float | None, sink: Sink) -> Counts:
+    """All pairs into columns; how many each trajectory has."""
+    counts = t.lengths - 1
+    for block in t.blocks(_BLOCK):
+        pairs = pairs_of(block, t.offsets, max_dt)
+        for name in ("x", "dx", "dt", "reward"):
+            values = getattr(pairs, name)
+            if values is not None and len(values):
+                sink.append(name, values)
+        if len(pairs.gaps):
+            np.subtract.at(counts, np.searchsorted(t.offsets, pairs.gaps, side="right") - 1, 1)
+    return counts
+
+
+def _keep_pairs(t: Trajectories, max_dt: float | None, writer: Writer) -> dict[str, Any]:
+    writer.append("counts", _write_pairs(t, max_dt, writer))
+    return {}
+
+
+def _kept_pairs(t: Trajectories, entry: Entry) -> tuple[Counts, dict[str, NDArray[Any]]]:
+    """What _keep_pairs wrote; its numbers are those of the points, but their shapes must go together."""
+    counts = np.array(entry.array("counts"))
+    rows = len(entry.array("x")) if "x" in entry else 0
+    sound = counts.shape == t.lengths.shape and counts.dtype == np.int64
+    if not sound or (counts < 0).any() or (counts >= t.lengths).any() or counts.sum() != rows:
+        raise entry.spoiled(f"counts that do not add up to the {rows} pairs")
+    return counts, check_pairs(entry, t.x.shape[1:], rows, dt=t.times is not None, reward=t.reward is not None)
+
+
+def check_max_dt(dt: float | None, max_dt: float | None) -> None:
+    if dt is not None and max_dt is not None and dt > max_dt:
+        raise InputError(f"max_dt must not be below dt, found max_dt = {max_dt:g} and dt = {dt:g}: raise it.")
+
+
+def none_left(n: int, dropped: dict[str, int]) -> InputError:
+    reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
+    return InputError(f"at least one pair must remain, found none of {n} ({reasons}): raise max_dt, or check the data.")
 
 
 def is_gap(dt: Array, max_dt: float | None) -> NDArray[np.bool_]:
@@ -85,13 +148,10 @@ def is_gap(dt: Array, max_dt: float | None) -> NDArray[np.bool_]:
     return ~(dt <= (math.inf if max_dt is None else max_dt * (1 + 1e-9)))
 
 
-def first_points(t: Trajectories, pairs: Transitions) -> NDArray[np.int64]:
+def first_points(t: Trajectories, pairs: Transitions) -> Counts:
     """The number of the point, among all points of the trajectories, at which each of their pairs begins."""
-    first = np.ones(len(t.x), dtype=bool)
-    first[t.offsets[1:] - 1] = False
-    numbers = np.flatnonzero(first)
-    if t.times is not None:
-        numbers = numbers[~is_gap(t.times[numbers + 1] - t.times[numbers], t.max_dt)]
+    found = [pairs_of(block, t.offsets, t.max_dt).first for block in t.blocks(_BLOCK)]
+    numbers = np.concatenate(found)
     if len(numbers) != len(pairs):
         raise InputError(
             f"{len(numbers)} pairs were expected in these trajectories, found {len(pairs)}: some lie beyond float "
@@ -100,13 +160,18 @@ def first_points(t: Trajectories, pairs: Transitions) -> NDArray[np.int64]:
     return numbers
 
 
-def float_limit(dx: Array) -> float:
+def looked_at(n: int) -> int:
+    """Every how many-th of n pairs the width of dx is estimated from."""
+    return max(1, n // _LOOK_AT)
+
+
+def float_limit(dx: Array, every: int | None = None) -> float:
     """|x| from which neighbouring floats are further apart than RESOLUTION times half the interquartile range of dx.
 
     Where half of all moves are zero (prices), the median of the others stands in for the range. Infinite if nothing
     moves.
     """
-    some = dx[:: max(1, len(dx) // _LOOK_AT)].reshape(-1, 1 if dx.ndim == 1 else dx.shape[1])
+    some = dx[:: every or looked_at(len(dx))].reshape(-1, 1 if dx.ndim == 1 else dx.shape[1])
     widths = []
     for column in some.T:
         low, high = np.quantile(column, [0.25, 0.75])
@@ -119,27 +184,23 @@ def float_limit(dx: Array) -> float:
     return 2.0 ** min(1023, math.floor(math.log2(RESOLUTION * width)) + 1 + 52)
 
 
+def within(x: Array, limit: float) -> NDArray[np.bool_]:
+    """Which states lie below a limit in every coordinate."""
+    return np.asarray(np.abs(x.reshape(len(x), -1)).max(axis=1) < limit)
+
+
 def single_dt(dt: Array, latest: float) -> float | None:
-    """The dt that all pairs share within rounding of the times, or None.
+    """The dt that all pairs share within rounding of the times (up to `latest`), or None."""
+    return even_dt(float(dt.min()), float(dt.max()), float(dt.mean()), latest)
+
+
+def even_dt(low: float, high: float, mean: float, latest: float) -> float | None:
+    """The dt of steps between low and high, if they are one but for rounding.
 
     Times like 0.05 k carry rounding errors; their mean is rounded to 12 digits where that stays within these errors.
     """
-    low, high = float(dt.min()), float(dt.max())
     rounding = 4 * float(np.spacing(latest))
     if high - low > max(_SAME_DT * low, rounding):
         return None
-    mean = float(dt.mean())
     rounded = float(f"{mean:.12g}")
     return rounded if abs(rounded - mean) <= rounding else mean
-
-
-def _some(usable: NDArray[np.bool_], dropped: dict[str, int]) -> None:
-    if not usable.any():
-        reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-        raise InputError(
-            f"at least one pair must remain, found none of {len(usable)} ({reasons}): raise max_dt, or check the data."
-        )
-
-
-def _flat(values: Array, shape: tuple[int, ...]) -> Array:
-    return np.ascontiguousarray(values).reshape(shape)

@@ -1,190 +1,247 @@
-"""Observations in any order, each with its place in a file -> Trajectories: missing cells, order, gaps, groups."""
+"""A file as blocks of points: one block in memory, many on disk or in a stream, with the same checks and numbers.
+
+A file is gone over twice. The survey looks at what concerns all of it (the first time, how long trajectories are, cells
+that are none); then the points come in order, trajectory after trajectory, each block checked against the one before.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import warnings
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Array, Counts
-from levytorch.data.even import check_dt
-from levytorch.data.trajectories import Trajectories
-from levytorch.errors import InputError
+from levytorch.data.clock import Clock
+from levytorch.errors import InputError, LevytorchWarning
 
 
-@dataclass
-class Points:
-    """One entry per observation.
+class NeedsMemory(InputError):
+    """A file that can be read, but not block by block."""
 
-    values is (N, d) with NaN for an empty cell, columns its d names; group is the number of the trajectory, ids their
-    names; row is the row in the file; cell, where given, names the column of each observation (wide tables); times
-    beside a dt are only compared with it, and unit_known says whether they are in its unit.
+
+class Points(NamedTuple):
+    """Some consecutive points of a file."""
+
+    start: int  # the number of the first among all points
+    x: Array  # (n,) or (n, d)
+    times: Array | None = None  # (n,)
+    reward: Array | None = None  # (n,)
+    row: Sequence[int] | Counts = ()  # where each stands in the file, where messages say so
+
+
+class Sink(Protocol):
+    """Columns that grow: `Columns` in memory, `store.Writer` on disk."""
+
+    def append(self, name: str, values: NDArray[Any]) -> None: ...
+
+
+class PointFile(ABC):
+    """A file whose options are checked; `open` it, `survey` it, then take its `points` as often as you like.
+
+    max_dt and on_disk are the options of these names; what else decides the points is in `recipe`.
+
+    Attributes (from the survey on):
+        lengths, offsets: points of each trajectory, and where each begins.
+        dt: the time between any two neighbours, or None when the points have times.
+        ids: the name of each trajectory, or None.
+        dropped: what was left out, by reason.
+        coordinates: what messages call the columns of x.
     """
 
-    file: Path
-    values: Array
-    columns: list[str]
-    group: Counts
-    row: Counts
+    recipe: dict[str, Any]
+    coordinates: list[str]
+    dt: float | None
+    clock: Clock | None = None
     ids: list[Any] | None = None
-    times: Array | None = None
-    time_column: str | None = None
-    reward: Array | None = None
-    reward_column: str | None = None
-    cell: list[str] | None = None
-    dropped: dict[str, int] = field(default_factory=dict)
-    unit_known: bool = True
+    lengths: Counts
 
-    def assemble(
-        self, dt: float | None, *, log: bool, max_dt: float | None, drop_missing: bool, sort: bool, drop_short: bool
-    ) -> Trajectories:
-        """Check, order and group the observations."""
-        if drop_missing and np.isnan(self.values).any(axis=1).all():
-            self.refuse_empty()
-        self.clean(drop_missing, dt, log)
-        order = np.argsort(self.group, kind="stable")
-        if sort and self.times is not None:
-            order = np.lexsort((self.times, self.group))
-        self._take(order)
-        self._short(drop_short)
-        if self.times is not None:
-            self._clock()
-        counts = np.bincount(self.group, minlength=0)
-        keep = counts > 0
-        new = Trajectories(
-            self.values[:, 0].copy() if self.values.shape[1] == 1 else self.values,
-            np.concatenate([[0], np.cumsum(counts[keep])]).astype(np.int64),
-            dt=dt,
-            times=self.times,
-            reward=self.reward,
-            ids=None if self.ids is None else [self.ids[k] for k in np.flatnonzero(keep)],
-            max_dt=max_dt,
-            dropped=self.dropped,
-        )
-        if dt is not None and self.times is not None:
-            where = f"{self.file}, column {self.time_column!r}"
-            check_dt(where, self.times, new.offsets, dt, self.unit_known)
-            new.times = None
-        new.check_motion([f"{self.file}: column {name!r}" for name in self.columns])
-        return new
+    def __init__(self, file: Path, max_dt: float | None, on_disk: Path | None) -> None:
+        self.file, self.max_dt, self.on_disk = file, max_dt, on_disk
+        self.dropped: dict[str, int] = {}
 
-    def clean(self, drop_missing: bool, dt: float | None, log: bool) -> None:
-        """Without rows that lack a value; the logarithm where it is asked for."""
-        self._missing(drop_missing, dt)
-        if log:
-            self._logarithm()
+    @abstractmethod
+    def open(self, whole: bool) -> None:
+        """Find the columns, for one block of everything or for many; NeedsMemory where these cannot be had."""
 
-    def joined(self, other: Points) -> Points:
-        """These observations, then the first of others (what the order of times between the two needs)."""
-        assert self.times is not None
-        assert other.times is not None
-        return replace(
-            self,
-            group=np.append(self.group, other.group[0]),
-            row=np.append(self.row, other.row[0]),
-            times=np.append(self.times, other.times[0]),
-        )
+    @abstractmethod
+    def own_max_dt(self) -> float | None:
+        """What the file itself says about gaps."""
 
-    def clock_problem(self, before: Points | None) -> InputError | None:
-        """What is wrong with the order of times, here or between these observations and the last one before."""
-        try:
-            if before is not None:
-                before.joined(self)._clock()
-            self._clock()
-        except InputError as error:
-            return error
-        return None
+    @abstractmethod
+    def survey(self) -> None:
+        """The first pass."""
 
-    def tail(self) -> Points:
-        """The last observation alone."""
-        last = replace(self, dropped={})
-        last._take(np.array([len(self.group) - 1]))
-        return last
+    @abstractmethod
+    def _blocks(self) -> Iterator[Points]:
+        """The second pass."""
 
-    def place(self, k: int, coordinate: int = 0) -> str:
-        """Where observation k stands in the file."""
-        column = self.columns[coordinate] if self.cell is None else self.cell[k]
-        return f"{self.file}, column {column!r}, row {self.row[k]}"
+    @abstractmethod
+    def _disorder(self, point: int, times: Array, rows: list[int]) -> InputError:
+        """The refusal of a point, and of the one after, whose times (and rows in the file) these are."""
 
-    def _missing(self, drop: bool, dt: float | None) -> None:
-        infinite = np.isinf(self.values)
-        if infinite.any():
-            k, coordinate = (int(i) for i in np.argwhere(infinite)[0])
-            self._refuse(k, coordinate, "a finite number", self.values[k, coordinate], "remove the row")
-        empty = np.isnan(self.values)
-        if empty.any():
-            self._drop_empty(empty, drop, dt)
-        if self.reward is not None and not np.isfinite(self.reward).all():
-            k = int(np.argmax(~np.isfinite(self.reward)))
-            raise InputError(
-                f"{self.file}, column {self.reward_column!r}, row {self.row[k]}: a reward was expected, found "
-                f"{self.reward[k]}: fill the cell."
-            )
+    @property
+    def offsets(self) -> Counts:
+        return np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
 
-    def _drop_empty(self, empty: NDArray[np.bool_], drop: bool, dt: float | None) -> None:
-        k, coordinate = (int(i) for i in np.argwhere(empty)[0])
-        if not drop:
-            self._refuse(k, coordinate, "a number", "none", "fill the cell, or pass missing='drop'")
-        if dt is not None:
-            self._refuse(k, coordinate, "a number", "none", "name a time column (missing='drop' needs one)")
-        rows = empty.any(axis=1)
-        self.dropped["row without a value"] = int(rows.sum())
-        self._take(np.flatnonzero(~rows))
+    def points(self) -> Iterator[Points]:
+        """All points in blocks; times that do not rise, or contradict a dt beside them, are refused."""
+        offsets = self.offsets
+        time: Array = np.empty(0)  # of the last point before
+        row: list[int] = []
+        for block in self._blocks():
+            if block.times is None:
+                yield block
+                continue
+            times, start = np.concatenate([time, block.times]), block.start - len(time)
+            across = steps_across(offsets, start, start + len(times) - 1)
+            steps = np.diff(times)
+            steps[across] = 1.0
+            if not (steps > 0).all():
+                k = int(np.argmax(~(steps > 0)))
+                rows = [*row, *block.row[: k + 2]] if row else list(block.row[: k + 2])
+                raise self._disorder(start + k, times[k : k + 2], rows[k : k + 2])
+            if self.dt is not None:
+                assert self.clock is not None
+                self.clock.check_dt(self.dt, times, across)
+            time, row = block.times[-1:], list(block.row[-1:])
+            yield block if self.dt is None else block._replace(times=None)
 
-    def _logarithm(self) -> None:
-        low = ~(self.values > 0)
-        if low.any():
-            k, coordinate = (int(i) for i in np.argwhere(low)[0])
-            self._refuse(k, coordinate, "a positive number (log=True)", self.values[k, coordinate], "use log=False")
-        self.values = np.log(self.values)
+    def collect(self, sink: Sink) -> dict[str, Any]:
+        """All points into columns x, times and reward; what is no column."""
+        for block in self.points():
+            for name in ("x", "times", "reward"):
+                values = getattr(block, name)
+                if values is not None:
+                    sink.append(name, values)
+        return {"dt": self.dt, "ids": self.ids, "dropped": self.dropped}
 
-    def _short(self, drop: bool) -> None:
-        counts = np.bincount(self.group)
-        single = np.flatnonzero(counts == 1)
-        if len(single) == 0:
-            return
-        if not drop or len(single) == (counts > 0).sum():
-            self.refuse_short(int(np.flatnonzero(self.group == single[0])[0]))
-        self.dropped["trajectory of one point"] = len(single)
-        self._take(np.flatnonzero(~np.isin(self.group, single)))
 
-    def _clock(self) -> None:
-        assert self.times is not None
-        steps = np.diff(self.times)
-        bad = (self.group[1:] == self.group[:-1]) & ~(steps > 0)
-        if not bad.any():
-            return
-        k = int(np.argmax(bad))
-        where = f"{self.file}, column {self.time_column!r}, row {self.row[k + 1]}"
-        if steps[k] == 0:
-            raise InputError(
-                f"{where}: times must differ within a trajectory, found that of row {self.row[k]} again: remove one "
-                "row."
-            )
+class Columns:
+    """Columns in memory; room for `rows` is taken at once, and a block that has them all is not copied."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._filled: dict[str, int] = {}
+
+    def append(self, name: str, values: NDArray[Any]) -> None:
+        start = self._filled.get(name, 0)
+        if start == 0 and len(values) == self.rows:
+            self._columns[name] = values
+        else:
+            if start == 0:
+                self._columns[name] = np.empty((self.rows, *values.shape[1:]), dtype=values.dtype)
+            self._columns[name][start : start + len(values)] = values
+        self._filled[name] = start + len(values)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All columns; room that was not needed is given back."""
+        for name, column in self._columns.items():
+            if self._filled[name] < len(column):
+                column.resize((self._filled[name], *column.shape[1:]), refcheck=False)
+        return self._columns
+
+
+def overlapping(blocks: Iterator[Points]) -> Iterator[Points]:
+    """The same points, each block but the first begun by the last one of the block before."""
+    last: Points | None = None
+    for block in blocks:
+        if last is None:
+            yield block
+        else:
+            x = np.concatenate([last.x[-1:], block.x])
+            yield Points(block.start - 1, x, _joined(last.times, block.times), _joined(last.reward, block.reward))
+        last = block
+
+
+def _joined(before: Array | None, values: Array | None) -> Array | None:
+    return None if before is None or values is None else np.concatenate([before[-1:], values])
+
+
+def steps_across(offsets: Counts, low: int, high: int) -> Counts:
+    """Of the steps that begin at the points low, ..., high - 1, those from one trajectory to the next (from low on)."""
+    inner = offsets[1:-1]
+    first, last = np.searchsorted(inner, [low + 1, high + 1])
+    return inner[first:last] - (low + 1)
+
+
+def numbers_of(offsets: Counts, low: int, high: int) -> Counts:
+    """The trajectory of each of the points low, ..., high - 1."""
+    first = int(np.searchsorted(offsets, low, side="right")) - 1
+    steps = np.zeros(high - low, dtype=np.int64)
+    steps[offsets[first + 1 : int(np.searchsorted(offsets, high))] - low] = 1
+    return first + np.cumsum(steps)
+
+
+# ----------------------------------------------------------------------------- refusals that arrays and files share
+
+
+def name_of(k: int, ids: Sequence[Any] | None) -> str:
+    """How to call trajectory k in a message."""
+    return f"trajectory {k}" if ids is None else f"trajectory {ids[k]!r}"
+
+
+def place_of(point: int, offsets: Counts, ids: Sequence[Any] | None) -> str:
+    path = int(np.searchsorted(offsets, point, side="right")) - 1
+    return f"point {point - int(offsets[path])} of {name_of(path, ids)}"
+
+
+def refuse_nonfinite(block: Points, offsets: Counts, ids: Sequence[Any] | None) -> None:
+    for label in ("x", "times", "reward"):
+        values = getattr(block, label)
+        if values is None or np.isfinite(values).all():
+            continue
+        k = int(np.argwhere(~np.isfinite(values))[0, 0])
+        place = place_of(block.start + k, offsets, ids)
+        raise InputError(f"{label} must be finite, found {values[k].tolist()} at {place}: remove or fill it.")
+
+
+def refuse_short(lengths: Counts, ids: Sequence[Any] | None) -> None:
+    if lengths.min(initial=2) < 2:
+        k = int(np.argmin(lengths))
         raise InputError(
-            f"{where}: times must increase within a trajectory, found an earlier one than in row {self.row[k]}: sort "
-            "the table, name the id column, or pass sort=True."
+            f"a trajectory needs at least two points, found {int(lengths[k])} in {name_of(k, ids)}: remove this "
+            "trajectory."
         )
 
-    def _take(self, rows: NDArray[np.int64]) -> None:
-        self.values, self.group, self.row = self.values[rows], self.group[rows], self.row[rows]
-        self.times = None if self.times is None else self.times[rows]
-        self.reward = None if self.reward is None else self.reward[rows]
-        self.cell = None if self.cell is None else [self.cell[k] for k in rows]
 
-    def refuse_empty(self) -> None:
-        k, coordinate = (int(i) for i in np.argwhere(np.isnan(self.values))[0])
-        self._refuse(k, coordinate, "a number somewhere in the column", "none", "choose another column")
+def refuse_twice(ids: Sequence[Any]) -> None:
+    if len(set(ids)) < len(ids):
+        twice = Counter(ids).most_common(1)[0][0]
+        raise InputError(f"ids must differ, found {twice!r} twice: rename one, or join the two trajectories.")
 
-    def refuse_short(self, k: int) -> None:
-        name = "" if self.ids is None else f" {self.ids[int(self.group[k])]!r}"
-        raise InputError(
-            f"{self.place(k)}: a trajectory needs at least two points, found one in trajectory{name}: remove it, or "
-            "pass short='drop'."
+
+def no_order(point: int, times: Array, offsets: Counts, ids: Sequence[Any] | None) -> InputError:
+    return InputError(
+        f"times must increase strictly within a trajectory, found {times[0]:g} followed by {times[1]:g} at "
+        f"{place_of(point, offsets, ids)}: sort them and remove duplicates."
+    )
+
+
+def judge_motion(
+    still: NDArray[np.bool_], first: Array, coordinates: Sequence[str], ids: Sequence[Any] | None, stacklevel: int
+) -> None:
+    """Refuse a constant series; warn of trajectories that stand still.
+
+    still is (n_traj, d): whether a coordinate is constant in a trajectory; first is the first point of all.
+    """
+    for name, constant, value in zip(coordinates, still.T, np.atleast_1d(first)):
+        if constant.all():
+            raise InputError(
+                f"{name} must vary within trajectories, found a constant series ({value:g} in {name_of(0, ids)}): "
+                "nothing can be recovered from it, so choose another one."
+            )
+    rests = np.asarray(still.all(axis=1))
+    if rests.any():
+        warnings.warn(
+            f"{int(rests.sum())} of {len(rests)} trajectories never move, {name_of(int(np.argmax(rests)), ids)} first: "
+            "check that they are real.",
+            LevytorchWarning,
+            stacklevel=stacklevel,
         )
-
-    def _refuse(self, k: int, coordinate: int, expected: str, found: Any, remedy: str) -> None:
-        raise InputError(f"{self.place(k, coordinate)}: {expected} was expected, found {found}: {remedy}.")

@@ -56,19 +56,6 @@ class Writer:
             self._files[name].write(np.ascontiguousarray(values[low : low + rows], dtype=kind).data)
         self.shapes[name][1] += len(values)
 
-    def array(self, name: str) -> NDArray[Any]:
-        """What a column holds so far, mapped read-only."""
-        self._files[name].flush()
-        return _mapped(self.directory / name, self.shapes[name])
-
-    def drop(self, *names: str) -> None:
-        """Forget columns that were only a step on the way."""
-        for name in names:
-            if name in self._files:
-                self._files.pop(name).close()
-                del self.shapes[name]
-                (self.directory / name).unlink()
-
     def close(self) -> None:
         for file in self._files.values():
             file.close()
@@ -113,10 +100,10 @@ class Entry:
         if declared != held:
             raise self.spoiled(f"{held} bytes instead of {declared} in {name}")
 
-    def points(self, name: str, kind: str, rows: int) -> NDArray[Any]:
+    def points(self, name: str, rows: int) -> NDArray[Any]:
         """A column of one number (or, `x` and `dx`, one state) per row, as many rows as the others have."""
         column = self.array(name)
-        if len(column) != rows or column.dtype != kind or (column.ndim > 1 and name not in ("x", "dx")):
+        if len(column) != rows or column.dtype != "<f8" or (column.ndim > 1 and name not in ("x", "dx")):
             raise self.spoiled(f"{name} of shape {column.shape} beside {rows} rows")
         return column
 
@@ -126,10 +113,6 @@ class Entry:
         return InputError(
             f"{self.directory} must be as on_disk wrote it, found {found}; delete {cache}, and it is made again."
         )
-
-    def tensor(self, name: str) -> Tensor:
-        """The same as a tensor (which must not be written to)."""
-        return as_tensor(self.array(name))
 
     def part(self, name: str) -> Entry:
         """The same entry, remembered to be used in part: what is derived from the part is kept apart."""
@@ -206,6 +189,10 @@ def as_tensor(values: NDArray[Any]) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")
         return torch.from_numpy(np.asarray(values))
+
+
+def is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def digest(values: NDArray[Any]) -> str:

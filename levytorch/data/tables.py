@@ -1,78 +1,386 @@
-"""Tables (.csv, .tsv, .parquet) -> points -> Trajectories, by polars."""
+"""Tables (.csv, .tsv, .parquet) as blocks of points, by polars; and back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from levytorch.atomic import replacing
-from levytorch.data.arrays import Array
-from levytorch.data.clock import MAX_DT, dt_in_unit
-from levytorch.data.headers import check_header, refuse_clock, refuse_index, refuse_unnamed
-from levytorch.data.points import Points
-from levytorch.data.table_columns import (
-    check_columns,
-    check_id,
-    has_max_dt,
-    listed,
-    load_table,
-    max_dt_of,
-    name_columns,
-    no_clock,
-    no_id,
-    numbers,
-    one_number,
-    refuse_twice,
-    times_of,
-    with_points,
-)
-from levytorch.data.trajectories import Trajectories
+from levytorch.data.arrays import Array, Counts
+from levytorch.data.clock import MAX_DT, Clock
+from levytorch.data.columns import OneNumber, Table, TableOptions, check_id, first_null, listed, numbers
+from levytorch.data.misread import check_header, refuse_clock, refuse_index, refuse_unnamed
+from levytorch.data.points import NeedsMemory, PointFile, Points, numbers_of
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from levytorch.data.trajectories import Trajectories
 
-def read_table(
-    file: Path,
-    *,
-    layout: str,
-    value: list[str] | None,
-    id: str | None,
-    time: str | None,
-    reward: str | None,
-    dt: float | str | None,
-    units: tuple[str | None, str | None, str | None],
-    separator: str | None,
-    decimal: str,
-    max_dt: float | None,
-    **handling: Any,
-) -> Trajectories:
-    """See files.read, which checked the options."""
-    table = load_table(file, separator)
-    asked = {"value": value, "id": id, "time": time, "reward": reward, "dt": dt}
-    if file.suffix.lower() != ".parquet":
-        check_header(file, table.columns, layout, asked, comma=decimal != ".")
-        refuse_twice(file, table.columns)
-        table = table if decimal == "." else with_points(file, table)
-    check_columns(file, table.columns, len(table), asked)
-    if layout == "long":
-        points, dt = _long(file, table, asked, units)
-        if max_dt is None and has_max_dt(table.columns, asked):
-            max_dt = max_dt_of(file, [table[MAX_DT]], units)
-    else:
-        absent = (("reward", reward), ("id", id) if layout == "wide" else ("time", time))
-        for option, name in absent:
-            if name is not None:
+
+@dataclass(frozen=True)
+class Cells:
+    """Some rows of a table: one entry per observation, trajectory after trajectory."""
+
+    values: Array  # (n, d), NaN for an empty cell
+    group: Counts  # (n,) ascending, the number of the trajectory
+    row: Any  # (n,) integers, the row in the file
+    ticks: NDArray[Any] | None = None
+    reward: Array | None = None
+    column: list[str] | None = None  # of each observation of a wide table, or of one of rows
+
+    def take(self, rows: NDArray[Any]) -> Cells:
+        column = None if self.column is None else [self.column[k] for k in np.arange(len(self.group))[rows]]
+        parts = {name: getattr(self, name) for name in ("ticks", "reward")}
+        return Cells(
+            self.values[rows],
+            self.group[rows],
+            np.asarray(self.row)[rows],
+            **{name: None if part is None else part[rows] for name, part in parts.items()},
+            column=column,
+        )
+
+
+class TableFile(PointFile):
+    """Points of a table."""
+
+    def __init__(self, file: Path, max_dt: float | None, on_disk: Path | None, options: TableOptions) -> None:
+        super().__init__(file, max_dt, on_disk)
+        self.options, self.recipe = options, asdict(options)
+        self.dt = options.dt if isinstance(options.dt, float) else None
+        self._whole: Cells | None = None
+        self._starts: Counts | None = None  # rows where trajectories begin, known after the survey
+
+    def open(self, whole: bool) -> None:
+        options = self.options
+        if not whole and (options.layout != "long" or options.sort):
+            found = "sort=True" if options.sort else f"layout {options.layout!r}"
+            raise NeedsMemory(
+                f"{self.file}: on_disk needs a long table whose rows are in order, found {found}: write the file so, "
+                "sorted by id and time."
+            )
+        self.table = Table(self.file, options.separator, options.decimal, whole)
+        if self.table.text:
+            check_header(self.file, self.table.columns, options)
+        options.check(self.file, self.table.columns, self.table.rows)
+        if options.layout == "long":
+            self.options = options = options.complete(self.file, self.table.columns)
+            if options.id is not None:
+                check_id(self.file, options.id, self.table.types[options.id], in_json=self.on_disk is not None)
+        else:
+            own, other = ("time", "id") if options.layout == "wide" else ("id", "time")
+            for option in ("reward", other):
+                if getattr(options, option) is not None:
+                    raise InputError(
+                        f"{self.file}: layout {options.layout!r} has no {option} column, found "
+                        f"{getattr(options, option)!r}: use layout='long'."
+                    )
+            if own in self.table.columns and own not in (options.value or []):
+                name = getattr(options, own) or own
+                options = replace(options, time=name) if own == "time" else replace(options, id=name)
+                self.options = options
+        if options.time is not None:
+            where = f"{self.file}, column {options.time!r}"
+            self.clock = Clock(where, options.units, beside_dt=options.dt is not None)
+        if (options.time or options.dt) is None or (options.layout != "long" and isinstance(options.dt, str)):
+            raise InputError(
+                f"{self.file}: dt or time must be given, found neither among {listed(self.table.columns)}: pass "
+                "dt=... or time='...'."
+            )
+        columns = (options.value or []) if options.layout == "long" else ["of every trajectory"]
+        self.coordinates = [f"{self.file}: column {name!r}" for name in columns]
+
+    def own_max_dt(self) -> float | None:
+        named = [name for _, name in self.options.named()]
+        if self.options.layout != "long" or MAX_DT not in self.table.columns or MAX_DT in named:
+            return None
+        number, before = OneNumber(self.file, MAX_DT, "make it one number, or pass max_dt"), 0
+        for frame in self.table.frames([MAX_DT]):
+            number.see(frame[MAX_DT], before)
+            before += len(frame)
+        return self.options.units.length(f"{self.file}, column {MAX_DT!r}", number.value)
+
+    # ----------------------------------------------------------------------------------------------------------- passes
+
+    def survey(self) -> None:
+        lengths, lost, total, empty = np.zeros(0, dtype=np.int64), 0, 0, ""
+        for cells in self._first_pass():
+            if cells.ticks is not None:
+                assert self.clock is not None
+                self.clock.see(cells.ticks)
+            kept = self._clean(cells)
+            if len(kept.group) < len(cells.group):
+                empty = empty or self._place(cells, *_first(np.isnan(cells.values)))
+                lost += len(cells.group) - len(kept.group)
+            total += len(cells.group)
+            counts = np.bincount(kept.group, minlength=int(cells.group[-1]) + 1)
+            counts[: len(lengths)] += lengths
+            lengths = counts
+            if self.table.whole:
+                self._whole = kept
+        if self.clock is not None:
+            self.clock.refuse_days()
+        if lost == total:
+            raise InputError(
+                f"{empty}: a number somewhere in the column was expected, found none: choose another column."
+            )
+        single = lengths == 1
+        if single.any() and (not self.options.drop_short or single.sum() == (lengths > 0).sum()):
+            self._refuse_short(int(np.argmax(single)))
+        self._kept = lengths > 1
+        self.lengths = lengths[self._kept]
+        self.ids = None if self.ids is None else [self.ids[k] for k in np.flatnonzero(self._kept)]
+        for reason, count in (("row without a value", lost), ("trajectory of one point", int(single.sum()))):
+            if count:
+                self.dropped[reason] = count
+
+    def _first_pass(self) -> Iterator[Cells]:
+        """The cells, and what is known only after they were seen: ids, where they begin, a column of dt."""
+        if self.options.layout != "long":
+            (table,) = self.table.frames()
+            yield self._wide(table) if self.options.layout == "wide" else self._rows(table)
+            return
+        options = self.options
+        dt, step = OneNumber(self.file, "dt", "name a column of times instead"), options.dt
+        asked = [*(options.value or []), options.id, options.time, options.reward, step]
+        columns = list(dict.fromkeys(name for name in asked if isinstance(name, str)))
+        runs, before = _Runs(self.file, options.id), 0
+        for frame in self.table.frames(columns):
+            in_order = runs.see(frame, before, whole=self.table.whole)
+            cells = self._cells(frame, before, runs.group)
+            if isinstance(step, str):
+                dt.see(frame[step], before)
+            if options.sort and cells.ticks is not None:
+                cells = cells.take(np.lexsort((cells.ticks, cells.group)))
+            elif not in_order:
+                cells = cells.take(np.argsort(cells.group, kind="stable"))
+            yield cells
+            before += len(frame)
+        self.table.forget()
+        self.ids = None if options.id is None else runs.names
+        self._starts = np.append(runs.starts, before)
+        if isinstance(step, str):
+            self.dt = options.units.length(f"{self.file}, column {step!r}", dt.value)
+
+    def _second_pass(self) -> Iterator[Cells]:
+        if self._whole is not None:
+            yield self._whole
+            return
+        assert self._starts is not None
+        asked = [*(self.options.value or []), self.options.time, self.options.reward]
+        before = 0
+        for frame in self.table.frames([name for name in asked if name is not None]):
+            group = numbers_of(self._starts, before, before + len(frame))
+            yield self._clean(self._cells(frame, before, group))
+            before += len(frame)
+
+    def _blocks(self) -> Iterator[Points]:
+        start, dropped = 0, not self._kept.all()
+        for cells in self._second_pass():
+            kept = cells.take(self._kept[cells.group]) if dropped else cells
+            if not len(kept.group):
+                continue
+            values = np.log(kept.values) if self.options.log else kept.values
+            times = None
+            if kept.ticks is not None:
+                assert self.clock is not None
+                times = self.clock.times(kept.ticks)
+            yield Points(start, values[:, 0] if values.shape[1] == 1 else values, times, kept.reward, kept.row)
+            start += len(values)
+
+    # ---------------------------------------------------------------------------------------------------------- layouts
+
+    def _cells(self, frame: pl.DataFrame, before: int, group: Counts) -> Cells:
+        """Of a long table: one row per observation."""
+        options = self.options
+        values = [numbers(self.file, frame[name], before) for name in options.value or []]
+        return Cells(
+            np.stack(values, axis=1) if len(values) > 1 else values[0][:, None],
+            group,
+            range(before + 1, before + len(frame) + 1),
+            self._ticks(frame, before),
+            None if options.reward is None else numbers(self.file, frame[options.reward], before),
+        )
+
+    def _ticks(self, frame: pl.DataFrame, before: int = 0) -> NDArray[Any] | None:
+        if self.clock is None:
+            return None
+        column, where = frame[str(self.options.time)], self.clock.where
+        if row := first_null(column, before):
+            raise InputError(f"{where}, row {row}: a time was expected, found none: fill the cell or remove the row.")
+        ticks = self.clock.ticks(column, before)
+        if not np.isfinite(ticks).all():
+            k = int(np.argmax(~np.isfinite(ticks)))
+            raise InputError(
+                f"{where}, row {before + k + 1}: a finite time was expected, found {float(ticks[k])}: correct the cell."
+            )
+        return ticks
+
+    def _wide(self, table: pl.DataFrame) -> Cells:
+        """One column per trajectory; it ends where its cells become empty."""
+        value = self.options.value
+        columns = value or [name for name in table.columns if name != self.options.time]
+        ticks = self._ticks(table)
+        if value is None:  # columns that were asked for are what was meant
+            refuse_unnamed(self.file, table, columns, "wide")
+        parts = [_trim(numbers(self.file, table[name])) for name in columns]
+        if value is None:
+            refuse_clock(self.file, columns, parts)
+        kept = self._with_values(parts, columns)
+        self.ids = [columns[k] for k in kept]
+        row = np.concatenate([np.arange(len(parts[k])) for k in kept])
+        return Cells(
+            np.concatenate([parts[k] for k in kept])[:, None],
+            np.repeat(np.arange(len(kept)), [len(parts[k]) for k in kept]),
+            row + 1,
+            None if ticks is None else ticks[row],
+            column=[columns[k] for k in kept for _ in range(len(parts[k]))],
+        )
+
+    def _rows(self, table: pl.DataFrame) -> Cells:
+        """One row per trajectory; it ends where its cells become empty."""
+        value, id = self.options.value, self.options.id
+        columns = value or [name for name in table.columns if name != id]
+        if value is None:  # columns that were asked for are what was meant
+            refuse_unnamed(self.file, table, columns, "rows")
+        grid = np.stack([numbers(self.file, table[name]) for name in columns], axis=1)
+        if value is None:
+            refuse_index(self.file, columns, grid)
+        parts = [_trim(line) for line in grid]
+        if id is not None:
+            check_id(self.file, id, table[id].dtype, in_json=False)
+        names = list(range(1, len(parts) + 1)) if id is None else table[id].to_list()
+        kept = self._with_values(parts, columns)
+        self.ids = [names[k] for k in kept]
+        lengths = [len(parts[k]) for k in kept]
+        return Cells(
+            np.concatenate([parts[k] for k in kept])[:, None],
+            np.repeat(np.arange(len(kept)), lengths),
+            np.repeat(np.array(kept) + 1, lengths),
+            column=[columns[j] for length in lengths for j in range(length)],
+        )
+
+    def _with_values(self, parts: list[Array], columns: list[str]) -> list[int]:
+        kept = [k for k, part in enumerate(parts) if len(part)]
+        if not kept:
+            raise InputError(f"{self.file}: numbers were expected in {listed(columns)}, found none: check the layout.")
+        if len(kept) < len(parts):
+            self.dropped["trajectory without a value"] = len(parts) - len(kept)
+        return kept
+
+    # --------------------------------------------------------------------------------------------------------- refusals
+
+    def _clean(self, cells: Cells) -> Cells:
+        """Without rows that lack a value; other cells that cannot be used are refused."""
+        values, log = cells.values, self.options.log
+        infinite = np.isinf(values)
+        if infinite.any():
+            self._refuse(cells, infinite, "a finite number", "remove the row")
+        empty = np.isnan(values)
+        if empty.any():
+            if not self.options.drop_missing:
+                self._refuse(cells, empty, "a number", "fill the cell, or pass missing='drop'")
+            if self.options.dt is not None:
+                self._refuse(cells, empty, "a number", "name a time column (missing='drop' needs one)")
+            cells = cells.take(np.asarray(~empty.any(axis=1)))
+        if cells.reward is not None and not np.isfinite(cells.reward).all():
+            k = int(np.argmax(~np.isfinite(cells.reward)))
+            raise InputError(
+                f"{self.file}, column {self.options.reward!r}, row {cells.row[k]}: a reward was expected, found "
+                f"{cells.reward[k]}: fill the cell."
+            )
+        if log and not (cells.values > 0).all():
+            self._refuse(cells, ~(cells.values > 0), "a positive number (log=True)", "use log=False")
+        return cells
+
+    def _refuse(self, cells: Cells, bad: NDArray[np.bool_], expected: str, remedy: str) -> NoReturn:
+        k, coordinate = _first(bad)
+        found = cells.values[k, coordinate]
+        raise InputError(
+            f"{self._place(cells, k, coordinate)}: {expected} was expected, found "
+            f"{'none' if np.isnan(found) else found}: {remedy}."
+        )
+
+    def _refuse_short(self, group: int) -> NoReturn:
+        name = "" if self.ids is None else f" {self.ids[group]!r}"
+        for cells in self._second_pass():
+            if (cells.group == group).any():
+                place = self._place(cells, int(np.argmax(cells.group == group)), 0)
                 raise InputError(
-                    f"{file}: layout {layout!r} has no {option} column, found {name!r}: use layout='long'."
+                    f"{place}: a trajectory needs at least two points, found one in trajectory{name}: remove it, or "
+                    "pass short='drop'."
                 )
-        points = _wide(file, table, value, time, dt, units) if layout == "wide" else _rows(file, table, value, id)
-    if isinstance(dt, str) or (dt is None and points.times is None):
-        raise no_clock(file, table.columns)
-    return points.assemble(dt, max_dt=max_dt, **handling)
+        raise AssertionError("a trajectory of one point has a point")
+
+    def _disorder(self, point: int, times: Array, rows: list[int]) -> InputError:
+        assert self.clock is not None
+        where = f"{self.clock.where}, row {rows[1]}"
+        if times[0] == times[1]:
+            return InputError(
+                f"{where}: times must differ within a trajectory, found that of row {rows[0]} again: remove one row."
+            )
+        return InputError(
+            f"{where}: times must increase within a trajectory, found an earlier one than in row {rows[0]}: sort the "
+            "table, name the id column, or pass sort=True."
+        )
+
+    def _place(self, cells: Cells, k: int, coordinate: int) -> str:
+        """Where observation k stands in the file."""
+        column = (self.options.value or [])[coordinate] if cells.column is None else cells.column[k]
+        return f"{self.file}, column {column!r}, row {cells.row[k]}"
+
+
+class _Runs:
+    """Trajectories of a long table: rows that follow each other with one id."""
+
+    def __init__(self, file: Path, id: str | None) -> None:
+        self.file, self.id = file, id
+        self.names: list[Any] = []
+        self._seen: set[Any] = set()
+        self._starts: list[Counts] = []
+        self.group: Counts = np.zeros(0, dtype=np.int64)  # of the rows seen last
+
+    @property
+    def starts(self) -> Counts:
+        return np.concatenate(self._starts) if self._starts else np.zeros(1, dtype=np.int64)
+
+    def see(self, frame: pl.DataFrame, before: int, whole: bool) -> bool:
+        """Number the rows of a frame; whether those of a trajectory follow each other (where not `whole` they must)."""
+        if self.id is None:
+            self.group = np.zeros(len(frame), dtype=np.int64)
+            return True
+        column = frame[self.id]
+        if row := first_null(column, before):
+            raise InputError(
+                f"{self.file}, column {self.id!r}, row {row}: a trajectory's id was expected, found none: fill it."
+            )
+        changes = (column != column.shift(1)).fill_null(True).to_numpy().copy()
+        changes[0] = not self.names or self.names[-1] != column[0]
+        rows = np.flatnonzero(changes)
+        fresh = column.gather(rows).to_list()
+        again = len(set(fresh)) < len(fresh) or not self._seen.isdisjoint(fresh)
+        if again and whole:
+            unique = column.unique(maintain_order=True)
+            self.names = unique.to_list()
+            self.group = column.replace_strict(unique, np.arange(len(unique))).to_numpy().astype(np.int64)
+            return False
+        if again:
+            name = next(name for k, name in enumerate(fresh) if name in self._seen or name in fresh[:k])
+            raise NeedsMemory(
+                f"{self.file}, column {self.id!r}: the rows of a trajectory must follow each other on disk, found "
+                f"{name!r} again after others: sort the file by id and time."
+            )
+        self.group = len(self.names) - 1 + np.cumsum(changes)
+        self.names += fresh
+        self._seen.update(fresh)
+        self._starts.append(rows + before)
+        return True
 
 
 def write_table(t: Trajectories, file: Path) -> None:
@@ -99,113 +407,12 @@ def write_table(t: Trajectories, file: Path) -> None:
             raise OSError(str(error)) from error
 
 
-# -------------------------------------------------------------------------------------------------------------- layouts
-
-
-def _long(
-    file: Path, table: pl.DataFrame, asked: dict[str, Any], units: tuple[str | None, str | None, str | None]
-) -> tuple[Points, float | None]:
-    """One row per observation."""
-    value, id, time, reward, dt = name_columns(file, table.columns, asked)
-    n = len(table)
-    group, ids = np.zeros(n, dtype=np.int64), None
-    if id is not None:
-        column = table[id]
-        check_id(file, id, column.dtype, on_disk=False)
-        if column.null_count():
-            raise no_id(file, id, int(column.is_null().arg_max() or 0) + 1)
-        unique = column.unique(maintain_order=True)
-        ids = unique.to_list()
-        group = column.replace_strict(unique, np.arange(len(unique))).to_numpy().astype(np.int64)
-    times, unit_known = times_of(file, table, time, units, beside_dt=dt is not None)
-    points = Points(
-        file,
-        np.stack([numbers(file, table[name]) for name in value], axis=1),
-        value,
-        group,
-        np.arange(1, n + 1),
-        ids,
-        times,
-        time,
-        None if reward is None else numbers(file, table[reward]),
-        reward,
-        unit_known=unit_known,
-    )
-    if isinstance(dt, str):
-        step = one_number(file, [table[dt]], "dt", "name a column of times instead")
-        dt = dt_in_unit(f"{file}, column {dt!r}", step, *units[:2])
-    return points, dt
-
-
-def _wide(
-    file: Path,
-    table: pl.DataFrame,
-    value: list[str] | None,
-    time: str | None,
-    dt: float | str | None,
-    units: tuple[str | None, str | None, str | None],
-) -> Points:
-    """One column per trajectory; it ends where its cells become empty."""
-    time = time or ("time" if "time" in table.columns and "time" not in (value or []) else None)
-    columns = value or [name for name in table.columns if name != time]
-    times, unit_known = times_of(file, table, time, units, beside_dt=dt is not None)
-    if value is None:  # columns that were asked for are what was meant
-        refuse_unnamed(file, table, columns, "wide")
-    parts = [_trim(numbers(file, table[name])) for name in columns]
-    if value is None:
-        refuse_clock(file, columns, parts)
-    kept = [k for k, part in enumerate(parts) if len(part)]
-    if not kept:
-        raise InputError(f"{file}: numbers were expected in {listed(columns)}, found none: check the layout.")
-    rows = np.concatenate([np.arange(len(parts[k])) for k in kept])
-    return Points(
-        file,
-        np.concatenate([parts[k] for k in kept])[:, None],
-        ["of every trajectory"],
-        np.repeat(np.arange(len(kept)), [len(parts[k]) for k in kept]),
-        rows + 1,
-        [columns[k] for k in kept],
-        None if times is None else times[rows],
-        time,
-        cell=[columns[k] for k in kept for _ in range(len(parts[k]))],
-        dropped=_lost(parts, kept),
-        unit_known=unit_known,
-    )
-
-
-def _rows(file: Path, table: pl.DataFrame, value: list[str] | None, id: str | None) -> Points:
-    """One row per trajectory; it ends where its cells become empty."""
-    id = id or ("id" if "id" in table.columns and "id" not in (value or []) else None)
-    columns = value or [name for name in table.columns if name != id]
-    if value is None:  # columns that were asked for are what was meant
-        refuse_unnamed(file, table, columns, "rows")
-    grid = np.stack([numbers(file, table[name]) for name in columns], axis=1)
-    if value is None:
-        refuse_index(file, columns, grid)
-    parts = [_trim(line) for line in grid]
-    if id is not None:
-        check_id(file, id, table[id].dtype, on_disk=False)
-    names = list(range(1, len(parts) + 1)) if id is None else table[id].to_list()
-    kept = [k for k, part in enumerate(parts) if len(part)]
-    if not kept:
-        raise InputError(f"{file}: numbers were expected in {listed(columns)}, found none: check the layout.")
-    return Points(
-        file,
-        np.concatenate([parts[k] for k in kept])[:, None],
-        ["of every trajectory"],
-        np.repeat(np.arange(len(kept)), [len(parts[k]) for k in kept]),
-        np.repeat(np.array(kept) + 1, [len(parts[k]) for k in kept]),
-        [names[k] for k in kept],
-        cell=[columns[j] for k in kept for j in range(len(parts[k]))],
-        dropped=_lost(parts, kept),
-    )
+def _first(mask: NDArray[np.bool_]) -> tuple[int, int]:
+    row, column = np.argwhere(mask)[0]
+    return int(row), int(column)
 
 
 def _trim(values: Array) -> Array:
     """Without the empty cells at the end."""
     filled = np.flatnonzero(~np.isnan(values))
     return values[: filled[-1] + 1] if len(filled) else values[:0]
-
-
-def _lost(parts: list[Array], kept: list[int]) -> dict[str, int]:
-    return {"trajectory without a value": len(parts) - len(kept)} if len(kept) < len(parts) else {}

@@ -6,22 +6,33 @@ the same thing.
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from levytorch.convert import known_keys, shown
 from levytorch.data.arrays import Array, Counts, flatten, match, positive, warn_of_columns
+from levytorch.data.files import OPTIONS, open_file, write
+from levytorch.data.memory import within_memory
+from levytorch.data.numpy_files import ArrayFile
 from levytorch.data.pairing import pair_up
+from levytorch.data.points import (
+    Columns,
+    PointFile,
+    Points,
+    judge_motion,
+    no_order,
+    refuse_nonfinite,
+    refuse_short,
+    refuse_twice,
+    steps_across,
+)
+from levytorch.data.store import Entry, Writer, is_count, make
 from levytorch.data.transitions import Transitions
-from levytorch.errors import InputError, LevytorchWarning
-
-if TYPE_CHECKING:
-    from levytorch.data.store import Entry
+from levytorch.errors import InputError
 
 _BLOCK = 1 << 17  # points looked at together
 
@@ -95,9 +106,8 @@ class Trajectories:
         ids = None if ids is None else _names(ids)
         if ids is not None and len(ids) != len(lengths):
             raise InputError(f"ids must name {len(lengths)} trajectories, found {len(ids)}: pass one per trajectory.")
-        if ids is not None and len(set(ids)) < len(ids):
-            twice = Counter(ids).most_common(1)[0][0]
-            raise InputError(f"ids must differ, found {twice!r} twice: rename one, or join the two trajectories.")
+        if ids is not None:
+            refuse_twice(ids)
         new = cls(
             points,
             np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -113,19 +123,76 @@ class Trajectories:
 
     @classmethod
     def from_file(cls, path: str | Path, **options: Any) -> Trajectories:
-        """From a .npz, .npy, .csv, .tsv or .parquet file; `levytorch.data.files.read` documents every option.
+        """From a .npz, .npy, .csv, .tsv or .parquet file; `levytorch.data.files.open_file` documents every option.
 
         With on_disk=<directory> a .npz, .npy or .parquet file may be larger than memory (docs/scaling.md).
         """
-        from levytorch.data.files import OPTIONS, read
-
         known_keys(f"{path}: options", options, OPTIONS)
-        return read(path, **options)
+        source = open_file(path, **options)
+        with within_memory(source.file):
+            new = cls._in_memory(source) if source.on_disk is None else cls._mapped(source, source.on_disk)
+        new._check_motion(source.coordinates, stacklevel=4)
+        if isinstance(source, ArrayFile):
+            warn_of_columns(new.x, new.lengths, stacklevel=3)
+        return new
+
+    @classmethod
+    def _in_memory(cls, source: PointFile) -> Trajectories:
+        source.open(whole=True)
+        max_dt = source.own_max_dt() if source.max_dt is None else source.max_dt
+        source.survey()
+        columns = Columns(int(source.lengths.sum()))
+        fields: dict[str, Any] = source.collect(columns)
+        fields |= columns.arrays()
+        return cls(offsets=source.offsets, max_dt=max_dt, **fields)
+
+    @classmethod
+    def _mapped(cls, source: PointFile, directory: Path) -> Trajectories:
+        """The points in an entry of a store; their numbers are those of the file, but their shapes must go together."""
+
+        def build(writer: Writer) -> dict[str, Any]:
+            source.survey()
+            record = source.collect(writer)
+            writer.append("lengths", source.lengths)
+            return record
+
+        status = source.file.stat()
+        named = {"file": str(source.file.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
+        source.open(whole=False)
+        entry = make(directory, {**named, "options": source.recipe}, build)
+        max_dt = source.own_max_dt() if source.max_dt is None else source.max_dt
+        lengths, rows = np.array(entry.array("lengths")), len(entry.array("x"))
+        if lengths.ndim != 1 or lengths.dtype != np.int64 or not len(lengths) or (lengths < 0).any():
+            raise entry.spoiled("no lengths of its trajectories")
+        ends = np.cumsum(lengths)
+        if lengths.max() > rows or ends.max() > rows or ends[-1] != rows:  # also when the sum overflows
+            raise entry.spoiled(f"trajectories of other lengths than the {rows} points of x")
+        dt, ids, dropped = (entry.record.get(key) for key in ("dt", "ids", "dropped"))
+        if "times" not in entry and not (isinstance(dt, float) and 0 < dt < math.inf):
+            raise entry.spoiled(f"dt = {str(dt)[:60]} and no times")
+        named_by = isinstance(ids, list) and all(isinstance(name, str | int | float) for name in ids)
+        if ids is not None and not (named_by and len(ids) == len(lengths)):
+            raise entry.spoiled(f"ids that do not name {len(lengths)} trajectories")
+        if not isinstance(dropped, dict) or not all(is_count(count) for count in dropped.values()):
+            raise entry.spoiled("no counts of what was left out")
+        x, times, reward = (entry.points(name, rows) if name in entry else None for name in ("x", "times", "reward"))
+        assert x is not None
+        if len(source.coordinates) != (1 if x.ndim == 1 else x.shape[1]):
+            raise entry.spoiled(f"states of shape {x.shape[1:]}")
+        return cls(
+            x,
+            np.concatenate([[0], ends]).astype(np.int64),
+            dt=None if times is not None else dt,
+            times=times,
+            reward=reward,
+            ids=ids,
+            max_dt=max_dt,
+            dropped=dropped,
+            stored=entry,
+        )
 
     def to_file(self, path: str | Path) -> None:
         """To a .npz, .csv, .tsv or .parquet file that `from_file(path)` reads back exactly."""
-        from levytorch.data.files import write
-
         write(self, path)
 
     def to_array(self) -> Array:
@@ -147,11 +214,14 @@ class Trajectories:
         at dx, so it does not select among jumps.
         """
         max_dt = self.max_dt if max_dt is None else positive("max_dt", max_dt)
-        if self.stored is None:
-            return pair_up(self, max_dt)
-        from levytorch.data.on_disk import pair_up_on_disk
+        return pair_up(self, max_dt)
 
-        return pair_up_on_disk(self, max_dt)
+    def blocks(self, size: int) -> Iterator[Points]:
+        """All points, so many steps at a time: each block ends with the point that the next one begins with."""
+        for low in range(0, len(self.x) - 1, size):
+            rows = slice(low, low + size + 1)
+            times, reward = (None if part is None else part[rows] for part in (self.times, self.reward))
+            yield Points(low, self.x[rows], times, reward)
 
     # ---------------------------------------------------------------------------------------------------------- facts
 
@@ -168,10 +238,6 @@ class Trajectories:
         """Points of each trajectory."""
         return np.diff(self.offsets)
 
-    def name(self, k: int) -> str:
-        """How to call trajectory k in a message."""
-        return f"trajectory {k}" if self.ids is None else f"trajectory {self.ids[k]!r}"
-
     def __repr__(self) -> str:
         return f"Trajectories({len(self)} of {self.lengths.min()} to {self.lengths.max()} points, dim={self.dim})"
 
@@ -179,63 +245,23 @@ class Trajectories:
 
     def check(self) -> None:
         """Refuse what cannot be used: non-finite values, one-point paths, times out of order, constant series."""
-        for label, values in (("x", self.x), ("times", self.times), ("reward", self.reward)):
-            for low in range(0, 0 if values is None else len(values), _BLOCK):
-                assert values is not None
-                finite = np.isfinite(values[low : low + _BLOCK])
-                if finite.all():
-                    continue
-                row = low + int(np.argwhere(~finite)[0, 0])
-                raise InputError(
-                    f"{label} must be finite, found {values[row].tolist()} at {self._place(row)}: remove or fill it."
-                )
-        if self.lengths.min(initial=2) < 2:
-            path = int(np.argmin(self.lengths))
-            raise InputError(
-                f"a trajectory needs at least two points, found {int(self.lengths[path])} in {self.name(path)}: remove "
-                "this trajectory."
-            )
-        if self.times is not None:
-            self._check_times(self.times)
-        self.check_motion([f"coordinate {k} of x" for k in range(self.dim)] if self.dim > 1 else ["x"])
+        refuse_short(self.lengths, self.ids)
+        for block in self.blocks(_BLOCK):
+            refuse_nonfinite(block, self.offsets, self.ids)
+            if block.times is not None:
+                steps = np.diff(block.times)
+                steps[steps_across(self.offsets, block.start, block.start + len(steps))] = 1.0
+                if (steps <= 0).any():
+                    k = int(np.argmax(steps <= 0))
+                    raise no_order(block.start + k, block.times[k : k + 2], self.offsets, self.ids)
+        self._check_motion([f"coordinate {k} of x" for k in range(self.dim)] if self.dim > 1 else ["x"], stacklevel=5)
 
-    def _check_times(self, times: Array) -> None:
-        ends = self.offsets[1:-1] - 1
-        for low in range(0, len(times) - 1, _BLOCK):
-            steps = np.diff(times[low : low + _BLOCK + 1])
-            first, last = np.searchsorted(ends, [low, low + len(steps)])
-            steps[ends[first:last] - low] = 1.0  # between trajectories
-            if (steps <= 0).any():
-                row = low + int(np.argmax(steps <= 0))
-                raise InputError(
-                    f"times must increase strictly within a trajectory, found {times[row]:g} followed by "
-                    f"{times[row + 1]:g} at {self._place(row)}: sort them and remove duplicates."
-                )
-
-    def check_motion(self, names: Sequence[str]) -> None:
-        """Refuse a constant series; warn of trajectories that stand still."""
-        columns = self.x.reshape(len(self.x), -1)
-        still = np.ones(len(self), dtype=bool)
-        for name, column in zip(names, columns.T):
+    def _check_motion(self, coordinates: Sequence[str], stacklevel: int) -> None:
+        still = np.empty((len(self), self.dim), dtype=bool)
+        for k, column in enumerate(self.x.reshape(len(self.x), -1).T):
             low = np.minimum.reduceat(column, self.offsets[:-1])
-            constant = low == np.maximum.reduceat(column, self.offsets[:-1])
-            if constant.all():
-                raise InputError(
-                    f"{name} must vary within trajectories, found a constant series ({column[0]:g} in {self.name(0)}): "
-                    "nothing can be recovered from it, so choose another one."
-                )
-            still &= constant
-        if still.any():
-            warnings.warn(
-                f"{int(still.sum())} of {len(self)} trajectories never move, {self.name(int(np.argmax(still)))} first: "
-                "check that they are real.",
-                LevytorchWarning,
-                stacklevel=3,
-            )
-
-    def _place(self, row: int) -> str:
-        path = int(np.searchsorted(self.offsets, row, side="right")) - 1
-        return f"point {row - int(self.offsets[path])} of {self.name(path)}"
+            still[:, k] = low == np.maximum.reduceat(column, self.offsets[:-1])
+        judge_motion(still, self.x[0], coordinates, self.ids, stacklevel)
 
 
 def _names(ids: Any) -> list[Any]:

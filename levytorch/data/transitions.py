@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.convert import shown
+from levytorch.data.arrays import finite_pairs, floats, integers, selection, steps
 from levytorch.data.describe import describe
-from levytorch.data.pair_checks import floats, integers, refuse_nonfinite, selection, steps
 from levytorch.data.quantiles import cut, median, quantiles
+from levytorch.data.store import Entry, Writer, as_tensor, digest
 from levytorch.data.thresholds import Threshold, check_censoring, check_thresholds, threshold_at
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
     from levytorch.data.lattice import Lattice
-    from levytorch.data.store import Entry
 
 BLOCK = 1 << 14  # pairs per block of a pass over all: temporaries stay in the cache, and torch on one thread
 
@@ -75,7 +75,7 @@ class Transitions:
             raise InputError("transitions must hold at least one pair, found none: check the selection that made them.")
         self.dt, self.uniform_dt = steps(dt, n)
         for name, values in (("x", self.x), ("dx", self.dx)):
-            refuse_nonfinite(name, values)
+            finite_pairs(name, values)
         self._counts: NDArray[np.int64] | None = (
             None  # pairs per trajectory: ids of 16 million pairs need not be stored
         )
@@ -93,7 +93,7 @@ class Transitions:
         if self.reward is not None and self.reward.shape != (n,):
             raise InputError(f"reward must have shape ({n},), found {tuple(self.reward.shape)}: pass one per pair.")
         if self.reward is not None:
-            refuse_nonfinite("reward", self.reward)
+            finite_pairs("reward", self.reward)
         self._mu = None if mu is None else floats("mu", mu)
         self.stored: Entry | None = None  # where the pairs lie when they are on disk
         if self._mu is not None:
@@ -102,21 +102,27 @@ class Transitions:
                     f"mu must have shape {tuple(self.x.shape[1:])}, found {tuple(self._mu.shape)}: pass one number per "
                     "coordinate."
                 )
-            refuse_nonfinite("mu", self._mu.reshape(1, -1))
+            finite_pairs("mu", self._mu.reshape(1, -1))
         self.dropped = {reason: int(count) for reason, count in (dropped or {}).items() if count}
 
     # ------------------------------------------------------------------------------------------------------ selections
 
     @classmethod
-    def _build(cls, x: Tensor, dx: Tensor, dt: Tensor | float, uniform_dt: bool, **fields: Any) -> Transitions:
-        """From checked parts, without another pass over them."""
+    def _build(cls, x: Tensor, dx: Tensor, dt: Tensor | float, **fields: Any) -> Transitions:
+        """From checked parts, without another pass over them; a float is the dt of all pairs."""
         new = cls.__new__(cls)
-        new.x, new.dx, new.uniform_dt = x, dx, uniform_dt
+        new.x, new.dx, new.uniform_dt = x, dx, not isinstance(dt, Tensor)
         new.dt = dt if isinstance(dt, Tensor) else torch.full((1,), dt, dtype=torch.float64).expand(len(x))
         new._counts, new._trajectory = fields.get("counts"), fields.get("trajectory")
         new.reward, new._mu, new.stored = fields.get("reward"), fields.get("mu"), fields.get("stored")
-        new.dropped = dict(fields.get("dropped") or {})
+        new.dropped = {reason: count for reason, count in (fields.get("dropped") or {}).items() if count}
         return new
+
+    def _with_dt(self, dt: float) -> Transitions:
+        """The same pairs with one dt for all."""
+        stored = None if self.stored is None else self.stored.part(f"dt {dt!r}")
+        same = {"counts": self._counts, "trajectory": self._trajectory, "reward": self.reward, "mu": self._mu}
+        return Transitions._build(self.x, self.dx, dt, dropped=self.dropped, stored=stored, **same)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -143,56 +149,45 @@ class Transitions:
         x = self.x[which]
         if len(x) == 0:
             raise InputError(f"the selection must keep at least one of {len(self)} pairs, found none: widen it.")
-        counts, ids = self._select_trajectories(which)
+        stored = self.stored.part(f"pairs {which}") if self.stored is not None and isinstance(which, slice) else None
         return Transitions._build(
             x,
             self.dx[which],
-            self.dt[:1].expand(len(x)) if self.uniform_dt else self.dt[which],
-            self.uniform_dt,
-            counts=counts,
-            trajectory=ids,
+            float(self.dt[0]) if self.uniform_dt else self.dt[which],
             reward=None if self.reward is None else self.reward[which],
-            mu=self.mu if keep_mu else None,
-            dropped=_add(self.dropped, reasons),
-            stored=self.stored.part(f"pairs {which}") if self.stored is not None and isinstance(which, slice) else None,
+            stored=stored,
+            **self._kept_facts(which, reasons, keep_mu),
         )
 
     def _kept(self, keep: NDArray[np.bool_], reasons: Mapping[str, int], keep_mu: bool = True) -> Transitions:
-        """The pairs of a mask, on disk like these."""
-        from levytorch.data.on_disk import kept_on_disk
-        from levytorch.data.store import digest
-
+        """The pairs of a mask, copied block by block to an entry on disk like that of these."""
+        assert self.stored is not None
         if not keep.any():
             raise InputError(f"the selection must keep at least one of {len(self)} pairs, found none: widen it.")
-        entry = kept_on_disk(self, keep, {"kept": digest(keep)})
-        counts, ids = self._select_trajectories(torch.from_numpy(keep))
-        return Transitions._build(
-            entry.tensor("x"),
-            entry.tensor("dx"),
-            float(self.dt[0]) if self.uniform_dt else entry.tensor("dt"),
-            self.uniform_dt,
-            counts=counts,
-            trajectory=ids,
-            reward=None if self.reward is None else entry.tensor("reward"),
-            mu=self.mu if keep_mu else None,
-            dropped=_add(self.dropped, reasons),
-            stored=entry,
-        )
 
-    def _even(self, dt: float) -> Transitions:
-        """The same pairs with one dt for all."""
-        return Transitions._build(
-            self.x,
-            self.dx,
-            dt,
-            True,
-            counts=self._counts,
-            trajectory=self._trajectory,
-            reward=self.reward,
-            mu=self._mu,
-            dropped=self.dropped,
-            stored=None if self.stored is None else self.stored.part(f"dt {dt!r}"),
-        )
+        def build(writer: Writer) -> dict[str, Any]:
+            for rows in self.blocks():
+                for column, values in self._columns().items():
+                    writer.append(column, values[rows].numpy()[keep[rows]])
+            return {}
+
+        entry = self.stored.derive({"kept": digest(keep)}, build)
+        shape, rows = tuple(self.x.shape[1:]), int(keep.sum())
+        parts = check_pairs(entry, shape, rows, dt=not self.uniform_dt, reward=self.reward is not None)
+        columns = {name: as_tensor(values) for name, values in parts.items()}
+        dt = float(self.dt[0]) if self.uniform_dt else columns["dt"]
+        facts = self._kept_facts(torch.from_numpy(keep), reasons, keep_mu)
+        return Transitions._build(columns["x"], columns["dx"], dt, reward=columns.get("reward"), stored=entry, **facts)
+
+    def _columns(self) -> dict[str, Tensor]:
+        """What there is one number (or state) of per pair."""
+        columns = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt, "reward": self.reward}
+        return {name: values for name, values in columns.items() if values is not None}
+
+    def _kept_facts(self, which: Any, reasons: Mapping[str, int], keep_mu: bool) -> dict[str, Any]:
+        counts, ids = self._select_trajectories(which)
+        mu = self.mu if keep_mu else None
+        return {"counts": counts, "trajectory": ids, "mu": mu, "dropped": _add(self.dropped, reasons)}
 
     def _select_trajectories(self, which: Any) -> tuple[NDArray[np.int64] | None, Tensor | None]:
         if self._counts is not None:
@@ -339,14 +334,14 @@ class Transitions:
             keep = np.ones(len(self), dtype=bool)
             keep[rows] = False
             return self._kept(keep, reasons)
-        sources = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt, "reward": self.reward}
-        copies = {name: t.new_empty((kept, *t.shape[1:])) for name, t in sources.items() if t is not None}
+        sources = self._columns()
+        copies = {name: t.new_empty((kept, *t.shape[1:])) for name, t in sources.items()}
         for block in self.blocks():
             first, last = np.searchsorted(rows, [block.start, block.stop])
             keep = np.ones(block.stop - block.start, dtype=bool)
             keep[rows[first:last] - block.start] = False
             for name, copy in copies.items():
-                part = sources[name][block].numpy()[keep]  # type: ignore[index]
+                part = sources[name][block].numpy()[keep]
                 copy[block.start - first : block.stop - last] = torch.from_numpy(part)
         counts, ids = self._counts, None
         if counts is None:
@@ -360,7 +355,6 @@ class Transitions:
             copies["x"],
             copies["dx"],
             copies.get("dt", float(self.dt[0])),
-            self.uniform_dt,
             counts=counts,
             trajectory=ids,
             reward=copies.get("reward"),
@@ -380,6 +374,18 @@ class Transitions:
 
     def __repr__(self) -> str:
         return f"Transitions({len(self)} pairs, {self.n_trajectories} trajectories, dim={self.dim})"
+
+
+def check_pairs(entry: Entry, shape: tuple[int, ...], rows: int, *, dt: bool, reward: bool) -> dict[str, NDArray[Any]]:
+    """The columns of an entry of pairs; refused where they do not go together."""
+    if rows == 0:
+        return {}
+    names = ["x", "dx", *(["dt"] if dt else []), *(["reward"] if reward else [])]
+    columns = {name: entry.points(name, rows) for name in names}
+    for name in ("x", "dx"):
+        if columns[name].shape[1:] != shape:
+            raise entry.spoiled(f"states of shape {columns[name].shape[1:]} instead of {shape}")
+    return columns
 
 
 def _true_before(mask: NDArray[np.bool_], ends: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from levytorch.convert import choice, shown, switch, whole_number
 from levytorch.data.arrays import positive
-from levytorch.data.declared import memory
+from levytorch.data.memory import physical as memory
 from levytorch.data.trajectories import Trajectories
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError

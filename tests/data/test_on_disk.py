@@ -17,11 +17,11 @@ from levytorch import Dynamics, Trajectories, recover, simulate
 from levytorch.data import (
     FromFile,
     LevyDataModule,
-    disk_numpy,
-    disk_tables,
+    columns,
     make_pools,
     memory,
-    on_disk,
+    numpy_files,
+    pairing,
     quantiles,
     store,
 )
@@ -35,10 +35,9 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Every loop over blocks takes several turns."""
-    monkeypatch.setattr(disk_tables, "_ROWS", 1000)
-    monkeypatch.setattr(disk_tables, "_BLOCK", 700)
-    monkeypatch.setattr(on_disk, "_BLOCK", 600)
-    monkeypatch.setattr(disk_numpy, "_BLOCK", 900)
+    monkeypatch.setattr(columns, "_ROWS", 700)
+    monkeypatch.setattr(pairing, "_BLOCK", 600)
+    monkeypatch.setattr(numpy_files, "_BLOCK", 900)
     monkeypatch.setattr(quantiles, "_MOST", 200)
     monkeypatch.setattr(quantiles, "BLOCK", 500)
     monkeypatch.setattr(store, "_BYTES", 1 << 10)

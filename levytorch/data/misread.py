@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Array
+from levytorch.data.columns import TableOptions
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,26 +24,26 @@ _LEAST = 4  # numbers that must step evenly to be taken for a count
 _AGAIN = re.compile(r"_duplicated_\d+$")  # polars' mark of a name that was there before
 
 
-def check_header(file: Path, columns: list[str], layout: str, asked: dict[str, Any], comma: bool) -> None:
-    """Refuse a text table whose first line is an observation: it would be lost as the header.
+def check_header(file: Path, columns: list[str], options: TableOptions) -> None:
+    """Refuse a text table whose first line is an observation, which would be lost as the header, and a name used twice.
 
     Numbers may name columns: where an option names one of them, and where they count the columns of a wide table or of
     one of rows (0, 1, 2, ... or the times 0, 0.5, 1, ...).
     """
-    cells = [_AGAIN.sub("", name).strip() for name in columns]
-    cells = [cell.replace(",", ".") if comma else cell for cell in cells if cell]
+    names = [_AGAIN.sub("", name) for name in columns]
+    cells = [name.strip().replace(",", ".") if options.decimal != "." else name.strip() for name in names]
+    cells = [cell for cell in cells if cell]
     numbers = [float(cell) for cell in cells if _NUMBER.fullmatch(cell)]
-    if not numbers or not all(_NUMBER.fullmatch(cell) or _DATE.fullmatch(cell) for cell in cells):
-        return
-    named = [*(asked["value"] or []), *(asked[option] for option in ("id", "time", "reward", "dt"))]
-    if any(name in columns for name in named):
-        return
-    if layout != "long" and len(numbers) == len(cells) > 2 and steps_evenly(np.array(numbers)):
-        return
-    raise InputError(
-        f"{file}: a header that names the columns was expected in the first line, found the numbers "
-        f"{', '.join(columns[:3])}{', ...' if len(columns) > 3 else ''}: write a header above them."
-    )
+    only_numbers = bool(numbers) and all(_NUMBER.fullmatch(cell) or _DATE.fullmatch(cell) for cell in cells)
+    counted = options.layout != "long" and len(numbers) == len(cells) > 2 and steps_evenly(np.array(numbers))
+    if only_numbers and not counted and not any(name in columns for _, name in options.named()):
+        raise InputError(
+            f"{file}: a header that names the columns was expected in the first line, found the numbers "
+            f"{', '.join(columns[:3])}{', ...' if len(columns) > 3 else ''}: write a header above them."
+        )
+    for name, original in zip(columns, names):  # which of the two was meant is not ours to guess
+        if name != original and original in columns:
+            raise InputError(f"{file}: column names must differ, found {original!r} twice: rename one of them.")
 
 
 def refuse_unnamed(file: Path, table: pl.DataFrame, columns: list[str], layout: str) -> None:

@@ -1,0 +1,282 @@
+"""Columns of tables: which they are, block by block, and their numbers; every refusal names file, column and row."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from levytorch.data.arrays import Array
+from levytorch.data.clock import MAX_DT, Units
+from levytorch.data.memory import require
+from levytorch.errors import InputError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_EMPTY = ["", "NA", "N/A", "NaN", "nan", "null", "None"]  # cells that mean: no value
+_COMMA, _POINT = (rf"^\s*[+-]?\d*{mark}\d+([eE][+-]?\d+)?\s*$" for mark in (",", r"\."))  # numbers with either
+_SEPARATORS = (",", "\t", ";", "|")
+_ROWS = 1 << 18  # rows of Parquet read at a time: what polars writes as one row group
+_BYTES = 1 << 23  # of text read at a time
+
+
+class Table:
+    """A table on disk: its columns, and its rows in one frame or in many.
+
+    Text cells stay text, because only then can a bad one be shown.
+    """
+
+    def __init__(self, file: Path, separator: str | None = None, decimal: str = ".", whole: bool = True) -> None:
+        import polars as pl
+
+        self.file, self.whole, self._comma = file, whole, decimal != "."
+        self.text = file.suffix.lower() != ".parquet"
+        self._separator = separator
+        self._frame: pl.DataFrame | None = None
+        with _reading(file):
+            if not self.text:
+                self._scan = pl.scan_parquet(file)
+                self.types: Mapping[str, Any] = self._scan.collect_schema()
+                self.rows = int(self._scan.select(pl.len()).collect().item())
+                self.columns = list(self.types)
+                return
+            if separator is None:
+                with file.open(encoding="utf-8-sig") as stream:
+                    head = stream.readline()
+                self._separator = "\t" if file.suffix.lower() == ".tsv" else max(_SEPARATORS, key=head.count)
+            frame = self._parsed(file) if whole else next(self._texts())
+        self._frame = frame if whole else None
+        self.types, self.rows, self.columns = frame.schema, len(frame), frame.columns  # rows: of the first frame
+
+    def frames(self, names: list[str] | None = None) -> Iterator[pl.DataFrame]:
+        """All rows of some columns (None: of all), frame by frame."""
+        names = self.columns if names is None else names
+        before = 0
+        for frame in self._parts(names):
+            if len(frame):
+                yield self._with_points(frame, before) if self.text and self._comma else frame
+            before += len(frame)
+
+    def forget(self) -> None:
+        """Give the memory of a frame that was read as a whole back."""
+        self._frame = None
+
+    def _parts(self, names: list[str]) -> Iterator[pl.DataFrame]:
+        if self._frame is not None:
+            yield self._frame.select(names)
+        elif self.text:
+            texts = self._texts()
+            while True:
+                with _reading(self.file):
+                    frame = next(texts, None)
+                if frame is None:
+                    return
+                yield frame.select(names)
+        else:
+            if self.whole:
+                # polars ends the process when it cannot allocate, so it is asked only for what there is room for
+                require(self.file, self.rows, len(names))
+            step = self.rows if self.whole else _ROWS
+            for low in range(0, self.rows, step):
+                with _reading(self.file):
+                    frame = self._scan.select(names).slice(low, step).collect()
+                yield frame
+
+    def _parsed(self, text: Path | io.BytesIO) -> pl.DataFrame:
+        import polars as pl
+
+        return pl.read_csv(text, separator=str(self._separator), infer_schema=False, null_values=_EMPTY)
+
+    def _texts(self) -> Iterator[pl.DataFrame]:
+        """Lines, some at a time, each time below the header; a line that goes on inside quotes is not cut."""
+        with self.file.open("rb") as stream:
+            header = stream.readline()
+            while header.count(b'"') % 2 and (more := stream.readline()):
+                header += more
+            rest = b""
+            while part := stream.read(_BYTES):
+                rest += part
+                end = rest.rfind(b"\n") + 1
+                while end and rest.count(b'"', 0, end) % 2:
+                    end = rest.rfind(b"\n", 0, end - 1) + 1
+                if end:
+                    yield self._parsed(io.BytesIO(header + rest[:end]))
+                rest = rest[end:]
+            yield self._parsed(io.BytesIO(header + rest))
+
+    def _with_points(self, frame: pl.DataFrame, before: int) -> pl.DataFrame:
+        """Cells that are numbers with a decimal comma, with a decimal point instead."""
+        import polars as pl
+
+        for column in frame:
+            pointed = column.str.contains(_POINT).fill_null(False)
+            if pointed.any():
+                row = int(pointed.arg_max() or 0)
+                raise InputError(
+                    f"{self.file}, column {column.name!r}, row {before + row + 1}: numbers must have a decimal comma, "
+                    f"found {column[row]!r}: leave decimal out, or remove the points between thousands."
+                )
+        text = pl.all()
+        return frame.with_columns(pl.when(text.str.contains(_COMMA)).then(text.str.replace(",", ".")).otherwise(text))
+
+
+def load_table(file: Path) -> pl.DataFrame:
+    """A whole table of text."""
+    table = Table(file)
+    assert table._frame is not None
+    return table._frame
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """What polars says of a malformed file, in one sentence."""
+    import polars as pl
+
+    try:
+        yield
+    except (pl.exceptions.PolarsError, UnicodeDecodeError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        remedy = "write it again" if file.suffix.lower() == ".parquet" else "mend the file, or pass separator=..."
+        if isinstance(error, UnicodeDecodeError) or "utf-8" in reason.lower():
+            remedy = "save it as UTF-8"
+        raise InputError(
+            f"{file}: a readable {file.suffix} table was expected, found a malformed one ({reason}): {remedy}."
+        ) from None
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Those of `files.open_file` that tables have, checked there."""
+
+    layout: str = "long"
+    value: list[str] | None = None
+    id: str | None = None
+    time: str | None = None
+    reward: str | None = None
+    dt: float | str | None = None
+    units: Units = field(default_factory=Units)
+    log: bool = False
+    drop_missing: bool = False
+    sort: bool = False
+    drop_short: bool = False
+    separator: str | None = None
+    decimal: str = "."
+
+    def named(self) -> list[tuple[str, str]]:
+        """The options that name columns, and which."""
+        both = [(option, getattr(self, option)) for option in ("id", "time", "reward", "dt")]
+        both += [("value", name) for name in self.value or []]
+        return [(option, name) for option, name in both if isinstance(name, str)]
+
+    def check(self, file: Path, columns: list[str], rows: int) -> None:
+        """Refuse options that name columns which are not there, and a table without rows."""
+        for option, name in self.named():
+            if name not in columns:
+                raise InputError(
+                    f"{file}: {option} must be a column of the file, found no {name!r} among {listed(columns)}: pass "
+                    "one of these."
+                )
+        if self.value is not None and len(self.value) == 0:
+            raise InputError(
+                f"{file}: value must name at least one column, found none: pass some of {listed(columns)}."
+            )
+        if self.value is not None and len(set(self.value)) < len(self.value):
+            raise InputError(f"{file}: value must name different columns, found {listed(self.value)}: name each once.")
+        if rows == 0:
+            raise InputError(
+                f"{file}: rows were expected below the header, found none: check how the file was written."
+            )
+
+    def complete(self, file: Path, columns: list[str]) -> TableOptions:
+        """With the columns of a long table that were not named: those that to_file writes need not be."""
+        free = [name for name in columns if name not in (self.value or []) and name != self.dt]
+        found = {option: getattr(self, option) for option in ("id", "time", "reward", "dt")}
+        for option in ("id", "time", "reward"):  # a time also beside a dt: the two must agree
+            found[option] = found[option] or (option if option in free else None)
+        if found["time"] is None and self.dt is None:
+            found["dt"] = "dt" if "dt" in free else None
+        value = self.value
+        if value is None:
+            rest = [name for name in free if name not in found.values() and name != MAX_DT]
+            numbered = [f"x{k + 1}" for k in range(len(rest))]
+            value = ["x"] if "x" in rest else numbered if rest == numbered else rest
+            if not value or (len(value) != 1 and value != numbered):
+                raise InputError(
+                    f"{file}: value must name the column of x, found {listed(rest) or 'none'}: pass value='...'."
+                )
+        return replace(self, value=value, **found)
+
+
+def check_id(file: Path, id: str, dtype: Any, in_json: bool) -> None:
+    """Refuse a column that cannot name trajectories; on disk names are kept as JSON, which has numbers and text."""
+    import polars as pl
+
+    plain = dtype.is_numeric() and not dtype.is_decimal()
+    plain = plain or dtype in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null)
+    if plain or not (in_json or dtype.is_nested() or dtype == pl.Object):
+        return
+    raise InputError(
+        f"{file}, column {id!r}: ids must be numbers or text, found {dtype}: convert the column, or name another as id."
+    )
+
+
+def first_null(column: pl.Series, before: int) -> int:
+    """The row of the first empty cell, 0 where there is none."""
+    return before + int(column.is_null().arg_max() or 0) + 1 if column.null_count() else 0
+
+
+def numbers(file: Path, column: pl.Series, before: int = 0) -> Array:
+    """A column as float64, NaN where it is empty; a cell that is no number is refused (`before`: rows before it)."""
+    import polars as pl
+
+    if column.dtype == pl.String:
+        text = column.str.strip_chars()
+        cells = text.cast(pl.Float64, strict=False)
+        bad = cells.is_null() & text.is_not_null()
+        if bad.any():
+            row = int(bad.arg_max() or 0)
+            remedy = "correct the cell or choose another column"
+            if re.match(_COMMA, text[row]):
+                remedy = "pass decimal=',' if that is a decimal comma, or remove the commas between thousands"
+            raise InputError(
+                f"{file}, column {column.name!r}, row {before + row + 1}: a number was expected, found {text[row]!r}: "
+                f"{remedy}."
+            )
+    elif column.dtype.is_numeric():
+        cells = column.cast(pl.Float64)
+    else:
+        raise InputError(
+            f"{file}, column {column.name!r}, row 1: a number was expected, found {column.dtype}: choose another "
+            "column."
+        )
+    return np.array(cells.fill_null(float("nan")).to_numpy(), dtype=np.float64)
+
+
+class OneNumber:
+    """The number that a column holds throughout, seen part by part."""
+
+    def __init__(self, file: Path, what: str, remedy: str) -> None:
+        self.file, self.what, self.remedy = file, what, remedy
+        self.value: float | None = None
+
+    def see(self, column: pl.Series, before: int) -> None:
+        cells = numbers(self.file, column, before)
+        self.value = float(cells[0]) if self.value is None else self.value
+        other = ~(cells == self.value)
+        if other.any():
+            row = int(np.argmax(other))
+            raise InputError(
+                f"{self.file}, column {column.name!r}, row {before + row + 1}: one {self.what} was expected "
+                f"throughout, found {cells[row]:g} after {self.value:g}: {self.remedy}."
+            )
+
+
+def listed(names: list[str]) -> str:
+    return ", ".join(repr(name) for name in names[:12]) + (", ..." if len(names) > 12 else "")
