@@ -19,6 +19,7 @@ _HOME = {
     "cutting_threshold": "levytorch.law",
     "LevyStep": "levytorch.law",
     "Dynamics": "levytorch.dynamics",
+    "transition_density": "levytorch.likelihood.transition",
     "simulate": "levytorch.simulation",
     "Trajectories": "levytorch.data",
     "Transitions": "levytorch.data",
@@ -51,6 +52,7 @@ __all__ = [
     "simulate",
     "solve_value",
     "tail_probability",
+    "transition_density",
 ]
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from levytorch.dynamics import Dynamics
     from levytorch.errors import InputError, LevytorchError, LevytorchWarning
     from levytorch.law import LevyStep, cutting_threshold, log_density, score, tail_probability
+    from levytorch.likelihood.transition import transition_density
     from levytorch.policy import ValueFunction, solve_value
     from levytorch.simulation import simulate
     from levytorch.training import Recovery, recover

@@ -1,0 +1,145 @@
+"""The exact law of a step: coefficients vary along it, the state on a periodic cell.
+
+For periodic coefficients the transition density of
+
+    dX = b(X) dt + Sigma(X) dW + sigma(X) dL^alpha
+
+is computed to many digits, tails included, from exponentials of twisted generators (`propagator`): no bias from the
+length of dt, and a cost that does not depend on the number of samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Coefficients
+from levytorch.errors import InputError
+from levytorch.likelihood.exact_rule import PROBES, TOLERANCE, Rule, choose
+from levytorch.likelihood.exact_step import ExactStep
+
+MANY_STEPS = 12  # distinct dt in one batch, each with tables of its own
+
+
+class ExactLaw:
+    """log p of transitions under coefficient functions that are followed along the step.
+
+    tolerance: of log p, by which grid and nodes are chosen for every head and dt. A fit keeps the rules of its start
+    (`law.fixed(head, dt)`), so that the likelihood it maximises is one smooth function.
+    """
+
+    dim = 1
+
+    def __init__(self, tolerance: float = TOLERANCE, rules: dict[float, Rule] | None = None) -> None:
+        self.tolerance, self.rules = tolerance, rules or {}
+
+    def log_prob(self, head: Any, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+        """log p(x -> x + dx over dt), (n,); differentiable in whatever the head depends on, not in x, dx and dt.
+
+        head: an nn.Module x -> Coefficients with `period` and `origin`; dt: 0-d, or (n,) with a few distinct values.
+        """
+        return self._by_step(head, dt, lambda step, x, dx: step.log_density(x, dx), x, dx)
+
+    def mass_beyond(self, head: Any, threshold: Tensor, center: Tensor, x: Tensor, dt: Tensor) -> Tensor:
+        """P(|dx - center| > threshold | x), (n,); differentiable as log_prob is."""
+
+        def mass(step: _Scaled, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+            return step.upper(x, high) + step.lower(x, low)
+
+        return self._by_step(head, dt, mass, x, center - threshold, center + threshold)
+
+    def cdf(self, head: Any, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+        """P(step < dx | x), (n,)."""
+        return self._by_step(head, dt, lambda step, x, dx: step.lower(x, dx), x, dx)
+
+    def step(self, head: Any, dt: float) -> _Scaled:
+        """The tables of one dt, for whoever asks several questions of the same head."""
+        return _Scaled(head, dt, self.rule(head, dt))
+
+    def rule(self, head: Any, dt: float) -> Rule:
+        """The rule that is used for this dt."""
+        if dt in self.rules:
+            return self.rules[dt]
+        with torch.no_grad():
+            c = _on_grid(head, dt, PROBES)
+        return choose(c.b.detach(), c.D_o.detach(), c.D_f.detach(), c.alpha.detach(), self.tolerance)
+
+    def fixed(self, head: Any, dt: Tensor) -> ExactLaw:
+        """This law with the rules of this head kept, for a fit from it; it refuses nothing afterwards."""
+        return ExactLaw(self.tolerance, {value: self.rule(head, value) for value in _distinct(dt)})
+
+    @torch.no_grad()
+    def accuracy(self, head: Any, dt: float, n_points: int = 400) -> float:
+        """The largest difference of log p from that of a finer rule, at points where transitions are found."""
+        rule = self.rule(head, dt)
+        coarse, fine = _Scaled(head, dt, rule), _Scaled(head, dt, rule.finer())
+        u = torch.remainder(torch.arange(1, n_points + 1, dtype=torch.float64) * 0.6180339887498949, 1.0)
+        x = head.origin + head.period * u
+        spread = math.sqrt(2 * float(coarse.c.D_o.mean()))
+        size = spread * torch.sinh(torch.linspace(-1.0, 1.0, n_points, dtype=torch.float64) * 18.0) / math.sinh(1.0)
+        dx = (size + float(coarse.c.b.mean())) / coarse.unit
+        return float((coarse.log_density(x, dx) - fine.log_density(x, dx)).abs().max())
+
+    def _by_step(self, head: Any, dt: Tensor, question: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
+        x, *rest = torch.broadcast_tensors(*(torch.as_tensor(a, dtype=torch.float64).detach() for a in arguments))
+        values = _distinct(dt)
+        if len(values) == 1:
+            return question(self.step(head, values[0]), x, *rest)
+        if len(values) > MANY_STEPS:
+            raise InputError(
+                f"the exact law takes at most {MANY_STEPS} distinct dt, found {len(values)}; "
+                'round them, or use law="frozen".'
+            )
+        steps = torch.as_tensor(dt, dtype=torch.float64).expand(x.shape)
+        out = torch.zeros_like(x)
+        for value in values:
+            chosen = steps == value
+            answer = question(self.step(head, value), x[chosen], *(r[chosen] for r in rest))
+            out = out.masked_scatter(chosen, answer)
+        return out
+
+
+class _Scaled:
+    """One step in the units of the data."""
+
+    def __init__(self, head: Any, dt: float, rule: Rule) -> None:
+        self.unit = 2 * math.pi / float(head.period)
+        self.origin, self.period = float(head.origin), float(head.period)
+        self.c = _on_grid(head, dt, rule.n)
+        self.tables = ExactStep(self.c, rule)
+
+    def _state(self, x: Tensor) -> Tensor:
+        return torch.remainder(x - self.origin, self.period) * self.unit
+
+    def log_density(self, x: Tensor, dx: Tensor) -> Tensor:
+        return self.tables.log_density(self._state(x), dx * self.unit) + math.log(self.unit)
+
+    def upper(self, x: Tensor, a: Tensor) -> Tensor:
+        return self.tables.upper(self._state(x), a * self.unit)
+
+    def lower(self, x: Tensor, a: Tensor) -> Tensor:
+        return self.tables.lower(self._state(x), a * self.unit)
+
+
+def _on_grid(head: Any, dt: float, n: int) -> Coefficients:
+    """The head on n points of its cell, times the step, in units where the period is 2 pi."""
+    unit = 2 * math.pi / float(head.period)
+    x = float(head.origin) + float(head.period) * torch.arange(n, dtype=torch.float64) / n
+    c = head(x)
+    if c.alpha.ndim and c.alpha.numel() > 1:
+        raise InputError(
+            "alpha must be one number for the exact law, found a function of x (the far tail would be a mixture of "
+            'powers of |dx|); use law="frozen".'
+        )
+    alpha = c.alpha.reshape(()).to(torch.float64)
+    b, D_o, D_f = (torch.as_tensor(v, dtype=torch.float64).expand(n) * dt for v in (c.b, c.D_o, c.D_f))
+    return Coefficients(b * unit, D_o * unit**2, D_f * unit ** (2 * alpha), alpha)
+
+
+def _distinct(dt: Tensor) -> list[float]:
+    dt = torch.as_tensor(dt, dtype=torch.float64).detach()
+    return [float(v) for v in (dt.reshape(1) if dt.numel() == 1 else torch.unique(dt))]

@@ -1,0 +1,118 @@
+"""How finely the exact law of a step is computed: grid points, quadrature nodes, and where the core meets the tail.
+
+Everything here is in units where the period is 2 pi, with the step multiplied into the coefficients.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.errors import InputError
+
+TOLERANCE = 1e-6  # of log p; a fit needs no more
+CUT = 32.0  # what the turned contour leaves out at the seam is e^{-32} of the peak
+SEAM = 1.5  # the seam lies at this multiple of where the Brownian part falls below e^{-32}
+PROBES = 512  # points at which the coefficients are looked at
+# odd, products of small primes, about a tenth apart: a small change of the coefficients rarely changes the grid
+SIZES = (33, 39, 45, 55, 65, 75, 81, 91, 99, 105, 117, 135, 147, 165, 175, 195, 225, 245, 275, 297, 315, 351, 399)
+BROADEST = 135  # grid for coefficients with so many modes that no grid would hold them all (kinks)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """n grid points, `core` nodes in s with k = s^power / 2, `tail` nodes in tau^gamma on either side.
+
+    seam: |y| where the core ends; reach: the largest tau; growth, drift: e^{growth tau^2 +- drift tau} is taken out of
+    the tail's integrand before it is interpolated.
+    """
+
+    n: int
+    core: int
+    power: int
+    tail: int
+    seam: float
+    reach: float
+    growth: float
+    drift: float
+
+    def finer(self) -> Rule:
+        """A rule to compare with: a grid a third finer, more nodes, and the seam elsewhere."""
+        n = next((s for s in SIZES if s >= 1.3 * self.n), 2 * int(0.65 * self.n) + 1)
+        seam = 1.15 * self.seam
+        return replace(self, n=n, core=self.core + 10, tail=self.tail + 6, seam=seam, reach=0.9 * self.reach)
+
+    @property
+    def refine_x(self) -> int:
+        """Points of the table of the core per grid point; at a given dx it varies as the coefficients do."""
+        return max(1, round(260 / self.n))
+
+    @property
+    def refine_tail(self) -> int:
+        return 2 if self.n < 150 else 1
+
+    def core_nodes(self) -> tuple[Tensor, Tensor]:
+        """k in (0, 1/2) and weights: |k|^(2 alpha) is singular at 0, where the power of s crowds the nodes."""
+        s, w = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(self.core))
+        s, w = (s + 1) / 2, w / 2
+        return s**self.power / 2, w * self.power * s ** (self.power - 1) / 2
+
+    def tail_nodes(self, alpha: Tensor) -> Tensor:
+        """tau (N,), Chebyshev in tau^gamma; they move with alpha, and so does the gradient."""
+        u = chebyshev(self.tail).to(alpha.device)
+        return self.reach * u ** (1 / gamma(alpha))
+
+
+def chebyshev(n: int) -> Tensor:
+    """Chebyshev points (0, 1), from the right."""
+    return (1 + torch.cos(math.pi * (torch.arange(n, dtype=torch.float64) + 0.5) / n)) / 2
+
+
+def gamma(alpha: Tensor) -> Tensor:
+    """The power of tau in which the tail's integrand is smooth: it is a function of tau^(2 alpha) and tau."""
+    if float(alpha.detach()) < 0.22:
+        return 2 * alpha
+    return torch.clamp(alpha, max=0.5)
+
+
+def choose(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tolerance: float = TOLERANCE) -> Rule:
+    """The rule for coefficients at PROBES points of the cell; refuses steps that are too short for a grid.
+
+    tolerance: of log p. The highest mode of the grid decays by e^{-decay} within a step where D_o is smallest: that is
+    the error of p, and log p is wanted where p is 1e-5 of its peak.
+    """
+    least, most = float(D_o.min()), float(D_o.max())
+    decay = 11.0 - math.log(tolerance)
+    need = 2 * math.sqrt(decay / least) if least > 0 else math.inf
+    if not need <= SIZES[-1]:
+        raise InputError(
+            f"D_o dt must be at least {4 * decay / SIZES[-1] ** 2:.2g} everywhere, in units where the period is 2 pi, "
+            f"for the exact law, found {least:.2g}; use the frozen law for steps this short."
+        )
+    need = max(need, min(5.0 * _bandwidth(b, D_o, D_f, 1e3 * tolerance), BROADEST))
+    n = next(size for size in SIZES if size >= need)
+    shift = float(b.abs().max())
+    seam = max(2 * math.pi, shift + SEAM * math.sqrt(4 * CUT * most))
+    q = seam - shift
+    return Rule(
+        n=n,
+        core=12 + math.ceil(0.65 * seam),
+        power=4 if float(alpha.min()) < 0.25 else 3,
+        tail=24,
+        seam=seam,
+        reach=2 * CUT / (q + math.sqrt(q * q - 4 * CUT * most)),  # solves reach q - most reach^2 = CUT
+        growth=(least + most) / 2,
+        drift=float(b.min() + b.max()) / 2,
+    )
+
+
+def _bandwidth(b: Tensor, D_o: Tensor, D_f: Tensor, size: float) -> float:
+    """The highest mode of b, D_o and D_f that moves log p by more than about `size`."""
+    spread = math.sqrt(2 * float(D_o.min()))
+    scaled = torch.stack([b / spread, D_o / D_o.min(), D_f / D_f.mean().clamp(min=1e-300)])
+    amplitude = (torch.fft.rfft(scaled).abs() / b.shape[0]).amax(0)
+    return float((amplitude > size).nonzero().max())

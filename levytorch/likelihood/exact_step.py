@@ -1,0 +1,128 @@
+"""The law of one step of one system, as tables: log p and the masses beyond, core and tail.
+
+Units: the period is 2 pi, x in [0, 2 pi). The core is, on the grid points x_i and at any y,
+
+    p(x_i, y) = n/pi Re int_0^{1/2} e^{-iky} P_k(x_i, x_i + y) dk,
+
+P_k a trigonometric polynomial of the landing point: refined along y mode by mode, along x at given y, both to rounding,
+and read off its logarithm by local polynomials.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Coefficients
+from levytorch.likelihood.exact_kernels import core_values
+from levytorch.likelihood.exact_rule import Rule
+from levytorch.likelihood.exact_tail import Tail
+from levytorch.likelihood.propagator import propagators
+
+REFINE_Y = 8  # points of the table of the core per grid point, along dx
+_MARGIN = 6  # further points beyond the seam
+_FLOOR = 1e-18  # below it a density on the grid is rounding: it is told as this
+
+
+class ExactStep:
+    """c: coefficients on the n grid points of the rule, times the step; differentiable in them and in alpha (0-d)."""
+
+    def __init__(self, c: Coefficients, rule: Rule) -> None:
+        self.rule, self.alpha, self.n = rule, c.alpha, rule.n
+        k, weights = (t.to(c.b.device) for t in rule.core_nodes())
+        self.k, self.weights = k, weights
+        self.tau = rule.tail_nodes(c.alpha)
+        self.P = propagators(c.b, c.D_o, c.D_f, c.alpha, k, self.tau)
+        self.step_y = 2 * math.pi / (self.n * REFINE_Y)
+        self.half = math.ceil(rule.seam / self.step_y) + _MARGIN  # columns of the table on either side of dx = 0
+
+    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
+        """log p(x -> x + y); x (n,) in [0, 2 pi), y (n,) of any size."""
+        return self._read(x, y, self._log_p, self._density_tail)
+
+    def upper(self, x: Tensor, a: Tensor) -> Tensor:
+        """P(dx > a | x); far to the right with relative accuracy."""
+        return self._mass(x, a, 0)
+
+    def lower(self, x: Tensor, a: Tensor) -> Tensor:
+        """P(dx < a | x); far to the left with relative accuracy."""
+        return self._mass(x, a, 1)
+
+    def _mass(self, x: Tensor, a: Tensor, side: int) -> Tensor:
+        far = a < -self.rule.seam if side == 0 else a > self.rule.seam  # where nearly all mass lies beyond
+        log = self._read(x, a, self._log_masses[side], self._mass_tail)
+        return torch.where(far, -torch.expm1(log), log.exp())
+
+    def _read(self, x: Tensor, y: Tensor, table: Tensor, tail: Tail) -> Tensor:
+        out = torch.zeros_like(x)
+        inside = y.abs() <= self.rule.seam
+        unit = table.shape[0] / (2 * math.pi)
+        out = out.masked_scatter(inside, core_values(table, x[inside] * unit, y[inside] / self.step_y + self.half))
+        for side, chosen in enumerate((y > self.rule.seam, y < -self.rule.seam)):
+            if bool(chosen.any()):
+                here, jump = x[chosen], y[chosen]
+                z = torch.remainder(here + torch.remainder(jump, 2 * math.pi), 2 * math.pi)
+                out = out.masked_scatter(chosen, tail.log_value(side, here, z, jump.abs()))
+        return out
+
+    # -- tables -------------------------------------------------------------------------------------------------------
+    @cached_property
+    def _log_p(self) -> Tensor:
+        """(M, 2 half + 1)"""
+        return self._refined_log(self._core(cumulative=False))
+
+    @cached_property
+    def _density_tail(self) -> Tail:
+        return Tail(self.P.tail, self.alpha, self.tau, self.rule, mass=False)
+
+    @cached_property
+    def _mass_tail(self) -> Tail:
+        return Tail(self.P.tail, self.alpha, self.tau, self.rule, mass=True)
+
+    @cached_property
+    def _log_masses(self) -> tuple[Tensor, Tensor]:
+        """log P(dx > y) and log P(dx < y): what the tail holds beyond the ends of the table, and what lies between."""
+        between = self._core(cumulative=True)
+        x = 2 * math.pi / self.n * torch.arange(self.n, dtype=torch.float64, device=between.device)
+        end = torch.full_like(x, self.half * self.step_y)
+        beyond = [
+            self._mass_tail.log_value(side, x, torch.remainder(x + sign * end, 2 * math.pi), end).exp()[:, None]
+            for side, sign in enumerate((1.0, -1.0))
+        ]
+        upper = beyond[0] + (between[:, -1:] - between)
+        lower = beyond[1] + (between - between[:, :1])
+        return self._refined_log(upper), self._refined_log(lower)
+
+    def _core(self, cumulative: bool) -> Tensor:
+        """p at the grid points and 2 half + 1 values of y, or its integral over y up to a constant: (n, 2 half + 1)."""
+        n, k = self.n, self.k
+        top = (n - 1) // 2
+        x = 2 * math.pi / n * torch.arange(n, dtype=torch.float64, device=k.device)
+        m = torch.arange(-top, top + 1, dtype=torch.float64, device=k.device)
+        fine = self.step_y * torch.arange(n * REFINE_Y, dtype=torch.float64, device=k.device)
+        modes = torch.fft.fft(self.P.core * _turn(top * x)) * (_turn(m * x[:, None]) / n)
+        if cumulative:
+            modes = modes / (1j * (m - k[:, None]))[:, None, :]
+        # modes start at -top: the refined series is turned by e^{-i top y}, together with e^{-iky}
+        scale = (self.weights * (n / math.pi) * n * REFINE_Y)[:, None]
+        waves = torch.fft.ifft(modes, n=n * REFINE_Y) * (scale * _turn(-(k[:, None] + top) * fine))[:, None, :]
+        periods = math.ceil((self.half + 1) / fine.shape[0])
+        winding = torch.arange(-periods, periods, dtype=torch.float64, device=k.device)
+        turns = _turn(-2 * math.pi * winding[:, None] * k)
+        table = (turns @ waves.reshape(k.shape[0], -1)).real.reshape(2 * periods, n, -1).transpose(0, 1).reshape(n, -1)
+        centre = periods * fine.shape[0]
+        return table[:, centre - self.half : centre + self.half + 1]
+
+    def _refined_log(self, table: Tensor) -> Tensor:
+        R = self.rule.refine_x
+        if R > 1:
+            table = R * torch.fft.irfft(torch.fft.rfft(table, dim=0), n=R * self.n, dim=0)
+        return table.clamp(min=_FLOOR).log().contiguous()
+
+
+def _turn(angle: Tensor) -> Tensor:
+    """e^{i angle}"""
+    return torch.polar(torch.ones_like(angle), angle)

@@ -1,0 +1,274 @@
+"""exp(L_k): one step of a periodic system, acting on functions e^{ikx} w(x) with w periodic.
+
+On n (odd) points of a cell of length 2 pi, h apart, with modes |m| <= (n - 1) / 2 and xi = k + m, the generator times
+the step is
+
+    L_k[i, l] = b_i M(i xi)[i - l] - D_o,i M(xi^2)[i - l] - D_f,i M(|xi|^(2 alpha))[i - l]
+
+with M(e)[d] = 1/n sum_m e_m e^{imhd} (collocation: coefficients multiply values, the operators are circulant). The
+density of a step of any length follows from k in (0, 1/2] (the core) and from k = -+ i tau (the far tail). At
+k = -+ i tau all modes but m = 0 come in conjugate pairs, so that the imaginary part of L is
+D_f tau^(2 alpha) sin(pi alpha) / n in every entry: it is set exactly, because the tail is the imaginary part of exp(L)
+relative to tau^(2 alpha), however small that is.
+
+The exponential is a Taylor polynomial of degree 9 and s squarings. Modes that decay by e^{-w} within the step carry the
+absolute error e^{-w} w^10 / (10! 2^(9 s)): what limits s is only that the polynomial must not exceed one where |L| is
+largest. Its reverse mode is written out, two products for each of the forward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+STABLE = 3.0  # the Taylor polynomial of degree 9 stays below one on [-4.6, 0]; the rest is for what is not normal
+_CHUNK = 36_000  # entries of the matrices that are worked on together: they stay in the cache
+_KEPT = 600_000_000  # bytes of intermediate products to keep for the reverse mode; beyond, they are computed again
+
+
+class Propagators(NamedTuple):
+    """core: (Q, n, n) complex exp(L_k) at k; tail: (2, N, n, n) imaginary parts at k = -i tau (dx > 0), +i tau."""
+
+    core: Tensor
+    tail: Tensor
+
+
+def propagators(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, k: Tensor, tau: Tensor) -> Propagators:
+    """b, D_o, D_f: (n,) times the step, in units where the period is 2 pi; alpha: 0-d or (n,); k: (Q,); tau: (N,).
+
+    Differentiable in b, D_o, D_f, alpha and tau.
+    """
+    core, tail = _Propagate.apply(b, D_o, D_f, alpha, tau, k)
+    return Propagators(core, tail)
+
+
+class _Circulants(NamedTuple):
+    """First columns of M(i xi), M(xi^2): (Q, n) and M(|xi|^(2 alpha)): (Q, n), or (Q, n, n) with alpha per row."""
+
+    first: Tensor
+    second: Tensor
+    power: Tensor
+
+
+def _modes(n: int, like: Tensor) -> Tensor:
+    m = torch.arange(n, dtype=torch.float64, device=like.device)
+    return torch.where(m > n // 2, m - n, m)
+
+
+def _columns(symbol: Tensor) -> Tensor:
+    return torch.fft.ifft(symbol, dim=-1)
+
+
+def _core_circulants(k: Tensor, n: int, alpha: Tensor, derivative: bool) -> tuple[_Circulants, Tensor | None]:
+    """At real k; and the derivative of the last in alpha."""
+    xi = k[:, None] + _modes(n, k)
+    size = xi.abs() if alpha.ndim == 0 else xi.abs()[:, None, :]
+    power = size ** (2 * (alpha if alpha.ndim == 0 else alpha[:, None]))
+    circulants = _Circulants(_columns(1j * xi), _columns(xi * xi), _columns(power))
+    return circulants, _columns(2 * power * size.log()) if derivative else None
+
+
+def _tail_circulants(
+    tau: Tensor, sign: float, n: int, alpha: Tensor, derivative: bool
+) -> tuple[_Circulants, Tensor | None, _Circulants | None]:
+    """At k = sign i tau; the derivative of the last in alpha, and of all in tau."""
+    m = _modes(n, tau)
+    xi = torch.complex(m.expand(tau.shape[0], n), (sign * tau)[:, None].expand(-1, n))
+    xi[:, 0] = 1.0  # m = 0 is real, and set below
+    rows = (lambda t: t) if alpha.ndim == 0 else (lambda t: t[:, None])
+    a = alpha if alpha.ndim == 0 else alpha[:, None]
+    power = torch.exp(rows((xi * xi).log()) * a)
+    t = rows(tau[:, None])[..., 0]  # (N,), or (N, 1) against alpha per row
+    size = t ** (2 * alpha)
+    real, imaginary = torch.cos(math.pi * alpha), torch.sin(math.pi * alpha)
+
+    def circulant(symbol: Tensor, zero: Tensor, edge: Tensor | float = 0.0) -> Tensor:
+        """Real, but for `edge`, the imaginary part of m = 0."""
+        symbol[..., 0] = zero.to(symbol.dtype)
+        column = _columns(symbol).real
+        return torch.complex(column, torch.as_tensor(edge / n, dtype=column.dtype).to(column)[..., None] + 0 * column)
+
+    first = circulant(1j * xi, -sign * tau)
+    second = circulant(xi * xi, -tau * tau)
+    third = circulant(power.clone(), size * real, -size * imaginary)
+    circulants = _Circulants(first, second, third)
+    if not derivative:
+        return circulants, None, None
+    log = 2 * t.log()
+    in_alpha = circulant(
+        power * rows((xi * xi).log()),
+        size * (log * real - math.pi * imaginary),
+        -size * (log * imaginary + math.pi * real),
+    )
+    turn = 1j * sign
+    slope = 2 * a * power * rows(turn / xi)
+    per_tau = 2 * alpha * size / t
+    in_tau = _Circulants(
+        circulant(torch.full_like(xi, -sign), torch.full_like(tau, -sign)),
+        circulant(2 * turn * xi, -2 * tau),
+        circulant(slope, per_tau * real, -per_tau * imaginary),
+    )
+    return circulants, in_alpha, in_tau
+
+
+def _expand(column: Tensor, index: Tensor) -> Tensor:
+    """(Q, n) columns as (Q, n, n) circulant matrices; (Q, n, n) rows of columns likewise."""
+    if column.ndim == 2:
+        return column[:, index]
+    return column.gather(2, index.expand(column.shape[0], -1, -1))
+
+
+def _generator(c: _Circulants, part: slice, index: Tensor, b: Tensor, D_o: Tensor, D_f: Tensor) -> Tensor:
+    L = b[:, None] * _expand(c.first[part], index)
+    L -= D_o[:, None] * _expand(c.second[part], index)
+    L -= D_f[:, None] * _expand(c.power[part], index)
+    return L
+
+
+class _Powers(NamedTuple):
+    """What the reverse mode needs of one exponential; squares[-1] is the exponential itself."""
+
+    A: Tensor
+    A2: Tensor
+    A3: Tensor
+    inner: Tensor
+    middle: Tensor
+    squares: list[Tensor]
+
+
+def exponential(A: Tensor, squarings: int) -> _Powers:
+    """exp(2^squarings A), A: (Q, n, n) complex."""
+    A2 = torch.bmm(A, A)
+    A3 = torch.bmm(A2, A)
+
+    def quadratic(c0: float, c1: float, c2: float) -> Tensor:
+        out = torch.mul(A, c1).add_(A2, alpha=c2)
+        out.diagonal(dim1=1, dim2=2).add_(c0)
+        return out
+
+    inner = quadratic(1 / 720, 1 / 5040, 1 / 40320).add_(A3, alpha=1 / 362880)
+    middle = quadratic(1 / 6, 1 / 24, 1 / 120).baddbmm_(A3, inner)
+    squares = [quadratic(1.0, 1.0, 0.5).baddbmm_(A3, middle)]
+    for _ in range(squarings):
+        squares.append(torch.bmm(squares[-1], squares[-1]))
+    return _Powers(A, A2, A3, inner, middle, squares)
+
+
+def exponential_adjoint(p: _Powers, bar: Tensor) -> Tensor:
+    """The gradient in A, from the gradient `bar` in the exponential."""
+    for X in reversed(p.squares[:-1]):
+        adjoint = X.mH
+        bar = torch.bmm(adjoint, bar).baddbmm_(bar, adjoint)
+    h3 = p.A3.mH
+    middle = torch.bmm(h3, bar)
+    inner = torch.bmm(h3, middle)
+    cube = torch.bmm(bar, p.middle.mH).baddbmm_(middle, p.inner.mH).add_(inner, alpha=1 / 362880)
+    square = (0.5 * bar).add_(middle, alpha=1 / 120).add_(inner, alpha=1 / 40320).baddbmm_(cube, p.A.mH)
+    out = bar.add(middle, alpha=1 / 24).add_(inner, alpha=1 / 5040).baddbmm_(p.A2.mH, cube)
+    return out.baddbmm_(square, p.A.mH).baddbmm_(p.A.mH, square)
+
+
+def squarings(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, n: int, tau: float) -> int:
+    """How often L must be halved for the polynomial to be stable; tau: the largest in the tail."""
+    top = math.hypot(n / 2, tau)
+    growth = float(D_o.max()) * top**2 + float((D_f * top ** (2 * alpha)).max()) + float(b.abs().max()) * top
+    return max(5, math.ceil(math.log2(max(growth, 1e-300) / STABLE)))
+
+
+class _Propagate(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tau: Tensor, k: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        work = _Work(b, D_o, D_f, alpha, tau, k, any(ctx.needs_input_grad[3:5]))
+        keep = any(ctx.needs_input_grad) and work.bytes <= _KEPT
+        core = torch.empty((k.shape[0], work.n, work.n), dtype=torch.complex128, device=b.device)
+        tail = torch.empty((2, tau.shape[0], work.n, work.n), dtype=torch.float64, device=b.device)
+        kept = []
+        for family, part in work.parts():
+            powers = work.powers(family, part)
+            if family == 0:
+                core[part] = powers.squares[-1]
+            else:
+                tail[family - 1, part] = powers.squares[-1].imag
+            if keep:
+                kept.append(powers)
+        ctx.save_for_backward(b, D_o, D_f, alpha, tau, k)
+        ctx.work, ctx.kept = work, kept
+        return core, tail
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, core_bar: Tensor, tail_bar: Tensor) -> tuple[Tensor | None, ...]:
+        work, kept = ctx.work, ctx.kept
+        totals = work.zeros()
+        for step, (family, part) in enumerate(work.parts()):
+            bar = core_bar[part] if family == 0 else 1j * tail_bar[family - 1, part]
+            powers = kept[step] if kept else work.powers(family, part)
+            work.collect(totals, family, part, exponential_adjoint(powers, bar))
+        b, D_o, D_f, alpha, tau = totals
+        if work.alpha.ndim == 0:
+            alpha = alpha.sum()
+        needed = ctx.needs_input_grad
+        return *(g if need else None for g, need in zip((b, D_o, D_f, alpha, tau), needed)), None
+
+
+class _Work:
+    """The matrices of one call: family 0 is the core, 1 and 2 the two sides of the tail."""
+
+    def __init__(
+        self, b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tau: Tensor, k: Tensor, derivative: bool
+    ) -> None:
+        self.n = n = b.shape[0]
+        self.b, self.D_o, self.D_f, self.alpha, self.derivative = b, D_o, D_f, alpha, derivative
+        core, core_alpha = _core_circulants(k, n, alpha, derivative)
+        right, right_alpha, right_tau = _tail_circulants(tau, -1.0, n, alpha, derivative)
+        left, left_alpha, left_tau = _tail_circulants(tau, +1.0, n, alpha, derivative)
+        # conjugate of the side of the cut that k = +i tau would give: both imaginary parts are then positive
+        self.circulants = (core, right, left)
+        self.in_alpha = (core_alpha, right_alpha, left_alpha)
+        self.in_tau = (None, right_tau, left_tau)
+        self.sizes = (k.shape[0], tau.shape[0], tau.shape[0])
+        i = torch.arange(n, device=b.device)
+        self.index = (i[:, None] - i) % n
+        self.squarings = squarings(b, D_o, D_f, alpha, n, float(tau.max()) if tau.numel() else 0.0)
+        self.bytes = 16 * n * n * sum(self.sizes) * (self.squarings + 6)
+
+    def parts(self) -> list[tuple[int, slice]]:
+        step = max(2, _CHUNK // self.n**2)
+        return [
+            (family, slice(start, min(start + step, size)))
+            for family, size in enumerate(self.sizes)
+            for start in range(0, size, step)
+        ]
+
+    def powers(self, family: int, part: slice) -> _Powers:
+        L = _generator(self.circulants[family], part, self.index, self.b, self.D_o, self.D_f)
+        return exponential(L.mul_(0.5**self.squarings), self.squarings)
+
+    def zeros(self) -> list[Tensor]:
+        zero = torch.zeros(self.n, dtype=torch.float64, device=self.b.device)
+        return [zero.clone(), zero.clone(), zero.clone(), zero.clone(), zero.new_zeros(self.sizes[1])]
+
+    def collect(self, totals: list[Tensor], family: int, part: slice, bar: Tensor) -> None:
+        """Add what the gradient in the matrices of this part means for b, D_o, D_f, alpha (n,) and tau (N,)."""
+        bar = torch.view_as_real(bar.mul_(0.5**self.squarings))
+
+        def product(column: Tensor) -> Tensor:  # (Q, n): summed over the entries of each row
+            return (torch.view_as_real(_expand(column[part], self.index)) * bar).sum((2, 3))
+
+        c = self.circulants[family]
+        totals[0] += product(c.first).sum(0)
+        totals[1] -= product(c.second).sum(0)
+        totals[2] -= product(c.power).sum(0)
+        in_alpha, in_tau = self.in_alpha[family], self.in_tau[family]
+        if in_alpha is not None:
+            totals[3] -= self.D_f * product(in_alpha).sum(0)
+        if in_tau is not None:
+            rates = (
+                product(in_tau.first) @ self.b - product(in_tau.second) @ self.D_o - product(in_tau.power) @ self.D_f
+            )
+            totals[4][part] += rates
