@@ -25,16 +25,19 @@ from torch import Tensor
 
 from levytorch.convert import choice, real_number, shown, whole_number
 from levytorch.data.arrays import positive
-from levytorch.data.batches import Batch
-from levytorch.data.lattice_build import SAME_DT, Builder, Loose, Settings
+from levytorch.data.batches import Batch, FullBatch
+from levytorch.data.lattice_build import MOST_DT, SAME_DT, Builder, Loose, Settings
 from levytorch.data.lattice_grid import NODES_PER_CELL, Grid, choose_grid, look, window
 from levytorch.data.lattice_parts import Keys, Parts, added, matrix, node_numbers
+from levytorch.data.pools import PoolFacts
 from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 
 Array = NDArray[np.float64]
 POOLS = ("main", "tail", "core")
+MODES = ("auto", "always", "never")
+ENOUGH = 300_000  # pairs from which on a lattice has markedly fewer nodes
 
 
 class StateCounts(NamedTuple):
@@ -256,6 +259,37 @@ class Lattice:
         x, times, count = np.concatenate(xs), np.concatenate(dts), np.concatenate(counts, axis=-1)
         return StateCounts(torch.from_numpy(x), torch.from_numpy(times), torch.from_numpy(count))
 
+    def full_batch(self) -> FullBatch:
+        """Both pools as a full batch."""
+        tail = self.batch("tail") if self.n_tail else None
+        return FullBatch(self.batch(), tail, self.n_main, self.n_tail)
+
+    def facts(self) -> PoolFacts:
+        """What a fit reports of its data."""
+        one = len(self.dt) == 1
+        CT, TRT = (float(v[0]) if one and np.isfinite(v[0]) else None for v in (self.CT, self.TRT))
+        return PoolFacts(self.n_main, self.n_tail, self.mu, CT, TRT, dict(self.dropped), self.x_range)
+
+    def typical_steps(self, n: int = 20_000) -> tuple[Tensor, Tensor]:
+        """dx and dt of about n steps with the distribution of the data's, by inverting its cumulative weights.
+
+        For scales and starts: a lattice cannot be drawn from.
+        """
+        steps, times = [], []
+        for sheet, dt in enumerate(self.dt.tolist()):
+            batch = self._batch("main", list(range(self.n_blocks)), False)
+            here = batch.dt == dt
+            dx, weight = batch.dx[here].numpy(), batch.weight[here].numpy()
+            at, inverse = np.unique(dx, return_inverse=True)
+            total = np.maximum.accumulate(np.cumsum(np.bincount(inverse, weight)))
+            if total[-1] <= 0:
+                continue
+            share = max(1, round(n * float(total[-1]) / self.n_main))
+            levels = (np.arange(share) + 0.5) / share * total[-1]
+            steps.append(np.interp(levels, total, at))
+            times.append(np.full(share, self.dt[sheet]))
+        return torch.from_numpy(np.concatenate(steps)), torch.from_numpy(np.concatenate(times))
+
     # ------------------------------------------------------------------------------------------------ sums and parts
 
     def __add__(self, other: Lattice) -> Lattice:
@@ -423,6 +457,21 @@ class Lattice:
     @property
     def _uses_mu(self) -> bool:
         return bool(np.isfinite([*self.CT, *self.TRT, self.reach]).any())
+
+
+def wanted(transitions: Transitions, mode: str) -> bool:
+    """Whether a fit takes the lattice of its data: "always", "never", or "auto", where that is faster and possible."""
+    if choice("lattice", mode, MODES) != "auto":
+        return mode == "always"
+    if transitions.dim > 1 or len(transitions) < ENOUGH:
+        return False
+    distinct = transitions.dt[:1]
+    if not transitions.uniform_dt:
+        for rows in transitions.blocks():
+            distinct = torch.unique(torch.cat([distinct, transitions.dt[rows]]))
+            if len(distinct) > MOST_DT:
+                return False
+    return True
 
 
 def _listed(values: Any) -> str:

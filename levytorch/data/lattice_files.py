@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from levytorch.atomic import path_of, replacing
-from levytorch.data.declared import check_declared
 from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_build import MOST_DT, Loose
 from levytorch.data.lattice_grid import ORDERS, Grid
 from levytorch.data.lattice_parts import Parts, node_numbers
+from levytorch.data.npy_members import members_of
 from levytorch.errors import InputError
 
 VERSION = 1
@@ -49,10 +49,10 @@ def save(lattice: Lattice, path: str | Path) -> None:
 def load(path: str | Path) -> Lattice:
     """Read a lattice."""
     file = path_of(path)
+    if not file.is_file():
+        raise InputError(f"{file} must be a lattice that Lattice.save wrote, found no file; check the path.")
     try:
-        check_declared(file)
-        with np.load(file, allow_pickle=False) as loaded:
-            arrays = dict(loaded)
+        arrays = {name: member.load() for name, member in members_of(file, whole=True).items()}
         if "version" not in arrays:
             raise ValueError("no version")
         version = arrays["version"]
@@ -64,8 +64,7 @@ def load(path: str | Path) -> Lattice:
     except Exception as error:  # a damaged file is parsed as a zip directory or as Python, with any error of theirs
         told = " ".join(str(error).split())[:200] or type(error).__name__
         told = f"no {told.strip(chr(39))}" if isinstance(error, KeyError) else told
-        if isinstance(error, FileNotFoundError):
-            told = "no file"
+        told = told.rpartition("found ")[2].removesuffix(": save it again.")
         raise InputError(f"{file} must be a lattice that Lattice.save wrote, found {told}; save it again.") from None
 
 

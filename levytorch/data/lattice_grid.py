@@ -113,7 +113,8 @@ def look(transitions: Transitions) -> Transitions:
     """Some pairs, evenly spread over all; mu is their own."""
     some = slice(None, None, max(1, len(transitions) // LOOK))
     x, dx, dt = (v[some] for v in (transitions.x, transitions.dx, transitions.dt))
-    return Transitions._build(x, dx, dt, transitions.uniform_dt, counts=np.array([len(x)]))
+    step = float(dt[0]) if transitions.uniform_dt else dt
+    return Transitions._build(x, dx, step, counts=np.array([len(x)]))
 
 
 def choose_grid(

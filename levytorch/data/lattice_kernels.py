@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from levytorch.data.lattice_grid import FAR, Grid
 
 try:
-    import numba
+    import numba  # noqa: F401 - whether it is there
 
     HAVE_NUMBA = True
 except ImportError:  # pragma: no cover - exercised on machines without a compiler stack
@@ -184,9 +184,10 @@ def _plain(rows: Rows, x: Array, dx: Array, place: Place, sums: Sums) -> Rows:
 
 
 if HAVE_NUMBA:
+    from levytorch.law.compiled import cached_njit
     from levytorch.law.vector_math import fast_log, inlined
 
-    _compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
+    _compiled = cached_njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
 
     @inlined
     def _weights(f, order, work, at):

@@ -82,6 +82,40 @@ class Pools:
         return mask
 
 
+@dataclass(frozen=True)
+class PoolFacts:
+    """What a fit reports of its data; plain numbers."""
+
+    n_main: int
+    n_tail: int
+    mu: float | list[float]
+    CT: float | None
+    TRT: float | None
+    dropped: dict[str, int]
+    x_range: tuple[float, float] | None
+    halvings: int = 0
+    CT_of_dt: dict[str, float] | None = None
+
+    @classmethod
+    def of(cls, pools: Pools) -> PoolFacts:
+        CT, TRT = (v if isinstance(v, (int, float)) else None for v in (pools.CT, pools.TRT))
+        x_range = None
+        if pools.main.dim == 1:
+            low, high = torch.aminmax(pools.main.x)
+            x_range = (float(low), float(high))
+        return cls(
+            pools.n_main,
+            pools.n_tail,
+            pools.mu.tolist(),
+            CT,
+            TRT,
+            dict(pools.main.dropped),
+            x_range,
+            pools.halvings,
+            threshold_settings(pools.CT),
+        )
+
+
 def make_pools(
     transitions: Transitions,
     CT: Threshold | None,

@@ -109,7 +109,7 @@ def fit_brownian(head: Head, region: Region, sample: Sample) -> Brownian:
     length = math.sqrt(max(D * time, 1e-290))
     plain = build_head({**head.config(), "length": length, "time": time})
     drift = (sample.center / (dt if d == 1 else dt.unsqueeze(-1))).mean(0)
-    plain.set_constants(drift.tolist(), max(D, 1e-290), float(plain.units.D_f(torch.tensor(0.5))))  # type: ignore
+    plain.set_constants(drift.tolist(), max(D, 1e-290), float(plain.units.D_f(torch.tensor(0.5))))
     bins = StateBins(plain, sample.step_dt, 1024 if d == 1 else 512)
     scale = torch.ones_like(bins.dt) if sample.uniform_dt else bins.dt
     mu = sample.center[0] if sample.uniform_dt else sample.center[0] / dt[0]

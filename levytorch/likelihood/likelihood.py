@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierHead, Head
 from levytorch.data import Pools
 from levytorch.data.batches import Batch, FullBatch, full_batch
+from levytorch.data.lattice import Lattice
 from levytorch.data.thresholds import threshold_at
 from levytorch.errors import InputError, NumericalError
 from levytorch.likelihood.frozen import FrozenLaw
@@ -38,10 +40,11 @@ class Likelihood:
     masses: TailMasses | None = None
     ranks: Ranks = field(default_factory=Ranks)
 
-    def observe(self, pools: Pools, n_bins: int = N_BINS) -> None:
+    def observe(self, data: Pools | Lattice, n_bins: int = N_BINS) -> None:
         """The states at which tail masses are averaged, and the thresholds that define them."""
-        self.bins = StateBins(self.head, shared_dt(pools), n_bins)
-        self.masses = tail_masses(self.bins, pools, self.tail, self.law) if self.tail.active else None
+        dt = torch.from_numpy(data.dt) if isinstance(data, Lattice) else shared_dt(data)
+        self.bins = StateBins(self.head, dt, n_bins)
+        self.masses = tail_masses(self.bins, data, self.tail, self.law) if self.tail.active else None
 
     def log_prob(self, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
         """log p of transitions; conditional on |dx - mu| being kept when the tail settings say so."""
@@ -123,27 +126,41 @@ def shared_dt(pools: Pools) -> Tensor:
     return pools.main.dt[0] if pools.main.uniform_dt else pools.main.dt
 
 
-def tail_masses(bins: StateBins, pools: Pools, tail: TailSettings, law: FrozenLaw) -> TailMasses:
+def tail_masses(bins: StateBins, data: Pools | Lattice, tail: TailSettings, law: FrozenLaw) -> TailMasses:
     """Thresholds and numbers of observed states on the bins."""
+    found = _of_lattice(bins, data) if isinstance(data, Lattice) else _of_pools(bins, data)
+    mu, uneven, CT, TRT, counts, tail_counts = found
+    if tail.method == "conditional" and tail.conditions_on == "TRT":
+        CT = None
+    return TailMasses(bins, mu, uneven, CT, TRT, counts, tail_counts, law, at_mean=tail.R_theta == "mean")
+
+
+_Found = tuple[Tensor, bool, Tensor | None, Tensor | None, Tensor, Tensor]
+
+
+def _of_lattice(bins: StateBins, lattice: Lattice) -> _Found:
+    def counts(pool: str) -> Tensor:
+        states = lattice.counts_of_states(pool)
+        return torch.bincount(bins.index(states.x, states.dt), states.pairs, minlength=len(bins))
+
+    sheet = (bins.dt.unsqueeze(1) - torch.from_numpy(lattice.dt)).abs().argmin(1)
+    CT, TRT = (torch.from_numpy(v)[sheet] if bool(np.isfinite(v).any()) else None for v in (lattice.CT, lattice.TRT))
+    tail_counts = counts("tail") if lattice.has_tail else torch.zeros(len(bins), dtype=torch.float64)
+    mu = torch.tensor(lattice.mu, dtype=torch.float64)
+    return mu, lattice.mu_is_rate, CT, TRT, counts("main"), tail_counts
+
+
+def _of_pools(bins: StateBins, pools: Pools) -> _Found:
     main, dt = pools.main, shared_dt(pools)
     CT = TRT = None
-    if pools.CT is not None and not (tail.method == "conditional" and tail.conditions_on == "TRT"):
+    if pools.CT is not None:
         varies = callable(pools.CT) and not main.uniform_dt
         CT = bins.means(pools.threshold_of, dt) if varies else pools.threshold_of(slice(0, 1)).expand(len(bins))
     if pools.TRT is not None:
         TRT = torch.as_tensor(threshold_at(pools.TRT, bins.dt), dtype=torch.float64).expand(len(bins))
     tail_dt = dt if dt.dim() == 0 else dt[pools.tail]
-    return TailMasses(
-        bins,
-        pools.mu,
-        not main.uniform_dt,
-        CT,
-        TRT,
-        bins.counts(main.x, dt),
-        bins.counts(main.x[pools.tail], tail_dt),
-        law,
-        at_mean=tail.R_theta == "mean",
-    )
+    tail_counts = bins.counts(main.x[pools.tail], tail_dt)
+    return pools.mu, not main.uniform_dt, CT, TRT, bins.counts(main.x, dt), tail_counts
 
 
 def make_objective(
