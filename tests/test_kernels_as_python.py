@@ -22,7 +22,7 @@ MODULES = [
     importlib.import_module(f"levytorch.{name}")
     for name in (
         *("law.paths", "law.vector_math", "law.kernels", "law.tail_kernels"),
-        *("law.table_kernels", "law.step_kernels", "law.vector_kernels", "coefficients.kernels", "simulation.kernels"),
+        *("law.table_kernels", "law.step_kernels", "coefficients.kernels", "simulation.kernels"),
     )
 ]
 
@@ -86,7 +86,7 @@ def parameters(D_o, D_f, alpha):
 
 
 def density(dim, method, order, D_o=1.3, D_f=2.0, alpha=0.3):
-    # the centre, the shoulder, the far tail, farther than any table
+    # the center, the shoulder, the far tail, farther than any table
     x = torch.tensor([0.1, -2.0, 300.0, 1e11], dtype=torch.float64)
     dx = x if dim == 1 else torch.stack([x * (k + 1) for k in range(dim)], dim=1)
 

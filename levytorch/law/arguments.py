@@ -1,8 +1,8 @@
-"""Arguments of the law: conversion, broadcasting and the one place where they are checked."""
+"""Arguments of the law: conversion, broadcasting, the method, and the one place where they are checked."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,19 @@ from levytorch.convert import real_tensor, shown
 from levytorch.errors import InputError
 
 METHODS = ("auto", "table", "contour", "windowed")
+WORTH_A_TABLE = 20_000  # samples in one call; building a few columns of a table costs about as many evaluations
 Numeric = Any  # Tensor | ndarray | float, and nested sequences of them
+
+
+class Step(NamedTuple):
+    """The arguments of the density."""
+
+    displacement: Tensor
+    b: Tensor
+    D_o: Tensor
+    D_f: Tensor
+    alpha: Tensor
+    dt: Tensor
 
 
 def to_tensors(**values: Numeric) -> tuple[list[Tensor], torch.dtype, torch.device]:
@@ -72,3 +84,55 @@ def check_dim(dim: int) -> None:
 def check_method(method: str) -> None:
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}, but is {shown(method)}; choose one of these.")
+
+
+def choose_method(method: str, alpha: Tensor, n: int, dim: int, with_alpha: bool) -> str:
+    """What `auto` stands for, and the refusal of what does not go together.
+
+    A function of its arguments alone: n samples in this call, not what was computed before, so that the same call gives
+    the same bits at any time.
+    """
+    if method == "auto":
+        return "table" if alpha.numel() == 1 and not with_alpha and n >= WORTH_A_TABLE else "contour"
+    if method == "table" and alpha.numel() > 1:
+        raise InputError(
+            f"method 'table' needs one alpha shared by all samples, but got {alpha.numel()} of them; "
+            "use method='contour' or 'auto'."
+        )
+    if method == "windowed" and dim != 1:
+        raise InputError(f"method 'windowed' is one-dimensional, but dim is {dim}; use 'contour'.")
+    if method == "windowed" and with_alpha:
+        raise InputError(
+            "method 'windowed' has no derivative in alpha, but one was asked for; use 'contour' or detach alpha."
+        )
+    return method
+
+
+def batch_shape(step: Step, dim: int) -> torch.Size:
+    """The batch shape, without the last axis of the vectors."""
+    tensors = step._asdict()
+    if dim > 1:
+        for name in ("displacement", "b"):
+            t = tensors[name]
+            if t.shape[-1:] != (dim,) and not (name == "b" and t.numel() == 1):
+                raise InputError(
+                    f"{name} must have {dim} components in its last axis (dim = {dim}), but has shape "
+                    f"{tuple(t.shape)}; put the coordinates there."
+                )
+            tensors[name] = t[..., 0] if t.dim() else t
+    return broadcast(**tensors)
+
+
+def check_range(y: Tensor, A: Tensor, B: Tensor) -> None:
+    """Refuse steps whose derivatives would leave float64."""
+    with torch.no_grad():
+        good = torch.isfinite(y) & torch.isfinite(A) & torch.isfinite(B) & (B > 0)
+    if not bool(good.all()):
+        raise out_of_range(int((~good).reshape(-1).nonzero()[0]))
+
+
+def out_of_range(index: int) -> InputError:
+    return InputError(
+        f"displacement - b dt, D_o dt and D_f dt must be finite and D_f dt > 0, with derivatives that are finite too, "
+        f"but the step of sample {index} leaves the range of float64; rescale x or t."
+    )

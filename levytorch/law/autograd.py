@@ -12,14 +12,22 @@ from torch import Tensor
 from torch.autograd import Function
 
 from levytorch.convert import switch
-from levytorch.law import threads
-from levytorch.law import vector as fast_vector
-from levytorch.law.arguments import Numeric, broadcast, check, check_dim, check_method, to_tensors
-from levytorch.law.backend import kernels
-from levytorch.law.composed import Step, batch_shape, composed, out_of_range, partial_derivatives
-from levytorch.law.evaluation import resolve
-from levytorch.law.table import table
-from levytorch.law.table_grid import N_S
+from levytorch.law import isotropic, threads
+from levytorch.law.arguments import (
+    Numeric,
+    Step,
+    batch_shape,
+    broadcast,
+    check,
+    check_dim,
+    check_method,
+    choose_method,
+    out_of_range,
+    to_tensors,
+)
+from levytorch.law.contour import kernels
+from levytorch.law.radial import log_density_by_torch, partial_derivatives
+from levytorch.law.table import N_S, table
 
 
 class StepScore(NamedTuple):
@@ -58,7 +66,8 @@ def log_density(
         dim: 1, 2 or 3 (isotropic noise).
         method: `contour` is accurate everywhere (log p to 1e-12); `table` needs one alpha for all samples and is an
             order of magnitude faster (1e-9); `windowed` is the paper's quadrature (absolute tolerance: not for
-            tails); `auto` chooses between the first two.
+            tails); `auto` is the table where one alpha is shared by 20,000 samples or more and needs no derivative,
+            else the contour.
 
     Returns:
         log p, of the broadcast shape and the dtype of the tensors given (float64 for numbers and NumPy arrays;
@@ -75,11 +84,11 @@ def log_density(
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in step)
     if _fused(dim, method, device):
         log_p = _FusedStep.apply(*step, method, grad)
-    elif fast_vector.applies(step, dim, method := _chosen(step, method, dim), device):
-        log_p = fast_vector.VectorStep.apply(*step, batch_shape(step, dim), dim, grad)
+    elif isotropic.applies(step, dim, method := _chosen(step, method, dim), device):
+        log_p = isotropic.IsotropicStep.apply(*step, batch_shape(step, dim), dim, grad)
     else:
         check(**step._asdict())
-        log_p = composed(step, dim=dim, method=method)
+        log_p = log_density_by_torch(step, dim=dim, method=method)
     return log_p if log_p.dtype == dtype else log_p.to(dtype)
 
 
@@ -110,8 +119,8 @@ def score(
         rows = [row.reshape(shape) for row in flat]
         return StepScore(rows[0], rows[1], rows[2], rows[3], rows[4] if wrt_alpha else None)
     shape = batch_shape(step, dim)
-    if fast_vector.applies(step, dim, method := _chosen(step, method, dim, wrt_alpha), device) and not wrt_alpha:
-        out, by_b = fast_vector.evaluate(step, shape, dim, True)
+    if isotropic.applies(step, dim, method := _chosen(step, method, dim, wrt_alpha), device) and not wrt_alpha:
+        out, by_b = isotropic.evaluate(step, shape, dim, True)
         _refuse_nonfinite([*out, by_b.reshape(-1)])
         return StepScore(
             out[0].reshape(shape), by_b.reshape(*shape, dim), out[1].reshape(shape), out[2].reshape(shape), None
@@ -127,7 +136,7 @@ def score(
         leaves["alpha"] = step.alpha.expand(shape)
     leaves = {name: t.clone().requires_grad_() for name, t in leaves.items()}
     with torch.enable_grad():
-        log_p = composed(step._replace(**leaves), dim=dim, method=method)
+        log_p = log_density_by_torch(step._replace(**leaves), dim=dim, method=method)
         grads = dict(zip(leaves, torch.autograd.grad(log_p.sum(), list(leaves.values()))))
     _refuse_nonfinite([log_p.detach().reshape(-1), *(g.reshape(-1) for g in grads.values())])
     return StepScore(log_p.detach(), grads["b"], grads["D_o"], grads["D_f"], grads.get("alpha"))
@@ -148,11 +157,11 @@ def _fused(dim: int, method: str, device: torch.device) -> bool:
 
 
 def _chosen(step: Step, method: str, dim: int, wrt_alpha: bool = False) -> str:
-    """What `auto` stands for in d > 1, decided once per call because the decision counts the samples."""
+    """What `auto` stands for in d > 1."""
     if method != "auto" or dim == 1:
         return method
     with_alpha = wrt_alpha or (step.alpha.requires_grad and torch.is_grad_enabled())
-    return resolve(method, step.alpha, batch_shape(step, dim).numel(), dim, with_alpha)
+    return choose_method(method, step.alpha, batch_shape(step, dim).numel(), dim, with_alpha)
 
 
 class _FusedStep(Function):
@@ -197,7 +206,7 @@ def _evaluate(step: Step, method: str, order: int, with_alpha: bool) -> tuple[to
         return shape, out
     if step.alpha.numel() == 1:
         check(alpha=step.alpha)  # before a table is made for it
-    method = resolve(method, step.alpha, n, 1, with_alpha)
+    method = choose_method(method, step.alpha, n, 1, with_alpha)
     arrays = [
         (t if t.numel() == 1 or t.shape == shape else t.expand(shape)).detach().contiguous().reshape(-1).numpy()
         for t in step

@@ -21,14 +21,34 @@ within 1e-11 of their natural scale.
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
+from levytorch.errors import LevytorchWarning
 from levytorch.law import threads
-from levytorch.law.backend import kernels
 
 N_OUT = {0: 1, 1: 5, 2: 15}
 GRAIN = 32  # samples that are worth a thread
+
+
+@cache
+def kernels() -> ModuleType | None:
+    """levytorch.law.kernels, or None when numba cannot be imported: torch alone, slower and otherwise the same."""
+    try:
+        from levytorch.law import kernels as module
+    except ImportError as error:
+        warnings.warn(
+            f"numba cannot be imported ({error}): the law is evaluated by torch operations, some ten times slower; "
+            "install numba for the compiled kernels.",
+            LevytorchWarning,
+            stacklevel=2,
+        )
+        return None
+    return module
 
 
 def evaluate(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1, order: int = 1) -> Tensor:

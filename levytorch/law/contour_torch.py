@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.law.hankel_torch import hankel_scaled
+from levytorch.law.hankel import hankel_scaled_torch
 from levytorch.law.nodes import (
     DECAY,
     FLOOR,
@@ -185,7 +185,7 @@ def _radial_kernels(dim: int, path: Path, node: _Nodes) -> tuple[Tensor, Tensor]
         k0 = g / math.pi
         return k0, 1j * node.r * k0
     if dim == 2:
-        h0, h1 = hankel_scaled(z)
+        h0, h1 = hankel_scaled_torch(z)
         k0 = g * node.r * h0 / (2.0 * math.pi)
         k1 = g * node.r**3 * h1 / (4.0 * math.pi**2 * z)
     else:
@@ -313,7 +313,7 @@ def _tail(path: Path, A: Tensor, B: Tensor, alpha: Tensor, n: int, dim: int, ord
     if dim == 1:
         g = g * 2j / math.pi
     elif dim == 2:
-        g = -g * z * hankel_scaled(z)[1]
+        g = -g * z * hankel_scaled_torch(z)[1]
     else:
         g = g * (1j + z) * 2.0 / math.pi
 

@@ -1,4 +1,9 @@
-"""The law of one step as a torch distribution."""
+"""The law of one step as a torch distribution.
+
+Samples of the symmetric 2 alpha-stable law, E exp(i k L) = exp(-|k|^(2 alpha)): in one dimension by Chambers, Mallows
+and Stuck (1976), in more by the sub-Gaussian construction sqrt(2 T) G, with T positive alpha-stable of Laplace
+transform exp(-s^alpha) (Kanter 1975) and G a standard Gaussian vector.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +18,9 @@ from levytorch.convert import real_tensor, shown, whole_number
 from levytorch.errors import InputError
 from levytorch.law.arguments import Numeric, broadcast, check, check_dim, check_method, to_tensors
 from levytorch.law.autograd import log_density
-from levytorch.law.sampling import isotropic_stable, symmetric_stable
 from levytorch.law.tails import survival
+
+LOG_LARGEST = 690.0  # a jump is cut at 1e299 instead of overflowing, which happens for alpha below 0.03
 
 
 class LevyStep(Distribution):
@@ -141,7 +147,7 @@ class LevyStep(Distribution):
         shape = _shape("sample_shape", sample_shape) + self.batch_shape
         alpha, dt = self.alpha.expand(shape), self.dt
         width = torch.sqrt(2.0 * self.D_o * dt)
-        scale = torch.exp((torch.log(self.D_f * dt) / (2.0 * self.alpha)).clamp(-690.0, 690.0))
+        scale = torch.exp((torch.log(self.D_f * dt) / (2.0 * self.alpha)).clamp(-LOG_LARGEST, LOG_LARGEST))
         if self.dim == 1:
             jump = symmetric_stable(alpha, generator)
             gauss = torch.randn(shape, generator=generator, dtype=torch.float64, device=alpha.device)
@@ -157,3 +163,36 @@ def _shape(name: str, given: Any) -> torch.Size:
     if not isinstance(given, (tuple, list)):
         raise InputError(f"{name} must be a tuple of integers, found {shown(given)}; pass (n,) for n of them.")
     return torch.Size([whole_number(f"an entry of {name}", n, 0) for n in given])
+
+
+def symmetric_stable(alpha: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One sample per entry of alpha (float64)."""
+    uniform = torch.rand(alpha.shape, generator=generator, dtype=torch.float64, device=alpha.device)
+    angle = math.pi * (uniform - 0.5)
+    waiting = _exponential(alpha, generator)
+    index = 2.0 * alpha
+    log_size = (
+        torch.log(torch.sin(index * angle).abs().clamp_min(1e-300))
+        - torch.log(torch.cos(angle).clamp_min(1e-300)) / index
+        + (torch.log(torch.cos((1.0 - index) * angle).clamp_min(1e-300)) - torch.log(waiting)) * (1.0 - index) / index
+    )
+    return torch.sign(angle) * torch.exp(log_size.clamp_max(LOG_LARGEST))
+
+
+def isotropic_stable(alpha: Tensor, dim: int, generator: torch.Generator | None = None) -> Tensor:
+    """Vectors `[*alpha.shape, dim]`."""
+    uniform = torch.rand(alpha.shape, generator=generator, dtype=torch.float64, device=alpha.device)
+    angle = math.pi * uniform.clamp(1e-16, 1.0 - 1e-16)
+    waiting = _exponential(alpha, generator)
+    log_T = (
+        torch.log(torch.sin(alpha * angle))
+        - torch.log(torch.sin(angle).clamp_min(1e-300)) / alpha
+        + (torch.log(torch.sin((1.0 - alpha) * angle)) - torch.log(waiting)) * (1.0 - alpha) / alpha
+    )
+    gauss = torch.randn((*alpha.shape, dim), generator=generator, dtype=torch.float64, device=alpha.device)
+    return torch.exp(0.5 * (math.log(2.0) + log_T).clamp_max(2.0 * LOG_LARGEST)).unsqueeze(-1) * gauss
+
+
+def _exponential(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    uniform = torch.rand(like.shape, generator=generator, dtype=torch.float64, device=like.device)
+    return (-torch.log1p(-uniform)).clamp_min(1e-300)

@@ -12,7 +12,7 @@ import numpy as np
 from levytorch.law.cell_polynomial import cell_polynomial
 from levytorch.law.kernels import density_point
 from levytorch.law.paths import N_NODES, compiled
-from levytorch.law.table_grid import EMPTY, LOG_Z_SWITCH, N_NEAR, N_S, N_U, PER_Z, S_MIN, Z_SWITCH
+from levytorch.law.table import EMPTY, LOG_Z_SWITCH, N_NEAR, N_S, N_U, PER_Z, S_MIN, Z_SWITCH
 from levytorch.law.vector_math import fast_log, inlined
 
 DONE = -1
@@ -134,7 +134,7 @@ def table_step(start, stop, x, b, D_o, D_f, alpha, dt, cells, coefficients, need
                 fu, fs = w[FU + i] * nu, w[FS + i] * w[SCALE_S + i]
                 far = w[U + i] >= N_NEAR
                 iy = 1.0 / (y if far else 1.0)
-                slope = fu * PER_Z * inverse  # |d/dy| near the centre
+                slope = fu * PER_Z * inverse  # |d/dy| near the center
                 near_y = slope if y >= 0.0 else -slope
                 by_y = fu * iy if far else near_y
                 # the Laplacian in the tail, where the scaling relation would cancel

@@ -23,7 +23,7 @@ TINY = 1e-280
 
 
 class _Tail(Function):
-    """P(|Y| > u), Y centred; 1-D tensors of one length. Differentiable once in u, A, B, alpha."""
+    """P(|Y| > u), Y centered; 1-D tensors of one length. Differentiable once in u, A, B, alpha."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, dim: int, grad: bool) -> Tensor:
@@ -40,7 +40,7 @@ class _Tail(Function):
 
 
 def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1) -> Tensor:
-    """P(|Y| > u) of the centred step, u >= 0, any broadcastable shapes."""
+    """P(|Y| > u) of the centered step, u >= 0, any broadcastable shapes."""
     shape = torch.broadcast_shapes(u.shape, A.shape, B.shape, alpha.shape)
     flat = [t.expand(shape).reshape(-1) for t in (u, A, B, alpha)]
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in flat)
@@ -106,7 +106,7 @@ def tail_probability(
 
 
 def _vectors(dim: int, center: Tensor, b: Tensor, rest: dict[str, Tensor]) -> None:
-    """Refuse centres and drifts that are neither one number nor vectors of the right length, and misfitting shapes."""
+    """Refuse centers and drifts that are neither one number nor vectors of the right length, and misfitting shapes."""
     heads = dict(rest)
     for name, t in (("center", center), ("b", b)):
         if t.dim() and t.shape[-1] != dim:

@@ -32,7 +32,7 @@ def run(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int = 256) -
     workers = min(torch.get_num_threads(), max(1, n // grain))
     if workers == 1:
         return [kernel(0, n, *arguments)]
-    # several blocks per thread, because samples in the centre and in the tail cost differently
+    # several blocks per thread, because samples in the center and in the tail cost differently
     blocks = min(8 * workers, n // grain)
     edges = [n * k // blocks for k in range(blocks + 1)]
     jobs = [_pool(workers).submit(kernel, a, b, *arguments) for a, b in pairwise(edges)]

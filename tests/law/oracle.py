@@ -5,7 +5,7 @@ The law has the characteristic function ``exp(-A |k|^2 - B |k|^(2 alpha))``. Eve
 dimension (``exp(i z)`` in d = 1, Hankel functions in d = 2) and
 
 * ``split``:   ``E = expm1(-B r^(2 alpha))``, the Gaussian being added in closed form (tails), or
-* ``unsplit``: ``E = exp(-B r^(2 alpha))`` (centre; the only choice at A = 0, y = 0).
+* ``unsplit``: ``E = exp(-B r^(2 alpha))`` (center; the only choice at A = 0, y = 0).
 
 The integral over rho uses the double-exponential substitution ``rho = s exp(v - exp(-v))`` and the trapezoid rule, the
 step being halved until *every* integral repeats to 16 digits; the trapezoid error squares at each halving, so the last
@@ -241,7 +241,7 @@ def _integrals(y, A, B, alpha, plane: bool, other: bool, goal: int) -> list[mpf]
             reach = (60 / B) ** (1 / (2 * alpha))
             if A:
                 reach = min(reach, mpmath.sqrt(60 / A))
-            # Near the centre the waves do not decay: keep to the real axis. Far out turn by (less than) pi / 4.
+            # Near the center the waves do not decay: keep to the real axis. Far out turn by (less than) pi / 4.
             s = y * reach
             theta = mpf("0.45" if other else "0.6") * s / (s + 20)
             scale = reach / 10 if not split else (mpf("1.3") if other else mpf(1)) / length

@@ -9,8 +9,7 @@ from scipy.special import hankel1e, voigt_profile
 from scipy.stats import levy_stable
 
 from levytorch.law import contour, contour_torch
-from levytorch.law.hankel import hankel_scaled
-from levytorch.law.hankel_torch import hankel_scaled as hankel_scaled_torch
+from levytorch.law.hankel import hankel_scaled, hankel_scaled_torch
 from tests.law.cases import SHARED, Cases, column, shared_reference
 from tests.law.oracle import evaluate as oracle
 from tests.law.oracle import random_cases
@@ -160,7 +159,7 @@ def test_continuous_across_the_seam_between_the_paths(alpha, dim):
 @pytest.mark.parametrize("alpha", [0.15, 0.5, 0.85])
 @pytest.mark.parametrize("A", [0.0, 0.2])
 def test_integrates_to_one_with_its_own_tail(alpha, A):
-    """Gauss-Legendre over [0, 4] plus the tail mass beyond, for a law whose centre is resolved."""
+    """Gauss-Legendre over [0, 4] plus the tail mass beyond, for a law whose center is resolved."""
     nodes, weights = np.polynomial.legendre.leggauss(400)
     v, w = torch.tensor(2 * (nodes + 1)), torch.tensor(2 * weights)
     y, jacobian = v**3 / 16, 3 * v**2 / 16  # clusters nodes at the cusp of the pure stable law

@@ -14,7 +14,7 @@ from tests.law.oracle import FIRST, PAIRS, PARAMETERS, SECOND, evaluate, random_
 
 SHARED = Path(__file__).parents[3] / "shared" / "reference"
 POINTS = [
-    # y, A, B, alpha, d: centre, shoulder and far tail of each kind
+    # y, A, B, alpha, d: center, shoulder and far tail of each kind
     (0.0, 1.0, 1.0, 0.3, 1),
     (0.7, 1.0, 40.0, 0.2, 1),
     (5.0, 1.0, 1e-5, 0.97, 1),

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import log_density
+from levytorch import log_density, score
 from levytorch.errors import InputError
-from levytorch.law import contour, evaluation, table_torch
-from levytorch.law.table import Table, table
-from levytorch.law.table_grid import EMPTY, N_S, S_MIN, Z_SWITCH
+from levytorch.law import contour
+from levytorch.law.arguments import WORTH_A_TABLE
+from levytorch.law.table import EMPTY, N_S, S_MIN, Z_SWITCH, Table, evaluate, evaluate_torch, table
 
 
 def sample(alpha, n, seed, log_c=(-9.0, 6.0)):
@@ -27,14 +27,9 @@ def test_accuracy(alpha, dim, backend):
     y, A, B = sample(alpha, 4000, seed=int(100 * alpha), log_c=(-4.0, 2.0))
     a = torch.tensor([alpha], dtype=torch.float64)
     exact = contour.evaluate(y, A, B, a, dim=dim, order=1)
-    evaluate = (
-        (lambda t: evaluation._table(t, y, A, B, a, 1))
-        if backend == "compiled"
-        else (lambda t: table_torch.evaluate(t, y, A, B, 1))
-    )
-    out = evaluate(table(alpha, dim))
+    out = (evaluate if backend == "compiled" else evaluate_torch)(table(alpha, dim), y, A, B, 1)
     assert float((out[0] - exact[0]).abs().max()) <= 1e-9
-    # D_o's score is compared with 1 / A near the centre and with 1 / y^2 in the tail, where it decays
+    # D_o's score is compared with 1 / A near the center and with 1 / y^2 in the tail, where it decays
     L2 = torch.where(y / A.sqrt() < Z_SWITCH, A, y * y)
     scale = torch.maximum(torch.stack([1 / torch.sqrt(y * y + 4 * A), 1 / L2, 1 / B]), exact[1:4].abs())
     assert float(((out[1:4] - exact[1:4]).abs() / scale).max()) <= 1e-7
@@ -47,8 +42,8 @@ def test_continuous_across_cells_and_zones():
     z = torch.tensor(np.repeat(edges, 20))
     c = torch.tensor(np.exp(rng.integers(-4, 2, len(z)) + rng.choice([0.0, 0.37], len(z))))
     one = torch.ones(1, dtype=torch.float64)
-    low = evaluation._table(table(alpha), z * (1 - 1e-14), one, c * (1 - 1e-14), alpha * one, 1)
-    high = evaluation._table(table(alpha), z * (1 + 1e-14), one, c * (1 + 1e-14), alpha * one, 1)
+    low = evaluate(table(alpha), z * (1 - 1e-14), one, c * (1 - 1e-14), 1)
+    high = evaluate(table(alpha), z * (1 + 1e-14), one, c * (1 + 1e-14), 1)
     assert float((low[0] - high[0]).abs().max()) <= 1e-9
     assert float(((low[1:4] - high[1:4]).abs() / torch.maximum(high[1:4].abs(), 1 / (1 + z * z))).max()) <= 1e-6
 
@@ -61,8 +56,7 @@ def test_columns_are_built_on_demand_and_do_not_depend_on_their_order():
     second.build([38])
     one = torch.ones(1, dtype=torch.float64)
     y, c = torch.linspace(0, 30, 500, dtype=torch.float64), torch.exp(torch.tensor([S_MIN + 38.3], dtype=torch.float64))
-    a = 0.41 * one
-    assert torch.equal(evaluation._table(first, y, one, c, a, 1), evaluation._table(second, y, one, c, a, 1))
+    assert torch.equal(evaluate(first, y, one, c, 1), evaluate(second, y, one, c, 1))
 
 
 def test_outside_the_table_the_quadrature_answers():
@@ -70,9 +64,7 @@ def test_outside_the_table_the_quadrature_answers():
     y = torch.tensor([1.0, 1e30, 2.0, 0.5, 0.0], dtype=torch.float64)
     A = torch.tensor([0.0, 1.0, 1e-60, 1.0, 0.0], dtype=torch.float64)
     B = torch.tensor([1.0, 1.0, 1.0, 1e-40, 1.0], dtype=torch.float64)
-    assert torch.equal(
-        evaluation._table(table(0.3), y, A, B, alpha, 1)[:4], contour.evaluate(y, A, B, alpha, order=1)[:4]
-    )
+    assert torch.equal(evaluate(table(0.3), y, A, B, 1)[:4], contour.evaluate(y, A, B, alpha, order=1)[:4])
 
 
 def test_auto_changes_nothing_beyond_the_tolerance():
@@ -81,6 +73,23 @@ def test_auto_changes_nothing_beyond_the_tolerance():
     exact = log_density(x, 1.0, 2.0, 3.0, 0.37, 0.1, method="contour")
     assert not torch.equal(auto, exact)  # a batch of this size is worth a table
     assert float((auto - exact).abs().max()) <= 1e-9
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("n", [WORTH_A_TABLE - 1, WORTH_A_TABLE])
+def test_auto_is_a_function_of_its_arguments(n, dim):
+    """Neither many calls before nor a table that is there already changes a bit; the number of samples decides."""
+    x = torch.linspace(-3, 3, n * dim, dtype=torch.float64).reshape((n,) if dim == 1 else (n, dim))
+    arguments = (x, 0.0, 2.0, 3.0, 0.43 + 0.01 * dim, 0.1)
+
+    def values():
+        return [log_density(*arguments, dim=dim), *score(*arguments, dim=dim)[:4]]
+
+    first = values()
+    log_density(*arguments, dim=dim, method="table")
+    assert all(torch.equal(a, b) for a, b in zip(first, values()))
+    named = log_density(*arguments, dim=dim, method="contour" if n < WORTH_A_TABLE else "table")
+    assert torch.equal(first[0], named)
 
 
 def test_one_alpha_per_sample_is_refused():
@@ -102,7 +111,6 @@ def test_missing_columns_are_counted_as_outside_only_when_they_are():
 
 def test_fused_step_is_the_table(monkeypatch):
     """The blockwise kernel of log_density against the samplewise one, over block borders, zones and missing columns."""
-    from levytorch import score
     from levytorch.law import autograd
 
     fresh = Table(0.35)
@@ -115,8 +123,7 @@ def test_fused_step_is_the_table(monkeypatch):
     b, dt = rng.normal(size=n), rng.uniform(0.01, 1, n)
     s = score(x, b, D_o, D_f, 0.35, dt, method="table")
     y = torch.tensor(x - b * dt)
-    one = torch.tensor([0.35], dtype=torch.float64)
-    exact = evaluation._table(fresh, y.abs(), torch.tensor(D_o * dt), torch.tensor(D_f * dt), one, 1)
+    exact = evaluate(fresh, y.abs(), torch.tensor(D_o * dt), torch.tensor(D_f * dt), 1)
     t = torch.tensor(dt)
     assert torch.allclose(s.log_p, exact[0], rtol=0, atol=1e-11)
     assert torch.allclose(s.b, -torch.sign(y) * exact[1] * t, rtol=1e-8, atol=1e-10)

@@ -62,7 +62,7 @@ def test_shared_arguments_get_summed_gradients():
 
 def test_what_no_table_holds_goes_to_the_quadrature():
     x = torch.tensor([[0.3, 0.4], [1e14, 0.0], [0.0, 0.0]], dtype=D)
-    D_o = torch.tensor([0.0, 1.0, 1.0], dtype=D)  # no Gaussian part; far beyond; at the centre
+    D_o = torch.tensor([0.0, 1.0, 1.0], dtype=D)  # no Gaussian part; far beyond; at the center
     for dt in (torch.tensor(0.1, dtype=D), torch.full((3,), 0.1, dtype=D)):
         fast, slow = (score(x, 0.0, D_o, 1.0, 0.4, dt, dim=2, method=m) for m in ("table", "contour"))
         torch.testing.assert_close(fast.log_p, slow.log_p, rtol=1e-9, atol=1e-9)

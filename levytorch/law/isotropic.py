@@ -1,4 +1,7 @@
-"""log p of a step in d > 1 dimensions through the compiled table of a shared alpha: the fast path of `autograd.py`."""
+"""log p of a step in d > 1 dimensions, isotropic about b dt, through the compiled table of a shared alpha.
+
+The fast path of `autograd.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 from levytorch.law import contour, threads
-from levytorch.law.backend import kernels
-from levytorch.law.composed import Step, out_of_range, partial_derivatives
-from levytorch.law.table import table
-from levytorch.law.table_grid import N_S
+from levytorch.law.arguments import Step, check, out_of_range
+from levytorch.law.radial import partial_derivatives
+from levytorch.law.table import N_S, table
 
 
 def applies(step: Step, dim: int, method: str, device: torch.device) -> bool:
@@ -24,11 +26,11 @@ def applies(step: Step, dim: int, method: str, device: torch.device) -> bool:
         and device.type == "cpu"
         and step.alpha.numel() == 1
         and not (step.alpha.requires_grad and torch.is_grad_enabled())
-        and kernels() is not None
+        and contour.kernels() is not None
     )
 
 
-class VectorStep(Function):
+class IsotropicStep(Function):
     """One compiled pass from the six arguments to log p and the derivatives that are needed."""
 
     @staticmethod
@@ -66,8 +68,7 @@ class VectorStep(Function):
 
 def evaluate(step: Step, shape: torch.Size, dim: int, slopes: bool) -> tuple[Tensor, Tensor]:
     """Rows log p[, d/dD_o, d/dD_f] over the broadcast samples (n,), and d/db (n, d)."""
-    from levytorch.law.arguments import check
-    from levytorch.law.vector_kernels import vector_table_step
+    from levytorch.law.table_kernels import isotropic_table_step
 
     check(alpha=step.alpha)  # before a table is made for it
     n = shape.numel()
@@ -90,7 +91,7 @@ def evaluate(step: Step, shape: torch.Size, dim: int, slopes: bool) -> tuple[Ten
     while True:
         needed = np.zeros(N_S, dtype=np.bool_)
         rest = (dt.contiguous().numpy(), *tab.arrays, needed, beyond, out.numpy(), by_b.numpy())
-        codes = threads.run(vector_table_step, n, *arrays, tab.alpha, *rest, grain=4096)
+        codes = threads.run(isotropic_table_step, n, *arrays, tab.alpha, *rest, grain=4096)
         bad = [code for code in codes if code >= 0]
         if bad:
             check(**step._asdict())
