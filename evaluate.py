@@ -67,7 +67,7 @@ def write_results(settings: dict[str, Any], result: Any, support: Any, studies: 
 
 def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]:
     """The evaluation, and the range of the data that the model-free baseline has seen (None without data)."""
-    from levytorch.policy.basis import FourierBasis
+    from levytorch.coefficients.basis import FourierBasis
     from levytorch.policy.checks import check_beta
     from levytorch.policy.rewards import RewardContext, build_reward
     from levytorch.runs.directories import load_runs

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from levytorch import Dynamics, solve_value
-from levytorch.policy.basis import FourierBasis
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.policy.batched import solve_given
 from levytorch.policy.generator import operators, resolvent_coefficients, resolvent_matrix
 from levytorch.policy.monte_carlo import monte_carlo_value

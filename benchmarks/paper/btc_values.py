@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.data.sources import selected
 from levytorch.errors import ConfigError
-from levytorch.policy.basis import FourierBasis
 from levytorch.policy.empirical import EmpiricalValues, crl_baseline, empirical_values, reference_curve
 from levytorch.policy.metrics import relative_l2
 from levytorch.policy.rewards import RewardContext, build_reward

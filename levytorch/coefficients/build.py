@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from levytorch.coefficients.alpha import MODES, AlphaSpec
-from levytorch.coefficients.basis import check_basis
+from levytorch.coefficients.basis import TRUNCATIONS, check_basis
 from levytorch.coefficients.fourier import FourierHead
-from levytorch.coefficients.head import Head
+from levytorch.coefficients.head import MODES, AlphaSpec, Head, Units
 from levytorch.coefficients.mlp import MLPHead
-from levytorch.coefficients.tensor_basis import TRUNCATIONS
-from levytorch.coefficients.units import Units
 from levytorch.convert import choice, known_keys, shown
 from levytorch.errors import InputError
 

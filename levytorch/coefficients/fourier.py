@@ -14,12 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients.alpha import AlphaSpec, alpha_inverse, alpha_link
-from levytorch.coefficients.basis import FourierBasis
-from levytorch.coefficients.head import Coefficients, Head
-from levytorch.coefficients.links import FLOOR_D_F, FLOOR_D_O, Link, positivity
-from levytorch.coefficients.tensor_basis import TensorBasis, per_coordinate
-from levytorch.coefficients.units import Units
+from levytorch.coefficients.basis import fourier_basis, per_coordinate
+from levytorch.coefficients.head import AlphaSpec, Coefficients, Head, Units
+from levytorch.coefficients.links import FLOOR_D_F, FLOOR_D_O, Link, alpha_inverse, alpha_link, positivity
 
 
 class Chain(NamedTuple):
@@ -51,11 +48,13 @@ class FourierHead(Head):
         truncation: str = "total",
     ) -> None:
         super().__init__()
-        self.dim, self.truncation = dim, truncation
-        self.basis = _basis(dim, n_basis, period, origin, truncation)
+        self.dim, self.n_basis, self.truncation = dim, n_basis, truncation
+        self.basis = fourier_basis(dim, n_basis, period, origin, truncation)
         self.alpha_spec = alpha or AlphaSpec()
-        n_alpha = {"fixed": 0, "constant": 1, "function": n_basis_alpha}[self.alpha_spec.mode]
-        self.alpha_basis = _basis(dim, n_alpha, period, origin, truncation) if n_alpha else None
+        self.n_basis_alpha = {"fixed": 0, "constant": 1, "function": n_basis_alpha}[self.alpha_spec.mode]
+        self.alpha_basis = (
+            fourier_basis(dim, self.n_basis_alpha, period, origin, truncation) if self.n_basis_alpha else None
+        )
         self.units = units or Units()
         self.positivity_link = positivity_link
         self.links = (
@@ -68,10 +67,6 @@ class FourierHead(Head):
         self.set_constants(0.0, self.units.D_o, float(self.units.D_f(torch.tensor(self.alpha_spec.value))))
 
     # -- structure ----------------------------------------------------------------------------------------------------
-    @property
-    def n_basis(self) -> int:
-        return self.basis.n_basis
-
     @property
     def n_linear(self) -> int:
         """Predictors of b, D_o and D_f."""
@@ -100,7 +95,7 @@ class FourierHead(Head):
             "positivity": self.positivity_link,
             "alpha_mode": self.alpha_spec.mode,
             "alpha": self.alpha_spec.value,
-            "n_basis_alpha": self.alpha_basis.n_basis if self.alpha_basis else 3,
+            "n_basis_alpha": self.n_basis_alpha or 3,
             "length": self.units.length,
             "time": self.units.time,
         }
@@ -122,7 +117,7 @@ class FourierHead(Head):
     def forward(self, x: Tensor) -> Coefficients:
         flat = self.states(x)
         d = self.dim
-        phi = self.basis.evaluate(flat)
+        phi = self.basis.rows(flat).T
         eta = phi @ self.theta[: self.n_linear * self.basis.size].reshape(self.n_linear, -1).T
         alpha = self._alpha(flat, phi)
         b = (eta[:, 0] if d == 1 else eta[:, :d]) * self.units.b
@@ -135,16 +130,16 @@ class FourierHead(Head):
         if self.alpha_basis is None:
             return torch.tensor(self.alpha_spec.value, dtype=phi.dtype, device=phi.device)
         raw = self.theta[self.n_linear * self.basis.size :]
-        if self.alpha_basis.n_basis == 1:
+        if self.alpha_basis.size == 1:
             return alpha_link(raw[0])[0]
-        return alpha_link(self.alpha_basis.evaluate(x) @ raw)[0]
+        return alpha_link(self.alpha_basis.rows(x).T @ raw)[0]
 
     def design(self, x: Tensor) -> list[Tensor]:
         """Basis rows (K_c, n) of each predictor; all but that of alpha share one tensor."""
         phi = self.basis.rows(x)
         if self.alpha_basis is None:
             return [phi] * self.n_linear
-        nested = self.alpha_basis.size == 1 or (self.dim == 1 and self.alpha_basis.n_basis <= self.n_basis)
+        nested = self.alpha_basis.size == 1 or (self.dim == 1 and self.alpha_basis.size <= self.n_basis)
         rows = phi[: self.alpha_basis.size] if nested else self.alpha_basis.rows(x)
         return [phi] * self.n_linear + [rows]
 
@@ -159,7 +154,7 @@ class FourierHead(Head):
         eta = theta[: m * K].reshape(m, K) @ design[0]
         if self.alpha_basis is None:
             return eta, None
-        return eta, theta[m * K] if self.alpha_basis.n_basis == 1 else theta[m * K :] @ design[m]
+        return eta, theta[m * K] if self.alpha_basis.size == 1 else theta[m * K :] @ design[m]
 
     def respond(self, eta: Tensor, eta_alpha: Tensor | None) -> Chain:
         """`chain` from the predictors themselves."""
@@ -196,9 +191,3 @@ class FourierHead(Head):
             out[m, :, m * K :] = (chain.slope[m] * design[m]).T
             out[m - 1, :, m * K :] = (chain.D_f_alpha * chain.slope[m] * design[m]).T
         return out[0] if d == 1 else out[:d].transpose(0, 1), out[d], out[d + 1], out[m]
-
-
-def _basis(dim: int, n_basis: int, period: Any, origin: Any, truncation: str) -> FourierBasis | TensorBasis:
-    if dim == 1:
-        return FourierBasis(n_basis, period, origin)
-    return TensorBasis(dim, n_basis, period, origin, truncation)

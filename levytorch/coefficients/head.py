@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, jacrev
 
-from levytorch.coefficients.alpha import AlphaSpec
+from levytorch.convert import real_number, shown
 from levytorch.errors import InputError
+
+MODES = ("fixed", "constant", "function")
 
 
 class Coefficients(NamedTuple):
@@ -24,29 +31,125 @@ class Coefficients(NamedTuple):
     alpha: Tensor
 
 
-class Head(nn.Module, ABC):
-    """A trainable (b, D_o, D_f, alpha)(x)."""
+@dataclass(frozen=True)
+class AlphaSpec:
+    """alpha is fixed (known), constant (one learned number) or a function of x; `value`: it, or where it starts."""
 
-    period: Any  # a number, or one per coordinate when dim > 1
-    origin: Any
-    alpha_spec: AlphaSpec
+    mode: str = "fixed"
+    value: float = 0.5
+
+    @staticmethod
+    def parse(alpha: object) -> AlphaSpec:
+        """A number (known), "learn" or "constant" (one learned number), "function" (alpha(x))."""
+        if isinstance(alpha, AlphaSpec):
+            return alpha
+        if isinstance(alpha, str):
+            mode = {"learn": "constant", "constant": "constant", "function": "function"}.get(alpha)
+            if mode is None:
+                raise InputError(
+                    f'alpha must be a number in (0, 1), "learn" or "function", found {shown(alpha)}; give one of these.'
+                )
+            return AlphaSpec(mode)
+        value = real_number("alpha", alpha, 'give a number in (0, 1), "learn" or "function"')
+        if not 0.0 < value < 1.0:
+            raise InputError(
+                f"alpha must lie in (0, 1) (half the stability index of the noise), found {value}; "
+                "divide a stability index by two."
+            )
+        return AlphaSpec("fixed", value)
+
+    @property
+    def learned(self) -> bool:
+        return self.mode != "fixed"
+
+
+@dataclass(frozen=True)
+class Units:
+    """A length s and a time T in which a head's numbers are of order one; Units() are the data's own, as in the paper.
+
+    b = b' s / T, D_o = D_o' s^2 / T, D_f = D_f' s^(2 alpha) / T. Choosing s as the width of one step also removes most
+    of the correlation between D_f and a learned alpha: D_f' is then the jump mass per step.
+    """
+
+    length: float = 1.0
+    time: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("length", "time"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(
+                    f"units.{name} must be positive and finite, found {value!r}; leave it out to use the data's."
+                )
+
+    @property
+    def b(self) -> float:
+        return self.length / self.time
+
+    @property
+    def D_o(self) -> float:
+        return self.length**2 / self.time
+
+    @property
+    def log_length(self) -> float:
+        return math.log(self.length)
+
+    def D_f(self, alpha: Tensor) -> Tensor:
+        """Unit of D_f; depends on alpha, which may be one per sample."""
+        return (2.0 * self.log_length * alpha).exp() / self.time
+
+
+class Head(nn.Module, ABC):
+    """A trainable (b, D_o, D_f, alpha)(x). A head of your own needs `forward`, and a cell if it is not [0, 2 pi).
+
+    forward(x) takes float64 states (n,) and returns Coefficients(b, D_o, D_f, alpha), float64 and (n,) each, in the
+    units of the data, with D_o >= 0, D_f > 0 and 0 < alpha < 1; alpha is 0-d when it does not depend on x, and learned
+    when it depends on a parameter. With dim > 1 states and b are (n, d). The coefficients must have the period.
+
+    >>> class Pull(Head):  # b = -k sin(x - m)
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.k, self.m = (nn.Parameter(torch.tensor(v, dtype=torch.float64)) for v in (1.0, 0.0))
+    ...         self.raw = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    ...     def forward(self, x):
+    ...         D_o, D_f = nn.functional.softplus(self.raw)
+    ...         alpha = torch.tensor(0.6, dtype=torch.float64)
+    ...         return Coefficients(-self.k * torch.sin(x - self.m), D_o.expand(x.shape), D_f.expand(x.shape), alpha)
+    >>> head = Pull()
+    >>> head.learns_alpha, head.flat().numel(), [tuple(j.shape) for j in head.jacobian(head.grid(3))]
+    (False, 4, [(3, 4), (3, 4), (3, 4), (3, 4)])
+    """
+
+    period: Any = 2 * math.pi  # a number, or one per coordinate when dim > 1
+    origin: Any = 0.0
     dim: int = 1
+    units = Units()
+    is_constant: Any = False  # True: no coefficient depends on x, so that one state stands for all
 
     @abstractmethod
     def forward(self, x: Tensor) -> Coefficients: ...
 
-    @abstractmethod
-    def config(self) -> dict[str, Any]:
-        """Plain constructor arguments: `build_head(head.config())` is the same head, untrained."""
-
-    @property
-    @abstractmethod
-    def is_constant(self) -> bool:
-        """True when no coefficient depends on x, so that one state stands for all."""
+    @cached_property
+    def alpha_spec(self) -> AlphaSpec:
+        """How alpha is treated; read off `forward` unless a head sets it."""
+        with torch.enable_grad():
+            alpha = self(self.grid(16)).alpha
+        mode = "fixed" if not alpha.requires_grad else "constant" if alpha.dim() == 0 else "function"
+        return AlphaSpec(mode, float(alpha.detach().mean()))
 
     @property
     def learns_alpha(self) -> bool:
         return self.alpha_spec.learned
+
+    def config(self) -> dict[str, Any]:
+        """Plain constructor arguments: `build_head(head.config())` is the same head, untrained."""
+        raise InputError(
+            f"a head must be one of levytorch's own to be written to a file, found {type(self).__name__}; save its "
+            "state_dict() and build it yourself."
+        )
+
+    def set_constants(self, b: float | Sequence[float], D_o: float, D_f: float, alpha: float | None = None) -> None:
+        """Start at these constants (in the data's units); a head without this starts where its parameters are."""
 
     def states(self, x: Tensor) -> Tensor:
         """x as a list of states: (n,), or (n, d) when dim > 1."""
@@ -80,8 +183,6 @@ class Head(nn.Module, ABC):
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """d(b, D_o, D_f, alpha)(x) / d theta, each (n, P) (b: (n, d, P) when dim > 1), by autograd."""
-        from torch.func import functional_call, jacrev
-
         names, shapes = zip(*[(name, p.shape) for name, p in self.named_parameters()])
         sizes = [s.numel() for s in shapes]
 
@@ -92,3 +193,31 @@ class Head(nn.Module, ABC):
             return c.b, c.D_o, c.D_f, c.alpha.expand_as(c.D_o)
 
         return jacrev(function)(self.flat())
+
+
+def check_head(head: Head) -> None:
+    """Refuse a head that breaks the contract of `Head`, before a fit is started with it."""
+    if next(head.parameters(), None) is None:
+        raise InputError(f"a head must have parameters, found none in {type(head).__name__}; make some nn.Parameter.")
+    x = head.grid(16)
+    with torch.no_grad():
+        c = head(x)
+    if not isinstance(c, Coefficients):
+        raise InputError(f"forward(x) must return Coefficients(b, D_o, D_f, alpha), found {type(c).__name__}; do so.")
+    shapes = {"b": x.shape, "D_o": x.shape[:1], "D_f": x.shape[:1], "alpha": x.shape[:1]}
+    bounds = {"D_o": lambda t: t >= 0, "D_f": lambda t: t > 0, "alpha": lambda t: (t > 0) & (t < 1)}
+    words = {"b": "finite", "D_o": "finite and >= 0", "D_f": "finite and > 0", "alpha": "within (0, 1)"}
+    for name, value in c._asdict().items():
+        if value.dtype != torch.float64:
+            raise InputError(f"{name} of a head must be float64, found {value.dtype}; call head.double() first.")
+        if value.shape != shapes[name] and not (name == "alpha" and value.dim() == 0):
+            raise InputError(
+                f"{name} of a head must have shape {tuple(shapes[name])} at {tuple(x.shape)} states, found "
+                f"{tuple(value.shape)}; return one value per state."
+            )
+        good = torch.isfinite(value) & bounds.get(name, torch.isfinite)(value)
+        if not bool(good.all()):
+            raise InputError(
+                f"{name} of a head must be {words[name]}, found {float(value[~good].flatten()[0]):.3g}; mend forward, "
+                "or the start of its parameters."
+            )

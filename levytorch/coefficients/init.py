@@ -1,4 +1,4 @@
-"""Where to start, from the data's scale: drift from the median, D_o from the centre, D_f from the tail mass.
+"""Where to start, from the data's scale: drift from the median, D_o from the center, D_f from the tail mass.
 
 A constant start far from the data's scale gets stuck: every score is then nearly flat. The start also fixes the
 internal units: the length is the width of one step, the time one sampling interval.
@@ -11,9 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.alpha import AlphaSpec
-from levytorch.coefficients.head import Head
-from levytorch.coefficients.units import Units
+from levytorch.coefficients.head import AlphaSpec, Head, Units
 from levytorch.errors import InputError
 from levytorch.law import log_density, tail_probability
 
@@ -35,8 +33,7 @@ class Guess:
 
     def apply(self, head: Head) -> None:
         """Set a head to these constants."""
-        alpha = self.alpha if head.learns_alpha else None
-        head.set_constants(self.b, self.D_o, self.D_f, alpha)  # type: ignore[operator]
+        head.set_constants(self.b, self.D_o, self.D_f, self.alpha if head.learns_alpha else None)
 
 
 def initial_guess(dx: Tensor, dt: Tensor, mu: float | Tensor, alpha: AlphaSpec, *, uniform_dt: bool = True) -> Guess:
@@ -46,15 +43,15 @@ def initial_guess(dx: Tensor, dt: Tensor, mu: float | Tensor, alpha: AlphaSpec, 
     dt_ref = float(dt.median())
     dim = 1 if dx.dim() == 1 else dx.shape[1]
     drift = mu / dt_ref if uniform_dt else mu
-    centred = dx - (drift * dt if dim == 1 else drift * dt.unsqueeze(-1))
+    centered = dx - (drift * dt if dim == 1 else drift * dt.unsqueeze(-1))
     # steps over other intervals are brought to the reference one by the Gaussian's scaling; good enough for a start
-    deviation = (centred.abs() if dim == 1 else centred.norm(dim=1)) * (dt_ref / dt).sqrt()
+    deviation = (centered.abs() if dim == 1 else centered.norm(dim=1)) * (dt_ref / dt).sqrt()
     width = _central_width(deviation)
     far = _FAR * width
     mass = max(float((deviation > far).double().mean()), 0.5 / deviation.shape[0])
     candidates = [alpha.value] if not alpha.learned else list(_ALPHAS)
     best: tuple[float, Guess] | None = None
-    probe = centred[:: max(1, dx.shape[0] // 4000)]
+    probe = centered[:: max(1, dx.shape[0] // 4000)]
     start = drift.tolist() if isinstance(drift, Tensor) else drift
     for a in candidates:
         D_o, D_f = _match(width, far, mass, a, dt_ref, dim)
@@ -82,12 +79,12 @@ def _match(width: float, far: float, mass: float, alpha: float, dt: float, dim: 
     grid = torch.logspace(-7, 2, 73, dtype=torch.float64)
     D_o = (width / _MEDIAN[dim]) ** 2 / (2 * dt)
     D_f = 0.0
-    centre = torch.zeros(() if dim == 1 else (dim,), dtype=torch.float64)
+    center = torch.zeros(() if dim == 1 else (dim,), dtype=torch.float64)
     for _ in range(4):
         jumps = grid * far ** (2 * alpha) / dt
-        D_f = _solve(jumps, tail_probability(far, centre, 0.0, D_o, jumps, alpha, dt, dim=dim), mass)
+        D_f = _solve(jumps, tail_probability(far, center, 0.0, D_o, jumps, alpha, dt, dim=dim), mass)
         spreads = grid[:61] * 10 * width**2 / dt
-        D_o = _solve(spreads, tail_probability(width, centre, 0.0, spreads, D_f, alpha, dt, dim=dim), 0.5)
+        D_o = _solve(spreads, tail_probability(width, center, 0.0, spreads, D_f, alpha, dt, dim=dim), 0.5)
     return D_o, D_f
 
 
@@ -111,11 +108,11 @@ def randomise(head: Head, generator: torch.Generator) -> None:
     Of order one in the units the head works in, which are the paper's with units=none.
     """
     *drift, o, f = torch.rand(head.dim + 2, generator=generator, dtype=torch.float64).tolist()
-    units: Units = head.units  # type: ignore[assignment]
+    units = head.units
     unit_f = float(units.D_f(torch.tensor(head.alpha_spec.value, dtype=torch.float64)))
     b = [(4 * v - 2) * units.b for v in drift]
     D_o, D_f = (1 + 4 * o) * units.D_o, (1 + 4 * f) * unit_f
-    head.set_constants(b[0] if head.dim == 1 else b, D_o, D_f)  # type: ignore[operator]
+    head.set_constants(b[0] if head.dim == 1 else b, D_o, D_f)
     for p in head.parameters():
         if p.numel() > 1:
             p.add_(0.1 * (2 * torch.rand(p.shape, generator=generator, dtype=torch.float64) - 1) / p.numel() ** 0.5)

@@ -25,16 +25,6 @@ GRID = 4096  # nodes per cell; the shortest wave of K = 21 then has 400
 _GRAIN = 8192  # samples below which a second thread does not pay
 
 
-def harmonics(cos1: Tensor, sin1: Tensor, n_basis: int) -> Tensor:
-    """(K, n) rows 1, cos, sin, cos 2, sin 2, ... from cos and sin of the phase by powers of exp(i phase)."""
-    rows = [torch.ones_like(cos1), cos1, sin1]
-    z = power = torch.complex(cos1, sin1)
-    for _ in range(3, n_basis, 2):
-        power = power * z
-        rows += [power.real, power.imag]
-    return torch.stack(rows[:n_basis])
-
-
 def interpolate(x: Tensor, origin: float, period: float, table: Tensor, *, positive: bool = False) -> Tensor:
     """(C, M) values on the M nodes origin + period j / M, as (C, n) values at x; periodic, four-point.
 

@@ -1,11 +1,12 @@
 """Links from a linear predictor eta to a coefficient: identity for the drift, softplus or clamp for D_o and D_f.
 
 `clamp` is Algorithm E.4's: max(floor, eta) on the value, the gradient passed straight through. torch.clamp would
-zero the gradient where it clamps, and the parameters could never leave.
+zero the gradient where it clamps, and the parameters could never leave. A learned alpha is a scaled sigmoid.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from levytorch.convert import choice
 
 FLOOR_D_O = 0.0  # Algorithm E.4, line 2
 FLOOR_D_F = 1e-8
+ALPHA_MIN, ALPHA_MAX = 0.03, 0.98  # a learned alpha stays where the law is accurate and the parts are separable
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -72,3 +74,17 @@ def positivity(name: str, floor: float) -> Link:
     """The link of D_o or D_f by name."""
     choice("positivity", name, LINKS, "softplus is the default")
     return Link(name, floor if name == "clamp" else 1e-12)
+
+
+def alpha_link(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """alpha in (ALPHA_MIN, ALPHA_MAX) from an unbounded eta: value, first and second derivative."""
+    sigma = torch.sigmoid(eta)
+    span = ALPHA_MAX - ALPHA_MIN
+    slope = sigma * (1 - sigma)
+    return ALPHA_MIN + span * sigma, span * slope, span * slope * (1 - 2 * sigma)
+
+
+def alpha_inverse(alpha: float) -> float:
+    """eta of a start value; starts outside the admissible range are moved just inside."""
+    u = (min(max(alpha, ALPHA_MIN + 1e-3), ALPHA_MAX - 1e-3) - ALPHA_MIN) / (ALPHA_MAX - ALPHA_MIN)
+    return math.log(u / (1 - u))

@@ -13,12 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients.alpha import AlphaSpec, alpha_inverse, alpha_link
-from levytorch.coefficients.basis import FourierBasis
-from levytorch.coefficients.head import Coefficients, Head
-from levytorch.coefficients.links import FLOOR_D_F, FLOOR_D_O, Link, positivity
-from levytorch.coefficients.tensor_basis import per_coordinate
-from levytorch.coefficients.units import Units
+from levytorch.coefficients.basis import FourierBasis, check_basis, per_coordinate
+from levytorch.coefficients.head import AlphaSpec, Coefficients, Head, Units
+from levytorch.coefficients.links import FLOOR_D_F, FLOOR_D_O, Link, alpha_inverse, alpha_link, positivity
 from levytorch.convert import switch, whole_number
 
 
@@ -45,6 +42,8 @@ class MLPHead(Head):
         self.width, self.depth, self.n_features = int(width), int(depth), int(n_features)
         self.periodic = switch("periodic", periodic)
         cell = list(zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)))
+        for p, o in cell:
+            check_basis(2 * n_features + 1, p, o)
         self.features = [FourierBasis(2 * n_features + 1, p, o) for p, o in cell]
         self.period, self.origin = (v[0] if dim == 1 else tuple(v) for v in zip(*cell))
         self.alpha_spec, self.units, self.positivity_link = alpha or AlphaSpec(), units or Units(), positivity_link
@@ -61,10 +60,6 @@ class MLPHead(Head):
         for a, c in itertools.pairwise(sizes):
             layers += [nn.Linear(a, c, dtype=torch.float64), nn.Tanh()]
         return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs, dtype=torch.float64))
-
-    @property
-    def is_constant(self) -> bool:
-        return False
 
     def config(self) -> dict[str, Any]:
         return ({} if self.dim == 1 else {"dim": self.dim}) | {
@@ -104,7 +99,7 @@ class MLPHead(Head):
     def inputs(self, x: Tensor) -> Tensor:
         columns = [x] if self.dim == 1 else list(x.T)
         if self.periodic:
-            parts = [f.evaluate(c.contiguous())[:, 1:] for f, c in zip(self.features, columns)]
+            parts = [f.rows(c.contiguous()).T[:, 1:] for f, c in zip(self.features, columns)]
         else:
             parts = [(2.0 * (c - f.origin) / f.period - 1.0).unsqueeze(-1) for f, c in zip(self.features, columns)]
         return parts[0].contiguous() if self.dim == 1 else torch.cat(parts, dim=1)

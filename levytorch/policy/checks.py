@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.coefficients.basis import MOST_MODES, FourierBasis
 from levytorch.convert import real_array, real_number, real_tensor, shown, whole_number
 from levytorch.errors import InputError, LevytorchError
-from levytorch.policy.basis import MOST_MODES, FourierBasis
 
 
 def check_beta(beta: float) -> float:

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.data.arrays import numeric, positive
 from levytorch.data.pairing import is_gap
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policy.basis import FourierBasis
 from levytorch.policy.checks import check_beta, reward_function
 from levytorch.policy.series import FourierSeries, fit_fourier
 

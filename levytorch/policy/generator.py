@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.policy.basis import FourierBasis
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.policy.batched import solve_many
 
 # numbers of the matrices that are assembled at a time

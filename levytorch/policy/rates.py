@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policy.basis import FourierBasis
 from levytorch.policy.checks import check_beta
 from levytorch.policy.generator import resolvent_coefficients
 from levytorch.policy.metrics import c0_norm, c2_norm

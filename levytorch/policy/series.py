@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policy.basis import FourierBasis
 
 _CHUNK = 65536
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
-from levytorch.policy.basis import FourierBasis
 from levytorch.policy.checks import (
     check_beta,
     check_modes,

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.convert import real_tensor, shown, whole_number
 from levytorch.errors import InputError
 from levytorch.policy import saved
-from levytorch.policy.basis import FourierBasis
 
 _FORMAT = "levytorch.value.1"
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
 from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
-from levytorch.policy.basis import FourierBasis
 from levytorch.policy.empirical import (
     EmpiricalValues,
     crl_baseline,

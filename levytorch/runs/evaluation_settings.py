@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from levytorch.coefficients.basis import MOST_MODES
 from levytorch.convert import known_keys, shown
 from levytorch.dynamics import SYSTEMS
 from levytorch.errors import ConfigError, InputError
-from levytorch.policy.basis import MOST_MODES
 from levytorch.policy.checks import check_window
 from levytorch.policy.rates import PERTURBATIONS
 from levytorch.policy.rewards import check_reward

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierHead, Head, build_head, initial_guess
+from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import head_dim
 from levytorch.coefficients.init import Guess, randomise
-from levytorch.coefficients.tensor_basis import per_coordinate
 from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.pools import split
 from levytorch.errors import InputError, LevytorchWarning

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from levytorch.coefficients.alpha import AlphaSpec
+from levytorch.coefficients import AlphaSpec
 from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, OPTIONS, build_head
 from levytorch.coefficients.head import Head

@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from levytorch.coefficients import FourierBasis, kernels
+from levytorch.coefficients.basis import fourier_basis
 from levytorch.errors import InputError
+
+X = torch.linspace(-9.0, 9.0, 41, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("n", [7, 3000])
@@ -15,7 +18,8 @@ from levytorch.errors import InputError
 def test_functions_are_cosines_and_sines(n, period, origin):
     basis = FourierBasis(21, period, origin)
     x = origin + period * torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    phi = basis.evaluate(x)
+    phi = basis.rows(x).T
+    torch.testing.assert_close(basis.matrix(x), phi, rtol=0, atol=2e-12)  # the other way to the same numbers
     assert phi.shape == (n, 21)
     angle = 2 * math.pi * (x - origin) / period
     for k in range(1, 11):
@@ -27,34 +31,72 @@ def test_far_states_are_reduced_first():
     basis = FourierBasis(21, 2.0, 0.0)
     x = torch.tensor([0.25, 1.5], dtype=torch.float64)
     far = x + 2.0 * 2.0**40  # exactly representable: the same state 2^40 cells away
-    torch.testing.assert_close(basis.evaluate(far), basis.evaluate(x), rtol=0, atol=1e-12)
+    torch.testing.assert_close(basis.rows(far), basis.rows(x), rtol=0, atol=1e-12)
 
 
 def test_orthogonal_over_a_cell():
     basis = FourierBasis(7, 3.0, 1.0)
-    phi = basis.evaluate(1.0 + 3.0 * torch.arange(64, dtype=torch.float64) / 64)
+    phi = basis.rows(1.0 + 3.0 * torch.arange(64, dtype=torch.float64) / 64).T
     expected = torch.diag(torch.tensor([64.0] + [32.0] * 6, dtype=torch.float64))
     torch.testing.assert_close(phi.T @ phi, expected, rtol=0, atol=1e-10)
-
-
-def test_derivative_against_finite_difference():
-    basis = FourierBasis(9, 5.0, -1.0)
-    x = torch.linspace(-1, 4, 13, dtype=torch.float64)
-    h = 1e-6
-    numeric = (basis.evaluate(x + h) - basis.evaluate(x - h)) / (2 * h)
-    torch.testing.assert_close(basis.derivative(x), numeric, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("n_basis", [0, 2, -1, 2.0, True, None])
 def test_even_or_empty_basis_is_refused(n_basis):
     with pytest.raises(InputError, match="odd integer"):
-        FourierBasis(n_basis)
+        fourier_basis(1, n_basis, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("period", [0.0, -1.0, math.inf, math.nan, "x"])
 def test_period_must_be_positive(period):
     with pytest.raises(InputError, match="period"):
-        FourierBasis(3, period)
+        fourier_basis(1, 3, period, 0.0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8])
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_derivatives_are_those_of_the_functions(n: int, order: int) -> None:
+    basis = FourierBasis(n, period=5.0, origin=-1.5)
+    for m in range(n):
+        x = X.clone().requires_grad_()
+        value = basis.matrix(x)[:, m]
+        for _ in range(order):
+            grad = torch.autograd.grad(value.sum(), x, create_graph=True, allow_unused=True)[0]
+            value = torch.zeros_like(x) if grad is None else grad
+            if not value.requires_grad:
+                break
+        torch.testing.assert_close(basis.matrix(X, order)[:, m], value.detach(), rtol=1e-10, atol=1e-10)
+
+
+def test_functions_are_periodic_even_far_away() -> None:
+    basis = FourierBasis(9)
+    far = X + 2 * math.pi * 1e8
+    torch.testing.assert_close(basis.matrix(far), basis.matrix(X), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [9, 10])
+def test_collocation_points_determine_the_coefficients(n: int) -> None:
+    basis = FourierBasis(n, period=3.0, origin=7.0)
+    Phi = basis.matrix(basis.points())
+    assert float(torch.linalg.cond(Phi)) < 2.0
+
+
+def test_symbol_and_its_derivative_in_alpha() -> None:
+    basis = FourierBasis(7, period=4.0)
+    alpha = torch.tensor([0.3, 0.8], dtype=torch.float64, requires_grad=True)
+    symbol = basis.symbol(alpha)
+    torch.testing.assert_close(symbol[0, 1:], basis.wavenumbers[1:] ** 0.6)
+    assert float(symbol[0, 0].detach()) == 0.0
+    slope = torch.stack([torch.autograd.grad(symbol[i, -1], alpha, retain_graph=True)[0][i] for i in range(2)])
+    torch.testing.assert_close(basis.symbol(alpha.detach(), log_power=1)[:, -1], slope)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"n_modes": 0}, {"n_modes": 2.5}, {"n_modes": 3, "period": 0.0}, {"n_modes": 3, "origin": math.nan}]
+)
+def test_refuses(arguments: dict) -> None:
+    with pytest.raises(InputError, match=f"{list(arguments)[-1]} must be"):
+        FourierBasis(**arguments)
 
 
 @pytest.mark.parametrize("compiled", [True, False])

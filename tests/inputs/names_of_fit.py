@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import levytorch as lt
-from levytorch.policy.basis import FourierBasis
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.policy.rewards import CosinePower, Tabulated
 from tests.inputs.targets import (
     PATHS,

@@ -10,8 +10,8 @@ import torch
 from scipy.integrate import quad
 
 from levytorch import Dynamics, Trajectories, simulate, solve_value
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policy.basis import FourierBasis
 from levytorch.policy.empirical import (
     crl_baseline,
     empirical_values,

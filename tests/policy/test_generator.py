@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch.policy.basis import FourierBasis
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.policy.generator import operators, resolvent_coefficients, resolvent_matrix
 from tests.policy.problems import smooth
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
-from levytorch.policy.basis import FourierBasis
 from levytorch.policy.metrics import c0_norm, c2_norm, coverage, relative_l2
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy import series
-from levytorch.policy.basis import FourierBasis
 from levytorch.policy.series import fit_fourier
 
 

@@ -1,0 +1,111 @@
+"""A user's own head: what the base class adds to a bare forward, and what it refuses."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from levytorch import Dynamics, log_density, simulate
+from levytorch.coefficients import AlphaSpec, check_head
+from levytorch.errors import InputError
+from tests.coefficients.own_head import D, Pull
+
+
+@pytest.mark.parametrize(("learn", "mode"), [(None, "fixed"), ("constant", "constant"), ("function", "function")])
+def test_alpha_is_read_off_forward(learn, mode):
+    head = Pull(0.6, learn)
+    check_head(head)
+    assert head.alpha_spec.mode == mode
+    assert head.alpha_spec.value == pytest.approx(0.6, abs=1e-3)
+    assert head.learns_alpha is (learn is not None)
+    assert (head.dim, head.period, head.origin, head.is_constant) == (1, 2 * math.pi, 0.0, False)
+
+
+@pytest.mark.parametrize("learn", [None, "constant", "function"])
+def test_jacobian_against_differences(learn):
+    head = Pull(0.4, learn)
+    x, theta, h = head.grid(7), head.flat(), 1e-6
+    found = head.jacobian(x)
+    for p in range(len(theta)):
+        moved = []
+        for sign in (1, -1):
+            other = copy.deepcopy(head)
+            other.set_flat(theta + sign * h * torch.eye(len(theta), dtype=D)[p])
+            with torch.no_grad():
+                c = other(x)
+            moved.append([c.b, c.D_o, c.D_f, c.alpha.expand(x.shape)])
+        for slope, up, down in zip(found, *moved):
+            torch.testing.assert_close(slope[:, p], (up - down) / (2 * h), rtol=0, atol=1e-8)
+
+
+def test_its_likelihood_finds_the_truth():
+    truth = Dynamics(b=lambda x: -2.0 * torch.sin(x - 0.7), D_o=0.5, D_f=0.8, alpha=0.6)
+    data = simulate(truth, 400, 50, 0.02, seed=3).transitions()
+    head = Pull(0.6)
+    engine = torch.optim.LBFGS(head.parameters(), max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss():
+        engine.zero_grad()
+        c = head(data.x)
+        value = -log_density(data.dx, c.b, c.D_o, c.D_f, c.alpha, data.dt, method="table").mean()
+        value.backward()
+        return value
+
+    engine.step(loss)
+    with torch.no_grad():
+        c = head(data.x[:1])
+    assert float(head.k.detach()) == pytest.approx(2.0, abs=0.25)
+    assert float(head.m.detach()) == pytest.approx(0.7, abs=0.12)
+    assert float(c.D_o) == pytest.approx(0.5, rel=0.05)
+    assert float(c.D_f) == pytest.approx(0.8, rel=0.05)
+
+
+def test_what_it_leaves_out():
+    head = Pull()
+    before = head.flat()
+    head.set_constants(1.0, 2.0, 3.0)  # it starts where its parameters are
+    assert torch.equal(head.flat(), before)
+    with pytest.raises(InputError, match="must be one of levytorch's own to be written to a file, found Pull"):
+        head.config()
+    head.alpha_spec = AlphaSpec("fixed", 0.25)
+    assert head.alpha_spec.value == 0.25
+
+
+def returning(**changes):
+    class Broken(Pull):
+        def forward(self, x):
+            return Pull.forward(self, x)._replace(**changes)
+
+    return Broken()
+
+
+class Empty(Pull):
+    def parameters(self, recurse=True):
+        return iter(())
+
+
+class Bare(Pull):
+    def forward(self, x):
+        return tuple(Pull.forward(self, x))
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (
+            returning(D_o=torch.tensor(1.0, dtype=D)),
+            r"D_o of a head must have shape \(16,\) at .* found \(\)",
+        ),
+        (returning(D_f=torch.zeros(16, dtype=D)), "D_f of a head must be finite and > 0, found 0"),
+        (returning(D_o=torch.full((16,), -1.0, dtype=D)), "D_o of a head must be finite and >= 0, found -1"),
+        (returning(b=torch.full((16,), math.nan, dtype=D)), "b of a head must be finite, found nan"),
+        (returning(alpha=torch.tensor(1.2, dtype=D)), r"alpha of a head must be within \(0, 1\), found 1.2"),
+        (returning(b=torch.zeros(16)), "b of a head must be float64, found torch.float32; call head.double"),
+        (Empty(), "a head must have parameters, found none in Empty"),
+        (Bare(), "forward.x. must return Coefficients.b, D_o, D_f, alpha., found tuple"),
+    ],
+)
+def test_refused(head, message):
+    with pytest.raises(InputError, match=message):
+        check_head(head)
