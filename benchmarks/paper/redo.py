@@ -18,7 +18,7 @@ _CENSOR = ("TRT", "CT", "drop_tail", "seed")
 def true_dynamics(record: Record) -> Dynamics:
     """The system the run's data came from: one of the paper's, by its name."""
     name, alpha = record.setting("dynamics.name"), record.setting("dynamics.alpha", 0.3)
-    if record.setting("data._target_", SIMULATED) != SIMULATED or name not in SYSTEMS or not _number(alpha):
+    if record.setting("data._target_", SIMULATED[0]) not in SIMULATED or name not in SYSTEMS or not _number(alpha):
         raise InputError(
             f"the data of {record.path} must have been simulated from one of {', '.join(SYSTEMS)}, but is not; "
             "give another run."
@@ -28,7 +28,7 @@ def true_dynamics(record: Record) -> Dynamics:
 
 def transitions_of(record: Record) -> Transitions:
     """The transitions the run was fitted to, censored as it says."""
-    from levytorch.simulation.source import Simulated
+    from levytorch.simulation import Simulated
 
     dynamics = true_dynamics(record)
     options: dict[str, Any] = {}

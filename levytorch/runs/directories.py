@@ -18,7 +18,7 @@ from levytorch.errors import InputError, LevytorchWarning
 from levytorch.plain_files import lookup, read_settings
 
 # compared with, never imported from a configuration
-SIMULATED = "levytorch.simulation.source.Simulated"
+SIMULATED = ("levytorch.simulation.Simulated", "levytorch.simulation.source.Simulated")  # today, and in older runs
 FROM_FILE = "levytorch.data.sources.FromFile"
 MARKER = "evaluation.yaml"  # what an evaluation's own output directory can be told by
 
@@ -57,7 +57,7 @@ class Run:
         """The true system when the data was simulated from one of the paper's, else None."""
         data, system = self.config.get("data"), self.config.get("dynamics")
         # train.py's configuration always names a dynamics; it is the truth only of data that was simulated from it
-        if isinstance(data, Mapping) and data.get("_target_", SIMULATED) != SIMULATED:
+        if isinstance(data, Mapping) and data.get("_target_", SIMULATED[0]) not in SIMULATED:
             return None
         name = system.get("name") if isinstance(system, Mapping) else None
         if not isinstance(system, Mapping) or not isinstance(name, str) or name not in SYSTEMS:

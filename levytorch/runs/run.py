@@ -19,6 +19,7 @@ from levytorch.diagnostics.checks import check_options
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.figures import coefficients as plots
 from levytorch.figures import save
+from levytorch.figures.diagnostics import drawings
 from levytorch.ranks import Ranks, processes
 from levytorch.runs import plane_report
 from levytorch.runs.hparams import results_row, settings_row
@@ -204,7 +205,7 @@ def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
     if len(recovery.history) > 1:
         figures["history"] = lambda: plots.history(recovery.history)[0]
     if outcome.diagnosis is not None:
-        figures |= outcome.diagnosis.drawings()
+        figures |= drawings(outcome.diagnosis)
     for name, draw in figures.items():
         outcome.publish(name, draw)
     for logger in outcome.loggers:
