@@ -145,7 +145,7 @@ class Tabulated:
             raise InputError(
                 f"A CSV file with columns {x} and {r} was expected at {file}, but there is none; check reward.path."
             )
-        from levytorch.data.table_columns import load_table, numbers
+        from levytorch.data.columns import load_table, numbers
 
         table = load_table(file)
         for name in (x, r):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from levytorch.convert import choice, positive_number, shown, switch, whole_number
-from levytorch.data.declared import memory
+from levytorch.data.memory import physical as memory
 from levytorch.data.sources import SourceData
 from levytorch.data.thresholds import check_censoring
 from levytorch.data.trajectories import Trajectories
