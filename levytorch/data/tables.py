@@ -119,11 +119,11 @@ class TableFile(PointFile):
                 empty = empty or self._place(cells, *_first(np.isnan(cells.values)))
                 lost += len(cells.group) - len(kept.group)
             total += len(cells.group)
-            counts = np.bincount(kept.group, minlength=int(cells.group[-1]) + 1)
+            counts = np.bincount(kept.group, minlength=int(cells.group.max()) + 1)
             counts[: len(lengths)] += lengths
             lengths = counts
             if self.table.whole:
-                self._whole = kept
+                self._whole = self._ordered(kept)
         if self.clock is not None:
             self.clock.refuse_days()
         if lost == total:
@@ -152,14 +152,10 @@ class TableFile(PointFile):
         columns = list(dict.fromkeys(name for name in asked if isinstance(name, str)))
         runs, before = _Runs(self.file, options.id), 0
         for frame in self.table.frames(columns):
-            in_order = runs.see(frame, before, whole=self.table.whole)
+            runs.see(frame, before, whole=self.table.whole)
             cells = self._cells(frame, before, runs.group)
             if isinstance(step, str):
                 dt.see(frame[step], before)
-            if options.sort and cells.ticks is not None:
-                cells = cells.take(np.lexsort((cells.ticks, cells.group)))
-            elif not in_order:
-                cells = cells.take(np.argsort(cells.group, kind="stable"))
             yield cells
             before += len(frame)
         self.table.forget()
@@ -167,6 +163,13 @@ class TableFile(PointFile):
         self._starts = np.append(runs.starts, before)
         if isinstance(step, str):
             self.dt = options.units.length(f"{self.file}, column {step!r}", dt.value)
+
+    def _ordered(self, cells: Cells) -> Cells:
+        """Trajectory after trajectory, and by time where that is asked for."""
+        if self.options.sort and cells.ticks is not None:
+            return cells.take(np.lexsort((cells.ticks, cells.group)))
+        in_order = (cells.group[1:] >= cells.group[:-1]).all()
+        return cells if in_order else cells.take(np.argsort(cells.group, kind="stable"))
 
     def _second_pass(self) -> Iterator[Cells]:
         if self._whole is not None:
@@ -350,11 +353,11 @@ class _Runs:
     def starts(self) -> Counts:
         return np.concatenate(self._starts) if self._starts else np.zeros(1, dtype=np.int64)
 
-    def see(self, frame: pl.DataFrame, before: int, whole: bool) -> bool:
-        """Number the rows of a frame; whether those of a trajectory follow each other (where not `whole` they must)."""
+    def see(self, frame: pl.DataFrame, before: int, whole: bool) -> None:
+        """Number the rows of a frame; unless it is the whole table, those of a trajectory must follow each other."""
         if self.id is None:
             self.group = np.zeros(len(frame), dtype=np.int64)
-            return True
+            return
         column = frame[self.id]
         if row := first_null(column, before):
             raise InputError(
@@ -369,7 +372,7 @@ class _Runs:
             unique = column.unique(maintain_order=True)
             self.names = unique.to_list()
             self.group = column.replace_strict(unique, np.arange(len(unique))).to_numpy().astype(np.int64)
-            return False
+            return
         if again:
             name = next(name for k, name in enumerate(fresh) if name in self._seen or name in fresh[:k])
             raise NeedsMemory(
@@ -380,7 +383,6 @@ class _Runs:
         self.names += fresh
         self._seen.update(fresh)
         self._starts.append(rows + before)
-        return True
 
 
 def write_table(t: Trajectories, file: Path) -> None:
