@@ -63,8 +63,9 @@ class TransitionBlocks:
             self._max_dt = source.own_max_dt() if source.max_dt is None else source.max_dt
             source.survey()
         except NeedsMemory:
-            t = self._all = Trajectories.from_file(path, **options).transitions()
-            self.n_trajectories, self.dropped, self._pairs = t.n_trajectories, t.dropped, len(t)
+            paths = Trajectories.from_file(path, **options)
+            t = self._all = paths.transitions()
+            self.n_trajectories, self.dropped, self._pairs = len(paths), t.dropped, len(t)
             self.dt = float(t.dt[0]) if t.uniform_dt else None
             return
         self._offsets, self.dt = source.offsets, source.dt
@@ -121,35 +122,30 @@ class TransitionBlocks:
 
     def _judge(self, most: int) -> None:
         """What concerns all pairs: which x is too large for them, whether dt is one, and whether anything moves."""
-        facts = _Facts(self.n_trajectories, len(self._source.coordinates), looked_at(most))
-        for points, pairs in self._passes():
-            facts.see(points, pairs, self._offsets)
-        if facts.pairs == 0:
-            raise none_left(most, {**self.dropped, "across a gap": facts.gaps})
-        if facts.pairs < most and looked_at(facts.pairs) != facts.every:  # gaps: other pairs are the ones to look at
-            facts.sample = self._look(looked_at(facts.pairs))
+        facts = self._facts(looked_at(most))
         judge_motion(facts.still, facts.start, self._source.coordinates, self._source.ids, stacklevel=5)
+        if looked_at(facts.pairs) != looked_at(most):  # many gaps: other pairs are the ones to look at
+            facts = self._facts(looked_at(facts.pairs))
+        usable = facts.pairs
+        self.dropped |= {"across a gap": facts.gaps} if facts.gaps else {}
+        if usable == 0:
+            raise none_left(most, self.dropped)
         limit = float_limit(np.concatenate(facts.sample), every=1)
-        before = facts.pairs
         if facts.farthest >= limit:
             self._limit = limit
-            facts = _Facts(self.n_trajectories, len(self._source.coordinates), before)
-            for points, pairs in self._passes():
-                facts.see(points, pairs, self._offsets)
-        counts = {"across a gap": facts.gaps, "beyond float resolution": before - facts.pairs}
-        self.dropped |= {reason: count for reason, count in counts.items() if count}
+            facts = self._facts(most)
+            self.dropped["beyond float resolution"] = usable - facts.pairs
         if facts.pairs == 0:
             raise none_left(most, self.dropped)
         self._pairs = facts.pairs
         if self.dt is None:
             self.dt = even_dt(facts.shortest, facts.longest, facts.time / facts.pairs, facts.latest)
 
-    def _look(self, every: int) -> list[Array]:
-        sample, seen = [], 0
-        for _, pairs in self._passes():
-            sample.append(pairs.dx[-seen % every :: every].copy())
-            seen += len(pairs.dx)
-        return sample
+    def _facts(self, every: int) -> _Facts:
+        facts = _Facts(self.n_trajectories, len(self._source.coordinates), every)
+        for points, pairs in self._passes():
+            facts.see(points, pairs, self._offsets)
+        return facts
 
     def _column(self, k: int) -> float:
         def rates() -> Iterator[Array]:
