@@ -27,7 +27,8 @@ from levytorch.law.arguments import (
 )
 from levytorch.law.contour import kernels
 from levytorch.law.radial import log_density_by_torch, partial_derivatives
-from levytorch.law.table import N_S, table
+from levytorch.law.table import table
+from levytorch.law.table_grid import N_S
 
 
 class StepScore(NamedTuple):

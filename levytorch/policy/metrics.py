@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
 
 Function = Callable[[Tensor], Tensor]

@@ -14,7 +14,7 @@ import numpy as np
 
 from levytorch.convert import known_keys
 from levytorch.data import SourceData
-from levytorch.diagnostics import Diagnosis
+from levytorch.diagnostics import Diagnosis, diagnose
 from levytorch.diagnostics.checks import check_options
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.figures import coefficients as plots
@@ -155,7 +155,7 @@ def run(
             check_cell(recovery.head, recovery.metrics["x_min"], recovery.metrics["x_max"])
         diagnosis = None
         if config["diagnostics"]["checks"]:
-            diagnosis = recovery.diagnose(source.transitions, seed=config["seed"], **config["diagnostics"])
+            diagnosis = diagnose(recovery, source.transitions, seed=config["seed"], **config["diagnostics"])
     doubts = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)))
     for doubt in doubts:
         log.warning(doubt)
