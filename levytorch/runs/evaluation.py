@@ -24,7 +24,7 @@ from levytorch.policy.empirical import (
 from levytorch.policy.metrics import coverage, relative_l2
 from levytorch.policy.solver import solve_value
 from levytorch.policy.value import ValueFunction
-from levytorch.runs.directories import Run
+from levytorch.runs.reading import Run
 
 Function = Callable[[Tensor], Tensor]
 
@@ -158,7 +158,7 @@ def evaluate_runs(
     """
     if not runs:
         raise InputError("At least one run was expected, but there is none; check the run pattern.")
-    labels = [run.tail_label if group_by == "tail" else f"{group_by} = {run.setting(group_by)}" for run in runs]
+    labels = [run.tail_label if group_by == "tail" else _label(run, group_by) for run in runs]
     values = [
         solve_value(run.recovery, reward, beta, n_modes=n_modes, window=window, tolerance=tolerance) for run in runs
     ]
@@ -180,6 +180,16 @@ def evaluate_runs(
     result = Evaluation(runs, values, labels, x, (low, high), reference, baselines)
     result.metrics.update(_metrics(result, beta))
     return result
+
+
+def _label(run: Run, key: str) -> str:
+    absent = object()
+    value = run.setting(key, absent)
+    if value is absent:
+        raise InputError(
+            f"group_by must be a key of every run's configuration, found no {key} in {run.path}; give one."
+        )
+    return f"{key} = {value}"
 
 
 def _metrics(result: Evaluation, beta: float) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import torch
 
 from levytorch import Recovery, ValueFunction, recover
 from levytorch.errors import ConfigError, InputError
-from levytorch.plain_files import check_packed
+from levytorch.files import check_packed
 from levytorch.policy.plane_value import PlaneValue
 from levytorch.runs import resume
-from levytorch.runs.directories import load_run
+from levytorch.runs.reading import load_run
 from levytorch.training.fit import fit
 from tests.security.conftest import SETTINGS
 from tests.security.hostile import Hostile

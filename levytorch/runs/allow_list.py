@@ -1,8 +1,8 @@
-"""A run directory from someone else: what its settings may say, what may be built from them, and where it may write.
+"""What a run directory from someone else may say: its settings, what may be built from them, where it may write.
 
 Settings are data. Every stored override is looked at by itself (`objection`), then the whole configuration, resolved
-once (`check_settings`); what it names is built from a list of four (`build`), not by hydra, which would resolve strings
-and import names once more.
+once (`check_settings`); what it names is built from a list (`build`), not by hydra, which would resolve strings and
+import names once more. Names that are not on the list are built only where the user's own command line repeats them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,12 @@ TARGETS = {
     "levytorch.data.sources.FromFile": "levytorch.data.sources:FromFile",
     "levytorch.dynamics.Dynamics": "levytorch.dynamics:Dynamics",
     "levytorch.dynamics.Dynamics.named": "levytorch.dynamics:Dynamics.named",
+    "levytorch.training.callbacks.Checkpoints": "levytorch.training.callbacks:Checkpoints",
+    "levytorch.runs.tensorboard.CoefficientFigures": "levytorch.runs.tensorboard:CoefficientFigures",
+    "levytorch.runs.tensorboard.TensorBoard": "levytorch.runs.tensorboard:TensorBoard",
 }
+# flags of the Trainer that are names; any other text could be a place to write to
+_WORDS = ("accelerator", "precision", "gradient_clip_algorithm")
 _KEY = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 _PLAIN = re.compile(r"(?<!\\)\$\{[A-Za-z_]\w*(\.\w+)*\}")  # the name of another setting
 
@@ -62,20 +67,17 @@ def objection(override: str) -> str | None:
     return None
 
 
-def check_places(config: Any, directory: Path) -> None:
-    """Refuse settings of a run directory that would write elsewhere, and say which files they read."""
-    cache = (config.get("data") or {}).get("on_disk")
-    if isinstance(cache, str):
-        inside = os.path.realpath(directory)
-        if os.path.commonpath([inside, os.path.realpath(cache)]) != inside:
-            raise ConfigError(
-                f"a resumed run may keep its data in its own directory only, found data.on_disk={cache}; start it anew "
-                "on your own command line."
-            )
-    for part in ("data", "reward"):
-        path = (config.get(part) or {}).get("path")
-        if path is not None:
-            log.info(f"the resumed run reads {part}.path={os.path.abspath(str(path))}")
+def own_targets(overrides: Iterable[str]) -> dict[str, str]:
+    """Node -> name of the overrides `node._target_=name` that name what is not on the list.
+
+    A stored override of this kind has an objection, so that among those of a resumed run they are the user's own.
+    """
+    named = (override.lstrip("+").partition("=") for override in overrides)
+    return {
+        key.removesuffix("._target_"): value
+        for key, _, value in named
+        if key.endswith("._target_") and value not in TARGETS
+    }
 
 
 def check_links(directory: Path) -> None:
@@ -108,32 +110,39 @@ def check_links(directory: Path) -> None:
                 )
 
 
-def check_settings(config: Any, directory: Path) -> None:
-    """Refuse a configuration that would build anything but levytorch's data and dynamics, or write elsewhere.
+def check_settings(config: Any, directory: Path, own: Mapping[str, str] | None = None) -> None:
+    """Refuse a configuration that would build anything but what is on the list, or write elsewhere.
 
     config: plain containers, resolved. What is left of an interpolation in them would be resolved again by whoever
-    reads them next, after this check.
+    reads them next, after this check. own: the `own_targets` of the user's command line.
     """
-    _check_node(config)
-    check_places(config, directory)
+    _check_node(config, "", own or {})
+    for flag, value in (config.get("trainer") or {}).items():
+        if isinstance(value, str) and flag not in _WORDS:
+            raise ConfigError(
+                f"trainer.{flag} of a resumed run may only be a number or a switch, found {value!r}; start it anew on "
+                "your own command line."
+            )
+    _check_places(config, directory)
 
 
-def _check_node(config: Any) -> None:
+def _check_node(config: Any, where: str, own: Mapping[str, str]) -> None:
     if isinstance(config, Mapping):
         target = config.get("_target_")
-        if target is not None and not (isinstance(target, str) and target in TARGETS):
+        listed = isinstance(target, str) and (target in TARGETS or own.get(where) == target)
+        if target is not None and not listed:
             raise ConfigError(
                 f"a resumed run may only build {', '.join(sorted(TARGETS))}, found _target_ {target!r}; start it anew "
-                "on your own command line."
+                f"on your own command line, or repeat {where}._target_ there."
             )
         if config.get("name") == "callable" and config.get("path") is not None:
             raise ConfigError("a resumed run may not import a reward by path, found one; use evaluate.py for that.")
         for key, value in config.items():
-            _check_node(key)
-            _check_node(value)
+            _check_node(key, "", {})
+            _check_node(value, f"{where}.{key}" if where else str(key), own)
     elif isinstance(config, (list, tuple)):
         for value in config:
-            _check_node(value)
+            _check_node(value, f"{where}[]", own)
     elif isinstance(config, str) and "${" in config:
         raise ConfigError(
             f"a resumed run may not hold settings that are still to be resolved, found {config!r}; start it anew on "
@@ -141,24 +150,52 @@ def _check_node(config: Any) -> None:
         )
 
 
-def build(config: Any) -> Any:
-    """The object that checked settings name, without hydra: of the four names, from plain values."""
+def _check_places(config: Any, directory: Path) -> None:
+    """Refuse settings that would write elsewhere, and say which files they read."""
+    cache = (config.get("data") or {}).get("on_disk")
+    if isinstance(cache, str):
+        inside = os.path.realpath(directory)
+        if os.path.commonpath([inside, os.path.realpath(cache)]) != inside:
+            raise ConfigError(
+                f"a resumed run may keep its data in its own directory only, found data.on_disk={cache}; start it anew "
+                "on your own command line."
+            )
+    for part in ("data", "reward"):
+        path = (config.get(part) or {}).get("path")
+        if path is not None:
+            log.info(f"the resumed run reads {part}.path={os.path.abspath(str(path))}")
+
+
+def build(config: Any, where: str = "", own: Mapping[str, str] | None = None) -> Any:
+    """The object that checked settings name, without hydra: what is on the list, from plain values."""
     if isinstance(config, list):
-        return [build(value) for value in config]
+        return [build(value, f"{where}[]", own) for value in config]
     if not isinstance(config, Mapping):
         return config
-    values = {str(key): build(value) for key, value in config.items()}
+    values = {str(key): build(value, f"{where}.{key}" if where else str(key), own) for key, value in config.items()}
     name = values.pop("_target_", None)
     if name is None:
         return values
     odd = [key for key in values if key.startswith("_")]
-    if name not in TARGETS or odd:
+    mine = own is not None and own.get(where) == name
+    if (name not in TARGETS and not mine) or odd:
         raise ConfigError(f"a resumed run may only build what it names, found {odd or name}; start it anew.")
-    module, _, attribute = TARGETS[name].partition(":")
-    made: Any = importlib.import_module(module)
-    for part in attribute.split("."):
-        made = getattr(made, part)
     try:
-        return made(**values)
+        return (_imported(name) if mine else listed(name))(**values)
     except TypeError as error:
         raise ConfigError(f"the settings of {name} must fit it, but: {error}; start the run anew.") from error
+
+
+def listed(name: str) -> Any:
+    """What a name of the list stands for."""
+    module, _, attribute = TARGETS[name].partition(":")
+    found: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _imported(name: str) -> Any:
+    from hydra.utils import get_object
+
+    return get_object(name)

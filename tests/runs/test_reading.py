@@ -8,7 +8,7 @@ import torch
 
 from levytorch import Dynamics, recover, simulate
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.runs.directories import MARKER, find_runs, load_run, load_runs
+from levytorch.runs.reading import MARKER, find_runs, load_run, load_runs
 
 SIMULATED = "data:\n  _target_: levytorch.simulation.source.Simulated\ndynamics:\n  name: constant\n  alpha: 0.4\n"
 
@@ -51,8 +51,7 @@ def test_truth_and_labels(tmp_path, recovery) -> None:
     assert truth.alpha == 0.4
     assert run.tail_label == "without TCF"
     assert run.setting("dynamics.name") == "constant"
-    with pytest.raises(InputError, match="group_by"):
-        run.setting("dynamics.size")
+    assert run.setting("dynamics.size", "none") == "none"
 
 
 @pytest.mark.parametrize(
