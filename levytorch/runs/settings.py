@@ -24,9 +24,8 @@ from levytorch.policy.rewards import check_reward
 from levytorch.ranks import processes
 from levytorch.runs import allow_list
 from levytorch.runs.reading import FROM_FILE
-from levytorch.training.engines.base import Engine
-from levytorch.training.fit import TRAINER
-from levytorch.training.quiet import quiet_lightning
+from levytorch.training.engines.base import ENGINES, Engine, engine_options
+from levytorch.training.fit import TRAINER, quiet_lightning
 from levytorch.training.settings import FitSettings, make_settings
 
 SECTIONS = (
@@ -121,15 +120,14 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
         known_keys("the settings of tail=auto", given, ("method",), ConfigError)
     head: dict[str, Any] = {}
     if coefficients.get("_target_") is not None:
-        head["coefficients"] = _own("coefficients", coefficients, Head, {k for o in OPTIONS.values() for k in o}, build)
+        head["coefficients"] = _own_head(coefficients, build)
     else:
         coefficients.pop("_target_", None)
         head["period"], head["n_basis"] = coefficients.pop("period"), coefficients.pop("n_basis", 1)
         head["coefficients"] = coefficients
     if engine.get("_target_") is not None:
-        engine = _own("engine", engine, Engine, set(engine), build)
-    else:
-        engine.pop("_target_", None)
+        engine = _own_engine(engine)
+    engine.pop("_target_", None)
     try:
         _check_diagnostics(config["diagnostics"])
         return make_settings(
@@ -149,22 +147,27 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
         raise ConfigError(str(error)) from error
 
 
-def _own(where: str, node: Mapping[str, Any], kind: type, shared: set[str], build: Build) -> Any:
-    """A head or an engine of the user's own; of the settings `shared` with ours it gets those that it names."""
-    _check_target(where, node)
-    named = inspect.signature(_imported(where, node["_target_"])).parameters
-    kept = {
-        key: value
-        for key, value in node.items()
-        if key == "_target_" or key in named or (key not in shared and key != "name")
-    }
-    made = build(where, kept)
-    if not isinstance(made, kind):
-        raise ConfigError(
-            f"{where}._target_ must name a class of levytorch's {kind.__name__}s, found {shown(made)}; derive it from "
-            f"{kind.__name__}."
-        )
-    return made
+def _own_head(node: Mapping[str, Any], build: Build) -> Head:
+    """A head of the user's own, given what it names of the settings that our heads have, and all others."""
+    _check_target("coefficients", node)
+    named = inspect.signature(_imported("coefficients", node["_target_"])).parameters
+    shared = {"name", *(key for options in OPTIONS.values() for key in options)}
+    head = build("coefficients", {key: value for key, value in node.items() if key in named or key not in shared})
+    if not isinstance(head, Head):
+        raise ConfigError(f"coefficients._target_ must name a Head, found {shown(head)}; derive it from Head.")
+    return head
+
+
+def _own_engine(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an engine of the user's own, which is known by its dotted name from now on."""
+    _check_target("engine", node)
+    name = node["_target_"]
+    found = _imported("engine", name)
+    if not (isinstance(found, type) and issubclass(found, Engine)):
+        raise ConfigError(f"engine._target_ must name an Engine, found {shown(found)}; derive it from Engine.")
+    shared = {"_target_", "name", *(key for engine in ENGINES for key in engine_options(engine))}
+    ENGINES[name] = f"{found.__module__}:{found.__qualname__}"
+    return {"name": name} | {k: v for k, v in node.items() if k in engine_options(name) or k not in shared}
 
 
 def _imported(where: str, target: str) -> Any:

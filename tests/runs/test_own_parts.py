@@ -15,7 +15,7 @@ from levytorch.runs.settings import prepare
 from levytorch.runs.tensorboard import CoefficientFigures, TensorBoard
 from levytorch.runs.training import train
 from levytorch.training.callbacks import Checkpoints
-from tests.runs.parts import Steps
+from tests.runs.parts import Narrow, Noted, Steps
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["data.n_trajectories=60", "coefficients.n_basis=3", "data.censor.CT=2", "trainer.progress=false", "beta=null"]
@@ -59,6 +59,23 @@ def test_a_callback_a_logger_and_a_flag(tmp_path):
     assert {"train/nll", "tail/TCF", "final/error_D_f"} <= columns
     assert not (tmp_path / "run" / "tensorboard").exists()
     assert any(isinstance(logger, CSVLogger) for logger in outcome.loggers)
+
+
+def test_a_head(tmp_path):
+    own = ["coefficients._target_=tests.runs.parts.Narrow", "+coefficients.pairs=2", "coefficients.period=3.0"]
+    outcome = train(composed(*own, "logger=none"), tmp_path / "run")
+    assert isinstance(outcome.recovery.head, Narrow)
+    assert (outcome.recovery.period, len(outcome.recovery.theta)) == (3.0, 15)
+    assert outcome.metrics["converged"]
+
+
+def test_an_engine(tmp_path):
+    own = ["engine=lbfgs", "engine._target_=tests.runs.parts.Noted", "+engine.least=3", "engine.max_steps=2"]
+    outcome = train(composed(*own, "logger=none"), tmp_path / "run")
+    assert outcome.metrics["engine"] == "noted"
+    assert outcome.metrics["steps"] == Noted.steps == 2
+    with pytest.raises(ConfigError, match="found 'lest'; use least"):
+        prepare(composed(*own[:2], "+engine.lest=3"), tmp_path)
 
 
 @pytest.mark.parametrize(
