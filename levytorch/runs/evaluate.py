@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.data import Trajectories
 from levytorch.data.pairing import first_points
 from levytorch.dynamics import Dynamics
@@ -23,7 +24,6 @@ from levytorch.errors import ConfigError
 from levytorch.figures import save
 from levytorch.figures.values import error_boxes, rates, value_bands
 from levytorch.files import temporary_directory, write_csv, write_json
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.policy.checks import check_beta, check_window
 from levytorch.policy.rates import RateStudy, rate_study
 from levytorch.policy.rewards import RewardContext, build_reward
