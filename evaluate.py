@@ -69,9 +69,10 @@ def evaluate(settings: dict[str, Any]) -> tuple[Any, tuple[float, float] | None]
     """The evaluation, and the range of the data that the model-free baseline has seen (None without data)."""
     from levytorch.policy.basis import FourierBasis
     from levytorch.policy.checks import check_beta
+    from levytorch.policy.reference import empirical_reference
     from levytorch.policy.rewards import RewardContext, build_reward
     from levytorch.runs.directories import load_runs
-    from levytorch.runs.evaluation import empirical_reference, evaluate_runs, true_reference
+    from levytorch.runs.evaluation import evaluate_runs, true_reference
     from levytorch.runs.evaluation_settings import texts
 
     beta = check_beta(settings["beta"])

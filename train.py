@@ -54,6 +54,7 @@ def prepare(config: DictConfig, directory: Path, *, again: bool = False) -> tupl
     """
     from levytorch.policy.rewards import check_reward
     from levytorch.runs.config import check_config
+    from levytorch.runs.empirical import options_of
 
     settings: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     if again:
@@ -61,6 +62,7 @@ def prepare(config: DictConfig, directory: Path, *, again: bool = False) -> tupl
     if "rates" in config or "group_by" in config:
         raise ConfigError(f"experiment={config.experiment} is for evaluate.py, but this is train.py; use the other.")
     check_config(settings)
+    options_of(settings)
     if settings["beta"] is not None:
         check_reward(settings["reward"], settings["beta"])
     data = settings["data"]
@@ -77,9 +79,9 @@ def check_value(config: dict[str, Any], data: Any) -> None:
     if config["beta"] is None:
         return
     if config["empirical"] is not None:
-        from benchmarks.paper.btc_values import check_series
+        from levytorch.runs.empirical import check_series
 
-        check_series(data.trajectories)
+        check_series(data, config)
     elif data.transitions.dim == 2:
         from levytorch.policy.plane_rewards import check_plane_reward
 
@@ -95,7 +97,7 @@ def add_value(outcome: Any, config: dict[str, Any]) -> None:
     if config["beta"] is None:
         return
     if config["empirical"] is not None:
-        from benchmarks.paper.btc_run import add_empirical_value
+        from levytorch.runs.empirical import add_empirical_value
 
         add_empirical_value(outcome, config)
         return
@@ -218,10 +220,6 @@ def train(config: DictConfig, directory: Path, *, multirun: bool = False) -> flo
     try:
         settings, source = prepare(config, directory, again=again)
         first = start_processes(config)
-        if settings["empirical"] is not None:
-            from benchmarks.paper.btc_values import check_settings
-
-            check_settings(settings)
         checkpoint = resume.checkpoint(directory) if again else None
         if first:
             resume.write_record(directory, config, HydraConfig.get().overrides.task, again=again)

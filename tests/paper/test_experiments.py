@@ -1,28 +1,20 @@
 """The paper's experiments: every configuration composes as the paper says, and runs from data to figures."""
 
 import json
-from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import InterpolationResolutionError
 
 import evaluate
-import train
 from levytorch.errors import ConfigError
 from levytorch.runs import run as runs
 from levytorch.runs.evaluation_settings import newest
+from tests.paper.conftest import composed, train_run
 
-ROOT = Path(__file__).parent.parent
 SYNTHETIC = ["unbiased_constant", "unbiased_variable", "censored_variable", "censored_constant", "censored_mcmc"]
-
-
-def composed(*overrides, script="train", hydra=False):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3", job_name=script):
-        return compose(script, list(overrides), return_hydra_config=hydra)
 
 
 def jobs(experiment, *overrides):
@@ -104,11 +96,7 @@ def test_the_papers_algorithm_is_one_override_away(experiment):
 
 
 def run_here(config, place):
-    settings = OmegaConf.to_container(config, resolve=True)
-    outcome = runs.run(settings, train.build_source(config, place)(), place)
-    train.add_value(outcome, settings)
-    (place / ".hydra").mkdir()
-    OmegaConf.save(config, place / ".hydra" / "config.yaml")
+    train_run(config, place)
     return json.loads((place / "metrics.json").read_text())
 
 

@@ -12,10 +12,10 @@ import torch
 from hydra import compose, initialize_config_dir
 
 import train
-from benchmarks.paper import collect, parts, plain
+from benchmarks.paper import collect, parts
 from levytorch.atomic import replacing
 from levytorch.errors import ConfigError, InputError, LevytorchError
-from levytorch.plain_files import read_json
+from levytorch.plain_files import read_json, read_settings
 from levytorch.runs import foreign, resume
 from levytorch.runs.directories import load_run
 
@@ -274,7 +274,7 @@ def test_configurations_that_would_cost_or_crash(text, found, honest, tmp_path):
     file.parent.mkdir()
     file.write_text(text)
     began = time.perf_counter()
-    for read in (lambda: load_run(tmp_path), lambda: plain.read_yaml(file)):
+    for read in (lambda: load_run(tmp_path), lambda: read_settings(file)):
         with pytest.raises(InputError, match=rf"config\.yaml must .*{found}.*; restore it\."):
             read()
     assert time.perf_counter() - began < 10
