@@ -222,13 +222,14 @@ def read_json(file: Path, largest: int | None = LARGEST) -> Any:
         raise InputError(f"{file} must be JSON, found {_told(error)}; restore it.") from None
 
 
-def read_csv(file: Path, columns: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
-    """Columns of numbers by name; these ones must be there."""
+def read_csv(file: Path, columns: Sequence[str], texts: Sequence[str] = ()) -> dict[str, np.ndarray[Any, Any]]:
+    """Columns by name, of numbers unless they are named in `texts`; those of `columns` must be there."""
     import polars as pl
 
     try:
         table = pl.read_csv(file, infer_schema_length=None)
-        out = {name: table[name].cast(pl.Float64).to_numpy() for name in table.columns}
+        kinds = {name: pl.String if name in texts else pl.Float64 for name in table.columns}
+        out = {name: table[name].cast(kind).to_numpy() for name, kind in kinds.items()}
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(
             f"{file} must be a CSV of numbers, found what cannot be read ({type(error).__name__}); run again."

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from levytorch.atomic import path_of, replacing
 from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_build import MOST_DT, Loose
 from levytorch.data.lattice_grid import ORDERS, Grid
 from levytorch.data.lattice_parts import Parts, node_numbers
 from levytorch.data.npy_members import members_of
 from levytorch.errors import InputError
+from levytorch.files import path_of, replacing
 
 VERSION = 1
 _NUMBERS = ("period", "origin", "spacing", "order", "width", "drift", "density")

@@ -8,10 +8,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from levytorch import atomic
-from levytorch.atomic import path_of
+from levytorch import files
 from levytorch.errors import InputError
-from levytorch.plain_files import load_tensors
+from levytorch.files import load_tensors, path_of
 
 T = TypeVar("T")
 
@@ -19,7 +18,7 @@ T = TypeVar("T")
 def save(value: Any, mark: str, path: str | os.PathLike[str]) -> Path:
     """Write the fields; an earlier file is replaced once the new one is complete. `mark` says what is inside."""
     target = path_of(path)
-    atomic.save({"format": mark, **{f.name: getattr(value, f.name) for f in fields(value)}}, target)
+    files.save({"format": mark, **{f.name: getattr(value, f.name) for f in fields(value)}}, target)
     return target
 
 

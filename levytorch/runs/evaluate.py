@@ -26,12 +26,13 @@ from levytorch.figures.values import error_boxes, rates, value_bands
 from levytorch.files import temporary_directory, write_csv, write_json
 from levytorch.policy.checks import check_beta, check_window
 from levytorch.policy.rates import RateStudy, rate_study
+from levytorch.policy.reference import empirical_reference
 from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.runs.directory import planned_output, publish, write_marker
-from levytorch.runs.evaluation import Evaluation, empirical_reference, evaluate_runs, true_reference
+from levytorch.runs.evaluation import Evaluation, evaluate_runs, true_reference
 from levytorch.runs.evaluation_settings import check_settings, texts
 from levytorch.runs.reading import Run, load_runs
-from levytorch.runs.value import write_value
+from levytorch.runs.report import write_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -222,8 +223,9 @@ def write_evaluation(result: Evaluation, out: Path, *, support: tuple[float, flo
     """Figures, numbers and value functions into `out`; returns the figures for TensorBoard."""
     write_json(out / "metrics.json", result.metrics)
     write_csv(out / "curves.csv", result.curves())
+    beside = {} if result.reference is None else {"reference": result.reference.curve}
     for number, V in enumerate(result.values):
-        write_value(out / "values" / f"run{number}", V)
+        write_value(out / "values" / f"run{number}", V, beside)
     reference = result.reference
     samples = None
     if reference is not None and reference.values is not None:

@@ -14,28 +14,14 @@ from torch import Tensor
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
 from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
-from levytorch.policy.empirical import (
-    EmpiricalValues,
-    crl_baseline,
-    empirical_values,
-    reference_curve,
-    trivial_baseline,
-)
+from levytorch.policy.empirical import crl_baseline, trivial_baseline
 from levytorch.policy.metrics import coverage, relative_l2
+from levytorch.policy.reference import Reference
 from levytorch.policy.solver import solve_value
 from levytorch.policy.value import ValueFunction
 from levytorch.runs.reading import Run
 
 Function = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What V is compared with: a curve, its name, and the empirical values behind it when there are any."""
-
-    curve: Function
-    label: str
-    values: EmpiricalValues | None = None
 
 
 @dataclass(frozen=True)
@@ -121,20 +107,6 @@ def true_reference(
             raise
     V = solve_value(truth, reward, beta, window=window, tolerance=tolerance)
     return Reference(V, "true system on the window")
-
-
-def empirical_reference(
-    trajectories: Any,
-    reward: Callable[[Tensor], Any],
-    beta: float,
-    basis: FourierBasis,
-    **options: Any,
-) -> Reference:
-    """The reference of section 4.3: a Fourier fit to the discounted empirical values."""
-    values = empirical_values(trajectories, reward, beta, **options)
-    # States of other periods belong to the same V: shown and counted in the cell
-    values = values._replace(x=basis.origin + torch.remainder(values.x - basis.origin, basis.period))
-    return Reference(reference_curve(values, basis), "empirical reference", values)
 
 
 def evaluate_runs(

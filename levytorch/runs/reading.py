@@ -69,22 +69,25 @@ class Run:
         return lookup(self.config, key, default)
 
     def number(self, key: str) -> float:
-        """A number of metrics.json, NaN where there is none."""
-        value = self.metrics.get(key)
+        """A number of metrics.json by its dotted key, NaN where there is none."""
+        value = lookup(self.metrics, key)
         return float(value) if isinstance(value, int | float) else math.nan
 
+    @cached_property
     def curves(self) -> Columns:
         """curves.csv: x, every coefficient, its standard error and the truth."""
-        return self._curves
-
-    @cached_property
-    def _curves(self) -> Columns:
         return read_csv(self.path / "curves.csv", ("x", "b", "D_o", "D_f"))
 
+    @property
+    def has_values(self) -> bool:
+        return (self.path / "value.csv").is_file()
+
+    @cached_property
     def values(self) -> Columns:
-        """value.csv: x, V, its standard error and the truth."""
+        """value.csv: x, V, its standard error, and the truth or the references it is compared with."""
         return read_csv(self.path / "value.csv", ("x", "V"))
 
+    @cached_property
     def history(self) -> Columns:
         """history.csv: one row per logged step."""
         return read_csv(self.path / "history.csv", ("step",))

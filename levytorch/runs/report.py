@@ -17,8 +17,10 @@ from levytorch.figures import planes, save
 from levytorch.files import write_csv, write_json
 from levytorch.runs.tensorboard import FORMATS, add_figure, log_results
 from levytorch.training.recovery import Recovery
+from levytorch.training.settings import FitSettings
 
 _POINTS = 4096  # of a cell in d > 1 dimensions
+Columns = dict[str, np.ndarray[Any, Any]]
 Drawings = dict[str, Callable[[], Any]]  # name of a figure -> what draws it
 
 
@@ -33,6 +35,7 @@ class Outcome:
     loggers: list[Any] = field(default_factory=list)
     formats: tuple[str, ...] = FORMATS
     diagnosis: Diagnosis | None = None
+    settings: FitSettings | None = None  # of the fit
 
     def publish(self, name: str, draw: Callable[[], Any]) -> None:
         """A figure into figures/ and TensorBoard; not even drawn when it is wanted in neither."""
@@ -109,7 +112,7 @@ def _write_curves(recovery: Recovery, truth: Any, directory: Path) -> Drawings:
         write_csv(directory / "curves.csv", planes.field_columns(fields))
         return {"coefficients": lambda: planes.fields(fields)[0]}
     x = recovery.head.grid(_POINTS)
-    columns: dict[str, np.ndarray[Any, Any]] = {f"x_{i + 1}": x[:, i].numpy() for i in range(recovery.dim)}
+    columns: Columns = {f"x_{i + 1}": x[:, i].numpy() for i in range(recovery.dim)}
     for label, system in (("", recovery), ("_truth", truth)):
         if system is None:
             continue
@@ -118,6 +121,29 @@ def _write_curves(recovery: Recovery, truth: Any, directory: Path) -> Drawings:
         columns |= {f"{name}{label}": getattr(system, name)(x).numpy() for name in ("D_o", "D_f")}
     write_csv(directory / "curves.csv", columns)
     return {}
+
+
+def write_value(stem: Path, V: Any, beside: Mapping[str, Callable[[torch.Tensor], torch.Tensor]]) -> Columns:
+    """<stem>.pt and, on a grid, <stem>.csv: V, its standard errors, and other functions by name; returns the table.
+
+    The grid is the cell (the window, where V has one), or 96 x 96 points of the plane.
+    """
+    if len(np.atleast_1d(V.period)) == 2:
+        u, v, _ = V.on_grid(96)
+        x = torch.stack(torch.meshgrid(u, v, indexing="ij"), dim=-1)
+        columns = {"u": x[..., 0], "v": x[..., 1]}
+    else:
+        low, high = V.window or (V.origin, V.origin + V.period)
+        x = torch.linspace(low, high, 401, dtype=torch.float64)
+        columns = {"x": x}
+    columns["V"] = V(x)
+    if V.covariance_factor is not None:
+        columns["V_std"] = V.std(x)
+    columns |= {name: function(x) for name, function in beside.items()}
+    curves = {name: column.reshape(-1).numpy() for name, column in columns.items()}
+    V.save(stem.with_name(f"{stem.name}.pt"))
+    write_csv(stem.with_name(f"{stem.name}.csv"), curves)
+    return curves
 
 
 def table(metrics: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from levytorch.errors import ConfigError, InputError, LevytorchError
 from levytorch.policy.rewards import check_reward
 from levytorch.ranks import processes
 from levytorch.runs import allow_list
+from levytorch.runs.empirical import options_of
 from levytorch.runs.reading import FROM_FILE
 from levytorch.training.engines.base import ENGINES, Engine, engine_options
 from levytorch.training.fit import TRAINER, quiet_lightning
@@ -91,6 +92,7 @@ def prepare(
     callbacks = entries("callbacks", settings, build, directory)
     loggers = entries("logger", settings, build, directory)
     trainer = trainer_flags(settings["trainer"], build)
+    options_of(settings)
     if settings["beta"] is not None:
         check_reward(settings["reward"], settings["beta"])
     return Prepared(settings, fit, _source(composed, settings, build, directory), callbacks, loggers, trainer)

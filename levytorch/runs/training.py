@@ -41,10 +41,6 @@ def train(config: Any, directory: Path) -> Outcome | None:
     overrides = list(HydraConfig.get().overrides.task) if started else []
     prepared = prepare(config, directory, resumed=resumed, own_targets=own_targets(overrides))
     first = start_processes(prepared.config["trainer"])
-    if prepared.config["empirical"] is not None:
-        from benchmarks.paper.btc_values import check_settings
-
-        check_settings(prepared.config)
     checkpoint = resume.checkpoint(directory) if resumed else None
     if first and started:
         write_record(directory, config, resume.without_resume(overrides), new=not resumed)
@@ -106,7 +102,7 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
     metrics |= {"seconds_fit": seconds, "warnings": doubts, "seed": config["seed"]}
     if diagnosis is not None:
         metrics |= diagnosis.metrics() | {"diagnosis": diagnosis.text().splitlines()}
-    outcome = Outcome(recovery, data, metrics, directory, loggers, formats, diagnosis)
+    outcome = Outcome(recovery, data, metrics, directory, loggers, formats, diagnosis, prepared.fit)
     report.write_report(outcome, config)
     return outcome
 

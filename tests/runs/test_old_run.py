@@ -28,7 +28,7 @@ def test_it_is_read():
     assert run.truth().alpha == 0.3
     assert run.tail_label == "with TCF"
     assert run.choices["engine"] == "fisher"
-    assert run.number("steps") == found.metrics["steps"] == len(run.history()["step"])
+    assert run.number("steps") == found.metrics["steps"] == len(run.history["step"])
     assert run.metrics["mean_D_f"] == pytest.approx(float(found.D_f(found.head.grid(1024)).mean()), rel=1e-9)
 
 

@@ -287,7 +287,7 @@ def test_hostile_records_of_experiments(text, tmp_path):
         (tmp_path / name).write_text(text, encoding="latin-1")
         with pytest.raises(InputError, match=rf"{name} must be .*; restore it\."):
             read_json(tmp_path / name)
-    runs = collect.Runs((collect.Record(tmp_path, {}, {}, {}),))
+    runs = collect.Runs((collect.Record(tmp_path, {}),))
     assert parts.sweep_record(runs, [tmp_path]) == {}
     (tmp_path / ".hydra").mkdir()
     (tmp_path / ".hydra" / "config.yaml").write_text("seed: 1")
