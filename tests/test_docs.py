@@ -38,7 +38,8 @@ SMALL = [
     (r"^python train.py -m experiment=censored", [*_ONE, "arm=tcf"]),
     (r"^python train.py -m experiment=unbiased", _ONE),
     (r"^python train.py -m experiment=learning_history", [*_ONE, *_B1]),
-    (r"^python train.py -m experiment=btc.*paper=prices", ["data.first=900", "seed=0,1", *_FEW]),
+    (r"^python train.py -m experiment=btc_first.*paper=prices", ["data.first=900", "seed=0,1", *_FEW]),
+    (r"^python train.py -m experiment=btc_random.*paper=prices", ["data.sample=900", "seed=0,1", *_FEW]),
     (
         r"^python train.py -m experiment=btc_first",
         ["data.first=900", "coefficients.n_basis=3", "empirical.bootstrap.replicas=2"],
@@ -54,8 +55,6 @@ SMALL = [
     (r"^python evaluate.py experiment=rate_study", ["rates.n_trials=20"]),
     (r"^python evaluate.py$", [f"run={RUN}"]),
     (r"^python evaluate.py", []),
-    (r"^python -m benchmarks.paper.btc_replicas .*first", ["data.first=900", "seeds=2", *_FEW]),
-    (r"^python -m benchmarks.paper.btc_replicas", ["data.sample=900", "seeds=2", *_FEW]),
     (r"^python -m benchmarks.paper", []),
 ]
 # what the reader is to put in

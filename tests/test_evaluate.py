@@ -15,10 +15,11 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-import evaluate
+import evaluate as script
 from levytorch import Dynamics, Recovery, Trajectories, recover, simulate
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.policy import ValueFunction
+from levytorch.runs import evaluate
 
 ROOT = Path(__file__).parent.parent
 CONFIG = """
@@ -179,7 +180,7 @@ def test_crl_is_there_only_when_it_sees_less_than_the_reference(tmp_path, choice
 
 
 def test_warnings_are_sentences_of_the_log_each_once(caplog) -> None:
-    with caplog.at_level("WARNING"), evaluate.told_once():
+    with caplog.at_level("WARNING"), script.told_once():
         for told in ("One.", "One.", "Two."):
             warnings.warn(told, LevytorchWarning, stacklevel=1)
     assert [record.getMessage() for record in caplog.records] == ["One.", "Two."]

@@ -15,11 +15,11 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-import train as script
 from levytorch import Recovery
 from levytorch.errors import ConfigError
 from levytorch.runs import resume
-from levytorch.runs.run import settings_of
+from levytorch.runs.settings import fit_settings, prepare
+from levytorch.runs.value import check_data
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["data.n_trajectories=150", "coefficients.n_basis=3", "trainer.progress=false", "beta=null"]
@@ -152,7 +152,7 @@ def test_killed_full_batch_run_resumes_to_the_same_numbers(tmp_path, engine):
 )
 def test_bad_configurations_name_the_key_and_the_choices(arguments, words):
     with pytest.raises((ConfigError, HydraException)) as error:
-        settings_of(composed(*arguments))
+        fit_settings(composed(*arguments))
     for word in words:
         assert word in str(error.value)
 
@@ -165,7 +165,7 @@ def composed(*overrides):
 @pytest.mark.parametrize("group", ["coefficients", "engine", "tail", "density"])
 def test_every_choice_of_a_group_is_valid(group):
     for path in sorted((ROOT / "conf" / group).glob("*.yaml")):
-        settings = settings_of(composed(f"{group}={path.stem}"))
+        settings = fit_settings(composed(f"{group}={path.stem}"))
         assert settings.head["name"] in ("fourier", "mlp")
 
 
@@ -231,6 +231,6 @@ def test_a_reward_that_the_data_cannot_give_is_refused_before_the_fit(overrides,
         chosen = [o.replace("FILE", str(file)) for o in overrides]
         small = [] if "data=file" in overrides else ["data.n_trajectories=20", "data.n_steps=5"]
         config = compose("train", [*chosen, *small])
-    settings, source = script.prepare(config, tmp_path)
+    prepared = prepare(config, tmp_path)
     with pytest.raises(ConfigError, match=match):
-        script.check_value(settings, source())
+        check_data(prepared.config, prepared.source())

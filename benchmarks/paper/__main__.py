@@ -39,30 +39,27 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 def main(arguments: Sequence[str]) -> None:
     """What the command line asks for."""
-    from benchmarks.paper import report
-    from benchmarks.paper.collect import collect
-    from benchmarks.paper.registry import FIGURES, figure
-
     if not arguments or arguments[0] in ("help", "-h", "--help"):
         print(__doc__)
         return
+    from benchmarks.paper import report
+    from benchmarks.paper.collect import collect
+    from benchmarks.paper.figures import FIGURES, figure
+    from benchmarks.paper.page import write_page
+
     command, given = parse(arguments)
     sources = given["runs"].split(",")
     out = Path(given.get("out", "docs" if command == "page" else "."))
     if command == "page":
-        from benchmarks.paper.page import write_page
-
         print(f"written: {write_page([Path(s) for s in sources], out)}")
-        return
-    entries = {}
-    if command == "figure":
-        entries = FIGURES if given["figure"] == "all" else {given["figure"]: figure(given["figure"])}
-    runs = collect(sources)
-    if command == "figure":
-        written = report.write_figures(runs, entries, out)
+    elif command == "figure":
+        name = given["figure"]
+        entries = FIGURES if name == "all" else {name: figure(name)}
+        written = report.write_figures(collect(sources), entries, out)
         print("written: " + (", ".join(map(str, written)) or "nothing"))
     else:
-        print(report.write_tables(runs, out) if command == "tables" else report.write_report(runs, out))
+        write = report.write_tables if command == "tables" else report.write_report
+        print(write(collect(sources), out))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ bins of 1/100 of the Gaussian's width the objective is exact to about 1e-6 per p
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.paper.collect import Array, Record
 from levytorch.data import Transitions
 from levytorch.data.pools import make_pools
+from levytorch.dynamics import SYSTEMS, Dynamics
 from levytorch.errors import InputError
 from levytorch.law import log_density, tail_probability
 from levytorch.likelihood.masses import tail_correction_factor
+from levytorch.runs.reading import SIMULATED
 
-Array = np.ndarray[Any, Any]
 _WIDTHS = 100  # bins per standard deviation of the Gaussian part
+_NUMBERS = (
+    *("n_trajectories", "n_steps", "dt", "substeps", "x0", "seed"),
+    *("burn_in", "chains", "proposal_scale", "reach", "thinning"),
+)
+_CENSOR = ("TRT", "CT", "drop_tail", "seed")
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,20 @@ class BinnedPairs:
         R_theta = float(tail_probability(self.CT, self.mu, self.b, D_o, D_f, self.alpha, self.dt))
         return tail_correction_factor(R_theta, self.R_sample)
 
+    def iterate(self, start: tuple[float, float], most: int = 12, tolerance: float = 1e-6) -> tuple[Array, Array]:
+        """TCF (rounds,) and (D_o, D_f) (rounds, 2) of every round, from TCF = 0 until it moves by less than this."""
+        TCFs, thetas = [0.0], [self.minimiser(0.0, start)]
+        for _ in range(most):
+            TCFs.append(self.next_TCF(*thetas[-1]))
+            thetas.append(self.minimiser(TCFs[-1], thetas[-1]))
+            if abs(TCFs[-1] - TCFs[-2]) < tolerance:
+                break
+        return np.array(TCFs), np.array(thetas)
+
+    def fixed_point(self, start: tuple[float, float]) -> float:
+        """The TCF that its own minimiser asks for."""
+        return float(self.iterate(start, 200, 1e-9)[0][-1])
+
 
 def binned_pairs(
     transitions: Transitions, *, b: float, D_o: float, alpha: float, CT: float, TRT: float | None
@@ -82,14 +105,55 @@ def binned_pairs(
     dt, mu = float(pools.main.dt[0]), float(pools.mu)
     dx = pools.main.dx.numpy()
     width = np.sqrt(2 * D_o * dt) / _WIDTHS
-    place = np.floor((dx - mu) / width).astype(np.int64)
-    kinds, where = np.unique(place, return_inverse=True)
+    kinds, where = np.unique(np.floor((dx - mu) / width).astype(np.int64), return_inverse=True)
     main = np.bincount(where, minlength=len(kinds)).astype(float)
     centers = np.bincount(where, weights=dx, minlength=len(kinds)) / main
     tail = np.bincount(where[pools.tail.numpy()], minlength=len(kinds)).astype(float)
-    as_tensor = torch.from_numpy
-    used = float(pools.threshold)
-    return BinnedPairs(
-        as_tensor(centers), as_tensor(main / main.sum()), as_tensor(tail / max(1.0, tail.sum())), pools.R_sample,
-        mu, used, dt, b, alpha,
-    )  # fmt: skip
+    counts = [torch.from_numpy(v) for v in (centers, main / main.sum(), tail / max(1.0, tail.sum()))]
+    return BinnedPairs(*counts, pools.R_sample, mu, float(pools.threshold), dt, b, alpha)
+
+
+@functools.lru_cache(maxsize=1)  # Figures 2 and 3 are made of the same data
+def pairs_of(run: Record) -> tuple[BinnedPairs, tuple[float, float]]:
+    """The run's data, counted, and the true (D_o, D_f)."""
+    dynamics = true_dynamics(run)
+    x = torch.zeros(1, dtype=torch.float64)
+    b, D_o, D_f = (float(f(x)) for f in (dynamics.b, dynamics.D_o, dynamics.D_f))
+    CT = run.number("CT") if run.metrics.get("CT") is not None else 8.0
+    alpha = float(run.setting("dynamics.alpha", 0.3))
+    pairs = binned_pairs(transitions_of(run), b=b, D_o=D_o, alpha=alpha, CT=CT, TRT=run.metrics.get("TRT"))
+    return pairs, (D_o, D_f)
+
+
+def true_dynamics(run: Record) -> Dynamics:
+    """The system the run's data came from: one of the paper's, by its name."""
+    name, alpha = run.setting("dynamics.name"), run.setting("dynamics.alpha", 0.3)
+    if run.setting("data._target_", SIMULATED[0]) not in SIMULATED or name not in SYSTEMS or not _is_number(alpha):
+        raise InputError(
+            f"the data of {run.path} must have been simulated from one of {', '.join(SYSTEMS)}, but is not; "
+            "give another run."
+        )
+    return Dynamics.named(name, alpha=float(alpha))
+
+
+def transitions_of(run: Record) -> Transitions:
+    """The run's transitions simulated once more, censored as it says; only levytorch's own simulator is ever called."""
+    from levytorch.simulation import Simulated
+
+    options = _numbers(run, "data", _NUMBERS) | {"sampler": str(run.setting("data.sampler", "euler"))}
+    if isinstance(run.setting("data.censor"), Mapping):
+        options["censor"] = _numbers(run, "data.censor", _CENSOR)
+    return Simulated(true_dynamics(run), **options)().transitions
+
+
+def _numbers(run: Record, group: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """The settings of a group that are given, which must be numbers."""
+    found = {name: value for name in names if (value := run.setting(f"{group}.{name}")) is not None}
+    for name, value in found.items():
+        if not _is_number(value):
+            raise InputError(f"{group}.{name} of {run.path} must be a number, but is {value!r}; give another run.")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

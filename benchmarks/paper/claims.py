@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from benchmarks.paper.collect import COEFFICIENTS, Runs
-from benchmarks.paper.rate_table import read_rates
-from benchmarks.paper.replicas import largest, signed_error
-from benchmarks.paper.show import percent
-from benchmarks.paper.statistics import outliers
-from benchmarks.paper.style import far_of
+from benchmarks.paper.tables import percent, read_rates
 
 if TYPE_CHECKING:
     import polars as pl
@@ -62,27 +58,24 @@ def _error_falls(runs: Runs, engine: str) -> Iterator[Claim]:
 
 def _typical(runs: Runs, name: str) -> float:
     """Median error of the replicas that are no outliers."""
-    errors = np.array([record.number(f"error_{name}") for record in runs])
-    return float(np.median(errors[~far_of(runs, COEFFICIENTS)]))
+    return float(np.median(runs.errors(name)[~runs.outliers(*COEFFICIENTS)]))
 
 
 def _unbiased_outliers(runs: Runs, engine: str) -> Iterator[Claim]:
     for experiment, where in (("unbiased_variable", "4.2"), ("censored_variable", "4.3")):
         own = runs.where(experiment=experiment, arm="unbiased")
-        if len(own):
-            n = largest(own)
-            part = own.where(n_trajectories=n)
-            k = int(far_of(part, COEFFICIENTS).sum())
-            said = "unbiased data: some replicas are outliers"
-            yield Claim(where, engine, said, f"{k} of {len(part)} at {n:,} trajectories", k > 0)
-    own = runs.where(experiment="censored_variable", arm="unbiased")
-    with_V = [r for r in own if "error_V" in r.metrics]
-    if with_V:
-        n = largest(own)
-        errors = np.array([r.number("error_V") for r in with_V if r.setting("data.n_trajectories") == n])
-        k = int(outliers(errors).sum())
-        said = "3 of 12 value functions from unbiased data are outliers (400,000 trajectories)"
-        yield Claim("4.2.1", engine, said, f"{k} of {len(errors)} at {n:,}", k > 0)
+        if not len(own):
+            continue
+        n = own.largest()
+        part = own.where(n_trajectories=n)
+        k = int(part.outliers(*COEFFICIENTS).sum())
+        said = "unbiased data: some replicas are outliers"
+        yield Claim(where, engine, said, f"{k} of {len(part)} at {n:,} trajectories", k > 0)
+        with_V = Runs(tuple(run for run in part if "error_V" in run.metrics))
+        if experiment == "censored_variable" and len(with_V):
+            k = int(with_V.outliers("V").sum())
+            said = "3 of 12 value functions from unbiased data are outliers (400,000 trajectories)"
+            yield Claim("4.2.1", engine, said, f"{k} of {len(with_V)} at {n:,}", k > 0)
 
 
 def _tcf_mends_D_f(runs: Runs, engine: str) -> Iterator[Claim]:
@@ -94,7 +87,7 @@ def _tcf_mends_D_f(runs: Runs, engine: str) -> Iterator[Claim]:
             continue
         n = max(common)
         one, other = (
-            np.array([signed_error(r, "D_f") for r in part.where(n_trajectories=n)]) for part in (with_TCF, without)
+            np.array([run.signed_error("D_f") for run in part.where(n_trajectories=n)]) for part in (with_TCF, without)
         )
         measured = f"bias {percent(other.mean(), signed=True)} → {percent(one.mean(), signed=True)} at {n:,}"
         yield Claim(where, engine, "the TCF mends D_f", measured, bool(abs(one.mean()) < abs(other.mean())))
@@ -111,7 +104,7 @@ def _value_improves(runs: Runs, engine: str) -> Iterator[Claim]:
         own = runs.where(experiment=experiment, arm=["tcf", "none"])
         if len(own.unique("arm")) < 2:
             continue
-        n = largest(own)
+        n = own.largest()
         by: dict[str, dict[int, float]] = {
             arm: {r.setting("seed"): r.number("error_V") for r in own.where(arm=arm, n_trajectories=n)}
             for arm in ("tcf", "none")

@@ -1,6 +1,6 @@
 """Run directories as one table: what was asked for (configuration) beside what came out (metrics.json).
 
-A run directory is read as data (see `plain`): nothing named in it is imported, built or executed.
+A run directory is read as data: nothing named in it is imported, built or executed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,62 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.paper.plain import read_csv, read_yaml
+from benchmarks.paper.statistics import outliers
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.plain_files import lookup, read_json
-from levytorch.runs.directories import MARKER
+from levytorch.runs.reading import Run, read_run, run_directories
 
 if TYPE_CHECKING:
     import polars as pl
 
 Array = np.ndarray[Any, Any]
 COEFFICIENTS = ("b", "D_o", "D_f")
-# columns of the table that tell runs apart; the rest are numbers of metrics.json
-SETTINGS = {
-    "path": str, "experiment": str, "arm": str, "dynamics": str, "n_trajectories": int, "alpha_true": float,
-    "dt": float, "n_basis": int, "coefficients": str, "engine": str, "literal": bool, "tail": str, "censoring": str,
-    "reach": float, "seed": int,
-}  # fmt: skip
-NUMBERS = (
-    *(f"{kind}_{name}" for kind in ("mean", "mean_std", "error") for name in COEFFICIENTS),
-    *("error_V", "alpha", "alpha_std", "tcf", "R_theta", "R_sample", "n_main", "n_tail", "steps", "seconds"),
-    *("seconds_fit", "converged"),
-)
+ERRORS = tuple(f"error_{name}" for name in (*COEFFICIENTS, "V"))
 
 
-@dataclass(frozen=True, eq=False)  # a run is itself, whatever it holds: its data may be cached
-class Record:
-    """One finished run, as data."""
-
-    path: Path
-    config: Mapping[str, Any]
-    choices: Mapping[str, Any]
-    metrics: Mapping[str, Any]
-
-    def setting(self, key: str, default: Any = None) -> Any:
-        """The value of a dotted key of the configuration, with references within it followed."""
-        return lookup(self.config, key, default)
-
-    def number(self, key: str) -> float:
-        """A number of metrics.json, NaN where there is none."""
-        value = self.metrics.get(key)
-        return float(value) if isinstance(value, int | float) else math.nan
-
-    def curves(self) -> dict[str, Array]:
-        """curves.csv: x, every coefficient, its standard error and the truth."""
-        return self._curves
-
-    @cached_property
-    def _curves(self) -> dict[str, Array]:
-        return read_csv(self.path / "curves.csv", ("x", *COEFFICIENTS))
-
-    def values(self) -> dict[str, Array]:
-        """value.csv: x, V, its standard error and the truth."""
-        return read_csv(self.path / "value.csv", ("x", "V"))
-
-    def history(self) -> dict[str, Array]:
-        """history.csv: one row per logged step."""
-        return read_csv(self.path / "history.csv", ("step",))
+class Record(Run):
+    """One finished run, as data, and what the paper's tables say about it."""
 
     @property
     def experiment(self) -> Any:
@@ -80,11 +38,7 @@ class Record:
         return name if isinstance(name, str) else self.choices.get("experiment")
 
     @property
-    def arm(self) -> str:
-        """What was done about tails: unbiased (none were lost), tcf, conditional or none."""
-        if self.setting("data.censor") is None and self.setting("data.sampler", "euler") == "euler":
-            method = str(self.metrics.get("tail_method", "none"))
-            return "unbiased" if method == "none" else f"unbiased, {method}"
+    def tail(self) -> str:
         return str(self.metrics.get("tail_method", "none"))
 
     @property
@@ -94,31 +48,49 @@ class Record:
         return "none" if self.setting("data.censor") is None else "filter"
 
     @property
+    def arm(self) -> str:
+        """What was done about tails: unbiased (none were lost), tcf, conditional or none."""
+        if self.censoring != "none":
+            return self.tail
+        return "unbiased" if self.tail == "none" else f"unbiased, {self.tail}"
+
+    @property
     def literal(self) -> bool:
         """Whether the run is the paper's Algorithm B.1 (Adam, random start), not levytorch's own engine."""
         return self.metrics.get("engine") == "adam" and self.setting("init") == "random"
 
-    def row(self) -> dict[str, Any]:
-        """The run's line of the table."""
-        settings: dict[str, Any] = {
-            "path": str(self.path),
-            "experiment": self.experiment,
-            "arm": self.arm,
-            "dynamics": self.setting("dynamics.name"),
-            "n_trajectories": self.setting("data.n_trajectories"),
-            "alpha_true": self.setting("dynamics.alpha"),
-            "dt": self.setting("data.dt"),
-            "n_basis": self.setting("coefficients.n_basis"),
-            "coefficients": self.setting("coefficients.name"),
-            "engine": self.metrics.get("engine"),
-            "literal": self.literal,
-            "tail": self.metrics.get("tail_method"),
-            "censoring": self.censoring,
-            "reach": self.setting("data.reach"),
-            "seed": self.setting("seed"),
-        }
-        typed = {key: _typed(settings[key], kind) for key, kind in SETTINGS.items()}
-        return typed | {key: None if math.isnan(v := self.number(key)) else v for key in NUMBERS}
+    def signed_error(self, name: str) -> float:
+        """Relative error, with sign, of the mean of a coefficient over the cell."""
+        truth = self.curves.get(f"{name}_truth")
+        size = 0.0 if truth is None else float(np.mean(truth[:-1]))  # the last point is the first one again
+        return float(np.mean(self.curves[name][:-1])) / size - 1 if size else math.nan
+
+    def shape_error(self) -> float:
+        """Relative L2 error of V after both curves have lost their means over the cell."""
+        if not self.has_values or "V_truth" not in self.values:
+            return math.nan
+        V, truth = (self.values[name][:-1] - self.values[name][:-1].mean() for name in ("V", "V_truth"))
+        size = float(np.linalg.norm(truth))
+        return float(np.linalg.norm(V - truth)) / size if size else math.nan
+
+
+# the columns that tell runs apart; the others of the table are relative L2 errors
+SETTINGS: dict[str, tuple[type, Any]] = {
+    "path": (str, lambda run: str(run.path)),
+    "experiment": (str, lambda run: run.experiment),
+    "arm": (str, lambda run: run.arm),
+    "dynamics": (str, lambda run: run.setting("dynamics.name")),
+    "n_trajectories": (int, lambda run: run.setting("data.n_trajectories")),
+    "alpha_true": (float, lambda run: run.setting("dynamics.alpha")),
+    "dt": (float, lambda run: run.setting("data.dt")),
+    "n_basis": (int, lambda run: run.setting("coefficients.n_basis")),
+    "engine": (str, lambda run: run.metrics.get("engine")),
+    "literal": (bool, lambda run: run.literal),
+    "tail": (str, lambda run: run.tail),
+    "censoring": (str, lambda run: run.censoring),
+    "reach": (float, lambda run: run.setting("data.reach")),
+    "seed": (int, lambda run: run.setting("seed")),
+}
 
 
 @dataclass(frozen=True)
@@ -139,8 +111,13 @@ class Runs:
         import polars as pl
 
         kinds = {str: pl.String, int: pl.Int64, float: pl.Float64, bool: pl.Boolean}
-        schema = {key: kinds[kind] for key, kind in SETTINGS.items()} | dict.fromkeys(NUMBERS, pl.Float64)
-        return pl.DataFrame([record.row() for record in self.records], schema=schema)
+        schema = {key: kinds[kind] for key, (kind, _) in SETTINGS.items()} | dict.fromkeys(ERRORS, pl.Float64)
+        rows = [
+            {key: _typed(get(run), kind) for key, (kind, get) in SETTINGS.items()}
+            | {key: _typed(run.metrics.get(key), float) for key in ERRORS}
+            for run in self.records
+        ]
+        return pl.DataFrame(rows, schema=schema)
 
     def where(self, **wanted: Any) -> Runs:
         """Runs whose columns have these values (a list: one of them)."""
@@ -155,6 +132,59 @@ class Runs:
         """The values of a column, sorted, without nulls."""
         return self.table[key].drop_nulls().unique().sort().to_list()
 
+    def need(self, what: str, *alike: str, **wanted: Any) -> Runs:
+        """The runs with these settings, which agree in `alike`; a figure without them is refused."""
+        chosen = self.where(**wanted) if wanted else self
+        if not len(chosen):
+            shown = ", ".join(f"{key}={value}" for key, value in wanted.items())
+            raise InputError(
+                f"{what} needs runs with {shown}, found none among {len(self)}; give the runs it is made of."
+            )
+        for column in alike:
+            values = chosen.unique(column)
+            if len(values) > 1:
+                shown = ", ".join(map(str, values))
+                raise InputError(
+                    f"the runs of this figure must have one {column}, found {shown}; give the runs of one."
+                )
+        return chosen
+
+    def own(self) -> Runs:
+        """Runs of levytorch's own engines; all of them when every run is Algorithm B.1 to the letter."""
+        own = self.where(literal=False)
+        return own if len(own) else self
+
+    def largest(self) -> int:
+        """The largest number of trajectories at which every arm has been run (the largest of all, if there is none)."""
+        per_arm = [set(self.where(arm=arm).unique("n_trajectories")) for arm in self.unique("arm")]
+        return max(set.intersection(*per_arm) or set().union(*per_arm))
+
+    def errors(self, name: str) -> Array:
+        """Relative L2 errors (n,) of a coefficient or of V, NaN where there is none."""
+        return np.array([run.number(f"error_{name}") for run in self])
+
+    def outliers(self, *names: str) -> Array:
+        """Which replicas of this group (n,) are outliers in any of these coefficients."""
+        return np.any([outliers(self.errors(name)) for name in names], axis=0)
+
+    def by_size(self, measure: Any) -> dict[int, Array]:
+        """Finite values of `measure`, a function of a run, per number of trajectories and in the order of the seeds."""
+        out: dict[int, Array] = {}
+        for n in self.unique("n_trajectories"):
+            own = sorted(self.where(n_trajectories=n), key=lambda run: _typed(run.setting("seed"), int) or 0)
+            values = np.array([measure(run) for run in own])
+            out[n] = values[np.isfinite(values)]
+        return out
+
+    def stack(self, name: str) -> tuple[Array, Array, Array | None]:
+        """x (m,), the curves of all runs (n, m) and the truth (m,) of a coefficient, or of V."""
+        tables = [run.values if name == "V" else run.curves for run in self]
+        x = tables[0]["x"]
+        for run, table in zip(self, tables):
+            if table["x"].shape != x.shape or not np.allclose(table["x"], x):
+                raise InputError(f"all runs of a figure must have one cell, but {run.path} has another; draw it apart.")
+        return x, np.stack([table[name] for table in tables]), tables[0].get(f"{name}_truth")
+
 
 def collect(source: str | Path | Sequence[str | Path]) -> Runs:
     """All finished runs below a directory (any depth), or of a glob, or of a list of these.
@@ -167,7 +197,7 @@ def collect(source: str | Path | Sequence[str | Path]) -> Runs:
     for one in map(str, sources):
         tops = [Path(one)] if Path(one).is_dir() else [Path(match) for match in sorted(glob.glob(one, recursive=True))]
         for top in tops:
-            found.update(dict.fromkeys(_run_directories(top)))
+            found.update(dict.fromkeys(run_directories(top)))
             studies.update(dict.fromkeys(file.parent for file in sorted(top.glob("**/rates.csv"))))
     if not found:
         raise InputError(
@@ -196,22 +226,9 @@ def read(path: Path) -> Record:
     for name in ("recovery.pt", "metrics.json", "curves.csv"):
         if not (path / name).is_file():
             raise InputError(f"{path} is not finished (no {name})")
-    config = read_yaml(path / ".hydra" / "config.yaml")
-    runtime = lookup(read_yaml(path / ".hydra" / "hydra.yaml", missing={}), "hydra.runtime.choices", {})
-    metrics = read_json(path / "metrics.json")
-    if not isinstance(metrics, Mapping):
-        raise InputError(f"{path}/metrics.json holds no mapping")
-    return Record(path, config, runtime if isinstance(runtime, Mapping) else {}, metrics)
-
-
-def _run_directories(top: Path) -> list[Path]:
-    """The run directories at or below a directory; what an evaluation wrote is none."""
-    if not top.is_dir() or (top / MARKER).is_file():
-        return []
-    if (top / ".hydra" / "config.yaml").is_file():
-        return [top]
-    files = sorted(top.glob("**/.hydra/config.yaml"))
-    return [file.parents[1] for file in files if not (file.parents[1] / MARKER).is_file()]
+    run = Record(path, read_run(path).config)
+    _ = run.metrics, run.choices  # refused now if they cannot be read
+    return run
 
 
 def _natural(path: Path) -> list[Any]:

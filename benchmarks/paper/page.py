@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks.paper import parts
+from benchmarks.paper import parts, prices
 from benchmarks.paper.claims import claims
 from benchmarks.paper.collect import Runs, collect
-from benchmarks.paper.registry import FIGURES, SECTIONS
-from benchmarks.paper.report import runs_of
-from benchmarks.paper.show import KEEP, markdown
-from levytorch.atomic import replacing
+from benchmarks.paper.figures import FIGURES
+from benchmarks.paper.tables import KEEP, markdown
 from levytorch.errors import InputError
+from levytorch.files import replacing, write_text
 
 if TYPE_CHECKING:
-    import polars as pl
     from matplotlib.figure import Figure
 
 log = logging.getLogger("benchmarks.paper")
@@ -33,42 +30,58 @@ python -m benchmarks.paper page runs=<directory of the runs> out=docs
 ```
 
 from run directories; nothing is typed in. How each experiment is run and what the paper leaves open:
-{experiments}.
-"""
+{experiments}."""
 
 
-class Page:
-    """Collects the page's text; pictures go to <out>/figures/results_<name>.png."""
+def write_page(roots: Sequence[Path], out: Path) -> Path:
+    """<out>/results.md and its pictures, <out>/figures/results_<name>.png, from all runs below these directories."""
+    runs = collect(list(roots))
+    guide = "[experiments.md](experiments.md)" if (out / "experiments.md").is_file() else "`conf/experiment/`"
+    blocks = [_HEAD.format(experiments=guide)]
+    stated = claims(runs)
+    if len(stated):
+        blocks += ["## The paper's statements and these runs", markdown(stated, keep=KEEP)]
+    blocks += ["## How it was run", *parts.how(runs, roots)]
+    present = [one for one in parts.EXPERIMENTS if len(runs.where(experiment=one.name))]
+    names = [one.name for one in present]
+    for one in present:
+        blocks += [f"## {one.title}", *parts.experiment(one, runs.where(experiment=one.name), roots)]
+        for name, entry in FIGURES.items():  # each once: at the last experiment that it needs
+            needed = [known for known in names if known in entry.experiments]
+            if needed and needed[-1] == one.name:
+                blocks += _picture(name, runs, out)
+    blocks += _prices(runs, out)
+    blocks += ["## What falls short", *parts.shortfalls(runs)]
+    write_text(out / "results.md", "\n\n".join(block.strip("\n") for block in blocks if block) + "\n")
+    return out / "results.md"
 
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.text: list[str] = []
 
-    def add(self, *blocks: str) -> None:
-        self.text += [block.strip("\n") for block in blocks if block]
+def _prices(runs: Runs, out: Path) -> list[str]:
+    found = prices.panels(runs)
+    if not found:
+        return []
+    blocks = ["## Bitcoin (section 4.3, Figure 9)", parts.code("\n".join(prices.commands()))]
+    for name in prices.CAPTIONS:
+        blocks += _picture(name, runs, out)
+    for panel in found:
+        title = prices.EXPERIMENTS[panel.experiment].capitalize()
+        blocks += [f"**{title}**", markdown(prices.rows(panel)), *prices.remarks(panel)]
+    return [*blocks, prices.notes(found)]
 
-    def figure(self, fig: Figure, name: str, alt: str) -> str:
-        """Write the picture; returns the line that shows it."""
-        target = self.out / "figures" / f"results_{name}.png"
-        with replacing(target) as temporary:
-            temporary.write_bytes(small_png(fig))
-        return f"![{alt}](figures/{target.name})"
 
-    def table(self, table: pl.DataFrame | Sequence[dict[str, Any]], **options: Any) -> str:
-        """A table as Markdown: a data frame, or rows as dicts."""
-        import polars as pl
-
-        frame = table if isinstance(table, pl.DataFrame) else pl.DataFrame(list(table), infer_schema_length=None)
-        return markdown(frame, **options)
-
-    def code(self, command: str) -> str:
-        return f"```bash\n{command.strip()}\n```"
-
-    def write(self) -> Path:
-        target = self.out / "results.md"
-        with replacing(target) as temporary:
-            temporary.write_text("\n\n".join(self.text) + "\n", encoding="utf-8")
-        return target
+def _picture(name: str, runs: Runs, out: Path) -> list[str]:
+    """Draw and write a figure; returns what shows it, nothing when these runs are not enough for it."""
+    entry = FIGURES[name]
+    try:
+        fig, _ = entry.of(runs)
+    except InputError as error:
+        log.warning(f"no figure {name}: {error}")
+        return []
+    target = out / "figures" / f"results_{name}.png"
+    with replacing(target) as temporary:
+        temporary.write_bytes(small_png(fig))
+    caption = f"Figure {entry.number} of the paper. {entry.caption}"
+    return [f"![{entry.caption}](figures/{target.name})", f"*{caption}*"]
 
 
 def small_png(fig: Figure) -> bytes:
@@ -79,65 +92,10 @@ def small_png(fig: Figure) -> bytes:
     for dpi, colors in ((115, 256), (115, 96), (100, 96), (85, 64), (70, 48)):
         raw, packed = io.BytesIO(), io.BytesIO()
         fig.savefig(raw, dpi=dpi, format="png")
-        image = (
-            Image.open(raw).convert("RGB").quantize(colors, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-        )
+        image = Image.open(raw).convert("RGB")
+        image = image.quantize(colors, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
         image.save(packed, format="png", optimize=True)
         content = packed.getvalue()
         if len(content) <= LARGEST:
             break
     return content
-
-
-def write_page(roots: Sequence[Path], out: Path) -> Path:
-    """docs/results.md and its pictures from all runs below these directories."""
-    runs = collect(list(roots))
-    page = Page(out)
-    guide = "[experiments.md](experiments.md)" if (out / "experiments.md").is_file() else "`conf/experiment/`"
-    page.add(_HEAD.format(experiments=guide))
-    stated = claims(runs)
-    if len(stated):
-        page.add("## The paper's statements and these runs", page.table(stated, keep=KEEP))
-    page.add("## How it was run", *parts.how(runs, roots))
-    shown: set[str] = set()
-    for experiment in parts.EXPERIMENTS:
-        own = runs.where(experiment=experiment.name)
-        if len(own):
-            page.add(f"## {experiment.title}", *parts.experiment(page, experiment, own, roots))
-            page.add(*_figures(page, experiment.name, runs, shown))
-    for title, text in sections(roots, page):
-        page.add(f"## {title}", text)
-    page.add("## What falls short", *parts.shortfalls(runs))
-    return page.write()
-
-
-def _figures(page: Page, experiment: str, runs: Runs, shown: set[str]) -> list[str]:
-    """The figures of an experiment, each once on the page: at the last experiment that it needs."""
-    blocks = []
-    present = [name for name in (e.name for e in parts.EXPERIMENTS) if len(runs.where(experiment=name))]
-    for name, entry in FIGURES.items():
-        needed = [one for one in present if one in entry.experiments]
-        if name in shown or not needed or needed[-1] != experiment:
-            continue
-        shown.add(name)
-        try:
-            fig, _ = entry.load()(runs_of(entry, runs))
-        except InputError as error:
-            log.warning(f"no figure {name}: {error}")
-            continue
-        blocks += [page.figure(fig, name, entry.caption), f"*Figure {entry.number} of the paper. {entry.caption}*"]
-    return blocks
-
-
-def sections(roots: Sequence[Path], page: Page) -> list[tuple[str, str]]:
-    """The sections that have a module of their own and find their results below one of the roots."""
-    found = []
-    for section in SECTIONS.values():
-        if importlib.util.find_spec(section.function.partition(":")[0]) is None:
-            continue
-        for root in roots:
-            text = section.load()(root, page)
-            if text:
-                found.append((section.title, text))
-                break
-    return found

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.paper import tables
 from benchmarks.paper.collect import COEFFICIENTS, Runs
-from benchmarks.paper.machine import machine, versions
-from benchmarks.paper.show import KEEP, markdown, percent
 from benchmarks.paper.statistics import DEFINITION
 from benchmarks.paper.style import arm_label
+from benchmarks.paper.tables import KEEP, markdown, percent
 from levytorch.errors import InputError
-from levytorch.plain_files import read_json
-
-if TYPE_CHECKING:
-    from benchmarks.paper.page import Page
+from levytorch.files import read_json
 
 REPLICAS = 12  # the paper's
 SIGNIFICANT = 0.01  # a Kolmogorov-Smirnov p-value below this is named as a shortfall
-PAPER_ARMS = ("unbiased", "none", "tcf")
 COVERED = 0.9  # and so is a 95 % band that holds the truth less often than this
+PAPER_ARMS = ("unbiased", "none", "tcf")
+PACKAGES = ("levytorch", "torch", "numpy", "scipy", "numba", "lightning", "hydra-core", "polars", "matplotlib")
 
 
 class Experiment(NamedTuple):
@@ -70,6 +70,32 @@ EXPERIMENTS = (
 )
 
 
+def code(command: str) -> str:
+    return f"```bash\n{command.strip()}\n```"
+
+
+def machine() -> str:
+    """Processor and cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    processor, info = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
+    if info.is_file():
+        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("model name")]
+        processor = (names or [processor])[0]
+    return f"{processor}, {cores} core{'' if cores == 1 else 's'}, {platform.system()}"
+
+
+def versions() -> str:
+    """Python and the packages that numbers depend on."""
+    found = [f"Python {platform.python_version()}"]
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:  # a checkout that is not installed
+            continue
+    return ", ".join(found)
+
+
 def how(runs: Runs, roots: Sequence[Path]) -> list[str]:
     """Machine, versions, time, seeds and settings."""
     rows = []
@@ -93,12 +119,9 @@ def how(runs: Runs, roots: Sequence[Path]) -> list[str]:
                     "CPU, s": timing.get("cpu_seconds"),
                 }
             )
-    import polars as pl
-
-    frame = pl.DataFrame(rows, infer_schema_length=None)
     return [
         f"Machine: {machine()}. {versions()}.",
-        markdown(frame) if len(frame) else "No runs of the paper's experiments.",
+        markdown(rows) if rows else "No runs of the paper's experiments.",
         "The column *fits* is the sum over runs of the time from the first pass to the last, checks and standard "
         "errors included; wall and CPU time are those of whole sweeps where they were recorded (wall time depends on "
         "what else the machine was doing).",
@@ -106,11 +129,11 @@ def how(runs: Runs, roots: Sequence[Path]) -> list[str]:
     ]
 
 
-def experiment(page: Page, one: Experiment, runs: Runs, roots: Sequence[Path]) -> list[str]:
+def experiment(one: Experiment, runs: Runs, roots: Sequence[Path]) -> list[str]:
     """What was done, the command, and the tables; the figures follow."""
     blocks = [one.text]
     command = sweep_record(runs, roots).get("command") or f"python train.py -m experiment={one.name}"
-    blocks.append(page.code(str(command)))
+    blocks.append(code(str(command)))
     found = tables.all_tables(runs)
     if one.name == "learning_history":
         return blocks
@@ -119,13 +142,13 @@ def experiment(page: Page, one: Experiment, runs: Runs, roots: Sequence[Path]) -
             "Relative L2 errors, median (worst) over the replicas; bias: that of the mean of D_f over the cell, ± its "
             "standard error."
         )
-        blocks.append(page.table(_compact(found["errors"]), keep=KEEP))
+        blocks.append(markdown(_compact(found["errors"]), keep=KEEP))
     if "rates" in found:
         rows = found["rates"].filter((found["rates"]["arm"] != "none") & (found["rates"]["sizes"] >= 3))
         exact = runs.unique("n_basis") == [1]
         blocks += [_rate_sentence(row, exact=exact) for row in rows.rows(named=True)]
     if "calibration" in found:
-        blocks += _calibration(page, runs)
+        blocks += _calibration(runs)
     if one.name in ("censored_variable", "censored_constant") and "values" in found:
         blocks.append(
             "Value functions (beta = 0.1, V = cos³(2x) for the true coefficients): relative L2 errors, of V and of V "
@@ -133,7 +156,7 @@ def experiment(page: Page, one: Experiment, runs: Runs, roots: Sequence[Path]) -
             "small error of the coefficients counts ten times), and in how many replicas V is better than without "
             "correction."
         )
-        blocks.append(page.table(_compact_values(found["values"]), keep=KEEP))
+        blocks.append(markdown(_compact_values(found["values"]), keep=KEEP))
     return blocks
 
 
@@ -147,17 +170,14 @@ def sweep_record(runs: Runs, roots: Sequence[Path]) -> dict[str, Any]:
                 content = read_json(file)
             except InputError:
                 return {}
-            return _plain(content) if isinstance(content, dict) else {}
+            # only what is what it should be: times that are numbers, a command that is text
+            kinds: dict[str, Any] = {"wall_seconds": int | float, "cpu_seconds": int | float, "command": str}
+            known = content if isinstance(content, dict) else {}
+            found = {key: known[key] for key, kind in kinds.items() if isinstance(known.get(key), kind)}
+            return {key: value if key == "command" else float(value) for key, value in found.items()}
         if folder in tops:
             break
     return {}
-
-
-def _plain(content: dict[str, Any]) -> dict[str, Any]:
-    """The entries that are what they should be: times that are numbers, a command that is text."""
-    kinds: dict[str, Any] = {"wall_seconds": int | float, "cpu_seconds": int | float, "command": str}
-    found = {key: content[key] for key, kind in kinds.items() if isinstance(content.get(key), kind)}
-    return {key: value if key == "command" else float(value) for key, value in found.items()}
 
 
 def shortfalls(runs: Runs) -> list[str]:
@@ -267,7 +287,7 @@ def _rate_sentence(row: dict[str, Any], *, exact: bool) -> str:
     )
 
 
-def _calibration(page: Page, runs: Runs) -> list[str]:
+def _calibration(runs: Runs) -> list[str]:
     """Standard errors, per arm with all sizes together: z of constants, or the coverage of the bands."""
     rows = tables.calibrations(runs, tables.SIZELESS)
     if not len(rows):
@@ -277,7 +297,7 @@ def _calibration(page: Page, runs: Runs) -> list[str]:
         "truth) / standard error beside N(0, 1), with the Kolmogorov-Smirnov p-value (a seed's small samples are part "
         "of its larger ones, so that p is a little too small)."
     )
-    return [text, page.table(rows, keep=KEEP)]
+    return [text, markdown(rows, keep=KEEP)]
 
 
 def _where(key: dict[str, Any]) -> str:

@@ -1,32 +1,35 @@
-"""Everything an experiment shows, written into a directory: figures (PNG, PDF), tables (CSV) and their text."""
+"""Everything an experiment shows, written into a directory: figures (PNG, PDF), tables (CSV) and their text.
+
+`Report` does so when a sweep is over: `hydra.callbacks.report._target_` of conf/experiment.
+"""
 
 from __future__ import annotations
 
 import logging
+import shlex
+import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.paper.claims import claims
-from benchmarks.paper.collect import Runs
-from benchmarks.paper.registry import Entry, figures_of
-from benchmarks.paper.show import KEEP, markdown
-from benchmarks.paper.tables import all_tables
-from levytorch.atomic import replacing
-from levytorch.errors import InputError
-from levytorch.figures import save
+from hydra.experimental.callback import Callback
 
-if TYPE_CHECKING:
-    import polars as pl
+if TYPE_CHECKING:  # every job of a sweep builds the callback, only the sweep's end needs these
+    from benchmarks.paper.collect import Runs
+    from benchmarks.paper.figures import Entry
 
 log = logging.getLogger("benchmarks.paper")
 
 
 def write_figures(runs: Runs, entries: dict[str, Entry], directory: Path) -> list[Path]:
     """One figure per entry as <directory>/<name>.png and .pdf; one that these runs are not enough for is skipped."""
+    from levytorch.errors import InputError
+    from levytorch.figures import save
+
     written: list[Path] = []
     for name, entry in entries.items():
         try:
-            fig, _ = entry.load()(runs_of(entry, runs))
+            fig, _ = entry.of(runs)
         except InputError as error:
             log.warning(f"no figure {name}: {error}")
             continue
@@ -34,32 +37,73 @@ def write_figures(runs: Runs, entries: dict[str, Entry], directory: Path) -> lis
     return written
 
 
-def runs_of(entry: Entry, runs: Runs) -> Runs:
-    """The runs of the experiments a figure is made of; all of them when none says that it is of these."""
-    named = runs.where(experiment=list(entry.experiments))
-    return named if len(named) else runs
-
-
 def write_tables(runs: Runs, directory: Path) -> str:
     """All tables as <directory>/<name>.csv; returns them as text, the paper's statements first."""
+    from benchmarks.paper.claims import claims
+    from benchmarks.paper.tables import KEEP, all_tables, markdown
+    from levytorch.files import replacing
+
     text = []
-    tables = all_tables(runs)
-    stated = claims(runs)
-    if len(stated):
-        tables = {"paper": stated, **tables}
-    for name, table in tables.items():
-        write_csv(table, directory / f"{name}.csv")
+    for name, table in {"paper": claims(runs), **all_tables(runs)}.items():
+        if not len(table):
+            continue
+        with replacing(directory / f"{name}.csv") as temporary:
+            table.write_csv(temporary)
         text.append(f"{name}\n\n{markdown(table, keep=KEEP)}\n")
     return "\n".join(text)
 
 
-def write_csv(table: pl.DataFrame, path: Path) -> None:
-    """Whole or not at all."""
-    with replacing(path) as temporary:
-        table.write_csv(temporary)
-
-
 def write_report(runs: Runs, directory: Path) -> str:
     """The figures and tables of the experiments these runs belong to; returns the tables as text."""
+    from benchmarks.paper.figures import figures_of
+
     write_figures(runs, figures_of(runs.unique("experiment")), directory / "figures")
     return write_tables(runs, directory / "tables")
+
+
+class Report(Callback):
+    """`python train.py -m experiment=...`: a file is judged before the first run, the report comes after the last."""
+
+    def __init__(self) -> None:
+        self.began, self.cpu = time.perf_counter(), time.process_time()
+
+    def on_multirun_start(self, config: Any, **kwargs: Any) -> None:
+        """A file that every job would refuse with a traceback is refused here, in one sentence."""
+        from hydra.utils import instantiate
+        from omegaconf import OmegaConf
+
+        from levytorch.errors import LevytorchError
+
+        if OmegaConf.is_missing(config.data, "path"):
+            sys.exit("ConfigError: a file of data must be given, found none; add data.path=<file>.")
+        if "path" not in config.data:
+            return
+        try:
+            instantiate(config.data, _convert_="all")()
+        except LevytorchError as error:
+            sys.exit(f"{type(error).__name__}: {error}")
+
+    def on_multirun_end(self, config: Any, **kwargs: Any) -> None:
+        from benchmarks.paper.collect import collect
+        from levytorch.errors import LevytorchError
+        from levytorch.files import write_json
+
+        directory = Path(str(config.hydra.sweep.dir))
+        try:
+            runs = collect(directory)
+            write_json(directory / "sweep.json", self.record(config))
+            print(write_report(runs, directory))
+        except LevytorchError as error:  # the runs are there whatever becomes of their report
+            log.warning(f"no report on {directory}: {error}")
+        else:
+            print(f"figures and tables: {directory}")
+
+    def record(self, config: Any) -> dict[str, Any]:
+        """The command and how long the sweep took; CPU time only where all jobs were made in this process."""
+        launcher = str(config.hydra.get("launcher", {}).get("_target_", ""))
+        words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+        return {
+            "command": f"python {shlex.join(words)}",
+            "wall_seconds": round(time.perf_counter() - self.began, 1),
+            "cpu_seconds": round(time.process_time() - self.cpu, 1) if launcher.endswith("BasicLauncher") else None,
+        }

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.paper.statistics import outliers
 from levytorch.figures.base import TRUTH
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ ARMS = {
     "conditional": ("conditional", "#009E73"),
 }
 BOX_WIDTH = 0.8  # all boxes of one size together
+DEEP, LIGHT = 0.65, 0.25  # how strongly boxes are filled
 
 
 class Group(NamedTuple):
@@ -46,35 +46,41 @@ def arm_order(arms: Sequence[str]) -> list[str]:
     return sorted(set(arms), key=lambda arm: (list(ARMS).index(arm) if arm in ARMS else len(ARMS), arm))
 
 
-def size_label(n: int) -> str:
-    return f"{n:,}" if n < 1000 else f"{n / 1000:g}k"
+def finish(ax: Axes, title: str, xlabel: str | None = None, size: str = "medium", **legend: Any) -> None:
+    """Title and legend; `xlabel` is for curves over an axis without margins."""
+    ax.set_title(title, fontsize=size)
+    if xlabel is not None:
+        ax.set_xlabel(xlabel)
+        ax.margins(x=0)
+    ax.legend(frameon=False, fontsize="small", **legend)
 
 
-def size_boxes(ax: Axes, groups: Sequence[Group], *, log: bool = True, percent: bool = True) -> None:
-    """Box plots side by side at every number of trajectories; all replicas as points."""
+def size_boxes(ax: Axes, groups: Sequence[Group], *, log: bool = True) -> None:
+    """Box plots side by side at every number of trajectories, in per cent; all replicas as points."""
     sizes = sorted({n for group in groups for n in group.errors})
     width = BOX_WIDTH / max(1, len(groups))
     generator = np.random.default_rng(0)  # the points' sideways shift, the same in every figure
     for number, group in enumerate(groups):
         shift = (number - (len(groups) - 1) / 2) * width
         own = [n for n in sizes if n in group.errors and len(group.errors[n])]
-        values = [(100.0 if percent else 1.0) * np.asarray(group.errors[n], dtype=float) for n in own]
+        values = [100 * np.asarray(group.errors[n], dtype=float) for n in own]
         if not values:
             continue
+        strength = LIGHT if group.light else DEEP
         positions = [sizes.index(n) + shift for n in own]
         boxes = ax.boxplot(
             values, positions=positions, widths=0.85 * width, showfliers=False, patch_artist=True, manage_ticks=False
         )
         for box in boxes["boxes"]:
-            box.set(facecolor=group.color, alpha=0.25 if group.light else 0.65, linewidth=0.6)
+            box.set(facecolor=group.color, alpha=strength, linewidth=0.6)
         for part in ("medians", "whiskers", "caps"):
             for line in boxes[part]:
                 line.set(color="black", linewidth=1.0 if part == "medians" else 0.6)
         for position, v in zip(positions, values):
             x = position + width * generator.uniform(-0.2, 0.2, len(v))
             ax.plot(x, v, ".", color=group.color, markersize=2.5, alpha=0.35 if group.light else 0.8, zorder=3)
-        ax.fill([], [], color=group.color, alpha=0.25 if group.light else 0.65, label=group.label)
-    ax.set_xticks(range(len(sizes)), [size_label(n) for n in sizes])
+        ax.fill([], [], color=group.color, alpha=strength, label=group.label)
+    ax.set_xticks(range(len(sizes)), [f"{n:,}" if n < 1000 else f"{n / 1000:g}k" for n in sizes])
     ax.set_xlim(-0.6, len(sizes) - 0.4)
     ax.set_xlabel("number of trajectories")
     if log:
@@ -106,18 +112,14 @@ def replica_band(ax: Axes, x: Array, curves: Array, far: Array, color: str, labe
         ax.plot(x, curve, color=color, linewidth=0.9, alpha=0.45, linestyle=":", label=name)
 
 
-def truth_line(ax: Axes, x: Array, y: Array) -> None:
-    ax.plot(x, y, **{**TRUTH, "linestyle": "--", "zorder": 4})
-
-
-def limits(ax: Axes, values: Array, *, floor: float | None = None, room: float = 0.3) -> None:
-    """The axis shows the truth and this much around it: an outlier may leave the panel, the scale stays."""
-    low, high = float(np.min(values)), float(np.max(values))
-    extra = room * max(high - low, 0.1 * max(abs(low), abs(high)), 1e-12)
-    ax.set_ylim(low - extra if floor is None else max(floor, low - extra), high + extra)
-
-
-def far_of(runs: Any, names: Sequence[str]) -> Array:
-    """Outliers of one group of runs: those of any of these coefficients."""
-    masks = [outliers(np.array([record.number(f"error_{name}") for record in runs])) for name in names]
-    return np.any(masks, axis=0)
+def truth_line(
+    ax: Axes, x: Array, truth: Array | None, *, floor: float | None = None, room: float | None = None
+) -> None:
+    """The truth, if it is known; with `room` the axis shows it and this much around it, so outliers may leave it."""
+    if truth is None:
+        return
+    ax.plot(x, truth, **{**TRUTH, "linestyle": "--", "zorder": 4})
+    if room is not None:
+        low, high = float(np.min(truth)), float(np.max(truth))
+        extra = room * max(high - low, 0.1 * max(abs(low), abs(high)), 1e-12)
+        ax.set_ylim(low - extra if floor is None else max(floor, low - extra), high + extra)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.atomic import path_of, replacing
 from levytorch.convert import choice, shown, switch
 from levytorch.data.arrays import positive
 from levytorch.data.clock import MAX_DT, Units
@@ -21,6 +20,7 @@ from levytorch.data.numpy_files import ArrayFile
 from levytorch.data.points import PointFile
 from levytorch.data.tables import TableFile, write_table
 from levytorch.errors import InputError
+from levytorch.files import path_of, replacing
 
 if TYPE_CHECKING:
     from levytorch.data.trajectories import Trajectories

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.errors import InputError
-from levytorch.plain_files import read_json
+from levytorch.files import read_json
 
 RECORD = "record.json"
 _FORMAT = 2

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.atomic import replacing
 from levytorch.data.arrays import Array, Counts
 from levytorch.data.clock import MAX_DT, Clock
 from levytorch.data.columns import OneNumber, Table, TableOptions, check_id, first_null, listed, numbers
 from levytorch.data.misread import check_header, refuse_clock, refuse_index, refuse_unnamed
 from levytorch.data.points import NeedsMemory, PointFile, Points, numbers_of
 from levytorch.errors import InputError
+from levytorch.files import replacing
 
 if TYPE_CHECKING:
     import polars as pl

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.atomic import replacing
+from levytorch.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

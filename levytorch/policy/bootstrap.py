@@ -44,6 +44,22 @@ class Bootstrap:
         """Standard deviation over the replicas at x."""
         return torch.stack([V(x) for V in self.values]).std(0)
 
+    def numbers(self) -> dict[str, Any]:
+        """What metrics.json says about the refits."""
+        tcf = torch.tensor([float(recovery.tcf) for recovery in self.recoveries], dtype=torch.float64)
+        alphas = [recovery.alpha for recovery in self.recoveries]
+        out = {
+            "kind": "block bootstrap: blocks of consecutive transitions, refitted",
+            "replicas": len(self.values),
+            "block": self.block,
+            "failed": self.failed,
+            "unconverged": self.unconverged,
+            "tcf_sd": float(tcf.std()),
+        }
+        if not any(callable(alpha) for alpha in alphas):
+            out["alpha_sd"] = float(torch.tensor(alphas, dtype=torch.float64).std())
+        return out
+
 
 def block_bootstrap(
     transitions: Transitions,

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.atomic import path_of
 from levytorch.coefficients import FourierBasis
 from levytorch.convert import known_keys, real_array, real_number, real_tensor, shown
 from levytorch.data.arrays import numeric
 from levytorch.errors import ConfigError, InputError
+from levytorch.files import path_of
 from levytorch.policy.checks import cell_of, check_beta, check_modes, coefficients_at
 from levytorch.policy.series import FourierSeries, fit_fourier
 

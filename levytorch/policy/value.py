@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch import atomic
-from levytorch.atomic import path_of
+from levytorch import files
 from levytorch.coefficients import FourierBasis
 from levytorch.convert import real_tensor, shown, whole_number
 from levytorch.errors import InputError
-from levytorch.plain_files import load_tensors
+from levytorch.files import load_tensors, path_of
 
 _LINE, _PLANE = "levytorch.value.1", "levytorch.plane_value.1"  # what a file says it holds
 T = TypeVar("T")
@@ -262,7 +261,7 @@ def _is_spectrum(c: Any, ndim: int) -> bool:
 def save_fields(value: Any, mark: str, path: str | os.PathLike[str]) -> Path:
     """Write the fields; an earlier file is replaced once the new one is complete. `mark` says what is inside."""
     target = path_of(path)
-    atomic.save({"format": mark, **{f.name: getattr(value, f.name) for f in fields(value)}}, target)
+    files.save({"format": mark, **{f.name: getattr(value, f.name) for f in fields(value)}}, target)
     return target
 
 

@@ -14,28 +14,14 @@ from torch import Tensor
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
 from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
-from levytorch.policy.empirical import (
-    EmpiricalValues,
-    crl_baseline,
-    empirical_values,
-    reference_curve,
-    trivial_baseline,
-)
+from levytorch.policy.empirical import crl_baseline, trivial_baseline
 from levytorch.policy.metrics import coverage, relative_l2
+from levytorch.policy.reference import Reference
 from levytorch.policy.solver import solve_value
 from levytorch.policy.value import ValueFunction
-from levytorch.runs.directories import Run
+from levytorch.runs.reading import Run
 
 Function = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What V is compared with: a curve, its name, and the empirical values behind it when there are any."""
-
-    curve: Function
-    label: str
-    values: EmpiricalValues | None = None
 
 
 @dataclass(frozen=True)
@@ -123,20 +109,6 @@ def true_reference(
     return Reference(V, "true system on the window")
 
 
-def empirical_reference(
-    trajectories: Any,
-    reward: Callable[[Tensor], Any],
-    beta: float,
-    basis: FourierBasis,
-    **options: Any,
-) -> Reference:
-    """The reference of section 4.3: a Fourier fit to the discounted empirical values."""
-    values = empirical_values(trajectories, reward, beta, **options)
-    # States of other periods belong to the same V: shown and counted in the cell
-    values = values._replace(x=basis.origin + torch.remainder(values.x - basis.origin, basis.period))
-    return Reference(reference_curve(values, basis), "empirical reference", values)
-
-
 def evaluate_runs(
     runs: Sequence[Run],
     reward: Callable[[Tensor], Any],
@@ -158,7 +130,7 @@ def evaluate_runs(
     """
     if not runs:
         raise InputError("At least one run was expected, but there is none; check the run pattern.")
-    labels = [run.tail_label if group_by == "tail" else f"{group_by} = {run.setting(group_by)}" for run in runs]
+    labels = [run.tail_label if group_by == "tail" else _label(run, group_by) for run in runs]
     values = [
         solve_value(run.recovery, reward, beta, n_modes=n_modes, window=window, tolerance=tolerance) for run in runs
     ]
@@ -180,6 +152,16 @@ def evaluate_runs(
     result = Evaluation(runs, values, labels, x, (low, high), reference, baselines)
     result.metrics.update(_metrics(result, beta))
     return result
+
+
+def _label(run: Run, key: str) -> str:
+    absent = object()
+    value = run.setting(key, absent)
+    if value is absent:
+        raise InputError(
+            f"group_by must be a key of every run's configuration, found no {key} in {run.path}; give one."
+        )
+    return f"{key} = {value}"
 
 
 def _metrics(result: Evaluation, beta: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Going on in a run directory, which may come from someone else (`foreign.py` says what it may hold).
+"""Going on in a run directory, which may come from someone else (`allow_list.py` says what it may hold).
 
 Its overrides are taken over one by one, each looked at first, and its checkpoints load with weights-only semantics.
 """
@@ -8,14 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from levytorch.errors import ConfigError
-from levytorch.plain_files import load_tensors, read_json
-from levytorch.runs.foreign import check_links, objection
-from levytorch.tables import write_json, write_text
+from levytorch.files import load_tensors, read_json
+from levytorch.runs.allow_list import check_links, objection, own_targets
+from levytorch.runs.reading import RECORD
 
-RECORD = "run.json"
 # what may be given beside resume=: it changes nothing in the numbers of the fit (data.path: the file has moved)
 CHANGEABLE = ("data.path", "beta", "reward", "diagnostics", "callbacks", "logger", "trainer.progress")
 _RESUME = re.compile(r"\+{0,2}resume=")
@@ -23,21 +21,16 @@ _RESUME = re.compile(r"\+{0,2}resume=")
 _PARTS = {"state_dict": dict, "callbacks": dict, "loops": dict, "optimizer_states": list, "global_step": int}
 
 
-def write_record(directory: Path, config: Any, overrides: Sequence[str], *, again: bool) -> None:
-    """What the run was started with: run.json for going on, .hydra/ for reading. Each whole or not at all."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
-    own = [o for o in overrides if not _RESUME.match(o)]
-    hydra = OmegaConf.masked_copy(HydraConfig.instance().cfg, ["hydra"])
-    for name, content in (("config", config), ("hydra", hydra), ("overrides", OmegaConf.create(list(own)))):
-        write_text(directory / ".hydra" / f"{name}.yaml", OmegaConf.to_yaml(content))
-    if not again:
-        write_json(directory / RECORD, {"overrides": own})
+def without_resume(overrides: Sequence[str]) -> list[str]:
+    """The settings among overrides, which is what run.json holds."""
+    return [override for override in overrides if not _RESUME.match(override)]
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
-    """Command line with resume=<directory> replaced by the run's own overrides, the new ones after them."""
+    """Command line with resume=<directory> replaced by the run's own overrides, the new ones after them.
+
+    An override of the run that is repeated on the command line is the user's own, whatever it names.
+    """
     named = [_RESUME.sub("", a, count=1).strip("'\"") for a in arguments if _RESUME.match(a)]
     if not named or named[-1] in ("", "null"):
         return list(arguments)
@@ -47,22 +40,23 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if any(mark in str(directory) for mark in ("'", "\\", "${")):
         raise ConfigError(f"resume must name a directory without quotes, \\ and ${{, found {directory}; rename it.")
     check_links(directory)
-    safe = read_overrides(directory)
     end = [f"resume='{directory}'", f"hydra.run.dir='{directory}'"]
     if any(list(arguments[k : k + 2]) == end for k in range(len(arguments))):
         return list(arguments)  # done already: a process that a resumed run has started has its command line
-    rest = [a for a in arguments if not _RESUME.match(a)]
-    for argument in rest:
-        if not argument.lstrip("+~").startswith(CHANGEABLE):
+    own, stored = without_resume(arguments), read_overrides(directory)
+    for argument in own:
+        if argument not in stored and not argument.lstrip("+~").startswith(CHANGEABLE):
             raise ConfigError(
                 f"a resumed run keeps the settings it was started with, found {argument}; start a new run with it "
                 f"(only {', '.join(CHANGEABLE)} may be given anew)."
             )
-    return [*safe, *rest, *end]
+    kept = [override for override in stored if override not in own]
+    _check_overrides(kept, own, directory / RECORD)
+    return [*kept, *own, *end]
 
 
 def read_overrides(directory: Path) -> list[str]:
-    """The overrides of a run directory, every one of them checked."""
+    """The overrides of a run directory, as they stand there."""
     record = directory / RECORD
     if not record.is_file():
         raise ConfigError(f"resume must name a run directory, found no {RECORD} in {directory}; check the path.")
@@ -72,14 +66,21 @@ def read_overrides(directory: Path) -> list[str]:
             raise TypeError
     except (ValueError, KeyError, TypeError) as error:  # read_json's own refusal is a ValueError
         raise ConfigError(f"{record} must list the overrides of a run, found something else; start anew.") from error
+    return stored
+
+
+def _check_overrides(stored: Sequence[str], own: Sequence[str], record: Path) -> None:
+    """Refuse what someone else's run may not set; also the arguments of what the user's own command line builds."""
+    built = own_targets(own)
     for override in stored:
-        reason = objection(override)
+        reason, (key, _, text) = objection(override), override.lstrip("+~").partition("=")
+        if any(key.startswith(f"{node}.") or (node.startswith(key) and "{" in text) for node in built):
+            reason = "an argument of what your command line builds"
         if reason is not None:
             raise ConfigError(
                 f"{record} may only hold settings of levytorch, found {override!r} ({reason}); start the run anew on "
-                "your own command line."
+                "your own command line, or repeat it there if it is your own."
             )
-    return stored
 
 
 def checkpoint(directory: Path) -> Path | None:

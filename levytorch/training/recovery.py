@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch import atomic
-from levytorch.atomic import path_of
+from levytorch import files
 from levytorch.coefficients import Coefficients, Head, build_head
 from levytorch.convert import real_number, real_tensor
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
-from levytorch.plain_files import load_tensors
+from levytorch.files import load_tensors, path_of
 
 FORMAT = 1
 ArrayLike = float | list[float] | np.ndarray | Tensor
@@ -144,7 +143,7 @@ class Recovery:
             "metrics": self.metrics,
             "history": self.history,
         }
-        atomic.save(content, target)
+        files.save(content, target)
         return target
 
     @classmethod

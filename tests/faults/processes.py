@@ -34,8 +34,8 @@ SURVIVED: Counter[str] = Counter()  # what the terminal summary shows
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
     [
-        "levytorch.runs.run",
-        "levytorch.runs.evaluation_report",
+        "levytorch.runs.training",
+        "levytorch.runs.evaluate",
         "levytorch.simulation",
         "lightning",
         "hydra.main",

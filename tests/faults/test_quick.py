@@ -17,13 +17,18 @@ import pytest
 import torch
 
 from levytorch import Dynamics, simulate
-from levytorch.atomic import check_place, remove_leftovers, replacing, temporary_directory
 from levytorch.errors import ConfigError, NumericalError, OutputError
+from levytorch.files import (
+    check_place,
+    remove_leftovers,
+    replacing,
+    temporary_directory,
+    write_csv,
+    write_json,
+)
 from levytorch.interrupts import Interrupted, interruptible
-from levytorch.runs import claim as place
-from levytorch.runs import evaluation_report as report
+from levytorch.runs import directory as place
 from levytorch.runs import resume
-from levytorch.tables import write_csv, write_json
 from levytorch.training.callbacks import Checkpoints
 from levytorch.training.fit import fit
 from levytorch.training.settings import make_settings
@@ -257,7 +262,7 @@ def test_two_evaluations_with_one_name_are_both_kept(tmp_path):
     for number in range(3):
         with temporary_directory(wanted) as written:
             (written / "metrics.json").write_text(str(number))
-            places.append(report.publish(written, wanted))
+            places.append(place.publish(written, wanted))
     assert [p.name for p in places] == ["out", "out-1", "out-2"]
     assert [(p / "metrics.json").read_text() for p in places] == ["0", "1", "2"]
     assert sorted(os.listdir(tmp_path)) == ["out", "out-1", "out-2"]
@@ -265,5 +270,5 @@ def test_two_evaluations_with_one_name_are_both_kept(tmp_path):
 
 def test_an_evaluation_that_fails_leaves_nothing(tmp_path):
     with pytest.raises(OutputError), temporary_directory(tmp_path / "out") as written:
-        report.write_marker(written / "nowhere", {})
+        place.write_marker(written / "nowhere", {})
     assert os.listdir(tmp_path) == []

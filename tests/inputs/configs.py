@@ -1,12 +1,10 @@
-"""Configurations with one bad leaf, in process: hydra composes, train.prepare or evaluate's checks judge."""
+"""Configurations with one bad leaf, in process: hydra composes, the checks of train.py or evaluate.py judge."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -78,16 +76,6 @@ def changed(config: DictConfig, key: str, value: Any) -> DictConfig:
         place = place[group]
     place[last] = value
     return OmegaConf.create(plain)
-
-
-def script(name: str) -> ModuleType:
-    """train.py or evaluate.py as a module."""
-    spec = importlib.util.spec_from_file_location(f"levytorch_{name}", ROOT / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def train_cases(file: Path) -> Iterator[tuple[str, DictConfig]]:

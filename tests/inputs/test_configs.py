@@ -12,12 +12,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from levytorch import ranks
 from levytorch.errors import ConfigError, LevytorchError
-from levytorch.runs import run as runs
+from levytorch.runs import training
+from levytorch.runs.evaluate import run_evaluation
 from levytorch.runs.evaluation_settings import check_settings
-from tests.inputs.configs import BAD, GROUPS, ROOT, changed, composed, evaluate_cases, script, small, train_cases
+from levytorch.runs.settings import prepare
+from levytorch.runs.value import add_value
+from tests.inputs.configs import BAD, GROUPS, ROOT, changed, composed, evaluate_cases, small, train_cases
 from tests.inputs.judge import REFUSED, Defect, judge
 
-train, evaluate = script("train"), script("evaluate")
 PARTS = ("batch", "callbacks.checkpoints", "callbacks.figures")
 
 
@@ -36,8 +38,8 @@ def try_config(config, what):
     Everything but the data itself is refused before any data is made.
     """
     try:
-        answer = judge(lambda: train.prepare(config, Path()), what)
-        return answer is not REFUSED and judge(answer[1], what) is not REFUSED
+        answer = judge(lambda: prepare(config, Path()), what)
+        return answer is not REFUSED and judge(answer.source, what) is not REFUSED
     except Defect as defect:
         if isinstance(defect.__cause__, OmegaConfBaseException):
             return False  # one line from train.py, see test_omegaconf_errors_are_one_line
@@ -63,9 +65,9 @@ def test_every_leaf_of_train_with_every_value(file, record_property, tmp_path):
     alone = [case for case in accepted if not ranks.processes(case[1].trainer)]  # here nobody starts processes
     for k, (what, config) in enumerate(random.Random(0).sample(alone, 40)):
         try:
-            settings, source = train.prepare(config, Path())
-            outcome = runs.run(settings, source(), tmp_path / str(k))
-            train.add_value(outcome, settings)
+            prepared = prepare(config, tmp_path / str(k))
+            outcome = training.run(prepared, prepared.source(), tmp_path / str(k))
+            add_value(outcome, prepared.config)
         except LevytorchError:
             continue
         except Exception as error:
@@ -106,7 +108,7 @@ def test_thresholds_are_not_for_an_automatic_tail(file):
 
 def test_the_nearest_key_is_named():
     with pytest.raises(ConfigError, match=r"settings must be among alpha, .*, found 'engin'; use engine, or remove it"):
-        train.prepare(changed(composed("train", *small()), "engin", "fisher"), Path())
+        prepare(changed(composed("train", *small()), "engin", "fisher"), Path())
 
 
 @pytest.mark.slow
@@ -123,7 +125,7 @@ def test_every_leaf_of_evaluate_with_every_value(record_property, tmp_path):
     for k, (what, settings) in enumerate(random.Random(0).sample(accepted, 20)):
         tiny = settings | dict(run=None, out=str(tmp_path / str(k)), tensorboard=False)
         tiny["rates"] = dict(settings["rates"]) | rates
-        judge(lambda s=tiny: evaluate.run_evaluation(s), what)
+        judge(lambda s=tiny: run_evaluation(s), what)
 
 
 @pytest.mark.parametrize(

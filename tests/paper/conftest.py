@@ -2,21 +2,26 @@
 uncertainty, written by the same code. The numbers mean little; they are files as a sweep leaves them."""
 
 import copy
-import importlib.util
+import warnings
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
+from levytorch.report.recovery import Recovery
 from omegaconf import OmegaConf
 
 from benchmarks.paper.collect import collect
 from levytorch.dynamics import Dynamics
+from levytorch.errors import LevytorchWarning
 from levytorch.policy.rates import rate_study
-from levytorch.runs import run as training
-from levytorch.runs.evaluation_report import write_marker, write_rates
-from levytorch.training.recovery import Recovery
+from levytorch.runs import report
+from levytorch.runs.directory import write_marker
+from levytorch.runs.evaluate import write_rates
+from levytorch.runs.training import train
+from levytorch.runs.value import add_value
 
 ROOT = Path(__file__).parents[2]
 QUIET = ["logger=none", "trainer.progress=false", "callbacks.figures.files=[]", "diagnostics=none"]
@@ -41,31 +46,28 @@ PLAN = [
 ]  # fmt: skip
 
 
-def train_module():
-    spec = importlib.util.spec_from_file_location("train_script", ROOT / "train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def composed(*overrides, script="train", hydra=False):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3", job_name=script):
+        return compose(script, list(overrides), return_hydra_config=hydra)
 
 
-def configuration(overrides):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return compose("train", overrides=[*QUIET, *overrides])
+def write_config(config, directory):
+    (directory / ".hydra").mkdir(parents=True)
+    OmegaConf.save(config, directory / ".hydra" / "config.yaml")
 
 
-def finish(train, outcome, config, settings):
-    """What comes after the fit: the value function, and hydra's record of the configuration."""
-    train.add_value(outcome, settings)
-    (outcome.directory / ".hydra").mkdir()
-    OmegaConf.save(config, outcome.directory / ".hydra" / "config.yaml")
+def train_run(config, directory):
+    """What train.py does, in this process."""
+    write_config(config, directory)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LevytorchWarning)
+        return train(config, directory)
 
 
-def make_runs(top, train, folder, overrides, replicas, sizes):
-    config = configuration(overrides)
+def make_runs(top, folder, overrides, replicas, sizes):
+    config = composed(*QUIET, *overrides)
     settings = OmegaConf.to_container(config, resolve=True)
-    source = instantiate(config.data, _convert_="all")()
-    first = training.run(settings, source, top / folder / f"n{sizes[-1]}" / "seed0")
-    finish(train, first, config, settings)
+    first = train_run(config, top / folder / f"n{sizes[-1]}" / "seed0")
     generator = torch.Generator().manual_seed(0)
     root = torch.linalg.cholesky(first.recovery.covariance + 1e-12 * torch.eye(len(first.recovery.theta)))
     for n in sizes:
@@ -78,22 +80,20 @@ def make_runs(top, train, folder, overrides, replicas, sizes):
             head.set_flat(first.recovery.theta + (sizes[-1] / n) ** 0.5 * root @ noise)
             drawn = Recovery(head, first.recovery.tcf, covariance=first.recovery.covariance * sizes[-1] / n,
                              metrics=first.recovery.metrics, history=first.recovery.history)  # fmt: skip
-            directory.mkdir(parents=True)
+            write_config(OmegaConf.merge(config, {"seed": seed, "data": {"n_trajectories": n}}), directory)
             drawn.save(directory / "recovery.pt")
-            metrics = dict(first.metrics) | training.summary(drawn, source.dynamics) | {"seed": seed}
-            outcome = training.Outcome(drawn, source, metrics, directory, [], ())
-            training.write_report(outcome, settings)
-            own = OmegaConf.merge(config, {"seed": seed, "data": {"n_trajectories": n}})
-            finish(train, outcome, own, settings)
+            metrics = dict(first.metrics) | report.summary(drawn, first.source.dynamics) | {"seed": seed}
+            outcome = report.Outcome(drawn, first.source, metrics, directory, [], ())
+            report.write_report(outcome, settings)
+            add_value(outcome, settings)
 
 
 @pytest.fixture(scope="session")
 def root(tmp_path_factory):
     """The folder of all runs, with an error-bound study beside them."""
     top = tmp_path_factory.mktemp("runs")
-    train = train_module()
-    for folder, overrides, replicas, sizes in PLAN:
-        make_runs(top, train, folder, overrides, replicas, sizes)
+    for plan in PLAN:
+        make_runs(top, *plan)
     study = top / "rate_study"
     study.mkdir()
     write_marker(study, {"rates": {"enabled": True}})
@@ -104,3 +104,36 @@ def root(tmp_path_factory):
 @pytest.fixture(scope="session")
 def runs(root):
     return collect(root)
+
+
+# the prices cover a sixtieth of the period: three functions and a reward that they can represent
+PRICES = ["data.first=900", "empirical.n_terms=1001", "tail.CT=75", "tail.TRT=400", "empirical.bootstrap.block=90"]
+PRICES += ["empirical.n_modes=3", "empirical.n_basis=3", "reward.power=1", "empirical.bootstrap.replicas=0"]
+
+
+@pytest.fixture(scope="session")
+def prices(tmp_path_factory):
+    """A file of made-up prices."""
+    rng = np.random.default_rng(0)
+    x = 45000 + np.cumsum(40 * rng.standard_t(3, 3000))
+    file = tmp_path_factory.mktemp("data") / "prices.parquet"
+    pl.DataFrame({"timestamp": 1_600_000_000 + 180 * np.arange(3000), "open": x}).write_parquet(file)
+    return file
+
+
+@pytest.fixture(scope="session")
+def price_runs(prices, tmp_path_factory):
+    """The folder of a sweep over prices: three arms, and two random starts of Algorithm B.1 with and without TCF."""
+    root = tmp_path_factory.mktemp("sweep")
+    adam = ["paper=prices", "engine.max_steps=40", "engine.window=20", "++tail.start=10"]
+    plan = {"tcf/K11": ["empirical.bootstrap.replicas=3"], "none/K11": ["tail=none"]}
+    plan["none/K1"] = ["tail=none", "coefficients.n_basis=1"]
+    plan |= {
+        f"adam/{tail}/seed{seed}": [*adam, f"tail={tail}", f"seed={seed}"]
+        for tail in ("tcf", "none")
+        for seed in (0, 1)
+    }
+    for folder, overrides in plan.items():
+        base = ["experiment=btc_first6000", f"data.path={prices}", *PRICES, *QUIET]
+        train_run(composed(*base, *overrides), root / folder)
+    return root

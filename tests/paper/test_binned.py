@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from benchmarks.paper.adaptive import iterate
-from benchmarks.paper.landscape import fixed_point, metropolis_run, pairs_of, surfaces
-from benchmarks.paper.redo import transitions_of
+from benchmarks.paper.binned import pairs_of, transitions_of
+from benchmarks.paper.landscape import metropolis_run, surfaces
 from levytorch import Recovery, log_density, tail_probability
 from levytorch.data.pools import make_pools
 
@@ -45,7 +44,7 @@ def test_minimiser_is_the_lowest_point_of_the_surface(pairs):
 def test_fixed_point_is_the_one_the_fit_found(record, pairs):
     """The run fits b as well, so that both differ by a small part of the standard error, no more."""
     found = Recovery.load(record.path)
-    TCF = fixed_point(pairs, (4.0, 3.0))
+    TCF = pairs.fixed_point((4.0, 3.0))
     D_o, D_f = pairs.minimiser(TCF, (4.0, 3.0))
     _, sd_o, sd_f = (float(s) for s in found.std(0.0))
     assert abs(D_o - float(found.D_o(0.0))) < 0.3 * sd_o
@@ -54,9 +53,9 @@ def test_fixed_point_is_the_one_the_fit_found(record, pairs):
 
 
 def test_rounds_start_at_zero_and_end_at_the_fixed_point(pairs):
-    TCFs, thetas = iterate(pairs, (4.0, 3.0), most=60)
+    TCFs, thetas = pairs.iterate((4.0, 3.0), most=60)
     assert TCFs[0] == 0.0
     assert thetas.shape == (len(TCFs), 2)
-    assert TCFs[-1] == pytest.approx(fixed_point(pairs, (4.0, 3.0)), abs=1e-5)
+    assert TCFs[-1] == pytest.approx(pairs.fixed_point((4.0, 3.0)), abs=1e-5)
     R = float(tail_probability(pairs.CT, pairs.mu, 5.0, *thetas[0], 0.3, 1 / 40))
     assert TCFs[1] == pytest.approx((R - pairs.R_sample) / (1 - pairs.R_sample))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.paper.binned import transitions_of
 from benchmarks.paper.collect import collect
-from benchmarks.paper.redo import transitions_of
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.runs.directories import load_run
+from levytorch.runs.reading import load_run
 
 
 @pytest.fixture

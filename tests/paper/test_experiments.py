@@ -4,25 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import InterpolationResolutionError
 
-import evaluate
-import train
 from levytorch.errors import ConfigError
-from levytorch.runs import run as runs
+from levytorch.runs.evaluate import run_evaluation
 from levytorch.runs.evaluation_settings import newest
+from levytorch.runs.settings import fit_settings, prepare
+from tests.paper.conftest import composed, train_run
 
-ROOT = Path(__file__).parent.parent
 SYNTHETIC = ["unbiased_constant", "unbiased_variable", "censored_variable", "censored_constant", "censored_mcmc"]
-
-
-def composed(*overrides, script="train", hydra=False):
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3", job_name=script):
-        return compose(script, list(overrides), return_hydra_config=hydra)
 
 
 def jobs(experiment, *overrides):
@@ -91,7 +84,7 @@ def test_arms(arm, censored, method):
 def test_the_papers_algorithm_is_one_override_away(experiment):
     base = ["experiment=paper_literal"] if experiment is None else [f"experiment={experiment}", "paper=literal"]
     for arm in ("censored", "tcf"):
-        settings = runs.settings_of(OmegaConf.to_container(composed(*base, f"arm={arm}"), resolve=True))
+        settings = fit_settings(OmegaConf.to_container(composed(*base, f"arm={arm}"), resolve=True))
         engine = settings.engine
         assert (engine["name"], engine["max_steps"], engine["window"], engine["lr"]) == ("adam", 40_000, 20_000, 0.01)
         assert engine["stop_early"] is False
@@ -104,11 +97,7 @@ def test_the_papers_algorithm_is_one_override_away(experiment):
 
 
 def run_here(config, place):
-    settings = OmegaConf.to_container(config, resolve=True)
-    outcome = runs.run(settings, train.build_source(config, place)(), place)
-    train.add_value(outcome, settings)
-    (place / ".hydra").mkdir()
-    OmegaConf.save(config, place / ".hydra" / "config.yaml")
+    train_run(config, place)
     return json.loads((place / "metrics.json").read_text())
 
 
@@ -142,7 +131,7 @@ def test_a_small_sweep_has_the_papers_result(sweep):
 def test_value_error(sweep, tmp_path):
     overrides = ["of=censored_constant", f"sweep={sweep}", "size=500", f"out={tmp_path}/out", "tensorboard=false"]
     config = composed("experiment=value_error", *overrides, script="evaluate")
-    out = evaluate.run_evaluation(OmegaConf.to_container(config, resolve=True))
+    out = run_evaluation(OmegaConf.to_container(config, resolve=True))
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["beta"] == 0.1
     assert {label: group["runs"] for label, group in metrics["groups"].items()} == {
@@ -168,7 +157,7 @@ def test_rate_study(tmp_path):
     small = ["rates.n_trials=20", "rates.n_modes=16", "rates.eps=[0.01,0.001]", f"out={tmp_path}/out"]
     config = composed("experiment=rate_study", *small, "tensorboard=false", script="evaluate")
     assert (config.rates.system, config.rates.alpha, config.beta) == ("asymptotic", 0.3, 0.1)
-    out = evaluate.run_evaluation(OmegaConf.to_container(config, resolve=True))
+    out = run_evaluation(OmegaConf.to_container(config, resolve=True))
     slopes = json.loads((out / "rates.json").read_text())
     for kind in ("noise", "gaussian", "wedge"):
         assert slopes[kind]["slope_C2"] == pytest.approx(1, abs=0.1)
@@ -207,6 +196,6 @@ def test_learning_history(tmp_path):
 
 
 def test_figures_of_an_unknown_kind_are_refused():
-    config = OmegaConf.to_container(composed("callbacks.figures.files=[gif]"), resolve=True)
+    config = composed("callbacks.figures.files=[gif]")
     with pytest.raises(ConfigError, match=r"callbacks\.figures\.files must be a list of png, pdf"):
-        runs.settings_of(config)
+        prepare(config, Path())

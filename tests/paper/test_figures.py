@@ -1,14 +1,15 @@
 """Every figure: panels, curves, labels and the numbers in them."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
-from benchmarks.paper.learning_history import moving_average
-from benchmarks.paper.registry import FIGURES, figure
-from benchmarks.paper.report import runs_of
+from benchmarks.paper.collect import collect
+from benchmarks.paper.figures import FIGURES, figure, moving_average
 from levytorch.errors import InputError
+from levytorch.files import read_csv
 
 PANELS = {
     "comparison": 6, "landscape": 4, "adaptive": 3, "unbiased_constant": 3, "unbiased_variable": 4,
@@ -17,8 +18,7 @@ PANELS = {
 
 
 def draw(name, runs):
-    entry = FIGURES[name]
-    fig, axes = entry.load()(runs_of(entry, runs))
+    fig, axes = FIGURES[name].of(runs)
     return fig, list(np.ravel(np.asarray(axes, dtype=object)))
 
 
@@ -32,10 +32,10 @@ def line(ax, label):
 
 @pytest.fixture(scope="module")
 def drawn(runs):
-    return {name: draw(name, runs) for name in FIGURES}
+    return {name: draw(name, runs) for name in PANELS}
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", PANELS)
 def test_every_figure_has_its_panels_and_titles(drawn, name):
     fig, axes = drawn[name]
     assert len(axes) == PANELS[name]
@@ -54,7 +54,7 @@ def test_comparison_draws_every_replica_and_the_truth(drawn, runs):
         curves = [one for one in ax.get_lines() if len(one.get_xdata()) > 0]
         assert len(curves) == len(part) + 1
         for record, one in zip(part, curves):
-            np.testing.assert_array_equal(one.get_ydata(), record.curves()["D_f"])
+            np.testing.assert_array_equal(one.get_ydata(), record.curves["D_f"])
         x = curves[-1].get_xdata()
         np.testing.assert_allclose(line(ax, "truth").get_ydata(), 2 + np.exp(np.sin(2 * x) * np.cos(3 * x)))
     assert "Algorithm B.1" in axes[4].get_title()
@@ -95,17 +95,13 @@ def test_variable_curves_are_mean_and_sd_of_the_replicas(drawn, runs):
     part = runs.where(experiment="unbiased_variable")
     assert "0 of 6 removed" in axes[0].get_title()
     for ax, name in zip(axes[1:], ("b", "D_o", "D_f")):
-        curves = np.array([record.curves()[name] for record in part])
+        curves = np.array([record.curves[name] for record in part])
         np.testing.assert_allclose(line(ax, "recovered").get_ydata(), curves.mean(0))
         edge = np.concatenate([path.vertices[:, 1] for path in ax.collections[0].get_paths()])
         assert edge.max() == pytest.approx((curves.mean(0) + curves.std(0, ddof=1)).max())
 
 
 def test_an_outlier_is_drawn_apart_and_left_out_of_the_band(runs, root, tmp_path):
-    import shutil
-
-    from benchmarks.paper.collect import collect
-
     shutil.copytree(root / "unbiased_variable", tmp_path / "runs")
     wild = tmp_path / "runs" / "n200" / "seed5"
     metrics = json.loads((wild / "metrics.json").read_text())
@@ -113,7 +109,7 @@ def test_an_outlier_is_drawn_apart_and_left_out_of_the_band(runs, root, tmp_path
     _, axes = draw("unbiased_variable", collect(tmp_path / "runs"))
     assert "1 of 6 removed" in axes[0].get_title()
     assert "1 outlier" in labels(axes[3])
-    curves = [r.curves()["D_f"] for r in runs.where(experiment="unbiased_variable") if r.path.name != "seed5"]
+    curves = [r.curves["D_f"] for r in runs.where(experiment="unbiased_variable") if r.path.name != "seed5"]
     np.testing.assert_allclose(line(axes[3], "recovered").get_ydata(), np.mean(curves, axis=0))
 
 
@@ -121,7 +117,7 @@ def test_censored_figures_compare_the_arms(drawn, runs):
     _, (boxes, curves) = drawn["censored_variable"]
     assert labels(boxes) == ["unbiased data", "without TCF", "with TCF", "conditional"]
     part = runs.where(experiment="censored_variable", arm="none")
-    mean = np.mean([record.curves()["D_f"] for record in part], axis=0)
+    mean = np.mean([record.curves["D_f"] for record in part], axis=0)
     np.testing.assert_allclose(line(curves, "without TCF").get_ydata(), mean)
     _, (left, right) = drawn["censored_constant"]
     assert ("4.4" in left.get_title(), "4.5" in right.get_title()) == (True, True)
@@ -135,7 +131,7 @@ def test_censored_figures_compare_the_arms(drawn, runs):
 def test_policy_error_has_values_errors_and_rates(drawn, runs):
     _, (values, errors, rates) = drawn["policy_error"]
     part = runs.where(experiment="censored_variable", arm="tcf", literal=False)
-    mean = np.mean([record.values()["V"] for record in part], axis=0)
+    mean = np.mean([record.values["V"] for record in part], axis=0)
     np.testing.assert_allclose(line(values, "with TCF").get_ydata(), mean)
     x = line(values, "truth").get_xdata()
     np.testing.assert_allclose(line(values, "truth").get_ydata(), np.cos(2 * x) ** 3, atol=1e-4)
@@ -148,7 +144,7 @@ def test_policy_error_has_values_errors_and_rates(drawn, runs):
 def test_history_and_its_moving_average(drawn, runs):
     _, (left, right) = drawn["learning_history"]
     record = next(iter(runs.where(experiment="learning_history")))
-    history = record.history()
+    history = read_csv(record.path / "history.csv", ("step",))
     raw = [one.get_ydata() for one in right.get_lines()]
     np.testing.assert_array_equal(raw[0], history["mean/D_f"])
     np.testing.assert_allclose(raw[1], moving_average(history["step"], history["mean/D_f"], 20))
@@ -166,12 +162,14 @@ def test_moving_average_is_the_mean_over_the_last_steps():
 
 def test_figures_refuse_runs_they_are_not_made_of(runs):
     with pytest.raises(InputError, match="Figure 10 needs runs with engine=adam"):
-        FIGURES["learning_history"].load()(runs.where(experiment="censored_constant"))
+        FIGURES["learning_history"].draw(runs.where(experiment="censored_constant"))
     with pytest.raises(InputError, match="must have one dynamics"):
-        FIGURES["unbiased_variable"].load()(runs.where(arm="unbiased"))
+        FIGURES["unbiased_variable"].draw(runs.where(arm="unbiased"))
 
 
 def test_a_figure_is_found_by_name_and_by_number():
+    assert set(PANELS) | {"btc", "btc_adam"} == set(FIGURES)  # figure 9: test_prices.py
     assert figure("6") is figure("censored_variable")
+    assert figure("9") is figure("btc")
     with pytest.raises(ValueError, match="one of comparison"):
         figure("twelve")

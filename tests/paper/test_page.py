@@ -2,8 +2,7 @@
 
 import json
 import re
-import sys
-import types
+import shutil
 
 import numpy as np
 import pytest
@@ -11,30 +10,17 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from benchmarks.paper import page as pages
-from benchmarks.paper import registry
 from benchmarks.paper.__main__ import main, parse
-from benchmarks.paper.callback import Report
-from benchmarks.paper.registry import FIGURES, Section
+from benchmarks.paper.figures import FIGURES
+from benchmarks.paper.report import Report
 from levytorch.errors import ConfigError, InputError
 from levytorch.figures import new_axes
 
 
 @pytest.fixture(scope="module")
-def docs(root, tmp_path_factory):
+def docs(root, price_runs, tmp_path_factory):
     out = tmp_path_factory.mktemp("docs")
-    fake = types.ModuleType("levytorch_fake_section")
-    fake.section = lambda root, page: "Prices.\n\n" + page.table([{"what": "error", "V_mean": 0.0376}])
-    sys.modules["levytorch_fake_section"] = fake
-    fake.__spec__ = types.SimpleNamespace(name="levytorch_fake_section")
-    before = dict(registry.SECTIONS)
-    registry.SECTIONS.clear()
-    registry.SECTIONS["fake"] = Section("Prices", "levytorch_fake_section:section")
-    try:
-        pages.write_page([root], out)
-    finally:
-        registry.SECTIONS.clear()
-        registry.SECTIONS.update(before)
-        del sys.modules["levytorch_fake_section"]
+    pages.write_page([root, price_runs], out)
     return out
 
 
@@ -52,9 +38,9 @@ def test_page_has_its_parts_and_no_empty_number(docs):
     text = (docs / "results.md").read_text()
     headings = re.findall(r"^## (.*)$", text, flags=re.M)
     assert headings[:2] == ["The paper's statements and these runs", "How it was run"]
-    assert headings[-2:] == ["Prices", "What falls short"]
+    assert headings[-2:] == ["Bitcoin (section 4.3, Figure 9)", "What falls short"]
     assert sum(heading.startswith("Example 4.") for heading in headings) == 5
-    assert "| error | 3.76 % |" in text
+    assert re.search(r"^\| r / beta \| \d+\.\d\d % \|", text, flags=re.M)
     assert not re.search(r"\bnan\b|\bNone\b|\binf\b", text)
     assert re.search(r"Machine: .*\d+ cores?, ", text)
     assert "Python 3." in text
@@ -81,8 +67,6 @@ def test_pictures_are_made_smaller_until_they_fit(monkeypatch):
 
 
 def test_report_after_a_sweep(root, tmp_path, capsys):
-    import shutil
-
     shutil.copytree(root / "censored_constant", tmp_path / "sweep")
     Report().on_multirun_end(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path / "sweep")}}}))
     printed = capsys.readouterr().out

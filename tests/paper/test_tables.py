@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.paper import tables
 from benchmarks.paper.claims import claims
-from benchmarks.paper.rate_table import read_rates
-from benchmarks.paper.show import markdown, percent
+from benchmarks.paper.tables import markdown, percent, read_rates
 
 
 def metrics_below(folder: Path) -> dict[int, dict]:
@@ -56,7 +55,7 @@ def test_coverage_of_a_band(runs):
     part = runs.where(experiment="unbiased_variable")
     inside = []
     for record in part:
-        c = record.curves()
+        c = record.curves
         inside.append(np.abs(c["D_f"] - c["D_f_truth"])[:-1] <= 1.959964 * c["D_f_std"][:-1])
     found = row_of(tables.calibrations(part), coefficient="D_f")
     assert found["coverage"] == pytest.approx(np.mean(inside))
@@ -73,9 +72,9 @@ def test_value_errors_and_who_is_better(root, runs):
     assert found["V_median"] == np.median([m["error_V"] for m in with_TCF.values()])
     assert row_of(table, experiment="censored_variable", arm="none")["better_than_none"] is None
     record = next(iter(runs.where(experiment="censored_variable", arm="none", seed=0)))
-    V, truth = record.values()["V"][:-1], record.values()["V_truth"][:-1]
+    V, truth = record.values["V"][:-1], record.values["V_truth"][:-1]
     assert found["V_shape_median"] <= found["V_median"] + 1e-12
-    own = tables.shape_error(record)
+    own = record.shape_error()
     assert own == pytest.approx(np.std(V - truth) / np.std(truth))
 
 

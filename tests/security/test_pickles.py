@@ -11,10 +11,10 @@ import torch
 
 from levytorch import Recovery, ValueFunction, recover
 from levytorch.errors import ConfigError, InputError
-from levytorch.plain_files import check_packed
+from levytorch.files import check_packed
 from levytorch.policy import PlaneValue
 from levytorch.runs import resume
-from levytorch.runs.directories import load_run
+from levytorch.runs.reading import load_run
 from levytorch.training.fit import fit
 from tests.security.conftest import SETTINGS
 from tests.security.hostile import Hostile
@@ -39,6 +39,7 @@ def test_the_hostile_pickle_is_one(proof):
         "hyper_parameters",
         "LevyDataModule",
         "history",
+        "correction",
         "global_step",
         "pytorch-lightning_version",
         "lr_schedulers",
@@ -130,7 +131,8 @@ def test_torch_is_not_told_otherwise_by_the_environment(monkeypatch, proof, tmp_
     "part",
     [
         {"state_dict": {}},
-        {"callbacks": {"TailCorrection": {"evil": 1}}},
+        {"callbacks": {"Convergence": {"evil": 1}}},
+        {"correction": {"evil": 1}},
         {"loops": {}},
         {"optimizer_states": [{"evil": 1}]},
     ],

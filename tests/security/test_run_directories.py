@@ -11,13 +11,12 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-import train
-from benchmarks.paper import collect, parts, plain
-from levytorch.atomic import replacing
+from benchmarks.paper import collect, parts
 from levytorch.errors import ConfigError, InputError, LevytorchError
-from levytorch.plain_files import read_json
-from levytorch.runs import foreign, resume
-from levytorch.runs.directories import load_run
+from levytorch.files import read_json, read_yaml, replacing
+from levytorch.runs import allow_list, resume
+from levytorch.runs.reading import load_run
+from levytorch.runs.settings import prepare
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,22 +142,22 @@ def test_configurations_that_name_code_build_nothing(overrides, proof):
     """What gets past the single overrides is met by the check of the whole configuration."""
     config = composed(*(o.replace("PROOF", str(proof)) for o in overrides))
     with pytest.raises(ConfigError, match="resumed run may"):
-        train.prepare(config, proof.parent, again=True)
+        prepare(config, proof.parent, resumed=True)
     assert not proof.exists()
 
 
-@pytest.mark.parametrize("name", sorted(foreign.TARGETS))
+@pytest.mark.parametrize("name", sorted(allow_list.TARGETS))
 def test_every_name_of_the_list_leads_to_levytorch(name):
     with pytest.raises((LevytorchError, TypeError)):
-        foreign.build({"_target_": name, "nonsense": 1})
+        allow_list.build({"_target_": name, "nonsense": 1})
     with pytest.raises(ConfigError, match="may only build"):
-        foreign.build({"_target_": name, "_partial_": True})
+        allow_list.build({"_target_": name, "_partial_": True})
 
 
 def test_what_is_built_without_hydra_is_what_hydra_builds(tmp_path):
     config = composed("data.n_trajectories=3", "dynamics.alpha=0.4", "data.censor=null")
-    _, own = train.prepare(config, tmp_path)
-    _, again = train.prepare(config, tmp_path, again=True)
+    own = prepare(config, tmp_path).source
+    again = prepare(config, tmp_path, resumed=True).source
     assert own.__class__ is again.__class__
     assert torch.equal(own().transitions.dx, again().transitions.dx)
 
@@ -167,15 +166,15 @@ def test_a_resumed_run_writes_its_cache_into_its_directory(tmp_path):
     run = tmp_path / "run"
     for outside in (tmp_path / "elsewhere", run / ".." / "elsewhere"):
         with pytest.raises(ConfigError, match="on_disk"):
-            foreign.check_settings({"data": {"path": "x.csv", "on_disk": str(outside)}}, run)
+            allow_list.check_settings({"data": {"path": "x.csv", "on_disk": str(outside)}}, run)
     for fine in (True, None, str(run / "cache")):
-        foreign.check_settings({"data": {"path": "x.csv", "on_disk": fine}}, run)
+        allow_list.check_settings({"data": {"path": "x.csv", "on_disk": fine}}, run)
 
 
 def test_what_a_resumed_run_reads_is_said(caplog, tmp_path):
     reward = {"name": "tabulated", "path": "r.csv"}
     with caplog.at_level("INFO"):
-        foreign.check_settings({"data": {"path": "/somewhere/prices.csv"}, "reward": reward}, tmp_path)
+        allow_list.check_settings({"data": {"path": "/somewhere/prices.csv"}, "reward": reward}, tmp_path)
     assert "/somewhere/prices.csv" in caplog.text
     assert "r.csv" in caplog.text
 
@@ -274,7 +273,7 @@ def test_configurations_that_would_cost_or_crash(text, found, honest, tmp_path):
     file.parent.mkdir()
     file.write_text(text)
     began = time.perf_counter()
-    for read in (lambda: load_run(tmp_path), lambda: plain.read_yaml(file)):
+    for read in (lambda: load_run(tmp_path), lambda: read_yaml(file)):
         with pytest.raises(InputError, match=rf"config\.yaml must .*{found}.*; restore it\."):
             read()
     assert time.perf_counter() - began < 10
@@ -288,7 +287,7 @@ def test_hostile_records_of_experiments(text, tmp_path):
         (tmp_path / name).write_text(text, encoding="latin-1")
         with pytest.raises(InputError, match=rf"{name} must be .*; restore it\."):
             read_json(tmp_path / name)
-    runs = collect.Runs((collect.Record(tmp_path, {}, {}, {}),))
+    runs = collect.Runs((collect.Record(tmp_path, {}),))
     assert parts.sweep_record(runs, [tmp_path]) == {}
     (tmp_path / ".hydra").mkdir()
     (tmp_path / ".hydra" / "config.yaml").write_text("seed: 1")

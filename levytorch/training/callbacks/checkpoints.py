@@ -18,8 +18,8 @@ import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
 from levytorch import interrupts
-from levytorch.atomic import replacing
 from levytorch.errors import NumericalError, OutputError
+from levytorch.files import replacing
 from levytorch.ranks import Ranks, SharedError
 from levytorch.training.module import LevyModule
 

@@ -1,0 +1,157 @@
+"""What V is compared with when the truth is not known: discounted empirical values, their Fourier fit, CRL and r / beta
+(section 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.coefficients.basis import FourierBasis
+from levytorch.data.pairing import first_points
+from levytorch.policy.bootstrap import Bootstrap
+from levytorch.policy.empirical import (
+    EmpiricalValues,
+    crl_baseline,
+    empirical_values,
+    reference_curve,
+    trivial_baseline,
+)
+from levytorch.policy.metrics import coverage, relative_l2
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A curve, its name, and the empirical values behind it when there are any."""
+
+    curve: Function
+    label: str
+    values: EmpiricalValues | None = None
+
+
+def empirical_reference(
+    trajectories: Any, reward: Callable[[Tensor], Any], beta: float, basis: FourierBasis, **options: Any
+) -> Reference:
+    """The reference of section 4.3: a Fourier fit to the discounted values; options: those of `empirical_values`."""
+    values = empirical_values(trajectories, reward, beta, **options)
+    # states of other periods belong to the same V: shown and counted in the cell
+    values = values._replace(x=basis.origin + torch.remainder(values.x - basis.origin, basis.period))
+    return Reference(reference_curve(values, basis), "empirical reference", values)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The values of all observations of a file and the curves that V stands beside.
+
+    The paper's sum dt sum_j exp(-beta j dt) r_j exceeds the integral that V is by beta dt / 2 whatever the states do;
+    `exact` integrates the discount exactly and is free of that. `crl`, the model-free baseline, has seen what V was
+    fitted to; it is None when that is everything, as it would be the reference itself.
+    """
+
+    values: EmpiricalValues
+    exact: EmpiricalValues
+    reference: Function
+    reference_exact: Function
+    crl: Function | None
+    trivial: Function
+    interval: tuple[float, float]
+    seen: tuple[float, float]
+
+    def curves(self) -> dict[str, Function]:
+        """Every curve by its name."""
+        names = ("reference", "reference_exact", "crl", "trivial")
+        return {name: curve for name in names if (curve := getattr(self, name)) is not None}
+
+    def errors(self, V: Function) -> dict[str, float]:
+        """Relative L2 errors on the interval, against either reference, and on the states seen."""
+        return {
+            "relative_l2": relative_l2(V, self.reference, *self.interval),
+            "relative_l2_exact": relative_l2(V, self.reference_exact, *self.interval),
+            "relative_l2_seen": relative_l2(V, self.reference, *self.seen),
+        }
+
+    def covered(self, V: Function, std: Function) -> tuple[float, float]:
+        """Shares within V +- one standard deviation: of the empirical values, and of the exact reference's interval."""
+        x = torch.linspace(*self.interval, 2001, dtype=torch.float64)
+        inside = (self.values.x >= self.interval[0]) & (self.values.x <= self.interval[1])
+        return (
+            _band_coverage(V, std, self.values.x[inside], self.values.V[inside]),
+            _band_coverage(V, std, x, self.reference_exact(x)),
+        )
+
+    def numbers(self, V: Any, bootstrap: Bootstrap | None = None) -> dict[str, Any]:
+        """Errors, coverage of the bands and baselines, as metrics.json has them."""
+        inside = (self.values.x >= self.interval[0]) & (self.values.x <= self.interval[1])
+        baselines = {"trivial": self.trivial} | ({} if self.crl is None else {"crl": self.crl})
+        out: dict[str, Any] = {
+            **self.errors(V),
+            "interval": list(self.interval),
+            "seen": list(self.seen),
+            "n_values": int(inside.sum()),
+            "n_modes": V.n_modes,
+            "residual": V.residual,
+            "condition": V.condition,
+            "baselines": {name: self.errors(curve) for name, curve in baselines.items()},
+        }
+        if V.covariance_factor is not None:
+            out["coverage_std"], out["coverage_of_reference_std"] = self.covered(V, V.std)
+        if bootstrap is not None:
+            errors = [self.errors(replica)["relative_l2"] for replica in bootstrap.values]
+            out["coverage_bootstrap"], out["coverage_of_reference_bootstrap"] = self.covered(V, bootstrap.std)
+            out["bootstrap"] = bootstrap.numbers() | {
+                "relative_l2_mean": float(np.mean(errors)),
+                "relative_l2_sd": float(np.std(errors, ddof=1)),
+            }
+        return out
+
+
+def compare_with_data(
+    trajectories: Any,
+    reward: Callable[[Tensor], Any],
+    beta: float,
+    basis: FourierBasis,
+    *,
+    chosen: Tensor | None = None,
+    window: tuple[float, float] | None = None,
+    **options: Any,
+) -> Comparison:
+    """Empirical values of all trajectories and the curves made of them.
+
+    chosen: mask of the transitions of `trajectories` that the fit has seen (None: all). window: the interval of the
+    errors; None: from the smallest to the largest state that has a value. options: those of `empirical_values`.
+    """
+    held = empirical_reference(trajectories, reward, beta, basis, **options)
+    exact = empirical_reference(trajectories, reward, beta, basis, **{**options, "exact": True})
+    assert held.values is not None
+    assert exact.values is not None
+    transitions = trajectories.transitions()
+    x, crl = transitions.x, None
+    if chosen is not None:
+        points = torch.from_numpy(first_points(trajectories, transitions))[chosen]
+        x, crl = transitions.x[chosen], crl_baseline(held.values, basis, points)
+    x = basis.origin + torch.remainder(x - basis.origin, basis.period)
+    low, high = window or (float(held.values.x.min()), float(held.values.x.max()))
+    return Comparison(
+        held.values,
+        exact.values,
+        held.curve,
+        exact.curve,
+        crl,
+        trivial_baseline(reward, beta),
+        (low, high),
+        (float(x.min()), float(x.max())),
+    )
+
+
+def _band_coverage(V: Function, std: Function, x: Tensor, target: Tensor) -> float:
+    """Share of the targets within V +- std, both interpolated on a fine grid."""
+    grid = torch.linspace(float(x.min()), float(x.max()), 2001, dtype=torch.float64)
+    center, width = (torch.from_numpy(np.interp(x.numpy(), grid.numpy(), f(grid).numpy())) for f in (V, std))
+    return coverage(target, center, width)

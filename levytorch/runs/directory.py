@@ -1,0 +1,151 @@
+"""A run directory as a place to write: claimed by one process, never written over, put in place when it is complete.
+
+The claim is an operating system lock, which ends with the process however that ends. Every file in it is written by
+`levytorch.files`, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+
+from levytorch.errors import ConfigError, InputError, LevytorchError, OutputError
+from levytorch.files import check_place, move_directory, remove_leftovers, unwritable, write_json, write_text
+from levytorch.ranks import is_first
+from levytorch.runs.reading import MARKER, RECORD
+
+try:
+    import fcntl
+except ImportError:  # Windows: no lock, two resumes at once are then the user's affair
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
+_NOT_A_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+@contextmanager
+def claimed(directory: Path) -> Iterator[None]:
+    """The directory is this process's until the block ends; refused while another has it.
+
+    Of several processes of one run the first owns it.
+    """
+    if not is_first():
+        yield
+        return
+    check_place(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | _NOT_A_LINK, 0o644)
+    except OSError as error:
+        raise unwritable(directory, error) from error
+    try:
+        _lock(handle, directory)
+        for part in (".", "checkpoints", "figures", ".hydra"):
+            remove_leftovers(directory / part)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, directory: Path) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(handle, 20).decode("ascii", "replace").strip()
+        raise OutputError(
+            f"{directory} must be used by one run at a time, found that process {owner or 'unknown'} is working in it; "
+            "wait for it, or choose another directory."
+        ) from None
+    except OSError:
+        return  # a file system without locks
+    with suppress(OSError):  # only a note for the message above, and the disk may be full
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+
+
+def check_unused(directory: Path) -> None:
+    """A new run must not write over an old one."""
+    found = [directory / "recovery.pt", *sorted((directory / "checkpoints").glob("*.ckpt"))]
+    held = next((path for path in found if path.exists()), None)
+    if held is not None:
+        raise ConfigError(
+            f"a new run needs a directory without results, found {held}; go on there with resume={directory}, or "
+            "choose another."
+        )
+
+
+def write_record(directory: Path, config: Any, overrides: Sequence[str], *, new: bool) -> None:
+    """What a training run was started with: run.json for going on, .hydra/ for reading. Each whole or not at all."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    hydra = OmegaConf.masked_copy(HydraConfig.instance().cfg, ["hydra"])
+    for name, content in (("config", config), ("hydra", hydra), ("overrides", OmegaConf.create(list(overrides)))):
+        write_text(directory / ".hydra" / f"{name}.yaml", OmegaConf.to_yaml(content))
+    if new:
+        write_json(directory / RECORD, {"overrides": list(overrides)})
+
+
+def check_output(out: str | Path) -> Path:
+    """The directory asked for, which must be empty or absent: earlier results are never written over."""
+    target = Path(out)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"out={target} must be a new or empty directory, but something is there; choose another name.")
+    return target
+
+
+def planned_output(out: str | Path | None) -> Path:
+    """Where the results of an evaluation go: `out`, or outputs/<date>/<time>-evaluation. Nothing is made yet."""
+    if out is not None:
+        target = check_output(out)
+    else:
+        now = datetime.now()
+        target = Path("outputs") / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}-evaluation"
+    check_place(target)
+    return target
+
+
+def publish(written: Path, target: Path) -> Path:
+    """Put a complete directory in its place, or beside what another evaluation has put there in the meantime."""
+    for number in range(1000):
+        place = target.with_name(target.name + (f"-{number}" if number else ""))
+        try:
+            move_directory(written, place)
+        except FileExistsError:
+            continue
+        return place
+    raise InputError(f"A free name was expected beside {target}, but a thousand are taken; give out=.")
+
+
+def write_marker(out: Path, settings: Mapping[str, Any]) -> None:
+    """The resolved settings, first of all files: it also tells that this directory is an evaluation."""
+    import yaml  # type: ignore[import-untyped]
+
+    (out / MARKER).write_text(yaml.safe_dump(dict(settings), sort_keys=False), encoding="utf-8")
+
+
+class CheckPlace(Callback):
+    """hydra makes the run directory before anything of ours runs: say first, and in one sentence, when it cannot."""
+
+    def on_run_start(self, config: Any, **kwargs: Any) -> None:
+        _check(config.hydra.run.dir)
+
+    def on_multirun_start(self, config: Any, **kwargs: Any) -> None:
+        _check(config.hydra.sweep.dir)
+
+
+def _check(directory: str) -> None:
+    try:
+        check_place(Path(directory))
+    except LevytorchError as error:
+        # hydra turns exceptions of callbacks into warnings, but not this one
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -1,0 +1,203 @@
+"""A run whose V is compared with its own file (the settings `empirical`): what it adds to its directory."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from levytorch.coefficients.basis import FourierBasis
+from levytorch.convert import known_keys, shown, switch, whole_number
+from levytorch.data.sources import selected
+from levytorch.errors import ConfigError, InputError, LevytorchWarning
+from levytorch.figures.values import Band, value_bands
+from levytorch.files import replacing, write_json
+from levytorch.policy.bootstrap import Bootstrap, block_bootstrap
+from levytorch.policy.checks import check_window
+from levytorch.policy.empirical import empirical_values
+from levytorch.policy.reference import Comparison, compare_with_data
+from levytorch.policy.rewards import RewardContext, build_reward
+from levytorch.policy.solver import solve_value
+from levytorch.runs.report import Outcome, write_value
+from levytorch.training.maximise import fit_full_batch
+
+log = logging.getLogger("levytorch.train")
+STORED = 40_000  # empirical values kept for figures and for the coverage of bands over runs
+SHOWN = 5000  # of these as dots in the figure
+# n_terms, horizon, linear: of the discounted sums; n_basis: of their Fourier fit and of CRL; n_modes, window: of V
+DEFAULTS = {"n_terms": None, "horizon": None, "linear": False, "n_basis": 11, "n_modes": None, "window": "data"}
+BOOTSTRAP = {"replicas": 0, "block": 240}  # refits for the band of V; consecutive transitions that stay together
+
+
+def options_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The settings `empirical`, checked and complete; None: V is not compared with the data."""
+    given = config["empirical"]
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or not isinstance(given.get("bootstrap", {}), Mapping):
+        raise ConfigError(f"empirical must be a group of settings, found {shown(given)}; see docs/btc.md.")
+    known_keys("the settings of empirical", given, (*DEFAULTS, "bootstrap"), ConfigError)
+    known_keys("the settings of empirical.bootstrap", given.get("bootstrap", {}), tuple(BOOTSTRAP), ConfigError)
+    options = {**DEFAULTS, **given, "bootstrap": {**BOOTSTRAP, **given.get("bootstrap", {})}}
+    try:
+        for name, value in (("n_terms", options["n_terms"]), ("n_modes", options["n_modes"])):
+            if value is not None:
+                whole_number(f"empirical.{name}", value, 1)
+        whole_number("empirical.n_basis", options["n_basis"], 1)
+        switch("empirical.linear", options["linear"])
+        for name, least in (("replicas", 0), ("block", 1)):
+            whole_number(f"empirical.bootstrap.{name}", options["bootstrap"][name], least)
+        if options["window"] != "data":
+            options["window"] = check_window(options["window"], float(config["coefficients"]["period"]), None)
+    except InputError as error:
+        raise ConfigError(f"empirical: {error}") from error
+    if options["bootstrap"]["replicas"] == 1:
+        raise ConfigError("empirical.bootstrap.replicas must be 0 (none) or at least 2, found 1; a band needs two.")
+    if config["beta"] is None:
+        raise ConfigError("empirical values need a discount rate, found beta=null; give beta, or empirical=null.")
+    return options
+
+
+def check_series(source: Any, config: Mapping[str, Any]) -> None:
+    """Refuse, before the fit, data that has no values to compare with: no trajectories, or none as long as asked."""
+    options = options_of(config)
+    if options is None:
+        return
+    if source.trajectories is None or source.trajectories.dim != 1:
+        raise ConfigError(
+            "empirical values need one-dimensional trajectories, found a source without them; use data=file, or "
+            "empirical=null."
+        )
+    reward = _reward(source, config, float(config["coefficients"]["period"]), 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LevytorchWarning)  # told when the values are used
+        empirical_values(source.trajectories, reward, float(config["beta"]), **_sums(options))
+
+
+def add_empirical_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
+    """value.pt, value.csv, empirical.npz, the figure, and `empirical` in metrics.json."""
+    options = options_of(config)
+    assert options is not None
+    recovery, directory = outcome.recovery, outcome.directory
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LevytorchWarning)
+        reward = _reward(outcome.source, config, recovery.period, recovery.origin)
+        comparison = _compare(outcome, config, options, reward)
+
+        def solve(found: Any) -> Any:
+            # the window may reach beyond the data: how V extrapolates is what is looked at
+            window, n_modes = comparison.interval, options["n_modes"]
+            return solve_value(found, reward, float(config["beta"]), n_modes=n_modes, window=window, beyond_data=True)
+
+        V = solve(recovery)
+        bootstrap = _bootstrap(outcome, config, options["bootstrap"], solve)
+    for doubt in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)):
+        log.warning(doubt)
+        outcome.metrics["warnings"].append(doubt)
+    beside = {} if bootstrap is None else {"V_bootstrap_sd": bootstrap.std}
+    curves = write_value(directory / "value", V, beside | comparison.curves())
+    outcome.metrics["empirical"] = comparison.numbers(V, bootstrap)
+    samples = _store_values(directory, comparison)
+    write_json(directory / "metrics.json", outcome.metrics)
+    outcome.publish("value", lambda: _figure(curves, samples, comparison))
+    log.info(summary(outcome.metrics["empirical"]))
+
+
+def _reward(source: Any, config: Mapping[str, Any], period: float, origin: float) -> Any:
+    context = RewardContext(period, origin, float(config["beta"]), source.dynamics, source.transitions)
+    return build_reward(config["reward"], context)
+
+
+def _sums(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in ("n_terms", "horizon", "linear")}
+
+
+def _compare(outcome: Outcome, config: Mapping[str, Any], options: Mapping[str, Any], reward: Any) -> Comparison:
+    trajectories, data = outcome.source.trajectories, config["data"]
+    assert trajectories is not None
+    n = len(trajectories.transitions())
+    return compare_with_data(
+        trajectories,
+        reward,
+        float(config["beta"]),
+        FourierBasis(options["n_basis"], outcome.recovery.period, outcome.recovery.origin),
+        chosen=selected(n, data.get("first"), data.get("sample"), data.get("sample_seed", 0)),
+        window=None if options["window"] == "data" else options["window"],
+        **_sums(options),
+    )
+
+
+def _bootstrap(outcome: Outcome, config: Mapping[str, Any], wanted: Mapping[str, int], solve: Any) -> Bootstrap | None:
+    """Refits with the penalty's strengths of the fit itself; none for adam, whose band is that of its random starts."""
+    settings = outcome.settings
+    if settings is None or not wanted["replicas"] or settings.engine["name"] == "adam":
+        return None
+    recovery = outcome.recovery
+    engine = dict(settings.engine)
+    if recovery.metrics.get("penalty_strengths"):
+        engine["penalty"] = list(recovery.metrics["penalty_strengths"])
+    settings = replace(settings, engine=engine, progress=False)
+    if recovery.metrics.get("region") == "TRT":  # decided once, by the fit itself; where CT plays TRT's part, it is CT
+        kept = replace(settings.tail, CT=None, TRT=recovery.metrics["TRT"], region="TRT")
+        settings = replace(settings, tail=kept)
+    return block_bootstrap(
+        outcome.source.transitions,
+        lambda data: fit_full_batch(data, settings, start=recovery.theta),
+        solve,
+        replicas=wanted["replicas"],
+        block=wanted["block"],
+        seed=config["seed"],
+        progress=config["trainer"]["progress"],
+    )
+
+
+def _store_values(directory: Path, comparison: Comparison) -> dict[str, Any]:
+    """A random part of the empirical values, the first SHOWN of them for the figure."""
+    order = torch.randperm(len(comparison.values.x), generator=torch.Generator().manual_seed(0))[:STORED]
+    samples: dict[str, Any] = {
+        "x": comparison.values.x[order].numpy(),
+        "V": comparison.values.V[order].numpy(),
+        "V_exact": comparison.exact.V[order].numpy(),
+    }
+    with replacing(directory / "empirical.npz") as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, **samples)
+    return samples
+
+
+def _figure(curves: Mapping[str, Any], samples: Mapping[str, Any], comparison: Comparison) -> Any:
+    bands = [Band("recovered", curves["V"], curves.get("V_std"), "± sd")]
+    if "V_bootstrap_sd" in curves:
+        bands.append(Band("recovered", curves["V"], curves["V_bootstrap_sd"], "± block bootstrap sd"))
+    names = {"trivial": "r / beta", "crl": "CRL"}
+    return value_bands(
+        curves["x"],
+        bands,
+        reference=curves["reference"],
+        reference_label="empirical reference",
+        baselines={label: curves[name] for name, label in names.items() if name in curves},
+        samples=(samples["x"][:SHOWN], samples["V"][:SHOWN]),
+        support=comparison.seen,
+    )[0]
+
+
+def summary(numbers: Mapping[str, Any]) -> str:
+    """What a terminal shows."""
+    low, high = numbers["interval"]
+    names = {"trivial": "r / beta", "crl": "CRL"}
+    baselines = [f"{names[name]} {errors['relative_l2']:.2%}" for name, errors in numbers["baselines"].items()]
+    bands = [
+        f"{label} {numbers[key]:.2%}"
+        for key, label in (("coverage_std", "± sd"), ("coverage_bootstrap", "± block bootstrap sd"))
+        if key in numbers
+    ]
+    return (
+        f"V against the empirical reference on [{low:,.0f}, {high:,.0f}]: relative L2 error "
+        f"{numbers['relative_l2']:.2%} ({numbers['relative_l2_exact']:.2%} against exactly discounted sums); "
+        f"{', '.join(baselines)}; coverage {', '.join(bands) or 'unknown'}"
+    )

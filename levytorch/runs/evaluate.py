@@ -1,0 +1,320 @@
+"""An evaluation from its settings to its directory: runs and data read, V solved, everything written at once.
+
+evaluate.py is a thin shell around `run_evaluation`. A run directory is read as data: nothing named in it is imported or
+executed. Results go to a new directory, which becomes visible when it is complete.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from levytorch.coefficients.basis import FourierBasis
+from levytorch.data import Trajectories
+from levytorch.data.pairing import first_points
+from levytorch.dynamics import Dynamics
+from levytorch.errors import ConfigError
+from levytorch.figures import save
+from levytorch.figures.values import error_boxes, rates, value_bands
+from levytorch.files import temporary_directory, write_csv, write_json
+from levytorch.policy.checks import check_beta, check_window
+from levytorch.policy.rates import RateStudy, rate_study
+from levytorch.policy.reference import empirical_reference
+from levytorch.policy.rewards import RewardContext, build_reward
+from levytorch.runs.directory import planned_output, publish, write_marker
+from levytorch.runs.evaluation import Evaluation, evaluate_runs, true_reference
+from levytorch.runs.evaluation_settings import check_settings, texts
+from levytorch.runs.reading import Run, load_runs
+from levytorch.runs.report import write_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+log = logging.getLogger("levytorch.evaluate")
+_SHOWN_SAMPLES = 5000  # the paper's number of orange dots
+
+
+def run_evaluation(settings: dict[str, Any]) -> Path:
+    """Everything but hydra: checks, solves, writes, and puts the directory in place when complete; returns it."""
+    check_settings(settings)
+    if settings["run"] is None and not settings["rates"]["enabled"]:
+        raise ConfigError("run must name a run directory or a glob, found none; add run=outputs/<date>/<time>.")
+    target = planned_output(None if settings["out"] is None else str(settings["out"]))
+    result, support = evaluate(settings) if settings["run"] is not None else (None, None)
+    studies = study_rates(settings) if settings["rates"]["enabled"] else []
+    with temporary_directory(target) as written:
+        write_results(settings, result, support, studies, written)
+        out = publish(written, target)
+    log.info(f"written to {out}")
+    return out
+
+
+def write_results(
+    settings: Mapping[str, Any],
+    result: Evaluation | None,
+    support: tuple[float, float] | None,
+    studies: Sequence[RateStudy],
+    out: Path,
+) -> None:
+    """Everything into one directory."""
+    write_marker(out, settings)
+    figures: dict[str, Figure] = {}
+    if result is not None:
+        figures |= write_evaluation(result, out, support=support)
+        log.info(table(result.metrics))
+    if studies:
+        figures |= write_rates(studies, out)
+        for study in studies:
+            log.info(f"{study.perturbation}: slope {study.slope_c0:.4f} in C^0, {study.slope_c2:.4f} in discrete C^2")
+    if settings["tensorboard"]:
+        write_tensorboard(figures, None if result is None else result.metrics, out)
+
+
+def evaluate(settings: Mapping[str, Any]) -> tuple[Evaluation, tuple[float, float] | None]:
+    """The evaluation, and the range of the data that the model-free baseline has seen (None without data)."""
+    beta = check_beta(settings["beta"])
+    runs = load_runs(texts(settings, "run"))
+    truth = true_dynamics(settings["truth"], runs)
+    period, origin = runs[0].recovery.period, runs[0].recovery.origin
+    data = settings["data"]
+    trajectories: Any = None
+    transitions: Any = None
+    observed = support = None
+    if data["path"] is not None:
+        check_scale(data["options"], runs)
+        given = {key: value for key, value in data["options"].items() if value is not None}
+        trajectories = Trajectories.from_file(data["path"], **given)
+        transitions = trajectories.transitions()
+    reward = build_reward(settings["reward"], RewardContext(period, origin, beta, truth, transitions))
+    window = data_window(settings["window"], transitions, [run.recovery.support for run in runs])
+    reference = None
+    basis = FourierBasis(data["n_basis"], period, origin)
+    if truth is not None:
+        reference = true_reference(truth, reward, beta, window, settings["tolerance"])
+    elif trajectories is not None:
+        options = {"n_terms": data["n_terms"], "horizon": data["horizon"], "linear": data["linear"]}
+        reference = empirical_reference(trajectories, reward, beta, basis, **options)
+        observed = observed_points(data, trajectories, transitions)
+        seen = transitions.x if observed is None else torch.as_tensor(trajectories.x)[observed]
+        if float(seen.max() - seen.min()) < period:
+            support = (float(seen.min()), float(seen.max()))
+    result = evaluate_runs(
+        runs,
+        reward,
+        beta,
+        n_modes=settings["n_modes"],
+        window=window,
+        tolerance=settings["tolerance"],
+        group_by=settings["group_by"],
+        reference=reference,
+        observed=observed,
+        crl_basis=basis,
+    )
+    return result, support
+
+
+def check_scale(options: Mapping[str, Any], runs: Sequence[Run]) -> None:
+    """Refuse data that is measured otherwise than what the runs were trained on: beta and V belong to their units."""
+    for run in runs:
+        for name, value in (run.scale() or {}).items():
+            found = options[name]
+            if found != value and (found or value):
+                raise ConfigError(
+                    f"data.options.{name} must be that of the runs, {str(value).lower()}, but is {str(found).lower()}; "
+                    f"add data.options.{name}={str(value).lower()}."
+                )
+
+
+def true_dynamics(truth: Mapping[str, Any], runs: Sequence[Run]) -> Dynamics | None:
+    """The true system: named on the command line, or the one that all runs name in their configuration."""
+    known = [run.truth() for run in runs]
+    if truth["name"] is not None:
+        alphas = {system.alpha for system in known if system is not None}
+        own = alphas.pop() if len(alphas) == 1 else 0.3
+        return Dynamics.named(str(truth["name"]), alpha=own if truth["alpha"] is None else truth["alpha"])
+    named = {repr(system) for system in known}
+    if len(named) > 1:
+        raise ConfigError(
+            "The runs must have one true system, but theirs differ; evaluate them apart or give truth.name=."
+        )
+    return known[0]
+
+
+def data_window(
+    window: Any, transitions: Any, supports: Sequence[tuple[float, float] | None]
+) -> tuple[float, float] | None:
+    """The window as two numbers; within the data when there is data.
+
+    "data" without data is what all runs were trained on: every recovery knows the range of its own.
+    """
+    span = None if transitions is None else (float(transitions.x.min()), float(transitions.x.max()))
+    if window == "data":
+        return common_support(supports) if span is None else span
+    return None if window is None else check_window(window, math.inf, span)
+
+
+def common_support(supports: Sequence[tuple[float, float] | None]) -> tuple[float, float]:
+    """The range that lies within the data of every run."""
+    known = [support for support in supports if support is not None]
+    if len(known) < len(supports):
+        raise ConfigError(
+            "window=data needs the range of the data, but a run does not know it; name its data with data.path=, or "
+            "give window=[low,high]."
+        )
+    low, high = max(low for low, _ in known), min(high for _, high in known)
+    if not low < high:
+        raise ConfigError(
+            "window=data needs a range that the data of all runs share, but there is none; evaluate the runs apart, or "
+            "give window=[low,high]."
+        )
+    return low, high
+
+
+def observed_points(data: Mapping[str, Any], trajectories: Any, transitions: Any) -> torch.Tensor | None:
+    """Numbers of the points whose values CRL may see: where the first transitions, or random ones, begin.
+
+    None: there is no CRL.
+    """
+    n = len(transitions)
+    if data["first"] is not None and data["random"] is not None:
+        raise ConfigError("Either data.first or data.random was expected, but both are given; leave one out.")
+    wanted = data["first"] if data["first"] is not None else data["random"]
+    if wanted is None:
+        return None
+    if wanted > n:
+        raise ConfigError(f"data.first or data.random must not exceed {n} transitions, but is {wanted}; lower it.")
+    points = torch.from_numpy(first_points(trajectories, transitions))
+    if data["first"] is not None:
+        return points[:wanted]
+    return points[torch.randperm(n, generator=torch.Generator().manual_seed(data["seed"]))[:wanted]]
+
+
+def study_rates(settings: Mapping[str, Any]) -> list[RateStudy]:
+    """The error-bound study for every kind of perturbation."""
+    rates = settings["rates"]
+    dynamics = Dynamics.named(rates["system"], alpha=rates["alpha"])
+    studies = []
+    for perturbation in texts(settings, "rates.perturbations"):
+        start = time.perf_counter()
+        studies.append(
+            rate_study(
+                dynamics,
+                rates["eps"],
+                beta=settings["beta"],
+                n_trials=rates["n_trials"],
+                n_modes=rates["n_modes"],
+                perturbation=perturbation,
+                seed=rates["seed"],
+            )
+        )
+        solves = len(rates["eps"]) * rates["n_trials"]
+        log.info(f"{perturbation}: {solves} solves in {time.perf_counter() - start:.1f} s")
+    return studies
+
+
+def write_evaluation(result: Evaluation, out: Path, *, support: tuple[float, float] | None = None) -> dict[str, Figure]:
+    """Figures, numbers and value functions into `out`; returns the figures for TensorBoard."""
+    write_json(out / "metrics.json", result.metrics)
+    write_csv(out / "curves.csv", result.curves())
+    beside = {} if result.reference is None else {"reference": result.reference.curve}
+    for number, V in enumerate(result.values):
+        write_value(out / "values" / f"run{number}", V, beside)
+    reference = result.reference
+    samples = None
+    if reference is not None and reference.values is not None:
+        few = torch.randperm(len(reference.values.x), generator=torch.Generator().manual_seed(0))[:_SHOWN_SAMPLES]
+        x, V_empirical = reference.values.x[few], reference.values.V[few]
+        inside = (x >= result.interval[0]) & (x <= result.interval[1])
+        samples = (x[inside].numpy(), V_empirical[inside].numpy())
+    x = result.x
+    figures: dict[str, Figure] = {}
+    figures["value"], _ = value_bands(
+        x.numpy(),
+        result.bands(),
+        reference=None if reference is None else reference.curve(x).numpy(),
+        reference_label="reference" if reference is None else reference.label,
+        baselines={name: curve(x).numpy() for name, curve in result.baselines.items()} if samples is not None else None,
+        samples=samples,
+        support=support,
+    )
+    # in the order of the bands, so that a group has one colour in both figures
+    errors = {
+        label: [run["relative_l2"] for run in result.metrics["runs"] if run["group"] == label]
+        for label in result.metrics["groups"]
+        if reference is not None
+    }
+    if sum(map(len, errors.values())) > 1:
+        shown = {} if samples is None else result.metrics["baselines"]
+        figures["errors"], _ = error_boxes(errors, baselines=shown)
+    return _save(figures, out)
+
+
+def write_rates(studies: Sequence[RateStudy], out: Path) -> dict[str, Figure]:
+    """The error-bound study: rates.csv (mean and quantiles per eps), slopes in rates.json, the log-log figure."""
+    columns: dict[str, list[Any]] = {name: [] for name in ("perturbation", "eps", "norm", "mean", "q05", "q95")}
+    for study in studies:
+        for norm, errors in (("C0", study.error_c0), ("C2", study.error_c2)):
+            for eps, row in zip(study.eps.tolist(), errors.numpy()):
+                low, high = np.quantile(row, [0.05, 0.95])
+                for name, value in zip(columns, (study.perturbation, eps, norm, float(row.mean()), low, high)):
+                    columns[name].append(value)
+    write_csv(out / "rates.csv", columns)
+    write_json(
+        out / "rates.json",
+        {
+            study.perturbation: {
+                "slope_C0": study.slope_c0,
+                "slope_C2": study.slope_c2,
+                "n_modes": study.n_modes,
+                "n_trials": study.error_c0.shape[1],
+            }
+            for study in studies
+        },
+    )
+    return _save({"rates": rates(studies)[0]}, out)
+
+
+def write_tensorboard(figures: Mapping[str, Figure], metrics: Mapping[str, Any] | None, out: Path) -> None:
+    """The figures (already saved: TensorBoard closes them) and one scalar per group."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(out / "tensorboard")) as writer:
+        for name, fig in figures.items():
+            writer.add_figure(f"evaluation/{name}", fig)
+        for label, group in (metrics or {}).get("groups", {}).items():
+            for key in ("relative_l2_mean", "coverage"):
+                if group[key] is not None and math.isfinite(group[key]):
+                    writer.add_scalar(f"evaluation/{key}/{label.replace(' ', '_')}", group[key])
+
+
+def table(metrics: Mapping[str, Any]) -> str:
+    """The result as text: a line per group, then the baselines."""
+
+    def percent(value: float | None) -> str:
+        return "-" if value is None or math.isnan(value) else f"{100 * value:.3g} %"
+
+    rows = [("group", "runs", "relative L2 error", "sd", "of the mean", "coverage")]
+    for label, g in metrics["groups"].items():
+        numbers = [percent(g[k]) for k in ("relative_l2_mean", "relative_l2_sd", "relative_l2_of_mean", "coverage")]
+        rows.append((label, str(g["runs"]), *numbers))
+    names = {"trivial": "trivial r / beta", "CRL": "CRL (model-free)"}
+    rows += [(names.get(name, name), "", percent(error), "", "", "") for name, error in metrics["baselines"].items()]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    low, high = metrics["interval"]
+    reference = metrics["reference"] or "none (errors are not known)"
+    return "\n".join([f"reference: {reference}; beta = {metrics['beta']:g}; x in [{low:g}, {high:g}]", *lines])
+
+
+def _save(figures: dict[str, Figure], out: Path) -> dict[str, Figure]:
+    for name, fig in figures.items():
+        save(fig, out / "figures" / name)
+    return figures

@@ -1,0 +1,172 @@
+"""What a training run writes beside its recovery: numbers, curves and figures, in one dimension and in more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from levytorch.data import SourceData
+from levytorch.diagnostics import Diagnosis
+from levytorch.figures import coefficients as plots
+from levytorch.figures import planes, save
+from levytorch.figures.diagnostics import drawings
+from levytorch.files import write_csv, write_json
+from levytorch.runs.tensorboard import FORMATS, add_figure, log_results
+from levytorch.training.recovery import Recovery
+from levytorch.training.settings import FitSettings
+
+_POINTS = 4096  # of a cell in d > 1 dimensions
+Columns = dict[str, np.ndarray[Any, Any]]
+Drawings = dict[str, Callable[[], Any]]  # name of a figure -> what draws it
+
+
+@dataclass
+class Outcome:
+    """What a finished run has: the recovery, its source, its numbers and where they are."""
+
+    recovery: Recovery
+    source: SourceData
+    metrics: dict[str, Any]
+    directory: Path
+    loggers: list[Any] = field(default_factory=list)
+    formats: tuple[str, ...] = FORMATS
+    diagnosis: Diagnosis | None = None
+    settings: FitSettings | None = None  # of the fit
+
+    def publish(self, name: str, draw: Callable[[], Any]) -> None:
+        """A figure into figures/ and TensorBoard; not even drawn when it is wanted in neither."""
+        if not (self.formats or self.loggers):
+            return
+        fig = draw()
+        save(fig, self.directory / "figures" / name, formats=self.formats)
+        add_figure(self.loggers, f"final/{name}", fig, int(self.recovery.metrics["steps"]))
+
+    def mean_error(self) -> float | None:
+        """Of b, D_o and D_f where the truth is known: what a sweep would minimise."""
+        errors = [self.metrics[k] for k in ("error_b", "error_D_o", "error_D_f") if k in self.metrics]
+        return sum(errors) / len(errors) if errors else None
+
+
+def relative_error(found: Any, truth: Any) -> float:
+    """||found - truth|| / ||truth|| of values on one grid."""
+    found, truth = torch.as_tensor(found), torch.as_tensor(truth)
+    return float((found - truth).norm() / truth.norm().clamp_min(1e-300))
+
+
+def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
+    """Means over the cell (of b per component), their standard errors, and relative L2 errors when truth is known."""
+    x = recovery.head.grid(_POINTS) if recovery.dim > 1 else _cell(recovery)
+    out: dict[str, Any] = {}
+    stds = recovery.std(x) if recovery.covariance is not None else (None, None, None)
+    for name, std in zip(("b", "D_o", "D_f"), stds):
+        found = getattr(recovery, name)(x)
+        labels = [name] if found.dim() == 1 else [f"{name}_{i + 1}" for i in range(found.shape[1])]
+        for i, label in enumerate(labels):
+            pick = slice(None) if found.dim() == 1 else (slice(None), i)
+            out[f"mean_{label}"] = float(found[pick].mean())
+            if std is not None:
+                out[f"mean_std_{label}"] = float(std[pick].mean())
+        if truth is not None:
+            error = relative_error(found, torch.as_tensor(getattr(truth, name)(x)).expand_as(found))
+            out |= {f"error_{label}": error for label in (name, *labels)}
+    if not callable(recovery.alpha):
+        out["alpha"] = recovery.alpha
+        if recovery.covariance is not None:
+            out["alpha_std"] = recovery.alpha_std
+    return out
+
+
+def _cell(recovery: Recovery) -> torch.Tensor:
+    return torch.linspace(recovery.origin, recovery.origin + recovery.period, 1025, dtype=torch.float64)[:-1]
+
+
+def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
+    """Numbers first, then the figures made of them, then the loggers."""
+    recovery, directory = outcome.recovery, outcome.directory
+    figures = _write_curves(recovery, outcome.source.dynamics, directory)
+    if recovery.history:
+        keys = [k for k in recovery.history[-1] if all(k in entry for entry in recovery.history)]
+        write_csv(directory / "history.csv", {k: [entry[k] for entry in recovery.history] for k in keys})
+    write_json(directory / "metrics.json", outcome.metrics)
+    if len(recovery.history) > 1:
+        figures["history"] = lambda: plots.history(recovery.history)[0]
+    if outcome.diagnosis is not None:
+        figures |= drawings(outcome.diagnosis)
+    for name, draw in figures.items():
+        outcome.publish(name, draw)
+    log_results(outcome.loggers, config, outcome.metrics)
+
+
+def _write_curves(recovery: Recovery, truth: Any, directory: Path) -> Drawings:
+    """curves.csv, and what draws it (there is no figure of three dimensions)."""
+    if recovery.dim == 1:
+        curves = plots.coefficient_curves(recovery, truth)
+        write_csv(directory / "curves.csv", curves)
+        return {"coefficients": lambda: plots.coefficients(curves)[0]}
+    if recovery.dim == 2:
+        fields = planes.coefficient_fields(recovery, truth)
+        write_csv(directory / "curves.csv", planes.field_columns(fields))
+        return {"coefficients": lambda: planes.fields(fields)[0]}
+    x = recovery.head.grid(_POINTS)
+    columns: Columns = {f"x_{i + 1}": x[:, i].numpy() for i in range(recovery.dim)}
+    for label, system in (("", recovery), ("_truth", truth)):
+        if system is None:
+            continue
+        b = system.b(x)
+        columns |= {f"b_{i + 1}{label}": b[:, i].numpy() for i in range(recovery.dim)}
+        columns |= {f"{name}{label}": getattr(system, name)(x).numpy() for name in ("D_o", "D_f")}
+    write_csv(directory / "curves.csv", columns)
+    return {}
+
+
+def write_value(stem: Path, V: Any, beside: Mapping[str, Callable[[torch.Tensor], torch.Tensor]]) -> Columns:
+    """<stem>.pt and, on a grid, <stem>.csv: V, its standard errors, and other functions by name; returns the table.
+
+    The grid is the cell (the window, where V has one), or 96 x 96 points of the plane.
+    """
+    if len(np.atleast_1d(V.period)) == 2:
+        u, v, _ = V.on_grid(96)
+        x = torch.stack(torch.meshgrid(u, v, indexing="ij"), dim=-1)
+        columns = {"u": x[..., 0], "v": x[..., 1]}
+    else:
+        low, high = V.window or (V.origin, V.origin + V.period)
+        x = torch.linspace(low, high, 401, dtype=torch.float64)
+        columns = {"x": x}
+    columns["V"] = V(x)
+    if V.covariance_factor is not None:
+        columns["V_std"] = V.std(x)
+    columns |= {name: function(x) for name, function in beside.items()}
+    curves = {name: column.reshape(-1).numpy() for name, column in columns.items()}
+    V.save(stem.with_name(f"{stem.name}.pt"))
+    write_csv(stem.with_name(f"{stem.name}.csv"), curves)
+    return curves
+
+
+def table(metrics: Mapping[str, Any]) -> str:
+    """The summary a terminal shows."""
+    lines = [f"{'':6}{'mean':>12}{'std error':>12}{'rel. L2 error':>16}"]
+    drift = ["b"] if "mean_b" in metrics else sorted(k[5:] for k in metrics if k.startswith("mean_b_"))
+    for name in (*drift, "D_o", "D_f"):
+        cells = [metrics.get(f"mean_{name}"), metrics.get(f"mean_std_{name}"), metrics.get(f"error_{name}")]
+        shown = ["-" if v is None else f"{v:.4g}" for v in cells[:2]] + ["-" if cells[2] is None else f"{cells[2]:.2%}"]
+        lines.append(f"{name:6}{shown[0]:>12}{shown[1]:>12}{shown[2]:>16}")
+    if metrics.get("alpha") is not None:
+        error = metrics.get("alpha_std")
+        lines.append(f"{'alpha':6}{metrics['alpha']:>12.4g}{'-' if not error else format(error, '.4g'):>12}")
+    lines.append(
+        f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
+        f"{'converged' if metrics['converged'] else 'NOT converged'}; {metrics['n_main']} pairs, "
+        f"tail {metrics['tail_method']}, TCF {metrics['tcf']:.4g}, "
+        f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
+    )
+    if metrics.get("left_out"):
+        lines.append("left out: " + ", ".join(f"{count} {reason}" for reason, count in metrics["left_out"].items()))
+    lines += metrics.get("diagnosis", [])
+    if "error_V" in metrics:
+        lines.append(f"value function: relative L2 error {metrics['error_V']:.2%}")
+    return "\n".join(lines)

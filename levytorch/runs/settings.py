@@ -1,0 +1,292 @@
+"""The settings of train.py: one schema, checked once, before any data is made.
+
+A command line can put any kind of value anywhere. What the groups callbacks, logger, data, coefficients, engine and
+trainer name with `_target_` is built here: by hydra for one's own command line, from the allow-list for a run directory
+that may be someone else's.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from levytorch.coefficients import Head
+from levytorch.coefficients.build import OPTIONS
+from levytorch.convert import known_keys, shown, whole_number
+from levytorch.diagnostics.checks import check_options
+from levytorch.errors import ConfigError, InputError, LevytorchError
+from levytorch.policy.rewards import check_reward
+from levytorch.ranks import processes
+from levytorch.runs import allow_list
+from levytorch.runs.empirical import options_of
+from levytorch.runs.reading import FROM_FILE
+from levytorch.training.engines.base import ENGINES, Engine, engine_options
+from levytorch.training.fit import TRAINER, quiet_lightning
+from levytorch.training.settings import FitSettings, make_settings
+
+SECTIONS = (
+    *("data", "coefficients", "density", "engine", "tail", "reward", "batch"),
+    *("trainer", "callbacks", "logger", "diagnostics"),
+)
+KEYS = (
+    *SECTIONS,
+    *("dynamics", "seed", "alpha", "init", "units", "beta", "empirical"),
+    *("resume", "directory", "experiment", "arm", "variant"),
+)
+OWN_FLAGS = ("progress", "log_every", "devices", "num_nodes")  # of the trainer group; the others are Lightning's
+# flags of lightning.Trainer that other settings decide -> where
+DECIDED = {
+    "callbacks": "the group callbacks",
+    "logger": "the group logger",
+    "max_steps": "engine.max_steps",
+    "max_epochs": "engine.max_steps",
+    "enable_progress_bar": "trainer.progress",
+    "log_every_n_steps": "trainer.log_every",
+    "default_root_dir": "hydra.run.dir",
+    "enable_checkpointing": "callbacks.checkpoints",
+    "use_distributed_sampler": "trainer.devices",
+}
+CHECKPOINTS = "levytorch.training.callbacks.Checkpoints"
+TENSORBOARD = "levytorch.runs.tensorboard.TensorBoard"
+Build = Callable[[str, Any], Any]  # (where it stands, a node of the configuration) -> what it names
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked configuration (plain and resolved), and everything that it names."""
+
+    config: dict[str, Any]
+    fit: FitSettings
+    source: Callable[[], Any]
+    callbacks: list[Any]
+    loggers: list[Any]
+    trainer: dict[str, Any]  # flags of lightning.Trainer
+
+
+def prepare(
+    config: Any, directory: Path, *, resumed: bool = False, own_targets: Mapping[str, str] | None = None
+) -> Prepared:
+    """Everything that can be refused is, and everything that is named is built; no data is made yet.
+
+    resumed: the settings come out of a run directory, which may be someone else's; own_targets: what the command line
+    of this run names itself (`allow_list.own_targets`).
+    """
+    composed = OmegaConf.merge(OmegaConf.create(config), {"directory": str(directory)})
+    settings: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    build: Build = build_with_hydra
+    if resumed:
+        allow_list.check_settings(settings, directory, own_targets)  # before anything that it names is looked at
+
+        def build(where: str, node: Any) -> Any:
+            return allow_list.build(node, where, own_targets)
+
+    if "rates" in settings or "group_by" in settings:
+        raise ConfigError(f"experiment={settings['experiment']} is for evaluate.py, found in train.py; use the other.")
+    check_sections(settings)
+    fit = fit_settings(settings, build)
+    callbacks = entries("callbacks", settings, build, directory)
+    loggers = entries("logger", settings, build, directory)
+    trainer = trainer_flags(settings["trainer"], build)
+    options_of(settings)
+    if settings["beta"] is not None:
+        check_reward(settings["reward"], settings["beta"])
+    return Prepared(settings, fit, _source(composed, settings, build, directory), callbacks, loggers, trainer)
+
+
+def check_sections(config: Mapping[str, Any]) -> None:
+    """Refuse groups that are none, and keys that nothing reads: a misspelt one would be a setting that does nothing."""
+    for name in SECTIONS:
+        if not isinstance(config.get(name), Mapping):
+            raise ConfigError(
+                f"{name} must be a group of settings, found {shown(config.get(name))}; choose an option with "
+                f"{name}=<name>."
+            )
+    known_keys("settings", config, KEYS, ConfigError)
+    known_keys("the settings of density", config["density"], ("method",), ConfigError)
+
+
+def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSettings:
+    """The part of a configuration that `recover` would take as arguments."""
+    build = build or build_with_hydra
+    coefficients, engine, tail = (dict(config[name]) for name in ("coefficients", "engine", "tail"))
+    if "period" not in coefficients or "method" not in config["density"]:
+        raise ConfigError("coefficients.period and density.method must be given, found one missing; add it.")
+    if tail.get("method") == "auto":
+        # data=file leaves thresholds open, which is no setting of theirs
+        given = [key for key, value in tail.items() if value is not None]
+        known_keys("the settings of tail=auto", given, ("method",), ConfigError)
+    head: dict[str, Any] = {}
+    if coefficients.get("_target_") is not None:
+        head["coefficients"] = _own_head(coefficients, build)
+    else:
+        coefficients.pop("_target_", None)
+        head["period"], head["n_basis"] = coefficients.pop("period"), coefficients.pop("n_basis", 1)
+        head["coefficients"] = coefficients
+    if engine.get("_target_") is not None:
+        engine = _own_engine(engine)
+    engine.pop("_target_", None)
+    try:
+        _check_diagnostics(config["diagnostics"])
+        return make_settings(
+            alpha=config["alpha"],
+            **head,
+            tail="auto" if tail.get("method") == "auto" else tail,
+            engine=engine,
+            seed=config["seed"],
+            density=config["density"]["method"],
+            init=config["init"],
+            units=config["units"],
+            log_every=config["trainer"].get("log_every", 50),
+            progress=config["trainer"].get("progress", True),
+            **{str(key): value for key, value in config["batch"].items()},
+        )
+    except InputError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _own_head(node: Mapping[str, Any], build: Build) -> Head:
+    """A head of the user's own, given what it names of the settings that our heads have, and all others."""
+    _check_target("coefficients", node)
+    named = inspect.signature(_imported("coefficients", node["_target_"])).parameters
+    shared = {"name", *(key for options in OPTIONS.values() for key in options)}
+    head = build("coefficients", {key: value for key, value in node.items() if key in named or key not in shared})
+    if not isinstance(head, Head):
+        raise ConfigError(f"coefficients._target_ must name a Head, found {shown(head)}; derive it from Head.")
+    return head
+
+
+def _own_engine(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an engine of the user's own, which is known by its dotted name from now on."""
+    _check_target("engine", node)
+    name = node["_target_"]
+    found = _imported("engine", name)
+    if not (isinstance(found, type) and issubclass(found, Engine)):
+        raise ConfigError(f"engine._target_ must name an Engine, found {shown(found)}; derive it from Engine.")
+    shared = {"_target_", "name", *(key for engine in ENGINES for key in engine_options(engine))}
+    ENGINES[name] = f"{found.__module__}:{found.__qualname__}"
+    return {"name": name} | {k: v for k, v in node.items() if k in engine_options(name) or k not in shared}
+
+
+def _imported(where: str, target: str) -> Any:
+    from hydra.utils import get_object
+
+    try:
+        return get_object(target)
+    except Exception as error:  # importing runs code that someone else wrote
+        raise ConfigError(
+            f"{where}._target_ must be importable, found {target!r} ({' '.join(str(error).split())[:300]}); check the "
+            "name and that it is on PYTHONPATH."
+        ) from error
+
+
+def entries(group: str, config: Mapping[str, Any], build: Build, directory: Path) -> list[Any]:
+    """What a group of named callbacks or loggers holds, built; entries that are null or false are left out."""
+    from lightning.pytorch import Callback
+    from lightning.pytorch.loggers import Logger
+
+    kind = {"callbacks": Callback, "logger": Logger}[group]
+    # ours write into the run directory, whatever the settings say
+    places = {CHECKPOINTS: directory / "checkpoints", TENSORBOARD: directory}
+    made = []
+    for name, node in config[group].items():
+        where = f"{group}.{name}"
+        if node is None or node is False:
+            continue
+        if where == "logger.tensorboard" and node is True:
+            node = {"_target_": TENSORBOARD}  # as runs of older versions say
+        _check_target(where, node)
+        target = node["_target_"]
+        if target in allow_list.TARGETS:
+            named = set(inspect.signature(allow_list.listed(target)).parameters) - {"directory"}
+            known_keys(f"the settings of {where}", set(node) - {"_target_"}, named, ConfigError)
+            _checked(f"{where}.every", node.get("every", 1))
+            node = {**node, "directory": str(places[target])} if target in places else node
+        made.append(build(where, node))
+        if not isinstance(made[-1], kind):
+            raise ConfigError(f"{where} must be a Lightning {kind.__name__}, found {shown(made[-1])}; name one.")
+    return made
+
+
+def trainer_flags(trainer: Mapping[str, Any], build: Build) -> dict[str, Any]:
+    """What lightning.Trainer is given beside what the fit decides."""
+    if not {"devices", "num_nodes"} <= set(trainer):
+        raise ConfigError("trainer must have devices and num_nodes, found one missing; use trainer=default.")
+    several = processes(trainer)
+    flags = {key: value for key, value in trainer.items() if key not in OWN_FLAGS}
+    if not flags:
+        return several
+    import lightning as L
+    from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+    for flag in DECIDED.keys() & flags.keys():
+        raise ConfigError(f"trainer.{flag} must be left to {DECIDED[flag]}, found {shown(flags[flag])}; set it there.")
+    known = set(inspect.signature(L.Trainer).parameters) - set(DECIDED)
+    known_keys("the settings of trainer", flags, known | set(OWN_FLAGS), ConfigError)
+    made: dict[str, Any] = build("trainer", flags)
+    try:
+        with quiet_lightning():
+            L.Trainer(**TRAINER | several | made)  # which looks at every flag
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        told = " ".join(str(error).split())[:500]
+        raise ConfigError(
+            f"trainer must be what Lightning accepts, found what it does not ({told}); change it."
+        ) from error
+    return several | made
+
+
+def build_with_hydra(where: str, node: Any) -> Any:
+    """What a node names, and in it what its parts name: settings of one's own command line."""
+    import hydra
+    from hydra.errors import InstantiationException
+
+    try:
+        return hydra.utils.instantiate(node, _convert_="all")
+    except InstantiationException as error:
+        if isinstance(error.__cause__, LevytorchError):
+            raise error.__cause__ from None
+        told = " ".join(str(error).split())[:500]
+        raise ConfigError(
+            f"{where} must name what can be built, found what cannot ({told}); check its keys."
+        ) from error
+
+
+def _source(composed: Any, settings: Mapping[str, Any], build: Build, directory: Path) -> Callable[[], Any]:
+    """The source of the data: a callable."""
+    data = dict(settings["data"])
+    if data.get("_target_") in FROM_FILE and OmegaConf.is_interpolation(composed, "alpha"):
+        raise ConfigError("alpha must be given for data from a file, found none; add alpha=learn or alpha=<number>.")
+    if data.get("on_disk") is True:
+        # pairs that do not fit into memory lie in the run directory, where a resumed run finds them
+        data["on_disk"] = str(directory / "cache")
+    source = build("data", data)
+    if not callable(source):
+        raise ConfigError(f"data must be a callable source, found {source!r:.60}; choose one with data=<name>.")
+    return source
+
+
+def _check_target(where: str, node: Any) -> None:
+    if not isinstance(node, Mapping) or not isinstance(node.get("_target_"), str) or not node["_target_"]:
+        found = node.get("_target_") if isinstance(node, Mapping) else node
+        raise ConfigError(f"{where} must be a group whose _target_ names a class, found {shown(found)}; name one.")
+
+
+def _check_diagnostics(options: Mapping[str, Any]) -> None:
+    """Refuse what `diagnose` would stumble over after the fit."""
+    if set(options) != {"checks", "max_pairs"}:
+        raise ConfigError(
+            f"diagnostics must have checks and max_pairs, found {', '.join(map(str, options)) or 'neither'}; use "
+            "diagnostics=default or diagnostics=none."
+        )
+    check_options(**options)
+
+
+def _checked(name: str, every: Any) -> None:
+    try:
+        whole_number(name, every, 1)
+    except InputError as error:
+        raise ConfigError(str(error)) from error

@@ -1,0 +1,132 @@
+"""A configured training run: settings checked, data made, fitted, and everything written into the run directory.
+
+train.py is a thin shell around `train`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+
+from levytorch import ranks
+from levytorch.data import SourceData
+from levytorch.diagnostics import diagnose
+from levytorch.errors import ConfigError, LevytorchWarning
+from levytorch.ranks import Ranks
+from levytorch.runs import report, resume, value
+from levytorch.runs.allow_list import own_targets
+from levytorch.runs.directory import write_record
+from levytorch.runs.report import Outcome
+from levytorch.runs.settings import Prepared, prepare
+from levytorch.runs.tensorboard import CoefficientFigures
+from levytorch.training.cell import check_cell
+from levytorch.training.fit import fit
+
+log = logging.getLogger("levytorch.train")
+
+
+def train(config: Any, directory: Path) -> Outcome | None:
+    """Data, fit, report and value function of a configuration, in a directory that is this process's own.
+
+    config: a composed conf/train.yaml; with `resume` set the run in the directory is gone on with. Of several processes
+    the first one writes; the others are done after the fit and return None.
+    """
+    resumed, started = config["resume"] is not None, HydraConfig.initialized()
+    overrides = list(HydraConfig.get().overrides.task) if started else []
+    prepared = prepare(config, directory, resumed=resumed, own_targets=own_targets(overrides))
+    first = start_processes(prepared.config["trainer"])
+    checkpoint = resume.checkpoint(directory) if resumed else None
+    if first and started:
+        write_record(directory, config, resume.without_resume(overrides), new=not resumed)
+    data = prepared.source()
+    value.check_data(prepared.config, data)
+    outcome = run(prepared, data, directory, checkpoint=checkpoint)
+    if outcome is not None:
+        value.add_value(outcome, prepared.config)
+    return outcome
+
+
+def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Path | None = None) -> Outcome | None:
+    """Fit and write recovery.pt, metrics.json, curves.csv, history.csv, figures/ and what the loggers keep."""
+    from lightning.pytorch.callbacks import Checkpoint
+    from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+    config, loggers = prepared.config, prepared.loggers
+    directory.mkdir(parents=True, exist_ok=True)
+    formats: tuple[str, ...] = ()
+    for callback in prepared.callbacks:
+        if isinstance(callback, CoefficientFigures):
+            callback.truth, formats = data.dynamics, callback.files
+    flags = {
+        "logger": loggers or False,
+        "default_root_dir": str(directory),
+        "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in prepared.callbacks),
+    }
+    began = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LevytorchWarning)
+        try:
+            found = fit(
+                data.transitions,
+                prepared.fit,
+                callbacks=prepared.callbacks,
+                trainer=prepared.trainer | flags,
+                resume=None if checkpoint is None else str(checkpoint),
+            )
+        except MisconfigurationException as error:  # of a flag, a callback or a logger of the user's own
+            told = " ".join(str(error).split())
+            raise ConfigError(
+                f"trainer must be what Lightning accepts, found what it does not ({told}); change it."
+            ) from error
+        Ranks.of(found.trainer).barrier()
+        if not found.trainer.is_global_zero:
+            return None
+        recovery = found.recovery
+        seconds = time.perf_counter() - began
+        recovery.save(directory / "recovery.pt")  # whatever the checks run into, the fit is there
+        if data.dynamics is None and recovery.dim == 1:
+            check_cell(recovery.head, recovery.metrics["x_min"], recovery.metrics["x_max"])
+        diagnosis = None
+        if config["diagnostics"]["checks"]:
+            diagnosis = diagnose(recovery, data.transitions, seed=config["seed"], **config["diagnostics"])
+    doubts = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)))
+    for doubt in doubts:
+        log.warning(doubt)
+    metrics = dict(recovery.metrics) | report.summary(recovery, data.dynamics)
+    metrics |= {"seconds_fit": seconds, "warnings": doubts, "seed": config["seed"]}
+    if diagnosis is not None:
+        metrics |= diagnosis.metrics() | {"diagnosis": diagnosis.text().splitlines()}
+    outcome = Outcome(recovery, data, metrics, directory, loggers, formats, diagnosis, prepared.fit)
+    report.write_report(outcome, config)
+    return outcome
+
+
+def start_processes(trainer: Mapping[str, Any]) -> bool:
+    """What several processes on one fit need before anything is computed; returns whether this one writes."""
+    if not ranks.processes(trainer):
+        return True
+    here = HydraConfig.get() if HydraConfig.initialized() else None
+    if here is not None and here.mode.name == "MULTIRUN":
+        raise ConfigError(
+            f"a sweep runs one process per job, found trainer.devices={trainer['devices']} and "
+            f"trainer.num_nodes={trainer['num_nodes']}; leave them out, or start the runs one by one."
+        )
+    placed = here is None or any(o.startswith("hydra.run.dir=") for o in here.overrides.hydra)
+    if ranks.started_from_outside() and not placed:
+        raise ConfigError(
+            "processes that torchrun or srun starts need one run directory, found none given; add "
+            "hydra.run.dir=outputs/<name>."
+        )
+    ranks.share_processors(trainer["devices"])
+    first = ranks.is_first()
+    if not first:
+        warnings.simplefilter("ignore", LevytorchWarning)
+        if not ranks.started_from_outside():
+            ranks.follow_parent()
+    return first
