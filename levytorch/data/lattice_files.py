@@ -27,6 +27,13 @@ _PARTS = ("weights", "states")
 def save(lattice: Lattice, path: str | Path) -> None:
     """Write a lattice, whole or not at all."""
     target = path_of(path)
+    content = to_arrays(lattice)
+    with replacing(target) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **content)
+
+
+def to_arrays(lattice: Lattice) -> dict[str, Any]:
+    """A lattice as plain arrays, for files and for other processes."""
     period, *others = astuple(lattice.grid)
     content: dict[str, Any] = {
         "version": np.array(VERSION),
@@ -43,9 +50,7 @@ def save(lattice: Lattice, path: str | Path) -> None:
     }
     for name, part in zip(_PARTS, (lattice.weights, lattice.states)):
         content |= {f"{name}_{field}": array for field, array in part._asdict().items()}
-    content |= {f"loose_{field}": array for field, array in lattice.loose._asdict().items()}
-    with replacing(target) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, **content)
+    return content | {f"loose_{field}": array for field, array in lattice.loose._asdict().items()}
 
 
 def load(path: str | Path) -> tuple[Any, ...]:
@@ -60,7 +65,7 @@ def load(path: str | Path) -> tuple[Any, ...]:
         version = arrays["version"]
         if version.size != 1 or version.dtype.kind not in "iu" or int(version) != VERSION:
             raise ValueError(f"version {str(version)[:40]}, where {VERSION} is read")
-        return _parts_of(arrays)
+        return from_arrays(arrays)
     except MemoryError:
         raise
     except Exception as error:  # a damaged file is parsed as a zip directory or as Python, with any error of theirs
@@ -70,7 +75,7 @@ def load(path: str | Path) -> tuple[Any, ...]:
         raise InputError(f"{file} must be a lattice that Lattice.save wrote, found {told}; save it again.") from None
 
 
-def _parts_of(arrays: dict[str, Any]) -> tuple[Any, ...]:
+def from_arrays(arrays: dict[str, Any]) -> tuple[Any, ...]:
     """What a lattice is made of; ValueError where the arrays do not make one."""
     grid = _grid(_floats(arrays, "grid", len(_NUMBERS), infinite=True))
     dt = _floats(arrays, "dt")
