@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from levytorch import log_density
-from levytorch.coefficients import Coefficients, FourierHead
-from levytorch.coefficients.alpha import AlphaSpec
+from levytorch.coefficients import AlphaSpec, Coefficients, FourierHead
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_expected import information
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from levytorch import Dynamics, InputError, log_density, score, tail_probability, transition_density
-from levytorch.coefficients import FourierHead
-from levytorch.coefficients.alpha import AlphaSpec
+from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.likelihood import exact_kernels
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_expected import expected_batch, information
