@@ -8,6 +8,7 @@ from typing import Any
 
 from levytorch.coefficients import Head
 from levytorch.data import Transitions
+from levytorch.data.lattice import Lattice
 from levytorch.training.engines import engine_class
 from levytorch.training.maximise import fit_full_batch
 from levytorch.training.recovery import Recovery
@@ -15,7 +16,7 @@ from levytorch.training.settings import make_settings
 
 
 def recover(
-    transitions: Transitions,
+    transitions: Transitions | Lattice,
     *,
     alpha: float | str,
     coefficients: str | dict[str, Any] | Head = "fourier",
@@ -24,6 +25,12 @@ def recover(
     tail: str | dict[str, Any] | None = None,
     engine: str | dict[str, Any] = "auto",
     seed: int = 0,
+    init: str = "data",
+    units: str = "data",
+    density: str = "auto",
+    lattice: str = "auto",
+    validation: float = 0.0,
+    progress: bool = False,
     **options: Any,
 ) -> Recovery:
     """Recover b(x), D_o(x), D_f(x) (and alpha) from transitions by maximum likelihood.
@@ -38,10 +45,18 @@ def recover(
         tail: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT": 20.0, "method": "tcf" |
             "conditional" | "none"}.
         engine: "auto", "fisher" (Fourier heads), "lbfgs", or "adam" (the paper's Algorithm B.1).
-        options: origin, truncation ("total", "box"; d > 1), positivity ("softplus", "clamp"),
-            init ("data", "random"), units ("data", "none"), density,
-            penalty ("evidence"), max_steps, lr, window, gradient, batch_size, mixing, validation, ...; an unknown one
-            is refused with the list.
+        seed: of adam's batches, of a random start and of the split of validation.
+        init: start at the scale of the "data", or at "random" (the paper).
+        units: internal units from the scale of the "data", or "none" (the paper).
+        density: how log p is computed: "auto", "table", "contour", "windowed" (the paper).
+        lattice: whether full-batch engines see the data as a lattice, read once: "auto", "always", "never".
+        validation: share of the trajectories to hold out; their likelihood is metrics["val/nll"].
+        progress: show a progress bar.
+        options: those of the head (fourier: origin, positivity, n_basis_alpha, truncation; mlp: origin, positivity,
+            width, depth, n_features, periodic), of the engine (fisher: max_steps, tolerance, damping, n_bins, penalty;
+            lbfgs: max_steps, iterations, history, tolerance; adam: max_steps, lr, window, gradient, stop_early, ...)
+            and of batches (batch_size, mixing, chunk_size); an unknown one is refused with the list. Also as a mapping:
+            engine={"name": "adam", "max_steps": 1000}.
 
     Example:
         >>> from levytorch import Dynamics, recover, simulate
@@ -58,9 +73,13 @@ def recover(
         tail=tail,
         engine=engine,
         seed=seed,
+        **{"init": init, "units": units, "density": density, "lattice": lattice},
+        **{"validation": validation, "progress": progress},
         **options,
     )
-    if engine_class(settings.engine["name"]).full_batch:
+    if engine_class(settings.engine["name"]).full_batch or isinstance(
+        transitions, Lattice
+    ):  # refuses adam on a lattice
         return fit_full_batch(transitions, settings)
     from levytorch.training.fit import fit  # Lightning, which full-batch engines do without
 
