@@ -38,7 +38,7 @@ class Propagators(NamedTuple):
 
 
 def propagators(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, k: Tensor, tau: Tensor) -> Propagators:
-    """b, D_o, D_f: (n,) times the step, in units where the period is 2 pi; alpha: 0-d or (n,); k: (Q,); tau: (N,).
+    """b, D_o, D_f: (n,) times the step, in units where the period is 2 pi; alpha: 0-d; k: (Q,); tau: (N,).
 
     Differentiable in b, D_o, D_f, alpha and tau.
     """
@@ -64,7 +64,7 @@ def propagator_tangents(
 
 
 class _Circulants(NamedTuple):
-    """First columns of M(i xi), M(xi^2): (Q, n) and M(|xi|^(2 alpha)): (Q, n), or (Q, n, n) with alpha per row."""
+    """First columns of M(i xi), M(xi^2) and M(|xi|^(2 alpha)), (Q, n) each."""
 
     first: Tensor
     second: Tensor
@@ -83,10 +83,9 @@ def _columns(symbol: Tensor) -> Tensor:
 def _core_circulants(k: Tensor, n: int, alpha: Tensor, derivative: bool) -> tuple[_Circulants, Tensor | None]:
     """At real k; and the derivative of the last in alpha."""
     xi = k[:, None] + _modes(n, k)
-    size = xi.abs() if alpha.ndim == 0 else xi.abs()[:, None, :]
-    power = size ** (2 * (alpha if alpha.ndim == 0 else alpha[:, None]))
+    power = xi.abs() ** (2 * alpha)
     circulants = _Circulants(_columns(1j * xi), _columns(xi * xi), _columns(power))
-    return circulants, _columns(2 * power * size.log()) if derivative else None
+    return circulants, _columns(2 * power * xi.abs().log()) if derivative else None
 
 
 def _tail_circulants(
@@ -96,53 +95,41 @@ def _tail_circulants(
     m = _modes(n, tau)
     xi = torch.complex(m.expand(tau.shape[0], n), (sign * tau)[:, None].expand(-1, n))
     xi[:, 0] = 1.0  # m = 0 is real, and set below
-    rows = (lambda t: t) if alpha.ndim == 0 else (lambda t: t[:, None])
-    a = alpha if alpha.ndim == 0 else alpha[:, None]
-    power = torch.exp(rows((xi * xi).log()) * a)
-    t = rows(tau[:, None])[..., 0]  # (N,), or (N, 1) against alpha per row
-    size = t ** (2 * alpha)
+    log_square = (xi * xi).log()
+    power = torch.exp(log_square * alpha)
+    size = tau ** (2 * alpha)
     real, imaginary = torch.cos(math.pi * alpha), torch.sin(math.pi * alpha)
 
-    def circulant(symbol: Tensor, zero: Tensor, edge: Tensor | float = 0.0) -> Tensor:
+    def circulant(symbol: Tensor, zero: Tensor, edge: Tensor | None = None) -> Tensor:
         """Real, but for `edge`, the imaginary part of m = 0."""
-        symbol[..., 0] = zero.to(symbol.dtype)
-        column = _columns(symbol).real
-        return torch.complex(column, torch.as_tensor(edge / n, dtype=column.dtype).to(column)[..., None] + 0 * column)
+        column = _columns(torch.cat([zero[:, None].to(symbol.dtype), symbol[:, 1:]], dim=1)).real
+        constant = torch.zeros_like(column) if edge is None else (edge / n)[:, None].expand_as(column)
+        return torch.complex(column, constant)
 
     first = circulant(1j * xi, -sign * tau)
     second = circulant(xi * xi, -tau * tau)
-    third = circulant(power.clone(), size * real, -size * imaginary)
-    circulants = _Circulants(first, second, third)
+    third = circulant(power, size * real, -size * imaginary)
     if not derivative:
-        return circulants, None, None
-    log = 2 * t.log()
+        return _Circulants(first, second, third), None, None
+    log = 2 * tau.log()
     in_alpha = circulant(
-        power * rows((xi * xi).log()),
+        power * log_square,
         size * (log * real - math.pi * imaginary),
         -size * (log * imaginary + math.pi * real),
     )
-    turn = 1j * sign
-    slope = 2 * a * power * rows(turn / xi)
-    per_tau = 2 * alpha * size / t
+    turn, rate = 1j * sign, 2 * alpha * size / tau
     in_tau = _Circulants(
         circulant(torch.full_like(xi, -sign), torch.full_like(tau, -sign)),
         circulant(2 * turn * xi, -2 * tau),
-        circulant(slope, per_tau * real, -per_tau * imaginary),
+        circulant(2 * alpha * power * turn / xi, rate * real, -rate * imaginary),
     )
-    return circulants, in_alpha, in_tau
-
-
-def _expand(column: Tensor, index: Tensor) -> Tensor:
-    """(Q, n) columns as (Q, n, n) circulant matrices; (Q, n, n) rows of columns likewise."""
-    if column.ndim == 2:
-        return column[:, index]
-    return column.gather(2, index.expand(column.shape[0], -1, -1))
+    return _Circulants(first, second, third), in_alpha, in_tau
 
 
 def _generator(c: _Circulants, part: slice, index: Tensor, b: Tensor, D_o: Tensor, D_f: Tensor) -> Tensor:
-    L = b[:, None] * _expand(c.first[part], index)
-    L -= D_o[:, None] * _expand(c.second[part], index)
-    L -= D_f[:, None] * _expand(c.power[part], index)
+    L = b[:, None] * c.first[part][:, index]
+    L -= D_o[:, None] * c.second[part][:, index]
+    L -= D_f[:, None] * c.power[part][:, index]
     return L
 
 
@@ -204,7 +191,7 @@ def exponential_tangent(p: _Powers, A: Tensor) -> Tensor:
 def squarings(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, n: int, tau: float) -> int:
     """How often L must be halved for the polynomial to be stable; tau: the largest in the tail."""
     top = math.hypot(n / 2, tau)
-    growth = float(D_o.max()) * top**2 + float((D_f * top ** (2 * alpha)).max()) + float(b.abs().max()) * top
+    growth = float(D_o.max()) * top**2 + float(D_f.max()) * top ** (2 * float(alpha)) + float(b.abs().max()) * top
     return max(5, math.ceil(math.log2(max(growth, 1e-300) / STABLE)))
 
 
@@ -222,7 +209,6 @@ class _Propagate(torch.autograd.Function):
             work.store(core, tail, family, part, powers.squares[-1])
             if keep:
                 kept.append(powers)
-        ctx.save_for_backward(b, D_o, D_f, alpha, tau, k)
         ctx.work, ctx.kept = work, kept
         return core, tail
 
@@ -230,16 +216,13 @@ class _Propagate(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, core_bar: Tensor, tail_bar: Tensor) -> tuple[Tensor | None, ...]:
         work, kept = ctx.work, ctx.kept
+        ctx.kept = []  # a second pass over the same graph computes them again
         totals = work.zeros()
         for step, (family, part) in enumerate(work.parts()):
             bar = core_bar[part] if family == 0 else 1j * tail_bar[family - 1, part]
             powers = kept[step] if kept else work.powers(family, part)
             work.collect(totals, family, part, exponential_adjoint(powers, bar))
-        b, D_o, D_f, alpha, tau = totals
-        if work.alpha.ndim == 0:
-            alpha = alpha.sum()
-        needed = ctx.needs_input_grad
-        return *(g if need else None for g, need in zip((b, D_o, D_f, alpha, tau), needed)), None
+        return *(g if need else None for g, need in zip(totals, ctx.needs_input_grad)), None
 
 
 class _Work:
@@ -249,7 +232,7 @@ class _Work:
         self, b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tau: Tensor, k: Tensor, derivative: bool
     ) -> None:
         self.n = n = b.shape[0]
-        self.b, self.D_o, self.D_f, self.alpha, self.derivative = b, D_o, D_f, alpha, derivative
+        self.b, self.D_o, self.D_f = b, D_o, D_f
         core, core_alpha = _core_circulants(k, n, alpha, derivative)
         right, right_alpha, right_tau = _tail_circulants(tau, -1.0, n, alpha, derivative)
         left, left_alpha, left_tau = _tail_circulants(tau, +1.0, n, alpha, derivative)
@@ -259,7 +242,7 @@ class _Work:
         self.sizes = (k.shape[0], tau.shape[0], tau.shape[0])
         i = torch.arange(n, device=b.device)
         self.index = (i[:, None] - i) % n
-        self.squarings = squarings(b, D_o, D_f, alpha, n, float(tau.max()) if tau.numel() else 0.0)
+        self.squarings = squarings(b, D_o, D_f, alpha, n, float(tau.max()))
         self.bytes = 16 * n * n * sum(self.sizes) * (self.squarings + 6)
 
     def parts(self) -> list[tuple[int, slice]]:
@@ -288,14 +271,14 @@ class _Work:
 
     def zeros(self) -> list[Tensor]:
         zero = torch.zeros(self.n, dtype=torch.float64, device=self.b.device)
-        return [zero.clone(), zero.clone(), zero.clone(), zero.clone(), zero.new_zeros(self.sizes[1])]
+        return [zero.clone(), zero.clone(), zero.clone(), zero.new_zeros(()), zero.new_zeros(self.sizes[1])]
 
     def collect(self, totals: list[Tensor], family: int, part: slice, bar: Tensor) -> None:
-        """Add what the gradient in the matrices of this part means for b, D_o, D_f, alpha (n,) and tau (N,)."""
+        """Add what the gradient in the matrices of this part means for b, D_o, D_f (n,), alpha and tau (N,)."""
         bar = torch.view_as_real(bar.mul_(0.5**self.squarings))
 
         def product(column: Tensor) -> Tensor:  # (Q, n): summed over the entries of each row
-            return (torch.view_as_real(_expand(column[part], self.index)) * bar).sum((2, 3))
+            return (torch.view_as_real(column[part][:, self.index]) * bar).sum((2, 3))
 
         c = self.circulants[family]
         totals[0] += product(c.first).sum(0)
@@ -303,7 +286,7 @@ class _Work:
         totals[2] -= product(c.power).sum(0)
         in_alpha, in_tau = self.in_alpha[family], self.in_tau[family]
         if in_alpha is not None:
-            totals[3] -= self.D_f * product(in_alpha).sum(0)
+            totals[3] -= self.D_f @ product(in_alpha).sum(0)
         if in_tau is not None:
             rates = (
                 product(in_tau.first) @ self.b - product(in_tau.second) @ self.D_o - product(in_tau.power) @ self.D_f

@@ -1,0 +1,72 @@
+"""exp(L_k) and its derivatives, against torch's own exponential and finite differences."""
+
+import math
+
+import pytest
+import torch
+
+from levytorch.likelihood.propagator import _KEPT, propagator_tangents, propagators
+
+D = torch.float64
+
+
+def system(n):
+    x = 2 * math.pi * torch.arange(n, dtype=D) / n
+    return 0.1 * torch.cos(x), 0.3 * torch.exp(0.3 * torch.sin(x)), 0.2 + 0.1 * torch.cos(x + 1)
+
+
+def generator(n, k, alpha):
+    """L_k written out mode by mode: complex k approaches the imaginary axis from the right."""
+    x = 2 * math.pi * torch.arange(n, dtype=D) / n
+    m = torch.arange(-(n // 2), n // 2 + 1, dtype=D)
+    xi = m + k
+    power = torch.where(xi.real >= 0, xi, -xi) ** (2 * alpha)
+    b, D_o, D_f = (c[:, None] for c in system(n))
+    symbol = 1j * b * xi - D_o * xi**2 - D_f * power
+    return (symbol * torch.exp(1j * m * x[:, None])) @ torch.exp(-1j * m[:, None] * x) / n
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9])
+def test_exponential_of_the_generator(alpha):
+    n, k, tau = 21, torch.tensor([1e-6, 0.2, 0.5], dtype=D), torch.tensor([0.05, 0.7, 3.0], dtype=D)
+    P = propagators(*system(n), torch.tensor(alpha, dtype=D), k, tau)
+    for found, node in zip(P.core, k):
+        expected = torch.linalg.matrix_exp(generator(n, torch.complex(node, node * 0), alpha))
+        assert float((found - expected).abs().max()) < 1e-13
+    for side, sign in enumerate((-1.0, 1.0)):
+        for found, node in zip(P.tail[side], tau):
+            expected = torch.linalg.matrix_exp(generator(n, torch.complex(node * 0, sign * node), alpha)).imag
+            assert float((found + sign * expected).abs().max()) < 1e-12 * float(expected.abs().max() + 1)
+
+
+def test_imaginary_part_keeps_its_digits_however_small():
+    """To first order in tau^(2 alpha) it is proportional to it."""
+    alpha, n = torch.tensor(0.4, dtype=D), 21
+    tau = torch.tensor([1e-14, 1e-12], dtype=D)
+    small, large = propagators(*system(n), alpha, torch.full((1,), 0.5, dtype=D), tau).tail[0]
+    assert torch.allclose(small * 100**0.8, large, rtol=1e-7, atol=0.0)
+
+
+def test_gradient():
+    k, alpha = torch.tensor([0.01, 0.4], dtype=D), torch.tensor(0.3, dtype=D)
+    tau = torch.tensor([0.3, 2.0], dtype=D)
+
+    def real_parts(*inputs):
+        P = propagators(*inputs[:4], k, inputs[4])
+        return torch.view_as_real(P.core), P.tail
+
+    inputs = [t.clone().requires_grad_() for t in (*system(7), alpha, tau)]
+    assert torch.autograd.gradcheck(real_parts, inputs, atol=1e-8)
+
+
+@pytest.mark.parametrize("kept", [_KEPT, 0])
+def test_tangents_are_differences(kept, monkeypatch):
+    monkeypatch.setattr("levytorch.likelihood.propagator._KEPT", kept)
+    n, alpha = 9, torch.tensor(0.6, dtype=D)
+    k, tau = torch.tensor([0.1, 0.5], dtype=D), torch.tensor([0.3, 2.0], dtype=D)
+    c = system(n)
+    directions = torch.randn((2, 3, n), generator=torch.Generator().manual_seed(0), dtype=D)
+    for direction, P in zip(directions, propagator_tangents(c, alpha, k, tau, directions)):
+        up, down = (propagators(*(v + s * 1e-5 * d for v, d in zip(c, direction)), alpha, k, tau) for s in (1, -1))
+        for tangent, high, low in zip(P, up, down):
+            assert float((tangent - (high - low) / 2e-5).abs().max()) < 1e-8
