@@ -17,6 +17,7 @@ from levytorch.errors import InputError
 TOLERANCE = 1e-5  # of log p where p is smallest, at the seam; elsewhere a fit has two or three digits more
 CUT = 32.0  # what the turned contour leaves out at the seam is e^{-32} of the peak
 SEAM = 1.5  # the seam lies at this multiple of where the Brownian part falls below e^{-32}
+FARTHEST_SEAM = 80 * math.pi
 PROBES = 512  # points at which the coefficients are looked at
 # odd, products of small primes, about a tenth apart: a small change of the coefficients rarely changes the grid
 SIZES = (33, 39, 45, 55, 65, 75, 81, 91, 99, 105, 117, 135, 147, 165, 175, 195, 225, 245, 275, 297, 315, 351, 399)
@@ -96,6 +97,12 @@ def choose(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tolerance: float 
     n = next(size for size in SIZES if size >= need)
     shift = float(b.abs().max())
     seam = max(2 * math.pi, shift + SEAM * math.sqrt(4 * CUT * most))
+    if not seam <= FARTHEST_SEAM:
+        raise InputError(
+            f"a step must stay within {FARTHEST_SEAM / (4 * math.pi):.0f} periods but for jumps, for the exact law, "
+            f"found b dt up to {shift:.3g} and D_o dt up to {most:.3g} in units where the period is 2 pi; use shorter "
+            "steps or a longer period."
+        )
     q = seam - shift
     return Rule(
         n=n,

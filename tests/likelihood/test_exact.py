@@ -299,6 +299,7 @@ def test_transition_density_broadcasts_and_takes_arrays():
     again = transition_density(system, torch.tensor(1.0), 7.0, 1 / 10)
     assert again.shape == ()
     assert float(again) == pytest.approx(float(p[1, 2]), rel=1e-12)
+    assert transition_density(system, [], dx[:0], 1 / 10).shape == (0,)
     shifted = transition_density(system, x + 2e4 * math.pi, dx, 1 / 10)
     assert torch.allclose(shifted, p, rtol=1e-9)
 
@@ -312,6 +313,7 @@ def test_transition_density_broadcasts_and_takes_arrays():
         ({"dynamics": Dynamics(0.0, 1.0, 1.0, lambda x: 0.5 + 0.1 * torch.cos(x))}, "alpha must be one number"),
         ({"dynamics": Dynamics(0.0, 0.0, 1.0, 0.5)}, "D_o dt must be at least"),
         ({"dt": 1e-5}, "D_o dt must be at least .* use the frozen law"),
+        ({"dt": 100.0}, "must stay within 20 periods .* use shorter steps"),
         ({"dt": -0.1}, "dt must be positive, found -0.1"),
         ({"dt": math.nan}, "dt must be a finite number"),
         ({"x": math.inf}, "x must be finite"),
