@@ -19,7 +19,8 @@ from levytorch.likelihood.exact import ExactLaw, ScaledStep
 
 STATES = 128  # of the cell, or as many as the grid has points
 CELLS = 20  # of the tail on either side; the last one is infinite
-SHARE = math.sqrt(0.5)  # of the mass that one cell leaves to those beyond it
+FEW_CELLS = 8  # enough where alpha is known: the scores of the others hardly change with |dx| in the far tail
+REST = 1e-3  # of the mass of the tail, in the last cell
 FARTHEST = 1e12  # where the last of them begins at the latest
 LANDINGS = 16  # points per cell of the tail, spread over one period
 
@@ -33,11 +34,11 @@ class ExpectedBatch(NamedTuple):
 
 
 @torch.no_grad()
-def expected_batch(law: ExactLaw, head: Any, x: Tensor, share: Tensor, dt: float) -> ExpectedBatch:
+def expected_batch(law: ExactLaw, head: Any, x: Tensor, share: Tensor, dt: float, cells: int = CELLS) -> ExpectedBatch:
     """The transitions of dt from states x (m,) that occur with these shares (m,), with their probabilities."""
     step = law.step(head, dt)
     states, weight = _spread(step, x, share)
-    parts = [_core(step, states)] + [_tail(step, states, sign) for sign in (1.0, -1.0)]
+    parts = [_core(step, states)] + [_tail(step, states, sign, cells) for sign in (1.0, -1.0)]
     dx = torch.cat([p[0] for p in parts], dim=1)
     p = torch.cat([p[1] for p in parts], dim=1) * weight[:, None]
     return ExpectedBatch(states[:, None].expand_as(dx).reshape(-1), dx.reshape(-1), p.reshape(-1))
@@ -46,7 +47,7 @@ def expected_batch(law: ExactLaw, head: Any, x: Tensor, share: Tensor, dt: float
 @torch.no_grad()
 def information(law: ExactLaw, head: Head, x: Tensor, share: Tensor, dt: float) -> Tensor:
     """Expected Fisher information of one transition of dt, (P, P), from states x that occur with these shares."""
-    batch = expected_batch(law, head, x, share, dt)
+    batch = expected_batch(law, head, x, share, dt, CELLS if head.learns_alpha else FEW_CELLS)
     scores = law.scores(head, batch.x, batch.dx, dt)
     return scores.T @ (batch.weight[:, None] * scores)
 
@@ -74,21 +75,21 @@ def _core(step: ScaledStep, states: Tensor) -> tuple[Tensor, Tensor]:
     return dx, p
 
 
-def _tail(step: ScaledStep, states: Tensor, sign: float) -> tuple[Tensor, Tensor]:
-    """(M, CELLS * LANDINGS): one period within each cell, with the mass of the cell."""
+def _tail(step: ScaledStep, states: Tensor, sign: float, cells: int) -> tuple[Tensor, Tensor]:
+    """(M, cells * LANDINGS): one period within each cell, with the mass of the cell."""
     M, two_alpha = states.shape[0], 2 * float(step.c.alpha)
     edges = [step.seam * (1 + 1e-12)]
-    for _ in range(CELLS):
-        edges.append(max(edges[-1] + step.period, min(edges[-1] * SHARE ** (-1 / two_alpha), FARTHEST)))
+    for _ in range(cells):
+        edges.append(max(edges[-1] + step.period, min(edges[-1] * REST ** (-1 / (cells * two_alpha)), FARTHEST)))
     starts = [max(low, math.sqrt(low * high) - step.period / 2) for low, high in pairwise(edges)]
     starts[-1] = min(edges[-2] * math.exp(1 / two_alpha), FARTHEST)  # the mean of log |dx| beyond
     ends = torch.tensor(edges[:-1], dtype=torch.float64, device=states.device)
     mass = step.upper if sign > 0 else step.lower
-    beyond = mass(states.repeat_interleave(CELLS), sign * ends.repeat(M)).reshape(M, CELLS)
+    beyond = mass(states.repeat_interleave(cells), sign * ends.repeat(M)).reshape(M, cells)
     inside = beyond - torch.cat([beyond[:, 1:], torch.zeros_like(beyond[:, :1])], dim=1)
     # landing points move from cell to cell, so that together they fill the period
-    place = torch.arange(LANDINGS, dtype=torch.float64) + torch.remainder(0.618034 * torch.arange(CELLS), 1.0)[:, None]
+    place = torch.arange(LANDINGS, dtype=torch.float64) + torch.remainder(0.618034 * torch.arange(cells), 1.0)[:, None]
     size = torch.tensor(starts, dtype=torch.float64)[:, None] + step.period / LANDINGS * place
     dx = (sign * size.reshape(-1).to(states.device)).expand(M, -1)
-    p = step.log_density(states[:, None].expand_as(dx).reshape(-1), dx.reshape(-1)).exp().reshape(M, CELLS, LANDINGS)
+    p = step.log_density(states[:, None].expand_as(dx).reshape(-1), dx.reshape(-1)).exp().reshape(M, cells, LANDINGS)
     return dx, (p / p.sum(2, keepdim=True) * inside[:, :, None]).reshape(M, -1)
