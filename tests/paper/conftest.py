@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from levytorch.report.recovery import Recovery
+from levytorch.training.recovery import Recovery
 from omegaconf import OmegaConf
 
 from benchmarks.paper.collect import collect
