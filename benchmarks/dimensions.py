@@ -67,7 +67,7 @@ def recovery(seeds: int) -> None:
 
 def value(_: int) -> None:
     """A manufactured V = cos^3 u cos^3 v of the system `plane` on a 128 x 128 grid."""
-    from levytorch.policy.plane_operator import torus
+    from levytorch.policy.plane import torus
     from levytorch.policy.plane_rewards import CosineProduct, PlaneManufactured
 
     plane = Dynamics.named("plane")

@@ -16,7 +16,6 @@ import torch
 
 from levytorch import Dynamics, solve_value
 from levytorch.coefficients.basis import FourierBasis
-from levytorch.policy.batched import solve_given
 from levytorch.policy.generator import operators, resolvent_coefficients, resolvent_matrix
 from levytorch.policy.monte_carlo import monte_carlo_value
 from levytorch.policy.rates import rate_study
@@ -57,7 +56,6 @@ def speed(batch: int, repeats: int) -> None:
     found = alternate(
         {
             "numpy.linalg.solve": lambda: np.linalg.solve(A_numpy, r_numpy),
-            "levytorch, solve alone": lambda: solve_given(A, r),
             "levytorch, assembly and solve": lambda: resolvent_coefficients(basis, b, D_o, D_f, ALPHA, r, 0.1),
         },
         repeats,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import difflib
 import numbers
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,25 @@ def real_number(name: str, value: Any, remedy: str = "pass a number") -> float:
     return float(array.reshape(-1)[0])
 
 
+def positive_number(name: str, value: Any, remedy: str = "pass such a number") -> float:
+    """value as one finite float above zero."""
+    try:
+        number = real_number(name, value)
+    except InputError:
+        number = 0.0
+    if not number > 0:
+        raise InputError(f"{name} must be a positive number, found {shown(value)}; {remedy}.")
+    return number
+
+
+def check_finite(name: str, values: Tensor, at: Tensor, remedy: str) -> None:
+    """Refuse values of a function at the states `at` that are NaN or infinite."""
+    bad = ~torch.isfinite(values)
+    if bool(bad.any()):
+        first = tuple(bad.nonzero()[0].tolist())
+        raise InputError(f"{name} must be finite, found {float(values[first])} at x = {at[first].tolist()}; {remedy}.")
+
+
 def whole_number(name: str, value: Any, least: int, most: int | None = None, remedy: str = "") -> int:
     """value as an int of at least `least` (and at most `most`); 3.0 and True are not integers here."""
     range_ = "a positive integer" if least == 1 else f"an integer of at least {least}"
@@ -97,6 +116,19 @@ def switch(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name} must be true or false, found {shown(value)}; pass one of these.")
     return bool(value)
+
+
+def answer_of(name: str, function: Callable[[Tensor], Any], x: Tensor) -> Any:
+    """What a caller's own function says at x; whatever goes wrong in it is told with its name."""
+    try:
+        return function(x)
+    except LevytorchError:
+        raise
+    except Exception as error:  # anything may happen in a function that someone else wrote
+        raise InputError(
+            f"{name}(x) must return numbers for a tensor x, but raised {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}; mend the function."
+        ) from error
 
 
 def shown(value: Any) -> str:

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import choice, real_array, real_tensor, shown, whole_number
-from levytorch.errors import InputError, LevytorchError
+from levytorch.convert import answer_of, check_finite, choice, real_array, real_tensor, shown, whole_number
+from levytorch.errors import InputError
 
 Coefficient = Callable[[Tensor], Any] | float
 _PROBES = 64
@@ -53,7 +53,8 @@ class _Periodic:
         if self.value is not None:
             return self.value.to(x.device).expand(shape).clone()
         assert self.function is not None
-        found = self._evaluate(self.function, x)
+        answer = answer_of(self.name, self.function, x)
+        found = real_tensor(f"{self.name}(x)", answer, "write it with elementwise tensor operations").to(x.device)
         try:
             return found.expand(shape) if found.shape != shape else found
         except RuntimeError:
@@ -61,19 +62,6 @@ class _Periodic:
                 f"{self.name}(x) must return a tensor of shape {tuple(shape)} for x of shape {tuple(x.shape)}, found "
                 f"{tuple(found.shape)}: write it with elementwise tensor operations."
             ) from None
-
-    def _evaluate(self, function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
-        """What the caller's function says, as a tensor; whatever goes wrong in it is told with its name."""
-        try:
-            answer = function(x)
-        except LevytorchError:
-            raise
-        except Exception as error:  # anything may happen in a function that someone else wrote
-            raise InputError(
-                f"{self.name}(x) must return numbers for a tensor x, but raised {type(error).__name__}: "
-                f"{' '.join(str(error).split())[:200]}; mend the function."
-            ) from error
-        return real_tensor(f"{self.name}(x)", answer, "write it with elementwise tensor operations").to(x.device)
 
 
 class Dynamics:
@@ -187,11 +175,7 @@ class Dynamics:
         with torch.no_grad():
             values = {c.name: c(x) for c in (self.b, self.D_o, self.D_f, self.alpha_at)}
         for name, value in values.items():
-            if not bool(torch.isfinite(value).all()):
-                at = x.reshape(_PROBES, -1)[(~torch.isfinite(value)).reshape(_PROBES, -1).any(1)][0].tolist()
-                raise InputError(
-                    f"{name} must be finite on the whole cell, found a NaN or infinity at x = {at}: mend it."
-                )
+            check_finite(name, value, x, "mend it: it must be so on the whole cell")
         for name in ("D_o", "D_f"):
             if bool((values[name] < 0).any()):
                 raise InputError(

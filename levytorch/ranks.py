@@ -70,6 +70,14 @@ class Ranks:
             dist.broadcast(total, self.world - 1)
         return total
 
+    def gather(self, thing: T) -> list[T]:
+        """The things of all ranks, in their order."""
+        found: list[Any] = [thing]
+        if self.world > 1:
+            found = [None] * self.world
+            dist.all_gather_object(found, thing)
+        return found
+
     def same(self, values: Tensor) -> Tensor:
         """The first rank's values: processors may differ in the last bit, and decisions must not."""
         if self.world == 1:

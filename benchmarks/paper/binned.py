@@ -138,7 +138,7 @@ def true_dynamics(run: Record) -> Dynamics:
 
 def transitions_of(run: Record) -> Transitions:
     """The run's transitions simulated once more, censored as it says; only levytorch's own simulator is ever called."""
-    from levytorch.simulation.source import Simulated
+    from levytorch.simulation import Simulated
 
     options = _numbers(run, "data", _NUMBERS) | {"sampler": str(run.setting("data.sampler", "euler"))}
     if isinstance(run.setting("data.censor"), Mapping):

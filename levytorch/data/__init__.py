@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from levytorch.data.pools import Pools, ct_of_dt, make_pools
 from levytorch.data.sources import FromFile, SourceData
+from levytorch.data.streaming import transition_blocks
 from levytorch.data.trajectories import Trajectories
 from levytorch.data.transitions import Transitions
 
@@ -24,6 +25,7 @@ __all__ = [
     "Transitions",
     "ct_of_dt",
     "make_pools",
+    "transition_blocks",
 ]
 
 if TYPE_CHECKING:

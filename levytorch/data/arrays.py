@@ -123,6 +123,8 @@ def selection(which: Any, n: int) -> Tensor:
         raise InputError(
             f"pairs must be selected by a mask, a slice or integers, found {shown(which)}: pass one of them."
         )
+    if index.dtype == torch.bool and index.shape != (n,):
+        raise InputError(f"a mask must have shape ({n},), found {tuple(index.shape)}: one entry per pair.")
     if index.dtype != torch.bool:
         index = index.to(torch.int64)
         if index.numel() and not (-n <= int(index.min()) and int(index.max()) < n):

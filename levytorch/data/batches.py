@@ -28,6 +28,7 @@ CHUNK = 65_536  # pairs of a full batch at a time
 AHEAD = 256  # steps whose pairs are gathered in one go: hashing and indexing cost microseconds per step, not tens
 LARGEST = 1 << 24  # pairs of a mini-batch: hashed and gathered 256 steps at a time
 MIXINGS = ("stratified", "bernoulli")
+LATTICES = ("auto", "always", "never")
 _GOLDEN, _MIX1, _MIX2 = (
     np.array([c], dtype=np.uint64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )  # SplitMix64; arrays, whose arithmetic wraps without warnings
@@ -36,6 +37,8 @@ _GOLDEN, _MIX1, _MIX2 = (
 def check_data_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of batch_size, chunk_size, mixing and validation that are given, checked; known before there is data."""
     checked = dict(options)
+    if checked.get("lattice") is not None:
+        choice("lattice", checked["lattice"], LATTICES)
     if "mixing" in checked:
         choice("mixing", checked["mixing"], MIXINGS)
     if "batch_size" in checked:

@@ -24,7 +24,7 @@ _EMPTY = ["", "NA", "N/A", "NaN", "nan", "null", "None"]  # cells that mean: no 
 _COMMA, _POINT = (rf"^\s*[+-]?\d*{mark}\d+([eE][+-]?\d+)?\s*$" for mark in (",", r"\."))  # numbers with either
 _SEPARATORS = (",", "\t", ";", "|")
 _ROWS = 1 << 18  # rows of Parquet read at a time: what polars writes as one row group
-_BYTES = 1 << 23  # of text read at a time
+_BYTES = 1 << 21  # of text read at a time
 
 
 class Table:

@@ -12,7 +12,9 @@ derivatives do not mind, but one cannot draw from a lattice, and products of sco
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,18 +27,18 @@ from torch import Tensor
 
 from levytorch.convert import choice, real_number, shown, whole_number
 from levytorch.data.arrays import positive
-from levytorch.data.batches import Batch, FullBatch
+from levytorch.data.batches import LATTICES, Batch, FullBatch
 from levytorch.data.lattice_build import MOST_DT, SAME_DT, Builder, Loose, Settings
 from levytorch.data.lattice_grid import NODES_PER_CELL, Grid, choose_grid, look, window
 from levytorch.data.lattice_parts import Keys, Parts, added, matrix, node_numbers
-from levytorch.data.pools import PoolFacts
+from levytorch.data.pools import PoolFacts, Pools
 from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
+from levytorch.ranks import Ranks
 
 Array = NDArray[np.float64]
 POOLS = ("main", "tail", "core")
-MODES = ("auto", "always", "never")
 ENOUGH = 300_000  # pairs from which on a lattice has markedly fewer nodes
 
 
@@ -461,7 +463,7 @@ class Lattice:
 
 def wanted(transitions: Transitions, mode: str) -> bool:
     """Whether a fit takes the lattice of its data: "always", "never", or "auto", where that is faster and possible."""
-    if choice("lattice", mode, MODES) != "auto":
+    if choice("lattice", mode, LATTICES) != "auto":
         return mode == "always"
     if transitions.dim > 1 or len(transitions) < ENOUGH:
         return False
@@ -472,6 +474,17 @@ def wanted(transitions: Transitions, mode: str) -> bool:
             if len(distinct) > MOST_DT:
                 return False
     return True
+
+
+def lattice_of(pools: Pools, period: float, origin: float, ranks: Ranks) -> Lattice:
+    """The lattice of the pools; with several ranks each reads its share, and all get the sum."""
+    main = pools.main
+    options: dict[str, Any] = {"period": period, "origin": origin, "CT": pools.CT, "mu": float(pools.mu)}
+    if ranks.world == 1:
+        return Lattice.from_transitions(main, **options)
+    like = Lattice.from_transitions(main[: min(len(main), 1000)], **options)  # says the grid, which all ranks share
+    parts = ranks.gather(Lattice.from_transitions(main[ranks.shard(len(main))], like=like, period=period))
+    return functools.reduce(operator.add, parts)
 
 
 def _listed(values: Any) -> str:

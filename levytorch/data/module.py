@@ -15,10 +15,12 @@ import torch
 
 from levytorch.convert import real_number, switch, whole_number
 from levytorch.data.batches import CHUNK, Batch, Drawer, FullBatch, check_data_options, full_batch
+from levytorch.data.lattice import Lattice, lattice_of, wanted
 from levytorch.data.pools import Pools, check_alpha, make_pools, split
 from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
+from levytorch.ranks import Ranks
 
 
 class Correction(Protocol):
@@ -43,6 +45,8 @@ class LevyDataModule(lightning.LightningDataModule):
         max_steps: steps per epoch, the length of the loader.
         tail_share: part of a stratified batch that comes from the tail pool.
         alpha: scales CT with dt when dt varies, see `make_pools`.
+        lattice: whether full batches are a lattice of the data: "auto", "always" or "never".
+        cell: period and origin of the head, which a lattice needs.
         min_tail: CT is halved until the tail pool holds this many pairs; None: a batch, as in the paper.
     """
 
@@ -63,6 +67,8 @@ class LevyDataModule(lightning.LightningDataModule):
         tail_share: float = 0.1,
         alpha: float | None = None,
         min_tail: int | None = None,
+        lattice: str = "auto",
+        cell: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(transitions, Transitions):
@@ -71,8 +77,9 @@ class LevyDataModule(lightning.LightningDataModule):
                 "Trajectories."
             )
         checked = check_data_options(
-            dict(batch_size=batch_size, chunk_size=chunk_size, mixing=mixing, validation=validation)
+            dict(batch_size=batch_size, chunk_size=chunk_size, mixing=mixing, validation=validation, lattice=lattice)
         )
+        self._wish, self._cell = lattice, cell
         self.batch_size, self.chunk_size, self.mixing = (checked[k] for k in ("batch_size", "chunk_size", "mixing"))
         self.max_steps = whole_number("max_steps", max_steps, 1)
         self.tail_share = real_number("tail_share", tail_share, "pass the tail's part of a batch")
@@ -99,6 +106,8 @@ class LevyDataModule(lightning.LightningDataModule):
         self._asked = check_thresholds(CT, TRT, self.transitions.dt)
         self._drawers: dict[tuple[int, int], Drawer] = {}
         self._full: dict[tuple[int, int], FullBatch] = {}
+        self._lattice: Lattice | None = None
+        self._as_lattice = self.full_batch and self._cell is not None and wanted(self.pools.main, self._wish)
 
     @property
     def R_sample(self) -> float:
@@ -131,8 +140,22 @@ class LevyDataModule(lightning.LightningDataModule):
             )
         return self._drawers[shard].draw(step, self.tcf)
 
+    @property
+    def lattice(self) -> Lattice | None:
+        """The lattice that full batches are made of; None where they are made of the pairs."""
+        if self._lattice is None and self._as_lattice:
+            assert self._cell is not None
+            ranks = Ranks() if self.trainer is None else Ranks.of(self.trainer)
+            self._lattice = lattice_of(self.pools, *self._cell, ranks)
+        return self._lattice
+
     def everything(self, rank: int = 0, world: int = 1) -> FullBatch:
-        """The full batch of a shard, the same tensors every time: an engine sees by them that it is the same batch."""
+        """All of the data as one batch: the lattice, or this rank's pairs."""
+        lattice = self.lattice
+        return self.samples(rank, world) if lattice is None else lattice.full_batch()
+
+    def samples(self, rank: int = 0, world: int = 1) -> FullBatch:
+        """The pairs of a shard, the same tensors every time: an engine sees by them that it is the same batch."""
         if (rank, world) not in self._full:
             self._full[rank, world] = full_batch(self.pools, 0.0, rank, world, self.chunk_size)
         return self._full[rank, world]

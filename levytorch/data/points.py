@@ -135,7 +135,7 @@ class Columns:
         if start == 0 and len(values) == self.rows:
             self._columns[name] = values
         else:
-            if start == 0:
+            if name not in self._columns:
                 self._columns[name] = np.empty((self.rows, *values.shape[1:]), dtype=values.dtype)
             self._columns[name][start : start + len(values)] = values
         self._filled[name] = start + len(values)

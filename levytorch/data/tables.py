@@ -119,11 +119,11 @@ class TableFile(PointFile):
                 empty = empty or self._place(cells, *_first(np.isnan(cells.values)))
                 lost += len(cells.group) - len(kept.group)
             total += len(cells.group)
-            counts = np.bincount(kept.group, minlength=int(cells.group[-1]) + 1)
+            counts = np.bincount(kept.group, minlength=int(cells.group.max()) + 1)
             counts[: len(lengths)] += lengths
             lengths = counts
             if self.table.whole:
-                self._whole = kept
+                self._whole = self._ordered(kept)
         if self.clock is not None:
             self.clock.refuse_days()
         if lost == total:
@@ -144,7 +144,7 @@ class TableFile(PointFile):
         """The cells, and what is known only after they were seen: ids, where they begin, a column of dt."""
         if self.options.layout != "long":
             (table,) = self.table.frames()
-            yield self._wide(table) if self.options.layout == "wide" else self._rows(table)
+            yield self._grid(table)
             return
         options = self.options
         dt, step = OneNumber(self.file, "dt", "name a column of times instead"), options.dt
@@ -152,14 +152,10 @@ class TableFile(PointFile):
         columns = list(dict.fromkeys(name for name in asked if isinstance(name, str)))
         runs, before = _Runs(self.file, options.id), 0
         for frame in self.table.frames(columns):
-            in_order = runs.see(frame, before, whole=self.table.whole)
+            runs.see(frame, before, whole=self.table.whole)
             cells = self._cells(frame, before, runs.group)
             if isinstance(step, str):
                 dt.see(frame[step], before)
-            if options.sort and cells.ticks is not None:
-                cells = cells.take(np.lexsort((cells.ticks, cells.group)))
-            elif not in_order:
-                cells = cells.take(np.argsort(cells.group, kind="stable"))
             yield cells
             before += len(frame)
         self.table.forget()
@@ -167,6 +163,13 @@ class TableFile(PointFile):
         self._starts = np.append(runs.starts, before)
         if isinstance(step, str):
             self.dt = options.units.length(f"{self.file}, column {step!r}", dt.value)
+
+    def _ordered(self, cells: Cells) -> Cells:
+        """Trajectory after trajectory, and by time where that is asked for."""
+        if self.options.sort and cells.ticks is not None:
+            return cells.take(np.lexsort((cells.ticks, cells.group)))
+        in_order = (cells.group[1:] >= cells.group[:-1]).all()
+        return cells if in_order else cells.take(np.argsort(cells.group, kind="stable"))
 
     def _second_pass(self) -> Iterator[Cells]:
         if self._whole is not None:
@@ -222,57 +225,40 @@ class TableFile(PointFile):
             )
         return ticks
 
-    def _wide(self, table: pl.DataFrame) -> Cells:
-        """One column per trajectory; it ends where its cells become empty."""
-        value = self.options.value
-        columns = value or [name for name in table.columns if name != self.options.time]
+    def _grid(self, table: pl.DataFrame) -> Cells:
+        """Of a table with one column ("wide") or one row per trajectory; it ends where its cells become empty."""
+        options, wide = self.options, self.options.layout == "wide"
+        own = options.time if wide else options.id
+        columns = options.value or [name for name in table.columns if name != own]
         ticks = self._ticks(table)
-        if value is None:  # columns that were asked for are what was meant
-            refuse_unnamed(self.file, table, columns, "wide")
-        parts = [_trim(numbers(self.file, table[name])) for name in columns]
-        if value is None:
-            refuse_clock(self.file, columns, parts)
-        kept = self._with_values(parts, columns)
-        self.ids = [columns[k] for k in kept]
-        row = np.concatenate([np.arange(len(parts[k])) for k in kept])
-        return Cells(
-            np.concatenate([parts[k] for k in kept])[:, None],
-            np.repeat(np.arange(len(kept)), [len(parts[k]) for k in kept]),
-            row + 1,
-            None if ticks is None else ticks[row],
-            column=[columns[k] for k in kept for _ in range(len(parts[k]))],
-        )
-
-    def _rows(self, table: pl.DataFrame) -> Cells:
-        """One row per trajectory; it ends where its cells become empty."""
-        value, id = self.options.value, self.options.id
-        columns = value or [name for name in table.columns if name != id]
-        if value is None:  # columns that were asked for are what was meant
-            refuse_unnamed(self.file, table, columns, "rows")
-        grid = np.stack([numbers(self.file, table[name]) for name in columns], axis=1)
-        if value is None:
-            refuse_index(self.file, columns, grid)
-        parts = [_trim(line) for line in grid]
-        if id is not None:
-            check_id(self.file, id, table[id].dtype, in_json=False)
-        names = list(range(1, len(parts) + 1)) if id is None else table[id].to_list()
-        kept = self._with_values(parts, columns)
-        self.ids = [names[k] for k in kept]
-        lengths = [len(parts[k]) for k in kept]
-        return Cells(
-            np.concatenate([parts[k] for k in kept])[:, None],
-            np.repeat(np.arange(len(kept)), lengths),
-            np.repeat(np.array(kept) + 1, lengths),
-            column=[columns[j] for length in lengths for j in range(length)],
-        )
-
-    def _with_values(self, parts: list[Array], columns: list[str]) -> list[int]:
-        kept = [k for k, part in enumerate(parts) if len(part)]
+        if options.value is None:  # columns that were asked for are what was meant
+            refuse_unnamed(self.file, table, columns, options.layout)
+        grid = [numbers(self.file, table[name]) for name in columns]
+        lines = [_trim(line) for line in (grid if wide else np.stack(grid, axis=1))]
+        if options.value is None and wide:
+            refuse_clock(self.file, columns, lines)
+        elif options.value is None:
+            refuse_index(self.file, columns, np.stack(grid, axis=1))
+        names: list[Any] = columns if wide else list(range(1, len(lines) + 1))
+        if own is not None and not wide:
+            check_id(self.file, own, table[own].dtype, in_json=False)
+            names = table[own].to_list()
+        kept = [k for k, line in enumerate(lines) if len(line)]
         if not kept:
             raise InputError(f"{self.file}: numbers were expected in {listed(columns)}, found none: check the layout.")
-        if len(kept) < len(parts):
-            self.dropped["trajectory without a value"] = len(parts) - len(kept)
-        return kept
+        if len(kept) < len(lines):
+            self.dropped["trajectory without a value"] = len(lines) - len(kept)
+        self.ids = [names[k] for k in kept]
+        lengths = [len(lines[k]) for k in kept]
+        along = np.concatenate([np.arange(n) for n in lengths])
+        across = np.repeat(kept, lengths)
+        return Cells(
+            np.concatenate([lines[k] for k in kept])[:, None],
+            np.repeat(np.arange(len(kept)), lengths),
+            (along if wide else across) + 1,
+            None if ticks is None else ticks[along],
+            column=[columns[k] for k in (across if wide else along)],
+        )
 
     # --------------------------------------------------------------------------------------------------------- refusals
 
@@ -350,11 +336,11 @@ class _Runs:
     def starts(self) -> Counts:
         return np.concatenate(self._starts) if self._starts else np.zeros(1, dtype=np.int64)
 
-    def see(self, frame: pl.DataFrame, before: int, whole: bool) -> bool:
-        """Number the rows of a frame; whether those of a trajectory follow each other (where not `whole` they must)."""
+    def see(self, frame: pl.DataFrame, before: int, whole: bool) -> None:
+        """Number the rows of a frame; unless it is the whole table, those of a trajectory must follow each other."""
         if self.id is None:
             self.group = np.zeros(len(frame), dtype=np.int64)
-            return True
+            return
         column = frame[self.id]
         if row := first_null(column, before):
             raise InputError(
@@ -369,7 +355,7 @@ class _Runs:
             unique = column.unique(maintain_order=True)
             self.names = unique.to_list()
             self.group = column.replace_strict(unique, np.arange(len(unique))).to_numpy().astype(np.int64)
-            return False
+            return
         if again:
             name = next(name for k, name in enumerate(fresh) if name in self._seen or name in fresh[:k])
             raise NeedsMemory(
@@ -380,7 +366,6 @@ class _Runs:
         self.names += fresh
         self._seen.update(fresh)
         self._starts.append(rows + before)
-        return True
 
 
 def write_table(t: Trajectories, file: Path) -> None:

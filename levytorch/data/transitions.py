@@ -19,8 +19,9 @@ from torch import Tensor
 from levytorch.convert import shown
 from levytorch.data.arrays import finite_pairs, floats, integers, selection, steps
 from levytorch.data.describe import describe
+from levytorch.data.points import Columns, Sink
 from levytorch.data.quantiles import cut, median, quantiles
-from levytorch.data.store import Entry, Writer, as_tensor, digest
+from levytorch.data.store import Entry, as_tensor, digest
 from levytorch.data.thresholds import Threshold, check_censoring, check_thresholds, threshold_at
 from levytorch.errors import InputError
 
@@ -76,9 +77,8 @@ class Transitions:
         self.dt, self.uniform_dt = steps(dt, n)
         for name, values in (("x", self.x), ("dx", self.dx)):
             finite_pairs(name, values)
-        self._counts: NDArray[np.int64] | None = (
-            None  # pairs per trajectory: ids of 16 million pairs need not be stored
-        )
+        # pairs per trajectory: numbers of 16 million pairs need not be stored
+        self._counts: NDArray[np.int64] | None = None
         self._trajectory: Tensor | None = None
         if trajectory is None:
             self._counts = np.array([n], dtype=np.int64)
@@ -140,68 +140,82 @@ class Transitions:
             which = slice(int(which), int(which) + 1 or None)
         if not isinstance(which, slice):
             which = selection(which, len(self))
-            if which.dtype == torch.bool and which.shape != (len(self),):
-                raise InputError(
-                    f"a mask must have shape ({len(self)},), found {tuple(which.shape)}: one entry per pair."
-                )
-            if which.dtype == torch.bool and self.stored is not None:
+            if which.dtype == torch.bool:
                 return self._kept(which.numpy(), reasons, keep_mu)
-        x = self.x[which]
-        if len(x) == 0:
-            raise InputError(f"the selection must keep at least one of {len(self)} pairs, found none: widen it.")
+        columns = {name: values[which] for name, values in self._columns().items()}
+        if len(columns["x"]) == 0:
+            raise self._none_kept()
         stored = self.stored.part(f"pairs {which}") if self.stored is not None and isinstance(which, slice) else None
-        return Transitions._build(
-            x,
-            self.dx[which],
-            float(self.dt[0]) if self.uniform_dt else self.dt[which],
-            reward=None if self.reward is None else self.reward[which],
-            stored=stored,
-            **self._kept_facts(which, reasons, keep_mu),
-        )
+        counts, ids = None, None
+        if self._counts is None or (isinstance(which, slice) and which.step not in (None, 1)):
+            ids = self.trajectory[which]
+        elif isinstance(which, slice):
+            low, high, _ = which.indices(len(self))
+            counts = np.diff(np.clip(np.concatenate([[0], np.cumsum(self._counts)]), low, max(low, high)))
+        else:
+            rows = np.where(which < 0, which + len(self), which)
+            ids = torch.from_numpy(np.searchsorted(np.cumsum(self._counts), rows, side="right"))
+        return self._selected(columns, counts, ids, reasons, keep_mu, stored)
 
     def _kept(self, keep: NDArray[np.bool_], reasons: Mapping[str, int], keep_mu: bool = True) -> Transitions:
-        """The pairs of a mask, copied block by block to an entry on disk like that of these."""
-        assert self.stored is not None
-        if not keep.any():
-            raise InputError(f"the selection must keep at least one of {len(self)} pairs, found none: widen it.")
+        """The pairs of a mask, copied block by block: in memory, or to an entry on disk like that of these."""
+        n = int(np.count_nonzero(keep))
+        if n == 0:
+            raise self._none_kept()
 
-        def build(writer: Writer) -> dict[str, Any]:
+        def copy(sink: Sink) -> dict[str, Any]:
             for rows in self.blocks():
-                for column, values in self._columns().items():
-                    writer.append(column, values[rows].numpy()[keep[rows]])
+                for name, values in self._columns().items():
+                    sink.append(name, values[rows].numpy()[keep[rows]])
             return {}
 
-        entry = self.stored.derive({"kept": digest(keep)}, build)
-        shape, rows = tuple(self.x.shape[1:]), int(keep.sum())
-        parts = check_pairs(entry, shape, rows, dt=not self.uniform_dt, reward=self.reward is not None)
-        columns = {name: as_tensor(values) for name, values in parts.items()}
-        dt = float(self.dt[0]) if self.uniform_dt else columns["dt"]
-        facts = self._kept_facts(torch.from_numpy(keep), reasons, keep_mu)
-        return Transitions._build(columns["x"], columns["dx"], dt, reward=columns.get("reward"), stored=entry, **facts)
+        entry = None
+        if self.stored is None:
+            columns = Columns(n)
+            copy(columns)
+            parts = columns.arrays()
+        else:
+            entry = self.stored.derive({"kept": digest(keep)}, copy)
+            shape, reward = tuple(self.x.shape[1:]), self.reward is not None
+            parts = check_pairs(entry, shape, n, dt=not self.uniform_dt, reward=reward)
+        counts, ids = None, None
+        if self._counts is None:
+            ids = self.trajectory[torch.from_numpy(keep)]
+        else:
+            counts, some = np.zeros_like(self._counts), self._counts > 0
+            starts = np.cumsum(self._counts) - self._counts
+            counts[some] = np.add.reduceat(keep, starts[some], dtype=np.int64)
+        tensors = {name: as_tensor(values) for name, values in parts.items()}
+        return self._selected(tensors, counts, ids, reasons, keep_mu, entry)
 
     def _columns(self) -> dict[str, Tensor]:
         """What there is one number (or state) of per pair."""
         columns = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt, "reward": self.reward}
         return {name: values for name, values in columns.items() if values is not None}
 
-    def _kept_facts(self, which: Any, reasons: Mapping[str, int], keep_mu: bool) -> dict[str, Any]:
-        counts, ids = self._select_trajectories(which)
-        mu = self.mu if keep_mu else None
-        return {"counts": counts, "trajectory": ids, "mu": mu, "dropped": _add(self.dropped, reasons)}
+    def _selected(
+        self,
+        columns: Mapping[str, Tensor],
+        counts: NDArray[np.int64] | None,
+        ids: Tensor | None,
+        reasons: Mapping[str, int],
+        keep_mu: bool,
+        stored: Entry | None,
+    ) -> Transitions:
+        return Transitions._build(
+            columns["x"],
+            columns["dx"],
+            float(self.dt[0]) if self.uniform_dt else columns["dt"],
+            counts=counts,
+            trajectory=ids,
+            reward=columns.get("reward"),
+            mu=self.mu if keep_mu else None,
+            dropped=_add(self.dropped, reasons),
+            stored=stored,
+        )
 
-    def _select_trajectories(self, which: Any) -> tuple[NDArray[np.int64] | None, Tensor | None]:
-        if self._counts is not None:
-            ends = np.concatenate([[0], np.cumsum(self._counts)])
-            if isinstance(which, slice) and which.step in (None, 1):
-                low, high, _ = which.indices(len(self))
-                return np.diff(np.clip(ends, low, max(low, high))), None
-            if not isinstance(which, slice) and which.dtype == torch.bool:
-                return np.diff(_true_before(which.numpy(), ends)), None
-            if not isinstance(which, slice):
-                rows = which.numpy()
-                numbers = np.searchsorted(ends[1:], np.where(rows < 0, rows + len(self), rows), side="right")
-                return None, torch.from_numpy(numbers)
-        return None, self.trajectory[which]
+    def _none_kept(self) -> InputError:
+        return InputError(f"the selection must keep at least one of {len(self)} pairs, found none: widen it.")
 
     # --------------------------------------------------------------------------------------------------------- numbers
 
@@ -320,47 +334,18 @@ class Transitions:
             tail = np.setdiff1d(self.beyond(CT), removed, assume_unique=True)
             dropped = tail[np.random.default_rng(seed).permutation(len(tail))[: round(drop_tail * len(tail))]]
         reasons = {"beyond TRT": len(removed), "tail dropped by censoring": len(dropped)}
-        return self._without(np.sort(np.concatenate([removed, dropped])), reasons)
+        return self._without(np.concatenate([removed, dropped]), reasons)
 
     def _without(self, rows: NDArray[np.int64], reasons: Mapping[str, int]) -> Transitions:
-        """All pairs but these (ascending), copied block by block: no temporaries of the size of the data."""
-        kept = len(self) - len(rows)
-        if kept == 0:
+        """All pairs but these."""
+        if len(rows) == len(self):
             raise InputError(
                 f"TRT must leave some of {len(self)} pairs, found none within it: the median deviation is "
                 f"{self.quantile_of_deviation(0.5):.6g}, so choose a TRT well above that."
             )
-        if self.stored is not None:
-            keep = np.ones(len(self), dtype=bool)
-            keep[rows] = False
-            return self._kept(keep, reasons)
-        sources = self._columns()
-        copies = {name: t.new_empty((kept, *t.shape[1:])) for name, t in sources.items()}
-        for block in self.blocks():
-            first, last = np.searchsorted(rows, [block.start, block.stop])
-            keep = np.ones(block.stop - block.start, dtype=bool)
-            keep[rows[first:last] - block.start] = False
-            for name, copy in copies.items():
-                part = sources[name][block].numpy()[keep]
-                copy[block.start - first : block.stop - last] = torch.from_numpy(part)
-        counts, ids = self._counts, None
-        if counts is None:
-            mask = torch.ones(len(self), dtype=torch.bool)
-            mask[torch.from_numpy(rows)] = False
-            ids = self.trajectory[mask]
-        else:
-            lost = np.searchsorted(np.cumsum(counts), rows, side="right")
-            counts = counts - np.bincount(lost, minlength=len(counts))
-        return Transitions._build(
-            copies["x"],
-            copies["dx"],
-            copies.get("dt", float(self.dt[0])),
-            counts=counts,
-            trajectory=ids,
-            reward=copies.get("reward"),
-            mu=self.mu,
-            dropped=_add(self.dropped, reasons),
-        )
+        keep = np.ones(len(self), dtype=bool)
+        keep[rows] = False
+        return self._kept(keep, reasons)
 
     def lattice(self, **options: Any) -> Lattice:
         """All pairs as one weighted batch, made in one pass: see `Lattice.from_blocks` for the options."""
@@ -386,17 +371,6 @@ def check_pairs(entry: Entry, shape: tuple[int, ...], rows: int, *, dt: bool, re
         if columns[name].shape[1:] != shape:
             raise entry.spoiled(f"states of shape {columns[name].shape[1:]} instead of {shape}")
     return columns
-
-
-def _true_before(mask: NDArray[np.bool_], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many entries of a mask are true before each of some ascending places."""
-    before, total = np.zeros(len(ends), dtype=np.int64), 0
-    for low in range(0, len(mask), BLOCK):
-        running = np.cumsum(mask[low : low + BLOCK])
-        first, last = np.searchsorted(ends, [low, low + len(running)], side="right")
-        before[first:last] = total + running[ends[first:last] - low - 1]
-        total += int(running[-1])
-    return before
 
 
 def _add(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

@@ -6,6 +6,7 @@ pairs; the likelihood that is reported is then evaluated pair by pair.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 
@@ -14,9 +15,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients, FourierHead, Head, build_head
-from levytorch.diagnostics.region import Region
-from levytorch.diagnostics.sample import Sample
+from levytorch.coefficients import HEADS, Coefficients, FourierHead, Head, build_head
+from levytorch.diagnostics.sample import Region, Sample
 from levytorch.diagnostics.tangent import Tangent
 from levytorch.law import tail_probability
 from levytorch.likelihood.states import StateBins
@@ -107,7 +107,8 @@ def fit_brownian(head: Head, region: Region, sample: Sample) -> Brownian:
     D = float(spread.mean()) / (2 * d)
     time = float(dt.median())
     length = math.sqrt(max(D * time, 1e-290))
-    plain = build_head({**head.config(), "length": length, "time": time})
+    own = type(head) not in HEADS.values()  # a user's head starts where it is
+    plain = copy.deepcopy(head) if own else build_head({**head.config(), "length": length, "time": time})
     drift = (sample.center / (dt if d == 1 else dt.unsqueeze(-1))).mean(0)
     plain.set_constants(drift.tolist(), max(D, 1e-290), float(plain.units.D_f(torch.tensor(0.5))))
     bins = StateBins(plain, sample.step_dt, 1024 if d == 1 else 512)

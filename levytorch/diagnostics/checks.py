@@ -7,17 +7,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
+from levytorch.convert import whole_number
 from levytorch.data import Trajectories, Transitions
-from levytorch.diagnostics.alarms import earlier_alarms, raise_alarms
-from levytorch.diagnostics.arrays import goodness_arrays, step_arrays
 from levytorch.diagnostics.brownian import check_jumps
-from levytorch.diagnostics.diagnosis import Diagnosis
-from levytorch.diagnostics.goodness import FitCheck, check_fit
-from levytorch.diagnostics.region import Region
-from levytorch.diagnostics.sample import Sample, make_sample
+from levytorch.diagnostics.diagnosis import Diagnosis, earlier_alarms, raise_alarms
+from levytorch.diagnostics.goodness import FitCheck, check_fit, goodness_arrays
+from levytorch.diagnostics.sample import Region, Sample, make_sample
 from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size
 from levytorch.diagnostics.tangent import Tangent
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
@@ -51,7 +48,7 @@ def diagnose(
     Example:
         >>> from levytorch import Dynamics, recover, simulate
         >>> data = simulate(Dynamics.named("constant"), 500, 40, 1 / 40, seed=1).transitions()
-        >>> found = recover(data, alpha=0.3, n_basis=1).diagnose(data)
+        >>> found = diagnose(recover(data, alpha=0.3, n_basis=1), data)
         >>> found.ok, found.fit.p_value > 0.001, found.jumps.needed
         (True, True, True)
     """
@@ -72,7 +69,7 @@ def diagnose(
         )
         diagnosis.step_size = step
         if isinstance(step, StepCheck) and recovery.dim == 1:
-            diagnosis.arrays["step_size"] = step_arrays(step)
+            diagnosis.arrays["step_size"] = step.arrays()
     found = raise_alarms(diagnosis, recovery, scale)
     diagnosis.alarms = earlier_alarms(recovery) | found
     diagnosis.seconds = time.perf_counter() - began
@@ -85,8 +82,7 @@ def check_options(checks: Any, max_pairs: Any) -> None:
     """Refuse options that mean nothing."""
     if not isinstance(checks, (list, tuple)) or not all(isinstance(c, str) and c in CHECKS for c in checks):
         raise InputError(f"checks must be some of {', '.join(CHECKS)}, found {checks!r}; pass a list of these.")
-    if isinstance(max_pairs, bool) or not isinstance(max_pairs, (int, np.integer)) or max_pairs < 1000:
-        raise InputError(f"max_pairs must be an integer of at least 1000, found {max_pairs!r}; 100000 is the default.")
+    whole_number("max_pairs", max_pairs, 1000, remedy="100000 is the default")
 
 
 def check_data(recovery: Any, data: Any) -> Transitions:

@@ -56,13 +56,13 @@ class Components:
         self.g = [0] * n_f
         self.groups = ["shape"] * SHAPES + ["tails"] * (n_f - SHAPES)
         first = 1
-        for name, count, most in self._plan():
+        for name, count, most in self._layout():
             self.f += [j for j in range(most) for _ in range(count)]
             self.g += [first + a for _ in range(most) for a in range(count)]
             self.groups += [name] * (most * count)
             first += count
 
-    def _plan(self) -> list[tuple[str, int, int]]:
+    def _layout(self) -> list[tuple[str, int, int]]:
         """(group, its functions g, polynomials that each of them multiplies), in the order of `factors`."""
         d = self.dim
         out = [("state", 4 if d == 1 else 2 * d, 4 if d == 1 else 3)]

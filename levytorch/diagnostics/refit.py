@@ -1,16 +1,21 @@
-"""A Fourier head fitted again to some pairs, without a trainer, and the scores of single pairs."""
+"""A Fourier head fitted again to some pairs, without a trainer, and the scores of single pairs.
+
+Pairs over two steps are made of pairs that follow each other: every second observation.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead, Head, build_head
+from levytorch.coefficients import FourierHead, Head
 from levytorch.data import Pools, Transitions
-from levytorch.diagnostics.two_steps import Side
+from levytorch.data.thresholds import Threshold
+from levytorch.diagnostics.sample import Region, follows
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import make_objective
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
@@ -19,8 +24,50 @@ from levytorch.likelihood.tail import TailSettings
 from levytorch.training.engines.scoring import FisherScoring
 
 _PASSES = 40
-_STAND_IN = 11  # basis functions of the Fourier head that stands in for an MLP
+_STAND_IN = 11  # basis functions of the Fourier head that stands in for another
 _CHUNK = 1 << 14
+
+
+def block_starts(data: Transitions) -> Tensor:
+    """Rows 2 k of every run of pairs that follow each other, each with its successor: every second observation."""
+    linked = follows(data)
+    rows = torch.arange(len(data))
+    run = torch.cummax(torch.where(linked, 0, rows), 0).values  # where the run of this row began
+    starts = ((rows - run) % 2 == 0)[:-1] & linked[1:]
+    return torch.nonzero(starts).reshape(-1)
+
+
+def two_steps(data: Transitions, first: Tensor) -> Transitions:
+    """Pairs over two steps."""
+    dt = 2 * float(data.dt[0]) if data.uniform_dt else data.dt[first] + data.dt[first + 1]
+    mu = 2 * data.mu if data.uniform_dt else data.mu
+    return Transitions(data.x[first], data.dx[first] + data.dx[first + 1], dt, mu=mu)
+
+
+def doubled(region: Region) -> Region:
+    """The same thresholds for steps of twice the length; those that depend on dt at half of it."""
+    return Region(inner=_at_half(region.inner), removed=_at_half(region.removed))
+
+
+def _at_half(threshold: Threshold | None) -> Threshold | None:
+    return functools.partial(_half_dt, threshold) if callable(threshold) else threshold
+
+
+def _half_dt(threshold: Threshold, dt: Tensor) -> Tensor:
+    assert callable(threshold)
+    return threshold(dt / 2)
+
+
+class Side:
+    """Pairs of one step length inside their region."""
+
+    def __init__(self, data: Transitions, region: Region) -> None:
+        self.region = region
+        self.inside = region.labels(data.deviation, data.dt) == 0
+        self.all = data
+        data.mu  # noqa: B018 - computed before anything is removed
+        self.kept = data if bool(self.inside.all()) else data[self.inside]
+        self.n = len(self.kept)
 
 
 @dataclass
@@ -33,10 +80,15 @@ class Fitted:
 
 def stand_in(head: Head) -> FourierHead:
     """A Fourier head with the mean coefficients of another: what changes with dt is a matter of the data."""
-    keep = ("period", "origin", "positivity", "alpha_mode", "alpha", "length", "time", "dim")
-    config = {k: v for k, v in head.config().items() if k in keep}
-    own = build_head({"name": "fourier", "n_basis": _STAND_IN if head.dim == 1 else 3, **config})
-    assert isinstance(own, FourierHead)
+    own = FourierHead(
+        _STAND_IN if head.dim == 1 else 3,
+        head.period,
+        head.origin,
+        getattr(head, "positivity_link", "softplus"),
+        head.alpha_spec,
+        units=head.units,
+        dim=head.dim,
+    )
     with torch.no_grad():
         c = head(head.grid(256))
     own.set_constants(c.b.mean(0).tolist(), float(c.D_o.mean()), float(c.D_f.mean()), float(c.alpha.mean()))

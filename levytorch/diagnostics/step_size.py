@@ -14,16 +14,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from scipy.stats import chi2
 from torch import Tensor
 
 from levytorch.coefficients import FourierHead, Head
 from levytorch.data import Transitions
-from levytorch.diagnostics.refit import block_products, curvature, evaluate_at, fit_again, stand_in
-from levytorch.diagnostics.region import Region
-from levytorch.diagnostics.sample import choose
-from levytorch.diagnostics.two_steps import Side, block_starts, doubled, two_steps
+from levytorch.diagnostics.refit import (
+    Side,
+    block_products,
+    block_starts,
+    curvature,
+    doubled,
+    evaluate_at,
+    fit_again,
+    stand_in,
+    two_steps,
+)
+from levytorch.diagnostics.sample import Region, choose
 from levytorch.likelihood.covariance import symmetric_inverse
 
 _GRID = 200
@@ -48,6 +57,10 @@ class StepCheck:
     converged: bool
     curves: dict[str, Tensor] = field(repr=False, default_factory=dict)
     chance: dict[str, float] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The numbers behind the figure."""
+        return {name: values.numpy() for name, values in self.curves.items()} | {"p_value": np.array(self.p_value)}
 
     def changes(self) -> str:
         """Relative changes in words, beside what chance makes; of a coefficient within its error there is none."""
@@ -123,11 +136,11 @@ def check_step_size(
         df,
         max_z,
         where,
-        {name: _relative(curves, name) for name in _NAMES},
+        {name: _relative(curves[f"{name}_2dt"] - curves[f"{name}_dt"], curves[f"{name}_dt"]) for name in _NAMES},
         (n1, n2),
         one.converged and two.converged,
         curves,
-        {name: _relative_chance(curves, name) for name in _NAMES},
+        {name: _relative(curves[f"{name}_std"], curves[f"{name}_dt"]) for name in _NAMES},
     )
 
 
@@ -179,10 +192,5 @@ def _largest(curves: dict[str, Tensor], dim: int) -> tuple[float, tuple[str, flo
     return best
 
 
-def _relative(curves: dict[str, Tensor], name: str) -> float:
-    change = curves[f"{name}_2dt"] - curves[f"{name}_dt"]
-    return float(change.norm() / curves[f"{name}_dt"].norm().clamp(min=1e-300))
-
-
-def _relative_chance(curves: dict[str, Tensor], name: str) -> float:
-    return float(curves[f"{name}_std"].norm() / curves[f"{name}_dt"].norm().clamp(min=1e-300))
+def _relative(size: Tensor, curve: Tensor) -> float:
+    return float(size.norm() / curve.norm().clamp(min=1e-300))

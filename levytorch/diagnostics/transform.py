@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients
-from levytorch.diagnostics.region import Region
+from levytorch.diagnostics.sample import Region
 from levytorch.law.tails import radial_tail, survival
 
 
@@ -97,7 +97,7 @@ def _radial(c: Coefficients, dx: Tensor, dt: Tensor, center: Tensor, label: Tens
 
 
 def _crossings(direction: Tensor, offset: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the ray from b dt enters (0 when it starts inside) and leaves the ball about the centre."""
+    """Where the ray from b dt enters (0 when it starts inside) and leaves the ball about the center."""
     along = (direction * offset).sum(1)
     root = (radius**2 - (offset * offset).sum(1) + along**2).clamp(min=0.0).sqrt()
     return (along - root).clamp(min=0.0), (along + root).clamp(min=0.0)

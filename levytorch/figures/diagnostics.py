@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +16,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from levytorch.diagnostics import Diagnosis
+
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 _LEVELS = ("tab:blue", "tab:cyan", "tab:green", "tab:orange", "tab:red")
 _BAND = {"color": "tab:gray", "alpha": 0.3, "linewidth": 0}
+
+
+def drawings(diagnosis: Diagnosis) -> dict[str, Callable[[], Figure]]:
+    """What makes the figures of the checks that were made, by name."""
+    made = {"fit": goodness, "step_size": step_size}
+    return {f"diagnostics_{name}": partial(_draw, made[name], arrays) for name, arrays in diagnosis.arrays.items()}
+
+
+def _draw(plot: Callable[[Arrays], tuple[Figure, Any]], arrays: Arrays) -> Figure:
+    return plot(arrays)[0]
 
 
 def goodness(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[Figure, list[Axes]]:

@@ -1,7 +1,6 @@
 """Policy evaluation: from a recovered generator to V(x), its uncertainty and its references."""
 
-from levytorch.policy.plane_value import PlaneValue
 from levytorch.policy.solver import solve_value
-from levytorch.policy.value import ValueFunction
+from levytorch.policy.value import PlaneValue, ValueFunction
 
 __all__ = ["PlaneValue", "ValueFunction", "solve_value"]

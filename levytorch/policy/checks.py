@@ -1,4 +1,4 @@
-"""Checks of what callers hand to policy evaluation, each with a sentence that says what to do."""
+"""What callers hand to policy evaluation, checked once: the dynamics, the reward, beta, modes, the window."""
 
 from __future__ import annotations
 
@@ -10,28 +10,67 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import MOST_MODES, FourierBasis
-from levytorch.convert import real_array, real_number, real_tensor, shown, whole_number
-from levytorch.errors import InputError, LevytorchError
+from levytorch.coefficients import Coefficients
+from levytorch.coefficients.basis import MOST_MODES
+from levytorch.convert import answer_of, check_finite, positive_number, real_array, real_tensor, shown, whole_number
+from levytorch.errors import InputError
+
+Reward = Callable[[Tensor], Tensor]
+
+
+def cell_of(source: Any) -> tuple[float, float]:
+    """(period, origin) of a one-dimensional Dynamics or Recovery; refuses what cannot be solved."""
+    missing = [name for name in ("b", "D_o", "D_f", "alpha") if not hasattr(source, name)]
+    if missing:
+        raise InputError(
+            f"A Dynamics or a Recovery was expected, found a {type(source).__name__} without {', '.join(missing)}; "
+            "build one with Dynamics(...) or recover(...)."
+        )
+    dim = getattr(source, "dim", 1)
+    if dim != 1:
+        raise InputError(
+            f"A dynamics of dim = 1 was expected here, found dim = {dim}; solve_value takes one and two dimensions."
+        )
+    period = getattr(source, "period", 2 * math.pi)
+    if period is None or not math.isfinite(float(period)) or float(period) <= 0:
+        raise InputError(f"A positive period was expected, found period = {period!r}; set period= in the dynamics.")
+    return float(period), float(getattr(source, "origin", 0.0))
+
+
+def coefficients_at(source: Any, x: Tensor, dim: int = 1) -> Coefficients:
+    """b, D_o, D_f, alpha at x ([...], or [..., dim]) without gradient; alpha is 0-d when it is constant."""
+    shape = x.shape if dim == 1 else x.shape[:-1]
+    with torch.no_grad():
+        b, D_o, D_f = (
+            _values(getattr(source, name), x, x.shape if name == "b" else shape, name) for name in ("b", "D_o", "D_f")
+        )
+        if callable(source.alpha):
+            alpha = _values(getattr(source, "alpha_at", source.alpha), x, shape, "alpha")
+        else:
+            alpha = torch.as_tensor(float(source.alpha), dtype=torch.float64)
+    for name, value in (("D_o", D_o), ("D_f", D_f)):
+        low = float(value.min())
+        if low < 0:
+            raise InputError(f"{name} must not be negative, found {low:.3g} on the cell; check the coefficients.")
+    if not bool(((alpha > 0) & (alpha <= 1)).all()):
+        raise InputError(f"alpha must lie in (0, 1], found {float(alpha.min()):.3g}; check the dynamics.")
+    return Coefficients(b, D_o, D_f, alpha)
+
+
+def _values(f: Any, x: Tensor, shape: torch.Size, name: str) -> Tensor:
+    value = torch.as_tensor(f(x) if callable(f) else f, dtype=torch.float64).detach()
+    try:
+        value = value.expand(shape)
+    except RuntimeError:
+        raise InputError(
+            f"{name}(x) must have the shape {tuple(shape)}, found {tuple(value.shape)}; return one value per point."
+        ) from None
+    check_finite(f"{name}(x)", value, x, "check the coefficients")
+    return value
 
 
 def check_beta(beta: float) -> float:
-    try:
-        value = real_number("beta", beta)
-    except InputError:
-        value = math.nan
-    if not value > 0:
-        raise InputError(
-            f"beta must be a positive number, but is {shown(beta)}; give the discount rate per unit of time."
-        )
-    return value
-
-
-def check_tolerance(tolerance: float) -> float:
-    value = real_number("tolerance", tolerance, "give the relative change of V to stop at, such as 1e-6")
-    if not value > 0:
-        raise InputError(f"tolerance must be a positive number, but is {value!r}; 1e-6 is the default.")
-    return value
+    return positive_number("beta", beta, "give the discount rate per unit of time")
 
 
 def check_modes(name: str, n_modes: int, least: int = 1) -> int:
@@ -40,7 +79,7 @@ def check_modes(name: str, n_modes: int, least: int = 1) -> int:
 
 def reward_function(
     reward: Callable[[Tensor], Any] | float, shape: Callable[[Tensor], torch.Size] = lambda x: x.shape
-) -> Callable[[Tensor], Tensor]:
+) -> Reward:
     """The reward as a function float64 tensor -> float64 tensor of the points' shape that refuses values that are not
     finite.
     """
@@ -49,37 +88,22 @@ def reward_function(
         remedy = "give a function of x or a number (for samples use rewards.Tabulated)"
         array = real_array("reward", reward, remedy)
         if array.ndim or not np.isfinite(array):
-            raise InputError(f"reward must be a function of x or a number, but is {shown(reward)}; {remedy}.")
+            raise InputError(f"reward must be a function of x or a number, found {shown(reward)}; {remedy}.")
         number = float(array)
 
     def r(x: Tensor) -> Tensor:
-        given = _answer(reward, x) if callable(reward) else number
+        given = answer_of("reward", reward, x) if callable(reward) else number
         value = real_tensor("reward(x)", given, "return one value per point").detach()
         if value.ndim > 0 and value.shape != shape(x):
             raise InputError(
-                f"reward(x) must have the shape of x, {tuple(shape(x))}, but has {tuple(value.shape)}; return one "
-                "value per point."
+                f"reward(x) must have the shape of x, {tuple(shape(x))}, found {tuple(value.shape)}; return one value "
+                "per point."
             )
         value = value.expand(shape(x))
-        if not bool(torch.isfinite(value).all()):
-            bad = x[~torch.isfinite(value)][0].tolist()
-            raise InputError(f"The reward must be finite, but is not at x = {bad}; check the reward function.")
+        check_finite("reward(x)", value, x, "check the reward function")
         return value
 
     return r
-
-
-def _answer(function: Callable[[Tensor], Any], x: Tensor) -> Any:
-    """What the caller's function says; whatever goes wrong in it is told."""
-    try:
-        return function(x)
-    except LevytorchError:
-        raise
-    except Exception as error:  # anything may happen in a function that someone else wrote
-        raise InputError(
-            f"reward(x) must be numbers for a tensor x, but raised {type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}; mend the function."
-        ) from error
 
 
 def check_window(window: Sequence[float], period: float, support: tuple[float, float] | None) -> tuple[float, float]:
@@ -87,39 +111,37 @@ def check_window(window: Sequence[float], period: float, support: tuple[float, f
         low, high = (float(end) for end in real_array("window", window))
     except (TypeError, ValueError):
         raise InputError(
-            f"window must be two numbers (low, high), but is {shown(window)}; give the ends of the interval."
+            f"window must be two numbers (low, high), found {shown(window)}; give the ends of the interval."
         ) from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise InputError(
-            f"window must be (low, high) with low < high, but is ({low:g}, {high:g}); give the ends in order."
+            f"window must be (low, high) with low < high, found ({low:g}, {high:g}); give the ends in order."
         )
     if high - low > period * (1 + 1e-9):
         raise InputError(
-            f"window must fit in one period of {period:g}, but ({low:g}, {high:g}) is {high - low:g} long; shorten "
+            f"window must fit in one period of {period:g}, found ({low:g}, {high:g}), {high - low:g} long; shorten "
             "it or leave it out."
         )
     if support is not None:
-        check_within((low, high), support)
+        (first, last), slack = support, 1e-9 * (support[1] - support[0])
+        if low < first - slack or high > last + slack:
+            raise InputError(
+                f"window must lie within the data, [{first:g}, {last:g}], found ({low:g}, {high:g}); "
+                "choose it inside that range."
+            )
     return low, high
 
 
-def check_within(window: Sequence[float], support: Sequence[float]) -> None:
-    """Refuse a window that reaches beyond the data."""
-    (low, high), (first, last) = window, support
-    slack = 1e-9 * (last - first)
-    if low < first - slack or high > last + slack:
-        raise InputError(
-            f"window must lie within the data, [{first:g}, {last:g}], but is ({low:g}, {high:g}); "
-            "choose it inside that range."
-        )
-
-
-def check_periodic(r: Callable[[Tensor], Tensor], period: float, origin: float) -> None:
-    x = FourierBasis(1, period, origin).grid(37)
-    here, there = r(x), r(x + period)
-    gap = float((here - there).abs().max())
-    if gap > 1e-6 * max(float(here.abs().max()), 1e-300):
-        raise InputError(
-            f"The reward must have the cell's period {period:g}, but changes by {gap:.3g} over one; "
-            "make it periodic, or solve on a window."
-        )
+def check_periodic(r: Reward, period: Sequence[float], x: Tensor) -> None:
+    """Refuse a reward that changes over one period of a coordinate; x: points in the cell, [...] or [..., d]."""
+    here = r(x)
+    for axis, length in enumerate(period):
+        there = x + length if len(period) == 1 else x + length * torch.eye(len(period), dtype=x.dtype)[axis]
+        gap = float((here - r(there)).abs().max())
+        if gap > 1e-6 * max(float(here.abs().max()), 1e-300):
+            where = "" if len(period) == 1 else f" in coordinate {axis}"
+            remedy = ", or solve on a window" if len(period) == 1 else ""
+            raise InputError(
+                f"The reward must have the cell's period {length:g}{where}, found a change by {gap:.3g} over one; "
+                f"make it periodic{remedy}."
+            )

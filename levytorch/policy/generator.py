@@ -6,21 +6,25 @@ Section 3.3 of the paper: V solves (beta - L) V = r (equation of Lemma 2.1). Col
 
 alpha may depend on x: row j then uses |k|^(2 alpha(x_j)). Coefficients carry any leading batch dimensions; the four
 fixed matrices are shared by the whole batch, so that assembly is one batched product. Everything is torch and
-differentiable in b, D_o, D_f, alpha and r.
+differentiable in b, D_o, D_f, alpha and r; many small systems on the CPU without gradients go to NumPy's LAPACK in
+cache-sized pieces, one thread per core: for 64 modes it takes two thirds of the time of torch's and releases the GIL.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import FourierBasis
-from levytorch.policy.batched import solve_many
+from levytorch.coefficients import FourierBasis
+from levytorch.errors import NumericalError
 
-# numbers of the matrices that are assembled at a time
-_CHUNK_NUMBERS = 1 << 20
+_CHUNK_NUMBERS = 1 << 20  # of the matrices that are assembled at a time
+_PIECE_NUMBERS = 1 << 17  # the same without gradients: 1 MB of matrices, about the size of a second-level cache
+_SMALL = 160  # modes; from about here LAPACK itself uses several threads
 
 
 class Operators(NamedTuple):
@@ -93,3 +97,34 @@ def resolvent_coefficients(
         A = resolvent_matrix(ops, b[part], D_o[part], D_f[part], beta)
         out.append(torch.linalg.solve(A / scale, r[part]))
     return torch.cat(out).reshape(shape) / scale
+
+
+def solve_many(parts: Tensor, coefficients: Tensor, r: Tensor) -> Tensor:
+    """Solve A_i c_i = r_i with A_i[j] = sum_p coefficients[i, j, p] parts[j, p], for every i.
+
+    parts: (m, p, m); coefficients: (batch, m, p); r: (batch, m). Returns (batch, m). CPU tensors, no gradient.
+    """
+    fixed, weights, rhs = parts.detach().numpy(), coefficients.detach().numpy(), r.detach().numpy()
+    batch, m = rhs.shape
+    out = np.empty((batch, m))
+    piece = max(1, _PIECE_NUMBERS // (m * m))
+
+    def job(start: int) -> None:
+        rows = slice(start, start + piece)
+        # one product per row j, (systems x p) (p x m): several times faster than multiply-adds over whole matrices
+        A = np.matmul(np.ascontiguousarray(weights[rows].transpose(1, 0, 2)), fixed).transpose(1, 0, 2)
+        out[rows] = np.linalg.solve(A, rhs[rows, :, None])[..., 0]
+
+    starts = range(0, batch, piece)
+    try:
+        if m > _SMALL or torch.get_num_threads() == 1 or len(starts) == 1:
+            for start in starts:
+                job(start)
+        else:
+            with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+                list(pool.map(job, starts))
+    except np.linalg.LinAlgError as error:
+        raise NumericalError(
+            "A system of the batch must not be singular, found one; check that D_o and D_f are positive."
+        ) from error
+    return torch.from_numpy(out)

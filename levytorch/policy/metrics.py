@@ -1,31 +1,35 @@
-"""How V is judged: relative L2 error and coverage (section 4.3), C^0 and discrete C^2 norms (section 4.2.2)."""
+"""How V is judged: relative L2 error and coverage (section 4.3)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
 
 Function = Callable[[Tensor], Tensor]
 
 
+def relative_error(values: Any, reference: Any) -> float:
+    """||values - reference|| / ||reference|| of arrays or tensors of one shape, on evenly spaced points."""
+    a, b = (torch.as_tensor(v, dtype=torch.float64) for v in (values, reference))
+    size = b.norm()
+    if float(size) == 0:
+        raise InputError(
+            "A relative error needs a reference that is not zero, found one that vanishes; compare absolute values."
+        )
+    return float((a - b).norm() / size)
+
+
 def relative_l2(V: Function, reference: Function, low: float, high: float, n: int = 2000) -> float:
     """||V - reference|| / ||reference|| in L2(low, high), midpoint rule."""
     if not low < high:
-        raise InputError(
-            f"low < high was expected, but found {low!r} and {high!r}; give the ends of the interval in order."
-        )
+        raise InputError(f"low must be below high, found {low!r} and {high!r}; give the ends of the interval in order.")
     x = low + (torch.arange(n, dtype=torch.float64) + 0.5) * ((high - low) / n)
-    size = reference(x).norm()
-    if float(size) == 0:
-        raise InputError(
-            "A relative error needs a reference that is not zero, but it vanishes; compare absolute values instead."
-        )
-    return float((V(x) - reference(x)).norm() / size)
+    return relative_error(V(x), reference(x))
 
 
 def coverage(values: Tensor, center: Tensor, half_width: Tensor) -> float:
@@ -33,14 +37,3 @@ def coverage(values: Tensor, center: Tensor, half_width: Tensor) -> float:
     deviation).
     """
     return float(((values - center).abs() <= half_width).to(torch.float64).mean())
-
-
-def c0_norm(basis: FourierBasis, coefficients: Tensor) -> Tensor:
-    """max |V| over the collocation points, for coefficients (..., n)."""
-    return (coefficients @ basis.matrix(basis.points()).T).abs().amax(-1)
-
-
-def c2_norm(basis: FourierBasis, coefficients: Tensor) -> Tensor:
-    """max |V| + max |V'| + max |V''| over the collocation points: the discrete C^2 norm, for coefficients (..., n)."""
-    x = basis.points()
-    return torch.stack([(coefficients @ basis.matrix(x, order).T).abs().amax(-1) for order in (0, 1, 2)]).sum(0)

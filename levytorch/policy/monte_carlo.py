@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from levytorch.convert import positive_number, whole_number
 from levytorch.errors import InputError
-from levytorch.policy.checks import check_beta, reward_function
-from levytorch.policy.source import cell
+from levytorch.policy.checks import cell_of, check_beta, reward_function
 
 _CHUNK_PATHS = 1 << 16
 
@@ -47,28 +47,25 @@ def monte_carlo_value(
     """V at the states x0 from `n_paths` paths each, of steps dt and dt / 2, until `horizon` (default: exp(-beta
     horizon) = 1e-6).
     """
-    period, origin = cell(dynamics)
+    cell = cell_of(dynamics)
     beta = check_beta(beta)
-    if n_paths < 2 or not dt > 0:
-        raise InputError(
-            f"At least 2 paths and a positive dt were expected, but found {n_paths!r} and {dt!r}; correct them."
-        )
-    if horizon is not None and not horizon > 0:
-        raise InputError(f"horizon must be positive, but is {horizon!r}; give a time, or leave it out.")
+    n_paths = whole_number("n_paths", n_paths, 2)
+    dt = positive_number("dt", dt, "give the length of a step")
+    horizon = math.log(1e6) / beta if horizon is None else positive_number("horizon", horizon, "give a time")
     r = reward_function(reward)
     starts = torch.as_tensor(x0, dtype=torch.float64).reshape(-1)
     if starts.numel() == 0 or not bool(torch.isfinite(starts).all()):
         raise InputError(
-            "x0 must be one or more finite states, but is empty or not finite; give the states to start from."
+            "x0 must be one or more finite states, found none or one that is not; give the states to start from."
         )
-    n_steps = max(1, math.ceil((horizon or math.log(1e6) / beta) / dt))
+    n_steps = max(1, math.ceil(horizon / dt))
     generator = torch.Generator().manual_seed(seed)
     parts, largest = [], 0.0
     step = max(1, _CHUNK_PATHS // len(starts))
     for first in range(0, n_paths, step):
         n = min(step, n_paths - first)
         x = starts[:, None].expand(-1, n).reshape(-1)
-        sums, top = _discounted_paths(dynamics, r, beta, x, dt, n_steps, generator, (period, origin))
+        sums, top = _discounted_paths(dynamics, r, beta, x, dt, n_steps, generator, cell)
         parts.append(sums.reshape(len(starts), n))
         largest = max(largest, top)
     values = torch.cat(parts, dim=1)
@@ -84,7 +81,7 @@ def _discounted_paths(
     dt: float,
     n_steps: int,
     generator: torch.Generator,
-    cell_of: tuple[float, float],
+    cell: tuple[float, float],
 ) -> tuple[Tensor, float]:
     """2 * fine - coarse of the discounted integral (trapezoidal rule) along each path, and the largest reward met."""
     h = dt / 2
@@ -96,12 +93,12 @@ def _discounted_paths(
         halves = [_noise(len(x), generator) for _ in range(2)]
         t = step * dt
         last = 0.5 if step == n_steps else 1.0
-        fine = _step(dynamics, fine, h, h, halves[:1], cell_of)
+        fine = _step(dynamics, fine, h, h, halves[:1], cell)
         sum_fine = sum_fine + h * math.exp(-beta * (t - h)) * r(fine)
-        fine = _step(dynamics, fine, h, h, halves[1:], cell_of)
+        fine = _step(dynamics, fine, h, h, halves[1:], cell)
         at_fine = r(fine)
         sum_fine = sum_fine + last * h * math.exp(-beta * t) * at_fine
-        coarse = _step(dynamics, coarse, dt, h, halves, cell_of)
+        coarse = _step(dynamics, coarse, dt, h, halves, cell)
         sum_coarse = sum_coarse + last * dt * math.exp(-beta * t) * r(coarse)
         largest = max(largest, float(at_fine.abs().max()))
     return 2 * sum_fine - sum_coarse, largest
@@ -122,7 +119,7 @@ def _stable(alpha: Tensor | float, angle: Tensor, wait: Tensor) -> Tensor:
     return (a * angle).sin() / angle.cos() ** (1 / a) * (((1 - a) * angle).cos() / wait) ** ((1 - a) / a)
 
 
-def _step(dynamics: Any, x: Tensor, step: float, h: float, noise: list[Noise], cell_of: tuple[float, float]) -> Tensor:
+def _step(dynamics: Any, x: Tensor, step: float, h: float, noise: list[Noise], cell: tuple[float, float]) -> Tensor:
     """One Euler step of length `step`, driven by one or two pieces of noise of length h each."""
     alpha = (
         dynamics.alpha_at(x)
@@ -134,7 +131,7 @@ def _step(dynamics: Any, x: Tensor, step: float, h: float, noise: list[Noise], c
     move = (
         dynamics.b(x) * step + (2 * dynamics.D_o(x) * h).sqrt() * gauss + (dynamics.D_f(x) * h) ** (0.5 / alpha) * jump
     )
-    period, origin = cell_of
+    period, origin = cell
     # A jump beyond 1e15 periods lands anywhere in the cell; infinity would be no number at all
     limit = 1e15 * period
     return origin + torch.remainder(

@@ -1,5 +1,11 @@
 """solve_value in two dimensions: collocation on a torus, matrix-free, by preconditioned GMRES.
 
+    L V = b . grad V + D_o Lap V - D_f (-Lap)^alpha V
+
+is applied with fast Fourier transforms: on an n x n grid every constant-coefficient operator is a product with its
+symbol. Where alpha depends on the state, |k|^(2 alpha) is interpolated in alpha at Chebyshev nodes, so that each node
+costs one transform.
+
 The equation is divided by s(x) = D_o + D_f k_c^(2 alpha - 2), which makes its leading part nearly a constant one; the
 symbol of the averaged equation is then a preconditioner that is inverted with one pair of transforms, and the number of
 iterations hardly depends on the resolution.
@@ -9,28 +15,138 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy import fft
 from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
 
 from levytorch.convert import whole_number
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
-from levytorch.policy.checks import check_beta, reward_function
-from levytorch.policy.plane_operator import Array, Fields, PlaneOperator, Torus, fields, torus
-from levytorch.policy.plane_value import PlaneValue
+from levytorch.policy.checks import Reward, check_periodic, coefficients_at, reward_function
+from levytorch.policy.linear_system import principal_directions
+from levytorch.policy.value import PlaneValue
 
+Array = np.ndarray[Any, Any]
+_ALPHA_NODES = 16  # exp(2 alpha log|k|) over the whole of (0, 1) and |k| < 1e3: interpolated to 1e-10
 _MOST_MODES = 4096  # per coordinate
 _RESTART, _CYCLES = 60, 20
 _RTOL = 1e-13
 _FACTOR_MODES = 48  # V's standard deviation is smooth and needs two digits
-Reward = Callable[[Tensor], Tensor]
 
 
-class System(NamedTuple):
+class Torus(NamedTuple):
+    """A cell [origin, origin + period) in each coordinate."""
+
+    period: tuple[float, float]
+    origin: tuple[float, float]
+
+    def axes(self, n: int, shift: float = 0.0) -> tuple[Array, Array]:
+        """Grid coordinates; `shift` in spacings."""
+        first, second = (o + (np.arange(n) + shift) * (p / n) for o, p in zip(self.origin, self.period))
+        return first, second
+
+    def points(self, n: int, shift: float = 0.0) -> Tensor:
+        """(n, n, 2) points of the grid."""
+        first, second = np.meshgrid(*self.axes(n, shift), indexing="ij")
+        return torch.from_numpy(np.stack([first, second], axis=-1))
+
+
+def torus(source: Any) -> Torus:
+    """The cell of a two-dimensional Dynamics or Recovery; refuses what has no finite period."""
+    period, origin = (_pair(getattr(source, name)) for name in ("period", "origin"))
+    if not all(math.isfinite(p) and p > 0 for p in period):
+        raise InputError(f"solve_value needs a finite period in both coordinates, found {period}; set period= in it.")
+    return Torus(period, origin)
+
+
+def _pair(value: Any) -> tuple[float, float]:
+    first, second = np.broadcast_to(np.asarray(value, dtype=np.float64), (2,)).tolist()
+    return first, second
+
+
+class Fields(NamedTuple):
+    """Coefficients on a grid: b (2, n, n), D_o, D_f (n, n), alpha a number or (n, n)."""
+
+    b: Array
+    D_o: Array
+    D_f: Array
+    alpha: float | Array
+
+
+def fields(source: Any, x: Tensor) -> Fields:
+    """b, D_o, D_f and alpha at the points x (n, n, 2)."""
+    b, D_o, D_f, alpha = (t.numpy() for t in coefficients_at(source, x, dim=2))
+    return Fields(np.moveaxis(b, -1, 0), D_o, D_f, alpha if alpha.ndim else float(alpha))
+
+
+class PlaneOperator:
+    """L and its parts on an n x n grid, acting on Fourier coefficients (of `scipy.fft.rfft2`)."""
+
+    def __init__(self, cell: Torus, n: int) -> None:
+        self.cell, self.n = cell, n
+        k_1 = fft.fftfreq(n, 1 / n) * (2 * math.pi / cell.period[0])
+        k_2 = fft.rfftfreq(n, 1 / n) * (2 * math.pi / cell.period[1])
+        self.square = k_1[:, None] ** 2 + k_2[None, :] ** 2
+        # the derivative of the highest cosine of an even grid vanishes at its points
+        d_1, d_2 = k_1.copy(), k_2.copy()
+        if n % 2 == 0:
+            d_1[n // 2] = d_2[n // 2] = 0.0
+        self.gradient = (1j * d_1[:, None], 1j * d_2[None, :])
+        self.logarithm = np.log(np.where(self.square > 0, self.square, 1.0))
+
+    def forward(self, field: Array) -> Array:
+        """Coefficients of a real field on the grid."""
+        return fft.rfft2(field)
+
+    def inverse(self, c: Array) -> Array:
+        """The field of coefficients."""
+        return fft.irfft2(c, s=(self.n, self.n))
+
+    def symbol(self, alpha: float, log_power: int = 0) -> Array:
+        """|k|^(2 alpha), or its derivative of order `log_power` in alpha; zero at k = 0."""
+        power = np.where(self.square > 0, np.exp(alpha * self.logarithm), 0.0)
+        return power * self.logarithm**log_power if log_power else power
+
+    def shifted(self, c: Array, shift: float) -> Array:
+        """Coefficients of the field moved by `shift` spacings: what it is between the points of the grid."""
+        if not shift:
+            return c
+        turn_1 = np.exp(2j * math.pi * shift * fft.fftfreq(self.n))
+        turn_2 = np.exp(2j * math.pi * shift * fft.rfftfreq(self.n))
+        if self.n % 2 == 0:
+            turn_1[self.n // 2], turn_2[self.n // 2] = turn_1[self.n // 2].real, turn_2[self.n // 2].real
+        return c * turn_1[:, None] * turn_2[None, :]
+
+    def fractional(self, c: Array, alpha: float | Array, log_power: int = 0) -> Array:
+        """(-Lap)^alpha of the field (or its derivative in alpha), alpha a number or one per point."""
+        if not isinstance(alpha, np.ndarray):
+            return self.inverse(c * self.symbol(alpha, log_power))
+        low, high = float(alpha.min()), float(alpha.max())
+        if high - low < 1e-12:
+            return self.inverse(c * self.symbol(low, log_power))
+        angle = math.pi * (np.arange(_ALPHA_NODES) + 0.5) / _ALPHA_NODES
+        nodes = 0.5 * (low + high) + 0.5 * (high - low) * np.cos(angle)
+        weights = (-1.0) ** np.arange(_ALPHA_NODES) * np.sin(angle)  # barycentric, Chebyshev points of the first kind
+        top, bottom = np.zeros_like(alpha), np.zeros_like(alpha)
+        for node, weight in zip(nodes, weights):
+            gap = alpha - node
+            share = weight / np.where(np.abs(gap) < 1e-14, 1e-14, gap)
+            top += share * self.inverse(c * self.symbol(float(node), log_power))
+            bottom += share
+        return top / bottom
+
+    def apply(self, c: Array, at: Fields) -> Array:
+        """L V on the grid where `at` was taken."""
+        out = at.b[0] * self.inverse(self.gradient[0] * c)
+        out += at.b[1] * self.inverse(self.gradient[1] * c)
+        out -= at.D_o * self.inverse(self.square * c)
+        return out - at.D_f * self.fractional(c, at.alpha)
+
+
+class PlaneSystem(NamedTuple):
     """(beta - L) V = r on one grid, and its preconditioner."""
 
     operator: PlaneOperator
@@ -45,9 +161,8 @@ def solve_plane(
 ) -> PlaneValue:
     """V of a two-dimensional Dynamics or Recovery; called by `solve_value`."""
     cell = torus(source)
-    beta = check_beta(beta)
-    r = plane_reward(reward)
-    _check_periodic(r, cell)
+    r = reward_function(reward, lambda x: x.shape[:-1])
+    check_periodic(r, cell.period, cell.points(12, 0.37))
     if n_modes is not None:
         n_modes = whole_number("n_modes", n_modes, 4, _MOST_MODES, "give the modes per coordinate")
         system = build(source, cell, n_modes, beta)
@@ -56,12 +171,7 @@ def solve_plane(
     return _refine(source, r, cell, beta, tolerance, max_modes)
 
 
-def plane_reward(reward: Any) -> Reward:
-    """The reward as a function [..., 2] -> [...] that refuses values that are not finite."""
-    return reward_function(reward, lambda x: x.shape[:-1])
-
-
-def build(source: Any, cell: Torus, n: int, beta: float) -> System:
+def build(source: Any, cell: Torus, n: int, beta: float) -> PlaneSystem:
     """The system on an n x n grid."""
     operator = PlaneOperator(cell, n)
     at = fields(source, cell.points(n))
@@ -76,10 +186,10 @@ def build(source: Any, cell: Torus, n: int, beta: float) -> System:
         + float(np.mean(at.D_o / scale)) * operator.square
         + float(np.mean(at.D_f / scale)) * operator.symbol(mean_alpha)
     )
-    return System(operator, at, scale, symbol, beta)
+    return PlaneSystem(operator, at, scale, symbol, beta)
 
 
-def solve(system: System, right: Array, rtol: float = _RTOL) -> tuple[Array, int]:
+def solve(system: PlaneSystem, right: Array, rtol: float = _RTOL) -> tuple[Array, int]:
     """Fourier coefficients of V with (beta - L) V = right on the grid, and the GMRES iterations it took."""
     operator, n = system.operator, system.operator.n
     count = 0
@@ -133,7 +243,7 @@ def _refine(source: Any, r: Reward, cell: Torus, beta: float, tolerance: float, 
     return _finish(source, r, system, c, iterations, change, False)
 
 
-def _residual(source: Any, r: Reward, system: System, c: Array) -> float:
+def _residual(source: Any, r: Reward, system: PlaneSystem, c: Array) -> float:
     """max |(beta - L) V - r| / max |r| half a spacing away from the grid."""
     operator = system.operator
     x = operator.cell.points(operator.n, 0.5)
@@ -144,7 +254,7 @@ def _residual(source: Any, r: Reward, system: System, c: Array) -> float:
 
 
 def _finish(
-    source: Any, r: Reward, system: System, c: Array, iterations: int, change: float | None, converged: bool
+    source: Any, r: Reward, system: PlaneSystem, c: Array, iterations: int, change: float | None, converged: bool
 ) -> PlaneValue:
     cell, n = system.operator.cell, system.operator.n
     return PlaneValue(
@@ -162,11 +272,9 @@ def _finish(
 
 def _covariance_factor(source: Any, r: Reward, cell: Torus, beta: float, n: int) -> Tensor | None:
     """S with cov(c) = S S^T: (beta - L) dV/dtheta = dL/dtheta V for each principal direction of the parameters."""
-    covariance = getattr(source, "covariance", None)
-    if covariance is None or not hasattr(source, "jacobian"):
+    directions = principal_directions(source)
+    if directions is None:
         return None
-    values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
-    directions = vectors * values.clamp_min(0).sqrt()
     system = build(source, cell, n, beta)
     operator, at = system.operator, system.at
     c, _ = solve(system, r(cell.points(n)).numpy())
@@ -180,17 +288,3 @@ def _covariance_factor(source: Any, r: Reward, cell: Torus, beta: float, n: int)
     right -= J_alpha * flat(at.D_f * operator.fractional(c, at.alpha, log_power=1))
     columns = (right @ directions).T.reshape(-1, n, n).numpy()
     return torch.stack([torch.from_numpy(solve(system, column, 1e-6)[0] / n**2) for column in columns], dim=-1)
-
-
-def _check_periodic(r: Reward, cell: Torus) -> None:
-    x = cell.points(12, 0.37)
-    here = r(x)
-    for axis, period in enumerate(cell.period):
-        step = torch.zeros(2, dtype=torch.float64)
-        step[axis] = period
-        gap = float((here - r(x + step)).abs().max())
-        if gap > 1e-6 * max(float(here.abs().max()), 1e-300):
-            raise InputError(
-                f"The reward must have the cell's period {period:g} in coordinate {axis}, but changes by {gap:.3g} "
-                "over one; make it periodic."
-            )

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from levytorch.errors import ConfigError, InputError
-from levytorch.policy.plane_operator import PlaneOperator, Torus, torus
-from levytorch.policy.plane_value import PlaneValue
-from levytorch.policy.rewards import CosinePower
+from levytorch.policy.plane import PlaneOperator, Torus, torus
+from levytorch.policy.rewards import CosinePower, RewardContext, build_reward
+from levytorch.policy.value import PlaneValue
 
 _MODES = 256
 
@@ -79,8 +79,6 @@ def build_plane_reward(config: Mapping[str, Any], source: Any, truth: Any, beta:
     settings = {k: v for k, v in config.items() if k != "name" and v is not None}
     name = config["name"]
     if name == "callable":
-        from levytorch.policy.rewards import RewardContext, build_reward
-
         return build_reward(config, RewardContext(source.period, source.origin, beta, truth, None))
     product = CosineProduct(torus(source), **settings)
     return product if name == "cosine_power" else PlaneManufactured(product, truth, beta)

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import FourierBasis
+from levytorch.coefficients import FourierBasis
+from levytorch.convert import choice, whole_number
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policy.checks import check_beta
+from levytorch.policy.checks import cell_of, check_beta, coefficients_at
 from levytorch.policy.generator import resolvent_coefficients
-from levytorch.policy.metrics import c0_norm, c2_norm
 from levytorch.policy.rewards import CosinePower, Manufactured
-from levytorch.policy.source import cell, coefficients_at
 
 _BATCH = 2048
 
@@ -76,7 +75,7 @@ def rate_study(
 
     Slopes are fitted over eps <= `fit_below`, where the dependence is linear; larger ones show where it stops being so.
     """
-    period, origin = cell(dynamics)
+    period, origin = cell_of(dynamics)
     beta = check_beta(beta)
     try:
         sizes = torch.as_tensor(eps, dtype=torch.float64).reshape(-1)
@@ -88,12 +87,8 @@ def rate_study(
         raise InputError(
             f"A slope needs two different eps of at most {fit_below:g}, but {eps!r} has fewer; add smaller ones."
         )
-    if n_trials < 1:
-        raise InputError(f"n_trials must be positive, but is {n_trials!r}; give the number of trials per eps.")
-    if perturbation not in PERTURBATIONS:
-        raise InputError(
-            f"perturbation must be one of {', '.join(PERTURBATIONS)}, but is {perturbation!r}; choose one of them."
-        )
+    n_trials = whole_number("n_trials", n_trials, 1, remedy="give the number of trials per eps")
+    choice("perturbation", perturbation, tuple(PERTURBATIONS))
     basis = FourierBasis(n_modes, period, origin)
     x = basis.points()
     at = coefficients_at(dynamics, x)
@@ -129,3 +124,14 @@ def fit_slope(eps: Tensor, errors: Tensor) -> float:
     u, v = eps.log(), errors.log()
     u = u - u.mean()
     return float((u * (v - v.mean())).sum() / (u**2).sum())
+
+
+def c0_norm(basis: FourierBasis, coefficients: Tensor) -> Tensor:
+    """max |V| over the collocation points, for coefficients (..., n)."""
+    return (coefficients @ basis.matrix(basis.points()).T).abs().amax(-1)
+
+
+def c2_norm(basis: FourierBasis, coefficients: Tensor) -> Tensor:
+    """max |V| + max |V'| + max |V''| over the collocation points: the discrete C^2 norm, for coefficients (..., n)."""
+    x = basis.points()
+    return torch.stack([(coefficients @ basis.matrix(x, order).T).abs().amax(-1) for order in (0, 1, 2)]).sum(0)

@@ -17,14 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import FourierBasis
+from levytorch.coefficients import FourierBasis
 from levytorch.convert import known_keys, real_array, real_number, real_tensor, shown
 from levytorch.data.arrays import numeric
 from levytorch.errors import ConfigError, InputError
 from levytorch.files import path_of
-from levytorch.policy.checks import check_beta, check_modes
+from levytorch.policy.checks import cell_of, check_beta, check_modes, coefficients_at
 from levytorch.policy.series import FourierSeries, fit_fourier
-from levytorch.policy.source import cell, coefficients_at
 
 States = Tensor | np.ndarray | Sequence[float] | float
 
@@ -69,7 +68,7 @@ class Manufactured:
     """r = beta V - L V for a given V and the true dynamics (section 4.2), so that V is the value function of r."""
 
     def __init__(self, V: Callable[[Tensor], Tensor], dynamics: Any, beta: float, max_modes: int = 1025) -> None:
-        period, origin = cell(dynamics)
+        period, origin = cell_of(dynamics)
         self.V, self.dynamics, self.beta = V, dynamics, check_beta(beta)
         half = 32
         while True:
@@ -238,7 +237,7 @@ def _manufactured(config: Mapping[str, Any], context: RewardContext) -> Callable
             "a reward: reward=cosine_power, reward=tabulated reward.path=<table.csv>, reward=regressed "
             "data.path=<data with rewards>, or reward=callable reward.path=<package.module.function>."
         )
-    period, _ = cell(context.truth)
+    period, _ = cell_of(context.truth)
     return Manufactured(CosinePower(**{"period": period, **config}), context.truth, context.beta)
 
 

@@ -10,49 +10,35 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import FourierBasis
+from levytorch.coefficients import FourierBasis
+from levytorch.convert import positive_number
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.policy.checks import (
+    Reward,
+    cell_of,
     check_beta,
     check_modes,
     check_periodic,
-    check_tolerance,
     check_window,
+    coefficients_at,
     reward_function,
 )
-from levytorch.policy.generator import Operators, column_scale, operators, resolvent_matrix
-from levytorch.policy.source import PointCoefficients, cell, coefficients_at
-from levytorch.policy.uncertainty import covariance_factor
+from levytorch.policy.generator import operators, resolvent_matrix
+from levytorch.policy.linear_system import Factor, LinearSystem, covariance_factor, factorise, linear_system
+from levytorch.policy.plane import solve_plane
 from levytorch.policy.value import ValueFunction
-
-Reward = Callable[[Tensor], Any]
 
 # Beyond it fewer than about four digits of V are left in double precision.
 _MAX_CONDITION = 1e12
 _EXCESS = 1.05  # of |V| over its bound; less may be the error of V itself
 
 
-class Linear(NamedTuple):
-    """The (weighted) system A (scale c) = w r at the points x, and all that its linearisation needs."""
-
-    basis: FourierBasis
-    x: Tensor
-    weight: Tensor  # sqrt of the quadrature weight of each row; ones for collocation
-    ops: Operators
-    at: PointCoefficients
-    scale: Tensor
-    A: Tensor
-    r: Tensor
-    beta: float
-
-
 def solve_value(
     dynamics_or_recovery: Any,
-    reward: Reward | float,
+    reward: Callable[[Tensor], Any] | float,
     beta: float,
     *,
     n_modes: int | None = None,
@@ -76,20 +62,19 @@ def solve_value(
     >>> round(float(V(0.0)), 12)  # cos is an eigenfunction: 1 / (0.5 + 1 + 1)
     0.4
     """
-    tolerance, max_modes = check_tolerance(tolerance), check_modes("max_modes", max_modes)
+    tolerance = positive_number("tolerance", tolerance, "give the relative change of V to stop at, such as 1e-6")
+    max_modes = check_modes("max_modes", max_modes)
+    beta = check_beta(beta)
     if getattr(dynamics_or_recovery, "dim", 1) == 2:
         if window is not None:
             raise InputError(
                 f"window is for one dimension, found {window!r} with dim = 2; leave it out to solve on the whole cell."
             )
-        from levytorch.policy.plane import solve_plane
-
         # 2049 modes are the one-dimensional default; in the plane they count per coordinate
         return solve_plane(
             dynamics_or_recovery, reward, beta, n_modes=n_modes, tolerance=tolerance, max_modes=min(max_modes, 512)
         )
-    period, origin = cell(dynamics_or_recovery)
-    beta = check_beta(beta)
+    period, origin = cell_of(dynamics_or_recovery)
     r = reward_function(reward)
     support = None if beyond_data else getattr(dynamics_or_recovery, "support", None)
     limits = None if window is None else check_window(window, period, support)
@@ -97,10 +82,10 @@ def solve_value(
         low, high = limits or (origin, origin + period)
         reward.check_covers(low, high, "cell" if limits is None else "window")
     if limits is None:
-        check_periodic(r, period, origin)
+        check_periodic(r, (period,), FourierBasis(1, period, origin).grid(37))
 
-    def build(n: int) -> Linear:
-        return _linear(dynamics_or_recovery, r, beta, FourierBasis(n, period, origin), limits)
+    def build(n: int) -> LinearSystem:
+        return linear_system(dynamics_or_recovery, r, beta, FourierBasis(n, period, origin), limits)
 
     if n_modes is not None:
         system = build(n_modes)
@@ -108,89 +93,21 @@ def solve_value(
     return _refine(dynamics_or_recovery, r, build, limits, tolerance, max_modes)
 
 
-def _linear(
-    source: Any, r: Callable[[Tensor], Tensor], beta: float, basis: FourierBasis, window: tuple[float, float] | None
-) -> Linear:
-    if window is None:
-        x = basis.points()
-        weight = torch.ones_like(x)
-    else:
-        nodes, weights = np.polynomial.legendre.leggauss(max(200, 4 * basis.n_modes))
-        low, high = window
-        x = low + (high - low) * (torch.from_numpy(nodes) + 1) / 2
-        weight = (torch.from_numpy(weights) / 2).sqrt()
-    at = coefficients_at(source, x)
-    ops = operators(basis, x, at.alpha)
-    scale = column_scale(basis, at.b, at.D_o, at.D_f, at.alpha, beta)
-    A = weight[:, None] * resolvent_matrix(ops, at.b, at.D_o, at.D_f, beta) / scale
-    return Linear(basis, x, weight, ops, at, scale, A, r(x), beta)
-
-
-class Factor(NamedTuple):
-    """A factorisation of A: `solve` applies its (pseudo-)inverse, `gram_solve` (A^T A)^-1, `unreached` the projection
-    onto what no A y can be; `condition` is that of A.
-    """
-
-    solve: Callable[[Tensor], Tensor]
-    gram_solve: Callable[[Tensor], Tensor]
-    unreached: Callable[[Tensor], Tensor]
-    condition: Callable[[], float]
-
-
-def _factor(system: Linear) -> Factor:
-    A = system.A
-    if A.shape[0] == A.shape[1]:
-        lu, pivots, _ = torch.linalg.lu_factor_ex(A)
-
-        def solve(y: Tensor) -> Tensor:
-            return torch.linalg.lu_solve(lu, pivots, y)
-
-        def gram_solve(y: Tensor) -> Tensor:
-            return solve(torch.linalg.lu_solve(lu, pivots, y, adjoint=True))
-
-        def condition() -> float:
-            if bool((lu.diagonal() == 0).any()):
-                return math.inf
-            inverse = solve(torch.eye(len(A), dtype=A.dtype))
-            return float(torch.linalg.matrix_norm(A, 1) * torch.linalg.matrix_norm(inverse, 1))
-
-        return Factor(solve, gram_solve, torch.zeros_like, condition)
-    Q, R = torch.linalg.qr(A)
-
-    def solve_ls(y: Tensor) -> Tensor:
-        return torch.linalg.solve_triangular(R, Q.T @ y, upper=True)
-
-    def gram_solve_ls(y: Tensor) -> Tensor:
-        return torch.linalg.solve_triangular(R, torch.linalg.solve_triangular(R.T, y, upper=False), upper=True)
-
-    def unreached_ls(y: Tensor) -> Tensor:
-        # Twice: after one pass rounding leaves eps |y| in the range of A, which gram_solve would blow up
-        for _ in range(2):
-            y = y - Q @ (Q.T @ y)
-        return y
-
-    def condition_ls() -> float:
-        s = torch.linalg.svdvals(R)
-        return float(s[0] / s[-1]) if float(s[-1]) > 0 else math.inf
-
-    return Factor(solve_ls, gram_solve_ls, unreached_ls, condition_ls)
-
-
 class Solution(NamedTuple):
     factor: Factor
     c: Tensor
 
 
-def _solve(system: Linear) -> Solution:
-    factor = _factor(system)
+def _solve(system: LinearSystem) -> Solution:
+    factor = factorise(system)
     y = factor.solve((system.weight * system.r)[:, None])[:, 0]
     return Solution(factor, y / system.scale)
 
 
 def _finish(
     source: Any,
-    r: Callable[[Tensor], Tensor],
-    system: Linear,
+    r: Reward,
+    system: LinearSystem,
     solution: Solution,
     window: tuple[float, float] | None,
     change: float | None,
@@ -228,7 +145,7 @@ def _finish(
     )
 
 
-def _excess(r: Callable[[Tensor], Tensor], system: Linear, c: Tensor) -> float:
+def _excess(r: Reward, system: LinearSystem, c: Tensor) -> float:
     """max |V| on the window over max |r| / beta on the cell, which no expected discounted reward exceeds."""
     try:
         largest = r(system.basis.grid(401)).abs().max()
@@ -237,9 +154,7 @@ def _excess(r: Callable[[Tensor], Tensor], system: Linear, c: Tensor) -> float:
     return float((system.ops.phi @ c).abs().max() * system.beta / largest.clamp_min(1e-300))
 
 
-def _residual(
-    source: Any, r: Callable[[Tensor], Tensor], system: Linear, c: Tensor, window: tuple[float, float] | None
-) -> float:
+def _residual(source: Any, r: Reward, system: LinearSystem, c: Tensor, window: tuple[float, float] | None) -> float:
     """max |(beta - L) V - r| / max |r| off the collocation points."""
     basis, n = system.basis, 2 * system.basis.n_modes + 1
     x = basis.grid(n) if window is None else torch.linspace(*window, n + 2, dtype=torch.float64)[1:-1]
@@ -251,8 +166,8 @@ def _residual(
 
 def _refine(
     source: Any,
-    r: Callable[[Tensor], Tensor],
-    build: Callable[[int], Linear],
+    r: Reward,
+    build: Callable[[int], LinearSystem],
     window: tuple[float, float] | None,
     tolerance: float,
     max_modes: int,

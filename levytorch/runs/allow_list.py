@@ -22,7 +22,8 @@ log = logging.getLogger("levytorch.train")
 # what a configuration may build and where it is: exact names, because a prefix would reach whatever those modules have
 # imported
 TARGETS = {
-    "levytorch.simulation.source.Simulated": "levytorch.simulation.source:Simulated",
+    "levytorch.simulation.Simulated": "levytorch.simulation:Simulated",
+    "levytorch.simulation.source.Simulated": "levytorch.simulation:Simulated",  # its name in older run directories
     "levytorch.data.sources.FromFile": "levytorch.data.sources:FromFile",
     "levytorch.dynamics.Dynamics": "levytorch.dynamics:Dynamics",
     "levytorch.dynamics.Dynamics.named": "levytorch.dynamics:Dynamics.named",

@@ -23,7 +23,7 @@ from levytorch.files import lookup, read_csv, read_json, read_settings
 from levytorch.training.recovery import Recovery
 
 # what the sources of data are and were called; compared with, never imported from a configuration
-SIMULATED = ("levytorch.simulation.source.Simulated",)
+SIMULATED = ("levytorch.simulation.Simulated", "levytorch.simulation.source.Simulated")
 FROM_FILE = ("levytorch.data.sources.FromFile",)
 RECORD = "run.json"  # the overrides a training run was started with
 MARKER = "evaluation.yaml"  # what an evaluation's own output directory can be told by

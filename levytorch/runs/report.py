@@ -14,6 +14,7 @@ from levytorch.data import SourceData
 from levytorch.diagnostics import Diagnosis
 from levytorch.figures import coefficients as plots
 from levytorch.figures import planes, save
+from levytorch.figures.diagnostics import drawings
 from levytorch.files import write_csv, write_json
 from levytorch.runs.tensorboard import FORMATS, add_figure, log_results
 from levytorch.training.recovery import Recovery
@@ -95,7 +96,7 @@ def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
     if len(recovery.history) > 1:
         figures["history"] = lambda: plots.history(recovery.history)[0]
     if outcome.diagnosis is not None:
-        figures |= outcome.diagnosis.drawings()
+        figures |= drawings(outcome.diagnosis)
     for name, draw in figures.items():
         outcome.publish(name, draw)
     log_results(outcome.loggers, config, outcome.metrics)

@@ -31,14 +31,14 @@ def kernels() -> ModuleType:
     try:
         from levytorch.simulation import kernels as compiled
     except ImportError as missing:
-        from levytorch.simulation import plain
+        from levytorch.simulation import numpy_kernels
 
         warnings.warn(
             f"numba cannot be imported ({missing}), so simulation runs in NumPy, several times slower: install numba.",
             LevytorchWarning,
             stacklevel=3,
         )
-        return plain
+        return numpy_kernels
     return compiled
 
 

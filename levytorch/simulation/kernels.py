@@ -26,23 +26,28 @@ from numba import njit
 from levytorch.law.compiled import cached_njit
 from levytorch.law.vector_math import bits as _bits
 from levytorch.law.vector_math import from_bits as _from_bits
-from levytorch.simulation import elementary
+from levytorch.simulation import numpy_kernels
 
 _inline = njit(forceinline=True, error_model="numpy")
 _compile = cached_njit(nogil=True, error_model="numpy")
 
-GOLDEN, MIX1, MIX2 = (np.uint64(c) for c in elementary.HASH)
+GOLDEN, MIX1, MIX2 = (np.uint64(c) for c in numpy_kernels.HASH)
 _NORMALS = np.uint64(1 << 62)  # their positions, out of the way of those of the subordinator
 _S30, _S27, _S31, _S12, _ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(12), np.uint64(1)
-_LN2_HIGH, _LN2_LOW, _INV_LN2, _ROUND = elementary.LN2_HIGH, elementary.LN2_LOW, 1 / math.log(2), elementary.ROUND
-_log_of_mantissa = _inline(elementary.log_of_mantissa)
-_exp_of_remainder = _inline(elementary.exp_of_remainder)
-_sin_pi = _inline(elementary.sin_pi)
+_LN2_HIGH, _LN2_LOW, _INV_LN2, _ROUND = (
+    numpy_kernels.LN2_HIGH,
+    numpy_kernels.LN2_LOW,
+    1 / math.log(2),
+    numpy_kernels.ROUND,
+)
+_log_of_mantissa = _inline(numpy_kernels.log_of_mantissa)
+_exp_of_remainder = _inline(numpy_kernels.exp_of_remainder)
+_sin_pi = _inline(numpy_kernels.sin_pi)
 
 
 @_inline
 def _log(x):
-    """log x of a positive normal number; as elementary.log."""
+    """log x of a positive normal number; as in numpy_kernels."""
     bits = _bits(x)
     e = (bits - 0x3FE6A09E667F3BCD) >> 52
     exponent = _from_bits((e + 2048) | 0x4330000000000000) - (4503599627370496.0 + 2048.0)  # int to float, any machine
@@ -51,7 +56,7 @@ def _log(x):
 
 @_inline
 def _exp(x):
-    """exp x, x held to [-700, 700]; as elementary.exp."""
+    """exp x, x held to [-700, 700]; as in numpy_kernels."""
     x = min(max(x, -700.0), 700.0)
     big = x * _INV_LN2 + _ROUND
     n = big - _ROUND

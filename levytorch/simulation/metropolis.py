@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import real_array, whole_number
-from levytorch.data.arrays import positive
+from levytorch.convert import positive_number, real_array, whole_number
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.law import cutting_threshold, log_density
@@ -28,7 +27,7 @@ from levytorch.simulation.euler import kernels
 
 Array = NDArray[np.float64]
 _STREAM = 2  # noise of chains, apart from that of Euler steps (0) and initial states (1)
-_CENTRE, _REACH = 0.6827, 0.99  # masses of the law that set the default proposal and the default range
+_CENTER, _REACH = 0.6827, 0.99  # masses of the law that set the default proposal and the default range
 _MOST_MOVES = 1_000_000_000
 _MOST_CHAINS = 1000
 
@@ -60,14 +59,11 @@ def metropolis(
             example that is 18.3, next to its TRT of 20. math.inf lifts it.
         thinning: moves per increment.
 
-    Defaults are computed from the coefficients averaged over the cell.
+    Defaults are computed from the coefficients averaged over the cell; options are checked by `simulate`.
     """
     n, d = x0.shape
     chains = min(n, _MOST_CHAINS) if chains is None else chains
-    check_options(
-        n, dict(burn_in=burn_in, chains=chains, proposal_scale=proposal_scale, reach=reach, thinning=thinning)
-    )
-    scale = 2.4 / d**0.5 * _width(dynamics, dt, _CENTRE) if proposal_scale is None else _distance(proposal_scale)
+    scale = 2.4 / d**0.5 * _width(dynamics, dt, _CENTER) if proposal_scale is None else _distance(proposal_scale)
     within = _width(dynamics, dt, _REACH) if reach is None else _distance(reach, "reach")
     walk = _Walk(dynamics, chains, dt, seed, scale, within)
     return _run(walk, x0, n_steps, burn_in, thinning, progress)
@@ -102,7 +98,7 @@ def _distance(value: Any, name: str = "proposal_scale") -> float:
             array = real_array(name, value)
             if array.size == 1 and array.item() == math.inf:
                 return math.inf
-    return positive(name, value, "pass a distance")
+    return positive_number(name, value, "pass a distance")
 
 
 class _Walk:
@@ -113,7 +109,7 @@ class _Walk:
         self.engine = kernels()
         self.keys = self.engine.stream_keys(seed, _STREAM, 0, chains)
         self.draws = np.empty((1 + 2 * ((dynamics.dim + 1) // 2), chains))
-        self.method = "table" if dynamics.dim == 1 and isinstance(dynamics.alpha, float) else "auto"
+        self.method = "table" if isinstance(dynamics.alpha, float) else "contour"  # one alpha, asked very often
         self.moves = 0
         self.dx: Tensor | None = None
 
@@ -143,8 +139,8 @@ class _Walk:
     def _log_target(self, dx: Tensor) -> Tensor:
         b, D_o, D_f, alpha = self.coefficients
         log_p = log_density(dx, b, D_o, D_f, alpha, self.dt, dim=self.dynamics.dim, method=self.method)
-        centred = dx - b * self.dt
-        distance = centred.abs() if centred.ndim == 1 else torch.linalg.vector_norm(centred, dim=-1)
+        apart = dx - b * self.dt
+        distance = apart.abs() if apart.ndim == 1 else torch.linalg.vector_norm(apart, dim=-1)
         return torch.where(distance <= self.reach, log_p, -torch.inf)
 
 

@@ -1,16 +1,20 @@
-"""simulate: the public door to both samplers."""
+"""simulate: the public door to both samplers, and the same as the data of a configuration."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from levytorch.convert import choice, shown, switch, whole_number
-from levytorch.data.arrays import positive
+from levytorch.convert import choice, positive_number, shown, switch, whole_number
 from levytorch.data.memory import physical as memory
+from levytorch.data.sources import SourceData
+from levytorch.data.thresholds import check_censoring
 from levytorch.data.trajectories import Trajectories
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.simulation.euler import euler, initial_states
+from levytorch.simulation.metropolis import check_options
+from levytorch.simulation.metropolis import metropolis as random_walk
 
 _MOST_SUBSTEPS = 1_000_000
 
@@ -56,9 +60,7 @@ def simulate(
     progress = None if progress is None else switch("progress", progress)
     start = initial_states(dynamics, n, x0, seed)
     if sampler == "metropolis":
-        from levytorch.simulation.metropolis import metropolis as walk
-
-        x = walk(dynamics, start, steps, dt, seed, progress, **metropolis)
+        x = random_walk(dynamics, start, steps, dt, seed, progress, **metropolis)
     else:
         x = euler(dynamics, start, steps, dt, parts, seed, progress)
     return Trajectories.from_arrays(x[..., 0] if dynamics.dim == 1 else x, dt=dt)
@@ -85,11 +87,9 @@ def check_simulation(
             f"{shown(steps + 1)} points: lower n_trajectories or n_steps."
         )
     seed = whole_number("seed", seed, 0, 2**63 - 1)
-    dt = positive("dt", dt)
+    dt = positive_number("dt", dt, "pass a length of time")
     choice("sampler", sampler, ("euler", "metropolis"))
     if sampler == "metropolis":
-        from levytorch.simulation.metropolis import check_options
-
         check_options(n, metropolis)
     elif metropolis:
         raise InputError(
@@ -97,3 +97,46 @@ def check_simulation(
             "sampler='metropolis'."
         )
     return n, steps, parts, seed, dt
+
+
+class Simulated:
+    """Transitions of simulated trajectories, and the dynamics they came from.
+
+    Args:
+        dynamics, n_trajectories, n_steps, dt, options: those of `simulate`.
+        censor: arguments of `Transitions.censor` (TRT, CT, drop_tail, seed), or None for all transitions.
+    """
+
+    def __init__(
+        self,
+        dynamics: Dynamics,
+        n_trajectories: int,
+        n_steps: int,
+        dt: float,
+        *,
+        censor: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(dynamics, Dynamics):
+            raise InputError(
+                f"dynamics must be a Dynamics, found {type(dynamics).__name__}: choose one with dynamics=<name>."
+            )
+        if censor is not None and (not isinstance(censor, Mapping) or set(censor) - {"TRT", "CT", "drop_tail", "seed"}):
+            raise InputError(
+                f"censor must have TRT, CT, drop_tail and seed, found {shown(censor)}: give these or null."
+            )
+        self.dynamics, self.n_trajectories, self.n_steps, self.dt = dynamics, n_trajectories, n_steps, dt
+        self.censor = None if censor is None else dict(censor)
+        self.options = options
+        # before anything is simulated: a run may wait an hour for its data
+        checked = {name: value for name, value in options.items() if name not in ("x0", "progress")}
+        check_simulation(dynamics, n_trajectories, n_steps, dt, **checked)
+        if self.censor is not None:
+            check_censoring(**self.censor)
+
+    def __call__(self) -> SourceData:
+        trajectories = simulate(self.dynamics, self.n_trajectories, self.n_steps, self.dt, **self.options)
+        transitions = trajectories.transitions()
+        if self.censor is not None:
+            transitions = transitions.censor(**self.censor)
+        return SourceData(transitions, self.dynamics, trajectories)

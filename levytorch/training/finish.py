@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from levytorch.coefficients import FourierHead
-from levytorch.data import Pools
 from levytorch.data.batches import FullBatch
-from levytorch.data.pools import threshold_settings
+from levytorch.data.pools import PoolFacts
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.covariance import covariance, separability
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.sums import project
 from levytorch.training.engines import Engine
+from levytorch.training.polish import polish
 from levytorch.training.recovery import Recovery
 
 _INSEPARABLE = 0.98
@@ -32,35 +32,38 @@ def finish(
     likelihood: Likelihood,
     engine: Engine,
     optimizer: Optimizer,
-    pools: Pools,
+    facts: PoolFacts,
     batch: FullBatch,
     converged: bool,
     steps: int,
+    samples: FullBatch | None = None,
 ) -> Recovery:
-    """A Recovery at the likelihood's head, by at most one more pass over the batch of all pairs."""
+    """A Recovery at the likelihood's head, by at most one more pass over the batch that was fitted.
+
+    samples: where that batch was a lattice, all pairs themselves; the head moves to the maximum of their likelihood.
+    """
     head, tail = likelihood.head, likelihood.tail
     metrics: dict[str, Any] = {
         "engine": engine.name,
         "steps": steps,
         "converged": bool(converged),
-        "n_main": pools.n_main,
-        "n_tail": pools.n_tail,
-        "left_out": dict(pools.main.dropped),
-        "R_sample": pools.R_sample,
-        "mu": pools.mu.tolist(),
-        "CT": pools.CT if isinstance(pools.CT, (int, float)) else None,
-        "TRT": pools.TRT if isinstance(pools.TRT, (int, float)) else None,
-        "CT_of_dt": threshold_settings(pools.CT),
-        "CT_halvings": pools.halvings,
+        "n_main": facts.n_main,
+        "n_tail": facts.n_tail,
+        "left_out": facts.dropped,
+        "R_sample": facts.n_tail / facts.n_main,
+        "mu": facts.mu,
+        "CT": facts.CT,
+        "TRT": facts.TRT,
+        "CT_of_dt": facts.CT_of_dt,
+        "CT_halvings": facts.halvings,
         "tail_method": tail.method,
     }
-    if head.dim == 1:
-        low, high = torch.aminmax(pools.main.x)
-        metrics |= {"x_min": float(low), "x_max": float(high)}
-    removed = pools.main.dropped.get("beyond TRT", 0)
-    if removed > _MOST_REMOVED * (pools.n_main + removed):
+    if facts.x_range is not None:
+        metrics |= {"x_min": facts.x_range[0], "x_max": facts.x_range[1]}
+    removed = facts.dropped.get("beyond TRT", 0)
+    if removed > _MOST_REMOVED * (facts.n_main + removed):
         warnings.warn(
-            f"{removed} pairs lie beyond TRT and {pools.n_main} within it: so many are no tail, and the fit has not "
+            f"{removed} pairs lie beyond TRT and {facts.n_main} within it: so many are no tail, and the fit has not "
             "seen them; raise tail.TRT, which is a distance in the units of x, or leave it out.",
             LevytorchWarning,
             stacklevel=2,
@@ -75,7 +78,11 @@ def finish(
     cov = None
     if isinstance(head, FourierHead):
         objective = engine.objective(likelihood, optimizer, batch)
-        ev = _evaluation(optimizer, objective)
+        if samples is None:
+            ev = _evaluation(optimizer, objective)
+        else:
+            metrics["lattice_nodes"] = batch.main.x.shape[0]
+            objective, ev, metrics["lattice_distance"] = polish(likelihood, objective, samples)
         if objective.method == "tcf":
             objective.add_hessian(ev)
         cov = covariance(objective, ev)
@@ -113,7 +120,7 @@ def finish(
             metrics["penalty_strengths"] = objective.penalty.strengths.tolist()
     else:
         tcf = likelihood.correction.tcf
-        log_likelihood = pools.n_main * likelihood.mean(batch._replace(tcf=tcf))
+        log_likelihood = facts.n_main * likelihood.mean((samples or batch)._replace(tcf=tcf))
         if tail.method == "tcf":
             metrics["R_theta"] = likelihood.seen().R_theta(head)
     region = tail.conditions_on if tail.method == "conditional" else None

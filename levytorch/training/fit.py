@@ -16,8 +16,10 @@ from torch import Tensor
 
 from levytorch.coefficients import Head
 from levytorch.data import LevyDataModule, Transitions
+from levytorch.data.pools import PoolFacts
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.likelihood.likelihood import N_BINS
+from levytorch.ranks import Ranks
 from levytorch.training.callbacks import Convergence, MovingAverage, UpdateTCF
 from levytorch.training.engines import build_engine
 from levytorch.training.finish import finish
@@ -99,9 +101,14 @@ def fit(
         final.head.set_flat(averaging.average())
     if not engine.full_batch:
         final.observe(data.pools, N_BINS)
+    final.ranks = Ranks.of(lightning)
     batch = data.everything(final.ranks.rank, final.ranks.world)
-    steps = int(lightning.global_step)
-    recovery = finish(final, engine, module.torch_optimizer(), data.pools, batch, convergence.converged, steps)
+    samples = data.samples(final.ranks.rank, final.ranks.world) if data.lattice is not None else None
+    recovery = finish(
+        *(final, engine, module.torch_optimizer(), PoolFacts.of(data.pools), batch),
+        *(convergence.converged, int(lightning.global_step)),
+        samples=samples,
+    )
     recovery.history = list(module.history)
     recovery.metrics["seconds"] = time.perf_counter() - began
     problem.judge(final, recovery)
@@ -132,12 +139,14 @@ def make_data(problem: Problem) -> LevyDataModule:
     """The data module with the pools of these tail settings."""
     settings = problem.settings
     engine = build_engine(settings.engine)
+    assert isinstance(problem.train, Transitions)
     data = LevyDataModule(
         problem.train,
         problem.held_out,
         full_batch=engine.full_batch,
         seed=settings.seed,
         max_steps=engine.max_steps,
+        cell=(problem.head.period, problem.head.origin) if problem.head.dim == 1 else None,
         **pool_options(settings, problem.guess),
         **{key: value for key, value in settings.data.items() if value is not None and key != "validation"},
     )

@@ -10,34 +10,40 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from levytorch.data import Transitions
-from levytorch.data.batches import CHUNK, FullBatch, full_batch
+from levytorch.data.batches import FullBatch
+from levytorch.data.lattice import Lattice
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
 from levytorch.training.engines import Engine, build_engine
 from levytorch.training.finish import finish
 from levytorch.training.history import Clock, entry
-from levytorch.training.problem import make_checked_pools, prepare
+from levytorch.training.problem import all_data, prepare
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 from levytorch.training.thresholds import reconsidered
 
 
 def fit_full_batch(
-    transitions: Transitions, settings: FitSettings, *, start: Tensor | None = None, ranks: Ranks | None = None
+    data: Transitions | Lattice, settings: FitSettings, *, start: Tensor | None = None, ranks: Ranks | None = None
 ) -> Recovery:
     """Maximise with a full-batch engine; with several ranks each of them calls this."""
     began = time.perf_counter()
-    problem = prepare(transitions, settings, fit_full_batch, start)
+    problem = prepare(data, settings, fit_full_batch, start)
     settings, head, ranks = problem.settings, problem.head, ranks or Ranks()
     engine = build_engine(settings.engine)
     law = FrozenLaw(steady_method(settings.density, head), head.dim)
-    likelihood = Likelihood(head, law, settings.tail, ranks=ranks)
-    pools = make_checked_pools(problem)
-    likelihood.observe(pools, engine.n_bins)
-    batch = full_batch(pools, 0.0, ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
-    done = maximise(engine, likelihood, batch, seed=settings.seed, progress=settings.progress)
-    recovery = finish(likelihood, engine, done.optimizer, pools, batch, done.converged, done.steps)
+    likelihood = Likelihood(head, law, settings.tail)
+    batches = all_data(problem, ranks)
+    likelihood.observe(batches.observed, engine.n_bins)
+    if not batches.from_lattice:
+        likelihood.ranks = ranks
+    done = maximise(engine, likelihood, batches.fitted, seed=settings.seed, progress=settings.progress)
+    likelihood.ranks = ranks
+    recovery = finish(
+        *(likelihood, engine, done.optimizer, batches.facts, batches.fitted, done.converged, done.steps),
+        samples=batches.samples,
+    )
     recovery.history = done.history
     recovery.metrics["seconds"] = time.perf_counter() - began
     problem.judge(likelihood, recovery)
@@ -45,7 +51,7 @@ def fit_full_batch(
     if not ranks.agree(other is not None):
         return recovery
     assert other is not None
-    again = fit_full_batch(transitions, replace(settings, tail=other), start=head.flat(), ranks=ranks)
+    again = fit_full_batch(data, replace(settings, tail=other), start=head.flat(), ranks=ranks)
     return joined(recovery, again)
 
 

@@ -63,6 +63,8 @@ class LevyModule(L.LightningModule):
         self.likelihood.ranks = Ranks.of(self.trainer)
         data = getattr(self.trainer, "datamodule", None)
         if isinstance(data, LevyDataModule):
+            if data.lattice is not None:
+                self.likelihood.ranks = Ranks()  # every rank has the sum of all
             data.correction = self.likelihood.correction
             self.likelihood.observe(data.pools, self.engine.n_bins)
 

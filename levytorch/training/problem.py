@@ -16,9 +16,14 @@ from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import head_dim
 from levytorch.coefficients.init import Guess, randomise
 from levytorch.data import Pools, Transitions, make_pools
-from levytorch.data.pools import split
+from levytorch.data.batches import CHUNK, FullBatch, full_batch
+from levytorch.data.lattice import Lattice, lattice_of, wanted
+from levytorch.data.pools import PoolFacts, split
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.tail import TailSettings
+from levytorch.ranks import Ranks
+from levytorch.training.engines import engine_class
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 from levytorch.training.thresholds import resolve_tail
@@ -31,7 +36,7 @@ class Problem:
     settings: FitSettings
     head: Head
     guess: Guess
-    train: Transitions
+    train: Transitions | Lattice
     held_out: Transitions | None
     guessed_CT: bool
 
@@ -50,27 +55,73 @@ Fitting = Callable[[Transitions, FitSettings], Recovery]
 
 
 def prepare(
-    transitions: Transitions, settings: FitSettings, preliminary: Fitting, start: Tensor | None = None
+    data: Transitions | Lattice, settings: FitSettings, preliminary: Fitting, start: Tensor | None = None
 ) -> Problem:
     """Refuse data that the settings cannot be fitted to, and fill in what is left to the data.
 
     preliminary: what fits the constants from which a CT is chosen.
     """
-    settings = check_data(transitions, settings)
-    mu = torch.as_tensor(transitions.mu, dtype=torch.float64)
-    center = float(mu) if transitions.dim == 1 else mu
-    guess = initial_guess(transitions.dx, transitions.dt, center, settings.alpha, uniform_dt=transitions.uniform_dt)
+    settings = check_data(data, settings)
+    guess = _guess(data, settings)
     guessed = settings.tail.CT == "auto"
-    settings = replace(settings, tail=resolve_tail(transitions, settings, preliminary))
-    train, held_out = split(transitions, settings.data.get("validation") or 0.0, settings.seed)
+    train: Transitions | Lattice = data
+    held_out = None
+    if isinstance(data, Lattice):
+        tail = tail_of_lattice(data, settings.tail)
+    else:
+        tail = resolve_tail(data, settings, preliminary)
+        train, held_out = split(data, settings.data.get("validation") or 0.0, settings.seed)
+    settings = replace(settings, tail=tail)
     return Problem(settings, starting_head(settings, guess, start), guess, train, held_out, guessed)
 
 
-def check_data(transitions: Transitions, settings: FitSettings) -> FitSettings:
+def _guess(data: Transitions | Lattice, settings: FitSettings) -> Guess:
+    if isinstance(data, Lattice):
+        dx, dt = data.typical_steps()
+        return initial_guess(dx, dt, data.mu, settings.alpha, uniform_dt=not data.mu_is_rate)
+    mu = torch.as_tensor(data.mu, dtype=torch.float64)
+    center = float(mu) if data.dim == 1 else mu
+    return initial_guess(data.dx, data.dt, center, settings.alpha, uniform_dt=data.uniform_dt)
+
+
+@dataclass
+class AllData:
+    """What a full-batch engine works on, and what stands behind it.
+
+    fitted: the batch to maximise over; observed: where tail masses come from; samples: all pairs of this rank where
+    `fitted` is a lattice made of them (None where it is those pairs, or where a lattice is all there is).
+    """
+
+    fitted: FullBatch
+    observed: Pools | Lattice
+    facts: PoolFacts
+    samples: FullBatch | None = None
+    from_lattice: bool = False
+
+
+def all_data(problem: Problem, ranks: Ranks) -> AllData:
+    """All of the data as one batch: a lattice where that is wanted, or the pairs of this rank."""
+    settings, head = problem.settings, problem.head
+    if isinstance(problem.train, Lattice):
+        return AllData(problem.train.full_batch(), problem.train, problem.train.facts(), from_lattice=True)
+    pools = make_pools(problem.train, **pool_options(settings, problem.guess))
+    check_pools(pools, settings, problem.train)
+    pairs = full_batch(pools, 0.0, ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
+    if not wanted(pools.main, settings.data.get("lattice") or "auto"):
+        return AllData(pairs, pools, PoolFacts.of(pools))
+    lattice = lattice_of(pools, head.period, head.origin, ranks)
+    return AllData(lattice.full_batch(), pools, PoolFacts.of(pools), pairs, from_lattice=True)
+
+
+def check_data(transitions: Transitions | Lattice, settings: FitSettings) -> FitSettings:
     """Refuse data the settings cannot be fitted to; the head's dimension is the data's where it was left open."""
+    if isinstance(transitions, Lattice):
+        check_lattice(transitions, settings)
+        return settings
     if not isinstance(transitions, Transitions):
         raise InputError(
-            f"transitions must be a Transitions, found {type(transitions).__name__}; use trajectories.transitions()."
+            f"transitions must be a Transitions or a Lattice, found {type(transitions).__name__}; use "
+            "trajectories.transitions()."
         )
     wanted = settings.head.dim if isinstance(settings.head, Head) else head_dim(settings.head)
     if wanted is not None and wanted != transitions.dim:
@@ -94,6 +145,37 @@ def check_data(transitions: Transitions, settings: FitSettings) -> FitSettings:
     if not getattr(head, "periodic", True):
         _check_window(transitions, head)
     return settings
+
+
+def check_lattice(lattice: Lattice, settings: FitSettings) -> None:
+    """Refuse a head on another cell than the lattice's, and what needs the pairs themselves."""
+    head: Any = settings.head if isinstance(settings.head, Head) else build_head(settings.head)
+    if head.dim > 1 or head.period != lattice.period or head.origin != lattice.origin:
+        raise InputError(
+            f"the head must be on the cell of the lattice, of period {lattice.period} from {lattice.origin:g} on, "
+            f"found period {head.period} from {head.origin} on; give that period and origin, or make the lattice again."
+        )
+    if settings.data.get("validation"):
+        raise InputError("validation needs the pairs themselves, found a lattice; pass transitions, or use its folds.")
+    if not engine_class(settings.engine["name"]).full_batch:
+        raise InputError("a lattice cannot be drawn from, found engine adam; use fisher, evidence or lbfgs.")
+
+
+def tail_of_lattice(lattice: Lattice, tail: TailSettings) -> TailSettings:
+    """The thresholds are those the lattice was made with; refuses others."""
+    own = lattice.facts()
+    for name in ("CT", "TRT"):
+        asked, found = getattr(tail, name), getattr(own, name)
+        if tail.active and asked not in (None, "auto") and asked != found:
+            raise InputError(
+                f"tail.{name} must be that of the lattice, {found}, found {asked}; make a lattice with {name}={asked}."
+            )
+    if tail.method == "tcf" and not lattice.n_tail:
+        raise InputError("the TCF needs a tail pool, found a lattice without one; make the lattice with CT=...")
+    if not tail.active:
+        return tail
+    CT = None if tail.method == "conditional" and not lattice.n_tail else own.CT
+    return replace(tail, CT=CT, TRT=own.TRT, region="TRT" if CT is None else tail.region)
 
 
 def _check_window(transitions: Transitions, head: Head) -> None:
@@ -144,13 +226,6 @@ def pool_options(settings: FitSettings, guess: Guess) -> dict[str, Any]:
         "alpha": guess.alpha,
         "min_tail": tail.min_tail if tail.method == "tcf" else 1,  # strata must not have their CT moved
     }
-
-
-def make_checked_pools(problem: Problem) -> Pools:
-    """The pools of the data to train on."""
-    pools = make_pools(problem.train, **pool_options(problem.settings, problem.guess))
-    check_pools(pools, problem.settings, problem.train)
-    return pools
 
 
 def check_pools(pools: Pools, settings: FitSettings, transitions: Transitions) -> None:

@@ -17,7 +17,7 @@ from levytorch.errors import InputError
 from levytorch.likelihood.tail import TailSettings, check_alpha, parse_tail
 from levytorch.training.engines.base import build_engine, engine_options, resolve_engine
 
-DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size"}
+DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size", "lattice"}
 FIT_OPTIONS = {"init", "units", "density", "log_every", "progress"}
 INITS = ("data", "random")
 UNITS = ("data", "none")

@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from levytorch import Dynamics, Trajectories, simulate
 from levytorch.data.sources import FromFile
 from levytorch.errors import InputError
-from levytorch.simulation.source import Simulated
+from levytorch.simulation import Simulated
 
 CONF = Path(__file__).parents[2] / "conf"
 

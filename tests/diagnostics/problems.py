@@ -6,6 +6,7 @@ from functools import cache
 import torch
 
 from levytorch import Dynamics, recover, simulate
+from levytorch.diagnostics import diagnose
 from levytorch.errors import LevytorchWarning
 from tests.training.problems import ALPHA, DT, steps
 
@@ -38,7 +39,7 @@ def data_of(kind, n, seed):
 def p_value(kind, n, seed):
     data = data_of(kind, n, seed)
     found = quiet(recover, data, alpha=ALPHA, n_basis=1, tail=TAILS[kind])
-    return quiet(found.diagnose, data, checks=("fit",)).fit.p_value
+    return quiet(diagnose, found, data, checks=("fit",)).fit.p_value
 
 
 def paths(dynamics, n, dt, seed):

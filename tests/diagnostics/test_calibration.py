@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import binom, kstest
 
 from levytorch import recover
+from levytorch.diagnostics import diagnose
 from levytorch.diagnostics.components import legendre
 from tests.diagnostics.problems import p_value, paths, quiet
 from tests.training.problems import ALPHA, DT, steps
@@ -33,7 +34,7 @@ def test_step_size_p_values_are_uniform_when_coefficients_do_not_change():
     for seed in range(200):
         data = paths("constant", 50, DT, 5000 + seed).transitions()
         found = recover(data, alpha=ALPHA, n_basis=1)
-        p.append(quiet(found.diagnose, data, checks=("step_size",)).step_size.p_value)
+        p.append(quiet(diagnose, found, data, checks=("step_size",)).step_size.p_value)
     assert kstest(p, "uniform").pvalue > 1e-3
     assert (np.array(p) < 0.01).sum() <= binom.ppf(0.999, len(p), 0.01)
 
@@ -44,7 +45,7 @@ def test_without_the_correction_the_test_would_sleep():
     for seed in range(8):
         data = steps(1500, seed)
         found = recover(data, alpha=ALPHA, n_basis=1)
-        u = quiet(found.diagnose, data, checks=("fit",)).fit.u.u
+        u = quiet(diagnose, found, data, checks=("fit",)).fit.u.u
         statistics.append(float((legendre(u, 6).mean(1) ** 2).sum()) * len(u))
     # six of mean one each, of which three parameters take about three
     assert np.mean(statistics) < 6 - 2 * math.sqrt(12 / len(statistics))

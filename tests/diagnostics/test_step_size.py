@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from levytorch import Trajectories, recover
-from levytorch.diagnostics import Diagnosis, checks, step_size
-from levytorch.diagnostics.region import Region
+from levytorch.diagnostics import Diagnosis, checks, diagnose, step_size
+from levytorch.diagnostics.refit import block_starts, two_steps
+from levytorch.diagnostics.sample import Region
 from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size
-from levytorch.diagnostics.two_steps import block_starts, two_steps
 from levytorch.errors import LevytorchWarning
 from tests.diagnostics.problems import paths, quiet, walk
 from tests.training.problems import ALPHA, DT, steps
@@ -32,7 +32,7 @@ def test_every_second_observation():
 
 def test_constant_coefficients_do_not_change_with_dt():
     data, found = walk()
-    diagnosis = found.diagnose(data)
+    diagnosis = diagnose(found, data)
     assert diagnosis.ok
     assert diagnosis.step_size.p_value > 1e-3
     assert diagnosis.step_size.max_z < 4
@@ -42,7 +42,7 @@ def test_constant_coefficients_do_not_change_with_dt():
 def test_long_steps_through_changing_coefficients_are_noticed():
     data = paths("variable", 500, DT, 1).transitions()
     with pytest.warns(LevytorchWarning, match="every second observation"):
-        diagnosis = recover(data, alpha=ALPHA, n_basis=7).diagnose(data, checks=("step_size",))
+        diagnosis = diagnose(recover(data, alpha=ALPHA, n_basis=7), data, checks=("step_size",))
     assert diagnosis.step_size.p_value < 1e-4
     assert diagnosis.step_size.change["D_o"] > 0.05
 
@@ -50,7 +50,7 @@ def test_long_steps_through_changing_coefficients_are_noticed():
 def test_the_covariance_of_the_change_agrees_with_hausman():
     """At the maximum of the whole likelihood the estimates differ by var(2 dt) - var(dt)."""
     data, found = walk()
-    step = found.diagnose(data, checks=("step_size",)).step_size
+    step = diagnose(found, data, checks=("step_size",)).step_size
     long_ = two_steps(data, block_starts(data))
     again = recover(long_, alpha=ALPHA, n_basis=1)
     for name, index in (("D_o", 1), ("D_f", 2)):
@@ -61,7 +61,7 @@ def test_the_covariance_of_the_change_agrees_with_hausman():
 
 def test_pairs_without_successors_are_not_compared():
     data = steps(3000, 0)
-    diagnosis = recover(data, alpha=ALPHA, n_basis=1).diagnose(data, checks=("step_size",))
+    diagnosis = diagnose(recover(data, alpha=ALPHA, n_basis=1), data, checks=("step_size",))
     assert isinstance(diagnosis.step_size, Skipped)
     assert "successor" in diagnosis.metrics()["step_size_skipped"]
 
@@ -78,7 +78,7 @@ def test_parameters_that_a_strong_penalty_spares_are_still_compared():
 def test_nothing_to_compare_is_said_with_a_remedy(monkeypatch):
     data, found = walk()
     monkeypatch.setattr(step_size, "_quadratic", lambda *_: (0.0, 0))
-    diagnosis = found.diagnose(data, checks=("step_size",))
+    diagnosis = diagnose(found, data, checks=("step_size",))
     assert diagnosis.text().startswith("step size: not checked, nothing is left to compare")
     assert "use fewer basis functions" in diagnosis.metrics()["step_size_skipped"]
     assert "step_size_p_value" not in diagnosis.metrics()
@@ -90,7 +90,7 @@ def test_equations_without_a_solution_are_said_in_our_words(monkeypatch):
 
     data, found = walk()
     monkeypatch.setattr(checks, "check_step_size", fails)
-    said = found.diagnose(data, checks=("step_size",)).text()
+    said = diagnose(found, data, checks=("step_size",)).text()
     assert "not checked" in said
     assert "linalg" not in said
     assert "n_basis" in said

@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from levytorch.training.recovery import Recovery
 from omegaconf import OmegaConf
 
 from benchmarks.paper.collect import collect
@@ -22,6 +21,7 @@ from levytorch.runs.directory import write_marker
 from levytorch.runs.evaluate import write_rates
 from levytorch.runs.training import train
 from levytorch.runs.value import add_value
+from levytorch.training.recovery import Recovery
 
 ROOT = Path(__file__).parents[2]
 QUIET = ["logger=none", "trainer.progress=false", "callbacks.figures.files=[]", "diagnostics=none"]

@@ -7,7 +7,8 @@ import torch
 
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
-from levytorch.policy.metrics import c0_norm, c2_norm, coverage, relative_l2
+from levytorch.policy.metrics import coverage, relative_l2
+from levytorch.policy.rates import c0_norm, c2_norm
 
 
 def test_relative_l2() -> None:
@@ -17,7 +18,7 @@ def test_relative_l2() -> None:
     assert relative_l2(lambda x: x + 1, lambda x: x, 0.0, 1.0) == pytest.approx(math.sqrt(3), rel=1e-5)
     with pytest.raises(InputError, match="not zero"):
         relative_l2(torch.sin, torch.zeros_like, 0.0, 1.0)
-    with pytest.raises(InputError, match="low < high"):
+    with pytest.raises(InputError, match="low must be below high"):
         relative_l2(torch.sin, torch.sin, 1.0, 1.0)
 
 

@@ -47,7 +47,7 @@ def test_refuses() -> None:
         monte_carlo_value(smooth(), 1.0, 0.0, 0.0)
     with pytest.raises(InputError, match="paths"):
         monte_carlo_value(smooth(), 1.0, 1.0, 0.0, n_paths=1)
-    with pytest.raises(InputError, match="horizon must be positive"):
+    with pytest.raises(InputError, match="horizon must be a positive number, found -1"):
         monte_carlo_value(smooth(), 1.0, 1.0, 0.0, horizon=-1.0)
     with pytest.raises(InputError, match="x0"):
         monte_carlo_value(smooth(), 1.0, 1.0, math.nan)

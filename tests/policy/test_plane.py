@@ -11,7 +11,7 @@ import torch
 from levytorch import Dynamics, InputError, LevytorchWarning, solve_value
 from levytorch.errors import NumericalError
 from levytorch.policy import PlaneValue
-from levytorch.policy.plane_operator import PlaneOperator, Torus
+from levytorch.policy.plane import PlaneOperator, Torus
 
 PERIOD = (2 * math.pi, 5.0)
 W = 2 * math.pi / 5.0

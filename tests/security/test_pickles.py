@@ -12,7 +12,7 @@ import torch
 from levytorch import Recovery, ValueFunction, recover
 from levytorch.errors import ConfigError, InputError
 from levytorch.files import check_packed
-from levytorch.policy.plane_value import PlaneValue
+from levytorch.policy import PlaneValue
 from levytorch.runs import resume
 from levytorch.runs.reading import load_run
 from levytorch.training.fit import fit

@@ -94,6 +94,11 @@ class FisherScoring(Optimizer):
         self._propose(current)  # so that `converged` is known without a further pass
         return current
 
+    def newton_step(self) -> Tensor:
+        """The step from the accepted parameters that the local model calls for."""
+        assert self.accepted is not None
+        return self._propose(self.accepted)[0]
+
     def _propose(self, ev: Evaluation) -> tuple[Tensor, float, float]:
         """Step, gain that the local model promises, and merit (squared gradient in the metric of the curvature)."""
         memory = self.memory
