@@ -25,6 +25,7 @@ _HOME = {
     "Transitions": "levytorch.data",
     "Lattice": "levytorch.data.lattice",
     "recover": "levytorch.training",
+    "diagnose": "levytorch.diagnostics",
     "Recovery": "levytorch.training",
     "solve_value": "levytorch.policy",
     "ValueFunction": "levytorch.policy",
@@ -46,6 +47,7 @@ __all__ = [
     "ValueFunction",
     "__version__",
     "cutting_threshold",
+    "diagnose",
     "log_density",
     "recover",
     "score",
@@ -58,6 +60,7 @@ __all__ = [
 if TYPE_CHECKING:
     from levytorch.data import Trajectories, Transitions
     from levytorch.data.lattice import Lattice
+    from levytorch.diagnostics import diagnose
     from levytorch.dynamics import Dynamics
     from levytorch.errors import InputError, LevytorchError, LevytorchWarning
     from levytorch.law import LevyStep, cutting_threshold, log_density, score, tail_probability

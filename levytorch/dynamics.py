@@ -97,18 +97,18 @@ class Dynamics:
         origin: float | Sequence[float] = 0.0,
     ) -> None:
         if isinstance(dim, bool) or not isinstance(dim, int) or dim not in (1, 2, 3):
-            raise InputError(f"dim must be 1, 2 or 3, found {shown(dim)}: pass the number of coordinates of the state.")
+            raise InputError(f"dim must be 1, 2 or 3, found {shown(dim)}; pass the number of coordinates of the state.")
         self.dim = dim
         self.period = _cell_numbers("period", period, dim)
         self.origin = _cell_numbers("origin", origin, dim)
         lengths = self.period if isinstance(self.period, tuple) else (self.period,)
         if not all(p > 0 for p in lengths):
             raise InputError(
-                f"period must be positive, found {period!r}: pass the length of the cell, or math.inf for none."
+                f"period must be positive, found {period!r}; pass the length of the cell, or math.inf for none."
             )
         starts = self.origin if isinstance(self.origin, tuple) else (self.origin,)
         if not all(math.isfinite(o) for o in starts):
-            raise InputError(f"origin must be finite, found {origin!r}: pass the left end of the cell.")
+            raise InputError(f"origin must be finite, found {origin!r}; pass the left end of the cell.")
         self.b = _Periodic("b", b, self, vector=True)
         self.D_o = _Periodic("D_o", D_o, self, vector=False)
         self.D_f = _Periodic("D_f", D_f, self, vector=False)
@@ -138,7 +138,7 @@ class Dynamics:
         x = real_tensor("x", x, "pass states as a number, an array or a tensor")
         if self.dim > 1 and (x.ndim == 0 or x.shape[-1] != self.dim):
             raise InputError(
-                f"x must have shape [..., {self.dim}], found {tuple(x.shape)}: put the coordinates on the last axis."
+                f"x must have shape [..., {self.dim}], found {tuple(x.shape)}; put the coordinates on the last axis."
             )
         return x
 
@@ -179,15 +179,15 @@ class Dynamics:
         for name in ("D_o", "D_f"):
             if bool((values[name] < 0).any()):
                 raise InputError(
-                    f"{name} must not be negative, found {float(values[name].min()):.6g}: use |.| or a square of it."
+                    f"{name} must not be negative, found {float(values[name].min()):.6g}; use |.| or a square of it."
                 )
         if bool((values["D_o"] + values["D_f"] == 0).any()):
-            raise InputError("D_o and D_f must not both vanish, found 0 and 0: a step without noise has no density.")
+            raise InputError("D_o and D_f must not both vanish, found 0 and 0; a step without noise has no density.")
         alpha = values["alpha"]
         if bool(((alpha <= 0) | (alpha >= 1)).any()):
             worst = float(alpha[(alpha <= 0) | (alpha >= 1)].flatten()[0])
             raise InputError(
-                f"alpha must lie in (0, 1), found {worst:.6g}: it is half the stability index (2 alpha = 1.2 is "
+                f"alpha must lie in (0, 1), found {worst:.6g}; it is half the stability index (2 alpha = 1.2 is "
                 "alpha = 0.6)."
             )
 
@@ -205,7 +205,7 @@ def _constant(name: str, given: Any) -> Tensor:
         return real_tensor(name, given)
     except InputError:
         raise InputError(
-            f"{name} must be a number or a function of x, found {shown(given)}: pass a float or a callable."
+            f"{name} must be a number or a function of x, found {shown(given)}; pass a float or a callable."
         ) from None
 
 
@@ -219,7 +219,7 @@ def _cell_numbers(name: str, given: Any, dim: int) -> float | tuple[float, ...]:
     if array.ndim == 0 and not np.isnan(array):
         return float(array)
     if array.ndim != 1 or len(array) != dim or np.isnan(array).any():
-        raise InputError(f"{name} must be one number{several}, found {shown(given)}: pass a float.")
+        raise InputError(f"{name} must be one number{several}, found {shown(given)}; pass a float.")
     return float(array[0]) if dim == 1 else tuple(array.tolist())
 
 

@@ -120,8 +120,8 @@ def grid():
     table = torch.sin(torch.arange(3 * 64, dtype=torch.float64)).reshape(3, 64)
     group = torch.tensor([0, 1, 0, 1, 1])
     rows = [coefficients.interpolate(x, 0.0, 2 * math.pi, table, positive=positive) for positive in (False, True)]
-    sums = coefficients.scatter(x, 0.0, 2 * math.pi, list(rows[0]), 64, 16, group, 2)
-    four = coefficients.scatter(x, 0.0, 2 * math.pi, [*rows[0], rows[0][0]], 64, 16, group[:0], 1)
+    sums = coefficients.scatter(x, 0.0, 2 * math.pi, list(rows[0]), 64, 16, group, 2, x.abs())
+    four = coefficients.scatter(x, 0.0, 2 * math.pi, [*rows[0], rows[0][0]], 64, 16, group[:0], 1, x.new_tensor(0.5))
     return torch.cat([t.reshape(-1) for t in (*rows, *sums, *four)])
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.convert import choice, real_number, shown, whole_number
+from levytorch.data import lattice_files
 from levytorch.data.arrays import positive
 from levytorch.data.batches import LATTICES, Batch, FullBatch
 from levytorch.data.lattice_build import MOST_DT, SAME_DT, Builder, Loose, Settings
@@ -350,16 +351,12 @@ class Lattice:
 
     def save(self, path: str | Path) -> None:
         """Write a .npz file, whole or not at all."""
-        from levytorch.data.lattice_files import save
-
-        save(self, path)
+        lattice_files.save(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Lattice:
         """Read what `save` wrote; nothing in the file is executed."""
-        from levytorch.data.lattice_files import load
-
-        return load(path)
+        return cls(*lattice_files.load(path))
 
     def __repr__(self) -> str:
         dt = f"dt={self.dt[0]:g}" if len(self.dt) == 1 else f"{len(self.dt)} dt"

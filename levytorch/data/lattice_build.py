@@ -26,6 +26,7 @@ Rows = NDArray[np.int64]
 MOST_DT = 12  # sheets of one lattice
 SAME_DT = 1e-6  # relative difference of steps that are one
 _TASK = 1 << 19  # pairs of one task: what is computed does not depend on the number of threads
+_HELD = 1 << 20  # pairs that wait for others before they are summed
 _PENDING = 48 << 20  # bytes of sums that wait for being added up
 _MOST_BINS = 2.0**61
 
@@ -59,13 +60,26 @@ class Loose(NamedTuple):
     row: Rows
 
 
-class Task(NamedTuple):
-    block: int
+class Piece(NamedTuple):
+    """Pairs that wait for their turn."""
+
+    x: Array
+    dx: Array
+    active: list[int]  # sheets that occur
+    sheets: NDArray[np.uint8]  # that of each pair; empty where there is one
+
+
+class Segment(NamedTuple):
+    """Runs of rows of one piece."""
+
+    piece: Piece
     starts: Rows
     stops: Rows
+    size: int
 
 
-Found = tuple[int, list[tuple[Rows, Array]], Sums, Rows]  # of one sheet: its nodes per pool, counts, loose rows
+Task = tuple[int, list[Segment]]  # of one block
+Found = tuple[int, list[tuple[Rows, Array]], Sums, Array, Array]  # of one sheet: nodes per pool, counts, loose x, dx
 
 
 class Builder:
@@ -86,24 +100,21 @@ class Builder:
         self._states: dict[tuple[int, int, int], list[tuple[Rows, Array]]] = defaultdict(list)
         self._loose: list[tuple[int, int, Array, Array]] = []
         self._pending = 0
+        self._waiting: list[list[Segment]] = [[] for _ in range(settings.n_blocks)]
+        self._pairs = 0
 
     def add(self, transitions: Transitions) -> None:
         """Pairs of one piece."""
-        active, sheets = self._sheets(transitions)
         x, dx = transitions.x.contiguous().numpy(), transitions.dx.contiguous().numpy()
-        tasks = list(_tasks(transitions, self.settings.n_blocks))
-        places = {sheet: self._place(sheet) for sheet in active}
-
-        def work(low: int, high: int) -> list[list[Found]]:
-            return [self._task(task, x, dx, sheets, places) for task in tasks[low:high]]
-
-        results = [result for part in run(work, len(tasks), grain=1) for result in part]
-        for task, result in zip(tasks, results):
-            for sheet, nodes, sums, rows in result:
-                self._take(task.block, sheet, nodes, sums, x[rows], dx[rows])
+        piece = Piece(x, dx, *self._sheets(transitions))
+        for waiting, runs in zip(self._waiting, runs_by_block(transitions, self.settings.n_blocks)):
+            waiting.extend(_segments(piece, *runs))
+        self._pairs += len(x)
         self.x_range = (min(self.x_range[0], float(x.min())), max(self.x_range[1], float(x.max())))
         for reason, count in transitions.dropped.items():
             self.dropped[reason] = self.dropped.get(reason, 0) + count
+        if self._pairs >= _HELD:
+            self._flush()
 
     def finish(self) -> tuple[Array, Parts, Parts, Loose, dict[str, int]]:
         """dt of the sheets (ascending), weights of nodes, counts of states, loose pairs, pairs that were left out."""
@@ -111,6 +122,7 @@ class Builder:
         blocks = self.settings.n_blocks
         rows = [(pool, sheet, block) for pool in range(self.pools) for sheet in order for block in range(blocks)]
         place = {row: i for i, row in enumerate(rows)}
+        self._flush()
         self._consolidate()
         nodes = Parts.of([self._keys(self._nodes.get(row, [])) for row in rows])
         states = Parts.of([added(self._states.get(row, [])) for row in rows])
@@ -125,6 +137,20 @@ class Builder:
         return np.array([self.dt[k] for k in order]), nodes, states, Loose(x, dx, row), dropped
 
     # -- private ------------------------------------------------------------------------------------------------------
+    def _flush(self) -> None:
+        """Sum what waits; a tile per block costs as much as some thousand pairs, so that small pieces go together."""
+        tasks = [task for block, waiting in enumerate(self._waiting) for task in _tasks(block, waiting)]
+        places = [self._place(sheet) for sheet in range(len(self.dt))]
+
+        def work(low: int, high: int) -> list[list[Found]]:
+            return [self._task(task, places) for task in tasks[low:high]]
+
+        results = [result for part in run(work, len(tasks), grain=1) for result in part] if tasks else []
+        for (block, _), result in zip(tasks, results):
+            for found in result:
+                self._take(block, *found)
+        self._waiting, self._pairs = [[] for _ in self._waiting], 0
+
     def _sheets(self, transitions: Transitions) -> tuple[list[int], NDArray[np.uint8]]:
         """Sheets that occur, and that of each pair (empty where there is one)."""
         if transitions.uniform_dt:
@@ -163,19 +189,23 @@ class Builder:
         thresholds = settings.center(dt), settings.at(settings.CT, dt), settings.at(settings.TRT, dt), settings.reach
         return place_of(self.grid, dt, self.first, self.n_x, *thresholds)
 
-    def _task(
-        self, task: Task, x: Array, dx: Array, sheets: NDArray[np.uint8], places: dict[int, Place]
-    ) -> list[Found]:
-        out = []
-        for sheet, place in places.items():
+    def _task(self, task: Task, places: list[Place]) -> list[Found]:
+        out: list[Found] = []
+        for sheet in sorted({sheet for segment in task[1] for sheet in segment.piece.active}):
+            place = places[sheet]
             sums = empty_sums(place, self.pools)
-            rows = accumulate(task.starts, task.stops, x, dx, sheets, sheet, place, sums)
+            loose = [(np.empty(0), np.empty(0))]
+            for (x, dx, active, sheets), starts, stops, _ in task[1]:
+                if sheet in active:
+                    rows = accumulate(starts, stops, x, dx, sheets, sheet, place, sums)
+                    loose.append((x[rows], dx[rows]))
             tile = fold(sums.tile) if place.period else sums.tile
             nodes = []
             for part in tile.reshape(self.pools, -1):
                 used = np.flatnonzero(part)
                 nodes.append((used, part[used]))
-            out.append((sheet, nodes, Sums(tile[:0], sums.states, sums.removed), rows))
+            kept = [np.concatenate(part) for part in zip(*loose)]
+            out.append((sheet, nodes, Sums(tile[:0].copy(), sums.states, sums.removed), kept[0], kept[1]))
         return out
 
     def _take(self, block: int, sheet: int, nodes: list[tuple[Rows, Array]], sums: Sums, x: Array, dx: Array) -> None:
@@ -259,24 +289,34 @@ def _thinned(ordered: Array) -> Array:
     return np.array(kept)
 
 
-def _tasks(transitions: Transitions, n_blocks: int) -> Iterator[Task]:
-    """Runs of rows of every block, cut into tasks of about equal size."""
-    for block, (starts, stops) in enumerate(runs_by_block(transitions, n_blocks)):
+def _segments(piece: Piece, starts: Rows, stops: Rows) -> Iterator[Segment]:
+    """Runs of rows, cut into segments of at most about the size of a task."""
+    lengths = stops - starts
+    if len(lengths) and lengths.max() > _TASK:
+        pieces = -(-lengths // _TASK)
+        number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        starts = np.repeat(starts, pieces) + number * _TASK
+        stops = np.minimum(starts + _TASK, np.repeat(stops, pieces))
         lengths = stops - starts
-        if len(lengths) and lengths.max() > _TASK:
-            pieces = -(-lengths // _TASK)
-            number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-            starts = np.repeat(starts, pieces) + number * _TASK
-            stops = np.minimum(starts + _TASK, np.repeat(stops, pieces))
-            lengths = stops - starts
-        ends = np.cumsum(lengths)
-        total = int(ends[-1]) if len(ends) else 0
-        parts = max(1, -(-total // _TASK))
-        edges = np.searchsorted(ends, [total * k // parts for k in range(1, parts)], side="left") + 1
-        edges = np.concatenate([[0], edges, [len(starts)]])
-        for low, high in pairwise(edges.tolist()):
-            if high > low:
-                yield Task(block, starts[low:high], stops[low:high])
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    parts = max(1, -(-total // _TASK))
+    edges = np.searchsorted(ends, [total * k // parts for k in range(1, parts)], side="left") + 1
+    for low, high in pairwise([0, *edges.tolist(), len(starts)]):
+        if high > low:
+            yield Segment(piece, starts[low:high], stops[low:high], int(lengths[low:high].sum()))
+
+
+def _tasks(block: int, waiting: list[Segment]) -> Iterator[Task]:
+    """Segments of one block in their order, together about the size of a task."""
+    together: list[Segment] = []
+    for segment in waiting:
+        if together and sum(s.size for s in together) + segment.size > _TASK:
+            yield block, together
+            together = []
+        together.append(segment)
+    if together:
+        yield block, together
 
 
 def runs_by_block(transitions: Transitions, n_blocks: int) -> list[tuple[Rows, Rows]]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_build import MOST_DT, Loose
 from levytorch.data.lattice_grid import ORDERS, Grid
 from levytorch.data.lattice_parts import Parts, node_numbers
 from levytorch.data.npy_members import members_of
 from levytorch.errors import InputError
 from levytorch.files import path_of, replacing
+
+if TYPE_CHECKING:
+    from levytorch.data.lattice import Lattice
 
 VERSION = 1
 _NUMBERS = ("period", "origin", "spacing", "order", "width", "drift", "density")
@@ -25,6 +27,13 @@ _PARTS = ("weights", "states")
 def save(lattice: Lattice, path: str | Path) -> None:
     """Write a lattice, whole or not at all."""
     target = path_of(path)
+    content = to_arrays(lattice)
+    with replacing(target) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **content)
+
+
+def to_arrays(lattice: Lattice) -> dict[str, Any]:
+    """A lattice as plain arrays, for files and for other processes."""
     period, *others = astuple(lattice.grid)
     content: dict[str, Any] = {
         "version": np.array(VERSION),
@@ -41,13 +50,11 @@ def save(lattice: Lattice, path: str | Path) -> None:
     }
     for name, part in zip(_PARTS, (lattice.weights, lattice.states)):
         content |= {f"{name}_{field}": array for field, array in part._asdict().items()}
-    content |= {f"loose_{field}": array for field, array in lattice.loose._asdict().items()}
-    with replacing(target) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, **content)
+    return content | {f"loose_{field}": array for field, array in lattice.loose._asdict().items()}
 
 
-def load(path: str | Path) -> Lattice:
-    """Read a lattice."""
+def load(path: str | Path) -> tuple[Any, ...]:
+    """Read the fields of a lattice, in their order."""
     file = path_of(path)
     if not file.is_file():
         raise InputError(f"{file} must be a lattice that Lattice.save wrote, found no file; check the path.")
@@ -58,7 +65,7 @@ def load(path: str | Path) -> Lattice:
         version = arrays["version"]
         if version.size != 1 or version.dtype.kind not in "iu" or int(version) != VERSION:
             raise ValueError(f"version {str(version)[:40]}, where {VERSION} is read")
-        return _lattice(arrays)
+        return from_arrays(arrays)
     except MemoryError:
         raise
     except Exception as error:  # a damaged file is parsed as a zip directory or as Python, with any error of theirs
@@ -68,8 +75,8 @@ def load(path: str | Path) -> Lattice:
         raise InputError(f"{file} must be a lattice that Lattice.save wrote, found {told}; save it again.") from None
 
 
-def _lattice(arrays: dict[str, Any]) -> Lattice:
-    """A lattice of arrays; ValueError where they do not make one."""
+def from_arrays(arrays: dict[str, Any]) -> tuple[Any, ...]:
+    """What a lattice is made of; ValueError where the arrays do not make one."""
     grid = _grid(_floats(arrays, "grid", len(_NUMBERS), infinite=True))
     dt = _floats(arrays, "dt")
     if not 1 <= len(dt) <= MOST_DT or (dt <= 0).any() or (np.diff(dt) <= 0).any():
@@ -102,7 +109,7 @@ def _lattice(arrays: dict[str, Any]) -> Lattice:
     counts = _integers(arrays, "dropped", (len(reasons),))
     dropped = dict(zip(map(str, reasons), counts.tolist()))
     low, high = _floats(arrays, "x_range", 2).tolist()
-    return Lattice(
+    return (
         *(grid, dt, int(n_blocks), mu, bool(rate), CT, TRT, float(reach)),
         *(weights, states, loose, dropped, (low, high)),
     )

@@ -77,15 +77,14 @@ class FromFile:
             if count is not None and count > n:
                 raise InputError(f"{self.path}: {name} must not exceed {n} transitions, found {count}: lower it.")
         # a part chosen before the analysis is the data: its mu is its own
-        if transitions.stored is not None and self.first is not None:
-            transitions = transitions._take(slice(0, self.first), {"not selected": n - self.first}, keep_mu=False)
-        elif transitions.stored is not None and self.sample is not None:
-            rows = torch.from_numpy(np.sort(self._draw(n, transitions.stored)))
-            transitions = transitions._take(rows, {"not selected": n - self.sample}, keep_mu=False)
-        else:
-            chosen = selected(n, self.first, self.sample, self.sample_seed)
-            if chosen is not None:
-                transitions = transitions._take(chosen, {"not selected": n - int(chosen.sum())}, keep_mu=False)
+        which: Any = None
+        if self.first is not None:
+            which = slice(0, self.first)
+        elif self.sample is not None:
+            which = torch.from_numpy(np.sort(self._draw(n, transitions.stored)))
+        if which is not None:
+            lost = n - (self.first or self.sample or 0)
+            transitions = transitions._take(which, {"not selected": lost}, keep_mu=False)
         return SourceData(transitions, None, trajectories)
 
     def _check_dt(self, trajectories: Trajectories, expected: float) -> None:
@@ -111,9 +110,11 @@ class FromFile:
             remedy = f"fill the gaps, or pass max_dt={expected:g} to leave out the pairs across them"
         raise InputError(f"{self.path}: {what}, found {int(wrong.sum())} others, the first {found:g}: {remedy}.")
 
-    def _draw(self, n: int, stored: Entry) -> NDArray[np.int64]:
+    def _draw(self, n: int, stored: Entry | None) -> NDArray[np.int64]:
         """`sample` of n numbers: the first ones of a permutation, which may itself be too large for memory."""
         random = np.random.default_rng(self.sample_seed)
+        if stored is None:
+            return random.permutation(n)[: self.sample]
         with tempfile.NamedTemporaryFile(dir=stored.directory.parent, suffix=".tmp") as file:
             order = np.memmap(file, dtype=np.int64, mode="w+", shape=(n,))
             for low in range(0, n, 1 << 17):

@@ -182,9 +182,10 @@ class Transitions:
         if self._counts is None:
             ids = self.trajectory[torch.from_numpy(keep)]
         else:
-            counts, some = np.zeros_like(self._counts), self._counts > 0
-            starts = np.cumsum(self._counts) - self._counts
-            counts[some] = np.add.reduceat(keep, starts[some], dtype=np.int64)
+            counts, ends = self._counts.copy(), np.cumsum(self._counts)
+            for rows in self.blocks():
+                lost = np.searchsorted(ends, rows.start + np.flatnonzero(~keep[rows]), side="right")
+                np.subtract.at(counts, lost, 1)
         tensors = {name: as_tensor(values) for name, values in parts.items()}
         return self._selected(tensors, counts, ids, reasons, keep_mu, entry)
 

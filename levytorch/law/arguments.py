@@ -50,7 +50,7 @@ def broadcast(**tensors: Tensor) -> torch.Size:
     except RuntimeError:
         shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
         raise InputError(
-            f"the arguments must broadcast against each other, but have shapes {shapes}; give each one number or "
+            f"the arguments must broadcast against each other, found shapes {shapes}; give each one number or "
             "one entry per sample."
         ) from None
 
@@ -73,17 +73,17 @@ def check(**tensors: Tensor) -> None:
         if not bool(good.all()):
             index = tuple((~good).nonzero()[0].tolist())
             where = f" at index {index if len(index) > 1 else index[0]}" if index else ""
-            raise InputError(f"{name} must {words}, but is {tensor[index].item()!r}{where}; {remedy}.")
+            raise InputError(f"{name} must {words}, found {tensor[index].item()!r}{where}; {remedy}.")
 
 
 def check_dim(dim: int) -> None:
     if isinstance(dim, bool) or not isinstance(dim, int) or dim not in (1, 2, 3):
-        raise InputError(f"dim must be 1, 2 or 3, but is {shown(dim)}; pass the number of coordinates of a step.")
+        raise InputError(f"dim must be 1, 2 or 3, found {shown(dim)}; pass the number of coordinates of a step.")
 
 
 def check_method(method: str) -> None:
     if not isinstance(method, str) or method not in METHODS:
-        raise InputError(f"method must be one of {', '.join(METHODS)}, but is {shown(method)}; choose one of these.")
+        raise InputError(f"method must be one of {', '.join(METHODS)}, found {shown(method)}; choose one of these.")
 
 
 def choose_method(method: str, alpha: Tensor, n: int, dim: int, with_alpha: bool) -> str:
@@ -96,14 +96,14 @@ def choose_method(method: str, alpha: Tensor, n: int, dim: int, with_alpha: bool
         return "table" if alpha.numel() == 1 and not with_alpha and n >= WORTH_A_TABLE else "contour"
     if method == "table" and alpha.numel() > 1:
         raise InputError(
-            f"method 'table' needs one alpha shared by all samples, but got {alpha.numel()} of them; "
+            f"method 'table' needs one alpha shared by all samples, found {alpha.numel()} of them; "
             "use method='contour' or 'auto'."
         )
     if method == "windowed" and dim != 1:
-        raise InputError(f"method 'windowed' is one-dimensional, but dim is {dim}; use 'contour'.")
+        raise InputError(f"method 'windowed' is one-dimensional, found dim = {dim}; use 'contour'.")
     if method == "windowed" and with_alpha:
         raise InputError(
-            "method 'windowed' has no derivative in alpha, but one was asked for; use 'contour' or detach alpha."
+            "method 'windowed' has no derivative in alpha, found one asked for; use 'contour' or detach alpha."
         )
     return method
 
@@ -116,7 +116,7 @@ def batch_shape(step: Step, dim: int) -> torch.Size:
             t = tensors[name]
             if t.shape[-1:] != (dim,) and not (name == "b" and t.numel() == 1):
                 raise InputError(
-                    f"{name} must have {dim} components in its last axis (dim = {dim}), but has shape "
+                    f"{name} must have {dim} components in its last axis (dim = {dim}), found shape "
                     f"{tuple(t.shape)}; put the coordinates there."
                 )
             tensors[name] = t[..., 0] if t.dim() else t
@@ -134,5 +134,5 @@ def check_range(y: Tensor, A: Tensor, B: Tensor) -> None:
 def out_of_range(index: int) -> InputError:
     return InputError(
         f"displacement - b dt, D_o dt and D_f dt must be finite and D_f dt > 0, with derivatives that are finite too, "
-        f"but the step of sample {index} leaves the range of float64; rescale x or t."
+        f"found that the step of sample {index} leaves the range of float64; rescale x or t."
     )

@@ -27,7 +27,8 @@ from levytorch.law.arguments import (
 )
 from levytorch.law.contour import kernels
 from levytorch.law.radial import log_density_by_torch, partial_derivatives
-from levytorch.law.table import N_S, table
+from levytorch.law.table import table
+from levytorch.law.table_grid import N_S
 
 
 class StepScore(NamedTuple):
@@ -67,7 +68,7 @@ def log_density(
         method: `contour` is accurate everywhere (log p to 1e-12); `table` needs one alpha for all samples and is an
             order of magnitude faster (1e-9); `windowed` is the paper's quadrature (absolute tolerance: not for
             tails); `auto` is the table where one alpha is shared by 20,000 samples or more and needs no derivative,
-            else the contour.
+            else the contour (in a loop over small batches of one alpha say `table`: it is made once per process).
 
     Returns:
         log p, of the broadcast shape and the dtype of the tensors given (float64 for numbers and NumPy arrays;

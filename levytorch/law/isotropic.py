@@ -15,7 +15,8 @@ from torch.autograd import Function
 from levytorch.law import contour, threads
 from levytorch.law.arguments import Step, check, out_of_range
 from levytorch.law.radial import partial_derivatives
-from levytorch.law.table import N_S, table
+from levytorch.law.table import table
+from levytorch.law.table_grid import N_S
 
 
 def applies(step: Step, dim: int, method: str, device: torch.device) -> bool:

@@ -65,7 +65,7 @@ class LevyStep(Distribution):
                 drift = drift.expand(dim)
             if drift.shape[-1] != dim:
                 raise InputError(
-                    f"b must have {dim} components in its last axis, but has shape {tuple(drift.shape)}; put the "
+                    f"b must have {dim} components in its last axis, found shape {tuple(drift.shape)}; put the "
                     "coordinates there."
                 )
             broadcast(**dict(zip(names, (drift[..., 0], *tensors[1:]))))
@@ -123,7 +123,7 @@ class LevyStep(Distribution):
     def cdf(self, value: Numeric) -> Tensor:
         """P(dx <= value), one dimension only; tiny values keep their digits."""
         if self.dim != 1:
-            raise InputError(f"cdf is defined in one dimension, but dim is {self.dim}; use tail_probability.")
+            raise InputError(f"cdf is defined in one dimension, found dim = {self.dim}; use tail_probability.")
         value = self._value(value)
         u = self.b * self.dt - value.to(torch.float64)
         return survival(u, self.D_o * self.dt, self.D_f * self.dt, self.alpha).to(value.dtype)
@@ -134,7 +134,7 @@ class LevyStep(Distribution):
         real_tensor("value", at)
         if self.dim > 1 and at.shape[-1:] != (self.dim,):
             raise InputError(
-                f"value must have {self.dim} components in its last axis, but has shape {tuple(at.shape)}; put the "
+                f"value must have {self.dim} components in its last axis, found shape {tuple(at.shape)}; put the "
                 "coordinates there."
             )
         broadcast(value=at if self.dim == 1 else at[..., 0], parameters=self.D_o)

@@ -12,7 +12,7 @@ import numpy as np
 from levytorch.law.cell_polynomial import cell_polynomial
 from levytorch.law.kernels import density_point
 from levytorch.law.paths import N_NODES, compiled
-from levytorch.law.table import EMPTY, LOG_Z_SWITCH, N_NEAR, N_S, N_U, PER_Z, S_MIN, Z_SWITCH
+from levytorch.law.table_grid import EMPTY, LOG_Z_SWITCH, N_NEAR, N_S, N_U, PER_Z, S_MIN, Z_SWITCH
 from levytorch.law.vector_math import fast_log, inlined
 
 DONE = -1

@@ -16,7 +16,6 @@ in s.
 
 from __future__ import annotations
 
-import math
 import threading
 from functools import lru_cache
 
@@ -25,19 +24,20 @@ import torch
 from torch import Tensor
 
 from levytorch.law import contour, threads
+from levytorch.law.table_grid import (
+    EMPTY,
+    LOG_Z_SWITCH,
+    MAX_LEVEL,
+    N_NEAR,
+    N_S,
+    N_U,
+    OUTSIDE,
+    PER_Z,
+    S_MIN,
+    Z_SWITCH,
+)
 
 DEGREE = 7
-Z_SWITCH = 12.0
-LOG_Z_SWITCH = math.log(Z_SWITCH)
-PER_Z = 2.0  # base cells per unit of z
-N_NEAR = int(Z_SWITCH * PER_Z)
-N_FAR = 30  # up to z = 12 e^30 = 1.3e14
-N_U = N_NEAR + N_FAR
-S_MIN, S_MAX = -40.0, 14.0
-N_S = int(S_MAX - S_MIN)
-MAX_LEVEL = 4
-EMPTY, OUTSIDE = -1, -2  # instead of the first cell of a column: not built yet, cannot be held
-
 M = DEGREE + 1
 TOLERANCE = 4e-12
 SLOPE_TOLERANCE = 1e-9

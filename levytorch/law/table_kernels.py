@@ -10,7 +10,7 @@ import math
 
 from levytorch.law.cell_polynomial import cell_polynomial
 from levytorch.law.paths import compiled
-from levytorch.law.table import LOG_Z_SWITCH, N_NEAR, N_S, N_U, PER_Z, S_MIN, Z_SWITCH
+from levytorch.law.table_grid import LOG_Z_SWITCH, N_NEAR, N_S, N_U, PER_Z, S_MIN, Z_SWITCH
 
 OUT_OF_TABLE = N_S  # a column number that cannot be built
 DONE = -1

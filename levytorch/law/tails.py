@@ -52,7 +52,7 @@ def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1)
         out = u.new_full((1,), math.nan)
     if not bool(torch.isfinite(out.detach()).all()):
         raise NumericalError(
-            "The tail mass must lie within what float64 can compute, but threshold, D_o dt or D_f dt leaves "
+            "The tail mass must lie within what float64 can compute, found that threshold, D_o dt or D_f dt leaves "
             "that range; "
             "rescale x or t."
         )
@@ -111,7 +111,7 @@ def _vectors(dim: int, center: Tensor, b: Tensor, rest: dict[str, Tensor]) -> No
     for name, t in (("center", center), ("b", b)):
         if t.dim() and t.shape[-1] != dim:
             raise InputError(
-                f"{name} must have {dim} components in its last axis (dim = {dim}), but has shape "
+                f"{name} must have {dim} components in its last axis (dim = {dim}), found shape "
                 f"{tuple(t.shape)}; put "
                 "the coordinates there."
             )

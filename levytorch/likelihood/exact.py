@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients
+from levytorch.coefficients import Coefficients, Head
 from levytorch.errors import InputError
 from levytorch.likelihood.exact_rule import PROBES, TOLERANCE, Rule, choose
 from levytorch.likelihood.exact_step import ExactStep
@@ -36,6 +36,7 @@ class ExactLaw:
 
     def __init__(self, tolerance: float = TOLERANCE, rules: dict[float, Rule] | None = None) -> None:
         self.tolerance, self.rules = tolerance, rules or {}
+        self._last: dict[float, ScaledStep] = {}
 
     def log_prob(self, head: Any, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
         """log p(x -> x + dx over dt), (n,); differentiable in whatever the head depends on, not in x, dx and dt.
@@ -47,7 +48,7 @@ class ExactLaw:
     def mass_beyond(self, head: Any, threshold: Tensor, center: Tensor, x: Tensor, dt: Tensor) -> Tensor:
         """P(|dx - center| > threshold | x), (n,); differentiable as log_prob is."""
 
-        def mass(step: _Scaled, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        def mass(step: ScaledStep, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
             return step.upper(x, high) + step.lower(x, low)
 
         return self._by_step(head, dt, mass, x, center - threshold, center + threshold)
@@ -56,9 +57,35 @@ class ExactLaw:
         """P(step < dx | x), (n,)."""
         return self._by_step(head, dt, lambda step, x, dx: step.lower(x, dx), x, dx)
 
-    def step(self, head: Any, dt: float) -> _Scaled:
-        """The tables of one dt, for whoever asks several questions of the same head."""
-        return _Scaled(head, dt, self.rule(head, dt))
+    def step(self, head: Any, dt: float) -> ScaledStep:
+        """The tables of one dt, for whoever asks several questions of the same head.
+
+        Without a graph they are kept until the coefficients change: data that is read in blocks asks block by block.
+        """
+        rule = self.rule(head, dt)
+        c = _on_grid(head, dt, rule.n)
+        if any(v.requires_grad for v in c):
+            return ScaledStep(head, rule, c)
+        last = self._last.get(dt)
+        if last is None or last.tables.rule != rule or not all(map(torch.equal, last.c, c)):
+            if len(self._last) >= MANY_STEPS:
+                self._last.clear()
+            self._last[dt] = last = ScaledStep(head, rule, c)
+        return last
+
+    @torch.no_grad()
+    def scores(self, head: Head, x: Tensor, dx: Tensor, dt: float) -> Tensor:
+        """d log p / d theta, (n, P), at one dt, in forward mode: what information matrices are made of."""
+        step = self.step(head, dt)
+        rates = [v.detach() for v in head.jacobian(_grid(head, step.tables.n))]
+        unit, alpha = step.unit, step.c.alpha
+        power = rates[3].mean(0)  # (P,) of alpha, which is the same everywhere
+        d_D_f = rates[2] * dt * unit ** (2 * alpha) + step.c.D_f[:, None] * 2 * math.log(unit) * power
+        directions = torch.stack([rates[0] * dt * unit, rates[1] * dt * unit**2, d_D_f]).permute(2, 0, 1)
+        out = step.scores(x, dx, directions)
+        if bool(power.any()):
+            out += step.alpha_score(x, dx)[:, None] * power
+        return out
 
     def rule(self, head: Any, dt: float) -> Rule:
         """The rule that is used for this dt."""
@@ -76,7 +103,7 @@ class ExactLaw:
     def accuracy(self, head: Any, dt: float, n_points: int = 400) -> float:
         """The largest difference of log p from that of a finer rule, at points where transitions are found."""
         rule = self.rule(head, dt)
-        coarse, fine = _Scaled(head, dt, rule), _Scaled(head, dt, rule.finer())
+        coarse, fine = (ScaledStep(head, r, _on_grid(head, dt, r.n)) for r in (rule, rule.finer()))
         u = torch.remainder(torch.arange(1, n_points + 1, dtype=torch.float64) * 0.6180339887498949, 1.0)
         x = head.origin + head.period * u
         spread = math.sqrt(2 * float(coarse.c.D_o.mean()))
@@ -103,20 +130,32 @@ class ExactLaw:
         return out
 
 
-class _Scaled:
+class ScaledStep:
     """One step in the units of the data."""
 
-    def __init__(self, head: Any, dt: float, rule: Rule) -> None:
+    def __init__(self, head: Any, rule: Rule, c: Coefficients) -> None:
         self.unit = 2 * math.pi / float(head.period)
-        self.origin, self.period = float(head.origin), float(head.period)
-        self.c = _on_grid(head, dt, rule.n)
-        self.tables = ExactStep(self.c, rule)
+        self.origin, self.period, self.c = float(head.origin), float(head.period), c
+        self.tables = ExactStep(c, rule)
+        self.seam = rule.seam / self.unit
 
     def _state(self, x: Tensor) -> Tensor:
         return torch.remainder(x - self.origin, self.period) * self.unit
 
     def log_density(self, x: Tensor, dx: Tensor) -> Tensor:
         return self.tables.log_density(self._state(x), dx * self.unit) + math.log(self.unit)
+
+    def scores(self, x: Tensor, dx: Tensor, directions: Tensor) -> Tensor:
+        return self.tables.scores(self._state(x), dx * self.unit, directions)
+
+    def alpha_score(self, x: Tensor, dx: Tensor, change: float = 1e-4) -> Tensor:
+        """d log p / d alpha at given scaled coefficients, (n,), by a central difference under the same rule."""
+        state, y = self._state(x), dx * self.unit
+        up, down = (
+            ExactStep(self.c._replace(alpha=self.c.alpha + sign * change), self.tables.rule).log_density(state, y)
+            for sign in (1, -1)
+        )
+        return (up - down) / (2 * change)
 
     def upper(self, x: Tensor, a: Tensor) -> Tensor:
         return self.tables.upper(self._state(x), a * self.unit)
@@ -128,8 +167,7 @@ class _Scaled:
 def _on_grid(head: Any, dt: float, n: int) -> Coefficients:
     """The head on n points of its cell, times the step, in units where the period is 2 pi."""
     unit = 2 * math.pi / float(head.period)
-    x = float(head.origin) + float(head.period) * torch.arange(n, dtype=torch.float64) / n
-    c = head(x)
+    c = head(_grid(head, n))
     if c.alpha.ndim and c.alpha.numel() > 1:
         raise InputError(
             "alpha must be one number for the exact law, found a function of x (the far tail would be a mixture of "
@@ -138,6 +176,11 @@ def _on_grid(head: Any, dt: float, n: int) -> Coefficients:
     alpha = c.alpha.reshape(()).to(torch.float64)
     b, D_o, D_f = (torch.as_tensor(v, dtype=torch.float64).expand(n) * dt for v in (c.b, c.D_o, c.D_f))
     return Coefficients(b * unit, D_o * unit**2, D_f * unit ** (2 * alpha), alpha)
+
+
+def _grid(head: Any, n: int) -> Tensor:
+    device = next((p.device for p in head.parameters()), None) if isinstance(head, torch.nn.Module) else None
+    return float(head.origin) + float(head.period) * torch.arange(n, dtype=torch.float64, device=device) / n
 
 
 def _distinct(dt: Tensor) -> list[float]:

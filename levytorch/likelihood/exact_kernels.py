@@ -15,7 +15,7 @@ from torch import Tensor
 from levytorch.law.threads import run
 
 try:
-    import numba
+    from levytorch.law.compiled import cached_njit
 
     HAVE_NUMBA = True
 except ImportError:  # pragma: no cover - exercised on machines without a compiler stack
@@ -146,7 +146,7 @@ def _stencil(position: Tensor, size: int, points: int, periodic: bool) -> tuple[
 
 if HAVE_NUMBA:
 
-    @numba.njit(nogil=True, cache=True)
+    @cached_njit(nogil=True)
     def _weights(position, size, periodic, denominators, out):
         """Fills out and returns the first index."""
         points = denominators.shape[0]
@@ -164,7 +164,7 @@ if HAVE_NUMBA:
             right *= f - a
         return start
 
-    @numba.njit(nogil=True, cache=True)
+    @cached_njit(nogil=True)
     def _core(start, stop, table, x, y, out, dx, dy):
         M, J = table.shape
         u, v = np.empty(dx.shape[0]), np.empty(dy.shape[0])
@@ -180,7 +180,7 @@ if HAVE_NUMBA:
                 total += u[a] * row
             out[s] = total
 
-    @numba.njit(nogil=True, cache=True)
+    @cached_njit(nogil=True)
     def _core_adjoint(start, stop, shape, x, y, bar, dx, dy):
         M, J = shape
         table = np.zeros((M, J))
@@ -197,7 +197,7 @@ if HAVE_NUMBA:
                     table[i, j0 + c] += g * v[c]
         return table
 
-    @numba.njit(nogil=True, cache=True)
+    @cached_njit(nogil=True)
     def _tail(start, stop, table, weights, x, z, log_y, out, dx):
         M, N = table.shape[0], table.shape[2]
         u, v, t = np.empty(dx.shape[0]), np.empty(dx.shape[0]), np.empty(dx.shape[0])
@@ -221,7 +221,7 @@ if HAVE_NUMBA:
                     total += u[a] * v[c] * value
             out[s] = total
 
-    @numba.njit(nogil=True, cache=True)
+    @cached_njit(nogil=True)
     def _tail_adjoint(start, stop, table, weights, x, z, log_y, bar, dx):
         M, N = table.shape[0], table.shape[2]
         u, v, t = np.empty(dx.shape[0]), np.empty(dx.shape[0]), np.empty(dx.shape[0])

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from levytorch.errors import InputError
 
-TOLERANCE = 1e-6  # of log p; a fit needs no more
+TOLERANCE = 1e-5  # of log p where p is smallest, at the seam; elsewhere a fit has two or three digits more
 CUT = 32.0  # what the turned contour leaves out at the seam is e^{-32} of the peak
 SEAM = 1.5  # the seam lies at this multiple of where the Brownian part falls below e^{-32}
 PROBES = 512  # points at which the coefficients are looked at
 # odd, products of small primes, about a tenth apart: a small change of the coefficients rarely changes the grid
 SIZES = (33, 39, 45, 55, 65, 75, 81, 91, 99, 105, 117, 135, 147, 165, 175, 195, 225, 245, 275, 297, 315, 351, 399)
-BROADEST = 135  # grid for coefficients with so many modes that no grid would hold them all (kinks)
+BROADEST = {True: 135, False: 195}  # where no grid would hold all modes (kinks): for a fit, and below 1e-7
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,7 @@ def gamma(alpha: Tensor) -> Tensor:
 def choose(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tolerance: float = TOLERANCE) -> Rule:
     """The rule for coefficients at PROBES points of the cell; refuses steps that are too short for a grid.
 
-    tolerance: of log p. The highest mode of the grid decays by e^{-decay} within a step where D_o is smallest: that is
-    the error of p, and log p is wanted where p is 1e-5 of its peak.
+    tolerance: of log p. e^{-decay} is what the grid leaves out of p, and log p is wanted where p is 1e-5 of its peak.
     """
     least, most = float(D_o.min()), float(D_o.max())
     decay = 11.0 - math.log(tolerance)
@@ -93,7 +92,7 @@ def choose(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tolerance: float 
             f"D_o dt must be at least {4 * decay / SIZES[-1] ** 2:.2g} everywhere, in units where the period is 2 pi, "
             f"for the exact law, found {least:.2g}; use the frozen law for steps this short."
         )
-    need = max(need, min(5.0 * _bandwidth(b, D_o, D_f, 1e3 * tolerance), BROADEST))
+    need = max(need, min(2 * _half_width(b, D_o, D_f, float(alpha), decay, tolerance), BROADEST[tolerance > 1e-7]))
     n = next(size for size in SIZES if size >= need)
     shift = float(b.abs().max())
     seam = max(2 * math.pi, shift + SEAM * math.sqrt(4 * CUT * most))
@@ -101,7 +100,7 @@ def choose(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tolerance: float 
     return Rule(
         n=n,
         core=12 + math.ceil(0.65 * seam),
-        power=4 if float(alpha.min()) < 0.25 else 3,
+        power=4 if float(alpha) < 0.25 else 3,
         tail=24,
         seam=seam,
         reach=2 * CUT / (q + math.sqrt(q * q - 4 * CUT * most)),  # solves reach q - most reach^2 = CUT
@@ -110,9 +109,21 @@ def choose(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tolerance: float 
     )
 
 
-def _bandwidth(b: Tensor, D_o: Tensor, D_f: Tensor, size: float) -> float:
-    """The highest mode of b, D_o and D_f that moves log p by more than about `size`."""
-    spread = math.sqrt(2 * float(D_o.min()))
-    scaled = torch.stack([b / spread, D_o / D_o.min(), D_f / D_f.mean().clamp(min=1e-300)])
-    amplitude = (torch.fft.rfft(scaled).abs() / b.shape[0]).amax(0)
-    return float((amplitude > size).nonzero().max())
+def _half_width(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: float, decay: float, tolerance: float) -> float:
+    """The highest mode that the grid must hold.
+
+    Modes decay like e^{-D_o m^2}, but a coefficient with a wave of number j and relative size a lifts what is at m to
+    m + j at the price of a: beyond m = rate / 2 D_o, where that is cheaper, the decay is e^{-rate m}, with
+    rate = min_j log(1/a_j) / j. (The factor on a is measured: it places the error at the tolerance for rough and smooth
+    coefficients, short and long steps alike.)
+    """
+    least = float(D_o.min())
+    bound = math.sqrt(decay / least)
+    waves = [torch.fft.rfft(v)[1:].abs() / v.shape[0] for v in (D_o, b, D_f)]
+    a = 0.3 / float(D_o.mean()) * (waves[0] + waves[1] / bound + waves[2] * bound ** (2 * alpha - 2))
+    j = torch.arange(1, a.shape[0] + 1, dtype=torch.float64, device=a.device)
+    heard = a > 0.1 * tolerance
+    if not bool(heard.any()):
+        return bound
+    rate = max(float((-a[heard].log() / j[heard]).min()), 1e-3)
+    return decay / rate + rate / (4 * least) if rate < 2 * least * bound else bound

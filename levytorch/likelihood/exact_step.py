@@ -20,7 +20,7 @@ from levytorch.coefficients import Coefficients
 from levytorch.likelihood.exact_kernels import core_values
 from levytorch.likelihood.exact_rule import Rule
 from levytorch.likelihood.exact_tail import Tail
-from levytorch.likelihood.propagator import propagators
+from levytorch.likelihood.propagator import propagator_tangents, propagators
 
 REFINE_Y = 8  # points of the table of the core per grid point, along dx
 _MARGIN = 6  # further points beyond the seam
@@ -31,7 +31,7 @@ class ExactStep:
     """c: coefficients on the n grid points of the rule, times the step; differentiable in them and in alpha (0-d)."""
 
     def __init__(self, c: Coefficients, rule: Rule) -> None:
-        self.rule, self.alpha, self.n = rule, c.alpha, rule.n
+        self.rule, self.c, self.alpha, self.n = rule, c, c.alpha, rule.n
         k, weights = (t.to(c.b.device) for t in rule.core_nodes())
         self.k, self.weights = k, weights
         self.tau = rule.tail_nodes(c.alpha)
@@ -42,6 +42,30 @@ class ExactStep:
     def log_density(self, x: Tensor, y: Tensor) -> Tensor:
         """log p(x -> x + y); x (n,) in [0, 2 pi), y (n,) of any size."""
         return self._read(x, y, self._log_p, self._density_tail)
+
+    @torch.no_grad()
+    def scores(self, x: Tensor, y: Tensor, directions: Tensor) -> Tensor:
+        """d log p / d direction, (n, A), for directions (A, 3, n_grid) in b, D_o, D_f; in forward mode."""
+        inside = y.abs() <= self.rule.seam
+        p = self._refined(self._core(self.P.core, cumulative=False)).clamp(min=_FLOOR)
+        unit = p.shape[0] / (2 * math.pi)
+        at = x[inside] * unit, y[inside] / self.step_y + self.half
+        sides = []
+        for side, chosen in enumerate((y > self.rule.seam, y < -self.rule.seam)):
+            if bool(chosen.any()):
+                points = x[chosen], _landing(x[chosen], y[chosen]), y[chosen].abs()
+                ladder = self._density_tail.ladder(side, points[2])
+                value = self._density_tail.value(side, *points, ladder).clamp(min=1e-300)
+                sides.append((side, chosen, points, ladder, value))
+        out = torch.zeros((x.shape[0], directions.shape[0]), dtype=torch.float64, device=x.device)
+        tangents = propagator_tangents(self.c[:3], self.alpha, self.k, self.tau, directions)
+        for column, P in zip(out.T, tangents):
+            column[inside] = core_values(self._refined(self._core(P.core, cumulative=False)) / p, *at)
+            tail = Tail(P.tail, self.alpha, self.tau, self.rule, mass=False) if sides else None
+            for side, chosen, points, ladder, value in sides:
+                assert tail is not None
+                column[chosen] = tail.value(side, *points, ladder) / value
+        return out
 
     def upper(self, x: Tensor, a: Tensor) -> Tensor:
         """P(dx > a | x); far to the right with relative accuracy."""
@@ -64,15 +88,14 @@ class ExactStep:
         for side, chosen in enumerate((y > self.rule.seam, y < -self.rule.seam)):
             if bool(chosen.any()):
                 here, jump = x[chosen], y[chosen]
-                z = torch.remainder(here + torch.remainder(jump, 2 * math.pi), 2 * math.pi)
-                out = out.masked_scatter(chosen, tail.log_value(side, here, z, jump.abs()))
+                out = out.masked_scatter(chosen, tail.log_value(side, here, _landing(here, jump), jump.abs()))
         return out
 
     # -- tables -------------------------------------------------------------------------------------------------------
     @cached_property
     def _log_p(self) -> Tensor:
         """(M, 2 half + 1)"""
-        return self._refined_log(self._core(cumulative=False))
+        return self._refined(self._core(self.P.core, cumulative=False)).clamp(min=_FLOOR).log()
 
     @cached_property
     def _density_tail(self) -> Tail:
@@ -85,7 +108,7 @@ class ExactStep:
     @cached_property
     def _log_masses(self) -> tuple[Tensor, Tensor]:
         """log P(dx > y) and log P(dx < y): what the tail holds beyond the ends of the table, and what lies between."""
-        between = self._core(cumulative=True)
+        between = self._core(self.P.core, cumulative=True)
         x = 2 * math.pi / self.n * torch.arange(self.n, dtype=torch.float64, device=between.device)
         end = torch.full_like(x, self.half * self.step_y)
         beyond = [
@@ -94,16 +117,16 @@ class ExactStep:
         ]
         upper = beyond[0] + (between[:, -1:] - between)
         lower = beyond[1] + (between - between[:, :1])
-        return self._refined_log(upper), self._refined_log(lower)
+        return self._refined(upper).clamp(min=_FLOOR).log(), self._refined(lower).clamp(min=_FLOOR).log()
 
-    def _core(self, cumulative: bool) -> Tensor:
+    def _core(self, P: Tensor, cumulative: bool) -> Tensor:
         """p at the grid points and 2 half + 1 values of y, or its integral over y up to a constant: (n, 2 half + 1)."""
         n, k = self.n, self.k
         top = (n - 1) // 2
         x = 2 * math.pi / n * torch.arange(n, dtype=torch.float64, device=k.device)
         m = torch.arange(-top, top + 1, dtype=torch.float64, device=k.device)
         fine = self.step_y * torch.arange(n * REFINE_Y, dtype=torch.float64, device=k.device)
-        modes = torch.fft.fft(self.P.core * _turn(top * x)) * (_turn(m * x[:, None]) / n)
+        modes = torch.fft.fft(P * _turn(top * x)) * (_turn(m * x[:, None]) / n)
         if cumulative:
             modes = modes / (1j * (m - k[:, None]))[:, None, :]
         # modes start at -top: the refined series is turned by e^{-i top y}, together with e^{-iky}
@@ -116,11 +139,14 @@ class ExactStep:
         centre = periods * fine.shape[0]
         return table[:, centre - self.half : centre + self.half + 1]
 
-    def _refined_log(self, table: Tensor) -> Tensor:
+    def _refined(self, table: Tensor) -> Tensor:
+        """A table over x on a finer grid of x."""
         R = self.rule.refine_x
-        if R > 1:
-            table = R * torch.fft.irfft(torch.fft.rfft(table, dim=0), n=R * self.n, dim=0)
-        return table.clamp(min=_FLOOR).log().contiguous()
+        return table if R == 1 else R * torch.fft.irfft(torch.fft.rfft(table, dim=0), n=R * self.n, dim=0)
+
+
+def _landing(x: Tensor, y: Tensor) -> Tensor:
+    return torch.remainder(x + torch.remainder(y, 2 * math.pi), 2 * math.pi)
 
 
 def _turn(angle: Tensor) -> Tensor:

@@ -52,16 +52,20 @@ class Tail:
 
     def log_value(self, side: int, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
         """log p, or log of the mass beyond y, on side 0 (dx > 0) or 1; x, z (n,) in [0, 2 pi), y = |dx| (n,)."""
-        if y.numel() == 0:
-            return torch.zeros_like(y) + 0 * self.alpha
-        log_y = y.log()
+        value = self.value(side, x, z, y, self.ladder(side, y))
+        return value.clamp(min=1e-300).log() - (2 * self.alpha + (0 if self.mass else 1)) * y.log()
+
+    def value(self, side: int, x: Tensor, z: Tensor, y: Tensor, ladder: Tensor) -> Tensor:
+        """p |y|^(2 alpha + 1), or mass |y|^(2 alpha); linear in P."""
+        unit = self.tables.shape[1] / (2 * math.pi)
+        rung = (y.log() - math.log(self.rule.seam)) / LADDER
+        return tail_values(self.tables[side], ladder, x * unit, z * unit, rung)
+
+    def ladder(self, side: int, y: Tensor) -> Tensor:
+        """(L, channels): the weights at the rungs of log |y| from the seam to the largest y."""
         low = math.log(self.rule.seam)
-        rungs = X_POINTS + 1 + math.ceil(max(float(log_y.max()) - low, 0.0) / LADDER)
-        weights = self._weights(side, low + LADDER * torch.arange(rungs, dtype=torch.float64, device=y.device))
-        M = self.tables.shape[1]
-        unit = M / (2 * math.pi)
-        value = tail_values(self.tables[side], weights, x * unit, z * unit, (log_y - low) / LADDER)
-        return value.clamp(min=1e-300).log() - (2 * self.alpha + (0 if self.mass else 1)) * log_y
+        rungs = X_POINTS + 1 + math.ceil(max(math.log(float(y.max())) - low, 0.0) / LADDER)
+        return self._weights(side, low + LADDER * torch.arange(rungs, dtype=torch.float64, device=y.device))
 
     def _weights(self, side: int, log_y: Tensor) -> Tensor:
         """(L, channels): integrals over t = tau y, e^{-t} t^(2 alpha) e^{growth tau^2 +- drift tau} l_q(tau^gamma)."""

@@ -19,6 +19,7 @@ largest. Its reverse mode is written out, two products for each of the forward p
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +44,23 @@ def propagators(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, k: Tensor, t
     """
     core, tail = _Propagate.apply(b, D_o, D_f, alpha, tau, k)
     return Propagators(core, tail)
+
+
+def propagator_tangents(
+    c: tuple[Tensor, Tensor, Tensor], alpha: Tensor, k: Tensor, tau: Tensor, directions: Tensor
+) -> Iterator[Propagators]:
+    """The derivatives of `propagators` along directions (A, 3, n) in c = (b, D_o, D_f), one after the other."""
+    work = _Work(*c, alpha, tau, k, False)
+    parts = work.parts()
+    keep = work.bytes <= _KEPT
+    kept = [work.powers(*part) for part in parts] if keep else []
+    for d_b, d_D_o, d_D_f in directions:
+        core, tail = work.empty()
+        for step, (family, part) in enumerate(parts):
+            powers = kept[step] if keep else work.powers(family, part)
+            L = _generator(work.circulants[family], part, work.index, d_b, d_D_o, d_D_f)
+            work.store(core, tail, family, part, exponential_tangent(powers, L.mul_(0.5**work.squarings)))
+        yield Propagators(core, tail)
 
 
 class _Circulants(NamedTuple):
@@ -171,6 +189,18 @@ def exponential_adjoint(p: _Powers, bar: Tensor) -> Tensor:
     return out.baddbmm_(square, p.A.mH).baddbmm_(p.A.mH, square)
 
 
+def exponential_tangent(p: _Powers, A: Tensor) -> Tensor:
+    """The derivative of the exponential along A."""
+    A2 = torch.bmm(A, p.A).baddbmm_(p.A, A)
+    A3 = torch.bmm(A2, p.A).baddbmm_(p.A2, A)
+    inner = (A / 5040).add_(A2, alpha=1 / 40320).add_(A3, alpha=1 / 362880)
+    middle = (A / 24).add_(A2, alpha=1 / 120).baddbmm_(A3, p.inner).baddbmm_(p.A3, inner)
+    X = A.add(A2, alpha=0.5).baddbmm_(A3, p.middle).baddbmm_(p.A3, middle)
+    for square in p.squares[:-1]:
+        X = torch.bmm(X, square).baddbmm_(square, X)
+    return X
+
+
 def squarings(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, n: int, tau: float) -> int:
     """How often L must be halved for the polynomial to be stable; tau: the largest in the tail."""
     top = math.hypot(n / 2, tau)
@@ -185,15 +215,11 @@ class _Propagate(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         work = _Work(b, D_o, D_f, alpha, tau, k, any(ctx.needs_input_grad[3:5]))
         keep = any(ctx.needs_input_grad) and work.bytes <= _KEPT
-        core = torch.empty((k.shape[0], work.n, work.n), dtype=torch.complex128, device=b.device)
-        tail = torch.empty((2, tau.shape[0], work.n, work.n), dtype=torch.float64, device=b.device)
+        core, tail = work.empty()
         kept = []
         for family, part in work.parts():
             powers = work.powers(family, part)
-            if family == 0:
-                core[part] = powers.squares[-1]
-            else:
-                tail[family - 1, part] = powers.squares[-1].imag
+            work.store(core, tail, family, part, powers.squares[-1])
             if keep:
                 kept.append(powers)
         ctx.save_for_backward(b, D_o, D_f, alpha, tau, k)
@@ -227,7 +253,6 @@ class _Work:
         core, core_alpha = _core_circulants(k, n, alpha, derivative)
         right, right_alpha, right_tau = _tail_circulants(tau, -1.0, n, alpha, derivative)
         left, left_alpha, left_tau = _tail_circulants(tau, +1.0, n, alpha, derivative)
-        # conjugate of the side of the cut that k = +i tau would give: both imaginary parts are then positive
         self.circulants = (core, right, left)
         self.in_alpha = (core_alpha, right_alpha, left_alpha)
         self.in_tau = (None, right_tau, left_tau)
@@ -248,6 +273,18 @@ class _Work:
     def powers(self, family: int, part: slice) -> _Powers:
         L = _generator(self.circulants[family], part, self.index, self.b, self.D_o, self.D_f)
         return exponential(L.mul_(0.5**self.squarings), self.squarings)
+
+    def empty(self) -> tuple[Tensor, Tensor]:
+        """Room for the core and for the tail."""
+        n, (Q, N, _), device = self.n, self.sizes, self.b.device
+        core = torch.empty((Q, n, n), dtype=torch.complex128, device=device)
+        return core, torch.empty((2, N, n, n), dtype=torch.float64, device=device)
+
+    def store(self, core: Tensor, tail: Tensor, family: int, part: slice, X: Tensor) -> None:
+        if family == 0:
+            core[part] = X
+        else:
+            tail[family - 1, part] = X.imag
 
     def zeros(self) -> list[Tensor]:
         zero = torch.zeros(self.n, dtype=torch.float64, device=self.b.device)

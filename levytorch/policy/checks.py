@@ -23,17 +23,17 @@ def cell_of(source: Any) -> tuple[float, float]:
     missing = [name for name in ("b", "D_o", "D_f", "alpha") if not hasattr(source, name)]
     if missing:
         raise InputError(
-            f"A Dynamics or a Recovery was expected, found a {type(source).__name__} without {', '.join(missing)}; "
-            "build one with Dynamics(...) or recover(...)."
+            f"What is solved must be a Dynamics or a Recovery, found a {type(source).__name__} without "
+            f"{', '.join(missing)}; build one with Dynamics(...) or recover(...)."
         )
     dim = getattr(source, "dim", 1)
     if dim != 1:
         raise InputError(
-            f"A dynamics of dim = 1 was expected here, found dim = {dim}; solve_value takes one and two dimensions."
+            f"The dynamics must have dim = 1 here, found dim = {dim}; solve_value takes one and two dimensions."
         )
     period = getattr(source, "period", 2 * math.pi)
     if period is None or not math.isfinite(float(period)) or float(period) <= 0:
-        raise InputError(f"A positive period was expected, found period = {period!r}; set period= in the dynamics.")
+        raise InputError(f"The dynamics must have a positive period, found {period!r}; set period= in it.")
     return float(period), float(getattr(source, "origin", 0.0))
 
 

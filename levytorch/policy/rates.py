@@ -82,7 +82,7 @@ def rate_study(
     except (TypeError, ValueError, RuntimeError):
         sizes = torch.empty(0)
     if sizes.numel() < 2 or not bool(((sizes > 0) & torch.isfinite(sizes)).all()):
-        raise InputError(f"eps must be two or more positive numbers, but is {eps!r}; give the sizes to be tried.")
+        raise InputError(f"eps must be two or more positive numbers, found {eps!r}; give the sizes to be tried.")
     if len(torch.unique(sizes[sizes <= fit_below])) < 2:
         raise InputError(
             f"A slope needs two different eps of at most {fit_below:g}, but {eps!r} has fewer; add smaller ones."

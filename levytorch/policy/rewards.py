@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierBasis
-from levytorch.convert import known_keys, real_array, real_number, real_tensor, shown
+from levytorch.convert import known_keys, positive_number, real_array, real_number, real_tensor, shown
 from levytorch.data.arrays import numeric
 from levytorch.errors import ConfigError, InputError
 from levytorch.files import path_of
@@ -47,14 +47,13 @@ class CosinePower:
             object.__setattr__(self, name, real_number(name, value, "give one, as in conf/reward"))
         if int(self.power) != self.power or self.power < 0 or int(self.frequency) != self.frequency:
             raise InputError(
-                f"power and frequency must be whole numbers, but are {self.power!r} and {self.frequency!r}; "
+                f"power and frequency must be whole numbers, found {self.power!r} and {self.frequency!r}; "
                 "other values would not have the period."
             )
-        if not self.period > 0:
-            raise InputError(f"period must be a positive number, but is {self.period!r}; give the length of the cell.")
+        positive_number("period", self.period, "give the length of the cell")
         if self.power > 1e6 or not abs(2 * math.pi * self.frequency / self.period) < 1e150:
             raise InputError(
-                f"power must be at most 1e6 and frequency / period moderate, but they are {self.power:g} and "
+                f"power must be at most 1e6 and frequency / period moderate, found {self.power:g} and "
                 f"{self.frequency:g} / {self.period:g}; lower them."
             )
 
@@ -82,9 +81,8 @@ class Manufactured:
             half *= 2
             if 2 * half + 1 > max_modes:
                 raise InputError(
-                    f"The manufactured V must be smooth with the period {period:g}, but {max_modes} Fourier modes do "
-                    "not resolve it; "
-                    "choose a smoother one."
+                    f"The manufactured V must be smooth with the period {period:g}, found one that {max_modes} "
+                    "Fourier modes do not resolve; choose a smoother one."
                 )
         self.coefficients = torch.where(c.abs() < 1e-15 * size, 0.0, c)  # rounding, which L would multiply by k^2
 
@@ -107,27 +105,24 @@ class Tabulated:
         table_x, table_r = (numeric(name, a).reshape(-1) for name, a in (("x", x), ("r", r)))
         if len(table_x) != len(table_r) or len(table_x) < 2:
             raise InputError(
-                f"A table of at least two pairs (x, r) was expected, but {len(table_x)} x and {len(table_r)} r were "
-                "found; complete it."
+                f"The reward table must have at least two pairs (x, r), found {len(table_x)} x and {len(table_r)} r; "
+                "complete it."
             )
         if not (np.isfinite(table_x).all() and np.isfinite(table_r).all()):
-            raise InputError("The reward table must be finite, but has NaN or infinite entries; fill or remove them.")
+            raise InputError("The reward table must be finite, found NaN or infinite entries; fill or remove them.")
         order = np.argsort(table_x, kind="stable")
         table_x, table_r = table_x[order], table_r[order]
         if bool((np.diff(table_x) == 0).any()):
             twice = table_x[np.flatnonzero(np.diff(table_x) == 0)[0]]
             raise InputError(
-                f"Every x must occur once in the reward table, but {twice:g} occurs again; remove or average "
-                "duplicates."
+                f"Every x must occur once in the reward table, found {twice:g} again; remove or average duplicates."
             )
-        self.period = period = None if period is None else real_number("period", period, "give the length of the cell")
         if period is not None:
-            if not period > 0:
-                raise InputError(f"period must be a positive number, but is {period!r}; give the length of the cell.")
+            period = positive_number("period", period, "give the length of the cell")
             if table_x[-1] - table_x[0] > period * (1 + 1e-12):
                 raise InputError(
-                    f"The reward table must fit in one period of {period:g}, but spans {table_x[-1] - table_x[0]:g}; "
-                    "cut it."
+                    f"The reward table must fit in one period of {period:g}, found a span of "
+                    f"{table_x[-1] - table_x[0]:g}; cut it."
                 )
             spacing = float(np.diff(table_x).max())
             if table_x[0] + period - table_x[-1] <= 1.5 * spacing:  # the whole cell is tabulated: close it
@@ -135,7 +130,7 @@ class Tabulated:
                     np.concatenate([[table_x[-1] - period], table_x, [table_x[0] + period]]),
                     np.concatenate([[table_r[-1]], table_r, [table_r[0]]]),
                 )
-        self.x, self.r = table_x, table_r
+        self.x, self.r, self.period = table_x, table_r, period
 
     @classmethod
     def from_csv(cls, path: str | Path, period: float | None = None, x: str = "x", r: str = "r") -> Tabulated:
@@ -143,7 +138,7 @@ class Tabulated:
         file = path_of(path)
         if not file.is_file():
             raise InputError(
-                f"A CSV file with columns {x} and {r} was expected at {file}, but there is none; check reward.path."
+                f"{file} must be a CSV file with columns {x} and {r}, found that there is none; check reward.path."
             )
         from levytorch.data.columns import load_table, numbers
 
@@ -151,7 +146,7 @@ class Tabulated:
         for name in (x, r):
             if name not in table.columns:
                 raise InputError(
-                    f"{file} must have the columns {x} and {r}, but has {', '.join(table.columns)}; name them with "
+                    f"{file} must have the columns {x} and {r}, found {', '.join(table.columns)}; name them with "
                     "reward.x= and reward.r=."
                 )
         try:
@@ -182,7 +177,7 @@ class Tabulated:
         outside = (at < self.x[0]) | (at > self.x[-1])
         if bool(outside.any()):
             raise InputError(
-                f"x must lie within the reward table, [{self.x[0]:g}, {self.x[-1]:g}], but is "
+                f"x must lie within the reward table, [{self.x[0]:g}, {self.x[-1]:g}], found "
                 f"{asked[outside].flat[0]:g}; extend the table or solve on a window inside it."
             )
         return torch.as_tensor(np.interp(at, self.x, self.r))
@@ -191,7 +186,7 @@ class Tabulated:
 def regress_reward(x: Any, reward: Any, basis: FourierBasis) -> FourierSeries:
     """r(x) from a logged reward column by least squares."""
     if reward is None:
-        raise InputError("A logged reward column was expected, but the data has none; name it when reading the data.")
+        raise InputError("The data must have a logged reward column, found none; name it when reading the data.")
     return fit_fourier(x, reward, basis)
 
 
@@ -203,18 +198,18 @@ def import_callable(path: str) -> Callable[[Tensor], Any]:
     module_name, _, name = path.replace(":", ".").rpartition(".")
     if not module_name or not all(part.isidentifier() for part in f"{module_name}.{name}".split(".")):
         raise ConfigError(
-            f"reward.path must be a dotted path, but is {path!r}; give one such as my_package.rewards.mine."
+            f"reward.path must be a dotted path, found {path!r}; give one such as my_package.rewards.mine."
         )
     try:
         found = getattr(importlib.import_module(module_name), name)
     except Exception as error:  # importing runs code that someone else wrote
         raise ConfigError(
-            f"reward.path = {path!r} must be importable, but is not ({' '.join(str(error).split())}); check the "
-            "name and that it is on PYTHONPATH."
+            f"reward.path = {path!r} must be importable, found that it is not ({' '.join(str(error).split())}); check "
+            "the name and that it is on PYTHONPATH."
         ) from error
     if not callable(found):
         raise ConfigError(
-            f"reward.path = {path!r} must name a function of x, but names a {type(found).__name__}; choose one."
+            f"reward.path = {path!r} must name a function of x, found a {type(found).__name__}; choose one."
         )
     return found
 
@@ -233,7 +228,7 @@ class RewardContext:
 def _manufactured(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
     if context.truth is None:
         raise ConfigError(
-            "reward=manufactured needs the true coefficients, but the data of this run has none that are known; choose "
+            "reward=manufactured needs the true coefficients, found data whose coefficients are not known; choose "
             "a reward: reward=cosine_power, reward=tabulated reward.path=<table.csv>, reward=regressed "
             "data.path=<data with rewards>, or reward=callable reward.path=<package.module.function>."
         )
@@ -287,7 +282,7 @@ def check_logged_reward(config: Mapping[str, Any], transitions: Any) -> None:
     """Refuse a reward that is to be learned from data which has none."""
     if config["name"] == "regressed" and (transitions is None or transitions.reward is None):
         raise ConfigError(
-            "reward=regressed needs data with a reward column, but there is none; name it with data.reward= (train.py) "
+            "reward=regressed needs data with a reward column, found none; name it with data.reward= (train.py) "
             "or with data.path= and data.options.reward= (evaluate.py)."
         )
 
@@ -305,10 +300,10 @@ def _options(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The name and the options that are not null, checked against REWARDS."""
     name = config.get("name")
     if not isinstance(name, str) or name not in REWARDS:
-        raise ConfigError(f"reward.name must be one of {', '.join(REWARDS)}, but is {shown(name)}; choose one of them.")
+        raise ConfigError(f"reward.name must be one of {', '.join(REWARDS)}, found {shown(name)}; choose one of them.")
     allowed = REWARDS[name][1]
     options = {str(key): value for key, value in config.items() if key != "name" and value is not None}
     known_keys(f"the options of reward={name}", options, allowed, ConfigError)
     if "path" in allowed and "path" not in options:
-        raise ConfigError(f"reward={name} needs a path, but none is given; add reward.path=...")
+        raise ConfigError(f"reward={name} needs a path, found none; add reward.path=...")
     return name, options

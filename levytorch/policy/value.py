@@ -75,10 +75,10 @@ class ValueFunction:
         at = real_tensor("x", x)
         power = real_tensor("alpha", alpha, "pass half the stability index")
         if not bool(((power > 0) & (power <= 1)).all()):
-            raise InputError(f"alpha must lie in (0, 1], but is {shown(alpha)}; pass half the stability index.")
+            raise InputError(f"alpha must lie in (0, 1], found {shown(alpha)}; pass half the stability index.")
         if power.ndim and power.shape != at.shape:
             raise InputError(
-                f"alpha must be a number or of x's shape {tuple(at.shape)}, but has shape {tuple(power.shape)}; "
+                f"alpha must be a number or of x's shape {tuple(at.shape)}, found shape {tuple(power.shape)}; "
                 "pass one "
                 "per point."
             )
@@ -271,7 +271,7 @@ def load_fields(
     """What `save_fields` wrote, if it has the mark, all fields, and is `sound`."""
     target = path_of(path)
     if not target.is_file():
-        raise InputError(f"A saved value function was expected at {target}, found no such file; check the path.")
+        raise InputError(f"{target} must be a saved value function, found no such file; check the path.")
     try:
         content: Any = load_tensors(target)
     except Exception:  # pickle, zip, torch and I/O errors of foreign files have no common base
@@ -284,6 +284,7 @@ def load_fields(
         or not sound(content)
     ):
         raise InputError(
-            f"{target} must be a value function saved by levytorch, but is not; give a file of {kind.__name__}.save."
+            f"{target} must be a value function saved by levytorch, found something else; give a file of "
+            f"{kind.__name__}.save."
         )
     return kind(**content)

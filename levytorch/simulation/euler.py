@@ -48,7 +48,7 @@ def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
     if x0 is None:
         period = np.broadcast_to(np.asarray(dynamics.period, dtype=np.float64), (d,))
         if not np.isfinite(period).all():
-            raise InputError("x0 must be given when period is infinite, found None: pass a number or an array.")
+            raise InputError("x0 must be given when period is infinite, found None; pass a number or an array.")
         engine, u = kernels(), np.empty((d, n))
         engine.uniforms(engine.stream_keys(seed, 1, 0, n), 0, u)
         return np.asarray(np.asarray(dynamics.origin, dtype=np.float64) + period * u.T)
@@ -59,10 +59,10 @@ def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
         states = states[:, None]
     if states.shape != (n, d):
         one, many = ("a number", f"({n},)") if d == 1 else (f"shape ({d},)", f"({n}, {d})")
-        raise InputError(f"x0 must be {one} or of shape {many}, found shape {states.shape}: one state per trajectory.")
+        raise InputError(f"x0 must be {one} or of shape {many}, found shape {states.shape}; one state per trajectory.")
     if not np.isfinite(states).all():
         bad = np.argwhere(~np.isfinite(states))[0]
-        raise InputError(f"x0 must be finite, found {states[tuple(bad)]} for trajectory {bad[0]}: remove it.")
+        raise InputError(f"x0 must be finite, found {states[tuple(bad)]} for trajectory {bad[0]}; remove it.")
     return states
 
 
@@ -96,7 +96,7 @@ def euler(
             raise
     if not np.isfinite(out[:, -1]).all():
         raise NumericalError(
-            "states must stay within float64, found an infinite one: alpha is too small or dt too long for these "
+            "states must stay within float64, found an infinite one; alpha is too small or dt too long for these "
             "coefficients, so choose a larger alpha or a shorter dt."
         )
     return out

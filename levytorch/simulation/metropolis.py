@@ -85,7 +85,7 @@ def check_options(n: int, options: Mapping[str, Any]) -> None:
             whole_number(name, options[name], least, _MOST_MOVES)
     chains = options.get("chains")
     if chains is not None and chains > n:
-        raise InputError(f"chains must not exceed the {n} trajectories, found {chains}: lower it.")
+        raise InputError(f"chains must not exceed the {n} trajectories, found {chains}; lower it.")
     for name in ("proposal_scale", "reach"):
         if options.get(name) is not None:
             _distance(options[name], name)

@@ -51,7 +51,7 @@ def simulate(
     """
     if not isinstance(dynamics, Dynamics):
         raise InputError(
-            f"dynamics must be a Dynamics, found {type(dynamics).__name__}: build one with Dynamics(b, D_o, D_f, "
+            f"dynamics must be a Dynamics, found {type(dynamics).__name__}; build one with Dynamics(b, D_o, D_f, "
             "alpha) or Dynamics.named(name)."
         )
     n, steps, parts, seed, dt = check_simulation(
@@ -93,7 +93,7 @@ def check_simulation(
         check_options(n, metropolis)
     elif metropolis:
         raise InputError(
-            f"sampler 'euler' takes no option {', '.join(sorted(metropolis))}, found one: remove it, or use "
+            f"sampler 'euler' takes no option {', '.join(sorted(metropolis))}, found one; remove it, or use "
             "sampler='metropolis'."
         )
     return n, steps, parts, seed, dt
@@ -119,11 +119,11 @@ class Simulated:
     ) -> None:
         if not isinstance(dynamics, Dynamics):
             raise InputError(
-                f"dynamics must be a Dynamics, found {type(dynamics).__name__}: choose one with dynamics=<name>."
+                f"dynamics must be a Dynamics, found {type(dynamics).__name__}; choose one with dynamics=<name>."
             )
         if censor is not None and (not isinstance(censor, Mapping) or set(censor) - {"TRT", "CT", "drop_tail", "seed"}):
             raise InputError(
-                f"censor must have TRT, CT, drop_tail and seed, found {shown(censor)}: give these or null."
+                f"censor must have TRT, CT, drop_tail and seed, found {shown(censor)}; give these or null."
             )
         self.dynamics, self.n_trajectories, self.n_steps, self.dt = dynamics, n_trajectories, n_steps, dt
         self.censor = None if censor is None else dict(censor)

@@ -6,8 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "Diagnosis": "levytorch.diagnostics",
-    "diagnose": "levytorch.diagnostics",
     "recover": "levytorch.training.api",
     "Recovery": "levytorch.training.recovery",
     "FrozenLaw": "levytorch.likelihood.frozen",
@@ -15,10 +13,9 @@ _HOME = {
     "TailSettings": "levytorch.likelihood.tail",
 }
 
-__all__ = ["Diagnosis", "FrozenLaw", "LevyModule", "Recovery", "TailSettings", "diagnose", "recover"]
+__all__ = ["FrozenLaw", "LevyModule", "Recovery", "TailSettings", "recover"]
 
 if TYPE_CHECKING:
-    from levytorch.diagnostics import Diagnosis, diagnose
     from levytorch.likelihood.frozen import FrozenLaw
     from levytorch.likelihood.tail import TailSettings
     from levytorch.training.api import recover

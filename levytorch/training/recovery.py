@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,6 @@ from levytorch.convert import real_number, real_tensor
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.files import load_tensors, path_of
-
-if TYPE_CHECKING:
-    from levytorch.data import Trajectories, Transitions
-    from levytorch.diagnostics import Diagnosis
 
 FORMAT = 1
 ArrayLike = float | list[float] | np.ndarray | Tensor
@@ -132,12 +128,6 @@ class Recovery:
     def dynamics(self) -> Dynamics:
         """The recovered system, ready for simulation or policy evaluation."""
         return Dynamics(self.b, self.D_o, self.D_f, self.alpha, period=self.period, dim=self.dim, origin=self.origin)
-
-    def diagnose(self, data: Transitions | Trajectories, **options: Any) -> Diagnosis:
-        """Does the law fit, does the data need jumps, is dt short enough: see `levytorch.training.diagnose`."""
-        from levytorch.diagnostics import diagnose
-
-        return diagnose(self, data, **options)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all."""

@@ -10,7 +10,7 @@ from typing import Any
 from levytorch.coefficients import AlphaSpec
 from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, OPTIONS, build_head
-from levytorch.coefficients.head import Head
+from levytorch.coefficients.head import Head, check_head
 from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
 from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
@@ -77,6 +77,8 @@ def make_settings(
     parts = ((head_keys, head), (engine_keys, engine_config), (DATA_OPTIONS, data), (FIT_OPTIONS, rest))
     for key, value in options.items():
         next(target for keys, target in parts if key in keys)[key] = value
+    if isinstance(coefficients, Head):
+        check_head(coefficients)
     built = coefficients if isinstance(coefficients, Head) else _checked_head(head, spec)
     build_engine(engine_config).accepts(built)
     for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES)):

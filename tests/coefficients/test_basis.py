@@ -99,8 +99,9 @@ def test_refuses(arguments: dict) -> None:
         FourierBasis(**arguments)
 
 
+@pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("compiled", [True, False])
-def test_interpolation_and_its_adjoint(compiled, monkeypatch):
+def test_interpolation_and_its_adjoint(compiled, weighted, monkeypatch):
     if not compiled:
         monkeypatch.setattr(kernels, "HAVE_NUMBA", False)
     rng = np.random.default_rng(0)
@@ -110,16 +111,18 @@ def test_interpolation_and_its_adjoint(compiled, monkeypatch):
     found = kernels.interpolate(x, 1.0, 7.0, wave(nodes))
     torch.testing.assert_close(found, wave(x), rtol=0, atol=5e-9)
     scores = list(torch.from_numpy(rng.standard_normal((3, 20_000))))
-    sums, first, second = kernels.scatter(x, 1.0, 7.0, scores, 4096, 512, torch.empty(0, dtype=torch.int64), 1)
+    one_group = torch.empty(0, dtype=torch.int64)
+    weight = torch.from_numpy(rng.uniform(0, 2, 20_000)) if weighted else torch.tensor(0.5, dtype=torch.float64)
+    sums, first, second = kernels.scatter(x, 1.0, 7.0, scores, 4096, 512, one_group, 1, weight)
     for row, score in enumerate(scores):
         adjoint = float((sums[row] * wave(nodes)[row]).sum())
-        assert adjoint == pytest.approx(float((found[row] * score).sum()), rel=1e-9, abs=1e-8)
+        assert adjoint == pytest.approx(float((found[row] * score * weight).sum()), rel=1e-9, abs=1e-8)
     index = torch.from_numpy(np.floor(np.mod(x.numpy() - 1.0, 7.0) * 512 / 7.0).astype(np.int64))
-    stacked = torch.stack(scores)
+    stacked, shares = torch.stack(scores), weight.expand(20_000)
     for m in (0, 200, 511):
-        chosen = stacked[:, index == m]
-        torch.testing.assert_close(first[:, m], chosen.sum(1), rtol=1e-10, atol=1e-9)
-        torch.testing.assert_close(second[:, :, m], chosen @ chosen.T, rtol=1e-10, atol=1e-9)
+        chosen, share = stacked[:, index == m], shares[index == m]
+        torch.testing.assert_close(first[:, m], chosen @ share, rtol=1e-10, atol=1e-9)
+        torch.testing.assert_close(second[:, :, m], (chosen * share) @ chosen.T, rtol=1e-10, atol=1e-9)
 
 
 def test_compiled_sums_keep_groups_of_dt_apart():
@@ -127,7 +130,7 @@ def test_compiled_sums_keep_groups_of_dt_apart():
     x = torch.from_numpy(rng.uniform(0, 1, 5000))
     group = torch.from_numpy(rng.integers(0, 3, 5000))
     scores = list(torch.from_numpy(rng.standard_normal((4, 5000))))
-    _, first, _ = kernels.scatter(x, 0.0, 1.0, scores, 64, 8, group, 3)
+    _, first, _ = kernels.scatter(x, 0.0, 1.0, scores, 64, 8, group, 3, torch.tensor(1.0, dtype=torch.float64))
     bin_of = (x * 8).long() + 8 * group
     expected = torch.zeros(24, dtype=torch.float64).index_add_(0, bin_of, scores[3])
     torch.testing.assert_close(first[3], expected, rtol=1e-10, atol=1e-10)

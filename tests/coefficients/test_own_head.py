@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from levytorch import Dynamics, log_density, simulate
+from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.coefficients import AlphaSpec, check_head
 from levytorch.errors import InputError
 from tests.coefficients.own_head import D, Pull
@@ -39,26 +39,19 @@ def test_jacobian_against_differences(learn):
             torch.testing.assert_close(slope[:, p], (up - down) / (2 * h), rtol=0, atol=1e-8)
 
 
-def test_its_likelihood_finds_the_truth():
+@pytest.mark.parametrize("learn", [None, "constant"])
+def test_recover_finds_the_truth_with_it(learn):
     truth = Dynamics(b=lambda x: -2.0 * torch.sin(x - 0.7), D_o=0.5, D_f=0.8, alpha=0.6)
     data = simulate(truth, 400, 50, 0.02, seed=3).transitions()
-    head = Pull(0.6)
-    engine = torch.optim.LBFGS(head.parameters(), max_iter=100, line_search_fn="strong_wolfe")
-
-    def loss():
-        engine.zero_grad()
-        c = head(data.x)
-        value = -log_density(data.dx, c.b, c.D_o, c.D_f, c.alpha, data.dt, method="table").mean()
-        value.backward()
-        return value
-
-    engine.step(loss)
-    with torch.no_grad():
-        c = head(data.x[:1])
-    assert float(head.k.detach()) == pytest.approx(2.0, abs=0.25)
-    assert float(head.m.detach()) == pytest.approx(0.7, abs=0.12)
-    assert float(c.D_o) == pytest.approx(0.5, rel=0.05)
-    assert float(c.D_f) == pytest.approx(0.8, rel=0.05)
+    head = Pull(0.6 if learn is None else 0.5, learn)
+    found = recover(data, alpha=0.6 if learn is None else "learn", coefficients=head)
+    assert found.converged
+    assert float(found.head.k.detach()) == pytest.approx(2.0, abs=0.25)
+    assert float(found.head.m.detach()) == pytest.approx(0.7, abs=0.12)
+    assert float(found.D_o(0.0)) == pytest.approx(0.5, rel=0.05)
+    assert float(found.D_f(0.0)) == pytest.approx(0.8, rel=0.05)
+    assert found.alpha == pytest.approx(0.6, abs=1e-12 if learn is None else 0.05)
+    assert solve_value(found, torch.cos, 0.5).converged
 
 
 def test_what_it_leaves_out():

@@ -192,6 +192,21 @@ def test_pieces_and_shards_add_to_the_whole(options):
     close(added, whole)
 
 
+@pytest.mark.parametrize("held", [1, 3000, 1 << 20])
+def test_small_pieces_wait_for_each_other(monkeypatch, held):
+    """Pieces with a dt each and with both, summed at once or one by one."""
+    monkeypatch.setattr("levytorch.data.lattice_build._HELD", held)
+    monkeypatch.setattr("levytorch.data.lattice_build._TASK", 2500)
+    t = some_pairs(10_000)
+    dt = torch.where(torch.arange(len(t)) < 6000, 0.025, 0.05).double()
+    t = Transitions(t.x, t.dx, dt, trajectory=t.trajectory)
+    whole = t.lattice(n_blocks=3, CT=2.0, reach=4.0)
+    pieces = [t[a : a + 700] for a in range(0, len(t), 700)]
+    close(Lattice.from_blocks(pieces, like=whole), whole)
+    assert whole.n_tail > 50
+    assert len(whole.loose.x) > 50
+
+
 def test_what_is_computed_does_not_depend_on_threads(monkeypatch):
     monkeypatch.setattr("levytorch.data.lattice_build._TASK", 1000)
     t = some_pairs()

@@ -130,7 +130,7 @@ def test_a_file_that_is_no_lattice(tmp_path):
         Lattice.load(file)
     with pytest.raises(InputError, match="found no file"):
         Lattice.load(tmp_path / "absent.npz")
-    with pytest.raises(InputError, match="save it again"):
+    with pytest.raises(InputError, match="found no file; check the path"):
         Lattice.load(tmp_path)
     with pytest.raises(InputError, match="must be the path"):
         Lattice.load(3)

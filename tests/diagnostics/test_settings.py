@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from levytorch import Dynamics, LevyStep, Recovery, Transitions, log_density, recover, simulate
+from levytorch import Dynamics, LevyStep, Recovery, Transitions, recover, simulate
 from levytorch.diagnostics import diagnose
 from levytorch.diagnostics.brownian import fit_brownian
 from levytorch.diagnostics.sample import Region, make_sample
@@ -44,18 +44,8 @@ def test_every_engine_and_head(options):
 def test_a_head_of_ones_own():
     truth = Dynamics(b=lambda x: -2.0 * torch.sin(x - 0.7), D_o=0.5, D_f=0.3, alpha=0.85)
     data = simulate(truth, 200, 40, 0.02, seed=5).transitions()
-    head = Pull(0.85)
-    engine = torch.optim.LBFGS(head.parameters(), max_iter=60, line_search_fn="strong_wolfe")
-
-    def loss():
-        engine.zero_grad()
-        c = head(data.x)
-        value = -log_density(data.dx, c.b, c.D_o, c.D_f, c.alpha, data.dt, method="table").mean()
-        value.backward()
-        return value
-
-    engine.step(loss)
-    diagnosis = quiet(diagnose, Recovery(head), data)
+    found = recover(data, alpha=0.85, coefficients=Pull(0.85))
+    diagnosis = quiet(diagnose, found, data)
     assert diagnosis.fit.p_value > 1e-3
     assert diagnosis.jumps.needed
     assert diagnosis.step_size.p_value > 1e-3
@@ -64,8 +54,8 @@ def test_a_head_of_ones_own():
     waves = 0.02 * torch.stack([torch.sin(data.x), torch.cos(data.x)], dim=1)
     left = data.dx - waves @ torch.linalg.lstsq(waves, data.dx[:, None]).solution[:, 0]
     best = -0.5 * len(data) * (1 + math.log(2 * math.pi * float((left**2).mean())))
-    found = float(fit_brownian(head, Region(), sample).log_prob(sample).sum())
-    assert best - 0.1 < found <= best + 1e-6
+    brownian = float(fit_brownian(found.head, Region(), sample).log_prob(sample).sum())
+    assert best - 0.1 < brownian <= best + 1e-6
 
 
 def test_uneven_sampling_with_lost_tails():

@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import levytorch
 from levytorch.law.compiled import cached_njit, processor
 
 SCRIPT = """
@@ -55,3 +58,9 @@ def test_the_processor_is_in_the_name_of_the_files(tmp_path, monkeypatch):
     files = [file.name for file in tmp_path.rglob("*.nb[ic]")]
     assert len(files) == 2
     assert all(f"twice.{processor()}-" in name for name in files)
+
+
+def test_no_kernel_is_cached_in_another_way():
+    sources = {file: file.read_text() for file in Path(levytorch.__file__).parent.rglob("*.py")}
+    assert sum("cached_njit(" in text for text in sources.values()) >= 4
+    assert [file.name for file, text in sources.items() if re.search(r"\bcache=True", text)] == ["compiled.py"]

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import Dynamics, InputError, log_density, tail_probability, transition_density
+from levytorch import Dynamics, InputError, log_density, score, tail_probability, transition_density
+from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.likelihood import exact_kernels
 from levytorch.likelihood.exact import ExactLaw
+from levytorch.likelihood.exact_expected import expected_batch, information
 from levytorch.likelihood.exact_rule import SIZES
 
 from .systems import Functions, constant, of_parameters, restoring, restoring_density, smooth
@@ -204,6 +206,58 @@ def test_gradient_is_that_of_finite_differences(alpha):
                 assert float(gradient[i] - central) == pytest.approx(0.0, abs=2e-6 * float(gradient.abs().max()))
 
 
+@pytest.mark.parametrize("alpha", [0.3, "learn"])
+def test_scores_are_the_gradient_of_each_transition(alpha):
+    head = FourierHead(n_basis=5, period=5.0, origin=-0.5, alpha=AlphaSpec.parse(alpha))
+    head.set_flat(head.flat() + 0.1 * torch.sin(torch.arange(head.flat().shape[0], dtype=D)))
+    x, weight = uniform(200, -3.0, 3.0, 18), uniform(200, 0.0, 1.0, 19)
+    dx = torch.cat([uniform(100, -2.0, 2.0, 20), either_sign(10 ** uniform(100, 0.5, 9.0, 21))])
+    value = (weight * LAW.log_prob(head, x, dx, torch.tensor(0.1, dtype=D))).sum()
+    gradient = torch.cat([g.reshape(-1) for g in torch.autograd.grad(value, list(head.parameters()))])
+    assert torch.allclose(weight @ LAW.scores(head, x, dx, 0.1), gradient, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [0.15, 0.4, 0.8])
+def test_expected_batch_is_the_law(alpha):
+    """Probabilities add up to one, scores to zero, and the information is that of a closed form."""
+    head = FourierHead(n_basis=3, alpha=AlphaSpec("constant", alpha))
+    states = head.grid(256)
+    batch = expected_batch(LAW, head, states, torch.full_like(states, 1 / 256), 0.1)
+    assert float(batch.weight.min()) >= 0
+    assert float(batch.weight.sum()) == pytest.approx(1.0, abs=1e-5)
+    for threshold in (0.5, 3.0, 50.0):
+        mass = batch.weight[batch.dx.abs() > threshold].sum()
+        expected = tail_probability(threshold, 0.0, 0.0, *(c.detach().mean() for c in head(states)[1:]), 0.1)
+        assert float(mass) == pytest.approx(float(expected), rel=0.2)  # cells are not cut at the threshold
+    found = information(LAW, head, states, torch.full_like(states, 1 / 256), 0.1)
+    scores = LAW.scores(head, batch.x, batch.dx, 0.1)
+    assert float(((batch.weight @ scores) / found.diagonal().sqrt()).abs().max()) < 2e-3
+    # constant coefficients: the frozen law is exact, and has the same information in the means and in alpha
+    c = [v.detach().mean().requires_grad_() for v in head(states)]
+    u = torch.linspace(-1.0, 1.0, 20_001, dtype=D)
+    dx = torch.sinh(70 * u)
+    step = score(dx, *(v.detach() for v in c), 0.1, wrt_alpha=True, method="contour")
+    weight = step.log_p.exp() * 70 * torch.cosh(70 * u) * (2.0 / 20_000)
+    means = torch.stack([step.b, step.D_o, step.D_f, step.alpha])
+    truth = (means * weight) @ means.T
+    chain = torch.stack([r.mean(0) for r in head.jacobian(states)])  # (4, P)
+    constants = [0, 3, 6, 9]
+    truth = chain[:, constants].T @ truth @ chain[:, constants]
+    scale = truth.diagonal().sqrt()
+    assert float(((found[constants][:, constants] - truth) / torch.outer(scale, scale)).abs().max()) < 5e-3
+
+
+def test_tables_are_kept_while_the_coefficients_are():
+    head = FourierHead(n_basis=3, alpha=AlphaSpec.parse(0.3))
+    law, x, dx, dt = ExactLaw(), torch.zeros(3, dtype=D), torch.ones(3, dtype=D), torch.tensor(0.1, dtype=D)
+    with torch.no_grad():
+        first = law.log_prob(head, x, dx, dt)
+        assert law.step(head, 0.1) is law.step(head, 0.1)
+        head.set_flat(head.flat() + 0.1)
+        assert not torch.equal(law.log_prob(head, x, dx, dt), first)
+    assert law.log_prob(head, x, dx, dt).requires_grad
+
+
 def test_gradient_does_not_depend_on_what_is_kept(monkeypatch):
     from levytorch.likelihood import propagator
 
@@ -238,7 +292,7 @@ def test_compiled_and_plain_agree(monkeypatch):
 
 
 def test_transition_density_broadcasts_and_takes_arrays():
-    system = Dynamics.named("variable", alpha=0.3)
+    system = Dynamics(lambda x: 4 * torch.cos(x), lambda x: 3 + torch.sin(x), lambda x: 2 + torch.cos(x), 0.3)
     x, dx = np.array([[0.0], [1.0]]), np.array([-1e6, 0.2, 7.0])
     p = transition_density(system, x, dx, 1 / 10)
     assert p.shape == (2, 3)

@@ -74,7 +74,7 @@ def test_fit_slope() -> None:
     ("arguments", "message"),
     [
         ({"eps": [0.01]}, "two or more positive numbers"),
-        ({"eps": 0.01}, "two or more positive numbers, but is 0.01"),
+        ({"eps": 0.01}, "two or more positive numbers, found 0.01"),
         ({"eps": ["a", "b"]}, "two or more positive numbers"),
         ({"eps": [0.01, -0.1]}, "two or more positive numbers"),
         ({"eps": [0.3, 0.1]}, "two different eps of at most"),

@@ -58,7 +58,7 @@ def test_table_of_a_part_is_good_for_that_part() -> None:
 def test_bad_tables(tmp_path) -> None:
     file = tmp_path / "reward.csv"
     for content, message in (
-        ("x,y\n1,2\n", "must have the columns x and r, but has x, y"),
+        ("x,y\n1,2\n", "must have the columns x and r, found x, y"),
         ("x,r\n1,2\n2,b\n", "column 'r', row 2: a number was expected, found 'b'"),
         ("x,r\n1,2\n2,\n", "must be finite"),
         ("x,r\n1,2\n", "at least two pairs"),
@@ -72,9 +72,9 @@ def test_bad_tables(tmp_path) -> None:
         Tabulated.from_csv(tmp_path / "nothing.csv")
     for x, r, message in (
         ([1.0], [1.0], "at least two pairs"),
-        ([1.0, 1.0], [1.0, 2.0], "1 occurs again"),
+        ([1.0, 1.0], [1.0, 2.0], "found 1 again"),
         ([1.0, 2.0], [1.0, math.nan], "finite"),
-        ([0.0, 9.0], [0.0, 1.0], "spans 9"),
+        ([0.0, 9.0], [0.0, 1.0], "a span of 9"),
         (["a", "b"], [0.0, 1.0], "x must be numeric"),
     ):
         with pytest.raises(InputError, match=message):
@@ -165,7 +165,7 @@ def test_a_table_is_measured_against_what_is_solved() -> None:
         solve_value(source, table, 1.0)
     with pytest.raises(InputError, match=r"cover the window, \[94, 104\], found x from 95 to 105"):
         solve_value(source, table, 1.0, window=(94.0, 104.0), n_modes=5)
-    with pytest.raises(InputError, match=r"within the reward table, \[95, 105\], but is 51;"):
+    with pytest.raises(InputError, match=r"within the reward table, \[95, 105\], found 51;"):
         table([100.0, 51.0])
     for low in (95.0, -5.0, 95.0 - 1e-12):  # also a period away, and with rounding
         solve_value(source, table, 1.0, window=(low, low + 10.0), n_modes=5)

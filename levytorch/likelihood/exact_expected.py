@@ -1,0 +1,94 @@
+"""What the exact law expects: all transitions from given states as one weighted batch, and their Fisher information.
+
+The weights are probabilities, so that sums over the batch are expectations under the law. Within the seam dx runs over
+the grid of the propagator, on which sums of smooth functions are integrals to rounding; beyond it over cells that grow
+with |dx|, each with its exact mass, spread over a few landing points.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Head
+from levytorch.likelihood.exact import ExactLaw, ScaledStep
+
+STATES = 128  # of the cell, or as many as the grid has points
+CELLS = 20  # of the tail on either side; the last one is infinite
+SHARE = math.sqrt(0.5)  # of the mass that one cell leaves to those beyond it
+FARTHEST = 1e12  # where the last of them begins at the latest
+LANDINGS = 16  # points per cell of the tail, spread over one period
+
+
+class ExpectedBatch(NamedTuple):
+    """Transitions (N,) and their probabilities, which sum to one."""
+
+    x: Tensor
+    dx: Tensor
+    weight: Tensor
+
+
+@torch.no_grad()
+def expected_batch(law: ExactLaw, head: Any, x: Tensor, share: Tensor, dt: float) -> ExpectedBatch:
+    """The transitions of dt from states x (m,) that occur with these shares (m,), with their probabilities."""
+    step = law.step(head, dt)
+    states, weight = _spread(step, x, share)
+    parts = [_core(step, states)] + [_tail(step, states, sign) for sign in (1.0, -1.0)]
+    dx = torch.cat([p[0] for p in parts], dim=1)
+    p = torch.cat([p[1] for p in parts], dim=1) * weight[:, None]
+    return ExpectedBatch(states[:, None].expand_as(dx).reshape(-1), dx.reshape(-1), p.reshape(-1))
+
+
+@torch.no_grad()
+def information(law: ExactLaw, head: Head, x: Tensor, share: Tensor, dt: float) -> Tensor:
+    """Expected Fisher information of one transition of dt, (P, P), from states x that occur with these shares."""
+    batch = expected_batch(law, head, x, share, dt)
+    scores = law.scores(head, batch.x, batch.dx, dt)
+    return scores.T @ (batch.weight[:, None] * scores)
+
+
+def _spread(step: ScaledStep, x: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """Shares of arbitrary states on an even grid of the cell, where the information is smooth."""
+    M = max(STATES, step.tables.n)
+    position = torch.remainder(x - step.origin, step.period) * (M / step.period)
+    left = position.floor()
+    weight = torch.zeros(M, dtype=torch.float64, device=x.device)
+    for node, part in ((left, 1 - (position - left)), (left + 1, position - left)):
+        weight.index_add_(0, node.to(torch.int64) % M, part * share)
+    states = step.origin + step.period / M * torch.arange(M, dtype=torch.float64, device=x.device)
+    used = weight > 0
+    return states[used], weight[used] / weight.sum()
+
+
+def _core(step: ScaledStep, states: Tensor) -> tuple[Tensor, Tensor]:
+    count = math.ceil(2 * step.seam * step.tables.n / step.period)
+    dx = torch.linspace(-step.seam, step.seam, count + 1, dtype=torch.float64, device=states.device)
+    dx = dx.expand(states.shape[0], -1)
+    p = step.log_density(states[:, None].expand_as(dx).reshape(-1), dx.reshape(-1)).exp().reshape(dx.shape)
+    p = p * (2 * step.seam / count)
+    p[:, [0, -1]] *= 0.5
+    return dx, p
+
+
+def _tail(step: ScaledStep, states: Tensor, sign: float) -> tuple[Tensor, Tensor]:
+    """(M, CELLS * LANDINGS): one period within each cell, with the mass of the cell."""
+    M, two_alpha = states.shape[0], 2 * float(step.c.alpha)
+    edges = [step.seam * (1 + 1e-12)]
+    for _ in range(CELLS):
+        edges.append(max(edges[-1] + step.period, min(edges[-1] * SHARE ** (-1 / two_alpha), FARTHEST)))
+    starts = [max(low, math.sqrt(low * high) - step.period / 2) for low, high in pairwise(edges)]
+    starts[-1] = min(edges[-2] * math.exp(1 / two_alpha), FARTHEST)  # the mean of log |dx| beyond
+    ends = torch.tensor(edges[:-1], dtype=torch.float64, device=states.device)
+    mass = step.upper if sign > 0 else step.lower
+    beyond = mass(states.repeat_interleave(CELLS), sign * ends.repeat(M)).reshape(M, CELLS)
+    inside = beyond - torch.cat([beyond[:, 1:], torch.zeros_like(beyond[:, :1])], dim=1)
+    # landing points move from cell to cell, so that together they fill the period
+    place = torch.arange(LANDINGS, dtype=torch.float64) + torch.remainder(0.618034 * torch.arange(CELLS), 1.0)[:, None]
+    size = torch.tensor(starts, dtype=torch.float64)[:, None] + step.period / LANDINGS * place
+    dx = (sign * size.reshape(-1).to(states.device)).expand(M, -1)
+    p = step.log_density(states[:, None].expand_as(dx).reshape(-1), dx.reshape(-1)).exp().reshape(M, CELLS, LANDINGS)
+    return dx, (p / p.sum(2, keepdim=True) * inside[:, :, None]).reshape(M, -1)

@@ -1,0 +1,89 @@
+"""The house: rooms in one direction, and no cycle of imports, hidden in functions or not."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "levytorch"
+# a room imports only rooms above it; single files at the top of the package are needed by all
+ROOMS = (
+    *("errors", "convert", "files", "interrupts", "ranks", "law", "coefficients", "dynamics", "data", "simulation"),
+    *("likelihood", "training", "diagnostics", "policy", "figures", "runs"),
+)
+
+
+def name_of(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+
+
+def type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def imports(file: Path) -> set[str]:
+    """Modules of the package that a file imports anywhere, also inside functions; not those for type checkers only."""
+    found: set[str] = set()
+    todo: list[ast.AST] = [ast.parse(file.read_text())]
+    while todo:
+        node = todo.pop()
+        if type_checking(node):
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in MODULES else node.module)
+        todo += list(ast.iter_child_nodes(node))
+    return {name for name in found if name.split(".")[0] == "levytorch" and name in MODULES}
+
+
+GRAPH = {name: imports(file) - {name} for name, file in MODULES.items()}
+# the one method that makes something of its object that is built upon it: Transitions.lattice()
+GRAPH["levytorch.data.transitions"].discard("levytorch.data.lattice")
+
+
+def room(name: str) -> str:
+    return name.split(".")[1]
+
+
+@pytest.mark.parametrize("name", sorted(set(GRAPH) - {"levytorch"}))
+def test_a_room_imports_only_rooms_above_it(name):
+    assert room(name) in ROOMS
+    below = [
+        other for other in GRAPH[name] if other != "levytorch" and ROOMS.index(room(other)) > ROOMS.index(room(name))
+    ]
+    assert not below
+
+
+def test_there_is_no_cycle():
+    seen: dict[str, int] = {}
+    stack: list[str] = []
+
+    def visit(name: str) -> None:
+        seen[name] = 1
+        stack.append(name)
+        for other in sorted(GRAPH[name]):
+            if seen.get(other) == 1:
+                raise AssertionError(" -> ".join([*stack[stack.index(other) :], other]))
+            if other not in seen:
+                visit(other)
+        stack.pop()
+        seen[name] = 2
+
+    for name in sorted(GRAPH):
+        if name not in seen:
+            visit(name)
+
+
+def test_train_and_evaluate_are_thin():
+    for script in ("train.py", "evaluate.py"):
+        assert len((ROOT / script).read_text().splitlines()) <= 100
