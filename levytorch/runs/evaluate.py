@@ -163,8 +163,8 @@ def common_support(supports: Sequence[tuple[float, float] | None]) -> tuple[floa
     known = [support for support in supports if support is not None]
     if len(known) < len(supports):
         raise ConfigError(
-            "window=data needs the range of the data, found a run that does not know it; name its data with data.path=, or "
-            "give window=[low,high]."
+            "window=data needs the range of the data, found a run that does not know it; name its data with "
+            "data.path=, or give window=[low,high]."
         )
     low, high = max(low for low, _ in known), min(high for _, high in known)
     if not low < high:

@@ -141,7 +141,8 @@ def evaluate_runs(
         low, high = max(low, float(reference.values.x.min())), min(high, float(reference.values.x.max()))
         if not low < high:
             raise InputError(
-                "window must lie within the data, found no value that starts in it; choose another, or a shorter horizon."
+                "window must lie within the data, found no value that starts in it; choose another, or a "
+                "shorter horizon."
             )
     x = torch.linspace(low, high, n_points + 1, dtype=torch.float64)
     baselines: dict[str, Function] = {"trivial": trivial_baseline(reward, beta)}

@@ -45,8 +45,8 @@ class Run:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise InputError(
-                f"{self.path / 'recovery.pt'} must be a recovery written by levytorch, found one that cannot be read ({error}); "
-                "recover again."
+                f"{self.path / 'recovery.pt'} must be a recovery written by levytorch, found one that cannot be "
+                f"read ({error}); recover again."
             ) from error
 
     @cached_property
@@ -231,8 +231,8 @@ def load_runs(pattern: str | Sequence[str]) -> list[Run]:
     if len(scales) > 1:
         (one, here), (other, there) = list(scales.items())[:2]
         raise InputError(
-            f"all runs must measure x and t alike, found {here} with {one} and {there} with {other}; evaluate them apart, each "
-            "with its own beta."
+            f"all runs must measure x and t alike, found {here} with {one} and {there} with {other}; evaluate them "
+            "apart, each with its own beta."
         )
     return runs
 
