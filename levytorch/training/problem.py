@@ -72,7 +72,9 @@ def prepare(
         tail = resolve_tail(data, settings, preliminary)
         train, held_out = split(data, settings.data.get("validation") or 0.0, settings.seed)
     settings = replace(settings, tail=tail)
-    return Problem(settings, starting_head(settings, guess, start), guess, train, held_out, guessed)
+    head = starting_head(settings, guess, start)
+    check_head_and_data(head, data)
+    return Problem(settings, head, guess, train, held_out, guessed)
 
 
 def _guess(data: Transitions | Lattice, settings: FitSettings) -> Guess:
@@ -116,7 +118,7 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
 def check_data(transitions: Transitions | Lattice, settings: FitSettings) -> FitSettings:
     """Refuse data the settings cannot be fitted to; the head's dimension is the data's where it was left open."""
     if isinstance(transitions, Lattice):
-        check_lattice(transitions, settings)
+        check_lattice(settings)
         return settings
     if not isinstance(transitions, Transitions):
         raise InputError(
@@ -136,25 +138,28 @@ def check_data(transitions: Transitions | Lattice, settings: FitSettings) -> Fit
             )
         if not isinstance(settings.head, Head):
             settings = replace(settings, head={**settings.head, "dim": transitions.dim})
-    head: Head = settings.head if isinstance(settings.head, Head) else build_head(settings.head)
-    n, P = len(transitions), head.flat().numel()
-    if isinstance(head, FourierHead) and n < max(20, P):
-        raise InputError(
-            f"at least {max(20, P)} pairs are needed for {P} parameters, found {n}; use fewer basis functions."
-        )
-    if not getattr(head, "periodic", True):
-        _check_window(transitions, head)
+    if not isinstance(settings.head, Head) and settings.head["name"] == "fourier" and len(transitions) < 20:
+        raise InputError(f"at least 20 pairs are needed for a fit, found {len(transitions)}; bring more data.")
     return settings
 
 
-def check_lattice(lattice: Lattice, settings: FitSettings) -> None:
-    """Refuse a head on another cell than the lattice's, and what needs the pairs themselves."""
-    head: Any = settings.head if isinstance(settings.head, Head) else build_head(settings.head)
-    if head.dim > 1 or head.period != lattice.period or head.origin != lattice.origin:
-        raise InputError(
-            f"the head must be on the cell of the lattice, of period {lattice.period} from {lattice.origin:g} on, "
-            f"found period {head.period} from {head.origin} on; give that period and origin, or make the lattice again."
-        )
+def check_head_and_data(head: Head, data: Transitions | Lattice) -> None:
+    """Refuse fewer pairs than parameters, states outside of a window, a cell that is not the lattice's."""
+    n, P = len(data), head.flat().numel()
+    if isinstance(head, FourierHead) and n < P:
+        raise InputError(f"at least {P} pairs are needed for {P} parameters, found {n}; use fewer basis functions.")
+    if isinstance(data, Lattice):
+        if head.dim > 1 or head.period != data.period or head.origin != data.origin:
+            raise InputError(
+                f"the head must be on the cell of the lattice, of period {data.period} from {data.origin:g} on, found "
+                f"period {head.period} from {head.origin} on; give that period and origin, or make the lattice again."
+            )
+    elif not getattr(head, "periodic", True):
+        _check_window(data, head)
+
+
+def check_lattice(settings: FitSettings) -> None:
+    """Refuse what needs the pairs themselves."""
     if settings.data.get("validation"):
         raise InputError("validation needs the pairs themselves, found a lattice; pass transitions, or use its folds.")
     if not engine_class(settings.engine["name"]).full_batch:

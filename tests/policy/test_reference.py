@@ -79,7 +79,7 @@ def test_without_a_choice_there_is_no_crl(walks):
     whole = compare_with_data(walks, reward, BETA, BASIS, n_terms=200, window=(2.0, 8.0))
     assert whole.crl is None
     assert whole.interval == (2.0, 8.0)
-    assert "crl" not in whole.curves(torch.zeros(1, dtype=torch.float64))
+    assert "crl" not in whole.curves()
     assert set(whole.numbers(curve(4.0))["baselines"]) == {"trivial"}
 
 
