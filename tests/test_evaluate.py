@@ -188,9 +188,9 @@ def test_warnings_are_sentences_of_the_log_each_once(caplog) -> None:
 
 def test_ranges_of_several_runs_are_intersected() -> None:
     assert evaluate.data_window("data", None, [(1.0, 4.0), (2.0, 5.0)]) == (2.0, 4.0)
-    with pytest.raises(ConfigError, match="share, but there is none"):
+    with pytest.raises(ConfigError, match="share, found none"):
         evaluate.data_window("data", None, [(1.0, 2.0), (3.0, 4.0)])
-    with pytest.raises(ConfigError, match="a run does not know it"):
+    with pytest.raises(ConfigError, match="a run that does not know it"):
         evaluate.data_window("data", None, [(1.0, 2.0), None])
 
 
@@ -228,16 +228,16 @@ def test_nothing_is_overwritten(many: Path, runs) -> None:
         (["run=RUNS/*", "group_by=data.colour"], InputError, "group_by"),
         (["run=RUNS/*", "reward=callable", "reward.path=math.pi"], ConfigError, "function"),
         (["run=RUNS/*", "data.path=nothing.csv"], InputError, "nothing.csv"),
-        (["run=RUNS/*", "n_modes=many"], ConfigError, "n_modes must be an integer of at least 1, but is 'many'"),
+        (["run=RUNS/*", "n_modes=many"], ConfigError, "n_modes must be an integer of at least 1, found 'many'"),
         (["run=RUNS/*", "data.n_basis=null"], ConfigError, "data.n_basis must be an integer"),
-        (["run=RUNS/*", "data.first=0"], ConfigError, "data.first must be an integer of at least 1, but is 0"),
-        (["run=RUNS/*", "data.horizon=long"], ConfigError, "data.horizon must be a positive number, but is 'long'"),
-        (["run=RUNS/*", "tolerance=0"], ConfigError, "tolerance must be a positive number, but is 0"),
+        (["run=RUNS/*", "data.first=0"], ConfigError, "data.first must be an integer of at least 1, found 0"),
+        (["run=RUNS/*", "data.horizon=long"], ConfigError, "data.horizon must be a positive number, found 'long'"),
+        (["run=RUNS/*", "tolerance=0"], ConfigError, "tolerance must be a positive number, found 0"),
         (["run=RUNS/*", "window=[1,b]"], ConfigError, "window must be two numbers"),
         (["run=5"], InputError, "run=5 must name finished runs"),
         (["run=[5,6]"], InputError, "run=5 must name finished runs"),
         (["rates.enabled=true", "rates.n_trials=1.5"], ConfigError, "rates.n_trials must be an integer"),
-        (["rates.enabled=true", "rates.perturbations=square"], ConfigError, "noise, gaussian, wedge, but is"),
+        (["rates.enabled=true", "rates.perturbations=square"], ConfigError, "noise, gaussian, wedge, found"),
         (["run=RUNS/*", "reward.power=three"], ConfigError, "power must be a finite number"),
         (["rates.enabled=true", "rates.eps=0.1"], ConfigError, "rates.eps must be a list"),
     ],
@@ -281,7 +281,7 @@ def test_command_line(runs, tmp_path) -> None:
     call = [sys.executable, str(ROOT / "evaluate.py"), f"run={runs}/tcf0", "beta=-1"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
-    assert done.stderr.strip() == "evaluate: beta must be a positive number, but is -1; give one, for example beta=0.1."
+    assert done.stderr.strip() == "evaluate: beta must be a positive number, found -1; give one, for example beta=0.1."
     assert list(tmp_path.iterdir()) == []
 
 
@@ -305,11 +305,11 @@ def test_runs_in_other_units_are_not_mixed(runs, tmp_path) -> None:
         (tmp_path / name / "recovery.pt").write_bytes((runs / "tcf0" / "recovery.pt").read_bytes())
         (tmp_path / name / ".hydra" / "config.yaml").write_text(text)
     chosen = ["reward=cosine_power", "tensorboard=false"]
-    with pytest.raises(InputError, match=r"must measure x and t alike, but .*'h'.*'min'"):
+    with pytest.raises(InputError, match=r"must measure x and t alike, found .*'h'.*'min'"):
         evaluate.run_evaluation(settings(f"run={tmp_path}/*", f"out={tmp_path}/out", *chosen))
     Trajectories.from_arrays(np.linspace(0.1, 6, 50) ** 1.1, dt=0.1).to_file(tmp_path / "path.npz")
     data = [f"run={tmp_path}/h", f"data.path={tmp_path}/path.npz", "data.options.time_unit=day", *chosen]
-    with pytest.raises(ConfigError, match=r"data\.options\.time_unit must be that of the runs, h, but is day"):
+    with pytest.raises(ConfigError, match=r"data\.options\.time_unit must be that of the runs, h, found day"):
         evaluate.run_evaluation(settings(*data, f"out={tmp_path}/out"))
 
 

@@ -184,7 +184,9 @@ def build(config: Any, where: str = "", own: Mapping[str, str] | None = None) ->
     try:
         return (_imported(name) if mine else listed(name))(**values)
     except TypeError as error:
-        raise ConfigError(f"the settings of {name} must fit it, but: {error}; start the run anew.") from error
+        raise ConfigError(
+            f"the settings of {name} must fit it, found that they do not ({error}); start the run anew."
+        ) from error
 
 
 def listed(name: str) -> Any:

@@ -99,7 +99,7 @@ def check_output(out: str | Path) -> Path:
     """The directory asked for, which must be empty or absent: earlier results are never written over."""
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(f"out={target} must be a new or empty directory, but something is there; choose another name.")
+        raise InputError(f"out={target} must be a new or empty directory, found something in it; choose another name.")
     return target
 
 
@@ -123,7 +123,7 @@ def publish(written: Path, target: Path) -> Path:
         except FileExistsError:
             continue
         return place
-    raise InputError(f"A free name was expected beside {target}, but a thousand are taken; give out=.")
+    raise InputError(f"a free name is needed beside {target}, found a thousand taken; give out=.")
 
 
 def write_marker(out: Path, settings: Mapping[str, Any]) -> None:

@@ -127,7 +127,7 @@ def check_scale(options: Mapping[str, Any], runs: Sequence[Run]) -> None:
             found = options[name]
             if found != value and (found or value):
                 raise ConfigError(
-                    f"data.options.{name} must be that of the runs, {str(value).lower()}, but is {str(found).lower()}; "
+                    f"data.options.{name} must be that of the runs, {str(value).lower()}, found {str(found).lower()}; "
                     f"add data.options.{name}={str(value).lower()}."
                 )
 
@@ -141,9 +141,7 @@ def true_dynamics(truth: Mapping[str, Any], runs: Sequence[Run]) -> Dynamics | N
         return Dynamics.named(str(truth["name"]), alpha=own if truth["alpha"] is None else truth["alpha"])
     named = {repr(system) for system in known}
     if len(named) > 1:
-        raise ConfigError(
-            "The runs must have one true system, but theirs differ; evaluate them apart or give truth.name=."
-        )
+        raise ConfigError("the runs must have one true system, found several; evaluate them apart or give truth.name=.")
     return known[0]
 
 
@@ -165,13 +163,13 @@ def common_support(supports: Sequence[tuple[float, float] | None]) -> tuple[floa
     known = [support for support in supports if support is not None]
     if len(known) < len(supports):
         raise ConfigError(
-            "window=data needs the range of the data, but a run does not know it; name its data with data.path=, or "
-            "give window=[low,high]."
+            "window=data needs the range of the data, found a run that does not know it; name its data with "
+            "data.path=, or give window=[low,high]."
         )
     low, high = max(low for low, _ in known), min(high for _, high in known)
     if not low < high:
         raise ConfigError(
-            "window=data needs a range that the data of all runs share, but there is none; evaluate the runs apart, or "
+            "window=data needs a range that the data of all runs share, found none; evaluate the runs apart, or "
             "give window=[low,high]."
         )
     return low, high
@@ -184,12 +182,12 @@ def observed_points(data: Mapping[str, Any], trajectories: Any, transitions: Any
     """
     n = len(transitions)
     if data["first"] is not None and data["random"] is not None:
-        raise ConfigError("Either data.first or data.random was expected, but both are given; leave one out.")
+        raise ConfigError("Either data.first or data.random must be given, found both; leave one out.")
     wanted = data["first"] if data["first"] is not None else data["random"]
     if wanted is None:
         return None
     if wanted > n:
-        raise ConfigError(f"data.first or data.random must not exceed {n} transitions, but is {wanted}; lower it.")
+        raise ConfigError(f"data.first or data.random must not exceed {n} transitions, found {wanted}; lower it.")
     points = torch.from_numpy(first_points(trajectories, transitions))
     if data["first"] is not None:
         return points[:wanted]

@@ -129,7 +129,7 @@ def evaluate_runs(
     observations that the model-free baseline CRL may see (empirical reference only); without them there is no CRL.
     """
     if not runs:
-        raise InputError("At least one run was expected, but there is none; check the run pattern.")
+        raise InputError("run must name at least one run, found none; check the run pattern.")
     labels = [run.tail_label if group_by == "tail" else _label(run, group_by) for run in runs]
     values = [
         solve_value(run.recovery, reward, beta, n_modes=n_modes, window=window, tolerance=tolerance) for run in runs
@@ -141,7 +141,8 @@ def evaluate_runs(
         low, high = max(low, float(reference.values.x.min())), min(high, float(reference.values.x.max()))
         if not low < high:
             raise InputError(
-                "window must lie within the data, but no value starts in it; choose another, or a shorter horizon."
+                "window must lie within the data, found no value that starts in it; choose another, or a "
+                "shorter horizon."
             )
     x = torch.linspace(low, high, n_points + 1, dtype=torch.float64)
     baselines: dict[str, Function] = {"trivial": trivial_baseline(reward, beta)}

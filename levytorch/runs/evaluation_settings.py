@@ -53,7 +53,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     """Refuse settings of the wrong kind."""
     for key in GROUPS:
         if not isinstance(_at(settings, key), Mapping):
-            raise ConfigError(f"{key} must be a group of settings, but is {_told(settings, key)}; leave it as it is.")
+            raise ConfigError(f"{key} must be a group of settings, found {_told(settings, key)}; leave it as it is.")
     for group, known in KEYS.items():
         name, section = (f"the settings of {group}", settings[group]) if group else ("settings", settings)
         known_keys(name, section, known, ConfigError)
@@ -63,38 +63,38 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(
-                f"{key} must be an integer of at least {least}, but is {_told(settings, key)}; give one, for example "
+                f"{key} must be an integer of at least {least}, found {_told(settings, key)}; give one, for example "
                 f"{key}={usual}."
             )
         if key in MODES and value > MOST_MODES:
-            raise ConfigError(f"{key} must be at most {MOST_MODES}, but is {_told(settings, key)}; lower it.")
+            raise ConfigError(f"{key} must be at most {MOST_MODES}, found {_told(settings, key)}; lower it.")
     for key, likely in POSITIVE.items():
         value = _at(settings, key)
         if value is None and key in OPTIONAL:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
             raise ConfigError(
-                f"{key} must be a positive number, but is {_told(settings, key)}; give one, for example {key}={likely}."
+                f"{key} must be a positive number, found {_told(settings, key)}; give one, for example {key}={likely}."
             )
         if key in BELOW_ONE and not value < 1:
-            raise ConfigError(f"{key} must lie in (0, 1), but is {value!r}; give half the stability index.")
+            raise ConfigError(f"{key} must lie in (0, 1), found {value!r}; give half the stability index.")
     for key in SWITCHES:
         if not isinstance(_at(settings, key), bool):
-            raise ConfigError(f"{key} must be true or false, but is {_told(settings, key)}; choose one.")
+            raise ConfigError(f"{key} must be true or false, found {_told(settings, key)}; choose one.")
     for key in TEXT:
         value = _at(settings, key)
         # a directory may be called 5
         if not (value is None and key in OPTIONAL) and (
             isinstance(value, bool | float) or not isinstance(value, str | int) or value == ""
         ):
-            raise ConfigError(f"{key} must be a name, but is {_told(settings, key)}; give one.")
+            raise ConfigError(f"{key} must be a name, found {_told(settings, key)}; give one.")
     for key in ("truth.name", "rates.system"):
         if _at(settings, key) is not None and _at(settings, key) not in SYSTEMS:
-            raise ConfigError(f"{key} must be one of {', '.join(SYSTEMS)}, but is {_told(settings, key)}; choose one.")
+            raise ConfigError(f"{key} must be one of {', '.join(SYSTEMS)}, found {_told(settings, key)}; choose one.")
     _check_lists(settings)
     reward = dict(settings["reward"])
     if reward.get("name") == "regressed" and settings["data"]["path"] is None:
-        raise ConfigError("reward=regressed needs data with a reward column, but none is given; add data.path=.")
+        raise ConfigError("reward=regressed needs data with a reward column, found none; add data.path=.")
     if settings["run"] is not None:
         try:
             check_reward(reward, settings["beta"])
@@ -114,7 +114,7 @@ def _check_lists(settings: Mapping[str, Any]) -> None:
     )
     if not positive or not eps:
         raise ConfigError(
-            f"rates.eps must be a list of positive numbers, but is {shown(eps)}; give one, for example "
+            f"rates.eps must be a list of positive numbers, found {shown(eps)}; give one, for example "
             "rates.eps=[0.1,0.01,0.001]."
         )
     kinds = settings["rates"]["perturbations"]
@@ -122,14 +122,14 @@ def _check_lists(settings: Mapping[str, Any]) -> None:
     known = isinstance(kinds, list) and bool(kinds) and all(isinstance(k, str) and k in PERTURBATIONS for k in kinds)
     if not known:
         raise ConfigError(
-            f"rates.perturbations must be a list of {', '.join(PERTURBATIONS)}, but is {shown(kinds)}; name one or "
+            f"rates.perturbations must be a list of {', '.join(PERTURBATIONS)}, found {shown(kinds)}; name one or "
             "several of these."
         )
     run = settings["run"]
     if run is not None and (isinstance(run, Mapping | bool | float) or run in ([], "")):
-        raise ConfigError(f"run must name run directories, but is {shown(run)}; give a path, a glob or a list.")
+        raise ConfigError(f"run must name run directories, found {shown(run)}; give a path, a glob or a list.")
     if isinstance(run, list) and not all(isinstance(r, str | int) and r != "" for r in run):
-        raise ConfigError(f"run must name run directories, but is {shown(run)}; give a path, a glob or a list.")
+        raise ConfigError(f"run must name run directories, found {shown(run)}; give a path, a glob or a list.")
 
 
 def _told(settings: Mapping[str, Any], key: str) -> str:
@@ -140,9 +140,7 @@ def newest(parent: str) -> str:
     """The last directory of `parent` by name, which for sweeps begins with their time: ${newest:multirun/<name>}."""
     found = sorted(path for path in Path(parent).glob("*") if path.is_dir())
     if not found:
-        raise ConfigError(
-            f"A sweep was expected in {parent}, but there is none; run it first, or give sweep=<its place>."
-        )
+        raise ConfigError(f"{parent} must hold a sweep, found none; run it first, or give sweep=<its place>.")
     return str(found[-1])
 
 
@@ -156,6 +154,6 @@ def _at(settings: Mapping[str, Any], key: str) -> Any:
     value: Any = settings
     for part in key.split("."):
         if not isinstance(value, Mapping) or part not in value:
-            raise ConfigError(f"{key} must be given, but is missing; leave conf/evaluate.yaml as it is.")
+            raise ConfigError(f"{key} must be given, found none; leave conf/evaluate.yaml as it is.")
         value = value[part]
     return value

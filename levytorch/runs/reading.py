@@ -45,8 +45,8 @@ class Run:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise InputError(
-                f"{self.path / 'recovery.pt'} must be a recovery written by levytorch, but cannot be read ({error}); "
-                "recover again."
+                f"{self.path / 'recovery.pt'} must be a recovery written by levytorch, found one that cannot be "
+                f"read ({error}); recover again."
             ) from error
 
     @cached_property
@@ -129,7 +129,7 @@ def find_runs(pattern: str | Sequence[str]) -> list[Path]:
     """
     patterns = [pattern] if isinstance(pattern, str | Path) else list(pattern)
     if not patterns:
-        raise InputError("run must name a run directory or a glob, but is empty; give run=outputs/<date>/<time>.")
+        raise InputError("run must name a run directory or a glob, found nothing; give run=outputs/<date>/<time>.")
     found: dict[Path, None] = {}
     for one in map(str, patterns):
         found.update(dict.fromkeys([Path(one)] if Path(one).is_dir() else _matches(one)))
@@ -145,12 +145,12 @@ def _matches(pattern: str) -> list[Path]:
     if not directories:
         what = "matches no run directory" if glob.has_magic(pattern) else "is no directory"
         raise InputError(
-            f"run={pattern} must name finished runs, but {what}; check the path (quote globs in the shell)."
+            f"run={pattern} must name finished runs, found that it {what}; check the path (quote globs in the shell)."
         )
     skipped = {path: reason for path in directories if (reason := _unfinished(path)) is not None}
     if len(skipped) == len(directories):
         raise InputError(
-            f"run={pattern} must name finished runs, but matches none ({_reasons(skipped)}); train first, or go on "
+            f"run={pattern} must name finished runs, found none ({_reasons(skipped)}); train first, or go on "
             "with train.py resume=<run directory>."
         )
     if skipped:
@@ -198,10 +198,12 @@ def read_run(path: Path) -> Run:
     """One run; refuses incomplete and foreign directories."""
     if (path / MARKER).is_file():
         raise InputError(
-            f"{path} must be a training run, but is the output of an evaluation; give the run it evaluated."
+            f"{path} must be a training run, found the output of an evaluation; give the run it evaluated."
         )
     if (reason := _unfinished(path)) is not None:
-        raise InputError(f"{path} must hold a finished run, but {reason}; train first, or resume with resume={path}.")
+        raise InputError(
+            f"{path} must hold a finished run, found that {reason}; train first, or resume with resume={path}."
+        )
     config = path / ".hydra" / "config.yaml"
     return Run(path, read_settings(config) if config.is_file() else {})
 
@@ -222,15 +224,15 @@ def load_runs(pattern: str | Sequence[str]) -> list[Run]:
     if len(cells) > 1:
         found = "; ".join(f"({_told(period)}, {_told(origin)}) in {_few(at)}" for (period, origin), at in cells.items())
         raise InputError(
-            f"All runs must have one period and origin, but {len(cells)} are found: {found}; name the runs that belong "
+            f"all runs must have one period and origin, found {len(cells)}: {found}; name the runs that belong "
             f"together, such as run=[{','.join(next(iter(cells.values()))[:2])}]."
         )
     scales = {str(scale): run.path for run in runs if (scale := run.scale()) is not None}
     if len(scales) > 1:
         (one, here), (other, there) = list(scales.items())[:2]
         raise InputError(
-            f"All runs must measure x and t alike, but {here} has {one} and {there} {other}; evaluate them apart, each "
-            "with its own beta."
+            f"all runs must measure x and t alike, found {here} with {one} and {there} with {other}; evaluate them "
+            "apart, each with its own beta."
         )
     return runs
 

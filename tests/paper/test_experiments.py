@@ -150,7 +150,7 @@ def test_value_error_takes_the_newest_sweep(tmp_path, monkeypatch):
     for time in ("2026-01-31_12-00-00", "2026-02-01_08-00-00"):
         (tmp_path / "multirun" / "censored_variable" / time).mkdir(parents=True)
     assert config.run == "multirun/censored_variable/2026-02-01_08-00-00/*/n400000/*"
-    with pytest.raises(ConfigError, match="there is none"):
+    with pytest.raises(ConfigError, match="found none"):
         newest("multirun/censored_constant")
 
 

@@ -145,7 +145,7 @@ def test_a_glob_skips_what_is_no_finished_run(tmp_path, recovery) -> None:
     for named in (str(tmp_path / "b"), [str(run), str(tmp_path / "b")]):  # named, not met
         with pytest.raises(InputError, match="not finished"):
             load_runs(named)
-    with pytest.raises(InputError, match=r"matches none .*not finished.*resume="):
+    with pytest.raises(InputError, match=r"found none .*not finished.*resume="):
         load_runs(str(tmp_path / "[bc]"))
 
 
