@@ -58,7 +58,7 @@ class Pools:
 
     @property
     def mu(self) -> Tensor:
-        """The centre of dx (of dx / dt when dt varies), from the data before any removal."""
+        """The center of dx (of dx / dt when dt varies), from the data before any removal."""
         return self.main.mu
 
     @property

@@ -1,4 +1,4 @@
-"""CT and TRT: distances from the centre of dx, as numbers or as functions of dt."""
+"""CT and TRT: distances from the center of dx, as numbers or as functions of dt."""
 
 from __future__ import annotations
 

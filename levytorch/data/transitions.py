@@ -1,6 +1,6 @@
 """Transitions: the pairs (x, dx, dt) from which everything is estimated.
 
-mu is the paper's centre: the median of dx (Algorithm B.1), or the median of dx / dt when dt varies (appendix E,
+mu is the paper's center: the median of dx (Algorithm B.1), or the median of dx / dt when dt varies (appendix E,
 nonuniform temporal sampling). It belongs to the data as they came: it is computed before anything is removed, and kept
 by every selection and by censoring.
 """
@@ -44,7 +44,7 @@ class Transitions:
         dt: the time between the two, a number or (n,).
         trajectory: (n,) integer, the trajectory each pair comes from; None: all from one.
         reward: (n,) reward logged at x, or None.
-        mu: the centre of dx (of dx / dt when dt varies); None: computed from these pairs when first asked for.
+        mu: the center of dx (of dx / dt when dt varies); None: computed from these pairs when first asked for.
         dropped: how many pairs were left out before, by reason.
 
     `uniform_dt` says whether all pairs have the same dt. `t[mask]`, `t[:1000]`, `t[index]` select pairs and keep mu.

@@ -1,7 +1,7 @@
 """Covariance of theta: inverse information, or the sandwich when the TCF is part of the estimating equation.
 
 With R = R_theta the TCF's estimating equation is  G = (1 - R) mean_core(s) + R mean_tail(s) = 0: how many tails were
-kept has dropped out. Its variance comes from what was kept within each pool (centred there: the pools' means are not
+kept has dropped out. Its variance comes from what was kept within each pool (centered there: the pools' means are not
 zero) and from the states over which R_theta is averaged; its slope from the observed second derivatives and from
 d R_theta / d theta.
 """

@@ -136,8 +136,8 @@ class ExactStep:
         winding = torch.arange(-periods, periods, dtype=torch.float64, device=k.device)
         turns = _turn(-2 * math.pi * winding[:, None] * k)
         table = (turns @ waves.reshape(k.shape[0], -1)).real.reshape(2 * periods, n, -1).transpose(0, 1).reshape(n, -1)
-        centre = periods * fine.shape[0]
-        return table[:, centre - self.half : centre + self.half + 1]
+        center = periods * fine.shape[0]
+        return table[:, center - self.half : center + self.half + 1]
 
     def _refined(self, table: Tensor) -> Tensor:
         """A table over x on a finer grid of x."""

@@ -32,12 +32,12 @@ class StateBins:
         self.dt_edges, dt_nodes = _dt_groups(dt)
         unit = (torch.arange(self.side, dtype=torch.float64) + 0.5) / self.side
         if self.dim == 1:
-            centres = self.origin + (torch.arange(self.side, dtype=torch.float64) + 0.5) * (self.period / self.side)
-            self.x = centres.repeat(dt_nodes.shape[0])
+            centers = self.origin + (torch.arange(self.side, dtype=torch.float64) + 0.5) * (self.period / self.side)
+            self.x = centers.repeat(dt_nodes.shape[0])
         else:
             axes = [o + p * unit for o, p in zip(self.origin, self.period)]
-            centres = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, self.dim)
-            self.x = centres.repeat(dt_nodes.shape[0], 1)
+            centers = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, self.dim)
+            self.x = centers.repeat(dt_nodes.shape[0], 1)
         self.dt = dt_nodes.repeat_interleave(self.n_x)
 
     @property
