@@ -76,8 +76,9 @@ class LevyModule(L.LightningModule):
         self._clock = Clock(self.trainer.global_step)
 
     def training_step(self, batch: Batch | FullBatch, batch_idx: int) -> None:
-        if self.engine.full_batch and not isinstance(batch, FullBatch):
-            batch = Batch(*batch)
+        if not isinstance(batch, (Batch, FullBatch)):
+            batch = Batch(*batch)  # as torch's own loaders collate it
+        if self.engine.full_batch and isinstance(batch, Batch):
             batch = FullBatch(batch, None, float(batch.weight.sum()), 0)
         optimizer = cast(Optimizer, self.optimizers())
         nll = self.engine.step(self.likelihood, optimizer, batch, self.trainer.global_step, self.seed)
