@@ -27,6 +27,7 @@ _HOME = {
     "recover": "levytorch.training",
     "diagnose": "levytorch.diagnostics",
     "Recovery": "levytorch.training",
+    "compare": "levytorch.diagnostics.compare",
     "solve_value": "levytorch.policy",
     "ValueFunction": "levytorch.policy",
     "LevytorchError": "levytorch.errors",
@@ -46,6 +47,7 @@ __all__ = [
     "Transitions",
     "ValueFunction",
     "__version__",
+    "compare",
     "cutting_threshold",
     "diagnose",
     "log_density",
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from levytorch.data import Trajectories, Transitions
     from levytorch.data.lattice import Lattice
     from levytorch.diagnostics import diagnose
+    from levytorch.diagnostics.compare import compare
     from levytorch.dynamics import Dynamics
     from levytorch.errors import InputError, LevytorchError, LevytorchWarning
     from levytorch.law import LevyStep, cutting_threshold, log_density, score, tail_probability

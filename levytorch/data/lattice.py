@@ -410,14 +410,19 @@ class Lattice:
 
     def _weights(self, pool: str, sheet: int, blocks: list[int], per_block: bool) -> tuple[Keys, Array]:
         """Keys of the nodes of a sheet, and the weights of blocks or their sum."""
-        if per_block:
-            return matrix([added([self.weights.row(i) for i in self._rows(pool, [k], sheet)]) for k in blocks])
         rows = self._rows(pool, None, sheet)
         if (pool, sheet) not in self._cache:  # where every entry goes, once for all choices of blocks
             entries = np.concatenate([self.weights.row(i)[0] for i in rows])
             keys = np.unique(entries)
             self._cache[pool, sheet] = keys, np.searchsorted(keys, entries)
         keys, places = self._cache[pool, sheet]
+        if per_block:
+            every, start = np.zeros((self.n_blocks, len(keys))), 0
+            for i in rows:
+                values = self.weights.row(i)[1]
+                every[i % self.n_blocks, places[start : start + len(values)]] += values
+                start += len(values)
+            return keys, every if blocks == list(range(self.n_blocks)) else every[blocks]
         times = np.bincount(blocks, minlength=self.n_blocks).astype(np.float64)
         sums, start = np.zeros(len(keys)), 0
         for i in rows:
@@ -458,11 +463,14 @@ class Lattice:
         return bool(np.isfinite([*self.CT, *self.TRT, self.reach]).any())
 
 
-def wanted(transitions: Transitions, mode: str) -> bool:
-    """Whether a fit takes the lattice of its data: "always", "never", or "auto", where that is faster and possible."""
+def wanted(transitions: Transitions, mode: str, enough: int = ENOUGH) -> bool:
+    """Whether a fit takes the lattice of its data: "always", "never", or "auto", where that is faster and possible.
+
+    enough: pairs from which on it is faster.
+    """
     if choice("lattice", mode, LATTICES) != "auto":
         return mode == "always"
-    if transitions.dim > 1 or len(transitions) < ENOUGH:
+    if transitions.dim > 1 or len(transitions) < enough:
         return False
     distinct = transitions.dt[:1]
     if not transitions.uniform_dt:
@@ -473,12 +481,13 @@ def wanted(transitions: Transitions, mode: str) -> bool:
     return True
 
 
-def lattice_of(pools: Pools, period: float, origin: float, ranks: Ranks) -> Lattice:
-    """The lattice of the pools; with several ranks each reads its share, and all get the sum."""
+def lattice_of(pools: Pools, period: float, origin: float, ranks: Ranks, n_blocks: int = 1) -> Lattice:
+    """The lattice of the pools; with several ranks each reads its share, and all get the sum, in one block."""
     main = pools.main
-    options: dict[str, Any] = {"period": period, "origin": origin, "CT": pools.CT, "mu": float(pools.mu)}
+    options: dict[str, Any] = {"period": period, "origin": origin, "mu": float(pools.mu)}
+    options |= {"CT": pools.CT, "TRT": pools.TRT}
     if ranks.world == 1:
-        return Lattice.from_transitions(main, **options)
+        return Lattice.from_transitions(main, n_blocks=n_blocks, **options)
     like = Lattice.from_transitions(main[: min(len(main), 1000)], **options)  # says the grid, which all ranks share
     parts = ranks.gather(Lattice.from_transitions(main[ranks.shard(len(main))], like=like, period=period))
     return functools.reduce(operator.add, parts)

@@ -8,6 +8,8 @@ d R_theta / d theta.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -34,25 +36,57 @@ def _covariance(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
     return symmetric_inverse(information) if bool(torch.isfinite(information).all()) else None
 
 
+def observed_slope(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
+    """d gradient / d theta (P, P) from second derivatives (`add_hessian`): minus the observed information per pair."""
+    assert ev.main.hessian is not None
+    head, design, n = objective.head, objective.design, ev.main.n
+    per_bin = ev.main.hessian / n
+    if objective.method == "tcf" and ev.tail is not None and ev.tail.hessian is not None:
+        per_bin = (1 - ev.tcf) * per_bin + ev.tcf / ev.tail.n * ev.tail.hessian
+    if objective.method == "conditional":
+        per_bin = per_bin - _bend_of_masses(objective, ev) / n
+    slope = assemble(head, per_bin, design)
+    if objective.method == "tcf" and ev.tail is not None and ev.tcf_gradient is not None:
+        # d TCF = d R / (1 - R_sample) multiplies (mean_tail - mean_main) = (1 - R_sample)(mean_tail - mean_core)
+        slope = slope + torch.outer(ev.tail.gradient / ev.tail.n - ev.main.gradient / n, ev.tcf_gradient)
+    if objective.penalty is not None and objective.penalty.active:
+        slope = slope - torch.diag(objective.penalty.precision()) / n
+    return slope
+
+
+def _bend_of_masses(objective: FullBatchObjective, ev: Evaluation, width: float = 1e-4) -> Tensor:
+    """Second derivatives of the log masses of the strata in the predictors, times the pairs there, (C, C, M).
+
+    Central differences: the first function of every basis is one, its coefficient moves a predictor at all bins.
+    """
+    head, before = objective.head, objective.head.flat()
+    out = torch.zeros_like(ev.main.second)
+    firsts = [sum(head.sizes[:row]) for row in range(len(head.sizes))]
+    assert objective.masses is not None
+    for row, first in enumerate(firsts):
+        moved = []
+        for sign in (1.0, -1.0):
+            theta = ev.theta.clone()
+            theta[first] += sign * width
+            head.set_flat(theta)
+            kept = objective.masses.log_kept_scores(head, objective.design)
+            moved.append(objective.regions(replace(ev, kept=kept)))
+        for (counts, _, above), (_, _, below) in zip(*moved):
+            out[row] += counts * (above - below) / (2 * width)
+    head.set_flat(before)
+    return 0.5 * (out + out.transpose(0, 1))
+
+
 def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
     assert ev.tail is not None
-    assert ev.main.hessian is not None
-    assert ev.tail.hessian is not None
     assert objective.masses is not None
-    assert ev.tcf_gradient is not None
     head, design = objective.head, objective.design
     core, tail = ev.main - ev.tail, ev.tail
     n = ev.main.n
     R = ev.tcf * (1 - objective.masses.R_sample) + objective.masses.R_sample
     m_core, m_tail = core.gradient / core.n, tail.gradient / tail.n
     difference = m_tail - m_core
-    hessian = (1 - ev.tcf) / n * ev.main.hessian + ev.tcf / tail.n * ev.tail.hessian
-    # d TCF = d R / (1 - R_sample) multiplies (mean_tail - mean_main) = (1 - R_sample)(mean_tail - mean_core)
-    slope = assemble(head, hessian, design) + torch.outer(
-        tail.gradient / tail.n - ev.main.gradient / n, ev.tcf_gradient
-    )
-    if objective.penalty is not None and objective.penalty.active:
-        slope = slope - torch.diag(objective.penalty.precision()) / n
+    slope = observed_slope(objective, ev)
     meat = torch.zeros_like(slope)
     deviation = objective.masses.exceedance(head) - R  # T(x) - R at every node
     share = objective.masses.share

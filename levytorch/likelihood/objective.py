@@ -105,7 +105,7 @@ class FullBatchObjective:
         """Mean log-likelihood (penalised if there is a penalty), with the TCF of `ev` or a given one."""
         tau = ev.tcf if tcf is None else tcf
         value = sum(float(w * s.log_p) for w, s in self._parts(ev, tau))
-        for counts, log_mass, _ in self._regions(ev):
+        for counts, log_mass, _ in self.regions(ev):
             value -= float((counts * log_mass).sum()) / self.n
         if penalised and self.penalty is not None and self.penalty.active:
             value -= 0.5 * float((self.penalty.precision() * ev.theta**2).sum()) / self.n
@@ -116,7 +116,7 @@ class FullBatchObjective:
         g = torch.zeros_like(ev.theta)
         for w, s in self._parts(ev, tau):
             g += w * s.gradient
-        for counts, _, q in self._regions(ev):
+        for counts, _, q in self.regions(ev):
             g -= project(self.head, q * counts, self.design) / self.n
         if self.penalty is not None and self.penalty.active:
             g -= self.penalty.precision() * ev.theta / self.n
@@ -127,7 +127,7 @@ class FullBatchObjective:
         per_bin = torch.zeros_like(ev.main.second)
         for w, s in self._parts(ev, ev.tcf):
             per_bin += w * s.second
-        for (counts, _, q), s in zip(self._regions(ev), self._strata(ev)):
+        for (counts, _, q), s in zip(self.regions(ev), self._strata(ev)):
             outer = q.unsqueeze(1) * s.first.unsqueeze(0)
             per_bin += (q.unsqueeze(1) * q.unsqueeze(0) * counts - outer - outer.transpose(0, 1)) / self.n
         return assemble(self.head, per_bin, self.design)
@@ -157,7 +157,7 @@ class FullBatchObjective:
         for w, s in self._parts(ev, ev.tcf):
             score += w * s.first
             products += w * s.second.diagonal().T
-        for counts, _, q in self._regions(ev):
+        for counts, _, q in self.regions(ev):
             score -= q * counts / self.n
         out = torch.zeros((ev.theta.numel(), ev.theta.numel()), dtype=torch.float64)
         for row in (d, d + 1):
@@ -187,7 +187,7 @@ class FullBatchObjective:
             return [((1 - tcf) / ev.main.n, ev.main), (tcf / ev.tail.n, ev.tail)]
         return [(1 / self.n, ev.main)]
 
-    def _regions(self, ev: Evaluation) -> list[tuple[Tensor, Tensor, Tensor]]:
+    def regions(self, ev: Evaluation) -> list[tuple[Tensor, Tensor, Tensor]]:
         """(counts, log mass, d log mass / d eta) of every stratum of a conditional likelihood."""
         if self.method != "conditional" or ev.kept is None or self.masses is None:
             return []

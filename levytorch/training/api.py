@@ -20,7 +20,7 @@ def recover(
     *,
     alpha: float | str,
     coefficients: str | dict[str, Any] | Head = "fourier",
-    n_basis: int = 21,
+    n_basis: int | str = 21,
     period: float | Sequence[float] = 2 * math.pi,
     tail: str | dict[str, Any] | None = None,
     engine: str | dict[str, Any] = "auto",
@@ -41,6 +41,8 @@ def recover(
         alpha: a number in (0, 1) when known, "learn" for an unknown constant, "function" for alpha(x).
         coefficients: "fourier" (n_basis functions per coefficient; 1 gives constants) or "mlp". For transitions in the
             plane or in space n_basis counts per coordinate (5 or 7 rather than 21; see truncation).
+        n_basis: "auto" takes the number whose likelihood of held-out trajectories (blocks of time for few) is largest;
+            the curve is in metrics["selection"].
         period: of the coefficients; in d > 1 dimensions one number or one per coordinate.
         tail: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT": 20.0, "method": "tcf" |
             "conditional" | "none"}.
@@ -53,10 +55,10 @@ def recover(
         validation: share of the trajectories to hold out; their likelihood is metrics["val/nll"].
         progress: show a progress bar.
         options: those of the head (fourier: origin, positivity, n_basis_alpha, truncation; mlp: origin, positivity,
-            width, depth, n_features, periodic), of the engine (fisher: max_steps, tolerance, damping, n_bins, penalty;
-            lbfgs: max_steps, iterations, history, tolerance; adam: max_steps, lr, window, gradient, stop_early, ...)
-            and of batches (batch_size, mixing, chunk_size); an unknown one is refused with the list. Also as a mapping:
-            engine={"name": "adam", "max_steps": 1000}.
+            width, depth, n_features, periodic), of the engine (fisher: max_steps, tolerance, damping, n_bins, and
+            penalty, a strength, "evidence" or "cross_validation"; lbfgs: max_steps, iterations, history, tolerance;
+            adam: max_steps, lr, window, gradient, stop_early, ...) and of batches (batch_size, mixing, chunk_size); an
+            unknown one is refused with the list. Also as a mapping: engine={"name": "adam", "max_steps": 1000}.
 
     Example:
         >>> from levytorch import Dynamics, recover, simulate
@@ -77,9 +79,8 @@ def recover(
         **{"validation": validation, "progress": progress},
         **options,
     )
-    if engine_class(settings.engine["name"]).full_batch or isinstance(
-        transitions, Lattice
-    ):  # refuses adam on a lattice
+    # a lattice with adam is refused there, in the words of all other refusals
+    if engine_class(settings.engine["name"]).full_batch or isinstance(transitions, Lattice):
         return fit_full_batch(transitions, settings)
     from levytorch.training.fit import fit  # Lightning, which full-batch engines do without
 

@@ -25,8 +25,9 @@ from levytorch.training.engines import build_engine
 from levytorch.training.finish import finish
 from levytorch.training.maximise import fit_full_batch, joined
 from levytorch.training.module import LevyModule
-from levytorch.training.problem import Problem, check_pools, head_settings, pool_options, prepare
+from levytorch.training.problem import Problem, all_data, check_pools, head_settings, pool_options, prepare
 from levytorch.training.recovery import Recovery
+from levytorch.training.selection import select
 from levytorch.training.settings import FitSettings
 from levytorch.training.thresholds import reconsidered
 
@@ -68,6 +69,9 @@ def fit(
     """
     began = time.perf_counter()
     problem = prepare(transitions, settings, fit_full_batch, start)
+    selection = None
+    if problem.settings.left_open:
+        problem, selection = select(problem, all_data(problem, Ranks()).blocks)
     settings = problem.settings
     module, data = make_module(problem), make_data(problem)
     engine = module.engine
@@ -110,6 +114,8 @@ def fit(
         samples=samples,
     )
     recovery.history = list(module.history)
+    if selection is not None:
+        recovery.metrics["selection"] = selection.summary()
     recovery.metrics["seconds"] = time.perf_counter() - began
     problem.judge(final, recovery)
     other = reconsidered(settings.tail, recovery, problem.guessed_CT)

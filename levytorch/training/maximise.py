@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from levytorch.data import Transitions
-from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
-from levytorch.training.engines import Engine, build_engine
+from levytorch.training.engines import build_engine
 from levytorch.training.finish import finish
-from levytorch.training.history import Clock, entry
+from levytorch.training.loop import maximise
 from levytorch.training.problem import all_data, prepare
 from levytorch.training.recovery import Recovery
+from levytorch.training.selection import select
 from levytorch.training.settings import FitSettings
 from levytorch.training.thresholds import reconsidered
 
@@ -29,12 +27,15 @@ def fit_full_batch(
 ) -> Recovery:
     """Maximise with a full-batch engine; with several ranks each of them calls this."""
     began = time.perf_counter()
-    problem = prepare(data, settings, fit_full_batch, start)
-    settings, head, ranks = problem.settings, problem.head, ranks or Ranks()
+    problem, ranks = prepare(data, settings, fit_full_batch, start), ranks or Ranks()
+    batches = all_data(problem, ranks)
+    selection = None
+    if problem.settings.left_open:
+        problem, selection = select(problem, batches.blocks)
+    settings, head = problem.settings, problem.head
     engine = build_engine(settings.engine)
     law = FrozenLaw(steady_method(settings.density, head), head.dim)
     likelihood = Likelihood(head, law, settings.tail)
-    batches = all_data(problem, ranks)
     likelihood.observe(batches.observed, engine.n_bins)
     if not batches.from_lattice:
         likelihood.ranks = ranks
@@ -45,6 +46,10 @@ def fit_full_batch(
         samples=batches.samples,
     )
     recovery.history = done.history
+    if batches.blocks is not None:
+        recovery.blocks = replace(batches.blocks, law=law, treatment=settings.tail)
+    if selection is not None:
+        recovery.metrics["selection"] = selection.summary()
     recovery.metrics["seconds"] = time.perf_counter() - began
     problem.judge(likelihood, recovery)
     other = reconsidered(settings.tail, recovery, problem.guessed_CT)
@@ -58,43 +63,7 @@ def fit_full_batch(
 def joined(first: Recovery, again: Recovery) -> Recovery:
     """The second of two fits, with the history of both and the comparison of strata that led to it."""
     again.history = first.history + again.history
-    again.metrics["missing_between_CT_and_TRT_z"] = first.metrics["missing_between_CT_and_TRT_z"]
+    for key in ("missing_between_CT_and_TRT_z", "selection"):
+        if key in first.metrics:
+            again.metrics[key] = first.metrics[key]
     return again
-
-
-@dataclass
-class Maximised:
-    """How a maximisation went."""
-
-    optimizer: Optimizer
-    converged: bool = False
-    steps: int = 0
-    history: list[dict[str, float]] = field(default_factory=list)
-
-
-def maximise(
-    engine: Engine, likelihood: Likelihood, batch: FullBatch, *, seed: int = 0, progress: bool = False
-) -> Maximised:
-    """Steps of a full-batch engine, the TCF updated after each, until it has converged."""
-    done, clock = Maximised(engine.optimizer(likelihood)), Clock()
-    for step in _steps(engine.max_steps, progress):
-        mixed = batch._replace(tcf=likelihood.correction.tcf)
-        nll = engine.step(likelihood, done.optimizer, mixed, step, seed)
-        done.steps = step + 1
-        done.history.append(
-            {"step": float(done.steps), **entry(likelihood, done.optimizer, nll), **clock.lap(done.steps, batch.n_main)}
-        )
-        accepted = getattr(done.optimizer, "accepted", None)
-        likelihood.correct(None if accepted is None else accepted.R_theta)
-        done.converged = engine.converged(done.optimizer)
-        if done.converged:
-            break
-    return done
-
-
-def _steps(n: int, progress: bool) -> Iterable[int]:
-    if not progress:
-        return range(n)
-    from tqdm import tqdm
-
-    return tqdm(range(n), desc="passes", leave=False)

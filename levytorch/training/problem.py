@@ -23,6 +23,7 @@ from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import TailSettings
 from levytorch.ranks import Ranks
+from levytorch.training.blocks import Blocks, kept_for_later, n_blocks_for
 from levytorch.training.engines import engine_class
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
@@ -91,7 +92,8 @@ class AllData:
     """What a full-batch engine works on, and what stands behind it.
 
     fitted: the batch to maximise over; observed: where tail masses come from; samples: all pairs of this rank where
-    `fitted` is a lattice made of them (None where it is those pairs, or where a lattice is all there is).
+    `fitted` is a lattice made of them (None where it is those pairs, or where a lattice is all there is); blocks: the
+    same data in blocks, where one process holds it.
     """
 
     fitted: FullBatch
@@ -99,20 +101,26 @@ class AllData:
     facts: PoolFacts
     samples: FullBatch | None = None
     from_lattice: bool = False
+    blocks: Blocks | None = None
 
 
 def all_data(problem: Problem, ranks: Ranks) -> AllData:
     """All of the data as one batch: a lattice where that is wanted, or the pairs of this rank."""
     settings, head = problem.settings, problem.head
     if isinstance(problem.train, Lattice):
-        return AllData(problem.train.full_batch(), problem.train, problem.train.facts(), from_lattice=True)
+        lattice = problem.train
+        return AllData(
+            lattice.full_batch(), lattice, lattice.facts(), from_lattice=True, blocks=kept_for_later(lattice)
+        )
     pools = make_pools(problem.train, **pool_options(settings, problem.guess))
     check_pools(pools, settings, problem.train)
     pairs = full_batch(pools, 0.0, ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
     if not wanted(pools.main, settings.data.get("lattice") or "auto"):
-        return AllData(pairs, pools, PoolFacts.of(pools))
-    lattice = lattice_of(pools, head.period, head.origin, ranks)
-    return AllData(lattice.full_batch(), pools, PoolFacts.of(pools), pairs, from_lattice=True)
+        alone = kept_for_later(pools) if ranks.world == 1 else None
+        return AllData(pairs, pools, PoolFacts.of(pools), blocks=alone)
+    lattice = lattice_of(pools, head.period, head.origin, ranks, n_blocks_for(pools.main))
+    blocks = kept_for_later(lattice)
+    return AllData(lattice.full_batch(), pools, PoolFacts.of(pools), pairs, from_lattice=True, blocks=blocks)
 
 
 def check_data(transitions: Transitions | Lattice, settings: FitSettings) -> FitSettings:

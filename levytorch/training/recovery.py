@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,12 +14,19 @@ from torch import Tensor
 
 from levytorch import files
 from levytorch.coefficients import Coefficients, Head, build_head
-from levytorch.convert import real_number, real_tensor
+from levytorch.convert import choice, real_number, real_tensor, whole_number
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.files import load_tensors, path_of
+from levytorch.training.blocks import Blocks
+from levytorch.training.resampling import FEW, REPLICAS, Replicas, bootstrap, sandwich
+
+if TYPE_CHECKING:
+    from levytorch.data import Transitions
+    from levytorch.data.lattice import Lattice
 
 FORMAT = 1
+KINDS = ("fisher", "robust", "bootstrap")
 ArrayLike = float | list[float] | np.ndarray | Tensor
 
 
@@ -27,7 +34,8 @@ ArrayLike = float | list[float] | np.ndarray | Tensor
 class Recovery:
     """b(x), D_o(x), D_f(x) and alpha in the units of the data.
 
-    covariance: (P, P) of theta (None when the engine gives none); metrics: plain numbers and strings about the fit.
+    covariance: (P, P) of theta (None when the engine gives none); metrics: plain numbers and strings about the fit;
+    blocks: the data of the fit, for standard errors that are computed from it (not saved).
     """
 
     head: Head
@@ -37,6 +45,8 @@ class Recovery:
     covariance: Tensor | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
+    blocks: Blocks | None = field(default=None, repr=False, compare=False)
+    replicas: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # computed once
 
     # -- coefficients -------------------------------------------------------------------------------------------------
     def coefficients(self, x: ArrayLike) -> Coefficients:
@@ -98,10 +108,40 @@ class Recovery:
         return b.detach(), D_o.detach(), D_f.detach(), alpha.detach()
 
     # -- uncertainty --------------------------------------------------------------------------------------------------
-    def std(self, x: ArrayLike) -> tuple[Tensor, Tensor, Tensor]:
-        """Pointwise standard errors of b, D_o, D_f at x."""
-        b, D_o, D_f, _ = self._stds(x)
+    def std(
+        self, x: ArrayLike, kind: str = "fisher", data: Transitions | Lattice | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Pointwise standard errors of b, D_o, D_f at x.
+
+        Args:
+            kind: "fisher", from the information (with the TCF a sandwich), right when the law is; "robust", a sandwich
+                from blocks of trajectories, which stays right when it is not or when steps depend on each other;
+                "bootstrap", from refits to resampled blocks, for any head.
+            data: of the fit, where the recovery no longer has it (after loading).
+        """
+        if choice("kind", kind, KINDS) == "bootstrap":
+            replicas = self.bootstrap(data=data)
+            b, D_o, D_f, _ = replicas.std(x)
+            return b, D_o, D_f
+        covariance = self.covariance
+        if kind == "robust":
+            covariance = sandwich(self, data)
+        b, D_o, D_f, _ = self._stds(x, covariance)
         return b, D_o, D_f
+
+    def bootstrap(self, n: int | None = None, seed: int = 0, data: Transitions | Lattice | None = None) -> Replicas:
+        """Recoveries of n resamplings of the blocks of the data: for V, or anything else that is computed from one.
+
+        n: 200 by default, 40 for heads that are not linear, whose refits take seconds. data: see `std`.
+        """
+        default = FEW if self.covariance is None else REPLICAS
+        n = default if n is None else whole_number("n", n, 2, 1 << 20)
+        seed = whole_number("seed", seed, 0, 2**63 - 1)
+        if data is not None:
+            return bootstrap(self, n, seed, data)
+        if (n, seed) not in self.replicas:
+            self.replicas[n, seed] = bootstrap(self, n, seed, None)
+        return self.replicas[n, seed]
 
     @property
     def alpha_std(self) -> float | Callable[[ArrayLike], Tensor]:
@@ -109,18 +149,19 @@ class Recovery:
         if not self.head.learns_alpha:
             return 0.0
         if self.head.alpha_spec.mode == "function":
-            return lambda x: self._stds(x)[3]
-        return float(self._stds(self.origin)[3])
+            return lambda x: self._stds(x, self.covariance)[3]
+        return float(self._stds(self.origin, self.covariance)[3])
 
-    def _stds(self, x: ArrayLike) -> tuple[Tensor, ...]:
-        if self.covariance is None:
+    def _stds(self, x: ArrayLike, covariance: Tensor | None) -> tuple[Tensor, ...]:
+        if covariance is None:
             raise InputError(
-                "standard errors need a covariance, found none (MLP heads give none); fit with a Fourier head."
+                "standard errors need a covariance, found none (MLP heads give none); use kind bootstrap, or fit with "
+                "a Fourier head."
             )
         full = _states(x).shape
         shapes = [full, *([full if self.dim == 1 else full[:-1]] * 3)]
         return tuple(
-            ((J @ self.covariance) * J).sum(-1).clamp(min=0).sqrt().reshape(shape)
+            ((J @ covariance) * J).sum(-1).clamp(min=0).sqrt().reshape(shape)
             for J, shape in zip(self.jacobian(x), shapes)
         )
 

@@ -39,13 +39,14 @@ class FitSettings:
     log_every: int = 50
     progress: bool = False
     seed: int = 0
+    left_open: tuple[str, ...] = ()  # of n_basis and penalty: what cross-validation chooses
 
 
 def make_settings(
     *,
     alpha: Any,
     coefficients: Any = "fourier",
-    n_basis: int = 21,
+    n_basis: int | str = 21,
     period: float | Sequence[float] = 2 * math.pi,
     tail: Any = None,
     engine: Any = "auto",
@@ -54,6 +55,7 @@ def make_settings(
 ) -> FitSettings:
     """Check every argument and sort the options; nothing has been computed yet."""
     spec = AlphaSpec.parse(alpha)
+    left_open: tuple[str, ...] = ()
     head_name = "own" if isinstance(coefficients, Head) else _named("coefficients", coefficients)[0]
     engine_name, engine_given = _named("engine", engine)
     if engine_name == "evidence":  # conf/engine/evidence.yaml
@@ -66,6 +68,8 @@ def make_settings(
     if not isinstance(coefficients, Head):
         head = _plain_head(coefficients, n_basis, period)
         head_keys = OPTIONS[head_name] - {"alpha", "alpha_mode", "length", "time", "period", "n_basis"}
+        if head.get("n_basis") == "auto":
+            head["n_basis"], left_open = 1, ("n_basis",)  # a place holder
     data: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     engine_keys = engine_options(engine_name)
@@ -77,6 +81,9 @@ def make_settings(
     parts = ((head_keys, head), (engine_keys, engine_config), (DATA_OPTIONS, data), (FIT_OPTIONS, rest))
     for key, value in options.items():
         next(target for keys, target in parts if key in keys)[key] = value
+    if engine_config.get("penalty") == "cross_validation":
+        engine_config["penalty"] = "none"
+        left_open = (*left_open, "penalty")
     if isinstance(coefficients, Head):
         check_head(coefficients)
     built = coefficients if isinstance(coefficients, Head) else _checked_head(head, spec)
@@ -90,10 +97,10 @@ def make_settings(
     check_data_options(data)
     given = not (tail is None or isinstance(tail, str))
     tail_settings = check_alpha(parse_tail(tail), spec.learned, given=given)
-    return FitSettings(spec, head or built, engine_config, tail_settings, data, seed=seed, **rest)
+    return FitSettings(spec, head or built, engine_config, tail_settings, data, seed=seed, left_open=left_open, **rest)
 
 
-def _plain_head(coefficients: Any, n_basis: int, period: Any) -> dict[str, Any]:
+def _plain_head(coefficients: Any, n_basis: int | str, period: Any) -> dict[str, Any]:
     """A name, or a mapping with one, as plain settings of a head."""
     name, given = _named("coefficients", coefficients)
     choice("coefficients", name, tuple(HEADS))

@@ -1,0 +1,300 @@
+"""Which of several models describes the same data best: log-likelihood per pair, and standard errors of differences."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import FourierHead
+from levytorch.data import Trajectories, Transitions
+from levytorch.data.lattice_build import runs_by_block
+from levytorch.diagnostics.brownian import fit_brownian
+from levytorch.diagnostics.checks import check_data
+from levytorch.diagnostics.sample import Region, Sample, choose, make_sample
+from levytorch.errors import InputError
+from levytorch.likelihood.frozen import FrozenLaw, steady_method
+from levytorch.likelihood.penalty import RoughnessPenalty
+from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.tail import TailSettings
+from levytorch.training.blocks import N_BLOCKS, Blocks
+from levytorch.training.recovery import Recovery
+from levytorch.training.resampling import refitting
+from levytorch.training.reweighting import block_log_likelihoods
+from levytorch.training.selection import folds
+
+MOST = 2_000_000  # pairs that are looked at one by one
+_CHUNK = 1 << 16
+_CLEAR = 2.0  # standard errors
+
+
+@dataclass
+class Row:
+    """One model: log-likelihood per pair and its standard error, the same of its difference to the best, AIC (smaller
+    is better), parameters (a penalty counts them by what it leaves of them)."""
+
+    model: str
+    log_likelihood: float
+    std: float
+    difference: float
+    difference_std: float
+    aic: float
+    parameters: float
+
+
+@dataclass
+class Comparison:
+    """rows: best first; held_out: whether the likelihood is that of trajectories a fit has not seen; sentence: what
+    it comes to."""
+
+    rows: list[Row]
+    held_out: bool
+    n_pairs: int
+    sentence: str
+
+    @property
+    def preferred(self) -> str:
+        """The model with the largest log-likelihood."""
+        return self.rows[0].model
+
+    def __repr__(self) -> str:
+        width = max(len("model"), *(len(row.model) for row in self.rows))
+        kind = "held-out " if self.held_out else ""
+        lines = [f"{'model':{width}}  {kind + 'log p per pair':>24}  {'difference':>20}  {'AIC':>14}  parameters"]
+        for row in self.rows:
+            value = f"{row.log_likelihood:.6f} ({row.std:.6f})"
+            apart = "" if row is self.rows[0] else f"{row.difference:.2e} ({row.difference_std:.1e})"
+            lines.append(f"{row.model:{width}}  {value:>24}  {apart:>20}  {row.aic:14.1f}  {row.parameters:10.1f}")
+        return "\n".join([*lines, self.sentence])
+
+
+@dataclass
+class _Model:
+    name: str
+    blocks: Tensor  # (n_blocks,) log-likelihoods
+    total: float  # of the data a fit has seen, for AIC
+    parameters: float
+
+
+def compare(
+    recoveries: Sequence[Recovery] | Mapping[str, Recovery], transitions: Transitions | Trajectories | None = None
+) -> Comparison:
+    """Compare models of the same data by their log-likelihood per pair.
+
+    Args:
+        recoveries: a list, or a mapping from names.
+        transitions: data to compare on: new data for an honest judgement, or the data of the fits; a law without
+            jumps is then compared, too. None: the likelihood of each fifth of the trajectories under refits to the
+            others, which needs recoveries that still have their data, all with the same treatment of the tails.
+
+    Where recoveries treat lost tails, all are compared on what these have left: steps given that they lie below CT, and
+    between CT and TRT where the likelihood was conditional on that.
+
+    >>> from levytorch import Dynamics, recover, simulate
+    >>> data = simulate(Dynamics.named("constant"), 500, 40, 1 / 40, seed=1).transitions()
+    >>> found = compare({f"alpha {a}": recover(data, alpha=a, n_basis=1) for a in (0.3, 0.45)})
+    >>> found.preferred
+    'alpha 0.3'
+    """
+    named = _named(recoveries)
+    if transitions is None:
+        models, pairs = _cross_validated(named)
+    else:
+        models, pairs = _on(named, transitions)
+    return _table(models, pairs, held_out=transitions is None)
+
+
+def _named(recoveries: Any) -> dict[str, Recovery]:
+    if isinstance(recoveries, Mapping):
+        named = {str(name): recovery for name, recovery in recoveries.items()}
+    elif isinstance(recoveries, Sequence) and not isinstance(recoveries, str):
+        named = {f"{k}: {_described(r)}": r for k, r in enumerate(recoveries)}
+    else:
+        named = {}
+    if not named or not all(isinstance(r, Recovery) for r in named.values()):
+        raise InputError(
+            "recoveries must be a list of Recovery, or a mapping from names to them, found "
+            f"{type(recoveries).__name__}; make them with recover()."
+        )
+    return named
+
+
+def _described(recovery: Any) -> str:
+    head = getattr(recovery, "head", None)
+    size = f" n_basis={head.n_basis}" if isinstance(head, FourierHead) else ""
+    return f"{type(head).__name__.removesuffix('Head').lower()}{size}"
+
+
+def _parameters(recovery: Recovery) -> float:
+    """How many parameters the data determines."""
+    strengths, P = recovery.metrics.get("penalty_strengths"), recovery.theta.numel()
+    if not strengths or recovery.covariance is None or not isinstance(recovery.head, FourierHead):
+        return float(P)
+    shrunk = RoughnessPenalty(recovery.head, strengths).precision() * recovery.covariance.diagonal()
+    return float(P - shrunk.clamp(max=1.0).sum())
+
+
+# -- held out: folds of the data the recoveries still have ------------------------------------------------------------
+
+
+def _cross_validated(named: dict[str, Recovery]) -> tuple[list[_Model], Tensor]:
+    for name, recovery in named.items():
+        if recovery.blocks is None:
+            raise InputError(
+                f"recoveries must have their data to be compared without transitions, found {name} without (it was "
+                "loaded, or made by adam); pass transitions, or fit again."
+            )
+    kinds = {name: _treatment(recovery.blocks) for name, recovery in named.items() if recovery.blocks is not None}
+    if len(set(kinds.values())) > 1:
+        raise InputError(
+            f"recoveries must treat lost tails alike to be compared without transitions, found {kinds}; pass "
+            "transitions."
+        )
+    models: list[_Model] = []
+    first: Tensor | None = None
+    for name, recovery in named.items():
+        refit, likelihood, blocks = refitting(recovery)
+        pairs = blocks.pairs[0]
+        if first is not None and not torch.equal(first, pairs):
+            raise InputError(
+                f"recoveries must be of the same data, found other numbers of pairs in {name}; pass transitions."
+            )
+        first = pairs
+        judged = _judge(blocks, likelihood.head, likelihood.law, likelihood.tail)
+        total = torch.zeros_like(blocks.once)
+        for held in folds(blocks):
+            judged.head.set_flat(refit(blocks.once - held).theta)
+            counts = blocks.state_counts(judged)
+            total += held * block_log_likelihoods(judged, blocks, counts)
+        judged.head.set_flat(recovery.theta)
+        seen = float(block_log_likelihoods(judged, blocks, blocks.state_counts(judged)).sum())
+        models.append(_Model(name, total, seen, _parameters(recovery)))
+    assert first is not None
+    return models, first
+
+
+def _treatment(blocks: Blocks) -> tuple[Any, ...]:
+    tail = blocks.treatment or TailSettings()
+    return (tail.method, tail.CT, tail.TRT, tail.conditions_on) if tail.active else ("none",)
+
+
+def _judge(blocks: Blocks, head: Any, law: FrozenLaw, tail: TailSettings) -> Any:
+    """The likelihood by which models are compared: a TCF is each model's own, the conditional likelihood is not."""
+    if tail.method == "tcf":
+        tail = TailSettings(method="conditional", CT=tail.CT, TRT=tail.TRT, region="strata")
+    return blocks.likelihood(copy.deepcopy(head), law, tail)
+
+
+# -- on given data ----------------------------------------------------------------------------------------------------
+
+
+def _on(named: dict[str, Recovery], data: Any) -> tuple[list[_Model], Tensor]:
+    regions = []
+    for recovery in named.values():
+        transitions = check_data(recovery, data)
+        regions.append(Region.of(recovery))
+    treated = [region for region in regions if not region.whole] or regions
+    if any(region != treated[0] for region in treated):
+        raise InputError(
+            "recoveries must have the same CT and TRT where they treat lost tails, found others; fit them alike."
+        )
+    region = treated[0]
+    chosen = choose(transitions, MOST, 0)
+    sample = make_sample(chosen, region, MOST, 0)
+    ids = torch.empty(len(chosen), dtype=torch.int64)
+    n_blocks = min(N_BLOCKS, len(chosen))
+    for block, (starts, stops) in enumerate(runs_by_block(chosen, n_blocks)):
+        for start, stop in zip(starts.tolist(), stops.tolist()):
+            ids[start:stop] = block
+    ids = ids[region.labels(chosen.deviation, chosen.dt) >= 0]
+    pairs = torch.bincount(ids, minlength=n_blocks).to(torch.float64)
+    scale = len(transitions) / len(chosen)
+
+    def model(name: str, log_p: Tensor, parameters: float) -> _Model:
+        blocks = torch.zeros(n_blocks, dtype=torch.float64).index_add_(0, ids, log_p)
+        return _Model(name, blocks, scale * float(log_p.sum()), parameters)
+
+    models = [
+        model(name, _log_prob(recovery, sample, region, transitions.mu), _parameters(recovery))
+        for name, recovery in named.items()
+    ]
+    head = max((r.head for r in named.values() if isinstance(r.head, FourierHead)), default=None, key=_size)
+    if head is not None and scale == 1.0:
+        plain = fit_brownian(head, region, sample)
+        models.append(model("without jumps", plain.log_prob(sample), float((head.dim + 1) * head.basis.size)))
+    return models, pairs
+
+
+def _size(head: FourierHead) -> int:
+    return head.basis.size
+
+
+@torch.no_grad()
+def _log_prob(recovery: Recovery, sample: Sample, region: Region, mu: Tensor) -> Tensor:
+    """log p of every pair of the sample, given its stratum."""
+    head = recovery.head
+    law = FrozenLaw(steady_method("auto", head), head.dim)
+    out = torch.empty(len(sample), dtype=torch.float64)
+    for low in range(0, len(sample), _CHUNK):
+        rows = slice(low, low + _CHUNK)
+        out[rows] = law.log_prob(head, sample.x[rows], sample.dx[rows], sample.dt[rows])
+    if not region.whole:
+        bins = StateBins(head, sample.step_dt)
+        scale = torch.ones_like(bins.dt) if sample.uniform_dt else bins.dt
+        center = mu * (scale if head.dim == 1 else scale.unsqueeze(-1))
+        node = bins.index(sample.x, sample.step_dt)
+        for stratum, mass in enumerate(region.log_kept(law, head(bins.x), center, bins.dt)):
+            out = torch.where(sample.label == stratum, out - mass[node], out)
+    return out
+
+
+# -- what it comes to -------------------------------------------------------------------------------------------------
+
+
+def _table(models: list[_Model], pairs: Tensor, held_out: bool) -> Comparison:
+    n = float(pairs.sum())
+    order = sorted(models, key=lambda model: -float(model.blocks.sum()))
+    best = order[0]
+    rows = []
+    for model in order:
+        mean, std = _mean(model.blocks, pairs)
+        apart, apart_std = _mean(model.blocks - best.blocks, pairs)
+        aic = 2 * model.parameters - 2 * model.total
+        rows.append(Row(model.name, mean, std, apart, apart_std, aic, model.parameters))
+    return Comparison(rows, held_out, round(n), _sentence(rows, n))
+
+
+def _mean(blocks: Tensor, pairs: Tensor) -> tuple[float, float]:
+    """Per pair, and the standard error from the scatter of blocks."""
+    n, used = float(pairs.sum()), int((pairs > 0).sum())
+    mean = float(blocks.sum()) / n
+    if used < 2:
+        return mean, math.nan
+    return mean, float(((blocks - mean * pairs).square().sum() * used / (used - 1)).sqrt()) / n
+
+
+def _sentence(rows: list[Row], n: float) -> str:
+    if len(rows) == 1:
+        return f"There is nothing to compare {rows[0].model} with."
+    best, second = rows[:2]
+    gain, error = -second.difference, second.difference_std
+    errors = gain / error if error > 0 else math.inf
+    if errors >= _CLEAR:
+        return (
+            f"{best.model} is preferred: {gain * n:.1f} in log-likelihood over {n:.0f} pairs to the next, "
+            f"{second.model}, which is {errors:.1f} standard errors."
+        )
+    simplest = min((r for r in rows if -r.difference < _CLEAR * r.difference_std or r is best), key=_parameters_of)
+    return (
+        f"The data does not tell {best.model} and {second.model} apart ({gain * n:.1f} in log-likelihood, {errors:.1f} "
+        f"standard errors); the simplest of those it does not is {simplest.model}."
+    )
+
+
+def _parameters_of(row: Row) -> float:
+    return row.parameters

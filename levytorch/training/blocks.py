@@ -1,0 +1,177 @@
+"""The data of a fit in blocks of trajectories, each of which counts any number of times: folds, replicas, sandwiches.
+
+Blocks of trajectories (of time where there are few trajectories) are independent, or nearly so, whatever happens within
+them. Where the data fits on a lattice its nodes carry one weight per block, and a replica costs passes over the nodes
+alone; otherwise the pairs themselves know their block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Head
+from levytorch.data.batches import Batch, FullBatch
+from levytorch.data.lattice import Lattice, lattice_of, wanted
+from levytorch.data.lattice_build import runs_by_block
+from levytorch.data.pools import Pools
+from levytorch.data.transitions import Transitions
+from levytorch.errors import InputError
+from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.tail import TailSettings
+from levytorch.ranks import Ranks
+
+N_BLOCKS = 60  # standard errors from so many have a relative error of a tenth
+MOST_PAIRS = 2_000_000  # pairs that are kept for later as they are, where no lattice can stand for them
+_WORTH = 50_000  # pairs from which on a lattice pays when they are gone over again and again
+
+
+@dataclass
+class Blocks:
+    """observed: pairs, or a lattice with blocks; both are cut when they are first needed.
+
+    law, treatment: how a fit has looked at them, and treated lost tails.
+    """
+
+    observed: Pools | Lattice
+    law: FrozenLaw | None = None
+    treatment: TailSettings | None = None
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks, of which a few may be empty."""
+        return self.observed.n_blocks if isinstance(self.observed, Lattice) else min(N_BLOCKS, self.observed.n_main)
+
+    @property
+    def once(self) -> Tensor:
+        """(n_blocks,): every block once."""
+        return torch.ones(self.n_blocks, dtype=torch.float64)
+
+    @cached_property
+    def main(self) -> Batch:
+        """All entries; weight is (n_blocks, n) for a lattice, the block of each pair (n,) otherwise."""
+        return self._of("main")
+
+    @cached_property
+    def tail(self) -> Batch | None:
+        """Those of the tail pool."""
+        return self._of("tail") if self.observed.n_tail else None
+
+    @cached_property
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        """Pairs of every block in the main and in the tail pool, (n_blocks,) each."""
+        if isinstance(self.observed, Lattice):
+            counts = [
+                torch.from_numpy(self.observed.pairs_per_block(pool)) if n else torch.zeros_like(self.once)
+                for pool, n in (("main", self.observed.n_main), ("tail", self.observed.n_tail))
+            ]
+            return counts[0], counts[1]
+        ids = [
+            part.weight if part is not None else torch.empty(0, dtype=torch.int64) for part in (self.main, self.tail)
+        ]
+        main, tail = (torch.bincount(i, minlength=self.n_blocks).to(torch.float64) for i in ids)
+        return main, tail
+
+    def weights(self, part: Batch, times: Tensor) -> Tensor:
+        """Weight of every entry of a pool when block k counts times[k] times."""
+        return times @ part.weight if part.weight.dim() == 2 else times[part.weight]
+
+    def weighted(self, times: Tensor) -> FullBatch:
+        """The data in which block k counts times[k] times."""
+
+        def part(entries: Batch) -> Batch:
+            weight = self.weights(entries, times)
+            used = weight != 0
+            if bool(used.all()):
+                return entries._replace(weight=weight)
+            one_dt = entries.dt.stride(0) == 0
+            dt = entries.dt[:1].expand(int(used.sum())) if one_dt else entries.dt[used]
+            return Batch(entries.x[used], entries.dx[used], dt, weight[used])
+
+        n_main, n_tail = (float(times @ pairs) for pairs in self.pairs)
+        if n_main <= 0:
+            raise InputError("folds must hold data, found one without any pair; use fewer folds, or bring more data.")
+        tail = part(self.tail) if self.tail is not None and n_tail > 0 else None
+        return FullBatch(part(self.main), tail, n_main, n_tail)
+
+    def sums(self, part: Batch, values: Tensor) -> Tensor:
+        """Per block, sums over the entries of a pool: (c, n) -> (n_blocks, c)."""
+        if part.weight.dim() == 2:
+            return part.weight @ values.T
+        out = torch.zeros((self.n_blocks, values.shape[0]), dtype=torch.float64)
+        return out.index_add_(0, part.weight, values.T.contiguous())
+
+    def likelihood(self, head: Head, law: FrozenLaw, tail: TailSettings) -> Likelihood:
+        """That of all data once."""
+        likelihood = Likelihood(head, law, tail)
+        likelihood.observe(self.observed)
+        return likelihood
+
+    def counts(self, bins: StateBins, pool: str) -> Tensor:
+        """Pairs of a pool that start in each bin of states, (n_blocks, M)."""
+        M = len(bins)
+        if isinstance(self.observed, Lattice):
+            states = self.observed.counts_of_states(pool, per_block=True)
+            out = torch.zeros((self.n_blocks, M), dtype=torch.float64)
+            return out.index_add_(1, bins.index(states.x, states.dt), states.pairs)
+        part = self.main if pool == "main" else self.tail
+        assert part is not None
+        place = part.weight * M + bins.index(part.x, part.dt)
+        return torch.bincount(place, minlength=self.n_blocks * M).to(torch.float64).reshape(self.n_blocks, M)
+
+    def state_counts(self, likelihood: Likelihood) -> tuple[Tensor, Tensor] | None:
+        """`counts` of the main and the tail pool, where the likelihood has tail masses to average over them."""
+        if likelihood.masses is None or likelihood.bins is None:
+            return None
+        main = self.counts(likelihood.bins, "main")
+        return main, self.counts(likelihood.bins, "tail") if self.tail is not None else 0.0 * main
+
+    def _of(self, pool: str) -> Batch:
+        if isinstance(self.observed, Lattice):
+            batch = self.observed.batch_of_blocks(pool)
+            one_dt = len(self.observed.dt) == 1
+            return batch._replace(dt=batch.dt[:1].expand(len(batch.x))) if one_dt else batch
+        main = self.observed.main
+        ids = torch.zeros(len(main), dtype=torch.int64)
+        for block, (starts, stops) in enumerate(runs_by_block(main, self.n_blocks)):
+            for start, stop in zip(starts.tolist(), stops.tolist()):
+                ids[start:stop] = block
+        if pool == "main":
+            return Batch(main.x, main.dx, main.dt, ids)
+        rows = self.observed.tail
+        dt = main.dt[:1].expand(len(rows)) if main.uniform_dt else main.dt[rows]
+        return Batch(main.x[rows], main.dx[rows], dt, ids[rows])
+
+
+def kept_for_later(data: Pools | Lattice) -> Blocks | None:
+    """Blocks of the data of a fit; None where it has none, or is too large to be kept."""
+    if isinstance(data, Lattice):
+        return Blocks(data) if data.n_blocks > 1 else None
+    return Blocks(data) if data.n_main <= MOST_PAIRS else None
+
+
+def quick(blocks: Blocks, head: Head, mode: str = "auto") -> Blocks:
+    """The same blocks on a lattice, where that is possible and pays for going over them again and again."""
+    data = blocks.observed
+    if isinstance(data, Lattice) or mode == "never" or not wanted(data.main, "auto", _WORTH):
+        return blocks
+    lattice = lattice_of(data, head.period, head.origin, Ranks(), n_blocks_for(data.main))
+    return replace(blocks, observed=lattice)
+
+
+def n_blocks_for(transitions: Transitions) -> int:
+    """Fewer blocks where every dt has nodes of its own, so that they stay small."""
+    return N_BLOCKS if transitions.uniform_dt else N_BLOCKS // 3
+
+
+def counted(likelihood: Likelihood, counts: tuple[Tensor, Tensor] | None, times: Tensor) -> Likelihood:
+    """The likelihood whose tail masses are averaged over the states of the weighted blocks."""
+    if likelihood.masses is None or counts is None:
+        return likelihood
+    masses = replace(likelihood.masses, counts=times @ counts[0], tail_counts=times @ counts[1])
+    return replace(likelihood, masses=masses)

@@ -1,0 +1,169 @@
+"""Standard errors that do not take the law's word for it: from blocks of trajectories, by sandwich or bootstrap."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import FourierHead
+from levytorch.data import Transitions, make_pools
+from levytorch.data.lattice import Lattice
+from levytorch.data.pools import threshold_from
+from levytorch.errors import InputError
+from levytorch.likelihood.frozen import FrozenLaw, steady_method
+from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.penalty import Strength
+from levytorch.likelihood.tail import TailCorrection, TailSettings
+from levytorch.training.blocks import Blocks, counted, quick
+from levytorch.training.engines.lbfgs import LBFGSEngine
+from levytorch.training.loop import maximise
+from levytorch.training.reweighting import Refitted, Reweighting
+
+if TYPE_CHECKING:
+    from levytorch.training.recovery import Recovery
+
+REPLICAS, FEW = 200, 40  # by default; a replica of a head that is not linear takes seconds
+
+
+class Replicas(Sequence["Recovery"]):
+    """Recoveries of resampled data: `replicas[i]`, loops, and standard errors over all of them.
+
+    theta: (n, P).
+    """
+
+    def __init__(self, of: Recovery, found: Sequence[Refitted]) -> None:
+        self._of, self._found = of, list(found)
+        self.theta = torch.stack([f.theta for f in found])
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @overload
+    def __getitem__(self, which: int) -> Recovery: ...
+    @overload
+    def __getitem__(self, which: slice) -> Replicas: ...
+    def __getitem__(self, which: int | slice) -> Recovery | Replicas:
+        if isinstance(which, slice):
+            return Replicas(self._of, self._found[which])
+        head = copy.deepcopy(self._of.head)
+        head.set_flat(self._found[which].theta)
+        metrics = {**self._of.metrics, "tcf": self._found[which].tcf, "replica": which % len(self)}
+        nothing: dict[str, Any] = {
+            "log_likelihood": float("nan"),
+            "covariance": None,
+            "history": [],
+            "blocks": None,
+            "replicas": {},
+        }
+        return replace(self._of, head=head, tcf=self._found[which].tcf, metrics=metrics, **nothing)
+
+    def std(self, x: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Pointwise standard deviations of b, D_o, D_f and alpha at x over the replicas."""
+        values = [replica.coefficients(x) for replica in self]
+        b, D_o, D_f, alpha = (torch.stack(v).std(0) for v in zip(*values))
+        return b, D_o, D_f, alpha
+
+    def __repr__(self) -> str:
+        return f"Replicas({len(self)} of {self._of!r})"
+
+
+def sandwich(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
+    """(P, P) covariance of theta from the scatter of the scores of blocks."""
+    if not isinstance(recovery.head, FourierHead):
+        raise InputError(f"kind robust needs a Fourier head, found {type(recovery.head).__name__}; use kind bootstrap.")
+    return _reweighting(recovery, data).covariance
+
+
+def bootstrap(recovery: Recovery, n: int, seed: int, data: Transitions | Lattice | None) -> Replicas:
+    """Refits to blocks drawn with replacement, each from the fit to all of them."""
+    refit, _, blocks = refitting(recovery, data)
+    generator = torch.Generator().manual_seed(seed)
+    return Replicas(recovery, [refit(times) for times in _draws(blocks, n, generator)])
+
+
+Refit = Callable[[Tensor], Refitted]
+
+
+def refitting(recovery: Recovery, data: Transitions | Lattice | None = None) -> tuple[Refit, Likelihood, Blocks]:
+    """What refits a recovery to weighted blocks, the likelihood it maximises, and the blocks."""
+    if isinstance(recovery.head, FourierHead):
+        made = _reweighting(recovery, data)
+        return made.refit, made.likelihood, made.blocks
+    likelihood, blocks = _setting(recovery, data)
+    counts = blocks.state_counts(likelihood)
+    return lambda times: _quasi_newton(likelihood, blocks, counts, times), likelihood, blocks
+
+
+def _draws(blocks: Blocks, n: int, generator: torch.Generator) -> list[Tensor]:
+    """How often each block is drawn, n times over; blocks without pairs take no part."""
+    held = torch.nonzero(blocks.pairs[0] > 0).reshape(-1)
+    if len(held) < 2:
+        raise InputError("at least two blocks must hold data, found one; bring more data.")
+    out = []
+    for _ in range(n):
+        chosen = held[torch.randint(len(held), (len(held),), generator=generator)]
+        out.append(torch.bincount(chosen, minlength=blocks.n_blocks).to(torch.float64))
+    return out
+
+
+def _quasi_newton(
+    likelihood: Likelihood, blocks: Blocks, counts: tuple[Tensor, Tensor] | None, times: Tensor
+) -> Refitted:
+    """A refit of any head, from where it is."""
+    own = replace(likelihood, head=copy.deepcopy(likelihood.head), correction=TailCorrection())
+    own = counted(own, counts, times)
+    own.correct()
+    batch = blocks.weighted(times)
+    maximise(LBFGSEngine(max_steps=12, iterations=8, tolerance=0.05), own, batch)
+    return Refitted(own.head.flat(), own.correction.tcf, batch.n_main)
+
+
+def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Reweighting:
+    if data is None and "reweighting" in recovery.replicas:
+        return recovery.replicas["reweighting"]
+    likelihood, blocks = _setting(recovery, data)
+    strengths: Strength = recovery.metrics.get("penalty_strengths") or "none"
+    made = Reweighting(likelihood, blocks, strengths)
+    if data is None:
+        recovery.replicas["reweighting"] = made
+    return made
+
+
+def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Likelihood, Blocks]:
+    """The likelihood that was maximised and its data in blocks."""
+    blocks = recovery.blocks if data is None else blocks_from(recovery, data)
+    if blocks is None:
+        raise InputError(
+            "standard errors from blocks need the data of the fit, found a recovery without (it was loaded, made by "
+            "adam or by several processes, or its data was too large to keep); fit again or pass data=..."
+        )
+    if blocks.n_blocks < 2:
+        raise InputError("data must come in at least two blocks, found one; make the lattice with n_blocks=60.")
+    blocks = quick(blocks, recovery.head)
+    law = blocks.law or FrozenLaw(steady_method("auto", recovery.head), recovery.dim)
+    return blocks.likelihood(copy.deepcopy(recovery.head), law, blocks.treatment or TailSettings()), blocks
+
+
+def blocks_from(recovery: Recovery, data: Any) -> Blocks:
+    """Data in blocks, treated as the fit has treated its own, which its metrics say."""
+    metrics = recovery.metrics
+    method, of_dt = metrics.get("tail_method", "none"), metrics.get("CT_of_dt")
+    CT, TRT = metrics.get("CT"), metrics.get("TRT")
+    tail = TailSettings()
+    if method != "none":
+        CT = of_dt["CT"] if of_dt else CT
+        tail = TailSettings(method=method, CT=CT, TRT=TRT, region=metrics.get("region") or "auto")
+    if isinstance(data, Lattice):
+        return Blocks(data, treatment=tail)
+    if not isinstance(data, Transitions):
+        raise InputError(
+            f"data must be the Transitions or the Lattice of the fit, found {type(data).__name__}; use .transitions()."
+        )
+    strata = tail.active and not (method == "conditional" and tail.conditions_on == "TRT")
+    cut = None if not strata else threshold_from(of_dt) if of_dt else CT
+    return Blocks(make_pools(data, CT=cut, TRT=TRT, min_tail=1), treatment=tail)

@@ -1,0 +1,213 @@
+"""A fit on the same data whose blocks count differently often: what folds, replicas and sandwiches ask for.
+
+The estimate solves G(theta; times) = 0, the mean score of the weighted data. Its first-order change,
+d theta / d times = -(dG / d theta)^-1 dG / d times, is the influence of every block: the sandwich is the sum of its
+squares, and a refit starts from it. Chords of the same slope then lead to the solution itself, one
+pass over the entries each.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import FourierHead
+from levytorch.data.batches import Batch
+from levytorch.errors import NumericalError
+from levytorch.likelihood.covariance import observed_slope
+from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.penalty import Strength, symmetric_inverse
+from levytorch.likelihood.tail import TailCorrection, tail_correction_factor
+from levytorch.training.blocks import Blocks, counted
+from levytorch.training.engines.fisher import FisherEngine
+from levytorch.training.loop import maximise
+
+_CHORDS = 6
+_CHUNK = 1 << 16
+
+
+@dataclass
+class Refitted:
+    """Parameters and TCF of a fit to weighted blocks, and the pairs that these stand for."""
+
+    theta: Tensor
+    tcf: float
+    n: float
+
+
+class Reweighting:
+    """Fits of a Fourier head to weighted blocks, near the fit to all of them once.
+
+    observed: second derivatives for the slope, which a sandwich needs; otherwise products of scores, which are free.
+    close: how near a refit comes before its last step, in standard errors.
+    """
+
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        blocks: Blocks,
+        strengths: Strength = "none",
+        *,
+        observed: bool = True,
+        close: float = 0.02,
+    ) -> None:
+        assert isinstance(likelihood.head, FourierHead)
+        self.head: FourierHead = copy.deepcopy(likelihood.head)
+        self.blocks, self.strengths, self.close = blocks, strengths, close
+        self.likelihood = replace(likelihood, head=self.head, correction=TailCorrection())
+        self.objective = self.objective_of(blocks.once)
+        self.evaluation = self.objective.evaluate()
+        self.theta = self.evaluation.theta
+        self.inverse = -self._slope(observed)
+
+    @cached_property
+    def counts(self) -> tuple[Tensor, Tensor] | None:
+        """Pairs of every block that start in each bin, (n_blocks, M), in the main and the tail pool."""
+        return self.blocks.state_counts(self.likelihood)
+
+    def objective_of(self, times: Tensor) -> FullBatchObjective:
+        """What is maximised when block k counts times[k] times."""
+        likelihood = counted(self.likelihood, self.counts, times)
+        return likelihood.objective(self.blocks.weighted(times), self.strengths)
+
+    # -- first order --------------------------------------------------------------------------------------------------
+    @cached_property
+    def influence(self) -> Tensor:
+        """(n_blocks, P): d theta / d times[k] at the fit to all blocks once."""
+        times = self.blocks.once.requires_grad_(True)
+        with torch.enable_grad():
+            G = self._mean_score(times)
+            rows = [torch.autograd.grad(g, times, retain_graph=True)[0] for g in G]
+        return torch.stack(rows).T @ self.inverse.T
+
+    @property
+    def covariance(self) -> Tensor:
+        """(P, P) sandwich; blocks are taken as independent, whatever is within them."""
+        B = int((self.blocks.pairs[0] > 0).sum())
+        return self.influence.T @ self.influence * (B / max(B - 1, 1))
+
+    def _mean_score(self, times: Tensor) -> Tensor:
+        """G(theta; times) at the fit, with a graph in `times`; without the penalty, which has no blocks."""
+        pairs, tail_pairs = self.blocks.pairs
+        n, ev, objective = times @ pairs, self.evaluation, self.objective
+        main = times @ self._scores(self.blocks.main)
+        if objective.method == "tcf" and ev.tail is not None and self.blocks.tail is not None:
+            assert self.counts is not None
+            assert objective.masses is not None
+            n_tail, states = times @ tail_pairs, times @ self.counts[0]
+            R_sample = n_tail / n
+            R = (states * objective.masses.exceedance(self.head)).sum() / states.sum()
+            tcf = tail_correction_factor(float(R.detach()), float(R_sample.detach()))
+            tau = (R - R_sample) / (1 - R_sample) if tcf > 0 else 0.0 * R
+            return (1 - tau) * main / n + tau * (times @ self._scores(self.blocks.tail)) / n_tail
+        if objective.method == "conditional":
+            assert self.counts is not None
+            assert ev.kept is not None
+            _, _, q_core, q_middle = ev.kept
+            counts, tail_counts = (times @ c for c in self.counts)
+            if len(objective.regions(ev)) == 1:
+                parts = [(counts, q_core)]
+            else:
+                parts = [(counts - tail_counts, q_core), (tail_counts, q_middle)]
+            for number, q in parts:
+                main = main - torch.cat([self.objective.design[i] @ (q[i] * number) for i in range(q.shape[0])])
+        return main / n
+
+    @torch.no_grad()
+    def _scores(self, part: Batch) -> Tensor:
+        """(n_blocks, P): sums of scores in theta over the pairs of every block."""
+        head, blocks = self.head, self.blocks
+        total = torch.zeros((blocks.n_blocks, self.theta.numel()), dtype=torch.float64)
+        for low in range(0, part.x.shape[0], _CHUNK):
+            rows = slice(low, low + _CHUNK)
+            x, dx, dt = part.x[rows], part.dx[rows], part.dt[rows]
+            design = head.design(head.states(x))
+            chain = head.chain(self.theta, design)
+            step = self.likelihood.law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
+            q = [step.b] if head.dim == 1 else list(step.b.T)
+            q += [step.D_o, step.D_f]
+            if step.alpha is not None:
+                q.append(step.alpha + step.D_f * chain.D_f_alpha)
+            scores = torch.cat([design[i] * (q[i] * chain.slope[i]) for i in range(len(q))])
+            weight = part.weight[..., rows]
+            total += blocks.sums(Batch(x, dx, dt, weight), scores)
+        return total
+
+    def _slope(self, observed: bool) -> Tensor:
+        """(dG / d theta)^-1; with products of scores where second derivatives are not those of a maximum."""
+        objective, ev = self.objective, self.evaluation
+        expected = -objective.local_model(ev).curvature
+        if objective.method == "tcf" and ev.tcf > 0:
+            objective.add_hessian(ev, most=1 << 62)
+            slope = observed_slope(objective, ev)
+            if bool(torch.isfinite(slope).all()):
+                return torch.linalg.pinv(slope)
+        elif observed:
+            objective.add_hessian(ev, most=1 << 62)
+            slope = observed_slope(objective, ev)
+            if bool(torch.isfinite(slope).all()) and float(torch.linalg.eigvalsh(slope)[-1]) < 0:
+                return -symmetric_inverse(-slope)
+        return -symmetric_inverse(-expected)
+
+    # -- refits -------------------------------------------------------------------------------------------------------
+    def refit(self, times: Tensor) -> Refitted:
+        """The fit in which block k counts times[k] times, to a small part of a standard error."""
+        objective = self.objective_of(times)
+        self.head.set_flat(self.theta + (times - 1.0) @ self.influence)
+        before = math.inf
+        for _ in range(_CHORDS):
+            try:
+                ev = objective.evaluate()
+            except NumericalError:
+                break
+            gradient = objective.gradient(ev)
+            step = self.inverse @ gradient
+            distance = math.sqrt(abs(float(objective.n * gradient @ step)))
+            if not distance < 0.5 * before:
+                break
+            self.head.set_flat(ev.theta + step)
+            if distance < self.close:
+                return self._found(objective, ev)
+            before = distance
+        return self._scored(times, objective)
+
+    def _scored(self, times: Tensor, objective: FullBatchObjective) -> Refitted:
+        """By Fisher scoring from the fit to all blocks, where chords do not lead on."""
+        self.head.set_flat(self.theta)
+        engine = FisherEngine(penalty=self.strengths, tolerance=1e-4)  # type: ignore[arg-type]
+        likelihood = counted(self.likelihood, self.counts, times)
+        done = maximise(engine, likelihood, objective.batch)
+        ev = done.optimizer.accepted  # type: ignore[attr-defined]
+        return self._found(objective, ev)
+
+    def _found(self, objective: FullBatchObjective, ev: Evaluation) -> Refitted:
+        return Refitted(self.head.flat(), ev.tcf, objective.n)
+
+
+@torch.no_grad()
+def block_log_likelihoods(likelihood: Likelihood, blocks: Blocks, counts: tuple[Tensor, Tensor] | None) -> Tensor:
+    """(n_blocks,): log-likelihood of every block under any head; counts: `Blocks.state_counts`."""
+
+    def sums(part: Batch) -> Tensor:
+        total = torch.zeros(blocks.n_blocks, dtype=torch.float64)
+        for low in range(0, part.x.shape[0], _CHUNK):
+            rows = slice(low, low + _CHUNK)
+            x, dx, dt = part.x[rows], part.dx[rows], part.dt[rows]
+            log_p = likelihood.law.log_prob(likelihood.head, x, dx, dt)
+            total += blocks.sums(Batch(x, dx, dt, part.weight[..., rows]), log_p.unsqueeze(0))[:, 0]
+        return total
+
+    total = sums(blocks.main)
+    if likelihood.tail.method == "conditional":
+        assert counts is not None
+        core, middle = likelihood.seen().log_kept(likelihood.head)
+        if likelihood.seen().CT is None:
+            return total - counts[0] @ core
+        total = total - (counts[0] - counts[1]) @ core - counts[1] @ middle
+    return total

@@ -1,0 +1,212 @@
+"""How many basis functions, or how strong a penalty: by the likelihood of trajectories that were held out.
+
+Folds are blocks of trajectories (of time where there are few trajectories). Every candidate is fitted to all data once,
+from the candidate before; what leaving out a fold changes is a fraction of a standard error, and takes a chord or two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import FourierHead
+from levytorch.errors import InputError
+from levytorch.likelihood.frozen import FrozenLaw, steady_method
+from levytorch.likelihood.penalty import Strength
+from levytorch.training.blocks import Blocks, counted, quick
+from levytorch.training.engines.fisher import FisherEngine
+from levytorch.training.loop import maximise
+from levytorch.training.problem import Problem, starting_head
+from levytorch.training.reweighting import Reweighting
+
+N_FOLDS = 5
+CANDIDATES = tuple(range(1, 42, 2))
+FACTORS = tuple(10.0 ** (k / 2) for k in range(4, -5, -1))  # of the evidence's strengths, from smooth to rough
+# folds find their own way: a tenth of a standard error of all data moves a held-out score by a hundredth
+_TOLERANCE, _CLOSE = 1e-2, 0.1
+_PATIENCE = 5  # candidates without a better one, after which the rest is not looked at
+_PAIRS_PER_PARAMETER = 5
+
+
+@dataclass
+class Selection:
+    """Held-out log-likelihood per pair of every candidate that was looked at.
+
+    best: the candidate with the largest; differences: from it, with the standard error over folds.
+    """
+
+    name: str
+    candidates: list[float] = field(default_factory=list)
+    folds: list[Tensor] = field(default_factory=list)
+    pairs: Tensor | None = None
+
+    def add(self, candidate: float, folds: Tensor) -> None:
+        """Log-likelihoods of the held-out folds (n_folds,)."""
+        self.candidates.append(candidate)
+        self.folds.append(folds)
+
+    @property
+    def best(self) -> int:
+        """Number of the best candidate; the first of equals, which is the simplest."""
+        return int(torch.stack(self.folds).sum(1).argmax())
+
+    @property
+    def turned(self) -> bool:
+        """Whether the score has been falling for so long that more candidates are not worth a look."""
+        behind = len(self.folds) - 1 - self.best
+        if behind >= _PATIENCE:
+            return True
+        fall, error = self._difference(len(self.folds) - 1)
+        return behind >= 3 and fall < -3 * error
+
+    def _difference(self, k: int) -> tuple[float, float]:
+        """To the best candidate, per pair, and its standard error from the folds."""
+        assert self.pairs is not None
+        change = self.folds[k] - self.folds[self.best]
+        n, F = float(self.pairs.sum()), len(change)
+        mean = float(change.sum()) / n
+        apart = change - mean * self.pairs
+        return mean, float((apart.square().sum() * F / (F - 1)).sqrt()) / n
+
+    def summary(self) -> dict[str, Any]:
+        """Plain numbers for the metrics."""
+        assert self.pairs is not None
+        n, F = float(self.pairs.sum()), len(self.pairs)
+        scores = torch.stack(self.folds)
+        means = scores.sum(1) / n
+        spread = scores - means.unsqueeze(1) * self.pairs
+        errors = (spread.square().sum(1) * F / (F - 1)).sqrt() / n
+        differences = [self._difference(k) for k in range(len(self.folds))]
+        return {
+            "of": self.name,
+            "candidates": self.candidates,
+            "chosen": self.candidates[self.best],
+            "held_out": means.tolist(),
+            "held_out_std": errors.tolist(),
+            "difference": [d for d, _ in differences],
+            "difference_std": [s for _, s in differences],
+            "n_folds": F,
+        }
+
+
+def select(problem: Problem, blocks: Blocks | None) -> tuple[Problem, Selection | None]:
+    """The problem with nothing left open: n_basis and the penalty chosen where they were left to the data."""
+    settings, chosen = problem.settings, None
+    if not settings.left_open:
+        return problem, None
+    if blocks is None:
+        raise InputError(
+            "cross-validation needs all of the data in blocks in one process, found none; use fewer pairs or one "
+            "dt, make the lattice with n_blocks=60, or give n_basis and penalty as numbers."
+        )
+    if not blocks.n_blocks >= 2 * N_FOLDS:
+        raise InputError(
+            f"cross-validation needs at least {2 * N_FOLDS} blocks of data, found {blocks.n_blocks}; make the lattice "
+            "with n_blocks=60."
+        )
+    blocks = quick(blocks, problem.head, settings.data.get("lattice") or "auto")
+    if "n_basis" in settings.left_open:
+        assert isinstance(settings.head, dict)
+        chosen, theta = _n_basis(problem, blocks)
+        K = int(chosen.candidates[chosen.best])
+        settings = replace(settings, head={**settings.head, "n_basis": K})
+        start = theta if settings.init == "data" else None
+        problem = replace(problem, settings=settings, head=starting_head(settings, problem.guess, start))
+    if "penalty" in settings.left_open:
+        strengths, by_penalty = _penalty(problem, blocks)
+        settings = replace(settings, engine={**settings.engine, "penalty": strengths})
+        chosen, problem = chosen or by_penalty, replace(problem, settings=settings)
+    return replace(problem, settings=replace(settings, left_open=())), chosen
+
+
+def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
+    settings, selection = problem.settings, Selection("n_basis")
+    thetas: list[Tensor] = []
+    before: FourierHead | None = None
+    for K in CANDIDATES:
+        assert isinstance(settings.head, dict)
+        own = replace(settings, head={**settings.head, "n_basis": K})
+        head = starting_head(replace(own, init="data"), problem.guess)
+        assert isinstance(head, FourierHead)
+        if before is not None:
+            if head.theta.numel() * _PAIRS_PER_PARAMETER > float(blocks.pairs[0].sum()):
+                break
+            head.set_flat(padded(before, head))
+        made = _fitted(head, problem, blocks, "none")
+        score(made, selection, K)
+        before = made.head
+        before.set_flat(made.theta)
+        thetas.append(made.theta)
+        if selection.turned:
+            break
+    return selection, thetas[selection.best]
+
+
+def _penalty(problem: Problem, blocks: Blocks) -> tuple[list[float], Selection]:
+    """One factor on the strengths of the evidence."""
+    head = problem.head
+    assert isinstance(head, FourierHead)
+    engine = FisherEngine(max_steps=200, tolerance=1e-3, penalty="evidence")
+    likelihood = blocks.likelihood(head, _law(problem), problem.settings.tail)
+    done = maximise(engine, likelihood, blocks.weighted(blocks.once))
+    own = engine.objective(likelihood, done.optimizer, blocks.weighted(blocks.once)).penalty
+    assert own is not None
+    selection, evidence = Selection("penalty"), own.strengths.clone()
+    for factor in FACTORS:
+        made = _fitted(head, problem, blocks, (factor * evidence).tolist())
+        score(made, selection, factor)
+        head.set_flat(made.theta)
+        if selection.turned:
+            break
+    return (FACTORS[selection.best] * evidence).tolist(), selection
+
+
+def _law(problem: Problem) -> FrozenLaw:
+    return FrozenLaw(steady_method(problem.settings.density, problem.head), problem.head.dim)
+
+
+def _fitted(head: FourierHead, problem: Problem, blocks: Blocks, strengths: Strength) -> Reweighting:
+    """The fit of a head to all data once, from where it is."""
+    likelihood = blocks.likelihood(head, _law(problem), problem.settings.tail)
+    engine = FisherEngine(tolerance=_TOLERANCE, damping=1e-4, penalty=strengths)  # type: ignore[arg-type]
+    maximise(engine, likelihood, blocks.weighted(blocks.once))
+    return Reweighting(likelihood, blocks, strengths, observed=False, close=_CLOSE)
+
+
+def score(made: Reweighting, selection: Selection, candidate: float) -> None:
+    """Adds the held-out log-likelihood of every fold under the fit to the others."""
+    totals, pairs = [], []
+    for held in folds(made.blocks):
+        found = made.refit(made.blocks.once - held)
+        made.head.set_flat(found.theta)
+        batch = made.blocks.weighted(held)._replace(tcf=found.tcf)
+        totals.append(batch.n_main * counted(made.likelihood, made.counts, held).mean(batch))
+        pairs.append(batch.n_main)
+    selection.pairs = torch.tensor(pairs, dtype=torch.float64)
+    selection.add(candidate, torch.tensor(totals, dtype=torch.float64))
+
+
+def folds(blocks: Blocks, n_folds: int = N_FOLDS) -> Iterator[Tensor]:
+    """(n_blocks,) of 0 and 1: the blocks of each fold, every n_folds-th."""
+    for k in range(n_folds):
+        held = torch.zeros_like(blocks.once)
+        held[k::n_folds] = 1.0
+        yield held
+
+
+def padded(small: FourierHead, large: FourierHead) -> Tensor:
+    """theta of the larger head that says what the smaller one does: new functions have coefficient zero.
+
+    In more than one dimension functions are not in order of their number: constants alone are taken over.
+    """
+    theta = torch.zeros_like(large.theta.detach())
+    old, at, to = small.theta.detach(), 0, 0
+    for few, many in zip(small.sizes, large.sizes):
+        kept = few if small.dim == 1 else 1
+        theta[to : to + kept] = old[at : at + kept]
+        at, to = at + few, to + many
+    return theta

@@ -1,0 +1,155 @@
+"""Sandwich and bootstrap errors from blocks of trajectories."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from levytorch import InputError, Recovery, Transitions, recover, solve_value
+from levytorch.training.reweighting import Reweighting
+from tests.training.problems import constant, steps, variable
+
+X = torch.linspace(0, 2 * np.pi, 9, dtype=torch.float64)[:-1]
+PAPER = {"CT": 8.0, "TRT": 20.0}
+TAILS = {"none": None, "tcf": PAPER, "conditional": {**PAPER, "method": "conditional"}}
+
+
+def data_for(tail: str, n: int = 60_000, seed: int = 0) -> Transitions:
+    data = variable(n, seed)
+    return data if tail == "none" else data.censor(seed=1)
+
+
+@pytest.fixture(scope="module", params=list(TAILS))
+def fitted(request):
+    tail = request.param
+    return recover(data_for(tail), alpha=0.3, n_basis=5, tail=TAILS[tail])
+
+
+def test_robust_agrees_with_the_information_where_the_law_is_right(fitted):
+    ratio = torch.stack(fitted.std(X, kind="robust")) / torch.stack(fitted.std(X))
+    # 60 blocks: a relative error of 1 / (2 * 60)^(1/2) = 9 % each; the mean over 24 dependent ones is far closer
+    assert float((ratio - 1).abs().max()) < 5 * 0.09
+    assert abs(float(ratio.mean()) - 1) < 0.12
+
+
+def test_bootstrap_agrees_with_robust(fitted):
+    ratio = torch.stack(fitted.std(X, kind="bootstrap")) / torch.stack(fitted.std(X, kind="robust"))
+    # 200 replicas: 5 % each
+    assert float((ratio - 1).abs().max()) < 5 * 0.05
+    assert abs(float(ratio.mean()) - 1) < 0.06
+
+
+def test_replicas_are_true_refits(fitted):
+    """A replica is the fit to the data in which its blocks are repeated: within 0.02 standard errors of one."""
+    from levytorch.training.resampling import _draws, _reweighting
+
+    made: Reweighting = _reweighting(fitted, None)
+    std = fitted.covariance.diagonal().sqrt()
+    for times in _draws(made.blocks, 3, torch.Generator().manual_seed(4)):
+        quick = made.refit(times)
+        slow = made._scored(times, made.objective_of(times))
+        assert float(((quick.theta - slow.theta) / std).abs().max()) < 0.02
+        assert quick.tcf == pytest.approx(slow.tcf, abs=1e-4)
+
+
+def test_influence_is_the_derivative_of_the_refit(fitted):
+    from levytorch.training.resampling import _reweighting
+
+    made = _reweighting(fitted, None)
+    made.close = 1e-4
+    width = 0.05
+    times = made.blocks.once
+    times[7] += width
+    up = made.refit(times).theta
+    times[7] -= 2 * width
+    slope = (up - made.refit(times).theta) / (2 * width)
+    made.close = 0.02
+    # relative to the largest: the second order has dropped out
+    assert float((slope - made.influence[7]).abs().max()) < 0.02 * float(made.influence[7].abs().max())
+
+
+def test_dependent_steps_widen_robust_errors_only():
+    """Every pair four times over, in the same trajectory: the information counts four times, the sandwich does not."""
+    base = steps(15_000, 3)
+    rows = np.repeat(np.arange(15_000), 4)
+    data = Transitions(base.x[rows], base.dx[rows], 1 / 40, trajectory=rows // 50)
+    once = recover(Transitions(base.x, base.dx, 1 / 40), alpha=0.3, n_basis=1)
+    found = recover(data, alpha=0.3, n_basis=1)
+    for kind, factor in (("fisher", 0.5), ("robust", 1.0), ("bootstrap", 1.0)):
+        ratio = torch.stack(found.std(0.0, kind=kind)) / torch.stack(once.std(0.0))
+        # 60 blocks, and 200 replicas: 10 % each, four standard errors
+        assert ratio.numpy() == pytest.approx(factor * np.ones(3), rel=0.02 if kind == "fisher" else 0.4)
+
+
+def test_coverage_under_a_misspecified_law():
+    """alpha is 0.45 and taken as 0.3: bands around the best wrong constants, which a long sample tells."""
+    wrong = dict(alpha=0.3, n_basis=1)
+    far = recover(steps(1_500_000, 1000, alpha=0.45), **wrong)
+    target = torch.stack([far.b(0.0), far.D_o(0.0), far.D_f(0.0)])
+    scores = {"fisher": [], "robust": []}
+    for seed in range(60):
+        found = recover(steps(10_000, seed, alpha=0.45), **wrong)
+        error = torch.stack([found.b(0.0), found.D_o(0.0), found.D_f(0.0)]) - target
+        for kind, values in scores.items():
+            values.append((error / torch.stack(found.std(0.0, kind=kind))).numpy())
+    spread = {kind: np.sqrt(np.mean(np.square(v), axis=0)) for kind, v in scores.items()}
+    # 60 seeds: 9 % each; four standard errors, and the band's own 9 % from 60 blocks
+    assert np.abs(spread["robust"] - 1).max() < 0.4
+    assert np.abs(spread["fisher"] - 1).max() > np.abs(spread["robust"] - 1).max()
+
+
+def test_bootstrap_gives_recoveries_for_anything():
+    found = recover(constant(), alpha=0.3, n_basis=1)
+    replicas = found.bootstrap(20, seed=3)
+    assert len(replicas) == 20
+    assert isinstance(replicas[0], Recovery)
+    assert len(replicas[:5]) == 5
+    V = [float(solve_value(r, torch.cos, 1.0)(0.0)) for r in replicas]
+    assert np.std(V, ddof=1) == pytest.approx(float(solve_value(found, torch.cos, 1.0).std(0.0)), rel=0.8)
+    again = recover(constant(), alpha=0.3, n_basis=1).bootstrap(20, seed=3)
+    torch.testing.assert_close(again.theta, replicas.theta)
+    assert not torch.equal(found.bootstrap(20, seed=4).theta, replicas.theta)
+
+
+def test_mlp_heads_get_bootstrap_errors():
+    data = variable(20_000, 1)
+    found = recover(data, alpha=0.3, coefficients={"name": "mlp", "width": 4, "depth": 1, "n_features": 2})
+    with pytest.raises(InputError, match="bootstrap"):
+        found.std(0.0)
+    with pytest.raises(InputError, match="bootstrap"):
+        found.std(0.0, kind="robust")
+    replicas = found.bootstrap(8)
+    b, D_o, D_f, _ = replicas.std(X)
+    fourier = recover(data, alpha=0.3, n_basis=5).std(X)
+    for mine, theirs in zip((b, D_o, D_f), fourier):  # of the size that a head of as much freedom has
+        assert 0.4 < float(mine.mean() / theirs.mean()) < 2.5
+
+
+def test_loaded_recoveries_need_the_data(tmp_path):
+    data = data_for("tcf")
+    found = recover(data, alpha=0.3, n_basis=3, tail=PAPER)
+    loaded = Recovery.load(found.save(tmp_path / "r.pt"))
+    with pytest.raises(InputError, match="pass data="):
+        loaded.std(X, kind="robust")
+    with pytest.raises(InputError, match="pass data="):
+        loaded.bootstrap(5)
+    for mine, theirs in zip(loaded.std(X, kind="robust", data=data), found.std(X, kind="robust")):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=0.0)
+    lattice = data.lattice(CT=8.0, TRT=20.0, n_blocks=60)
+    for mine, theirs in zip(loaded.std(X, kind="robust", data=lattice), found.std(X, kind="robust")):
+        torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=0.0)
+
+
+def test_refusals():
+    found = recover(constant(), alpha=0.3, n_basis=1)
+    with pytest.raises(InputError, match="kind"):
+        found.std(0.0, kind="sandwich")
+    with pytest.raises(InputError, match="Transitions or the Lattice"):
+        found.std(0.0, kind="robust", data=[1, 2])
+    for n in (1, -3, "many"):
+        with pytest.raises(InputError):
+            found.bootstrap(n)
+    one = recover(variable().lattice(), alpha=0.3, n_basis=1)
+    with pytest.raises(InputError, match="pass data="):
+        one.std(0.0, kind="robust")
