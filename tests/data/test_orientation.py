@@ -71,7 +71,9 @@ def test_many_short_trajectories(name, steps, start):
     silent(simulated(name, 2000, steps, x0=x0))
 
 
-@pytest.mark.parametrize("name", ["constant", "variable", "asymptotic"])
+@pytest.mark.parametrize(
+    "name", ["constant", *(pytest.param(n, marks=pytest.mark.slow) for n in ("variable", "asymptotic"))]
+)
 def test_one_path_cut_into_trajectories(name):
     path = simulated(name, 1, 10_000)[0]
     silent(np.stack([path[:-1], path[1:]], axis=1))  # pairs, one after the other

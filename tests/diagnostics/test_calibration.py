@@ -13,7 +13,7 @@ from tests.diagnostics.problems import p_value, paths, quiet
 from tests.training.problems import ALPHA, DT, steps
 
 
-@pytest.mark.parametrize("kind", ["none", "tcf", "strata"])
+@pytest.mark.parametrize("kind", ["none", *(pytest.param(k, marks=pytest.mark.slow) for k in ("tcf", "strata"))])
 def test_p_values_are_not_extreme_when_the_model_is_true(kind):
     p = np.array([p_value(kind, 3000, seed) for seed in range(8)])
     assert kstest(p, "uniform").pvalue > 1e-3
@@ -39,6 +39,7 @@ def test_step_size_p_values_are_uniform_when_coefficients_do_not_change():
     assert (np.array(p) < 0.01).sum() <= binom.ppf(0.999, len(p), 0.01)
 
 
+@pytest.mark.slow
 def test_without_the_correction_the_test_would_sleep():
     """Squared means of the polynomials at the fitted law, as if it had been given: the fit has made them small."""
     statistics = []

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import levytorch
 from levytorch.law.compiled import cached_njit, processor
 
@@ -30,6 +32,7 @@ def run(directory, **settings):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_code_for_one_processor_is_not_loaded_on_another(tmp_path):
     """The kernel's own count of loads, in processes that take themselves for different processors."""
     here, hits, keys = run(tmp_path)

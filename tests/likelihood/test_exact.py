@@ -179,7 +179,7 @@ def test_several_dt_in_one_batch():
 # --------------------------------------------------------------------------------------------------------- derivatives
 
 
-@pytest.mark.parametrize("alpha", [0.12, 0.35, 0.8])
+@pytest.mark.parametrize("alpha", [*(pytest.param(a, marks=pytest.mark.slow) for a in (0.12, 0.35)), 0.8])
 def test_gradient_is_that_of_finite_differences(alpha):
     generator = torch.Generator().manual_seed(3)
     theta = torch.cat([0.4 * torch.randn(15, generator=generator, dtype=D), torch.tensor([alpha], dtype=D)])
@@ -217,7 +217,7 @@ def test_scores_are_the_gradient_of_each_transition(alpha):
     assert torch.allclose(weight @ LAW.scores(head, x, dx, 0.1), gradient, rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("alpha", [0.15, 0.4, 0.8])
+@pytest.mark.parametrize("alpha", [*(pytest.param(a, marks=pytest.mark.slow) for a in (0.15, 0.4)), 0.8])
 def test_expected_batch_is_the_law(alpha):
     """Probabilities add up to one, scores to zero, and the information is that of a closed form."""
     head = FourierHead(n_basis=3, alpha=AlphaSpec("constant", alpha))

@@ -173,6 +173,7 @@ def test_value_of_a_recovery_covers_that_of_the_truth():
     assert 0 < float(ours.std(x).mean()) < 0.1
 
 
+@pytest.mark.slow
 def test_lbfgs_finds_what_fisher_finds():
     data = steps(2, 8_000, 7, "plane").censor(TRT=20.0, CT=8.0, drop_tail=0.5, seed=1)
     fisher, lbfgs = (
@@ -184,7 +185,7 @@ def test_lbfgs_finds_what_fisher_finds():
     assert fisher.tcf == pytest.approx(lbfgs.tcf, rel=0.05)
 
 
-@pytest.mark.parametrize("tail", [PAPER, {**PAPER, "method": "conditional"}])
+@pytest.mark.parametrize("tail", [PAPER, pytest.param({**PAPER, "method": "conditional"}, marks=pytest.mark.slow)])
 def test_networks_and_adam_take_vectors(tail):
     data = steps(2, 4_000, 8, "plane").censor(TRT=20.0, CT=8.0, drop_tail=0.5, seed=1)
     options = {"max_steps": 60, "window": 20, "batch_size": 50}
@@ -208,6 +209,7 @@ def test_uneven_steps():
     assert float(deviations(found, [5.0, -3.0, 4.0, 3.0]).abs().max()) < 4
 
 
+@pytest.mark.slow
 def test_roughness_penalty_smooths_a_plane():
     data = steps(2, 3_000, 10)
     rough, smooth = (recover(data, alpha=0.3, n_basis=5, penalty=p) for p in ("none", "evidence"))
@@ -245,7 +247,7 @@ def test_buffalo_tracks():
     assert found.log_likelihood / len(data) > gaussian + 1.0
 
 
-@pytest.mark.parametrize("extra", [[], ["data.path=columns.csv"]])
+@pytest.mark.parametrize("extra", [pytest.param([], marks=pytest.mark.slow), ["data.path=columns.csv"]])
 def test_train_in_the_plane(extra, tmp_path):
     if extra:
         (tmp_path / "columns.csv").write_text("t,u,v\n0,1,2\n1,2,zebra\n2,3,4\n")
