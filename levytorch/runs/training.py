@@ -25,8 +25,8 @@ from levytorch.runs.directory import write_record
 from levytorch.runs.report import Outcome
 from levytorch.runs.settings import Prepared, prepare
 from levytorch.runs.tensorboard import CoefficientFigures
-from levytorch.training.cell import check_cell
 from levytorch.training.fit import fit
+from levytorch.training.problem import check_cell
 
 log = logging.getLogger("levytorch.train")
 

@@ -8,7 +8,7 @@ import pytest
 from levytorch import Transitions, recover
 from levytorch.coefficients.build import build_head
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.training.cell import check_cell
+from levytorch.training.problem import check_cell
 from tests.training.problems import ALPHA, steps
 
 
