@@ -2,6 +2,7 @@
 
 python benchmarks/recovery.py                    everything (about an hour on 2 cores)
 python benchmarks/recovery.py censored alpha     some of: censored unbiased speed memory adam alpha coverage
+                                                 lattice selection bootstrap robust
 python benchmarks/recovery.py censored --seeds 4
 """
 
@@ -86,18 +87,114 @@ def gaussian(dx: torch.Tensor) -> float:
 
 
 def speed(seeds: int) -> None:
-    """Fisher scoring, K = 21, on 16 million transitions against one Gaussian pass."""
+    """Fisher scoring, K = 21, on 16 million transitions against one Gaussian pass: plain, and with the TCF."""
     data = large()
-    recover(data[:100_000], alpha=ALPHA, tail=PAPER)  # compile and build tables first
+    for tail in (None, PAPER):
+        recover(data[:400_000], alpha=ALPHA, tail=tail)  # compile and build tables first
     yardstick = gaussian(data.dx)
     start = time.perf_counter()
-    found = recover(data, alpha=ALPHA, n_basis=21, tail=PAPER)
+    data.lattice()
+    once = time.perf_counter() - start
+    for name, tail in (("plain", None), ("tcf", PAPER)):
+        start = time.perf_counter()
+        found = recover(data, alpha=ALPHA, n_basis=21, tail=tail, engine="fisher")
+        seconds = time.perf_counter() - start
+        print(
+            f"fisher on {len(data)} transitions, {name}: {seconds:.2f} s = {seconds / yardstick:.1f} Gaussian passes "
+            f"of {yardstick:.2f} s ({found.metrics['steps']} steps on {found.metrics.get('lattice_nodes', 0)} nodes; the "
+            f"lattice alone {once:.2f} s)",
+            flush=True,
+        )
+
+
+def lattice(seeds: int) -> None:
+    """Largest difference between the fits to the lattice and to the samples, in standard errors."""
+    variable = Dynamics.named("variable", alpha=ALPHA)
+    data = {
+        "constant": (constant(0), 1, None),
+        "variable": (simulate(variable, 10_000, 40, 1 / 40, seed=0).transitions(), 21, None),
+        "censored": (constant(0).censor(seed=10_000), 1, PAPER),
+        "censored variable": (simulate(variable, 10_000, 40, 1 / 40, seed=0).transitions().censor(), 21, PAPER),
+    }
+    for name, (pairs, K, tail) in data.items():
+        for a in (ALPHA, "learn"):
+            method = None if tail is None else {**tail, "method": "tcf" if a == ALPHA else "conditional"}
+            options = {"alpha": a, "n_basis": K, "tail": method, "engine": "fisher"}
+            by_samples = recover(pairs, **options, lattice="never")
+            by_lattice = recover(pairs, **options, lattice="always")
+            apart = (by_lattice.theta - by_samples.theta).abs() / by_samples.covariance.diagonal().sqrt()
+            print(
+                f"  {name:18} alpha {a}: {float(apart.max()):.4f} standard errors, log-likelihood "
+                f"{by_lattice.log_likelihood - by_samples.log_likelihood:+.1e}",
+                flush=True,
+            )
+
+
+def selection(seeds: int) -> None:
+    """n_basis="auto" on 4 million transitions against one fit; its errors against those of every K of the scan."""
+    variable = Dynamics.named("variable", alpha=ALPHA)
+    data = simulate(variable, 100_000, 40, 1 / 40, seed=0).transitions()
+    recover(data, alpha=ALPHA)
+    start = time.perf_counter()
+    recover(data, alpha=ALPHA, engine="fisher")
+    one = time.perf_counter() - start
+    start = time.perf_counter()
+    found = recover(data, alpha=ALPHA, n_basis="auto", engine="fisher")
     seconds = time.perf_counter() - start
-    passes = found.metrics["steps"]
+    looked = found.metrics["selection"]["candidates"]
     print(
-        f"fisher on {len(data)} transitions: {passes} passes, {seconds:.1f} s = {seconds / yardstick:.1f} Gaussian "
-        f"passes of {yardstick:.2f} s; {seconds / passes:.2f} s per pass all included"
+        f"selection: K = {found.head.n_basis} of {looked[0]} ... {looked[-1]} in {seconds:.1f} s = "
+        f"{seconds / one:.1f} fits"
     )
+    x = torch.linspace(0, 2 * math.pi, 1025, dtype=torch.float64)[:-1]
+
+    def errors(fitted) -> np.ndarray:
+        pairs = ((fitted.b, variable.b), (fitted.D_o, variable.D_o), (fitted.D_f, variable.D_f))
+        return np.array([float(((g(x) - t(x)).square().sum() / t(x).square().sum()).sqrt()) for g, t in pairs])
+
+    for n in (10_000, 100_000):
+        data = simulate(variable, n, 40, 1 / 400, seed=1).transitions()
+        scan = np.array([errors(recover(data, alpha=ALPHA, n_basis=K, engine="fisher")) for K in range(3, 28, 2)])
+        chosen = recover(data, alpha=ALPHA, n_basis="auto", engine="fisher")
+        ratios = errors(chosen) / scan.min(0)
+        print(
+            f"  {n} trajectories: K = {chosen.head.n_basis}, errors of b, D_o, D_f {np.round(ratios, 2)} times those "
+            "of the best K for each",
+            flush=True,
+        )
+
+
+def bootstrap(seeds: int) -> None:
+    """1,000 refits of K = 21, and how far a few are from fits of their own."""
+    found = recover(large(100_000), alpha=ALPHA, n_basis=21, engine="fisher")
+    found.bootstrap(2)
+    start = time.perf_counter()
+    replicas = found.bootstrap(1000)
+    print(
+        f"bootstrap: {len(replicas)} refits of {found.theta.numel()} parameters in {time.perf_counter() - start:.1f} s"
+    )
+    ratio = torch.stack(found.std(replicas[0].head.grid(64), kind="robust")) / torch.stack(
+        replicas.std(replicas[0].head.grid(64))[:3]
+    )
+    print(f"  robust / bootstrap standard errors: {float(ratio.min()):.3f} ... {float(ratio.max()):.3f}")
+
+
+def robust(seeds: int) -> None:
+    """Coverage of 95 % bands of each kind: independent steps, and a law with the wrong alpha (0.45 taken as 0.3)."""
+    system = {alpha: Dynamics(5.0, 4.0, 3.0, alpha) for alpha in (ALPHA, 0.45)}
+    for alpha, dynamics in system.items():
+        truth = np.array([5.0, 4.0, 3.0])
+        if alpha != ALPHA:
+            truth = values(
+                recover(simulate(dynamics, 100_000, 40, 1 / 40, seed=99).transitions(), alpha=ALPHA, n_basis=1)
+            )
+        hits = {kind: np.zeros(3) for kind in ("fisher", "robust", "bootstrap")}
+        for seed in range(seeds):
+            found = recover(simulate(dynamics, 500, 40, 1 / 40, seed=seed).transitions(), alpha=ALPHA, n_basis=1)
+            for kind, hit in hits.items():
+                hit += np.abs(values(found) - truth) < 1.96 * np.array([float(s) for s in found.std(0.0, kind=kind)])
+        shares = {kind: (hit / seeds).tolist() for kind, hit in hits.items()}
+        print(f"coverage over {seeds} seeds, alpha {alpha} taken as {ALPHA}: {json.dumps(shares)}", flush=True)
 
 
 def memory(seeds: int) -> None:
@@ -159,7 +256,10 @@ def coverage(seeds: int) -> None:
     print("coverage over 100 seeds:", json.dumps({kind: list(h / 100) for kind, h in hits.items()}))
 
 
-PARTS = {f.__name__: f for f in (censored, alpha, unbiased, speed, memory, adam, coverage)}
+PARTS = {
+    f.__name__: f
+    for f in (censored, alpha, unbiased, speed, memory, adam, coverage, lattice, selection, bootstrap, robust)
+}
 
 
 def main() -> None:

@@ -34,10 +34,11 @@ def test_robust_agrees_with_the_information_where_the_law_is_right(fitted):
 
 
 def test_bootstrap_agrees_with_robust(fitted):
-    ratio = torch.stack(fitted.std(X, kind="bootstrap")) / torch.stack(fitted.std(X, kind="robust"))
-    # 200 replicas: 5 % each
-    assert float((ratio - 1).abs().max()) < 5 * 0.05
-    assert abs(float(ratio.mean()) - 1) < 0.06
+    replicas = fitted.bootstrap(100).std(X)[:3]
+    ratio = torch.stack(replicas) / torch.stack(fitted.std(X, kind="robust"))
+    # 100 replicas: 7 % each
+    assert float((ratio - 1).abs().max()) < 5 * 0.07
+    assert abs(float(ratio.mean()) - 1) < 0.1
 
 
 def test_replicas_are_true_refits(fitted):
