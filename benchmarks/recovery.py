@@ -101,8 +101,7 @@ def speed(seeds: int) -> None:
         seconds = time.perf_counter() - start
         print(
             f"fisher on {len(data)} transitions, {name}: {seconds:.2f} s = {seconds / yardstick:.1f} Gaussian passes "
-            f"of {yardstick:.2f} s ({found.metrics['steps']} steps on {found.metrics.get('lattice_nodes', 0)} nodes; the "
-            f"lattice alone {once:.2f} s)",
+            f"of {yardstick:.2f} s ({found.metrics['steps']} steps; the lattice alone {once:.2f} s)",
             flush=True,
         )
 

@@ -77,14 +77,14 @@ def finish(
         )
     cov = None
     if isinstance(head, FourierHead):
-        objective = engine.objective(likelihood, optimizer, batch)
+        fitted = objective = engine.objective(likelihood, optimizer, batch)
         if samples is None:
             ev = _evaluation(optimizer, objective)
         else:
             metrics["lattice_nodes"] = batch.main.x.shape[0]
             objective, ev, metrics["lattice_distance"] = polish(likelihood, objective, samples)
         if objective.method == "tcf":
-            objective.add_hessian(ev)
+            fitted.add_hessian(ev)  # second derivatives of all data, at the cost of a lattice where there is one
         cov = covariance(objective, ev)
         if cov is None:
             warnings.warn(
