@@ -481,11 +481,13 @@ def wanted(transitions: Transitions, mode: str, enough: int = ENOUGH) -> bool:
     return True
 
 
-def lattice_of(pools: Pools, period: float, origin: float, ranks: Ranks, n_blocks: int = 1) -> Lattice:
+def lattice_of(
+    pools: Pools, period: float, origin: float, ranks: Ranks, n_blocks: int = 1, reach: float | None = None
+) -> Lattice:
     """The lattice of the pools; with several ranks each reads its share, and all get the sum, in one block."""
     main = pools.main
     options: dict[str, Any] = {"period": period, "origin": origin, "mu": float(pools.mu)}
-    options |= {"CT": pools.CT, "TRT": pools.TRT}
+    options |= {"CT": pools.CT, "TRT": pools.TRT, "reach": reach}
     if ranks.world == 1:
         return Lattice.from_transitions(main, n_blocks=n_blocks, **options)
     like = Lattice.from_transitions(main[: min(len(main), 1000)], **options)  # says the grid, which all ranks share

@@ -165,6 +165,7 @@ def _cross_validated(named: dict[str, Recovery]) -> tuple[list[_Model], Tensor]:
                 f"recoveries must be of the same data, found other numbers of pairs in {name}; pass transitions."
             )
         first = pairs
+        assert isinstance(likelihood.law, FrozenLaw)  # refits are
         judged = _judge(blocks, likelihood.head, likelihood.law, likelihood.tail)
         total = torch.zeros_like(blocks.once)
         for held in folds(blocks):

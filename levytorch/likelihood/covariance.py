@@ -18,18 +18,21 @@ from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.sums import assemble, project
 
 
-def covariance(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
+def covariance(objective: FullBatchObjective, ev: Evaluation, slope: Tensor | None = None) -> Tensor | None:
     """(P, P) covariance of the estimate at an evaluation (with second derivatives when the TCF is in use).
 
-    None when it is not finite, as where D_o is exactly zero or the information has run off the floating point range.
+    slope: (P, P) derivative of the objective's gradient, where it is known better than from the evaluation. None when
+    it is not finite, as where D_o is exactly zero or the information has run off the floating point range.
     """
-    found = _covariance(objective, ev)
+    found = _covariance(objective, ev, slope)
     return found if found is not None and bool(torch.isfinite(found).all()) else None
 
 
-def _covariance(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
+def _covariance(objective: FullBatchObjective, ev: Evaluation, slope: Tensor | None) -> Tensor | None:
     if objective.method == "tcf" and ev.tcf > 0:
-        return _sandwich(objective, ev)
+        return _sandwich(objective, ev, slope)
+    if slope is not None:
+        return symmetric_inverse(-0.5 * objective.n * (slope + slope.T))
     information = objective.n * objective.information(ev)
     if objective.penalty is not None and objective.penalty.active:
         information = information + torch.diag(objective.penalty.precision())
@@ -77,7 +80,7 @@ def _bend_of_masses(objective: FullBatchObjective, ev: Evaluation, width: float 
     return 0.5 * (out + out.transpose(0, 1))
 
 
-def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
+def _sandwich(objective: FullBatchObjective, ev: Evaluation, slope: Tensor | None = None) -> Tensor | None:
     assert ev.tail is not None
     assert objective.masses is not None
     head, design = objective.head, objective.design
@@ -86,7 +89,7 @@ def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
     R = ev.tcf * (1 - objective.masses.R_sample) + objective.masses.R_sample
     m_core, m_tail = core.gradient / core.n, tail.gradient / tail.n
     difference = m_tail - m_core
-    slope = observed_slope(objective, ev)
+    slope = observed_slope(objective, ev) if slope is None else slope
     meat = torch.zeros_like(slope)
     deviation = objective.masses.exceedance(head) - R  # T(x) - R at every node
     share = objective.masses.share

@@ -36,6 +36,12 @@ class FrozenLaw:
         """P(|dx - center| > threshold) at given coefficients; differentiable in them."""
         return tail_probability(threshold, center, c.b, c.D_o, c.D_f, c.alpha, dt, dim=self.dim)
 
+    def mass_beyond(
+        self, coefficients: CoefficientFunctions, threshold: Tensor, center: Tensor, x: Tensor, dt: Tensor
+    ) -> Tensor:
+        """P(|dx - center| > threshold | x); differentiable as log_prob is."""
+        return self.exceedance(coefficients(x), threshold, center, dt)
+
 
 def steady_method(density: str, head: Head) -> str:
     """How log p is computed throughout a fit: one method from the first step to the last, whatever the batch."""

@@ -17,6 +17,7 @@ from levytorch.data.batches import Batch, FullBatch, full_batch
 from levytorch.data.lattice import Lattice
 from levytorch.data.thresholds import threshold_at
 from levytorch.errors import InputError, NumericalError
+from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.masses import TailMasses
 from levytorch.likelihood.objective import FullBatchObjective
@@ -33,7 +34,7 @@ class Likelihood:
     """Everything but the data: `observe` tells it which states were seen, for the masses that lost tails need."""
 
     head: Head
-    law: FrozenLaw
+    law: FrozenLaw | ExactLaw
     tail: TailSettings = field(default_factory=TailSettings)
     correction: TailCorrection = field(default_factory=TailCorrection)
     bins: StateBins | None = None
@@ -79,8 +80,9 @@ class Likelihood:
         return float(total)
 
     def objective(self, batch: FullBatch, penalty: Strength = "none", n_bins: int = N_BINS) -> FullBatchObjective:
-        """The same for a Fourier head, with its local model."""
+        """The same for a Fourier head under the frozen law, with its local model."""
         assert isinstance(self.head, FourierHead)
+        assert isinstance(self.law, FrozenLaw)
         bins = StateBins(self.head, batch.main.dt, n_bins) if self.bins is None else self.bins
         rough = RoughnessPenalty(self.head, penalty)
         return FullBatchObjective(
@@ -126,7 +128,7 @@ def shared_dt(pools: Pools) -> Tensor:
     return pools.main.dt[0] if pools.main.uniform_dt else pools.main.dt
 
 
-def tail_masses(bins: StateBins, data: Pools | Lattice, tail: TailSettings, law: FrozenLaw) -> TailMasses:
+def tail_masses(bins: StateBins, data: Pools | Lattice, tail: TailSettings, law: FrozenLaw | ExactLaw) -> TailMasses:
     """Thresholds and numbers of observed states on the bins."""
     found = _of_lattice(bins, data) if isinstance(data, Lattice) else _of_pools(bins, data)
     mu, uneven, CT, TRT, counts, tail_counts = found

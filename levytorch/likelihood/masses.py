@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, FourierHead, Head
+from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.states import StateBins
 from levytorch.likelihood.tail import tail_correction_factor
@@ -31,7 +33,7 @@ class TailMasses:
     TRT: Tensor | None
     counts: Tensor
     tail_counts: Tensor
-    law: FrozenLaw
+    law: FrozenLaw | ExactLaw
     at_mean: bool = False
 
     def center(self, dt: Tensor) -> Tensor:
@@ -59,32 +61,39 @@ class TailMasses:
 
     def log_kept_of(self, head: Head, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
         """log of the mass of the region each pair lies in: for mini-batches (full batches sum over the nodes)."""
-        c, node = head(x), self.bins.index(x, dt)
-        center = self.center(dt)
-        beyond_TRT = torch.zeros_like(dt) if self.TRT is None else self.law.exceedance(c, self.TRT[node], center, dt)
+        node, center = self.bins.index(x, dt), self.center(dt)
+        beyond_TRT = torch.zeros_like(dt)
+        if self.TRT is not None:
+            beyond_TRT = self.law.mass_beyond(head, self.TRT[node], center, x, dt)
         if self.CT is None:
             return torch.log1p(-beyond_TRT)
         CT = self.CT[node]
-        beyond_CT = self.law.exceedance(c, CT, center, dt)
+        beyond_CT = self.law.mass_beyond(head, CT, center, x, dt)
         core = ((dx - center).norm(dim=-1) if head.dim > 1 else (dx - center).abs()) <= CT
         return torch.where(core, torch.log1p(-beyond_CT), torch.log((beyond_CT - beyond_TRT).clamp(min=1e-300)))
 
     def R_theta(self, head: Head) -> float:
         """Mass beyond CT under the model, over the observed states or at the mean coefficients (the paper)."""
         with torch.no_grad():
-            return float(self._R(self._mean_coefficients(head) if self.at_mean else head(self._used(self.bins.x))))
+            return float(self.R_theta_differentiable(head))
 
     def exceedance(self, head: Head) -> Tensor:
         """P(|dx - mu| > CT) at every node (at the mean coefficients: the same number everywhere)."""
         assert self.CT is not None
         with torch.no_grad():
             if self.at_mean:
-                return self._R(self._mean_coefficients(head)).expand(len(self.bins))
-            return self.law.exceedance(head(self.bins.x), self.CT, self.center(self.bins.dt), self.bins.dt)
+                return self._R_at_mean(head).expand(len(self.bins))
+            return self._beyond(head)(self.CT)
 
     def R_theta_differentiable(self, head: Head) -> Tensor:
         """The same with a graph."""
-        return self._R(self._mean_coefficients(head) if self.at_mean else head(self._used(self.bins.x)))
+        if self.at_mean:
+            return self._R_at_mean(head)
+        assert self.CT is not None
+        used, share = self.share > 0, self.share  # only nodes that hold data take part in averages
+        dt = self.bins.dt[used]
+        p = self.law.mass_beyond(head, self.CT[used], self.center(dt), self.bins.x[used], dt)
+        return (p * share[used]).sum() / share.sum()
 
     def R_theta_gradient(self, head: FourierHead) -> tuple[float, Tensor]:
         """R_theta and d R_theta / d theta (P,)."""
@@ -96,10 +105,12 @@ class TailMasses:
 
     def log_kept(self, head: Head) -> tuple[Tensor, Tensor]:
         """log P(|dx - mu| < CT) and log P(CT < |dx - mu| < TRT) at every node, with a graph in the head."""
-        return self._log_kept(head(self.bins.x))
+        return self._log_kept(self._beyond(head))
 
     def log_kept_scores(self, head: FourierHead, design: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """log masses of core and middle (M,), and their derivatives in the predictors (C, M)."""
+        """log masses of core and middle (M,), and their derivatives in the predictors (C, M); of the frozen law."""
+        law, dt = self.law, self.bins.dt
+        assert isinstance(law, FrozenLaw)
         chain = head.chain(head.theta.detach(), design)
         c = chain.coefficients
         M = len(self.bins)
@@ -107,7 +118,8 @@ class TailMasses:
         shapes = ((M,) if d == 1 else (M, d), (M,), (M,), (M,))
         leaves = [v.expand(s).clone().requires_grad_(True) for v, s in zip(c, shapes)]
         with torch.enable_grad():
-            core, middle = self._log_kept(Coefficients(*leaves))
+            at = Coefficients(*leaves)
+            core, middle = self._log_kept(lambda threshold: law.exceedance(at, threshold, self.center(dt), dt))
             q = []
             for mass in (core, middle):
                 wanted = leaves if learned else leaves[:3]
@@ -122,32 +134,30 @@ class TailMasses:
         return core.detach(), middle.detach(), q[0], q[1]
 
     # -- private ------------------------------------------------------------------------------------------------------
-    def _used(self, values: Tensor) -> Tensor:
-        """Only nodes that hold data take part in averages."""
-        return values[self.share > 0]
+    def _beyond(self, head: Head) -> Callable[[Tensor], Tensor]:
+        """P(|dx - mu| > threshold) at every node, as a function of the thresholds there."""
+        x, dt = self.bins.x, self.bins.dt
+        return lambda threshold: self.law.mass_beyond(head, threshold, self.center(dt), x, dt)
 
-    def _R(self, c: Coefficients) -> Tensor:
+    def _R_at_mean(self, head: Head) -> Tensor:
+        """Constants, for which all laws are the frozen one."""
         assert self.CT is not None
-        if self.at_mean:
-            share = self.share
-            mean = lambda v: (share @ v) / share.sum()  # noqa: E731
-            return self.law.exceedance(c, mean(self.CT), mean(self.center(self.bins.dt)), mean(self.bins.dt))
-        p = self.law.exceedance(c, self._used(self.CT), self.center(self._used(self.bins.dt)), self._used(self.bins.dt))
-        return (p * self._used(self.share)).sum() / self.share.sum()
+        law = self.law if isinstance(self.law, FrozenLaw) else FrozenLaw()
+        share, dt = self.share, self.bins.dt
+        mean = lambda v: (share @ v) / share.sum()  # noqa: E731
+        return law.exceedance(self._mean_coefficients(head), mean(self.CT), mean(self.center(dt)), mean(dt))
 
     def _mean_coefficients(self, head: Head) -> Coefficients:
         """Arithmetic means over one cell: theta_{1,1}, theta_{2,1}, theta_{3,1} for a Fourier head with clamp."""
         c = head(self.bins.x)
         return Coefficients(*(v.mean(0) if v.dim() else v for v in c))
 
-    def _log_kept(self, c: Coefficients) -> tuple[Tensor, Tensor]:
+    def _log_kept(self, beyond: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         zero = torch.zeros(len(self.bins), dtype=torch.float64)
-        beyond_TRT = (
-            zero if self.TRT is None else self.law.exceedance(c, self.TRT, self.center(self.bins.dt), self.bins.dt)
-        )
+        beyond_TRT = zero if self.TRT is None else beyond(self.TRT)
         if self.CT is None:
             return torch.log1p(-beyond_TRT), zero
-        beyond_CT = self.law.exceedance(c, self.CT, self.center(self.bins.dt), self.bins.dt)
+        beyond_CT = beyond(self.CT)
         return torch.log1p(-beyond_CT), torch.log((beyond_CT - beyond_TRT).clamp(min=1e-300))
 
 

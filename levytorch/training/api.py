@@ -28,6 +28,8 @@ def recover(
     init: str = "data",
     units: str = "data",
     density: str = "auto",
+    law: str = "frozen",
+    std: str = "frozen",
     lattice: str = "auto",
     validation: float = 0.0,
     progress: bool = False,
@@ -51,6 +53,9 @@ def recover(
         init: start at the scale of the "data", or at "random" (the paper).
         units: internal units from the scale of the "data", or "none" (the paper).
         density: how log p is computed: "auto", "table", "contour", "windowed" (the paper).
+        law: coefficients "frozen" over a step, or "exact": followed along it (Fourier heads in one dimension).
+        std: the law whose information gives the standard errors of law "exact": "frozen", or "exact", which takes as
+            many further evaluations as there are parameters.
         lattice: whether full-batch engines see the data as a lattice, read once: "auto", "always", "never".
         validation: share of the trajectories to hold out; their likelihood is metrics["val/nll"].
         progress: show a progress bar.
@@ -75,8 +80,8 @@ def recover(
         tail=tail,
         engine=engine,
         seed=seed,
-        **{"init": init, "units": units, "density": density, "lattice": lattice},
-        **{"validation": validation, "progress": progress},
+        **{"init": init, "units": units, "density": density, "law": law, "std": std},
+        **{"lattice": lattice, "validation": validation, "progress": progress},
         **options,
     )
     # a lattice with adam is refused there, in the words of all other refusals

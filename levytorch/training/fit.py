@@ -22,6 +22,7 @@ from levytorch.likelihood.likelihood import N_BINS
 from levytorch.ranks import Ranks
 from levytorch.training.callbacks import Convergence, MovingAverage, UpdateTCF
 from levytorch.training.engines import build_engine
+from levytorch.training.exact_fit import check_steps, fit_exact
 from levytorch.training.finish import finish
 from levytorch.training.maximise import fit_full_batch, joined
 from levytorch.training.module import LevyModule
@@ -73,6 +74,8 @@ def fit(
     if problem.settings.left_open:
         problem, selection = select(problem, all_data(problem, Ranks()).blocks)
     settings = problem.settings
+    if settings.law == "exact":
+        check_steps(transitions)
     module, data = make_module(problem), make_data(problem)
     engine = module.engine
     averaging = None if engine.full_batch else MovingAverage(engine.window)  # type: ignore[attr-defined]
@@ -108,12 +111,16 @@ def fit(
     final.ranks = Ranks.of(lightning)
     batch = data.everything(final.ranks.rank, final.ranks.world)
     samples = data.samples(final.ranks.rank, final.ranks.world) if data.lattice is not None else None
-    recovery = finish(
-        *(final, engine, module.torch_optimizer(), PoolFacts.of(data.pools), batch),
-        *(convergence.converged, int(lightning.global_step)),
-        samples=samples,
-    )
-    recovery.history = list(module.history)
+    optimizer, facts = module.torch_optimizer(), PoolFacts.of(data.pools)
+    if settings.law == "exact":
+        found = engine.objective(final, optimizer, batch)
+        final, ranks = replace(final, ranks=Ranks()), final.ranks
+        recovery, final = fit_exact(final, engine, found, data.pools, facts, std=settings.std, ranks=ranks)
+        final.ranks = ranks
+    else:
+        steps = int(lightning.global_step)
+        recovery = finish(final, engine, optimizer, facts, batch, convergence.converged, steps, samples=samples)
+    recovery.history = list(module.history) + recovery.history
     if selection is not None:
         recovery.metrics["selection"] = selection.summary()
     recovery.metrics["seconds"] = time.perf_counter() - began

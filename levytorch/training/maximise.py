@@ -13,6 +13,7 @@ from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
 from levytorch.training.engines import build_engine
+from levytorch.training.exact_fit import check_steps, fit_exact
 from levytorch.training.finish import finish
 from levytorch.training.loop import maximise
 from levytorch.training.problem import all_data, prepare
@@ -34,6 +35,8 @@ def fit_full_batch(
         problem, selection = select(problem, batches.blocks)
     settings, head = problem.settings, problem.head
     engine = build_engine(settings.engine)
+    if settings.law == "exact":
+        check_steps(data)
     law = FrozenLaw(steady_method(settings.density, head), head.dim)
     likelihood = Likelihood(head, law, settings.tail)
     likelihood.observe(batches.observed, engine.n_bins)
@@ -41,13 +44,22 @@ def fit_full_batch(
         likelihood.ranks = ranks
     done = maximise(engine, likelihood, batches.fitted, seed=settings.seed, progress=settings.progress)
     likelihood.ranks = ranks
-    recovery = finish(
-        *(likelihood, engine, done.optimizer, batches.facts, batches.fitted, done.converged, done.steps),
-        samples=batches.samples,
-    )
-    recovery.history = done.history
-    if batches.blocks is not None:
-        recovery.blocks = replace(batches.blocks, law=law, treatment=settings.tail)
+    if settings.law == "exact":
+        found = engine.objective(likelihood, done.optimizer, batches.fitted)
+        recovery, likelihood = fit_exact(
+            *(likelihood, engine, found, batches.observed, batches.facts),
+            std=settings.std,
+            ranks=ranks,
+            progress=settings.progress,
+        )
+    else:
+        recovery = finish(
+            *(likelihood, engine, done.optimizer, batches.facts, batches.fitted, done.converged, done.steps),
+            samples=batches.samples,
+        )
+        if batches.blocks is not None:
+            recovery.blocks = replace(batches.blocks, law=law, treatment=settings.tail)
+    recovery.history = done.history + recovery.history
     if selection is not None:
         recovery.metrics["selection"] = selection.summary()
     recovery.metrics["seconds"] = time.perf_counter() - began

@@ -20,6 +20,7 @@ from levytorch.coefficients import FourierHead
 from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.covariance import observed_slope
+from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import Strength, symmetric_inverse
@@ -122,14 +123,15 @@ class Reweighting:
     @torch.no_grad()
     def _scores(self, part: Batch) -> Tensor:
         """(n_blocks, P): sums of scores in theta over the pairs of every block."""
-        head, blocks = self.head, self.blocks
+        head, blocks, law = self.head, self.blocks, self.likelihood.law
+        assert isinstance(law, FrozenLaw)
         total = torch.zeros((blocks.n_blocks, self.theta.numel()), dtype=torch.float64)
         for low in range(0, part.x.shape[0], _CHUNK):
             rows = slice(low, low + _CHUNK)
             x, dx, dt = part.x[rows], part.dx[rows], part.dt[rows]
             design = head.design(head.states(x))
             chain = head.chain(self.theta, design)
-            step = self.likelihood.law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
+            step = law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
             q = [step.b] if head.dim == 1 else list(step.b.T)
             q += [step.D_o, step.D_f]
             if step.alpha is not None:

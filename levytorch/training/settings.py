@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from levytorch.coefficients import AlphaSpec
+from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, OPTIONS, build_head
 from levytorch.coefficients.head import Head, check_head
@@ -18,15 +18,19 @@ from levytorch.likelihood.tail import TailSettings, check_alpha, parse_tail
 from levytorch.training.engines.base import build_engine, engine_options, resolve_engine
 
 DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size", "lattice"}
-FIT_OPTIONS = {"init", "units", "density", "log_every", "progress"}
+FIT_OPTIONS = {"init", "units", "density", "law", "std", "log_every", "progress"}
 INITS = ("data", "random")
 UNITS = ("data", "none")
 DENSITIES = ("auto", "table", "contour", "windowed")
+LAWS = ("frozen", "exact")
 
 
 @dataclass
 class FitSettings:
-    """Everything a fit needs besides the data; plain values only, but for a head of one's own."""
+    """Everything a fit needs besides the data; plain values only, but for a head of one's own.
+
+    law: coefficients "frozen" over a step, or "exact", following them; std: whose information standard errors are from.
+    """
 
     alpha: AlphaSpec
     head: dict[str, Any] | Head
@@ -36,6 +40,8 @@ class FitSettings:
     init: str = "data"
     units: str = "data"
     density: str = "auto"
+    law: str = "frozen"
+    std: str = "frozen"
     log_every: int = 50
     progress: bool = False
     seed: int = 0
@@ -88,8 +94,9 @@ def make_settings(
         check_head(coefficients)
     built = coefficients if isinstance(coefficients, Head) else _checked_head(head, spec)
     build_engine(engine_config).accepts(built)
-    for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES)):
+    for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES), ("law", LAWS), ("std", LAWS)):
         choice(key, rest.get(key, choices[0]), choices)
+    _check_law(rest, built, spec, engine_name)
     if "log_every" in rest:
         rest["log_every"] = whole_number("log_every", rest["log_every"], 1)
     if "progress" in rest:
@@ -98,6 +105,28 @@ def make_settings(
     given = not (tail is None or isinstance(tail, str))
     tail_settings = check_alpha(parse_tail(tail), spec.learned, given=given)
     return FitSettings(spec, head or built, engine_config, tail_settings, data, seed=seed, left_open=left_open, **rest)
+
+
+def _check_law(options: dict[str, Any], head: Head, alpha: AlphaSpec, engine: str) -> None:
+    """The exact law: Fourier heads on a line's cell, one alpha, full-batch engines."""
+    if options.get("law") != "exact":
+        if options.get("std") == "exact":
+            raise InputError('std "exact" must go with law "exact", found law "frozen"; leave std out.')
+        return
+    found = None
+    if engine == "adam":
+        found = "engine adam, which follows the paper"
+    elif head.dim > 1:
+        found = f"a head of dimension {head.dim}"
+    elif not isinstance(head, FourierHead):
+        found = f"a {type(head).__name__}"
+    elif alpha.mode == "function":
+        found = "alpha as a function of x"
+    if found is not None:
+        raise InputError(
+            'law "exact" must have a one-dimensional Fourier head, one alpha and engine fisher, evidence or lbfgs, '
+            f'found {found}; use law="frozen".'
+        )
 
 
 def _plain_head(coefficients: Any, n_basis: int | str, period: Any) -> dict[str, Any]:

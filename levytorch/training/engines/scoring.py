@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.sums import Sums
 
-_PAIRS = 6  # secant pairs kept
+_PAIRS = 6  # secant pairs kept, unless more are asked for
 _FLOOR = 1e-4  # curvature of the total log-likelihood below which a direction counts as flat
 _MAX_ETA_STEP = 2.0  # a predictor of D_o or D_f moves by a factor of at most e^2 or so in one step
 
@@ -27,13 +27,16 @@ class FisherScoring(Optimizer):
     """theta <- theta + (F + damping diag F - u v^T)^{-1} g, the damping adapted to how good the local model was.
 
     Converged when n g^T step < tolerance: twice the log-likelihood still to be gained, so that 1e-6 is a thousandth of
-    a standard error.
+    a standard error. pairs: how many secant pairs are kept.
     """
 
-    def __init__(self, params: Iterable[Tensor], *, damping: float = 1e-2, tolerance: float = 1e-6) -> None:
+    def __init__(
+        self, params: Iterable[Tensor], *, damping: float = 1e-2, tolerance: float = 1e-6, pairs: int = _PAIRS
+    ) -> None:
         super().__init__(list(params), {"damping": damping, "tolerance": tolerance})
         self.objective: FullBatchObjective  # what is maximised: given before a step, since a batch brings it
         self._restored: Evaluation | None = None
+        self.most_pairs = pairs
         self.state["scoring"] = {"damping": damping, "converged": False, "decrement": float("inf"), "passes": 0}  # type: ignore[index]
 
     # -- what others read ---------------------------------------------------------------------------------------------
@@ -135,7 +138,7 @@ class FisherScoring(Optimizer):
         change = self.objective.gradient(before, after.tcf) - self.objective.gradient(after, after.tcf)
         pairs = self.memory.setdefault("pairs", [])
         pairs.append((step, change))
-        del pairs[:-_PAIRS]
+        del pairs[: -self.most_pairs]
 
     def _corrected(self, curvature: Tensor) -> Tensor:
         """BFGS updates of the outer-product curvature by the secant pairs.
