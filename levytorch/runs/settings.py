@@ -35,7 +35,7 @@ SECTIONS = (
 )
 KEYS = (
     *SECTIONS,
-    *("dynamics", "seed", "alpha", "init", "units", "beta", "empirical"),
+    *("dynamics", "seed", "alpha", "law", "init", "units", "beta", "empirical"),
     *("resume", "directory", "experiment", "arm", "variant"),
 )
 OWN_FLAGS = ("progress", "log_every", "devices", "num_nodes")  # of the trainer group; the others are Lightning's
@@ -144,6 +144,7 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
             log_every=config["trainer"].get("log_every", 50),
             progress=config["trainer"].get("progress", True),
             lattice=config["data"].get("lattice", "auto"),
+            law=config.get("law", "frozen"),
             **{str(key): value for key, value in config["batch"].items()},
         )
     except InputError as error:
