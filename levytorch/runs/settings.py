@@ -143,7 +143,6 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
             units=config["units"],
             log_every=config["trainer"].get("log_every", 50),
             progress=config["trainer"].get("progress", True),
-            lattice=config["data"].get("lattice", "auto"),
             law=config.get("law", "frozen"),
             **{str(key): value for key, value in config["batch"].items()},
         )
@@ -259,7 +258,7 @@ def build_with_hydra(where: str, node: Any) -> Any:
 
 def _source(composed: Any, settings: Mapping[str, Any], build: Build, directory: Path) -> Callable[[], Any]:
     """The source of the data: a callable."""
-    data = {key: value for key, value in settings["data"].items() if key != "lattice"}  # which the fit reads
+    data = dict(settings["data"])
     if data.get("_target_") in FROM_FILE and OmegaConf.is_interpolation(composed, "alpha"):
         raise ConfigError("alpha must be given for data from a file, found none; add alpha=learn or alpha=<number>.")
     if data.get("on_disk") is True:
