@@ -46,6 +46,8 @@ def targets() -> list[Target]:
                 init="data",
                 units="data",
                 density="auto",
+                law="frozen",
+                std="frozen",
                 penalty="none",
                 damping=0.01,
                 tolerance=1e-6,
@@ -62,7 +64,7 @@ def targets() -> list[Target]:
             ),
             names("alpha period origin damping tolerance validation"),
             optional=names("tail dim penalty"),
-            choices=names("coefficients engine positivity init units density penalty truncation mixing"),
+            choices=names("coefficients engine positivity init units density law std penalty truncation mixing"),
         ),
         Target(
             "recover tail",
