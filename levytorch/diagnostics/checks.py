@@ -54,12 +54,12 @@ def diagnose(
     """
     began = time.perf_counter()
     check_options(checks, max_pairs)
+    transitions = check_data(recovery, data)
     if recovery.metrics.get("law") == "exact":
         raise InputError(
             'diagnose asks about the law with frozen coefficients, found a recovery under law "exact"; fit with '
             'law="frozen", or simulate from the recovery and compare.'
         )
-    transitions = check_data(recovery, data)
     region = Region.of(recovery)
     diagnosis = Diagnosis()
     scale = 1.0

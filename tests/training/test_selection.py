@@ -117,6 +117,7 @@ def test_words_that_mean_nothing_are_refused():
         recover(constant(), alpha=0.3, engine={"name": "fisher", "penalty": "folds"})
 
 
+@pytest.mark.slow
 def test_two_dimensions_by_samples():
     rng = np.random.default_rng(0)
     from levytorch import Transitions
