@@ -82,6 +82,11 @@ class Recovery:
     def dim(self) -> int:
         return self.head.dim
 
+    @property
+    def law(self) -> str:
+        """The law that the coefficients were fitted under: "frozen", "corrected" or "exact"."""
+        return self.metrics.get("law", "frozen")
+
     # -- geometry and parameters --------------------------------------------------------------------------------------
     @property
     def period(self) -> Any:

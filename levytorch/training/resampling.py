@@ -136,7 +136,7 @@ def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Rewe
 
 def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Likelihood, Blocks]:
     """The likelihood that was maximised and its data in blocks."""
-    if recovery.metrics.get("law") == "exact":
+    if recovery.law == "exact":
         raise InputError(
             'standard errors from blocks are those of law "frozen", found a recovery under law "exact"; fit with '
             'std="exact" for the information of its own law.'

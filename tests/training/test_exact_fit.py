@@ -18,6 +18,7 @@ from levytorch.likelihood.exact_objective import ExactObjective
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import TailSettings
+from levytorch.training.law_of import law_of
 from tests.training.problems import ALPHA, constant
 
 STEEP = Dynamics(
@@ -56,18 +57,19 @@ def test_no_bias_from_the_length_of_a_step():
         exact.coefficients(GRID)[:3], (STEEP.b(GRID), STEEP.D_o(GRID), STEEP.D_f(GRID)), exact.std(GRID)
     ):
         assert float(((got - true) / std).square().mean().sqrt()) < 2.5
-    assert exact.metrics["law"] == "exact"
+    assert (frozen.law, exact.law) == ("frozen", "exact")
     assert exact.metrics["covariance"] == "frozen"
     assert exact.metrics["law/log_p_error"] < 1e-4
     assert exact.metrics["law/evaluations"] < 30
     # the exact law's own likelihood of the samples
     with torch.no_grad():
         at_frozen, at_exact = (
-            float(ExactLaw().log_prob(found.head, steep().x, steep().dx, torch.tensor(0.1)).sum())
+            float(law_of(exact).log_prob(found.head, steep().x, steep().dx, torch.tensor(0.1)).sum())
             for found in (frozen, exact)
         )
     assert exact.log_likelihood == pytest.approx(at_exact, abs=0.5)
     assert at_exact > at_frozen + 50
+    assert isinstance(law_of(frozen), FrozenLaw)
 
 
 @pytest.mark.parametrize("method", ["tcf", "conditional"])
