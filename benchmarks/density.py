@@ -50,6 +50,7 @@ def problem(n: int) -> dict[str, torch.Tensor]:
         "D_o": around(4.0),
         "D_f": around(3.0),
         "alpha": alpha,
+        "lam": around(0.3),
         "loc": around(0.1),
         "scale": around(0.4),
     }
@@ -76,12 +77,17 @@ def rows(p: dict[str, torch.Tensor], repeats: int) -> dict[str, float]:
 
         return run
 
+    def tempered() -> None:
+        log_density(p["x"], p["b"], p["D_o"], p["D_f"], p["alpha"], 1 / 40, tempering=p["lam"]).sum().backward()
+        clear()
+
     calls = {
         YARDSTICK: normal(True),
         "the same with validate_args=False": normal(False),
         "table, one alpha": ours(0.3, "table"),
         "contour, one alpha": ours(0.3, "contour"),
         "contour, alpha per sample, with d/dalpha": ours(p["alpha"], "contour"),
+        "tempered, alpha and lam per sample, with d/dalpha and d/dlam": tempered,
     }
     # interleaved, so that a noisy moment hits every row
     seconds = {name: best(call, 1) for name, call in calls.items()}

@@ -60,6 +60,11 @@ CONDITIONS = {
     "D_o": ("be finite and >= 0", lambda t: (t >= 0) & torch.isfinite(t), "pass Sigma^2 / 2"),
     "D_f": ("be finite and > 0", lambda t: (t > 0) & torch.isfinite(t), "pass |sigma|^(2 alpha)"),
     "dt": ("be finite and > 0", lambda t: (t > 0) & torch.isfinite(t), "pass the time between two observations"),
+    "tempering": (
+        "be finite and >= 0",
+        lambda t: (t >= 0) & torch.isfinite(t),
+        "it is a rate per unit of x, 0 for jumps without end",
+    ),
     "threshold": ("be finite and >= 0", lambda t: (t >= 0) & torch.isfinite(t), "pass a distance"),
     "mass": ("lie in (0, 1)", lambda t: (t > 0) & (t < 1), "pass a probability such as 0.98"),
 }
@@ -106,6 +111,14 @@ def choose_method(method: str, alpha: Tensor, n: int, dim: int, with_alpha: bool
             "method 'windowed' has no derivative in alpha, found one asked for; use 'contour' or detach alpha."
         )
     return method
+
+
+def check_tempered_method(method: str) -> None:
+    if method not in ("auto", "contour"):
+        raise InputError(
+            f"method must be 'auto' or 'contour' with tempering, found {shown(method)}; leave it out (there is no "
+            "table of the tempered law)."
+        )
 
 
 def batch_shape(step: Step, dim: int) -> torch.Size:

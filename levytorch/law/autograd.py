@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from levytorch.convert import switch
-from levytorch.law import isotropic, threads
+from levytorch.law import isotropic, tempered, threads
 from levytorch.law.arguments import (
     Numeric,
     Step,
@@ -21,6 +21,7 @@ from levytorch.law.arguments import (
     check,
     check_dim,
     check_method,
+    check_tempered_method,
     choose_method,
     out_of_range,
     to_tensors,
@@ -32,13 +33,14 @@ from levytorch.law.table_grid import N_S
 
 
 class StepScore(NamedTuple):
-    """log p of a step and its derivatives in the coefficients; alpha is None where it was not asked for."""
+    """log p of a step and its derivatives in the coefficients; None where one was not asked for."""
 
     log_p: Tensor
     b: Tensor
     D_o: Tensor
     D_f: Tensor
     alpha: Tensor | None
+    tempering: Tensor | None = None
 
 
 def log_density(
@@ -51,11 +53,14 @@ def log_density(
     *,
     dim: int = 1,
     method: str = "auto",
+    tempering: Numeric = 0.0,
 ) -> Tensor:
     r"""log p of one step of dX = b dt + Sigma dW + sigma dL^alpha with frozen coefficients.
 
     The displacement x_next - x has the characteristic function
-    exp(i k b dt - (D_o |k|^2 + D_f |k|^(2 alpha)) dt), with D_o = Sigma^2 / 2 and D_f = |sigma|^(2 alpha).
+    exp(i k b dt - (D_o |k|^2 + D_f |k|^(2 alpha)) dt), with D_o = Sigma^2 / 2 and D_f = |sigma|^(2 alpha). Tempering
+    lam > 0 makes jumps beyond 1 / lam exponentially rare: (|k|^2 + lam^2)^alpha - lam^(2 alpha) instead of
+    |k|^(2 alpha).
 
     Args:
         displacement: x_next - x; `[...]`, or `[..., dim]` for dim > 1.
@@ -69,6 +74,8 @@ def log_density(
             order of magnitude faster (1e-9); `windowed` is the paper's quadrature (absolute tolerance: not for
             tails); `auto` is the table where one alpha is shared by 20,000 samples or more and needs no derivative,
             else the contour (in a loop over small batches of one alpha say `table`: it is made once per process).
+        tempering: lam >= 0, per unit of length; one for all, or one per sample. There is no table for lam > 0: the
+            contour always.
 
     Returns:
         log p, of the broadcast shape and the dtype of the tensors given (float64 for numbers and NumPy arrays;
@@ -82,6 +89,11 @@ def log_density(
     check_method(method)
     tensors, dtype, device = to_tensors(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
     step = Step(*tensors)
+    lam = _tempering(tempering, device)
+    if lam is not None:
+        check_tempered_method(method)
+        log_p = tempered.log_density(step, lam, dim=dim)
+        return log_p if log_p.dtype == dtype else log_p.to(dtype)
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in step)
     if _fused(dim, method, device):
         log_p = _FusedStep.apply(*step, method, grad)
@@ -104,16 +116,22 @@ def score(
     dim: int = 1,
     method: str = "auto",
     wrt_alpha: bool = False,
+    tempering: Numeric = 0.0,
 ) -> StepScore:
-    """log p and its first derivatives in b, D_o, D_f (and alpha) in one pass, without autograd.
+    """log p and its first derivatives in b, D_o, D_f (and alpha, and tempering) in one pass, without autograd.
 
-    Arguments as in `log_density`; float64 out, of the broadcast shape (b: `[..., dim]` for dim > 1).
+    Arguments as in `log_density`; float64 out, of the broadcast shape (b: `[..., dim]` for dim > 1). The derivative in
+    tempering is there whenever tempering is a tensor or not zero.
     """
     check_dim(dim)
     check_method(method)
     wrt_alpha = switch("wrt_alpha", wrt_alpha)
     tensors, _, device = to_tensors(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
     step = Step(*(t.detach() for t in tensors))
+    lam = _tempering(tempering, device)
+    if lam is not None:
+        check_tempered_method(method)
+        return _tempered_score(step, lam.detach(), dim, wrt_alpha)
     if _fused(dim, method, device):
         shape, flat = _evaluate(step, method, 1, wrt_alpha)
         _refuse_nonfinite(flat)
@@ -141,6 +159,38 @@ def score(
         grads = dict(zip(leaves, torch.autograd.grad(log_p.sum(), list(leaves.values()))))
     _refuse_nonfinite([log_p.detach().reshape(-1), *(g.reshape(-1) for g in grads.values())])
     return StepScore(log_p.detach(), grads["b"], grads["D_o"], grads["D_f"], grads.get("alpha"))
+
+
+def _tempering(given: Numeric, device: torch.device) -> Tensor | None:
+    """None for the number zero: the stable law."""
+    if isinstance(given, (int, float)) and not isinstance(given, bool) and given == 0:
+        return None
+    (lam,), _, _ = to_tensors(tempering=given)
+    lam = lam.to(device=device)
+    if not lam.requires_grad and lam.dim() == 0 and not isinstance(given, Tensor) and float(lam) == 0.0:
+        return None
+    return lam
+
+
+def _tempered_score(step: Step, lam: Tensor, dim: int, wrt_alpha: bool) -> StepScore:
+    if _fused(dim, "contour", step.D_o.device):
+        shape, flat = tempered.score(step, lam)
+        _refuse_nonfinite(flat)
+        rows = [row.reshape(shape) for row in flat]
+        return StepScore(rows[0], rows[1], rows[2], rows[3], rows[4] if wrt_alpha else None, rows[5])
+    check(**step._asdict(), tempering=lam)
+    shape = torch.broadcast_shapes(batch_shape(step, dim), lam.shape)
+    vector = torch.Size((*shape, dim)) if dim > 1 else shape
+    names = ["b", "D_o", "D_f", *(["alpha"] if wrt_alpha else [])]
+    whole = {name: getattr(step, name).expand(vector if name == "b" else shape) for name in names}
+    leaves = {name: t.clone().requires_grad_() for name, t in whole.items()}
+    rate = lam.expand(shape).clone().requires_grad_()
+    with torch.enable_grad():
+        log_p = tempered.log_density(step._replace(**leaves), rate, dim=dim)
+        found = torch.autograd.grad(log_p.sum(), [*leaves.values(), rate])
+    grads = dict(zip(leaves, found))
+    _refuse_nonfinite([log_p.detach().reshape(-1), *(g.reshape(-1) for g in found)])
+    return StepScore(log_p.detach(), grads["b"], grads["D_o"], grads["D_f"], grads.get("alpha"), found[-1])
 
 
 def _refuse_nonfinite(rows: Sequence[Tensor]) -> None:

@@ -41,7 +41,12 @@ class _Radial(Function):
         y, A, B, alpha, slopes = ctx.saved_tensors
         if torch.is_grad_enabled():
             slopes = _RadialScore.apply(y, A, B, alpha, ctx.dim)
-        return (*_reduce(ctx, [g * slopes[k] if ctx.needs_input_grad[k] else None for k in range(4)]), None, None, None)
+        return (
+            *reduce_shared(ctx, [g * slopes[k] if ctx.needs_input_grad[k] else None for k in range(4)]),
+            None,
+            None,
+            None,
+        )
 
 
 class _RadialScore(Function):
@@ -60,11 +65,11 @@ class _RadialScore(Function):
         columns: list[Tensor | None] = []
         for k in range(4):
             column = (g * torch.stack([out[row[k]] for row in _HESSIAN])).sum(0) if ctx.needs_input_grad[k] else None
-            columns.append(column if column is None else _LastDerivative.apply(column, *inputs))
-        return (*_reduce(ctx, columns), None)
+            columns.append(column if column is None else LastDerivative.apply(column, *inputs))
+        return (*reduce_shared(ctx, columns), None)
 
 
-class _LastDerivative(Function):
+class LastDerivative(Function):
     """Passes second derivatives on, and refuses to be differentiated: they depend on the inputs beyond their graph."""
 
     @staticmethod
@@ -76,7 +81,7 @@ class _LastDerivative(Function):
         raise NumericalError("log_density is differentiable twice, but a third derivative was asked for.")
 
 
-def _reduce(ctx: Any, grads: list[Tensor | None]) -> list[Tensor | None]:
+def reduce_shared(ctx: Any, grads: list[Tensor | None]) -> list[Tensor | None]:
     """Sum over the samples for arguments that all of them shared."""
     return [g.sum().reshape(1) if g is not None and one and g.numel() > 1 else g for g, one in zip(grads, ctx.shared)]
 

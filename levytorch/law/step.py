@@ -2,7 +2,8 @@
 
 Samples of the symmetric 2 alpha-stable law, E exp(i k L) = exp(-|k|^(2 alpha)): in one dimension by Chambers, Mallows
 and Stuck (1976), in more by the sub-Gaussian construction sqrt(2 T) G, with T positive alpha-stable of Laplace
-transform exp(-s^alpha) (Kanter 1975) and G a standard Gaussian vector.
+transform exp(-s^alpha) (Kanter 1975) and G a standard Gaussian vector. Tempered jumps are sqrt(2 T) G in any dimension,
+with T tempered by rejection (`tempered_sampling.py`).
 """
 
 from __future__ import annotations
@@ -16,15 +17,25 @@ from torch.distributions import Distribution, constraints
 
 from levytorch.convert import real_tensor, shown, whole_number
 from levytorch.errors import InputError
-from levytorch.law.arguments import Numeric, broadcast, check, check_dim, check_method, to_tensors
+from levytorch.law.arguments import (
+    Numeric,
+    broadcast,
+    check,
+    check_dim,
+    check_method,
+    check_tempered_method,
+    to_tensors,
+)
 from levytorch.law.autograd import log_density
+from levytorch.law.stable_sampling import LOG_LARGEST, isotropic_stable, symmetric_stable
 from levytorch.law.tails import survival
-
-LOG_LARGEST = 690.0  # a jump is cut at 1e299 instead of overflowing, which happens for alpha below 0.03
+from levytorch.law.tempered_sampling import tempered_time
 
 
 class LevyStep(Distribution):
     """Law of the displacement dx over a time dt: b dt + Gaussian of variance 2 D_o dt + stable of scale D_f dt.
+
+    With tempering lam > 0 the stable part's jumps beyond 1 / lam are exponentially rare, and all moments exist.
 
     Batch shape: the broadcast of the arguments (for dim > 1 without the last axis of b). Event shape: () or (dim,).
 
@@ -39,6 +50,7 @@ class LevyStep(Distribution):
         "D_f": constraints.positive,
         "alpha": constraints.unit_interval,
         "dt": constraints.positive,
+        "tempering": constraints.nonnegative,
     }
     has_rsample = False
 
@@ -50,13 +62,14 @@ class LevyStep(Distribution):
         alpha: Numeric,
         dt: Numeric,
         dim: int = 1,
+        tempering: Numeric = 0.0,
         *,
         method: str = "auto",
         validate_args: bool | None = None,
     ) -> None:
         check_dim(dim)
         check_method(method)
-        names = dict(b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
+        names = dict(b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt, tempering=tempering)
         tensors, self._dtype, _ = to_tensors(**names)
         check(**dict(zip(names, tensors)))
         drift = tensors[0]
@@ -75,9 +88,12 @@ class LevyStep(Distribution):
             broadcast(**dict(zip(names, tensors)))
             rest = torch.broadcast_tensors(*tensors)
             self.b = rest[0]
-        self.D_o, self.D_f, self.alpha, self.dt = rest[1:]
+        self.D_o, self.D_f, self.alpha, self.dt, self.tempering = rest[1:]
         # kept unexpanded, so that one shared alpha stays recognisable as one
         self._alpha = tensors[3] if tensors[3].numel() == 1 else self.alpha
+        self._tempered = tensors[5].requires_grad or bool((tensors[5] > 0).any())
+        if self._tempered:
+            check_tempered_method(method)
         self.dim, self.method = dim, method
         event = torch.Size((dim,)) if dim > 1 else torch.Size()
         super().__init__(self.D_o.shape, event, validate_args=validate_args)
@@ -97,28 +113,35 @@ class LevyStep(Distribution):
                 "new axes."
             ) from None
         new.b = self.b.expand((*shape, *self.event_shape))
-        for name in ("D_o", "D_f", "alpha", "dt"):
+        for name in ("D_o", "D_f", "alpha", "dt", "tempering"):
             setattr(new, name, getattr(self, name).expand(shape))
         new._alpha = self._alpha if self._alpha.numel() == 1 else new.alpha
-        new.dim, new.method, new._dtype = self.dim, self.method, self._dtype
+        new.dim, new.method, new._dtype, new._tempered = self.dim, self.method, self._dtype, self._tempered
         super(LevyStep, new).__init__(shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
 
     @property
     def mean(self) -> Tensor:
-        """b dt where it exists (2 alpha > 1), else NaN."""
-        exists = self.alpha > 0.5
+        """b dt where it exists (2 alpha > 1, or tempered), else NaN."""
+        exists = (self.alpha > 0.5) | (self.tempering > 0)
         drift = self.b * (self.dt if self.dim == 1 else self.dt.unsqueeze(-1))
         return torch.where(exists if self.dim == 1 else exists.unsqueeze(-1), drift, math.nan)
 
     @property
     def variance(self) -> Tensor:
-        return torch.full_like(self.b, math.inf)
+        """Of each component: infinite unless tempered."""
+        lam = torch.where(self.tempering > 0, self.tempering, 1.0)
+        jumps = 2.0 * self.alpha * self.D_f * lam ** (2.0 * self.alpha - 2.0)
+        out = torch.where(self.tempering > 0, (2.0 * self.D_o + jumps) * self.dt, math.inf)
+        return out if self.dim == 1 else out.unsqueeze(-1).expand_as(self.b)
 
     def log_prob(self, value: Numeric) -> Tensor:
         value = self._value(value)
-        return log_density(value, self.b, self.D_o, self.D_f, self._alpha, self.dt, dim=self.dim, method=self.method)
+        law = self.b, self.D_o, self.D_f, self._alpha, self.dt
+        return log_density(
+            value, *law, dim=self.dim, method=self.method, tempering=self.tempering if self._tempered else 0.0
+        )
 
     def cdf(self, value: Numeric) -> Tensor:
         """P(dx <= value), one dimension only; tiny values keep their digits."""
@@ -126,7 +149,8 @@ class LevyStep(Distribution):
             raise InputError(f"cdf is defined in one dimension, found dim = {self.dim}; use tail_probability.")
         value = self._value(value)
         u = self.b * self.dt - value.to(torch.float64)
-        return survival(u, self.D_o * self.dt, self.D_f * self.dt, self.alpha).to(value.dtype)
+        lam = self.tempering if self._tempered else None
+        return survival(u, self.D_o * self.dt, self.D_f * self.dt, self.alpha, lam).to(value.dtype)
 
     def _value(self, value: Numeric) -> Tensor:
         """A displacement as a tensor that fits the batch; its dtype is that of the answer."""
@@ -146,6 +170,13 @@ class LevyStep(Distribution):
     def sample(self, sample_shape: Any = torch.Size(), *, generator: torch.Generator | None = None) -> Tensor:  # noqa: B008
         shape = _shape("sample_shape", sample_shape) + self.batch_shape
         alpha, dt = self.alpha.expand(shape), self.dt
+        if self._tempered:
+            time = tempered_time(alpha, (self.D_f * dt).expand(shape), self.tempering.expand(shape), generator)
+            spread = torch.sqrt(2.0 * (self.D_o * dt + time))
+            event = (*shape, *self.event_shape)
+            gauss = torch.randn(event, generator=generator, dtype=torch.float64, device=alpha.device)
+            drift = self.b * (dt if self.dim == 1 else dt.unsqueeze(-1))
+            return (drift + (spread if self.dim == 1 else spread.unsqueeze(-1)) * gauss).to(self._dtype)
         width = torch.sqrt(2.0 * self.D_o * dt)
         scale = torch.exp((torch.log(self.D_f * dt) / (2.0 * self.alpha)).clamp(-LOG_LARGEST, LOG_LARGEST))
         if self.dim == 1:
@@ -163,36 +194,3 @@ def _shape(name: str, given: Any) -> torch.Size:
     if not isinstance(given, (tuple, list)):
         raise InputError(f"{name} must be a tuple of integers, found {shown(given)}; pass (n,) for n of them.")
     return torch.Size([whole_number(f"an entry of {name}", n, 0) for n in given])
-
-
-def symmetric_stable(alpha: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """One sample per entry of alpha (float64)."""
-    uniform = torch.rand(alpha.shape, generator=generator, dtype=torch.float64, device=alpha.device)
-    angle = math.pi * (uniform - 0.5)
-    waiting = _exponential(alpha, generator)
-    index = 2.0 * alpha
-    log_size = (
-        torch.log(torch.sin(index * angle).abs().clamp_min(1e-300))
-        - torch.log(torch.cos(angle).clamp_min(1e-300)) / index
-        + (torch.log(torch.cos((1.0 - index) * angle).clamp_min(1e-300)) - torch.log(waiting)) * (1.0 - index) / index
-    )
-    return torch.sign(angle) * torch.exp(log_size.clamp_max(LOG_LARGEST))
-
-
-def isotropic_stable(alpha: Tensor, dim: int, generator: torch.Generator | None = None) -> Tensor:
-    """Vectors `[*alpha.shape, dim]`."""
-    uniform = torch.rand(alpha.shape, generator=generator, dtype=torch.float64, device=alpha.device)
-    angle = math.pi * uniform.clamp(1e-16, 1.0 - 1e-16)
-    waiting = _exponential(alpha, generator)
-    log_T = (
-        torch.log(torch.sin(alpha * angle))
-        - torch.log(torch.sin(angle).clamp_min(1e-300)) / alpha
-        + (torch.log(torch.sin((1.0 - alpha) * angle)) - torch.log(waiting)) * (1.0 - alpha) / alpha
-    )
-    gauss = torch.randn((*alpha.shape, dim), generator=generator, dtype=torch.float64, device=alpha.device)
-    return torch.exp(0.5 * (math.log(2.0) + log_T).clamp_max(2.0 * LOG_LARGEST)).unsqueeze(-1) * gauss
-
-
-def _exponential(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    uniform = torch.rand(like.shape, generator=generator, dtype=torch.float64, device=like.device)
-    return (-torch.log1p(-uniform)).clamp_min(1e-300)

@@ -16,7 +16,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from levytorch.errors import InputError, NumericalError
-from levytorch.law import contour
+from levytorch.law import contour, tempered
 from levytorch.law.arguments import Numeric, broadcast, check, check_dim, to_tensors
 
 TINY = 1e-280
@@ -39,15 +39,16 @@ class _Tail(Function):
         return (*(g * slopes[k] if ctx.needs_input_grad[k] else None for k in range(4)), None, None)
 
 
-def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1) -> Tensor:
-    """P(|Y| > u) of the centered step, u >= 0, any broadcastable shapes."""
-    shape = torch.broadcast_shapes(u.shape, A.shape, B.shape, alpha.shape)
-    flat = [t.expand(shape).reshape(-1) for t in (u, A, B, alpha)]
+def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1, lam: Tensor | None = None) -> Tensor:
+    """P(|Y| > u) of the centered step, u >= 0, any broadcastable shapes; lam: the tempering, None for none."""
+    given = (u, A, B, alpha) if lam is None else (u, A, B, alpha, lam)
+    shape = torch.broadcast_shapes(*(t.shape for t in given))
+    flat = [t.expand(shape).reshape(-1) for t in given]
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in flat)
     if shape.numel() == 0:
         return u.new_zeros(shape)
     try:
-        out = _Tail.apply(*flat, dim, grad)
+        out = _Tail.apply(*flat, dim, grad) if lam is None else tempered.radial_tail(*flat, dim=dim)
     except ZeroDivisionError:  # the compiled contour, where a scale overflows
         out = u.new_full((1,), math.nan)
     if not bool(torch.isfinite(out.detach()).all()):
@@ -59,9 +60,9 @@ def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1)
     return out.reshape(shape)
 
 
-def survival(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor) -> Tensor:
+def survival(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor | None = None) -> Tensor:
     """P(Y > u) in one dimension, u of either sign."""
-    half = 0.5 * radial_tail(u.abs(), A, B, alpha)
+    half = 0.5 * radial_tail(u.abs(), A, B, alpha, lam=lam)
     return torch.where(u >= 0, half, 1.0 - half)
 
 
@@ -75,10 +76,12 @@ def tail_probability(
     dt: Numeric,
     *,
     dim: int = 1,
+    tempering: Numeric = 0.0,
 ) -> Tensor:
     """P(|dx - center| > threshold) for one step: R_theta of Algorithm E.6 when threshold is CT and center is mu.
 
     Everything broadcasts; for dim > 1 center and b are vectors `[..., dim]` and the Euclidean norm is meant.
+    Tempering as in `log_density`.
     Differentiable in every argument. Relative accuracy about 1e-12 however small the mass (1e-9 for dim > 1 when the
     ball's surface passes close to the drifted position).
 
@@ -88,20 +91,22 @@ def tail_probability(
     """
     check_dim(dim)
     names = dict(threshold=threshold, center=center, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
+    if not isinstance(tempering, int | float) or isinstance(tempering, bool) or tempering != 0:
+        names["tempering"] = tempering
     tensors, dtype, _ = to_tensors(**names)
     check(**dict(zip(names, tensors)))
-    c, m, b_, D_o_, D_f_, alpha_, dt_ = tensors
+    c, m, b_, D_o_, D_f_, alpha_, dt_, *rest = tensors
+    lam = rest[0] if rest else None
+    A, B = D_o_ * dt_, D_f_ * dt_
     if dim == 1:
         broadcast(**dict(zip(names, tensors)))
         offset = m - b_ * dt_
-        out = survival(c + offset, D_o_ * dt_, D_f_ * dt_, alpha_) + survival(
-            c - offset, D_o_ * dt_, D_f_ * dt_, alpha_
-        )
+        out = survival(c + offset, A, B, alpha_, lam) + survival(c - offset, A, B, alpha_, lam)
     else:
         _vectors(dim, center=m, b=b_, rest=dict(zip(names, tensors)))
         shift = m - b_ * (dt_ if dt_.dim() == 0 else dt_.unsqueeze(-1))
         offset = torch.sqrt((shift * shift).sum(-1) + TINY) if shift.dim() else shift.abs() * math.sqrt(dim)
-        out = _ball_complement(c, offset, D_o_ * dt_, D_f_ * dt_, alpha_, dim)
+        out = _ball_complement(c, offset, A, B, alpha_, dim, lam)
     return out if out.dtype == dtype else out.to(dtype)
 
 
@@ -119,10 +124,20 @@ def _vectors(dim: int, center: Tensor, b: Tensor, rest: dict[str, Tensor]) -> No
     broadcast(**heads)
 
 
-def _ball_complement(c: Tensor, m: Tensor, A: Tensor, B: Tensor, alpha: Tensor, dim: int) -> Tensor:
+def _ball_complement(
+    c: Tensor, m: Tensor, A: Tensor, B: Tensor, alpha: Tensor, dim: int, lam: Tensor | None = None
+) -> Tensor:
     """P(|Y - m| > c) for an isotropic Y: the mean over directions of the radial tail where the ray leaves the ball."""
-    c, m, A, B, alpha = torch.broadcast_tensors(c, m, A, B, alpha)
+    if lam is None:
+        c, m, A, B, alpha = torch.broadcast_tensors(c, m, A, B, alpha)
+    else:
+        c, m, A, B, alpha, lam = torch.broadcast_tensors(c, m, A, B, alpha, lam)
+        lam = lam.unsqueeze(-1)
     c, m, A, B, alpha = (t.unsqueeze(-1) for t in (c, m, A, B, alpha))
+
+    def beyond(radius: Tensor) -> Tensor:
+        return radial_tail(radius, A, B, alpha, dim=dim, lam=lam)
+
     inside = m < c
     ratio = float((m / c.clamp_min(1e-300)).detach()[inside].max()) if bool(inside.any()) else 0.0
     n = int(min(256, max(8, math.ceil(36.0 / max(-math.log(max(ratio, 1e-12)), 0.14)))))
@@ -136,7 +151,7 @@ def _ball_complement(c: Tensor, m: Tensor, A: Tensor, B: Tensor, alpha: Tensor, 
     sin2 = (1.0 - cos * cos).clamp_min(0.0)
     root = torch.sqrt((c * c - m * m * sin2).clamp_min(0.0) + TINY)
     leaving = (m * cos + root).clamp_min(0.0)
-    from_inside = (radial_tail(leaving, A, B, alpha, dim=dim) * weight).sum(-1)
+    from_inside = (beyond(leaving) * weight).sum(-1)
     if bool(inside.all()):
         return from_inside
     # the drifted position is outside the ball: rays cross it twice; sin(phi) = (c / m) sin(t) removes the square root
@@ -147,7 +162,7 @@ def _ball_complement(c: Tensor, m: Tensor, A: Tensor, B: Tensor, alpha: Tensor, 
     sin_phi = q * torch.sin(t)
     cos_phi = torch.sqrt((1.0 - sin_phi * sin_phi).clamp_min(TINY))
     near = (m * cos_phi - c * torch.cos(t)).clamp_min(0.0)
-    shell = radial_tail(near, A, B, alpha, dim=dim) - radial_tail(m * cos_phi + c * torch.cos(t), A, B, alpha, dim=dim)
+    shell = beyond(near) - beyond(m * cos_phi + c * torch.cos(t))
     angle = q * torch.cos(t) / cos_phi * w * (1.0 / math.pi if dim == 2 else 0.5 * sin_phi)
     outside = 1.0 - (shell * angle).sum(-1)
     return torch.where(inside.squeeze(-1), from_inside, outside)

@@ -133,3 +133,35 @@ def fast_sincos(x):
     if (quadrant + 1) & 2:
         cos = -cos
     return sin, cos
+
+
+@inlined
+def fast_log1p(x):
+    """log(1 + x) for x > -1, with all its digits near zero."""
+    u = 1.0 + x
+    return fast_log(u) + (x - (u - 1.0)) / u
+
+
+@inlined
+def fast_angle(y, x):
+    """atan2(y, x) for y >= 0 and x of either sign, not both zero (rational approximation of Cephes)."""
+    size = abs(x)
+    low, high = min(y, size), max(y, size)
+    t = low / high
+    reduced = t > 0.41421356237309503
+    a = (low - high) / (low + high) if reduced else t
+    z = a * a
+    p = -8.750608600031904122785e-1
+    p = p * z - 1.615753718733365076637e1
+    p = p * z - 7.500855792314704667340e1
+    p = p * z - 1.228866684490136173410e2
+    p = p * z - 6.485021904942025371773e1
+    q = z + 2.485846490142306297962e1
+    q = q * z + 1.650270098316988542046e2
+    q = q * z + 4.328810604912902668951e2
+    q = q * z + 4.853903996359136964868e2
+    q = q * z + 1.945506571482613964425e2
+    angle = a + a * (z * p / q)
+    angle = angle + 0.7853981633974483 if reduced else angle
+    angle = 1.5707963267948966 - angle if y > size else angle
+    return 3.141592653589793 - angle if x < 0.0 else angle
