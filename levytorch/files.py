@@ -79,7 +79,7 @@ def save(content: Any, target: Path) -> None:
     buffer = io.BytesIO()
     torch.save(content, buffer)
     with replacing(target) as temporary:
-        temporary.write_bytes(buffer.getbuffer())
+        temporary.write_bytes(buffer.getvalue())  # not a view of it: Python 3.12.1 dies collecting views
 
 
 @contextmanager
