@@ -43,7 +43,7 @@ def main(config: DictConfig) -> float | None:
 
 def run(config: DictConfig, directory: Path, sweep: bool) -> float | None:
     """The run itself: its results, or one sentence and an exit status."""
-    from levytorch.runs.report import table
+    from levytorch.runs.terminal import alarms, table
     from levytorch.runs.training import train
 
     logging.raiseExceptions = False  # a log file on a full disk must not bury the error itself in tracebacks
@@ -70,7 +70,9 @@ def run(config: DictConfig, directory: Path, sweep: bool) -> float | None:
     if outcome is None:
         return None
     log.info(table(outcome.metrics))
-    log.info(f"run directory: {directory}")
+    for line in alarms(outcome.metrics):
+        log.warning(line)
+    log.info(f"run directory: {directory} (open report.html in it)")
     return outcome.mean_error()
 
 

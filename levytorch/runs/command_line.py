@@ -11,12 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+_PACKAGE = Path(__file__).parents[1]
+
 
 def conf_directory() -> str:
     """The configuration: inside the package when it was installed from a wheel, beside it in a clone."""
-    package = Path(__file__).parents[1]
-    inside = package / "conf"
-    return str(inside if inside.is_dir() else package.parent / "conf")
+    return str(_PACKAGE.parent / "conf" if is_clone() else _PACKAGE / "conf")
+
+
+def is_clone() -> bool:
+    """Whether the package lies in its repository, with train.py beside it."""
+    return (_PACKAGE.parent / "conf").is_dir() and (_PACKAGE.parent / "train.py").is_file()
 
 
 def run(main: Callable[[], Any], name: str) -> None:

@@ -31,7 +31,7 @@ from levytorch.training.settings import FitSettings, make_settings
 
 SECTIONS = (
     *("data", "coefficients", "density", "engine", "tail", "reward", "batch"),
-    *("trainer", "callbacks", "logger", "diagnostics"),
+    *("trainer", "callbacks", "logger", "diagnostics", "figures"),
 )
 KEYS = (
     *SECTIONS,
@@ -51,6 +51,7 @@ DECIDED = {
     "enable_checkpointing": "callbacks.checkpoints",
     "use_distributed_sampler": "trainer.devices",
 }
+FORMATS = ("png", "pdf")  # of figures: PNG alone, or PDF beside it
 CHECKPOINTS = "levytorch.training.callbacks.Checkpoints"
 TENSORBOARD = "levytorch.runs.tensorboard.TensorBoard"
 Build = Callable[[str, Any], Any]  # (where it stands, a node of the configuration) -> what it names
@@ -108,6 +109,16 @@ def check_sections(config: Mapping[str, Any]) -> None:
             )
     known_keys("settings", config, KEYS, ConfigError)
     known_keys("the settings of density", config["density"], ("method",), ConfigError)
+    check_figures(config["figures"])
+
+
+def check_figures(figures: Mapping[str, Any]) -> None:
+    """Of train.py and evaluate.py: what the figures are written as."""
+    known_keys("the settings of figures", figures, ("format",), ConfigError)
+    if figures.get("format") not in FORMATS:
+        raise ConfigError(
+            f"figures.format must be png or pdf (both), found {shown(figures.get('format'))}; give one of these."
+        )
 
 
 def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSettings:
