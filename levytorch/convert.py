@@ -79,6 +79,17 @@ def positive_number(name: str, value: Any, remedy: str = "pass such a number") -
     return number
 
 
+def number_within(name: str, value: Any, interval: str, remedy: str) -> float:
+    """value as one float within an interval such as "(0, 1]"."""
+    number = real_number(name, value, remedy)
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = number >= low if interval[0] == "[" else number > low
+    below = number <= high if interval[-1] == "]" else number < high
+    if not (above and below):
+        raise InputError(f"{name} must lie in {interval}, found {shown(value)}; {remedy}.")
+    return number
+
+
 def check_finite(name: str, values: Tensor, at: Tensor, remedy: str) -> None:
     """Refuse values of a function at the states `at` that are NaN or infinite."""
     bad = ~torch.isfinite(values)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.convert import choice
-from levytorch.data.arrays import Array, positive
+from levytorch.convert import choice, positive_number
+from levytorch.data.arrays import Array
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Units(NamedTuple):
     def length(self, where: str, given: Any) -> float:
         """A length of time that the file holds, in the unit that is wanted."""
         if self.time_in is None:
-            return positive(where, given)
-        return positive(where, given * (NANOSECONDS[self.time_in] / NANOSECONDS[str(self.time_unit)]))
+            return positive_number(where, given)
+        return positive_number(where, given * (NANOSECONDS[self.time_in] / NANOSECONDS[str(self.time_unit)]))
 
 
 class Clock:

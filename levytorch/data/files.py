@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.convert import choice, shown, switch
-from levytorch.data.arrays import positive
+from levytorch.convert import choice, positive_number, shown, switch
 from levytorch.data.clock import MAX_DT, Units
 from levytorch.data.columns import TableOptions
 from levytorch.data.numpy_files import ArrayFile
@@ -105,7 +104,7 @@ def open_file(
         if isinstance(column, (Mapping, bool)) or (name != "value" and isinstance(column, (list, tuple))):
             raise InputError(f"{name} must name a column, found {shown(column)}: pass its name.")
     if dt is not None and not isinstance(dt, str):
-        dt = positive("dt", dt)
+        dt = positive_number("dt", dt)
     if dt is not None and time is not None:
         raise InputError(f"{file}: only one of dt and time may be given, found both: remove one.")
     units = Units(time_unit, time_in, time_format)
@@ -118,7 +117,7 @@ def open_file(
     _check_magic(file, suffix)
     # a column may be called 1, and a command line makes a number of that
     id, time, reward = (None if name is None else str(name) for name in (id, time, reward))
-    max_dt = None if max_dt is None else positive("max_dt", max_dt)
+    max_dt = None if max_dt is None else positive_number("max_dt", max_dt)
     place = None if on_disk is None else _directory(file, suffix, on_disk)
     if suffix in TABLES:
         several = not isinstance(value, str) and hasattr(value, "__iter__")

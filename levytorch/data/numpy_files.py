@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.data.arrays import Array, Counts
+from levytorch.data.arrays import Array, Counts, lengths_of
 from levytorch.data.clock import MAX_DT, Clock, Units
 from levytorch.data.npy_members import Member, members_of
 from levytorch.data.points import (
@@ -179,14 +179,7 @@ class ArrayFile(PointFile):
                     f"{self.file}: x with offsets must have shape (n,) or (n, d), found {shape}: reshape it."
                 )
             return self._sound(offsets, shape[0])
-        if len(shape) == 1:
-            shape = (1, *shape)
-        if len(shape) not in (2, 3) or 0 in shape:
-            raise InputError(
-                f"{self.file}: x must have shape (n_traj, n_time) or (n_traj, n_time, d) and hold numbers, found "
-                f"{self._x.shape}: reshape it."
-            )
-        return np.full(shape[0], shape[1], dtype=np.int64)
+        return lengths_of(f"{self.file}: x", shape)
 
     def _sound(self, offsets: Member, n: int) -> Counts:
         """The lengths behind offsets, which are loaded once it is known that they are few."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from levytorch.data.arrays import Array, Counts
 from levytorch.data.points import Columns, Points, Sink, steps_across
 from levytorch.data.store import Entry, Writer, as_tensor
-from levytorch.data.transitions import Transitions, check_pairs
+from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def _kept_pairs(t: Trajectories, entry: Entry) -> tuple[Counts, dict[str, NDArra
     sound = counts.shape == t.lengths.shape and counts.dtype == np.int64
     if not sound or (counts < 0).any() or (counts >= t.lengths).any() or counts.sum() != rows:
         raise entry.spoiled(f"counts that do not add up to the {rows} pairs")
-    return counts, check_pairs(entry, t.x.shape[1:], rows, dt=t.times is not None, reward=t.reward is not None)
+    names = ["x", "dx", *(["dt"] if t.times is not None else []), *(["reward"] if t.reward is not None else [])]
+    return counts, entry.columns(names if rows else (), rows, t.dim)
 
 
 def check_max_dt(dt: float | None, max_dt: float | None) -> None:

@@ -100,10 +100,8 @@ class PointFile(ABC):
                 continue
             times, start = np.concatenate([time, block.times]), block.start - len(time)
             across = steps_across(offsets, start, start + len(times) - 1)
-            steps = np.diff(times)
-            steps[across] = 1.0
-            if not (steps > 0).all():
-                k = int(np.argmax(~(steps > 0)))
+            k = out_of_order(times, across)
+            if k is not None:
                 rows = [*row, *block.row[: k + 2]] if row else list(block.row[: k + 2])
                 raise self._disorder(start + k, times[k : k + 2], rows[k : k + 2])
             if self.dt is not None:
@@ -169,6 +167,14 @@ def steps_across(offsets: Counts, low: int, high: int) -> Counts:
     inner = offsets[1:-1]
     first, last = np.searchsorted(inner, [low + 1, high + 1])
     return inner[first:last] - (low + 1)
+
+
+def out_of_order(times: Array, across: Counts) -> int | None:
+    """The first of these points whose successor is not later; steps `across` lead from one trajectory to the next."""
+    steps = np.diff(times)
+    steps[across] = 1.0
+    wrong = ~(steps > 0)
+    return int(np.argmax(wrong)) if wrong.any() else None
 
 
 def numbers_of(offsets: Counts, low: int, high: int) -> Counts:

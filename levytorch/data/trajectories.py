@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from levytorch.convert import known_keys, shown
-from levytorch.data.arrays import Array, Counts, flatten, match, positive, warn_of_columns
+from levytorch.convert import known_keys, positive_number, shown
+from levytorch.data.arrays import Array, Counts, flatten, match, warn_of_columns
 from levytorch.data.files import OPTIONS, open_file, write
 from levytorch.data.memory import within_memory
 from levytorch.data.numpy_files import ArrayFile
@@ -25,12 +25,13 @@ from levytorch.data.points import (
     Points,
     judge_motion,
     no_order,
+    out_of_order,
     refuse_nonfinite,
     refuse_short,
     refuse_twice,
     steps_across,
 )
-from levytorch.data.store import Entry, Writer, is_count, make
+from levytorch.data.store import Entry, Writer, make
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 
@@ -67,7 +68,7 @@ class Trajectories:
     ) -> None:
         self.x, self.offsets, self.times, self.reward = x, offsets, times, reward
         self.dt, self.ids = dt, None if ids is None else tuple(ids)
-        self.max_dt = None if max_dt is None else positive("max_dt", max_dt)
+        self.max_dt = None if max_dt is None else positive_number("max_dt", max_dt)
         self.dropped = dict(dropped or {})
         self.stored = stored
 
@@ -111,7 +112,7 @@ class Trajectories:
         new = cls(
             points,
             np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            dt=None if dt is None else positive("dt", dt),
+            dt=None if dt is None else positive_number("dt", dt),
             times=None if times is None else match("times", times, lengths, shared=True),
             reward=None if reward is None else match("reward", reward, lengths),
             ids=ids,
@@ -173,18 +174,14 @@ class Trajectories:
         named_by = isinstance(ids, list) and all(isinstance(name, str | int | float) for name in ids)
         if ids is not None and not (named_by and len(ids) == len(lengths)):
             raise entry.spoiled(f"ids that do not name {len(lengths)} trajectories")
-        if not isinstance(dropped, dict) or not all(is_count(count) for count in dropped.values()):
+        if not isinstance(dropped, dict) or not all(type(n) is int and n >= 0 for n in dropped.values()):
             raise entry.spoiled("no counts of what was left out")
-        x, times, reward = (entry.points(name, rows) if name in entry else None for name in ("x", "times", "reward"))
-        assert x is not None
-        if len(source.coordinates) != (1 if x.ndim == 1 else x.shape[1]):
-            raise entry.spoiled(f"states of shape {x.shape[1:]}")
+        dim = len(source.coordinates)
+        columns = entry.columns(["x", *(name for name in ("times", "reward") if name in entry)], rows, dim)
         return cls(
-            x,
-            np.concatenate([[0], ends]).astype(np.int64),
-            dt=None if times is not None else dt,
-            times=times,
-            reward=reward,
+            offsets=np.concatenate([[0], ends]).astype(np.int64),
+            dt=None if "times" in entry else dt,
+            **columns,
             ids=ids,
             max_dt=max_dt,
             dropped=dropped,
@@ -213,7 +210,7 @@ class Trajectories:
         apart, and a difference of two of them says little about a step of width 0.4. The rule looks at x alone, never
         at dx, so it does not select among jumps.
         """
-        max_dt = self.max_dt if max_dt is None else positive("max_dt", max_dt)
+        max_dt = self.max_dt if max_dt is None else positive_number("max_dt", max_dt)
         return pair_up(self, max_dt)
 
     def blocks(self, size: int) -> Iterator[Points]:
@@ -249,10 +246,9 @@ class Trajectories:
         for block in self.blocks(_BLOCK):
             refuse_nonfinite(block, self.offsets, self.ids)
             if block.times is not None:
-                steps = np.diff(block.times)
-                steps[steps_across(self.offsets, block.start, block.start + len(steps))] = 1.0
-                if (steps <= 0).any():
-                    k = int(np.argmax(steps <= 0))
+                last = block.start + len(block.times) - 1
+                k = out_of_order(block.times, steps_across(self.offsets, block.start, last))
+                if k is not None:
                     raise no_order(block.start + k, block.times[k : k + 2], self.offsets, self.ids)
         self._check_motion([f"coordinate {k} of x" for k in range(self.dim)] if self.dim > 1 else ["x"], stacklevel=5)
 

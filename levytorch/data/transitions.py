@@ -176,8 +176,7 @@ class Transitions:
             parts = columns.arrays()
         else:
             entry = self.stored.derive({"kept": digest(keep)}, copy)
-            shape, reward = tuple(self.x.shape[1:]), self.reward is not None
-            parts = check_pairs(entry, shape, n, dt=not self.uniform_dt, reward=reward)
+            parts = entry.columns(self._columns(), n, self.dim)
         counts, ids = None, None
         if self._counts is None:
             ids = self.trajectory[torch.from_numpy(keep)]
@@ -360,18 +359,6 @@ class Transitions:
 
     def __repr__(self) -> str:
         return f"Transitions({len(self)} pairs, {self.n_trajectories} trajectories, dim={self.dim})"
-
-
-def check_pairs(entry: Entry, shape: tuple[int, ...], rows: int, *, dt: bool, reward: bool) -> dict[str, NDArray[Any]]:
-    """The columns of an entry of pairs; refused where they do not go together."""
-    if rows == 0:
-        return {}
-    names = ["x", "dx", *(["dt"] if dt else []), *(["reward"] if reward else [])]
-    columns = {name: entry.points(name, rows) for name in names}
-    for name in ("x", "dx"):
-        if columns[name].shape[1:] != shape:
-            raise entry.spoiled(f"states of shape {columns[name].shape[1:]} instead of {shape}")
-    return columns
 
 
 def _add(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

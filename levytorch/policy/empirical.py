@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients.basis import FourierBasis
-from levytorch.data.arrays import numeric, positive
+from levytorch.convert import positive_number, real_array
 from levytorch.data.pairing import is_gap
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.checks import check_beta, reward_function
@@ -196,15 +196,15 @@ def _segments(
 def _trajectories(trajectories: Any, dt: float | None, times: Array | None) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """(positions, times) of every trajectory."""
     if isinstance(trajectories, Tensor | np.ndarray | list | tuple):
-        x = numeric("trajectories", trajectories)
+        x = real_array("trajectories", trajectories)
         if (dt is None) == (times is None):
             raise InputError(
                 "Positions need their times, but not exactly one of dt and times was given; give one of them."
             )
         if times is None:
-            yield x, positive("dt", dt) * np.arange(x.size)
+            yield x, positive_number("dt", dt) * np.arange(x.size)
         else:
-            yield x, numeric("times", times)
+            yield x, real_array("times", times)
         return
     if getattr(trajectories, "dim", None) != 1 or not hasattr(trajectories, "offsets"):
         raise InputError(

@@ -22,9 +22,7 @@ from levytorch.policy.empirical import (
     reference_curve,
     trivial_baseline,
 )
-from levytorch.policy.metrics import coverage, relative_l2
-
-Function = Callable[[Tensor], Tensor]
+from levytorch.policy.metrics import Function, coverage, relative_l2
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,12 @@
-"""Reward functions r(x) by name, for configuration files; each is a function of a tensor.
+"""Reward functions r(x), each a function of a tensor: cosines, the reward of a given V (manufactured), tables.
 
-`build_reward` turns a configuration into one of them. Nothing is evaluated from strings: `callable` imports a function
-by its dotted path, and only evaluate.py's own command line can name it, never a run directory.
+On a line x has any shape; in the plane it is [..., 2].
 """
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,14 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierBasis
-from levytorch.convert import known_keys, positive_number, real_array, real_number, real_tensor, shown
-from levytorch.data.arrays import numeric
-from levytorch.errors import ConfigError, InputError
+from levytorch.convert import positive_number, real_array, real_number, real_tensor
+from levytorch.errors import InputError
 from levytorch.files import path_of
-from levytorch.policy.checks import cell_of, check_beta, check_modes, coefficients_at
-from levytorch.policy.series import FourierSeries, fit_fourier
+from levytorch.policy.checks import cell_of, check_beta, coefficients_at
+from levytorch.policy.plane import PlaneOperator, torus
+from levytorch.policy.value import PlaneValue
 
+_PLANE_MODES = 256  # per coordinate, of a V that a reward in the plane is made for
 States = Tensor | np.ndarray | Sequence[float] | float
 
 
@@ -63,6 +62,17 @@ class CosinePower:
         return self.amplitude * angle.cos() ** self.power
 
 
+class CosineProduct:
+    """The same in the plane: the product over both coordinates, each with its period; the amplitude once."""
+
+    def __init__(self, period: Any, amplitude: float = 1.0, **options: Any) -> None:
+        self.factors = [CosinePower(period=length, **options) for length in np.broadcast_to(period, 2).tolist()]
+        self.amplitude = amplitude
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.amplitude * self.factors[0](x[..., 0]) * self.factors[1](x[..., 1])
+
+
 class Manufactured:
     """r = beta V - L V for a given V and the true dynamics (section 4.2), so that V is the value function of r."""
 
@@ -95,6 +105,38 @@ class Manufactured:
         return self.beta * V - at.b * V1 - at.D_o * V2 + at.D_f * jump
 
 
+class PlaneManufactured:
+    """The same in the plane."""
+
+    def __init__(self, V: Any, dynamics: Any, beta: float) -> None:
+        if callable(dynamics.alpha):
+            raise InputError(
+                "a manufactured reward in the plane needs a constant alpha, found alpha(x); give a number."
+            )
+        self.dynamics, self.beta, self.cell = dynamics, float(beta), torus(dynamics)
+        n = 32
+        while True:
+            operator = PlaneOperator(self.cell, n)
+            c = operator.forward(V(self.cell.points(n)).numpy()) / n**2
+            size = abs(c).max()
+            outer = operator.square > 0.25 * operator.square.max()
+            if abs(c[outer]).max() < 1e-13 * size:
+                break
+            n *= 2
+            if n > _PLANE_MODES:
+                raise InputError("The manufactured V must be smooth and periodic, found one that is not; change it.")
+        c[abs(c) < 1e-15 * size] = 0.0  # rounding, which L would multiply by |k|^2
+        symbols = (1.0, -operator.square, operator.symbol(dynamics.alpha))
+        self.V, self.laplacian, self.fractional = (
+            PlaneValue(torch.from_numpy(c * s), self.cell.period, self.cell.origin, self.beta) for s in symbols
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        d = self.dynamics
+        drift = (d.b(x) * self.V.gradient(x)).sum(-1)
+        return self.beta * self.V(x) - drift - d.D_o(x) * self.laplacian(x) + d.D_f(x) * self.fractional(x)
+
+
 class Tabulated:
     """Linear interpolation in a table of (x, r).
 
@@ -102,7 +144,7 @@ class Tabulated:
     """
 
     def __init__(self, x: Any, r: Any, period: float | None = None) -> None:
-        table_x, table_r = (numeric(name, a).reshape(-1) for name, a in (("x", x), ("r", r)))
+        table_x, table_r = (real_array(name, a).reshape(-1) for name, a in (("x", x), ("r", r)))
         if len(table_x) != len(table_r) or len(table_x) < 2:
             raise InputError(
                 f"The reward table must have at least two pairs (x, r), found {len(table_x)} x and {len(table_r)} r; "
@@ -181,129 +223,3 @@ class Tabulated:
                 f"{asked[outside].flat[0]:g}; extend the table or solve on a window inside it."
             )
         return torch.as_tensor(np.interp(at, self.x, self.r))
-
-
-def regress_reward(x: Any, reward: Any, basis: FourierBasis) -> FourierSeries:
-    """r(x) from a logged reward column by least squares."""
-    if reward is None:
-        raise InputError("The data must have a logged reward column, found none; name it when reading the data.")
-    return fit_fourier(x, reward, basis)
-
-
-def import_callable(path: str) -> Callable[[Tensor], Any]:
-    """The function at a dotted path, 'package.module.name' or 'package.module:name'.
-
-    Runs that module: only for the user's own input.
-    """
-    module_name, _, name = path.replace(":", ".").rpartition(".")
-    if not module_name or not all(part.isidentifier() for part in f"{module_name}.{name}".split(".")):
-        raise ConfigError(
-            f"reward.path must be a dotted path, found {path!r}; give one such as my_package.rewards.mine."
-        )
-    try:
-        found = getattr(importlib.import_module(module_name), name)
-    except Exception as error:  # importing runs code that someone else wrote
-        raise ConfigError(
-            f"reward.path = {path!r} must be importable, found that it is not ({' '.join(str(error).split())}); check "
-            "the name and that it is on PYTHONPATH."
-        ) from error
-    if not callable(found):
-        raise ConfigError(
-            f"reward.path = {path!r} must name a function of x, found a {type(found).__name__}; choose one."
-        )
-    return found
-
-
-@dataclass(frozen=True)
-class RewardContext:
-    """What a reward may be built from: the cell, the discount rate, the true dynamics and logged data when known."""
-
-    period: float
-    origin: float
-    beta: float
-    truth: Any = None
-    transitions: Any = None
-
-
-def _manufactured(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
-    if context.truth is None:
-        raise ConfigError(
-            "reward=manufactured needs the true coefficients, found data whose coefficients are not known; choose "
-            "a reward: reward=cosine_power, reward=tabulated reward.path=<table.csv>, reward=regressed "
-            "data.path=<data with rewards>, or reward=callable reward.path=<package.module.function>."
-        )
-    period, _ = cell_of(context.truth)
-    return Manufactured(CosinePower(**{"period": period, **config}), context.truth, context.beta)
-
-
-def _cosine_power(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
-    return CosinePower(**{"period": context.period, **config})
-
-
-def _tabulated(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
-    return Tabulated.from_csv(**{"period": context.period, **config})
-
-
-def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
-    check_logged_reward({"name": "regressed"}, context.transitions)
-    basis = FourierBasis(config.get("n_basis", 11), context.period, context.origin)
-    return regress_reward(context.transitions.x, context.transitions.reward, basis)
-
-
-def _callable(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
-    return import_callable(str(config["path"]))
-
-
-# name -> (builder, its options)
-REWARDS: dict[str, tuple[Callable[[Mapping[str, Any], RewardContext], Callable[[Tensor], Any]], frozenset[str]]] = {
-    "manufactured": (_manufactured, frozenset({"power", "frequency", "shift", "amplitude"})),
-    "cosine_power": (_cosine_power, frozenset({"power", "frequency", "shift", "amplitude", "period"})),
-    "tabulated": (_tabulated, frozenset({"path", "x", "r", "period"})),
-    "regressed": (_regressed, frozenset({"n_basis"})),
-    "callable": (_callable, frozenset({"path"})),
-}
-
-
-def check_reward(config: Mapping[str, Any], beta: Any) -> None:
-    """Refuse a reward that could not be built whatever the recovery turns out to be; before any work."""
-    check_beta(beta)
-    name, options = _options(config)
-    if name in ("manufactured", "cosine_power"):
-        CosinePower(**options)
-    elif name == "tabulated":
-        Tabulated.from_csv(**options)
-    elif name == "callable":
-        import_callable(str(options["path"]))
-    elif name == "regressed":
-        check_modes("reward.n_basis", options.get("n_basis", 11))
-
-
-def check_logged_reward(config: Mapping[str, Any], transitions: Any) -> None:
-    """Refuse a reward that is to be learned from data which has none."""
-    if config["name"] == "regressed" and (transitions is None or transitions.reward is None):
-        raise ConfigError(
-            "reward=regressed needs data with a reward column, found none; name it with data.reward= (train.py) "
-            "or with data.path= and data.options.reward= (evaluate.py)."
-        )
-
-
-def build_reward(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
-    """The reward that a configuration names: {"name": one of REWARDS, and its options}.
-
-    Options that are None take their default.
-    """
-    name, options = _options(config)
-    return REWARDS[name][0](options, context)
-
-
-def _options(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name and the options that are not null, checked against REWARDS."""
-    name = config.get("name")
-    if not isinstance(name, str) or name not in REWARDS:
-        raise ConfigError(f"reward.name must be one of {', '.join(REWARDS)}, found {shown(name)}; choose one of them.")
-    allowed = REWARDS[name][1]
-    options = {str(key): value for key, value in config.items() if key != "name" and value is not None}
-    known_keys(f"the options of reward={name}", options, allowed, ConfigError)
-    if "path" in allowed and "path" not in options:
-        raise ConfigError(f"reward={name} needs a path, found none; add reward.path=...")
-    return name, options

@@ -15,14 +15,14 @@ import torch
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.convert import known_keys, shown, switch, whole_number
 from levytorch.data.sources import selected
-from levytorch.errors import ConfigError, InputError, LevytorchWarning
+from levytorch.errors import ConfigError, LevytorchWarning, within_configuration
 from levytorch.figures.values import Band, value_bands
 from levytorch.files import replacing, write_json
 from levytorch.policy.bootstrap import Bootstrap, block_bootstrap
 from levytorch.policy.checks import check_window
 from levytorch.policy.empirical import empirical_values
+from levytorch.policy.named_rewards import RewardContext, build_reward
 from levytorch.policy.reference import Comparison, compare_with_data
-from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.policy.solver import solve_value
 from levytorch.runs.report import Outcome, write_value
 from levytorch.training.maximise import fit_full_batch
@@ -45,18 +45,15 @@ def options_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     known_keys("the settings of empirical", given, (*DEFAULTS, "bootstrap"), ConfigError)
     known_keys("the settings of empirical.bootstrap", given.get("bootstrap", {}), tuple(BOOTSTRAP), ConfigError)
     options = {**DEFAULTS, **given, "bootstrap": {**BOOTSTRAP, **given.get("bootstrap", {})}}
-    try:
-        for name, value in (("n_terms", options["n_terms"]), ("n_modes", options["n_modes"])):
-            if value is not None:
-                whole_number(f"empirical.{name}", value, 1)
-        whole_number("empirical.n_basis", options["n_basis"], 1)
+    with within_configuration("empirical: "):
+        for name in ("n_terms", "n_modes", "n_basis"):
+            if options[name] is not None or name == "n_basis":
+                whole_number(f"empirical.{name}", options[name], 1)
         switch("empirical.linear", options["linear"])
         for name, least in (("replicas", 0), ("block", 1)):
             whole_number(f"empirical.bootstrap.{name}", options["bootstrap"][name], least)
         if options["window"] != "data":
             options["window"] = check_window(options["window"], float(config["coefficients"]["period"]), None)
-    except InputError as error:
-        raise ConfigError(f"empirical: {error}") from error
     if options["bootstrap"]["replicas"] == 1:
         raise ConfigError("empirical.bootstrap.replicas must be 0 (none) or at least 2, found 1; a band needs two.")
     if config["beta"] is None:

@@ -15,13 +15,11 @@ from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
 from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
 from levytorch.policy.empirical import crl_baseline, trivial_baseline
-from levytorch.policy.metrics import coverage, relative_l2
+from levytorch.policy.metrics import Function, coverage, relative_l2
 from levytorch.policy.reference import Reference
 from levytorch.policy.solver import solve_value
 from levytorch.policy.value import ValueFunction
 from levytorch.runs.reading import Run
-
-Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from levytorch.coefficients import Head
 from levytorch.coefficients.build import OPTIONS
 from levytorch.convert import known_keys, shown, whole_number
 from levytorch.diagnostics.checks import check_options
-from levytorch.errors import ConfigError, InputError, LevytorchError
-from levytorch.policy.rewards import check_reward
+from levytorch.errors import ConfigError, LevytorchError, within_configuration
+from levytorch.policy.named_rewards import check_reward
 from levytorch.ranks import processes
 from levytorch.runs import allow_list
 from levytorch.runs.empirical import options_of
@@ -130,7 +130,7 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
     if engine.get("_target_") is not None:
         engine = _own_engine(engine)
     engine.pop("_target_", None)
-    try:
+    with within_configuration():
         _check_diagnostics(config["diagnostics"])
         return make_settings(
             alpha=config["alpha"],
@@ -146,8 +146,6 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
             law=config.get("law", "frozen"),
             **{str(key): value for key, value in config["batch"].items()},
         )
-    except InputError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _own_head(node: Mapping[str, Any], build: Build) -> Head:
@@ -205,7 +203,8 @@ def entries(group: str, config: Mapping[str, Any], build: Build, directory: Path
         if target in allow_list.TARGETS:
             named = set(inspect.signature(allow_list.listed(target)).parameters) - {"directory"}
             known_keys(f"the settings of {where}", set(node) - {"_target_"}, named, ConfigError)
-            _checked(f"{where}.every", node.get("every", 1))
+            with within_configuration():
+                whole_number(f"{where}.every", node.get("every", 1), 1)
             node = {**node, "directory": str(places[target])} if target in places else node
         made.append(build(where, node))
         if not isinstance(made[-1], kind):
@@ -284,10 +283,3 @@ def _check_diagnostics(options: Mapping[str, Any]) -> None:
             "diagnostics=default or diagnostics=none."
         )
     check_options(**options)
-
-
-def _checked(name: str, every: Any) -> None:
-    try:
-        whole_number(name, every, 1)
-    except InputError as error:
-        raise ConfigError(str(error)) from error

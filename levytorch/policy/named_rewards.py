@@ -1,0 +1,158 @@
+"""Rewards by name, for configuration files: `build_reward` turns a configuration into a function.
+
+Nothing is evaluated from strings: `callable` imports a function by its dotted path, and only evaluate.py's own command
+line can name it, never a run directory.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from levytorch.coefficients import FourierBasis
+from levytorch.convert import known_keys, shown
+from levytorch.errors import ConfigError
+from levytorch.policy.checks import cell_of, check_beta, check_modes
+from levytorch.policy.rewards import CosinePower, CosineProduct, Manufactured, PlaneManufactured, Tabulated
+from levytorch.policy.series import fit_fourier
+
+
+def import_callable(path: str) -> Callable[[Tensor], Any]:
+    """The function at a dotted path, 'package.module.name' or 'package.module:name'.
+
+    Runs that module: only for the user's own input.
+    """
+    module_name, _, name = path.replace(":", ".").rpartition(".")
+    if not module_name or not all(part.isidentifier() for part in f"{module_name}.{name}".split(".")):
+        raise ConfigError(
+            f"reward.path must be a dotted path, found {path!r}; give one such as my_package.rewards.mine."
+        )
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except Exception as error:  # importing runs code that someone else wrote
+        raise ConfigError(
+            f"reward.path = {path!r} must be importable, found that it is not ({' '.join(str(error).split())}); check "
+            "the name and that it is on PYTHONPATH."
+        ) from error
+    if not callable(found):
+        raise ConfigError(
+            f"reward.path = {path!r} must name a function of x, found a {type(found).__name__}; choose one."
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class RewardContext:
+    """What a reward may be built from: the cell, the discount rate, the true dynamics and logged data when known.
+
+    In the plane (dim 2) period and origin are those of the coordinates.
+    """
+
+    period: Any
+    origin: Any
+    beta: float
+    truth: Any = None
+    transitions: Any = None
+    dim: int = 1
+
+
+def _manufactured(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    if context.truth is None:
+        raise ConfigError(
+            "reward=manufactured needs the true coefficients, found data whose coefficients are not known; choose "
+            "a reward: reward=cosine_power, reward=tabulated reward.path=<table.csv>, reward=regressed "
+            "data.path=<data with rewards>, or reward=callable reward.path=<package.module.function>."
+        )
+    if context.dim == 2:
+        return PlaneManufactured(CosineProduct(context.truth.period, **config), context.truth, context.beta)
+    period, _ = cell_of(context.truth)
+    return Manufactured(CosinePower(**{"period": period, **config}), context.truth, context.beta)
+
+
+def _cosine_power(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    if context.dim == 2:
+        return CosineProduct(context.period, **config)
+    return CosinePower(**{"period": context.period, **config})
+
+
+def _tabulated(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    return Tabulated.from_csv(**{"period": context.period, **config})
+
+
+def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    basis = FourierBasis(config.get("n_basis", 11), context.period, context.origin)
+    return fit_fourier(context.transitions.x, context.transitions.reward, basis)
+
+
+def _callable(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    return import_callable(str(config["path"]))
+
+
+# name -> (builder, its options)
+REWARDS: dict[str, tuple[Callable[[Mapping[str, Any], RewardContext], Callable[[Tensor], Any]], frozenset[str]]] = {
+    "manufactured": (_manufactured, frozenset({"power", "frequency", "shift", "amplitude"})),
+    "cosine_power": (_cosine_power, frozenset({"power", "frequency", "shift", "amplitude", "period"})),
+    "tabulated": (_tabulated, frozenset({"path", "x", "r", "period"})),
+    "regressed": (_regressed, frozenset({"n_basis"})),
+    "callable": (_callable, frozenset({"path"})),
+}
+
+
+def check_reward(config: Mapping[str, Any], beta: Any) -> None:
+    """Refuse a reward that could not be built whatever data and recovery turn out to be; before any work."""
+    check_beta(beta)
+    name, options = _options(config)
+    if name in ("manufactured", "cosine_power"):
+        CosinePower(**options)
+    elif name == "tabulated":
+        Tabulated.from_csv(**options)
+    elif name == "callable":
+        import_callable(str(options["path"]))
+    elif name == "regressed":
+        check_modes("reward.n_basis", options.get("n_basis", 11))
+
+
+def check_reward_with_data(config: Mapping[str, Any], dim: int, transitions: Any) -> None:
+    """Refuse a reward that these data have not logged, or that has no form in two dimensions."""
+    name, options = _options(config)
+    if name == "regressed" and (transitions is None or transitions.reward is None):
+        raise ConfigError(
+            "reward=regressed needs data with a reward column, found none; name it with data.reward= (train.py) "
+            "or with data.path= and data.options.reward= (evaluate.py)."
+        )
+    if dim == 2 and name not in ("cosine_power", "manufactured", "callable"):
+        raise ConfigError(
+            f"reward must be cosine_power, manufactured or callable in two dimensions, found {name}; choose one."
+        )
+    if dim == 2 and "period" in options:
+        raise ConfigError(
+            "reward.period must be left open in two dimensions, where it is that of the cell, found "
+            f"{shown(options['period'])}; remove it."
+        )
+
+
+def build_reward(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    """The reward that a configuration names: {"name": one of REWARDS, and its options}.
+
+    Options that are None take their default.
+    """
+    name, options = _options(config)
+    check_reward_with_data(config, context.dim, context.transitions)
+    return REWARDS[name][0](options, context)
+
+
+def _options(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and the options that are not null, checked against REWARDS."""
+    name = config.get("name")
+    if not isinstance(name, str) or name not in REWARDS:
+        raise ConfigError(f"reward.name must be one of {', '.join(REWARDS)}, found {shown(name)}; choose one of them.")
+    allowed = REWARDS[name][1]
+    options = {str(key): value for key, value in config.items() if key != "name" and value is not None}
+    known_keys(f"the options of reward={name}", options, allowed, ConfigError)
+    if "path" in allowed and "path" not in options:
+        raise ConfigError(f"reward={name} needs a path, found none; add reward.path=...")
+    return name, options
