@@ -129,7 +129,7 @@ def switch(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def answer_of(name: str, function: Callable[[Tensor], Any], x: Tensor) -> Any:
+def answer_of(name: str, function: Callable[[Tensor], Any], x: Tensor, argument: str = "x") -> Any:
     """What a caller's own function says at x; whatever goes wrong in it is told with its name."""
     try:
         return function(x)
@@ -137,7 +137,7 @@ def answer_of(name: str, function: Callable[[Tensor], Any], x: Tensor) -> Any:
         raise
     except Exception as error:  # anything may happen in a function that someone else wrote
         raise InputError(
-            f"{name}(x) must return numbers for a tensor x, but raised {type(error).__name__}: "
+            f"{name}({argument}) must return numbers for a tensor {argument}, but raised {type(error).__name__}: "
             f"{' '.join(str(error).split())[:200]}; mend the function."
         ) from error
 

@@ -228,7 +228,11 @@ def test_nothing_is_overwritten(many: Path, runs) -> None:
         (["run=RUNS/*", "group_by=data.colour"], InputError, "group_by"),
         (["run=RUNS/*", "reward=callable", "reward.path=math.pi"], ConfigError, "function"),
         (["run=RUNS/*", "data.path=nothing.csv"], InputError, "nothing.csv"),
-        (["run=RUNS/*", "n_modes=many"], ConfigError, "n_modes must be a positive integer and at most .*, found 'many'"),
+        (
+            ["run=RUNS/*", "n_modes=many"],
+            ConfigError,
+            "n_modes must be a positive integer .*, found 'many'",
+        ),
         (["run=RUNS/*", "data.n_basis=null"], ConfigError, "data.n_basis must be a positive integer"),
         (["run=RUNS/*", "data.first=0"], ConfigError, "data.first must be a positive integer, found 0"),
         (["run=RUNS/*", "data.horizon=long"], ConfigError, "data.horizon must be a positive number, found 'long'"),

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Array, Counts
-from levytorch.data.points import Columns, Points, Sink, steps_across
-from levytorch.data.store import Entry, Writer, as_tensor
+from levytorch.data.points import Columns, Points, Sink, as_tensor, steps_across
+from levytorch.data.store import Entry, Writer
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from levytorch.data.arrays import Array, Counts
 from levytorch.data.clock import Clock
@@ -144,6 +146,13 @@ class Columns:
             if self._filled[name] < len(column):
                 column.resize((self._filled[name], *column.shape[1:]), refcheck=False)
         return self._columns
+
+
+def as_tensor(values: NDArray[Any]) -> Tensor:
+    """A tensor that shares the memory of an array, read-only ones included."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.from_numpy(np.asarray(values))
 
 
 def overlapping(blocks: Iterator[Points]) -> Iterator[Points]:

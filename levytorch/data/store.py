@@ -17,15 +17,12 @@ import os
 import platform
 import secrets
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from levytorch.errors import InputError
 from levytorch.files import read_json
@@ -184,13 +181,6 @@ def _mapped(file: Path, form: list[Any]) -> NDArray[Any]:
     if 0 in shape:  # an empty file cannot be mapped
         return np.empty(shape, dtype=kind)
     return np.memmap(file, dtype=kind, mode="r", shape=tuple(shape))
-
-
-def as_tensor(values: NDArray[Any]) -> Tensor:
-    """A tensor that shares the memory of an array, read-only ones included."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch.from_numpy(np.asarray(values))
 
 
 def digest(values: NDArray[Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.convert import number_within, positive_number, real_tensor, whole_number
+from levytorch.convert import answer_of, number_within, positive_number, real_tensor, whole_number
 from levytorch.errors import InputError
 
 Threshold = float | Callable[[Tensor], Tensor]  # a number, or a function of dt
@@ -18,13 +18,7 @@ def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
     """A threshold, which may depend on dt, at these dt."""
     if not callable(threshold):
         return float(threshold)
-    try:
-        answer = threshold(dt)
-    except Exception as error:  # anything may happen in a function that someone else wrote
-        raise InputError(
-            f"a threshold must be a function of dt (a tensor), but it raised {type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}; mend the function."
-        ) from error
+    answer = answer_of("threshold", threshold, dt, "dt")
     found = real_tensor("a threshold as a function of dt", answer, "return one number per dt")
     if found.ndim and found.shape != dt.shape:
         raise InputError(

@@ -19,9 +19,9 @@ from torch import Tensor
 from levytorch.convert import shown
 from levytorch.data.arrays import finite_pairs, floats, integers, selection, steps
 from levytorch.data.describe import describe
-from levytorch.data.points import Columns, Sink
+from levytorch.data.points import Columns, Sink, as_tensor
 from levytorch.data.quantiles import cut, median, quantiles
-from levytorch.data.store import Entry, as_tensor, digest
+from levytorch.data.store import Entry, digest
 from levytorch.data.thresholds import Threshold, check_censoring, check_thresholds, threshold_at
 from levytorch.errors import InputError
 
