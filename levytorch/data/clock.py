@@ -30,7 +30,7 @@ _YEAR_FIRST = r"^\d{4}[-/.]?\d{2}"
 _SAME = 1e-6  # relative difference of steps that are one
 
 
-class Units(NamedTuple):
+class TimeUnits(NamedTuple):
     """The unit that is wanted, the one that numbers of the file are in, and how its dates are written."""
 
     time_unit: str | None = None
@@ -54,7 +54,7 @@ class Units(NamedTuple):
         return positive_number(where, given * (NANOSECONDS[self.time_in] / NANOSECONDS[str(self.time_unit)]))
 
 
-class Clock:
+class FileClock:
     """The times of a file, named `where`: `ticks` of every block, `see` all of them, then `times` of every block.
 
     Dates, and numbers with `time_in`, count from the first time in the file, which is subtracted while they are still
@@ -65,7 +65,7 @@ class Clock:
     def __init__(
         self,
         where: str,
-        units: Units,
+        units: TimeUnits,
         beside_dt: bool,
         days: str = "pass time_format='%Y%m%d' and a time_unit",
     ) -> None:

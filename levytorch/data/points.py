@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.data.arrays import Array, Counts
-from levytorch.data.clock import Clock
+from levytorch.data.clock import FileClock
 from levytorch.errors import InputError, LevytorchWarning
 
 
@@ -38,7 +38,7 @@ class Points(NamedTuple):
 
 
 class Sink(Protocol):
-    """Columns that grow: `Columns` in memory, `store.Writer` on disk."""
+    """MemoryColumns that grow: `MemoryColumns` in memory, `store.Writer` on disk."""
 
     def append(self, name: str, values: NDArray[Any]) -> None: ...
 
@@ -59,12 +59,12 @@ class PointFile(ABC):
     recipe: dict[str, Any]
     coordinates: list[str]
     dt: float | None
-    clock: Clock | None = None
+    clock: FileClock | None = None
     ids: list[Any] | None = None
     lengths: Counts
 
-    def __init__(self, file: Path, max_dt: float | None, on_disk: Path | None) -> None:
-        self.file, self.max_dt, self.on_disk = file, max_dt, on_disk
+    def __init__(self, path: Path, max_dt: float | None, on_disk: Path | None) -> None:
+        self.path, self.max_dt, self.on_disk = path, max_dt, on_disk
         self.dropped: dict[str, int] = {}
 
     @abstractmethod
@@ -122,8 +122,8 @@ class PointFile(ABC):
         return {"dt": self.dt, "ids": self.ids, "dropped": self.dropped}
 
 
-class Columns:
-    """Columns in memory; room for `rows` is taken at once, and a block that has them all is not copied."""
+class MemoryColumns:
+    """MemoryColumns in memory; room for `rows` is taken at once, and a block that has them all is not copied."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -202,7 +202,7 @@ def name_of(k: int, ids: Sequence[Any] | None) -> str:
     return f"trajectory {k}" if ids is None else f"trajectory {ids[k]!r}"
 
 
-def place_of(point: int, offsets: Counts, ids: Sequence[Any] | None) -> str:
+def point_name(point: int, offsets: Counts, ids: Sequence[Any] | None) -> str:
     path = int(np.searchsorted(offsets, point, side="right")) - 1
     return f"point {point - int(offsets[path])} of {name_of(path, ids)}"
 
@@ -213,8 +213,8 @@ def refuse_nonfinite(block: Points, offsets: Counts, ids: Sequence[Any] | None) 
         if values is None or np.isfinite(values).all():
             continue
         k = int(np.argwhere(~np.isfinite(values))[0, 0])
-        place = place_of(block.start + k, offsets, ids)
-        raise InputError(f"{label} must be finite, found {values[k].tolist()} at {place}: remove or fill it.")
+        where = point_name(block.start + k, offsets, ids)
+        raise InputError(f"{label} must be finite, found {values[k].tolist()} at {where}: remove or fill it.")
 
 
 def refuse_short(lengths: Counts, ids: Sequence[Any] | None) -> None:
@@ -232,10 +232,10 @@ def refuse_twice(ids: Sequence[Any]) -> None:
         raise InputError(f"ids must differ, found {twice!r} twice: rename one, or join the two trajectories.")
 
 
-def no_order(point: int, times: Array, offsets: Counts, ids: Sequence[Any] | None) -> InputError:
+def disorder(point: int, times: Array, offsets: Counts, ids: Sequence[Any] | None) -> InputError:
     return InputError(
         f"times must increase strictly within a trajectory, found {times[0]:g} followed by {times[1]:g} at "
-        f"{place_of(point, offsets, ids)}: sort them and remove duplicates."
+        f"{point_name(point, offsets, ids)}: sort them and remove duplicates."
     )
 
 

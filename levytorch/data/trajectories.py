@@ -20,11 +20,11 @@ from levytorch.data.memory import within_memory
 from levytorch.data.numpy_files import ArrayFile
 from levytorch.data.pairing import pair_up
 from levytorch.data.points import (
-    Columns,
+    MemoryColumns,
     PointFile,
     Points,
+    disorder,
     judge_motion,
-    no_order,
     out_of_order,
     refuse_nonfinite,
     refuse_short,
@@ -129,39 +129,39 @@ class Trajectories:
         With on_disk=<directory> a .npz, .npy or .parquet file may be larger than memory (docs/scaling.md).
         """
         known_keys(f"{path}: options", options, OPTIONS)
-        source = open_file(path, **options)
-        with within_memory(source.file):
-            new = cls._in_memory(source) if source.on_disk is None else cls._mapped(source, source.on_disk)
-        new._check_motion(source.coordinates, stacklevel=4)
-        if isinstance(source, ArrayFile):
+        file = open_file(path, **options)
+        with within_memory(file.path):
+            new = cls._in_memory(file) if file.on_disk is None else cls._mapped(file, file.on_disk)
+        new._check_motion(file.coordinates, stacklevel=4)
+        if isinstance(file, ArrayFile):
             warn_of_columns(new.x, new.lengths, stacklevel=3)
         return new
 
     @classmethod
-    def _in_memory(cls, source: PointFile) -> Trajectories:
-        source.open(whole=True)
-        max_dt = source.own_max_dt() if source.max_dt is None else source.max_dt
-        source.survey()
-        columns = Columns(int(source.lengths.sum()))
-        fields: dict[str, Any] = source.collect(columns)
+    def _in_memory(cls, file: PointFile) -> Trajectories:
+        file.open(whole=True)
+        max_dt = file.own_max_dt() if file.max_dt is None else file.max_dt
+        file.survey()
+        columns = MemoryColumns(int(file.lengths.sum()))
+        fields: dict[str, Any] = file.collect(columns)
         fields |= columns.arrays()
-        return cls(offsets=source.offsets, max_dt=max_dt, **fields)
+        return cls(offsets=file.offsets, max_dt=max_dt, **fields)
 
     @classmethod
-    def _mapped(cls, source: PointFile, directory: Path) -> Trajectories:
+    def _mapped(cls, file: PointFile, directory: Path) -> Trajectories:
         """The points in an entry of a store; their numbers are those of the file, but their shapes must go together."""
 
         def build(writer: Writer) -> dict[str, Any]:
-            source.survey()
-            record = source.collect(writer)
-            writer.append("lengths", source.lengths)
+            file.survey()
+            record = file.collect(writer)
+            writer.append("lengths", file.lengths)
             return record
 
-        status = source.file.stat()
-        named = {"file": str(source.file.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
-        source.open(whole=False)
-        entry = make(directory, {**named, "options": source.recipe}, build)
-        max_dt = source.own_max_dt() if source.max_dt is None else source.max_dt
+        status = file.path.stat()
+        named = {"file": str(file.path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
+        file.open(whole=False)
+        entry = make(directory, {**named, "options": file.recipe}, build)
+        max_dt = file.own_max_dt() if file.max_dt is None else file.max_dt
         lengths, rows = np.array(entry.array("lengths")), len(entry.array("x"))
         if lengths.ndim != 1 or lengths.dtype != np.int64 or not len(lengths) or (lengths < 0).any():
             raise entry.spoiled("no lengths of its trajectories")
@@ -176,7 +176,7 @@ class Trajectories:
             raise entry.spoiled(f"ids that do not name {len(lengths)} trajectories")
         if not isinstance(dropped, dict) or not all(type(n) is int and n >= 0 for n in dropped.values()):
             raise entry.spoiled("no counts of what was left out")
-        dim = len(source.coordinates)
+        dim = len(file.coordinates)
         columns = entry.columns(["x", *(name for name in ("times", "reward") if name in entry)], rows, dim)
         return cls(
             offsets=np.concatenate([[0], ends]).astype(np.int64),
@@ -249,7 +249,7 @@ class Trajectories:
                 last = block.start + len(block.times) - 1
                 k = out_of_order(block.times, steps_across(self.offsets, block.start, last))
                 if k is not None:
-                    raise no_order(block.start + k, block.times[k : k + 2], self.offsets, self.ids)
+                    raise disorder(block.start + k, block.times[k : k + 2], self.offsets, self.ids)
         self._check_motion([f"coordinate {k} of x" for k in range(self.dim)] if self.dim > 1 else ["x"], stacklevel=5)
 
     def _check_motion(self, coordinates: Sequence[str], stacklevel: int) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from levytorch.convert import shown
 from levytorch.data.arrays import finite_pairs, floats, integers, selection, steps
 from levytorch.data.describe import describe
-from levytorch.data.points import Columns, Sink, as_tensor
+from levytorch.data.points import MemoryColumns, Sink, as_tensor
 from levytorch.data.quantiles import cut, median, quantiles
 from levytorch.data.store import Entry, digest
 from levytorch.data.thresholds import Threshold, check_censoring, check_thresholds, threshold_at
@@ -171,7 +171,7 @@ class Transitions:
 
         entry = None
         if self.stored is None:
-            columns = Columns(n)
+            columns = MemoryColumns(n)
             copy(columns)
             parts = columns.arrays()
         else:

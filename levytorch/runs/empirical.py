@@ -22,7 +22,7 @@ from levytorch.policy.bootstrap import Bootstrap, block_bootstrap
 from levytorch.policy.checks import check_window
 from levytorch.policy.empirical import empirical_values
 from levytorch.policy.named_rewards import RewardContext, build_reward
-from levytorch.policy.reference import Comparison, compare_with_data
+from levytorch.policy.reference import EmpiricalComparison, compare_with_data
 from levytorch.policy.solver import solve_value
 from levytorch.runs.report import Outcome, write_value
 from levytorch.training.maximise import fit_full_batch
@@ -103,7 +103,7 @@ def add_empirical_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     samples = _store_values(directory, comparison)
     write_json(directory / "metrics.json", outcome.metrics)
     outcome.publish("value", lambda: _figure(curves, samples, comparison))
-    log.info(summary(outcome.metrics["empirical"]))
+    log.info(comparison_sentence(outcome.metrics["empirical"]))
 
 
 def _reward(source: Any, config: Mapping[str, Any], period: float, origin: float) -> Any:
@@ -115,7 +115,9 @@ def _sums(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in ("n_terms", "horizon", "linear")}
 
 
-def _compare(outcome: Outcome, config: Mapping[str, Any], options: Mapping[str, Any], reward: Any) -> Comparison:
+def _compare(
+    outcome: Outcome, config: Mapping[str, Any], options: Mapping[str, Any], reward: Any
+) -> EmpiricalComparison:
     trajectories, data = outcome.source.trajectories, config["data"]
     assert trajectories is not None
     n = len(trajectories.transitions())
@@ -154,7 +156,7 @@ def _bootstrap(outcome: Outcome, config: Mapping[str, Any], wanted: Mapping[str,
     )
 
 
-def _store_values(directory: Path, comparison: Comparison) -> dict[str, Any]:
+def _store_values(directory: Path, comparison: EmpiricalComparison) -> dict[str, Any]:
     """A random part of the empirical values, the first SHOWN of them for the figure."""
     order = torch.randperm(len(comparison.values.x), generator=torch.Generator().manual_seed(0))[:STORED]
     samples: dict[str, Any] = {
@@ -167,7 +169,7 @@ def _store_values(directory: Path, comparison: Comparison) -> dict[str, Any]:
     return samples
 
 
-def _figure(curves: Mapping[str, Any], samples: Mapping[str, Any], comparison: Comparison) -> Any:
+def _figure(curves: Mapping[str, Any], samples: Mapping[str, Any], comparison: EmpiricalComparison) -> Any:
     bands = [Band("recovered", curves["V"], curves.get("V_std"), "± sd")]
     if "V_bootstrap_sd" in curves:
         bands.append(Band("recovered", curves["V"], curves["V_bootstrap_sd"], "± block bootstrap sd"))
@@ -183,7 +185,7 @@ def _figure(curves: Mapping[str, Any], samples: Mapping[str, Any], comparison: C
     )[0]
 
 
-def summary(numbers: Mapping[str, Any]) -> str:
+def comparison_sentence(numbers: Mapping[str, Any]) -> str:
     """What a terminal shows."""
     low, high = numbers["interval"]
     names = {"trivial": "r / beta", "crl": "CRL"}

@@ -17,12 +17,12 @@ from levytorch.figures import planes, save
 from levytorch.figures.diagnostics import drawings
 from levytorch.files import write_csv, write_json
 from levytorch.policy.metrics import relative_error
+from levytorch.runs.reading import Columns
 from levytorch.runs.tensorboard import FORMATS, add_figure, log_results
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 
 _POINTS = 4096  # of a cell in d > 1 dimensions
-Columns = dict[str, np.ndarray[Any, Any]]
 Drawings = dict[str, Callable[[], Any]]  # name of a figure -> what draws it
 
 

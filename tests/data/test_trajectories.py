@@ -69,8 +69,8 @@ def test_even_times_are_recognised_in_spite_of_rounding(dt):
 
 
 def test_even_means_even():
-    assert single_dt(np.array([1.0, 1.0, 1.00001]), 3.0) is None
-    assert single_dt(np.array([1.0, 1.0, 1.0 + 1e-12]), 3.0) == pytest.approx(1.0, abs=1e-12)
+    assert single_dt(1.0, 1.00001, 1.00000333, 3.0) is None
+    assert single_dt(1.0, 1.0 + 1e-12, 1.0 + 1e-12 / 3, 3.0) == pytest.approx(1.0, abs=1e-12)
 
 
 def test_gaps_are_dropped_and_counted():
