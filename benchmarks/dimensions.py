@@ -67,7 +67,7 @@ def recovery(seeds: int) -> None:
 
 def value(_: int) -> None:
     """A manufactured V = cos^3 u cos^3 v of the system `plane` on a 128 x 128 grid."""
-    from levytorch.policy.rewards import CosineProduct, PlaneManufactured
+    from levytorch.policy.reward_functions import CosineProduct, PlaneManufactured
 
     plane = Dynamics.named("plane")
     V = CosineProduct(plane.period, frequency=1)

@@ -14,24 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-ValueBlocks = Callable[[], Iterator[Array]]  # called once per pass; gives all values, block by block
+Blocks = Callable[[], Iterator[Array]]  # called once per pass; gives all values, block by block
 BLOCK = 1 << 17  # values per block, for callers that cut arrays
 _MOST = 1 << 18  # values of one group that may be collected
 _SIGN = np.uint64(1 << 63)
 
 
-def cut(values: Array) -> ValueBlocks:
+def cut(values: Array) -> Blocks:
     """An array as blocks."""
     return lambda: (values[low : low + BLOCK] for low in range(0, len(values), BLOCK))
 
 
-def order_statistics(blocks: ValueBlocks, ranks: Sequence[int]) -> list[float]:
+def order_statistics(blocks: Blocks, ranks: Sequence[int]) -> list[float]:
     """The values that sorting would put at these positions (0 is the smallest)."""
     found = _search(blocks, sorted(set(ranks)))
     return [found[k] for k in ranks]
 
 
-def quantiles(blocks: ValueBlocks, n: int, levels: Sequence[float]) -> list[float]:
+def quantiles(blocks: Blocks, n: int, levels: Sequence[float]) -> list[float]:
     """np.quantile of n values, bit for bit."""
     positions = [level * (n - 1) for level in levels]
     lows = [min(n - 1, math.floor(p)) for p in positions]
@@ -44,13 +44,13 @@ def quantiles(blocks: ValueBlocks, n: int, levels: Sequence[float]) -> list[floa
     return out
 
 
-def median(blocks: ValueBlocks, n: int) -> float:
+def median(blocks: Blocks, n: int) -> float:
     """np.median of n values, bit for bit."""
     low, high = order_statistics(blocks, [(n - 1) // 2, n // 2])
     return low if n % 2 else (low + high) / 2
 
 
-def _search(blocks: ValueBlocks, wanted: list[int]) -> dict[int, float]:
+def _search(blocks: Blocks, wanted: list[int]) -> dict[int, float]:
     """Value at each of some ascending positions."""
     found: dict[int, float] = {}
     groups = [_Group(0, wanted, 0, 1 << 62)]  # positions whose values share their leading bits
@@ -90,7 +90,7 @@ class _Group(NamedTuple):
         ]
 
 
-def _count(blocks: ValueBlocks, groups: list[_Group], bits: int) -> list[NDArray[np.int64]]:
+def _count(blocks: Blocks, groups: list[_Group], bits: int) -> list[NDArray[np.int64]]:
     """How often each continuation of the groups' prefixes occurs."""
     counts = [np.zeros(1 << 16, dtype=np.int64) for _ in groups]
     for keys in _keys(blocks):
@@ -103,7 +103,7 @@ def _count(blocks: ValueBlocks, groups: list[_Group], bits: int) -> list[NDArray
     return counts
 
 
-def _matching(blocks: ValueBlocks, groups: list[_Group], bits: int, whole: bool) -> list[list[NDArray[np.uint64]]]:
+def _matching(blocks: Blocks, groups: list[_Group], bits: int, whole: bool) -> list[list[NDArray[np.uint64]]]:
     """All values of each group."""
     parts: list[list[NDArray[np.uint64]]] = [[] for _ in groups]
     if not groups or whole:
@@ -115,7 +115,7 @@ def _matching(blocks: ValueBlocks, groups: list[_Group], bits: int, whole: bool)
     return parts
 
 
-def _keys(blocks: ValueBlocks) -> Iterator[NDArray[np.uint64]]:
+def _keys(blocks: Blocks) -> Iterator[NDArray[np.uint64]]:
     for block in blocks():
         bits = (np.asarray(block, dtype=np.float64) + 0.0).view(np.uint64)  # + 0.0: -0.0 sorts with 0.0
         yield np.where(bits & _SIGN, ~bits, bits | _SIGN)

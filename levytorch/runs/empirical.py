@@ -21,8 +21,8 @@ from levytorch.files import replacing, write_json
 from levytorch.policy.bootstrap import Bootstrap, block_bootstrap
 from levytorch.policy.checks import check_window
 from levytorch.policy.empirical import empirical_values
-from levytorch.policy.named_rewards import RewardContext, build_reward
 from levytorch.policy.reference import EmpiricalComparison, compare_with_data
+from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.policy.solver import solve_value
 from levytorch.runs.report import Outcome, write_value
 from levytorch.training.maximise import fit_full_batch

@@ -25,9 +25,9 @@ from levytorch.figures import save
 from levytorch.figures.values import error_boxes, rates, value_bands
 from levytorch.files import temporary_directory, write_csv, write_json
 from levytorch.policy.checks import check_beta, check_window
-from levytorch.policy.named_rewards import RewardContext, build_reward
 from levytorch.policy.rates import RateStudy, rate_study
 from levytorch.policy.reference import empirical_reference
+from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.runs.directory import planned_output, publish, write_marker
 from levytorch.runs.evaluation import EvaluatedRuns, evaluate_runs, true_reference
 from levytorch.runs.evaluation_settings import check_settings, texts

@@ -12,8 +12,8 @@ from levytorch.convert import choice, known_keys, number_within, positive_number
 from levytorch.dynamics import SYSTEMS
 from levytorch.errors import ConfigError, InputError, within_configuration
 from levytorch.policy.checks import check_window
-from levytorch.policy.named_rewards import check_reward
 from levytorch.policy.rates import PERTURBATIONS
+from levytorch.policy.rewards import check_reward
 
 # dotted key -> smallest value and one that makes sense; null where null is a choice
 INTEGERS = {

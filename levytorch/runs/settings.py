@@ -20,7 +20,7 @@ from levytorch.coefficients.build import OPTIONS
 from levytorch.convert import known_keys, shown, whole_number
 from levytorch.diagnostics.checks import check_options
 from levytorch.errors import ConfigError, LevytorchError, within_configuration
-from levytorch.policy.named_rewards import check_reward
+from levytorch.policy.rewards import check_reward
 from levytorch.ranks import processes
 from levytorch.runs import allow_list
 from levytorch.runs.empirical import options_of

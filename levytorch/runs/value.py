@@ -11,7 +11,7 @@ from levytorch.figures.coefficients import observed_parts
 from levytorch.figures.values import Band, value_bands
 from levytorch.files import write_json
 from levytorch.policy.metrics import relative_error
-from levytorch.policy.named_rewards import RewardContext, build_reward, check_reward_with_data
+from levytorch.policy.rewards import RewardContext, build_reward, check_reward_with_data
 from levytorch.policy.solver import solve_value
 from levytorch.runs.empirical import add_empirical_value, check_series
 from levytorch.runs.report import Columns, Outcome, write_value

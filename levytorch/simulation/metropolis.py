@@ -72,7 +72,7 @@ def metropolis(
 OPTIONS = frozenset({"burn_in", "chains", "proposal_scale", "reach", "thinning"})
 
 
-def check_metropolis(n: int, options: Mapping[str, Any]) -> None:
+def check_options(n: int, options: Mapping[str, Any]) -> None:
     """Refuse options of `metropolis` that cannot be, for n trajectories."""
     unknown = sorted(set(options) - OPTIONS)
     if unknown:

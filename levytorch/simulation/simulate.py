@@ -13,7 +13,7 @@ from levytorch.data.trajectories import Trajectories
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.simulation.euler import euler, initial_states
-from levytorch.simulation.metropolis import check_metropolis
+from levytorch.simulation.metropolis import check_options
 from levytorch.simulation.metropolis import metropolis as random_walk
 
 _MOST_SUBSTEPS = 1_000_000
@@ -90,7 +90,7 @@ def check_simulation(
     dt = positive_number("dt", dt, "pass a length of time")
     choice("sampler", sampler, ("euler", "metropolis"))
     if sampler == "metropolis":
-        check_metropolis(n, metropolis)
+        check_options(n, metropolis)
     elif metropolis:
         raise InputError(
             f"sampler 'euler' takes no option {', '.join(sorted(metropolis))}, found one; remove it, or use "

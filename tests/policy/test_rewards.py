@@ -8,8 +8,7 @@ import torch
 
 from levytorch import Dynamics, Transitions, solve_value
 from levytorch.errors import ConfigError, InputError
-from levytorch.policy.named_rewards import RewardContext, build_reward
-from levytorch.policy.rewards import CosinePower, Manufactured, Tabulated
+from levytorch.policy.rewards import CosinePower, Manufactured, RewardContext, Tabulated, build_reward
 from tests.policy.problems import cos3, cos3_reward
 
 X = torch.linspace(-4.0, 10.0, 200, dtype=torch.float64)
