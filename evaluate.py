@@ -1,4 +1,4 @@
-"""Policy evaluation from the command line: `python evaluate.py run=<run directory or glob>` (see conf/evaluate.yaml)."""
+"""Policy evaluation from the command line: `python evaluate.py run=<run directory or glob>` (conf/evaluate.yaml)."""
 
 from levytorch.evaluate import start
 

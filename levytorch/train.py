@@ -19,8 +19,8 @@ from levytorch import interrupts, ranks
 from levytorch.data.memory import is_shortage
 from levytorch.errors import LevytorchError
 from levytorch.files import unwritable
-from levytorch.runs import directory as place
 from levytorch.runs import command_line, resume
+from levytorch.runs import directory as place
 
 log = logging.getLogger("levytorch.train")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)

@@ -15,8 +15,8 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from levytorch import Dynamics, Recovery, Trajectories, recover, simulate
 import levytorch.evaluate as script
+from levytorch import Dynamics, Recovery, Trajectories, recover, simulate
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.policy import ValueFunction
 from levytorch.runs import evaluate

@@ -65,8 +65,8 @@ def new_axes(
 ) -> tuple[Figure, np.ndarray[Any, Any]]:
     """A figure of rows x columns panels that belongs to nobody's global state; axes is always a 2-d array.
 
-    margins: inches that differ from the usual ones. Panels then lie where they are put, which is drawn twice as fast as a
-    layout that measures every text first; without them (None) the layout is measured.
+    margins: inches that differ from the usual ones. Panels then lie where they are put, which is drawn twice as fast as
+    a layout that measures every text first; without them (None) the layout is measured.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

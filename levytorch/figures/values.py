@@ -118,7 +118,7 @@ def value_bands(
 
 
 def group_colors(labels: Sequence[str]) -> list[str]:
-    """A color per group, the same in every figure: known arms have theirs, a single other group is what was recovered."""
+    """A color per group, the same in every figure: known arms have theirs, a single other one is what was recovered."""
     unknown = sorted({label for label in labels if label not in ARMS and label != "recovered"})
     if len(set(labels)) == 1 and unknown:
         return [RECOVERED] * len(labels)

@@ -1,4 +1,4 @@
-"""Pages that are one file: everything from outside is escaped text, pictures are part of it, nothing is loaded or run."""
+"""Pages that are one file: text from outside is escaped, pictures are part of it, nothing is loaded or run."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 NAME = "report.html"
 CAPTIONS = {
-    "coefficients": "Recovered coefficients with pointwise 95 % bands. Grey: where the data is; the rest is extrapolation.",
+    "coefficients": "Recovered coefficients, pointwise 95 % bands. Grey: where the data is; the rest is extrapolation.",
     "history": "The fit itself: it is done when the lines stand still.",
     "diagnostics_fit": "Does the law fit? The lines should stay within what chance does (amber).",
     "diagnostics_step_size": "Is the step short enough? Both lines should agree within what chance does (amber).",
-    "value": "The value function with its 95 % band, and its distance to the truth or the reference where there is one.",
+    "value": "The value function with its band, and its distance to the truth or the reference where there is one.",
     "errors": "Relative errors of V, a point per run.",
     "rates": "Error of V against the size of a perturbation of the coefficients.",
 }

@@ -17,13 +17,14 @@ from omegaconf import OmegaConf
 
 from levytorch.coefficients import Head
 from levytorch.coefficients.build import OPTIONS
-from levytorch.convert import known_keys, shown, whole_number
+from levytorch.convert import choice, known_keys, shown, whole_number
 from levytorch.diagnostics.checks import check_options
 from levytorch.errors import ConfigError, LevytorchError, within_configuration
 from levytorch.policy.rewards import check_reward
 from levytorch.ranks import processes
 from levytorch.runs import allow_list
 from levytorch.runs.empirical import options_of
+from levytorch.runs.evaluation_settings import FORMATS
 from levytorch.runs.reading import FROM_FILE
 from levytorch.training.engines.base import ENGINES, Engine, engine_options
 from levytorch.training.fit import TRAINER, quiet_lightning
@@ -51,7 +52,6 @@ DECIDED = {
     "enable_checkpointing": "callbacks.checkpoints",
     "use_distributed_sampler": "trainer.devices",
 }
-FORMATS = ("png", "pdf")  # of figures: PNG alone, or PDF beside it
 CHECKPOINTS = "levytorch.training.callbacks.Checkpoints"
 TENSORBOARD = "levytorch.runs.tensorboard.TensorBoard"
 Build = Callable[[str, Any], Any]  # (where it stands, a node of the configuration) -> what it names
@@ -109,16 +109,9 @@ def check_sections(config: Mapping[str, Any]) -> None:
             )
     known_keys("settings", config, KEYS, ConfigError)
     known_keys("the settings of density", config["density"], ("method",), ConfigError)
-    check_figures(config["figures"])
-
-
-def check_figures(figures: Mapping[str, Any]) -> None:
-    """Of train.py and evaluate.py: what the figures are written as."""
-    known_keys("the settings of figures", figures, ("format",), ConfigError)
-    if figures.get("format") not in FORMATS:
-        raise ConfigError(
-            f"figures.format must be png or pdf (both), found {shown(figures.get('format'))}; give one of these."
-        )
+    known_keys("the settings of figures", config["figures"], ("format",), ConfigError)
+    with within_configuration():
+        choice("figures.format", config["figures"].get("format"), FORMATS)
 
 
 def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSettings:

@@ -19,10 +19,9 @@ from levytorch.data import SourceData
 from levytorch.diagnostics import diagnose
 from levytorch.errors import ConfigError, LevytorchWarning
 from levytorch.figures import Units
-from levytorch.figures import Units
+from levytorch.files import write_json
 from levytorch.ranks import Ranks
 from levytorch.runs import page, report, resume, terminal, value
-from levytorch.files import write_json
 from levytorch.runs.allow_list import own_targets
 from levytorch.runs.directory import write_record
 from levytorch.runs.report import Outcome
