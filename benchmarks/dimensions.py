@@ -67,11 +67,10 @@ def recovery(seeds: int) -> None:
 
 def value(_: int) -> None:
     """A manufactured V = cos^3 u cos^3 v of the system `plane` on a 128 x 128 grid."""
-    from levytorch.policy.plane import torus
-    from levytorch.policy.plane_rewards import CosineProduct, PlaneManufactured
+    from levytorch.policy.reward_functions import CosineProduct, PlaneManufactured
 
     plane = Dynamics.named("plane")
-    V = CosineProduct(torus(plane))
+    V = CosineProduct(plane.period, frequency=1)
     r = PlaneManufactured(V, plane, 0.1)
     began = time.perf_counter()
     found = solve_value(plane, r, 0.1, n_modes=128)

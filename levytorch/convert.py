@@ -79,6 +79,17 @@ def positive_number(name: str, value: Any, remedy: str = "pass such a number") -
     return number
 
 
+def number_within(name: str, value: Any, interval: str, remedy: str) -> float:
+    """value as one float within an interval such as "(0, 1]"."""
+    number = real_number(name, value, remedy)
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = number >= low if interval[0] == "[" else number > low
+    below = number <= high if interval[-1] == "]" else number < high
+    if not (above and below):
+        raise InputError(f"{name} must lie in {interval}, found {shown(value)}; {remedy}.")
+    return number
+
+
 def check_finite(name: str, values: Tensor, at: Tensor, remedy: str) -> None:
     """Refuse values of a function at the states `at` that are NaN or infinite."""
     bad = ~torch.isfinite(values)
@@ -118,7 +129,7 @@ def switch(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def answer_of(name: str, function: Callable[[Tensor], Any], x: Tensor) -> Any:
+def answer_of(name: str, function: Callable[[Tensor], Any], x: Tensor, argument: str = "x") -> Any:
     """What a caller's own function says at x; whatever goes wrong in it is told with its name."""
     try:
         return function(x)
@@ -126,7 +137,7 @@ def answer_of(name: str, function: Callable[[Tensor], Any], x: Tensor) -> Any:
         raise
     except Exception as error:  # anything may happen in a function that someone else wrote
         raise InputError(
-            f"{name}(x) must return numbers for a tensor x, but raised {type(error).__name__}: "
+            f"{name}({argument}) must return numbers for a tensor {argument}, but raised {type(error).__name__}: "
             f"{' '.join(str(error).split())[:200]}; mend the function."
         ) from error
 

@@ -4,6 +4,11 @@ Every message says what was expected, what was found and what to do about it. Th
 `except ValueError` keeps working for people who do not know levytorch.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class LevytorchError(Exception):
     """Base of every error that levytorch raises on purpose."""
@@ -27,3 +32,12 @@ class OutputError(LevytorchError, OSError):
 
 class LevytorchWarning(UserWarning):
     """A doubtful but legal choice, or a result that deserves a second look."""
+
+
+@contextmanager
+def within_configuration(prefix: str = "") -> Iterator[None]:
+    """What is refused in the block as input is refused as a part of a configuration."""
+    try:
+        yield
+    except InputError as error:
+        raise ConfigError(f"{prefix}{error}") from error

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
+from traceback import walk_stack
+from types import FrameType
 
 import pytest
+import torch
+
+from levytorch import Dynamics, Trajectories, recover, simulate, solve_value
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "levytorch"
@@ -87,3 +93,30 @@ def test_there_is_no_cycle():
 def test_train_and_evaluate_are_thin():
     for script in ("train.py", "evaluate.py"):
         assert len((ROOT / script).read_text().splitlines()) <= 100
+
+
+MOST_CROSSED = 60  # files, three of compiled kernels; a change that needs more of them should say why
+
+
+def test_files_crossed_from_csv_to_value(tmp_path):
+    """A reader who follows one transition opens these files: those whose functions run, imports aside."""
+    simulate(Dynamics.named("variable"), 60, 40, 0.1, seed=0).to_file(tmp_path / "data.csv")
+    crossed, files = set(), {str(file) for file in MODULES.values()}
+
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file not in crossed and file.startswith(str(PACKAGE)):
+            callers = [outer for outer, _ in walk_stack(frame)]
+            importing = any(f.f_code.co_name == "<module>" and f.f_code.co_filename in files for f in callers)
+            if not importing:
+                crossed.add(file)
+
+    sys.setprofile(watch)
+    try:
+        transitions = Trajectories.from_file(tmp_path / "data.csv").transitions()
+        recovery = recover(transitions, alpha=0.3, n_basis=5)
+        solve_value(recovery, torch.cos, 1.0)(0.3)
+    finally:
+        sys.setprofile(None)
+    names = sorted(str(Path(file).relative_to(PACKAGE)) for file in crossed if not file.endswith("__init__.py"))
+    assert 20 < len(names) <= MOST_CROSSED, names

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import real_array, real_number, real_tensor, shown
+from levytorch.convert import real_array, real_tensor, shown
 from levytorch.errors import InputError, LevytorchWarning
 
 Array = NDArray[np.float64]
@@ -27,15 +27,15 @@ def numeric(name: str, values: Any) -> Array:
     return real_array(name, values, "pass arrays of numbers (of dates: (times - times[0]) / np.timedelta64(1, 'h'))")
 
 
-def positive(name: str, value: Any, remedy: str = "pass a length of time") -> float:
-    """value as a positive float."""
-    try:
-        number = real_number(name, value)
-    except InputError:
-        number = math.nan
-    if not number > 0:
-        raise InputError(f"{name} must be a positive number, found {shown(value)}: {remedy}.")
-    return number
+def lengths_of(name: str, shape: tuple[int, ...]) -> Counts:
+    """Points of each trajectory in an array of this shape; (n_time,) is one of them."""
+    n_traj_and_time = (1, *shape) if len(shape) == 1 else shape
+    if len(n_traj_and_time) not in (2, 3) or 0 in shape:
+        raise InputError(
+            f"{name} must have shape (n_traj, n_time) or (n_traj, n_time, d) and hold numbers, found {shape}; reshape "
+            "it, or pass a list of trajectories."
+        )
+    return np.full(n_traj_and_time[0], n_traj_and_time[1], dtype=np.int64)
 
 
 def flatten(name: str, x: Any) -> tuple[Array, Counts]:
@@ -51,17 +51,8 @@ def flatten(name: str, x: Any) -> tuple[Array, Counts]:
         flat, lengths = np.concatenate(parts), np.array([len(part) for part in parts], dtype=np.int64)
     else:
         array = numeric(name, x)
-        if array.ndim == 1:
-            array = array[None]
-        if array.ndim not in (2, 3):
-            raise InputError(
-                f"{name} must have shape (n_traj, n_time) or (n_traj, n_time, d), found {array.shape}: reshape it, or "
-                "pass a list of trajectories."
-            )
-        lengths = np.full(array.shape[0], array.shape[1], dtype=np.int64)
+        lengths = lengths_of(name, array.shape)
         flat = np.ascontiguousarray(array).reshape(-1, *array.shape[2:])
-    if len(flat) == 0:
-        raise InputError(f"{name} must hold at least one trajectory, found an empty array: check what was loaded.")
     return (flat[:, 0] if flat.ndim == 2 and flat.shape[1] == 1 else flat), lengths
 
 

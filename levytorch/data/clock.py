@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.convert import choice
-from levytorch.data.arrays import Array, positive
+from levytorch.convert import choice, positive_number
+from levytorch.data.arrays import Array
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _YEAR_FIRST = r"^\d{4}[-/.]?\d{2}"
 _SAME = 1e-6  # relative difference of steps that are one
 
 
-class Units(NamedTuple):
+class TimeUnits(NamedTuple):
     """The unit that is wanted, the one that numbers of the file are in, and how its dates are written."""
 
     time_unit: str | None = None
@@ -50,11 +50,11 @@ class Units(NamedTuple):
     def length(self, where: str, given: Any) -> float:
         """A length of time that the file holds, in the unit that is wanted."""
         if self.time_in is None:
-            return positive(where, given)
-        return positive(where, given * (NANOSECONDS[self.time_in] / NANOSECONDS[str(self.time_unit)]))
+            return positive_number(where, given)
+        return positive_number(where, given * (NANOSECONDS[self.time_in] / NANOSECONDS[str(self.time_unit)]))
 
 
-class Clock:
+class FileClock:
     """The times of a file, named `where`: `ticks` of every block, `see` all of them, then `times` of every block.
 
     Dates, and numbers with `time_in`, count from the first time in the file, which is subtracted while they are still
@@ -65,7 +65,7 @@ class Clock:
     def __init__(
         self,
         where: str,
-        units: Units,
+        units: TimeUnits,
         beside_dt: bool,
         days: str = "pass time_format='%Y%m%d' and a time_unit",
     ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.data.arrays import Array
-from levytorch.data.clock import MAX_DT, Units
+from levytorch.data.clock import MAX_DT, TimeUnits
 from levytorch.data.memory import require
 from levytorch.errors import InputError
 
@@ -27,7 +27,7 @@ _ROWS = 1 << 18  # rows of Parquet read at a time: what polars writes as one row
 _BYTES = 1 << 21  # of text read at a time
 
 
-class Table:
+class TableReader:
     """A table on disk: its columns, and its rows in one frame or in many.
 
     Text cells stay text, because only then can a bad one be shown.
@@ -129,7 +129,7 @@ class Table:
 
 def load_table(file: Path) -> pl.DataFrame:
     """A whole table of text."""
-    table = Table(file)
+    table = TableReader(file)
     assert table._frame is not None
     return table._frame
 
@@ -161,7 +161,7 @@ class TableOptions:
     time: str | None = None
     reward: str | None = None
     dt: float | str | None = None
-    units: Units = field(default_factory=Units)
+    units: TimeUnits = field(default_factory=TimeUnits)
     log: bool = False
     drop_missing: bool = False
     sort: bool = False

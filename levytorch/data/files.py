@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.convert import choice, shown, switch
-from levytorch.data.arrays import positive
-from levytorch.data.clock import MAX_DT, Units
+from levytorch.convert import choice, positive_number, shown, switch
+from levytorch.data.clock import MAX_DT, TimeUnits
 from levytorch.data.columns import TableOptions
 from levytorch.data.numpy_files import ArrayFile
 from levytorch.data.points import PointFile
@@ -105,10 +104,10 @@ def open_file(
         if isinstance(column, (Mapping, bool)) or (name != "value" and isinstance(column, (list, tuple))):
             raise InputError(f"{name} must name a column, found {shown(column)}: pass its name.")
     if dt is not None and not isinstance(dt, str):
-        dt = positive("dt", dt)
+        dt = positive_number("dt", dt)
     if dt is not None and time is not None:
         raise InputError(f"{file}: only one of dt and time may be given, found both: remove one.")
-    units = Units(time_unit, time_in, time_format)
+    units = TimeUnits(time_unit, time_in, time_format)
     units.check()
     if time_in is not None and isinstance(dt, float):
         raise InputError(
@@ -118,8 +117,8 @@ def open_file(
     _check_magic(file, suffix)
     # a column may be called 1, and a command line makes a number of that
     id, time, reward = (None if name is None else str(name) for name in (id, time, reward))
-    max_dt = None if max_dt is None else positive("max_dt", max_dt)
-    place = None if on_disk is None else _directory(file, suffix, on_disk)
+    max_dt = None if max_dt is None else positive_number("max_dt", max_dt)
+    directory = None if on_disk is None else _directory(file, suffix, on_disk)
     if suffix in TABLES:
         several = not isinstance(value, str) and hasattr(value, "__iter__")
         options = TableOptions(
@@ -137,7 +136,7 @@ def open_file(
             separator=separator,
             decimal=decimal,
         )
-        return TableFile(file, max_dt, place, options)
+        return TableFile(file, max_dt, directory, options)
     if isinstance(dt, str):
         raise InputError(
             f"{file}: dt must be a number for {suffix} files, found {dt!r}: pass the time between two points."
@@ -157,7 +156,9 @@ def open_file(
                 f"{file}: {name} is an option of tables, found {given!r} for a {suffix} file: leave it out and prepare "
                 "the arrays."
             )
-    return ArrayFile(file, max_dt, place, {"value": value, "time": time, "reward": reward, "id": id}, dt, units, log)
+    return ArrayFile(
+        file, max_dt, directory, {"value": value, "time": time, "reward": reward, "id": id}, dt, units, log
+    )
 
 
 OPTIONS = frozenset(inspect.signature(open_file).parameters) - {"path"}

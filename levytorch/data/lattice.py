@@ -25,9 +25,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import choice, real_number, shown, whole_number
+from levytorch.convert import choice, positive_number, real_number, shown, whole_number
 from levytorch.data import lattice_files
-from levytorch.data.arrays import positive
 from levytorch.data.batches import LATTICES, Batch, FullBatch
 from levytorch.data.lattice_build import MOST_DT, SAME_DT, Builder, Loose, Settings
 from levytorch.data.lattice_grid import NODES_PER_CELL, Grid, choose_grid, look, window
@@ -142,7 +141,7 @@ class Lattice:
             builder = _like(like, options, period, window(some))
         else:
             CT, TRT = check_thresholds(CT, TRT, first.dt)
-            reach = math.inf if reach is None else positive("reach", reach, "pass a distance from mu")
+            reach = math.inf if reach is None else positive_number("reach", reach, "pass a distance from mu")
             n_blocks = 1 if n_blocks is None else whole_number("n_blocks", n_blocks, 1, 4096)
             origin = real_number("origin", origin)
             period = None if period is None or period == math.inf else period

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.convert import whole_number
-from levytorch.data.arrays import positive
+from levytorch.convert import positive_number, whole_number
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 
@@ -151,7 +150,7 @@ def choose_grid(
         spacing = 2.0 ** round(math.log2((high - low) / n_x))
         group = np.searchsorted(np.quantile(x, np.linspace(0, 1, _GROUPS + 1)[1:-1]), x)
     else:
-        period = positive("period", period, "pass the length of the cell, or None for a line")
+        period = positive_number("period", period, "pass the length of the cell, or None for a line")
         spacing = period / n_x
         group = np.minimum((np.remainder(x - origin, period) * (_GROUPS / period)).astype(np.int64), _GROUPS - 1)
     narrow, wide = _widths(deviation, group)

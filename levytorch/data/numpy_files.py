@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.data.arrays import Array, Counts
-from levytorch.data.clock import MAX_DT, Clock, Units
+from levytorch.data.arrays import Array, Counts, lengths_of
+from levytorch.data.clock import MAX_DT, FileClock, TimeUnits
 from levytorch.data.npy_members import Member, members_of
 from levytorch.data.points import (
     PointFile,
     Points,
-    no_order,
+    disorder,
     refuse_nonfinite,
     refuse_short,
     refuse_twice,
@@ -36,7 +36,7 @@ class ArrayFile(PointFile):
         on_disk: Path | None,
         names: Mapping[str, Any],
         dt: float | None,
-        units: Units,
+        units: TimeUnits,
         log: bool,
     ) -> None:
         super().__init__(file, max_dt, on_disk)
@@ -46,13 +46,13 @@ class ArrayFile(PointFile):
 
     def open(self, whole: bool) -> None:
         self.whole = whole
-        self._arrays = members_of(self.file, whole)
+        self._arrays = members_of(self.path, whole)
         x = self._array("value", "x")
         if x is None and len(self._arrays) == 1:
             x = next(iter(self._arrays.values()))
         if x is None:
             raise InputError(
-                f"{self.file}: value must name the array of x, found {', '.join(self._arrays)}: pass value='...'."
+                f"{self.path}: value must name the array of x, found {', '.join(self._arrays)}: pass value='...'."
             )
         clock = self.names["time"] or "times"
         free = self.dt is not None or "dt" not in self._arrays
@@ -63,18 +63,18 @@ class ArrayFile(PointFile):
         if self.dt is None and self._times is None and "dt" in self._arrays:
             self.dt = self._length("dt", "save times instead of it")
         if self.dt is None and self._times is None:
-            raise InputError(f"{self.file}: dt must be given, found neither dt nor times in the file: pass dt=...")
+            raise InputError(f"{self.path}: dt must be given, found neither dt nor times in the file: pass dt=...")
         self.lengths = self._layout()
         self._width = x.size // int(self.lengths.sum())
         self._shared = False
         for name, member, kinds in (("x", x, "fiu"), (clock, self._times, "fiumM"), ("reward", self._reward, "fiu")):
             if member is not None and member.dtype.kind not in kinds:
                 raise InputError(
-                    f"{self.file}: {name} must be numeric, found {member.dtype}: pass arrays of real numbers."
+                    f"{self.path}: {name} must be numeric, found {member.dtype}: pass arrays of real numbers."
                 )
         if self._times is not None:
             days = "save them as datetime64[D] and pass a time_unit"
-            self.clock = Clock(f"{self.file}, array {clock!r}", self.units, beside_dt, days)
+            self.clock = FileClock(f"{self.path}, array {clock!r}", self.units, beside_dt, days)
             fits = bool((self.lengths == self._times.size).all())
             self._shared = self._times.ndim == 1 and len(self.lengths) > 1 and fits
             if not self._shared:
@@ -84,7 +84,7 @@ class ArrayFile(PointFile):
         ids = self._array("id", "ids")
         self.ids = None if ids is None else self._names(ids)
         dim = self._width
-        self.coordinates = [f"{self.file}: coordinate {k} of x" for k in range(dim)] if dim > 1 else [f"{self.file}: x"]
+        self.coordinates = [f"{self.path}: coordinate {k} of x" for k in range(dim)] if dim > 1 else [f"{self.path}: x"]
 
     def own_max_dt(self) -> float | None:
         if MAX_DT not in self._arrays or MAX_DT in self.names.values():
@@ -155,11 +155,11 @@ class ArrayFile(PointFile):
         name = self.names[option] or default
         if not isinstance(name, str):
             raise InputError(
-                f"{self.file}: {option} must name one array, found {name!r}: stack the coordinates in one array."
+                f"{self.path}: {option} must name one array, found {name!r}: stack the coordinates in one array."
             )
         if self.names[option] and name not in self._arrays:
             raise InputError(
-                f"{self.file}: {option} must name one of {', '.join(self._arrays)}, found {name!r}: pass one of these."
+                f"{self.path}: {option} must name one of {', '.join(self._arrays)}, found {name!r}: pass one of these."
             )
         return self._arrays.get(name)
 
@@ -167,8 +167,8 @@ class ArrayFile(PointFile):
         """A length of time that the file holds."""
         given = self._arrays[name]
         if given.size != 1:
-            raise InputError(f"{self.file}: {name} must be one number, found shape {given.shape}: {remedy}.")
-        return self.units.length(f"{self.file}: {name}", given.load().item())
+            raise InputError(f"{self.path}: {name} must be one number, found shape {given.shape}: {remedy}.")
+        return self.units.length(f"{self.path}: {name}", given.load().item())
 
     def _layout(self) -> Counts:
         """Points of each trajectory."""
@@ -176,17 +176,10 @@ class ArrayFile(PointFile):
         if offsets is not None:
             if len(shape) not in (1, 2) or 0 in shape:
                 raise InputError(
-                    f"{self.file}: x with offsets must have shape (n,) or (n, d), found {shape}: reshape it."
+                    f"{self.path}: x with offsets must have shape (n,) or (n, d), found {shape}: reshape it."
                 )
             return self._sound(offsets, shape[0])
-        if len(shape) == 1:
-            shape = (1, *shape)
-        if len(shape) not in (2, 3) or 0 in shape:
-            raise InputError(
-                f"{self.file}: x must have shape (n_traj, n_time) or (n_traj, n_time, d) and hold numbers, found "
-                f"{self._x.shape}: reshape it."
-            )
-        return np.full(shape[0], shape[1], dtype=np.int64)
+        return lengths_of(f"{self.path}: x", shape)
 
     def _sound(self, offsets: Member, n: int) -> Counts:
         """The lengths behind offsets, which are loaded once it is known that they are few."""
@@ -197,7 +190,7 @@ class ArrayFile(PointFile):
                 return np.diff(ends)
             found = f"{ends.tolist()!s:.60}"
         raise InputError(
-            f"{self.file}: offsets must be integers that rise from 0 to the {n} points of x, found {found}: {_BESIDE}."
+            f"{self.path}: offsets must be integers that rise from 0 to the {n} points of x, found {found}: {_BESIDE}."
         )
 
     def _check_shape(self, name: str, member: Member) -> None:
@@ -211,7 +204,7 @@ class ArrayFile(PointFile):
             right = shape in (grid, (*grid, 1)) or (grid[0] == 1 and shape == (n,))
         if not right:
             raise InputError(
-                f"{self.file}: {name} must have one number per point of x (shape {like}, {n} points), found shape "
+                f"{self.path}: {name} must have one number per point of x (shape {like}, {n} points), found shape "
                 f"{shape}: give it x's shape."
             )
 
@@ -220,11 +213,11 @@ class ArrayFile(PointFile):
         n = len(self.lengths)
         if ids.shape != (n,):
             raise InputError(
-                f"{self.file}: ids must name {n} trajectories, each once, found shape {ids.shape}: save one per "
+                f"{self.path}: ids must name {n} trajectories, each once, found shape {ids.shape}: save one per "
                 "trajectory."
             )
         if self.on_disk is not None and ids.dtype.kind not in "biufU":
-            raise InputError(f"{self.file}: ids must be numbers or text on disk, found {ids.dtype}: save them as text.")
+            raise InputError(f"{self.path}: ids must be numbers or text on disk, found {ids.dtype}: save them as text.")
         names = ids.load().tolist()
         self._sure(refuse_twice, names)
         return names
@@ -234,19 +227,19 @@ class ArrayFile(PointFile):
             k = int(np.argmax(~(x > 0)))
             where = tuple(int(i) for i in np.unravel_index(start * self._width + k, self._x.shape))
             raise InputError(
-                f"{self.file}: x must be positive for log=True, found {x[k]} at index {where}: use log=False."
+                f"{self.path}: x must be positive for log=True, found {x[k]} at index {where}: use log=False."
             )
         return np.asarray(np.log(x))
 
     def _disorder(self, point: int, times: Array, rows: list[int]) -> InputError:
-        return InputError(f"{self.file}: {no_order(point, times, self.offsets, self.ids)}")
+        return InputError(f"{self.path}: {disorder(point, times, self.offsets, self.ids)}")
 
     def _sure(self, check: Any, *arguments: Any) -> None:
         """A check that arrays share, with the name of the file."""
         try:
             check(*arguments)
         except InputError as error:
-            raise InputError(f"{self.file}: {error}") from None
+            raise InputError(f"{self.path}: {error}") from None
 
 
 def load_arrays(file: Path) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Array, Counts
-from levytorch.data.points import Columns, Points, Sink, steps_across
-from levytorch.data.store import Entry, Writer, as_tensor
-from levytorch.data.transitions import Transitions, check_pairs
+from levytorch.data.points import MemoryColumns, Points, Sink, as_tensor, steps_across
+from levytorch.data.store import Entry, Writer
+from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
     check_max_dt(t.dt, max_dt)
     entry = None
     if t.stored is None:
-        columns = Columns(len(t.x) - len(t))
+        columns = MemoryColumns(len(t.x) - len(t))
         counts = _write_pairs(t, max_dt, columns)
         parts = columns.arrays()
     else:
@@ -99,7 +99,8 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
         # what is left out here was never a usable pair, so mu is that of the pairs that remain
         pairs = pairs._take(torch.from_numpy(near), far, keep_mu=False)
     if t.times is not None:
-        single = single_dt(pairs.dt.numpy(), max(-float(t.times.min()), float(t.times.max())))
+        dt, latest = pairs.dt.numpy(), max(-float(t.times.min()), float(t.times.max()))
+        single = single_dt(float(dt.min()), float(dt.max()), float(dt.mean()), latest)
         pairs = pairs if single is None else pairs._with_dt(single)
     return pairs
 
@@ -130,7 +131,8 @@ def _kept_pairs(t: Trajectories, entry: Entry) -> tuple[Counts, dict[str, NDArra
     sound = counts.shape == t.lengths.shape and counts.dtype == np.int64
     if not sound or (counts < 0).any() or (counts >= t.lengths).any() or counts.sum() != rows:
         raise entry.spoiled(f"counts that do not add up to the {rows} pairs")
-    return counts, check_pairs(entry, t.x.shape[1:], rows, dt=t.times is not None, reward=t.reward is not None)
+    names = ["x", "dx", *(["dt"] if t.times is not None else []), *(["reward"] if t.reward is not None else [])]
+    return counts, entry.columns(names if rows else (), rows, t.dim)
 
 
 def check_max_dt(dt: float | None, max_dt: float | None) -> None:
@@ -189,13 +191,8 @@ def within(x: Array, limit: float) -> NDArray[np.bool_]:
     return np.asarray(np.abs(x.reshape(len(x), -1)).max(axis=1) < limit)
 
 
-def single_dt(dt: Array, latest: float) -> float | None:
-    """The dt that all pairs share within rounding of the times (up to `latest`), or None."""
-    return even_dt(float(dt.min()), float(dt.max()), float(dt.mean()), latest)
-
-
-def even_dt(low: float, high: float, mean: float, latest: float) -> float | None:
-    """The dt of steps between low and high, if they are one but for rounding.
+def single_dt(low: float, high: float, mean: float, latest: float) -> float | None:
+    """The dt of steps between low and high if they are one but for rounding of the times (up to `latest`), or None.
 
     Times like 0.05 k carry rounding errors; their mean is rounded to 12 digits where that stays within these errors.
     """

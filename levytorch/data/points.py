@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from levytorch.data.arrays import Array, Counts
-from levytorch.data.clock import Clock
+from levytorch.data.clock import FileClock
 from levytorch.errors import InputError, LevytorchWarning
 
 
@@ -36,7 +38,7 @@ class Points(NamedTuple):
 
 
 class Sink(Protocol):
-    """Columns that grow: `Columns` in memory, `store.Writer` on disk."""
+    """MemoryColumns that grow: `MemoryColumns` in memory, `store.Writer` on disk."""
 
     def append(self, name: str, values: NDArray[Any]) -> None: ...
 
@@ -57,12 +59,12 @@ class PointFile(ABC):
     recipe: dict[str, Any]
     coordinates: list[str]
     dt: float | None
-    clock: Clock | None = None
+    clock: FileClock | None = None
     ids: list[Any] | None = None
     lengths: Counts
 
-    def __init__(self, file: Path, max_dt: float | None, on_disk: Path | None) -> None:
-        self.file, self.max_dt, self.on_disk = file, max_dt, on_disk
+    def __init__(self, path: Path, max_dt: float | None, on_disk: Path | None) -> None:
+        self.path, self.max_dt, self.on_disk = path, max_dt, on_disk
         self.dropped: dict[str, int] = {}
 
     @abstractmethod
@@ -100,10 +102,8 @@ class PointFile(ABC):
                 continue
             times, start = np.concatenate([time, block.times]), block.start - len(time)
             across = steps_across(offsets, start, start + len(times) - 1)
-            steps = np.diff(times)
-            steps[across] = 1.0
-            if not (steps > 0).all():
-                k = int(np.argmax(~(steps > 0)))
+            k = out_of_order(times, across)
+            if k is not None:
                 rows = [*row, *block.row[: k + 2]] if row else list(block.row[: k + 2])
                 raise self._disorder(start + k, times[k : k + 2], rows[k : k + 2])
             if self.dt is not None:
@@ -122,8 +122,8 @@ class PointFile(ABC):
         return {"dt": self.dt, "ids": self.ids, "dropped": self.dropped}
 
 
-class Columns:
-    """Columns in memory; room for `rows` is taken at once, and a block that has them all is not copied."""
+class MemoryColumns:
+    """MemoryColumns in memory; room for `rows` is taken at once, and a block that has them all is not copied."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -146,6 +146,13 @@ class Columns:
             if self._filled[name] < len(column):
                 column.resize((self._filled[name], *column.shape[1:]), refcheck=False)
         return self._columns
+
+
+def as_tensor(values: NDArray[Any]) -> Tensor:
+    """A tensor that shares the memory of an array, read-only ones included."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.from_numpy(np.asarray(values))
 
 
 def overlapping(blocks: Iterator[Points]) -> Iterator[Points]:
@@ -171,6 +178,14 @@ def steps_across(offsets: Counts, low: int, high: int) -> Counts:
     return inner[first:last] - (low + 1)
 
 
+def out_of_order(times: Array, across: Counts) -> int | None:
+    """The first of these points whose successor is not later; steps `across` lead from one trajectory to the next."""
+    steps = np.diff(times)
+    steps[across] = 1.0
+    wrong = ~(steps > 0)
+    return int(np.argmax(wrong)) if wrong.any() else None
+
+
 def numbers_of(offsets: Counts, low: int, high: int) -> Counts:
     """The trajectory of each of the points low, ..., high - 1."""
     first = int(np.searchsorted(offsets, low, side="right")) - 1
@@ -187,7 +202,7 @@ def name_of(k: int, ids: Sequence[Any] | None) -> str:
     return f"trajectory {k}" if ids is None else f"trajectory {ids[k]!r}"
 
 
-def place_of(point: int, offsets: Counts, ids: Sequence[Any] | None) -> str:
+def point_name(point: int, offsets: Counts, ids: Sequence[Any] | None) -> str:
     path = int(np.searchsorted(offsets, point, side="right")) - 1
     return f"point {point - int(offsets[path])} of {name_of(path, ids)}"
 
@@ -198,8 +213,8 @@ def refuse_nonfinite(block: Points, offsets: Counts, ids: Sequence[Any] | None) 
         if values is None or np.isfinite(values).all():
             continue
         k = int(np.argwhere(~np.isfinite(values))[0, 0])
-        place = place_of(block.start + k, offsets, ids)
-        raise InputError(f"{label} must be finite, found {values[k].tolist()} at {place}: remove or fill it.")
+        where = point_name(block.start + k, offsets, ids)
+        raise InputError(f"{label} must be finite, found {values[k].tolist()} at {where}: remove or fill it.")
 
 
 def refuse_short(lengths: Counts, ids: Sequence[Any] | None) -> None:
@@ -217,10 +232,10 @@ def refuse_twice(ids: Sequence[Any]) -> None:
         raise InputError(f"ids must differ, found {twice!r} twice: rename one, or join the two trajectories.")
 
 
-def no_order(point: int, times: Array, offsets: Counts, ids: Sequence[Any] | None) -> InputError:
+def disorder(point: int, times: Array, offsets: Counts, ids: Sequence[Any] | None) -> InputError:
     return InputError(
         f"times must increase strictly within a trajectory, found {times[0]:g} followed by {times[1]:g} at "
-        f"{place_of(point, offsets, ids)}: sort them and remove duplicates."
+        f"{point_name(point, offsets, ids)}: sort them and remove duplicates."
     )
 
 

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import real_number, whole_number
-from levytorch.data.arrays import positive
+from levytorch.convert import positive_number, real_number, whole_number
 from levytorch.data.thresholds import Threshold, check_thresholds, threshold_at
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError, LevytorchWarning
@@ -192,8 +191,8 @@ def ct_of_dt(
     standard deviations sqrt(2 D_o dt) of the Gaussian part, which for short dt is the wider of the two."""
     return functools.partial(
         _scaled_ct,
-        positive("CT", CT, "pass a distance"),
-        positive("dt_ref", dt_ref),
+        positive_number("CT", CT, "pass a distance"),
+        positive_number("dt_ref", dt_ref),
         check_alpha(alpha),
         _not_negative("D_o", D_o),
         _not_negative("widths", widths),

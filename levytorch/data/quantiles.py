@@ -33,13 +33,13 @@ def order_statistics(blocks: Blocks, ranks: Sequence[int]) -> list[float]:
 
 def quantiles(blocks: Blocks, n: int, levels: Sequence[float]) -> list[float]:
     """np.quantile of n values, bit for bit."""
-    places = [level * (n - 1) for level in levels]
-    lows = [min(n - 1, math.floor(p)) for p in places]
+    positions = [level * (n - 1) for level in levels]
+    lows = [min(n - 1, math.floor(p)) for p in positions]
     highs = [min(n - 1, low + 1) for low in lows]
     values = order_statistics(blocks, lows + highs)
     out = []
-    for place, low, a, b in zip(places, lows, values, values[len(lows) :]):
-        t = place - low
+    for position, low, a, b in zip(positions, lows, values, values[len(lows) :]):
+        t = position - low
         out.append(b - (b - a) * (1 - t) if t >= 0.5 else a + (b - a) * t)
     return out
 

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from levytorch.convert import whole_number
-from levytorch.data.arrays import positive
+from levytorch.convert import positive_number, whole_number
 from levytorch.data.memory import within_memory
 from levytorch.data.pairing import is_gap
 from levytorch.data.store import Entry
@@ -56,11 +55,11 @@ class FromFile:
         if first is not None and sample is not None:
             raise InputError(f"only one of first and sample may be given, found {first} and {sample}: remove one.")
         for name, count in (("first", first), ("sample", sample)):
-            if count is not None and (isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1):
-                raise InputError(f"{name} must be a positive integer, found {count!r}: pass the number of transitions.")
+            if count is not None:
+                whole_number(name, count, 1, remedy="pass the number of transitions")
         whole_number("sample_seed", sample_seed, 0)
         self.path, self.first, self.sample, self.sample_seed = path, first, sample, sample_seed
-        self.expected_dt = None if expected_dt is None else positive("expected_dt", expected_dt)
+        self.expected_dt = None if expected_dt is None else positive_number("expected_dt", expected_dt)
         self.options = {
             name: list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
             for name, value in options.items()

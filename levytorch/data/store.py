@@ -17,15 +17,12 @@ import os
 import platform
 import secrets
 import shutil
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from levytorch.errors import InputError
 from levytorch.files import read_json
@@ -100,12 +97,14 @@ class Entry:
         if declared != held:
             raise self.spoiled(f"{held} bytes instead of {declared} in {name}")
 
-    def points(self, name: str, rows: int) -> NDArray[Any]:
-        """A column of one number (or, `x` and `dx`, one state) per row, as many rows as the others have."""
-        column = self.array(name)
-        if len(column) != rows or column.dtype != "<f8" or (column.ndim > 1 and name not in ("x", "dx")):
-            raise self.spoiled(f"{name} of shape {column.shape} beside {rows} rows")
-        return column
+    def columns(self, names: Iterable[str], rows: int, dim: int) -> dict[str, NDArray[Any]]:
+        """Columns of one number per row, x and dx of one state; refused where they do not go together."""
+        found = {name: self.array(name) for name in names}
+        for name, column in found.items():
+            expected = (rows, dim) if dim > 1 and name in ("x", "dx") else (rows,)
+            if column.shape != expected or column.dtype != "<f8":
+                raise self.spoiled(f"{name} of shape {column.shape} instead of {expected}")
+        return found
 
     def spoiled(self, found: str) -> InputError:
         """The refusal of an entry that levytorch did not leave so."""
@@ -182,17 +181,6 @@ def _mapped(file: Path, form: list[Any]) -> NDArray[Any]:
     if 0 in shape:  # an empty file cannot be mapped
         return np.empty(shape, dtype=kind)
     return np.memmap(file, dtype=kind, mode="r", shape=tuple(shape))
-
-
-def as_tensor(values: NDArray[Any]) -> Tensor:
-    """A tensor that shares the memory of an array, read-only ones included."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch.from_numpy(np.asarray(values))
-
-
-def is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
 
 
 def digest(values: NDArray[Any]) -> str:

@@ -17,11 +17,11 @@ from levytorch.data.files import OPTIONS, open_file
 from levytorch.data.pairing import (
     Pairs,
     check_max_dt,
-    even_dt,
     float_limit,
     looked_at,
     none_left,
     pairs_of,
+    single_dt,
     within,
 )
 from levytorch.data.points import NeedsMemory, Points, judge_motion, numbers_of, overlapping
@@ -57,21 +57,21 @@ class TransitionBlocks:
         self.block = block
         self._all: Transitions | None = None  # what could not be read in blocks
         self._limit = math.inf
-        source = self._source = open_file(path, **options)
+        file = self._file = open_file(path, **options)
         try:
-            source.open(whole=False)
-            self._max_dt = source.own_max_dt() if source.max_dt is None else source.max_dt
-            source.survey()
+            file.open(whole=False)
+            self._max_dt = file.own_max_dt() if file.max_dt is None else file.max_dt
+            file.survey()
         except NeedsMemory:
             paths = Trajectories.from_file(path, **options)
             t = self._all = paths.transitions()
             self.n_trajectories, self.dropped, self._pairs = len(paths), t.dropped, len(t)
             self.dt = float(t.dt[0]) if t.uniform_dt else None
             return
-        self._offsets, self.dt = source.offsets, source.dt
-        self.n_trajectories, self.dropped = len(source.lengths), dict(source.dropped)
+        self._offsets, self.dt = file.offsets, file.dt
+        self.n_trajectories, self.dropped = len(file.lengths), dict(file.dropped)
         check_max_dt(self.dt, self._max_dt)
-        self._judge(int((source.lengths - 1).sum()))
+        self._judge(int((file.lengths - 1).sum()))
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -82,7 +82,7 @@ class TransitionBlocks:
         """That of all pairs (see Transitions.mu), which takes a few passes more."""
         if self._all is not None:
             return self._all.mu
-        columns = [self._column(k) for k in range(len(self._source.coordinates))]
+        columns = [self._column(k) for k in range(len(self._file.coordinates))]
         return torch.tensor(columns[0] if len(columns) == 1 else columns, dtype=torch.float64)
 
     def __iter__(self) -> Iterator[Transitions]:
@@ -112,7 +112,7 @@ class TransitionBlocks:
 
     def _passes(self) -> Iterator[tuple[Points, Pairs]]:
         """The points, and the pairs of them that are left."""
-        for points in overlapping(self._source.points()):
+        for points in overlapping(self._file.points()):
             pairs = pairs_of(points, self._offsets, self._max_dt)
             if self._limit < math.inf:
                 near = within(pairs.x, self._limit)
@@ -123,7 +123,7 @@ class TransitionBlocks:
     def _judge(self, most: int) -> None:
         """What concerns all pairs: which x is too large for them, whether dt is one, and whether anything moves."""
         facts = self._facts(looked_at(most))
-        judge_motion(facts.still, facts.start, self._source.coordinates, self._source.ids, stacklevel=5)
+        judge_motion(facts.still, facts.start, self._file.coordinates, self._file.ids, stacklevel=5)
         if looked_at(facts.pairs) != looked_at(most):  # many gaps: other pairs are the ones to look at
             facts = self._facts(looked_at(facts.pairs))
         usable = facts.pairs
@@ -139,10 +139,10 @@ class TransitionBlocks:
             raise none_left(most, self.dropped)
         self._pairs = facts.pairs
         if self.dt is None:
-            self.dt = even_dt(facts.shortest, facts.longest, facts.time / facts.pairs, facts.latest)
+            self.dt = single_dt(facts.shortest, facts.longest, facts.time / facts.pairs, facts.latest)
 
     def _facts(self, every: int) -> _Facts:
-        facts = _Facts(self.n_trajectories, len(self._source.coordinates), every)
+        facts = _Facts(self.n_trajectories, len(self._file.coordinates), every)
         for points, pairs in self._passes():
             facts.see(points, pairs, self._offsets)
         return facts

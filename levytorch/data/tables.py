@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Array, Counts
-from levytorch.data.clock import MAX_DT, Clock
-from levytorch.data.columns import OneNumber, Table, TableOptions, check_id, first_null, listed, numbers
+from levytorch.data.clock import MAX_DT, FileClock
+from levytorch.data.columns import OneNumber, TableOptions, TableReader, check_id, first_null, listed, numbers
 from levytorch.data.misread import check_header, refuse_clock, refuse_index, refuse_unnamed
 from levytorch.data.points import NeedsMemory, PointFile, Points, numbers_of
 from levytorch.errors import InputError
@@ -62,23 +62,23 @@ class TableFile(PointFile):
         if not whole and (options.layout != "long" or options.sort):
             found = "sort=True" if options.sort else f"layout {options.layout!r}"
             raise NeedsMemory(
-                f"{self.file}: on_disk needs a long table whose rows are in order, found {found}: write the file so, "
+                f"{self.path}: on_disk needs a long table whose rows are in order, found {found}: write the file so, "
                 "sorted by id and time."
             )
-        self.table = Table(self.file, options.separator, options.decimal, whole)
+        self.table = TableReader(self.path, options.separator, options.decimal, whole)
         if self.table.text:
-            check_header(self.file, self.table.columns, options)
-        options.check(self.file, self.table.columns, self.table.rows)
+            check_header(self.path, self.table.columns, options)
+        options.check(self.path, self.table.columns, self.table.rows)
         if options.layout == "long":
-            self.options = options = options.complete(self.file, self.table.columns)
+            self.options = options = options.complete(self.path, self.table.columns)
             if options.id is not None:
-                check_id(self.file, options.id, self.table.types[options.id], in_json=self.on_disk is not None)
+                check_id(self.path, options.id, self.table.types[options.id], in_json=self.on_disk is not None)
         else:
             own, other = ("time", "id") if options.layout == "wide" else ("id", "time")
             for option in ("reward", other):
                 if getattr(options, option) is not None:
                     raise InputError(
-                        f"{self.file}: layout {options.layout!r} has no {option} column, found "
+                        f"{self.path}: layout {options.layout!r} has no {option} column, found "
                         f"{getattr(options, option)!r}: use layout='long'."
                     )
             if own in self.table.columns and own not in (options.value or []):
@@ -86,25 +86,25 @@ class TableFile(PointFile):
                 options = replace(options, time=name) if own == "time" else replace(options, id=name)
                 self.options = options
         if options.time is not None:
-            where = f"{self.file}, column {options.time!r}"
-            self.clock = Clock(where, options.units, beside_dt=options.dt is not None)
+            where = f"{self.path}, column {options.time!r}"
+            self.clock = FileClock(where, options.units, beside_dt=options.dt is not None)
         if (options.time or options.dt) is None or (options.layout != "long" and isinstance(options.dt, str)):
             raise InputError(
-                f"{self.file}: dt or time must be given, found neither among {listed(self.table.columns)}: pass "
+                f"{self.path}: dt or time must be given, found neither among {listed(self.table.columns)}: pass "
                 "dt=... or time='...'."
             )
         columns = (options.value or []) if options.layout == "long" else ["of every trajectory"]
-        self.coordinates = [f"{self.file}: column {name!r}" for name in columns]
+        self.coordinates = [f"{self.path}: column {name!r}" for name in columns]
 
     def own_max_dt(self) -> float | None:
         named = [name for _, name in self.options.named()]
         if self.options.layout != "long" or MAX_DT not in self.table.columns or MAX_DT in named:
             return None
-        number, before = OneNumber(self.file, MAX_DT, "make it one number, or pass max_dt"), 0
+        number, before = OneNumber(self.path, MAX_DT, "make it one number, or pass max_dt"), 0
         for frame in self.table.frames([MAX_DT]):
             number.see(frame[MAX_DT], before)
             before += len(frame)
-        return self.options.units.length(f"{self.file}, column {MAX_DT!r}", number.value)
+        return self.options.units.length(f"{self.path}, column {MAX_DT!r}", number.value)
 
     # ----------------------------------------------------------------------------------------------------------- passes
 
@@ -116,7 +116,7 @@ class TableFile(PointFile):
                 self.clock.see(cells.ticks)
             kept = self._clean(cells)
             if len(kept.group) < len(cells.group):
-                empty = empty or self._place(cells, *_first(np.isnan(cells.values)))
+                empty = empty or self._where(cells, *_first(np.isnan(cells.values)))
                 lost += len(cells.group) - len(kept.group)
             total += len(cells.group)
             counts = np.bincount(kept.group, minlength=int(cells.group.max()) + 1)
@@ -147,10 +147,10 @@ class TableFile(PointFile):
             yield self._grid(table)
             return
         options = self.options
-        dt, step = OneNumber(self.file, "dt", "name a column of times instead"), options.dt
+        dt, step = OneNumber(self.path, "dt", "name a column of times instead"), options.dt
         asked = [*(options.value or []), options.id, options.time, options.reward, step]
         columns = list(dict.fromkeys(name for name in asked if isinstance(name, str)))
-        runs, before = _Runs(self.file, options.id), 0
+        runs, before = _Runs(self.path, options.id), 0
         for frame in self.table.frames(columns):
             runs.see(frame, before, whole=self.table.whole)
             cells = self._cells(frame, before, runs.group)
@@ -162,7 +162,7 @@ class TableFile(PointFile):
         self.ids = None if options.id is None else runs.names
         self._starts = np.append(runs.starts, before)
         if isinstance(step, str):
-            self.dt = options.units.length(f"{self.file}, column {step!r}", dt.value)
+            self.dt = options.units.length(f"{self.path}, column {step!r}", dt.value)
 
     def _ordered(self, cells: Cells) -> Cells:
         """Trajectory after trajectory, and by time where that is asked for."""
@@ -202,13 +202,13 @@ class TableFile(PointFile):
     def _cells(self, frame: pl.DataFrame, before: int, group: Counts) -> Cells:
         """Of a long table: one row per observation."""
         options = self.options
-        values = [numbers(self.file, frame[name], before) for name in options.value or []]
+        values = [numbers(self.path, frame[name], before) for name in options.value or []]
         return Cells(
             np.stack(values, axis=1) if len(values) > 1 else values[0][:, None],
             group,
             range(before + 1, before + len(frame) + 1),
             self._ticks(frame, before),
-            None if options.reward is None else numbers(self.file, frame[options.reward], before),
+            None if options.reward is None else numbers(self.path, frame[options.reward], before),
         )
 
     def _ticks(self, frame: pl.DataFrame, before: int = 0) -> NDArray[Any] | None:
@@ -232,20 +232,20 @@ class TableFile(PointFile):
         columns = options.value or [name for name in table.columns if name != own]
         ticks = self._ticks(table)
         if options.value is None:  # columns that were asked for are what was meant
-            refuse_unnamed(self.file, table, columns, options.layout)
-        grid = [numbers(self.file, table[name]) for name in columns]
+            refuse_unnamed(self.path, table, columns, options.layout)
+        grid = [numbers(self.path, table[name]) for name in columns]
         lines = [_trim(line) for line in (grid if wide else np.stack(grid, axis=1))]
         if options.value is None and wide:
-            refuse_clock(self.file, columns, lines)
+            refuse_clock(self.path, columns, lines)
         elif options.value is None:
-            refuse_index(self.file, columns, np.stack(grid, axis=1))
+            refuse_index(self.path, columns, np.stack(grid, axis=1))
         names: list[Any] = columns if wide else list(range(1, len(lines) + 1))
         if own is not None and not wide:
-            check_id(self.file, own, table[own].dtype, in_json=False)
+            check_id(self.path, own, table[own].dtype, in_json=False)
             names = table[own].to_list()
         kept = [k for k, line in enumerate(lines) if len(line)]
         if not kept:
-            raise InputError(f"{self.file}: numbers were expected in {listed(columns)}, found none: check the layout.")
+            raise InputError(f"{self.path}: numbers were expected in {listed(columns)}, found none: check the layout.")
         if len(kept) < len(lines):
             self.dropped["trajectory without a value"] = len(lines) - len(kept)
         self.ids = [names[k] for k in kept]
@@ -278,7 +278,7 @@ class TableFile(PointFile):
         if cells.reward is not None and not np.isfinite(cells.reward).all():
             k = int(np.argmax(~np.isfinite(cells.reward)))
             raise InputError(
-                f"{self.file}, column {self.options.reward!r}, row {cells.row[k]}: a reward was expected, found "
+                f"{self.path}, column {self.options.reward!r}, row {cells.row[k]}: a reward was expected, found "
                 f"{cells.reward[k]}: fill the cell."
             )
         if log and not (cells.values > 0).all():
@@ -289,7 +289,7 @@ class TableFile(PointFile):
         k, coordinate = _first(bad)
         found = cells.values[k, coordinate]
         raise InputError(
-            f"{self._place(cells, k, coordinate)}: {expected} was expected, found "
+            f"{self._where(cells, k, coordinate)}: {expected} was expected, found "
             f"{'none' if np.isnan(found) else found}: {remedy}."
         )
 
@@ -297,9 +297,9 @@ class TableFile(PointFile):
         name = "" if self.ids is None else f" {self.ids[group]!r}"
         for cells in self._second_pass():
             if (cells.group == group).any():
-                place = self._place(cells, int(np.argmax(cells.group == group)), 0)
+                where = self._where(cells, int(np.argmax(cells.group == group)), 0)
                 raise InputError(
-                    f"{place}: a trajectory needs at least two points, found one in trajectory{name}: remove it, or "
+                    f"{where}: a trajectory needs at least two points, found one in trajectory{name}: remove it, or "
                     "pass short='drop'."
                 )
         raise AssertionError("a trajectory of one point has a point")
@@ -316,17 +316,17 @@ class TableFile(PointFile):
             "table, name the id column, or pass sort=True."
         )
 
-    def _place(self, cells: Cells, k: int, coordinate: int) -> str:
+    def _where(self, cells: Cells, k: int, coordinate: int) -> str:
         """Where observation k stands in the file."""
         column = (self.options.value or [])[coordinate] if cells.column is None else cells.column[k]
-        return f"{self.file}, column {column!r}, row {cells.row[k]}"
+        return f"{self.path}, column {column!r}, row {cells.row[k]}"
 
 
 class _Runs:
     """Trajectories of a long table: rows that follow each other with one id."""
 
     def __init__(self, file: Path, id: str | None) -> None:
-        self.file, self.id = file, id
+        self.path, self.id = file, id
         self.names: list[Any] = []
         self._seen: set[Any] = set()
         self._starts: list[Counts] = []
@@ -344,7 +344,7 @@ class _Runs:
         column = frame[self.id]
         if row := first_null(column, before):
             raise InputError(
-                f"{self.file}, column {self.id!r}, row {row}: a trajectory's id was expected, found none: fill it."
+                f"{self.path}, column {self.id!r}, row {row}: a trajectory's id was expected, found none: fill it."
             )
         changes = (column != column.shift(1)).fill_null(True).to_numpy().copy()
         changes[0] = not self.names or self.names[-1] != column[0]
@@ -359,7 +359,7 @@ class _Runs:
         if again:
             name = next(name for k, name in enumerate(fresh) if name in self._seen or name in fresh[:k])
             raise NeedsMemory(
-                f"{self.file}, column {self.id!r}: the rows of a trajectory must follow each other on disk, found "
+                f"{self.path}, column {self.id!r}: the rows of a trajectory must follow each other on disk, found "
                 f"{name!r} again after others: sort the file by id and time."
             )
         self.group = len(self.names) - 1 + np.cumsum(changes)

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.convert import real_number, real_tensor, whole_number
-from levytorch.data.arrays import positive
+from levytorch.convert import answer_of, number_within, positive_number, real_tensor, whole_number
 from levytorch.errors import InputError
 
 Threshold = float | Callable[[Tensor], Tensor]  # a number, or a function of dt
@@ -19,13 +18,7 @@ def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
     """A threshold, which may depend on dt, at these dt."""
     if not callable(threshold):
         return float(threshold)
-    try:
-        answer = threshold(dt)
-    except Exception as error:  # anything may happen in a function that someone else wrote
-        raise InputError(
-            f"a threshold must be a function of dt (a tensor), but it raised {type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}; mend the function."
-        ) from error
+    answer = answer_of("threshold", threshold, dt, "dt")
     found = real_tensor("a threshold as a function of dt", answer, "return one number per dt")
     if found.ndim and found.shape != dt.shape:
         raise InputError(
@@ -41,9 +34,7 @@ def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
 
 def check_censoring(TRT: Any = 20.0, CT: Any = 8.0, drop_tail: Any = 0.5, seed: Any = 0) -> tuple[float, int]:
     """drop_tail and seed as plain numbers; refuses what no data could be censored with."""
-    drop_tail = real_number("drop_tail", drop_tail, "pass the fraction of the tail to drop")
-    if not 0.0 <= drop_tail <= 1.0:
-        raise InputError(f"drop_tail must lie in [0, 1], found {drop_tail!r}: pass the fraction of the tail.")
+    drop_tail = number_within("drop_tail", drop_tail, "[0, 1]", "pass the fraction of the tail to drop")
     if drop_tail > 0 and CT is None:
         raise InputError("CT must be given when drop_tail > 0, found None: pass the cutting threshold.")
     low, high = _threshold("CT", CT), _threshold("TRT", TRT)
@@ -71,4 +62,4 @@ def _threshold(name: str, value: Any) -> Threshold | None:
     """A number of any kind (cutting_threshold gives a tensor) as a float; None and functions as they are."""
     if value is None or callable(value):
         return value
-    return positive(name, value, "pass a distance from the median of dx")
+    return positive_number(name, value, "pass a distance from the median of dx")

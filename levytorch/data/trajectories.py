@@ -13,24 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from levytorch.convert import known_keys, shown
-from levytorch.data.arrays import Array, Counts, flatten, match, positive, warn_of_columns
+from levytorch.convert import known_keys, positive_number, shown
+from levytorch.data.arrays import Array, Counts, flatten, match, warn_of_columns
 from levytorch.data.files import OPTIONS, open_file, write
 from levytorch.data.memory import within_memory
 from levytorch.data.numpy_files import ArrayFile
 from levytorch.data.pairing import pair_up
 from levytorch.data.points import (
-    Columns,
+    MemoryColumns,
     PointFile,
     Points,
+    disorder,
     judge_motion,
-    no_order,
+    out_of_order,
     refuse_nonfinite,
     refuse_short,
     refuse_twice,
     steps_across,
 )
-from levytorch.data.store import Entry, Writer, is_count, make
+from levytorch.data.store import Entry, Writer, make
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 
@@ -67,7 +68,7 @@ class Trajectories:
     ) -> None:
         self.x, self.offsets, self.times, self.reward = x, offsets, times, reward
         self.dt, self.ids = dt, None if ids is None else tuple(ids)
-        self.max_dt = None if max_dt is None else positive("max_dt", max_dt)
+        self.max_dt = None if max_dt is None else positive_number("max_dt", max_dt)
         self.dropped = dict(dropped or {})
         self.stored = stored
 
@@ -111,7 +112,7 @@ class Trajectories:
         new = cls(
             points,
             np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            dt=None if dt is None else positive("dt", dt),
+            dt=None if dt is None else positive_number("dt", dt),
             times=None if times is None else match("times", times, lengths, shared=True),
             reward=None if reward is None else match("reward", reward, lengths),
             ids=ids,
@@ -128,39 +129,39 @@ class Trajectories:
         With on_disk=<directory> a .npz, .npy or .parquet file may be larger than memory (docs/scaling.md).
         """
         known_keys(f"{path}: options", options, OPTIONS)
-        source = open_file(path, **options)
-        with within_memory(source.file):
-            new = cls._in_memory(source) if source.on_disk is None else cls._mapped(source, source.on_disk)
-        new._check_motion(source.coordinates, stacklevel=4)
-        if isinstance(source, ArrayFile):
+        file = open_file(path, **options)
+        with within_memory(file.path):
+            new = cls._in_memory(file) if file.on_disk is None else cls._mapped(file, file.on_disk)
+        new._check_motion(file.coordinates, stacklevel=4)
+        if isinstance(file, ArrayFile):
             warn_of_columns(new.x, new.lengths, stacklevel=3)
         return new
 
     @classmethod
-    def _in_memory(cls, source: PointFile) -> Trajectories:
-        source.open(whole=True)
-        max_dt = source.own_max_dt() if source.max_dt is None else source.max_dt
-        source.survey()
-        columns = Columns(int(source.lengths.sum()))
-        fields: dict[str, Any] = source.collect(columns)
+    def _in_memory(cls, file: PointFile) -> Trajectories:
+        file.open(whole=True)
+        max_dt = file.own_max_dt() if file.max_dt is None else file.max_dt
+        file.survey()
+        columns = MemoryColumns(int(file.lengths.sum()))
+        fields: dict[str, Any] = file.collect(columns)
         fields |= columns.arrays()
-        return cls(offsets=source.offsets, max_dt=max_dt, **fields)
+        return cls(offsets=file.offsets, max_dt=max_dt, **fields)
 
     @classmethod
-    def _mapped(cls, source: PointFile, directory: Path) -> Trajectories:
+    def _mapped(cls, file: PointFile, directory: Path) -> Trajectories:
         """The points in an entry of a store; their numbers are those of the file, but their shapes must go together."""
 
         def build(writer: Writer) -> dict[str, Any]:
-            source.survey()
-            record = source.collect(writer)
-            writer.append("lengths", source.lengths)
+            file.survey()
+            record = file.collect(writer)
+            writer.append("lengths", file.lengths)
             return record
 
-        status = source.file.stat()
-        named = {"file": str(source.file.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
-        source.open(whole=False)
-        entry = make(directory, {**named, "options": source.recipe}, build)
-        max_dt = source.own_max_dt() if source.max_dt is None else source.max_dt
+        status = file.path.stat()
+        named = {"file": str(file.path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
+        file.open(whole=False)
+        entry = make(directory, {**named, "options": file.recipe}, build)
+        max_dt = file.own_max_dt() if file.max_dt is None else file.max_dt
         lengths, rows = np.array(entry.array("lengths")), len(entry.array("x"))
         if lengths.ndim != 1 or lengths.dtype != np.int64 or not len(lengths) or (lengths < 0).any():
             raise entry.spoiled("no lengths of its trajectories")
@@ -173,18 +174,14 @@ class Trajectories:
         named_by = isinstance(ids, list) and all(isinstance(name, str | int | float) for name in ids)
         if ids is not None and not (named_by and len(ids) == len(lengths)):
             raise entry.spoiled(f"ids that do not name {len(lengths)} trajectories")
-        if not isinstance(dropped, dict) or not all(is_count(count) for count in dropped.values()):
+        if not isinstance(dropped, dict) or not all(type(n) is int and n >= 0 for n in dropped.values()):
             raise entry.spoiled("no counts of what was left out")
-        x, times, reward = (entry.points(name, rows) if name in entry else None for name in ("x", "times", "reward"))
-        assert x is not None
-        if len(source.coordinates) != (1 if x.ndim == 1 else x.shape[1]):
-            raise entry.spoiled(f"states of shape {x.shape[1:]}")
+        dim = len(file.coordinates)
+        columns = entry.columns(["x", *(name for name in ("times", "reward") if name in entry)], rows, dim)
         return cls(
-            x,
-            np.concatenate([[0], ends]).astype(np.int64),
-            dt=None if times is not None else dt,
-            times=times,
-            reward=reward,
+            offsets=np.concatenate([[0], ends]).astype(np.int64),
+            dt=None if "times" in entry else dt,
+            **columns,
             ids=ids,
             max_dt=max_dt,
             dropped=dropped,
@@ -213,7 +210,7 @@ class Trajectories:
         apart, and a difference of two of them says little about a step of width 0.4. The rule looks at x alone, never
         at dx, so it does not select among jumps.
         """
-        max_dt = self.max_dt if max_dt is None else positive("max_dt", max_dt)
+        max_dt = self.max_dt if max_dt is None else positive_number("max_dt", max_dt)
         return pair_up(self, max_dt)
 
     def blocks(self, size: int) -> Iterator[Points]:
@@ -249,11 +246,10 @@ class Trajectories:
         for block in self.blocks(_BLOCK):
             refuse_nonfinite(block, self.offsets, self.ids)
             if block.times is not None:
-                steps = np.diff(block.times)
-                steps[steps_across(self.offsets, block.start, block.start + len(steps))] = 1.0
-                if (steps <= 0).any():
-                    k = int(np.argmax(steps <= 0))
-                    raise no_order(block.start + k, block.times[k : k + 2], self.offsets, self.ids)
+                last = block.start + len(block.times) - 1
+                k = out_of_order(block.times, steps_across(self.offsets, block.start, last))
+                if k is not None:
+                    raise disorder(block.start + k, block.times[k : k + 2], self.offsets, self.ids)
         self._check_motion([f"coordinate {k} of x" for k in range(self.dim)] if self.dim > 1 else ["x"], stacklevel=5)
 
     def _check_motion(self, coordinates: Sequence[str], stacklevel: int) -> None:

@@ -19,9 +19,9 @@ from torch import Tensor
 from levytorch.convert import shown
 from levytorch.data.arrays import finite_pairs, floats, integers, selection, steps
 from levytorch.data.describe import describe
-from levytorch.data.points import Columns, Sink
+from levytorch.data.points import MemoryColumns, Sink, as_tensor
 from levytorch.data.quantiles import cut, median, quantiles
-from levytorch.data.store import Entry, as_tensor, digest
+from levytorch.data.store import Entry, digest
 from levytorch.data.thresholds import Threshold, check_censoring, check_thresholds, threshold_at
 from levytorch.errors import InputError
 
@@ -171,13 +171,12 @@ class Transitions:
 
         entry = None
         if self.stored is None:
-            columns = Columns(n)
+            columns = MemoryColumns(n)
             copy(columns)
             parts = columns.arrays()
         else:
             entry = self.stored.derive({"kept": digest(keep)}, copy)
-            shape, reward = tuple(self.x.shape[1:]), self.reward is not None
-            parts = check_pairs(entry, shape, n, dt=not self.uniform_dt, reward=reward)
+            parts = entry.columns(self._columns(), n, self.dim)
         counts, ids = None, None
         if self._counts is None:
             ids = self.trajectory[torch.from_numpy(keep)]
@@ -360,18 +359,6 @@ class Transitions:
 
     def __repr__(self) -> str:
         return f"Transitions({len(self)} pairs, {self.n_trajectories} trajectories, dim={self.dim})"
-
-
-def check_pairs(entry: Entry, shape: tuple[int, ...], rows: int, *, dt: bool, reward: bool) -> dict[str, NDArray[Any]]:
-    """The columns of an entry of pairs; refused where they do not go together."""
-    if rows == 0:
-        return {}
-    names = ["x", "dx", *(["dt"] if dt else []), *(["reward"] if reward else [])]
-    columns = {name: entry.points(name, rows) for name in names}
-    for name in ("x", "dx"):
-        if columns[name].shape[1:] != shape:
-            raise entry.spoiled(f"states of shape {columns[name].shape[1:]} instead of {shape}")
-    return columns
 
 
 def _add(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

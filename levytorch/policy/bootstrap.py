@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from levytorch.convert import whole_number
 from levytorch.data import Transitions
-from levytorch.errors import InputError, LevytorchWarning, NumericalError
+from levytorch.errors import LevytorchWarning, NumericalError
 
 
 def block_rows(n: int, block: int, generator: torch.Generator) -> Tensor:
@@ -24,8 +25,7 @@ def block_rows(n: int, block: int, generator: torch.Generator) -> Tensor:
 
     Blocks wrap around the end, so that every transition is drawn equally often.
     """
-    if isinstance(block, bool) or not isinstance(block, int) or not 1 <= block <= n:
-        raise InputError(f"block must be a whole number from 1 to {n}, found {block!r}; give the length of a block.")
+    block = whole_number("block", block, 1, n, "give the length of a block")
     starts = torch.randint(n, (-(-n // block),), generator=generator)
     return ((starts[:, None] + torch.arange(block)) % n).reshape(-1)[:n]
 
@@ -78,8 +78,7 @@ def block_bootstrap(
     """
     from tqdm import tqdm
 
-    if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 2:
-        raise InputError(f"replicas must be a whole number >= 2, found {replicas!r}; 40 give a band to about 11 %.")
+    replicas = whole_number("replicas", replicas, 2, remedy="40 give a band to about 11 %")
     n = len(transitions)
     generator = torch.Generator().manual_seed(seed)
     rows = [block_rows(n, block, generator) for _ in range(replicas)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients.basis import FourierBasis
-from levytorch.data.arrays import numeric, positive
+from levytorch.convert import positive_number, whole_number
 from levytorch.data.pairing import is_gap
+from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.checks import check_beta, reward_function
 from levytorch.policy.series import FourierSeries, fit_fourier
@@ -120,25 +121,31 @@ def empirical_values(
     beta = check_beta(beta)
     if n_terms is not None and horizon is not None:
         raise InputError("Either n_terms or horizon was expected, but both were given; leave one out.")
-    if (n_terms is not None and n_terms < 1) or (horizon is not None and not horizon > 0):
-        raise InputError(f"n_terms and horizon must be positive, but are {n_terms!r} and {horizon!r}; correct them.")
+    n_terms = None if n_terms is None else whole_number("n_terms", n_terms, 1)
+    horizon = None if horizon is None else positive_number("horizon", horizon, "give a time")
     r = reward_function(reward)
+    if isinstance(trajectories, Tensor | np.ndarray | list | tuple):
+        trajectories = Trajectories.from_arrays(trajectories, dt, times=times)
+    if getattr(trajectories, "dim", None) != 1 or not hasattr(trajectories, "offsets"):
+        raise InputError(
+            f"trajectories must be one-dimensional Trajectories, found a {type(trajectories).__name__} of dim "
+            f"{getattr(trajectories, 'dim', None)}; choose one coordinate."
+        )
     found: list[EmpiricalValues] = []
     longest, wanted, offset, exactly = 0.0, 0.0, 0, False
     typical: list[np.ndarray] = []
-    gap = getattr(trajectories, "max_dt", None) if max_gap is None else max_gap
-    for x, t in _segments(trajectories, dt, times, gap):
+    for x, t in _segments(trajectories, trajectories.max_dt if max_gap is None else max_gap):
         steps = np.diff(t)
         if len(steps) == 0:
             offset += len(x)
             continue
-        even = bool(np.ptp(steps) <= 1e-6 * abs(np.median(steps)))
-        if n_terms is not None and not even:
+        evenly = bool(np.ptp(steps) <= 1e-6 * abs(np.median(steps)))
+        if n_terms is not None and not evenly:
             raise InputError(
                 "n_terms counts evenly spaced observations, but the sampling is uneven; give horizon as a time instead."
             )
         wanted = horizon or ((n_terms - 1) * float(np.median(steps)) if n_terms is not None else math.log(1e12) / beta)
-        exactly = (not even) if exact is None else exact
+        exactly = (not evenly) if exact is None else exact
         values, complete = discounted_sum(r(torch.from_numpy(x)).numpy(), t, beta, wanted, exact=exactly, linear=linear)
         typical.append(steps)
         keep = np.full_like(complete, True) if partial else complete
@@ -176,44 +183,14 @@ def _doubt_long_steps(z: float, *, held: bool) -> None:
     )
 
 
-def _segments(
-    trajectories: Any, dt: float | None, times: Array | None, max_gap: float | None
-) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    for x, t in _trajectories(trajectories, dt, times):
-        if x.ndim != 1 or x.shape != t.shape:
-            raise InputError(
-                f"Positions (n,) with n times were expected, but {x.shape} and {t.shape} were found; give "
-                "one-dimensional ones."
-            )
-        if not np.isfinite(x).all() or not np.isfinite(t).all() or bool((np.diff(t) <= 0).any()):
-            raise InputError(
-                "Positions and times must be finite and times increasing, but they are not; clean the trajectory first."
-            )
-        cuts = np.flatnonzero(is_gap(np.diff(t), max_gap)) + 1
-        yield from zip(np.split(x, cuts), np.split(t, cuts))
-
-
-def _trajectories(trajectories: Any, dt: float | None, times: Array | None) -> Iterable[tuple[np.ndarray, np.ndarray]]:
-    """(positions, times) of every trajectory."""
-    if isinstance(trajectories, Tensor | np.ndarray | list | tuple):
-        x = numeric("trajectories", trajectories)
-        if (dt is None) == (times is None):
-            raise InputError(
-                "Positions need their times, but not exactly one of dt and times was given; give one of them."
-            )
-        if times is None:
-            yield x, positive("dt", dt) * np.arange(x.size)
-        else:
-            yield x, numeric("times", times)
-        return
-    if getattr(trajectories, "dim", None) != 1 or not hasattr(trajectories, "offsets"):
-        raise InputError(
-            f"One-dimensional trajectories were expected, but a {type(trajectories).__name__} "
-            f"of dim {getattr(trajectories, 'dim', None)} was given; choose one coordinate."
-        )
+def _segments(trajectories: Trajectories, max_gap: float | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(positions, times) of every stretch without a gap."""
+    dt, times = trajectories.dt or 0.0, trajectories.times
     for start, stop in zip(trajectories.offsets[:-1], trajectories.offsets[1:]):
         x = np.asarray(trajectories.x[start:stop])
-        yield x, trajectories.dt * np.arange(len(x)) if trajectories.times is None else trajectories.times[start:stop]
+        t = dt * np.arange(len(x)) if times is None else times[start:stop]
+        cuts = np.flatnonzero(is_gap(np.diff(t), max_gap)) + 1
+        yield from zip(np.split(x, cuts), np.split(t, cuts))
 
 
 def reference_curve(values: EmpiricalValues, basis: FourierBasis) -> FourierSeries:

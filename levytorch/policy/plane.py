@@ -76,7 +76,7 @@ class Fields(NamedTuple):
     alpha: float | Array
 
 
-def fields(source: Any, x: Tensor) -> Fields:
+def fields_at(source: Any, x: Tensor) -> Fields:
     """b, D_o, D_f and alpha at the points x (n, n, 2)."""
     b, D_o, D_f, alpha = (t.numpy() for t in coefficients_at(source, x, dim=2))
     return Fields(np.moveaxis(b, -1, 0), D_o, D_f, alpha if alpha.ndim else float(alpha))
@@ -165,16 +165,16 @@ def solve_plane(
     check_periodic(r, cell.period, cell.points(12, 0.37))
     if n_modes is not None:
         n_modes = whole_number("n_modes", n_modes, 4, _MOST_MODES, "give the modes per coordinate")
-        system = build(source, cell, n_modes, beta)
-        c, iterations = solve(system, r(cell.points(n_modes)).numpy())
+        system = plane_system(source, cell, n_modes, beta)
+        c, iterations = solve_system(system, r(cell.points(n_modes)).numpy())
         return _finish(source, r, system, c, iterations, None, True)
     return _refine(source, r, cell, beta, tolerance, max_modes)
 
 
-def build(source: Any, cell: Torus, n: int, beta: float) -> PlaneSystem:
+def plane_system(source: Any, cell: Torus, n: int, beta: float) -> PlaneSystem:
     """The system on an n x n grid."""
     operator = PlaneOperator(cell, n)
-    at = fields(source, cell.points(n))
+    at = fields_at(source, cell.points(n))
     cut = math.sqrt(float(operator.square.max())) / 4
     alpha = at.alpha
     scale = at.D_o + at.D_f * cut ** (2 * alpha - 2) + 1e-12 * beta
@@ -189,7 +189,7 @@ def build(source: Any, cell: Torus, n: int, beta: float) -> PlaneSystem:
     return PlaneSystem(operator, at, scale, symbol, beta)
 
 
-def solve(system: PlaneSystem, right: Array, rtol: float = _RTOL) -> tuple[Array, int]:
+def solve_system(system: PlaneSystem, right: Array, rtol: float = _RTOL) -> tuple[Array, int]:
     """Fourier coefficients of V with (beta - L) V = right on the grid, and the GMRES iterations it took."""
     operator, n = system.operator, system.operator.n
     count = 0
@@ -222,13 +222,13 @@ def solve(system: PlaneSystem, right: Array, rtol: float = _RTOL) -> tuple[Array
 def _refine(source: Any, r: Reward, cell: Torus, beta: float, tolerance: float, max_modes: int) -> PlaneValue:
     """Double the modes per coordinate until V stands still and satisfies the equation between the points."""
     n, change = 16, math.inf
-    system = build(source, cell, n, beta)
-    c, iterations = solve(system, r(cell.points(n)).numpy(), tolerance * 1e-3)
+    system = plane_system(source, cell, n, beta)
+    c, iterations = solve_system(system, r(cell.points(n)).numpy(), tolerance * 1e-3)
     limit = min(max_modes, 1024)
     while 2 * n <= limit:
         n *= 2
-        finer = build(source, cell, n, beta)
-        refined, iterations = solve(finer, r(cell.points(n)).numpy(), min(_RTOL * 10, tolerance * 1e-3))
+        finer = plane_system(source, cell, n, beta)
+        refined, iterations = solve_system(finer, r(cell.points(n)).numpy(), min(_RTOL * 10, tolerance * 1e-3))
         new, old = finer.operator.inverse(refined)[::2, ::2], system.operator.inverse(c)
         change = float(np.abs(new - old).max() / max(np.abs(new).max(), 1e-300))
         system, c = finer, refined
@@ -249,7 +249,7 @@ def _residual(source: Any, r: Reward, system: PlaneSystem, c: Array) -> float:
     x = operator.cell.points(operator.n, 0.5)
     moved = operator.shifted(c, 0.5)
     values = r(x).numpy()
-    left = system.beta * operator.inverse(moved) - operator.apply(moved, fields(source, x)) - values
+    left = system.beta * operator.inverse(moved) - operator.apply(moved, fields_at(source, x)) - values
     return float(np.abs(left).max() / max(np.abs(values).max(), 1e-300))
 
 
@@ -275,9 +275,9 @@ def _covariance_factor(source: Any, r: Reward, cell: Torus, beta: float, n: int)
     directions = principal_directions(source)
     if directions is None:
         return None
-    system = build(source, cell, n, beta)
+    system = plane_system(source, cell, n, beta)
     operator, at = system.operator, system.at
-    c, _ = solve(system, r(cell.points(n)).numpy())
+    c, _ = solve_system(system, r(cell.points(n)).numpy())
     with torch.no_grad():
         J_b, J_D_o, J_D_f, J_alpha = source.jacobian(cell.points(n).reshape(-1, 2))
     flat = lambda f: torch.from_numpy(f).reshape(-1, 1)  # noqa: E731
@@ -287,4 +287,4 @@ def _covariance_factor(source: Any, r: Reward, cell: Torus, beta: float, n: int)
     right -= J_D_f * flat(operator.fractional(c, at.alpha))
     right -= J_alpha * flat(at.D_f * operator.fractional(c, at.alpha, log_power=1))
     columns = (right @ directions).T.reshape(-1, n, n).numpy()
-    return torch.stack([torch.from_numpy(solve(system, column, 1e-6)[0] / n**2) for column in columns], dim=-1)
+    return torch.stack([torch.from_numpy(solve_system(system, column, 1e-6)[0] / n**2) for column in columns], dim=-1)

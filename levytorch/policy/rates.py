@@ -20,7 +20,7 @@ from levytorch.convert import choice, whole_number
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.checks import cell_of, check_beta, coefficients_at
 from levytorch.policy.generator import resolvent_coefficients
-from levytorch.policy.rewards import CosinePower, Manufactured
+from levytorch.policy.reward_functions import CosinePower, Manufactured
 
 _BATCH = 2048
 

@@ -22,9 +22,7 @@ from levytorch.policy.empirical import (
     reference_curve,
     trivial_baseline,
 )
-from levytorch.policy.metrics import coverage, relative_l2
-
-Function = Callable[[Tensor], Tensor]
+from levytorch.policy.metrics import Function, coverage, relative_l2
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def empirical_reference(
 
 
 @dataclass(frozen=True)
-class Comparison:
+class EmpiricalComparison:
     """The values of all observations of a file and the curves that V stands beside.
 
     The paper's sum dt sum_j exp(-beta j dt) r_j exceeds the integral that V is by beta dt / 2 whatever the states do;
@@ -121,7 +119,7 @@ def compare_with_data(
     chosen: Tensor | None = None,
     window: tuple[float, float] | None = None,
     **options: Any,
-) -> Comparison:
+) -> EmpiricalComparison:
     """Empirical values of all trajectories and the curves made of them.
 
     chosen: mask of the transitions of `trajectories` that the fit has seen (None: all). window: the interval of the
@@ -138,7 +136,7 @@ def compare_with_data(
         x, crl = transitions.x[chosen], crl_baseline(held.values, basis, points)
     x = basis.origin + torch.remainder(x - basis.origin, basis.period)
     low, high = window or (float(held.values.x.min()), float(held.values.x.max()))
-    return Comparison(
+    return EmpiricalComparison(
         held.values,
         exact.values,
         held.curve,

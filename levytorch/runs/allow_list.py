@@ -182,7 +182,7 @@ def build(config: Any, where: str = "", own: Mapping[str, str] | None = None) ->
     if (name not in TARGETS and not mine) or odd:
         raise ConfigError(f"a resumed run may only build what it names, found {odd or name}; start it anew.")
     try:
-        return (_imported(name) if mine else listed(name))(**values)
+        return (imported(where, name) if mine else listed(name))(**values)
     except TypeError as error:
         raise ConfigError(
             f"the settings of {name} must fit it, found that they do not ({error}); start the run anew."
@@ -198,7 +198,14 @@ def listed(name: str) -> Any:
     return found
 
 
-def _imported(name: str) -> Any:
+def imported(where: str, target: str) -> Any:
+    """What a name of the user's own command line stands for."""
     from hydra.utils import get_object
 
-    return get_object(name)
+    try:
+        return get_object(target)
+    except Exception as error:  # importing runs code that someone else wrote
+        raise ConfigError(
+            f"{where}._target_ must be importable, found {target!r} ({' '.join(str(error).split())[:300]}); check the "
+            "name and that it is on PYTHONPATH."
+        ) from error

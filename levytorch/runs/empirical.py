@@ -15,13 +15,13 @@ import torch
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.convert import known_keys, shown, switch, whole_number
 from levytorch.data.sources import selected
-from levytorch.errors import ConfigError, InputError, LevytorchWarning
+from levytorch.errors import ConfigError, LevytorchWarning, within_configuration
 from levytorch.figures.values import Band, value_bands
 from levytorch.files import replacing, write_json
 from levytorch.policy.bootstrap import Bootstrap, block_bootstrap
 from levytorch.policy.checks import check_window
 from levytorch.policy.empirical import empirical_values
-from levytorch.policy.reference import Comparison, compare_with_data
+from levytorch.policy.reference import EmpiricalComparison, compare_with_data
 from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.policy.solver import solve_value
 from levytorch.runs.report import Outcome, write_value
@@ -45,18 +45,15 @@ def options_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     known_keys("the settings of empirical", given, (*DEFAULTS, "bootstrap"), ConfigError)
     known_keys("the settings of empirical.bootstrap", given.get("bootstrap", {}), tuple(BOOTSTRAP), ConfigError)
     options = {**DEFAULTS, **given, "bootstrap": {**BOOTSTRAP, **given.get("bootstrap", {})}}
-    try:
-        for name, value in (("n_terms", options["n_terms"]), ("n_modes", options["n_modes"])):
-            if value is not None:
-                whole_number(f"empirical.{name}", value, 1)
-        whole_number("empirical.n_basis", options["n_basis"], 1)
+    with within_configuration("empirical: "):
+        for name in ("n_terms", "n_modes", "n_basis"):
+            if options[name] is not None or name == "n_basis":
+                whole_number(f"empirical.{name}", options[name], 1)
         switch("empirical.linear", options["linear"])
         for name, least in (("replicas", 0), ("block", 1)):
             whole_number(f"empirical.bootstrap.{name}", options["bootstrap"][name], least)
         if options["window"] != "data":
             options["window"] = check_window(options["window"], float(config["coefficients"]["period"]), None)
-    except InputError as error:
-        raise ConfigError(f"empirical: {error}") from error
     if options["bootstrap"]["replicas"] == 1:
         raise ConfigError("empirical.bootstrap.replicas must be 0 (none) or at least 2, found 1; a band needs two.")
     if config["beta"] is None:
@@ -106,7 +103,7 @@ def add_empirical_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     samples = _store_values(directory, comparison)
     write_json(directory / "metrics.json", outcome.metrics)
     outcome.publish("value", lambda: _figure(curves, samples, comparison))
-    log.info(summary(outcome.metrics["empirical"]))
+    log.info(comparison_sentence(outcome.metrics["empirical"]))
 
 
 def _reward(source: Any, config: Mapping[str, Any], period: float, origin: float) -> Any:
@@ -118,7 +115,9 @@ def _sums(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in ("n_terms", "horizon", "linear")}
 
 
-def _compare(outcome: Outcome, config: Mapping[str, Any], options: Mapping[str, Any], reward: Any) -> Comparison:
+def _compare(
+    outcome: Outcome, config: Mapping[str, Any], options: Mapping[str, Any], reward: Any
+) -> EmpiricalComparison:
     trajectories, data = outcome.source.trajectories, config["data"]
     assert trajectories is not None
     n = len(trajectories.transitions())
@@ -157,7 +156,7 @@ def _bootstrap(outcome: Outcome, config: Mapping[str, Any], wanted: Mapping[str,
     )
 
 
-def _store_values(directory: Path, comparison: Comparison) -> dict[str, Any]:
+def _store_values(directory: Path, comparison: EmpiricalComparison) -> dict[str, Any]:
     """A random part of the empirical values, the first SHOWN of them for the figure."""
     order = torch.randperm(len(comparison.values.x), generator=torch.Generator().manual_seed(0))[:STORED]
     samples: dict[str, Any] = {
@@ -170,7 +169,7 @@ def _store_values(directory: Path, comparison: Comparison) -> dict[str, Any]:
     return samples
 
 
-def _figure(curves: Mapping[str, Any], samples: Mapping[str, Any], comparison: Comparison) -> Any:
+def _figure(curves: Mapping[str, Any], samples: Mapping[str, Any], comparison: EmpiricalComparison) -> Any:
     bands = [Band("recovered", curves["V"], curves.get("V_std"), "± sd")]
     if "V_bootstrap_sd" in curves:
         bands.append(Band("recovered", curves["V"], curves["V_bootstrap_sd"], "± block bootstrap sd"))
@@ -186,7 +185,7 @@ def _figure(curves: Mapping[str, Any], samples: Mapping[str, Any], comparison: C
     )[0]
 
 
-def summary(numbers: Mapping[str, Any]) -> str:
+def comparison_sentence(numbers: Mapping[str, Any]) -> str:
     """What a terminal shows."""
     low, high = numbers["interval"]
     names = {"trivial": "r / beta", "crl": "CRL"}

@@ -29,7 +29,7 @@ from levytorch.policy.rates import RateStudy, rate_study
 from levytorch.policy.reference import empirical_reference
 from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.runs.directory import planned_output, publish, write_marker
-from levytorch.runs.evaluation import Evaluation, evaluate_runs, true_reference
+from levytorch.runs.evaluation import EvaluatedRuns, evaluate_runs, true_reference
 from levytorch.runs.evaluation_settings import check_settings, texts
 from levytorch.runs.reading import Run, load_runs
 from levytorch.runs.report import write_value
@@ -58,7 +58,7 @@ def run_evaluation(settings: dict[str, Any]) -> Path:
 
 def write_results(
     settings: Mapping[str, Any],
-    result: Evaluation | None,
+    result: EvaluatedRuns | None,
     support: tuple[float, float] | None,
     studies: Sequence[RateStudy],
     out: Path,
@@ -67,8 +67,8 @@ def write_results(
     write_marker(out, settings)
     figures: dict[str, Figure] = {}
     if result is not None:
-        figures |= write_evaluation(result, out, support=support)
-        log.info(table(result.metrics))
+        figures |= write_evaluation(result, out, support)
+        log.info(group_table(result.metrics))
     if studies:
         figures |= write_rates(studies, out)
         for study in studies:
@@ -77,7 +77,7 @@ def write_results(
         write_tensorboard(figures, None if result is None else result.metrics, out)
 
 
-def evaluate(settings: Mapping[str, Any]) -> tuple[Evaluation, tuple[float, float] | None]:
+def evaluate(settings: Mapping[str, Any]) -> tuple[EvaluatedRuns, tuple[float, float] | None]:
     """The evaluation, and the range of the data that the model-free baseline has seen (None without data)."""
     beta = check_beta(settings["beta"])
     runs = load_runs(texts(settings, "run"))
@@ -217,7 +217,7 @@ def study_rates(settings: Mapping[str, Any]) -> list[RateStudy]:
     return studies
 
 
-def write_evaluation(result: Evaluation, out: Path, *, support: tuple[float, float] | None = None) -> dict[str, Figure]:
+def write_evaluation(result: EvaluatedRuns, out: Path, support: tuple[float, float] | None) -> dict[str, Figure]:
     """Figures, numbers and value functions into `out`; returns the figures for TensorBoard."""
     write_json(out / "metrics.json", result.metrics)
     write_csv(out / "curves.csv", result.curves())
@@ -292,7 +292,7 @@ def write_tensorboard(figures: Mapping[str, Figure], metrics: Mapping[str, Any] 
                     writer.add_scalar(f"evaluation/{key}/{label.replace(' ', '_')}", group[key])
 
 
-def table(metrics: Mapping[str, Any]) -> str:
+def group_table(metrics: Mapping[str, Any]) -> str:
     """The result as text: a line per group, then the baselines."""
 
     def percent(value: float | None) -> str:

@@ -15,17 +15,15 @@ from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
 from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
 from levytorch.policy.empirical import crl_baseline, trivial_baseline
-from levytorch.policy.metrics import coverage, relative_l2
+from levytorch.policy.metrics import Function, coverage, relative_l2
 from levytorch.policy.reference import Reference
 from levytorch.policy.solver import solve_value
 from levytorch.policy.value import ValueFunction
 from levytorch.runs.reading import Run
 
-Function = Callable[[Tensor], Tensor]
-
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluatedRuns:
     """Value functions of all runs and what is reported about them."""
 
     runs: Sequence[Run]
@@ -122,7 +120,7 @@ def evaluate_runs(
     observed: Tensor | None = None,
     crl_basis: FourierBasis | None = None,
     n_points: int = 400,
-) -> Evaluation:
+) -> EvaluatedRuns:
     """Solve V for every run and compare.
 
     group_by: "tail" (with and without TCF) or a dotted key of the runs' configuration. observed: numbers of the
@@ -150,7 +148,7 @@ def evaluate_runs(
     if reference is not None and reference.values is not None and observed is not None:
         basis = crl_basis or FourierBasis(11, first.period, first.origin)
         baselines["CRL"] = crl_baseline(reference.values, basis, observed)
-    result = Evaluation(runs, values, labels, x, (low, high), reference, baselines)
+    result = EvaluatedRuns(runs, values, labels, x, (low, high), reference, baselines)
     result.metrics.update(_metrics(result, beta))
     return result
 
@@ -165,7 +163,7 @@ def _label(run: Run, key: str) -> str:
     return f"{key} = {value}"
 
 
-def _metrics(result: Evaluation, beta: float) -> dict[str, Any]:
+def _metrics(result: EvaluatedRuns, beta: float) -> dict[str, Any]:
     low, high = result.interval
     reference = result.reference
     errors = [math.nan if reference is None else relative_l2(V, reference.curve, low, high) for V in result.values]
@@ -207,14 +205,14 @@ def _metrics(result: Evaluation, beta: float) -> dict[str, Any]:
     }
 
 
-def _error_of_mean(result: Evaluation, members: Sequence[int]) -> float | None:
+def _error_of_mean(result: EvaluatedRuns, members: Sequence[int]) -> float | None:
     if result.reference is None:
         return None
     chosen = [result.values[i] for i in members]
     return relative_l2(lambda x: torch.stack([V(x) for V in chosen]).mean(0), result.reference.curve, *result.interval)
 
 
-def _coverage(result: Evaluation, values: Sequence[ValueFunction]) -> float | None:
+def _coverage(result: EvaluatedRuns, values: Sequence[ValueFunction]) -> float | None:
     """Fraction of the empirical values (or of the points of the true curve) within the group's band, if it has one."""
     if result.reference is None or 1 < len(values) < FEWEST_FOR_A_BAND:
         return None

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from levytorch.coefficients.basis import MOST_MODES
-from levytorch.convert import known_keys, shown
+from levytorch.convert import choice, known_keys, number_within, positive_number, shown, switch, whole_number
 from levytorch.dynamics import SYSTEMS
-from levytorch.errors import ConfigError, InputError
+from levytorch.errors import ConfigError, InputError, within_configuration
 from levytorch.policy.checks import check_window
 from levytorch.policy.rates import PERTURBATIONS
 from levytorch.policy.rewards import check_reward
@@ -53,87 +52,70 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     """Refuse settings of the wrong kind."""
     for key in GROUPS:
         if not isinstance(_at(settings, key), Mapping):
-            raise ConfigError(f"{key} must be a group of settings, found {_told(settings, key)}; leave it as it is.")
+            raise ConfigError(f"{key} must be a group of settings, found {shown(_at(settings, key))}; give one.")
     for group, known in KEYS.items():
         name, section = (f"the settings of {group}", settings[group]) if group else ("settings", settings)
         known_keys(name, section, known, ConfigError)
-    for key, (least, usual) in INTEGERS.items():
-        value = _at(settings, key)
-        if value is None and key in OPTIONAL:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(
-                f"{key} must be an integer of at least {least}, found {_told(settings, key)}; give one, for example "
-                f"{key}={usual}."
-            )
-        if key in MODES and value > MOST_MODES:
-            raise ConfigError(f"{key} must be at most {MOST_MODES}, found {_told(settings, key)}; lower it.")
-    for key, likely in POSITIVE.items():
-        value = _at(settings, key)
-        if value is None and key in OPTIONAL:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-            raise ConfigError(
-                f"{key} must be a positive number, found {_told(settings, key)}; give one, for example {key}={likely}."
-            )
-        if key in BELOW_ONE and not value < 1:
-            raise ConfigError(f"{key} must lie in (0, 1), found {value!r}; give half the stability index.")
-    for key in SWITCHES:
-        if not isinstance(_at(settings, key), bool):
-            raise ConfigError(f"{key} must be true or false, found {_told(settings, key)}; choose one.")
-    for key in TEXT:
-        value = _at(settings, key)
-        # a directory may be called 5
-        if not (value is None and key in OPTIONAL) and (
-            isinstance(value, bool | float) or not isinstance(value, str | int) or value == ""
-        ):
-            raise ConfigError(f"{key} must be a name, found {_told(settings, key)}; give one.")
-    for key in ("truth.name", "rates.system"):
-        if _at(settings, key) is not None and _at(settings, key) not in SYSTEMS:
-            raise ConfigError(f"{key} must be one of {', '.join(SYSTEMS)}, found {_told(settings, key)}; choose one.")
-    _check_lists(settings)
-    reward = dict(settings["reward"])
-    if reward.get("name") == "regressed" and settings["data"]["path"] is None:
-        raise ConfigError("reward=regressed needs data with a reward column, found none; add data.path=.")
-    if settings["run"] is not None:
-        try:
+    with within_configuration():
+        _check_numbers(settings)
+        for key in SWITCHES:
+            switch(key, _at(settings, key))
+        for key in TEXT:
+            value = _at(settings, key)
+            # a directory may be called 5
+            if not (value is None and key in OPTIONAL) and (
+                isinstance(value, bool) or not isinstance(value, str | int) or value == ""
+            ):
+                raise InputError(f"{key} must be a name, found {shown(value)}; give one.")
+        for key in ("truth.name", "rates.system"):
+            if _at(settings, key) is not None:
+                choice(key, _at(settings, key), tuple(SYSTEMS))
+        _check_lists(settings)
+        reward = settings["reward"]
+        if reward.get("name") == "regressed" and settings["data"]["path"] is None:
+            raise InputError("reward=regressed needs data with a reward column, found none; add data.path=.")
+        if settings["run"] is not None:
             check_reward(reward, settings["beta"])
-        except InputError as error:
-            raise ConfigError(str(error)) from error
+
+
+def _check_numbers(settings: Mapping[str, Any]) -> None:
+    for key, usual in {**{key: usual for key, (_, usual) in INTEGERS.items()}, **POSITIVE}.items():
+        value, remedy = _at(settings, key), f"give one, for example {key}={usual}"
+        if value is None and key in OPTIONAL:
+            continue
+        if isinstance(value, list):
+            raise InputError(f"{key} must be a number, found {shown(value)}; {remedy}.")
+        if key in INTEGERS:
+            whole_number(key, value, INTEGERS[key][0], MOST_MODES if key in MODES else None, remedy)
+        elif key in BELOW_ONE:
+            number_within(key, value, "(0, 1)", remedy)
+        else:
+            positive_number(key, value, remedy)
 
 
 def _check_lists(settings: Mapping[str, Any]) -> None:
-    window, eps = settings["window"], settings["rates"]["eps"]
+    window, eps, run = settings["window"], settings["rates"]["eps"], settings["run"]
     if window is not None and window != "data":
         try:
             check_window(window, math.inf, None)
         except InputError as error:
-            raise ConfigError(f"{error} Or use window=data; that is the range of the data.") from error
-    positive = isinstance(eps, list) and all(
-        isinstance(e, int | float) and not isinstance(e, bool) and 0 < e <= sys.float_info.max for e in eps
-    )
-    if not positive or not eps:
-        raise ConfigError(
+            raise InputError(f"{error} Or use window=data; that is the range of the data.") from error
+    if not isinstance(eps, list) or not eps:
+        raise InputError(
             f"rates.eps must be a list of positive numbers, found {shown(eps)}; give one, for example "
             "rates.eps=[0.1,0.01,0.001]."
         )
+    for size in eps:
+        positive_number("every number of rates.eps", size, "give sizes of perturbations")
     kinds = settings["rates"]["perturbations"]
-    kinds = [kinds] if isinstance(kinds, str) else kinds  # one may stand alone on a command line
-    known = isinstance(kinds, list) and bool(kinds) and all(isinstance(k, str) and k in PERTURBATIONS for k in kinds)
-    if not known:
-        raise ConfigError(
-            f"rates.perturbations must be a list of {', '.join(PERTURBATIONS)}, found {shown(kinds)}; name one or "
-            "several of these."
-        )
-    run = settings["run"]
-    if run is not None and (isinstance(run, Mapping | bool | float) or run in ([], "")):
-        raise ConfigError(f"run must name run directories, found {shown(run)}; give a path, a glob or a list.")
-    if isinstance(run, list) and not all(isinstance(r, str | int) and r != "" for r in run):
-        raise ConfigError(f"run must name run directories, found {shown(run)}; give a path, a glob or a list.")
-
-
-def _told(settings: Mapping[str, Any], key: str) -> str:
-    return shown(_at(settings, key))
+    if not isinstance(kinds, list | str) or not kinds:
+        raise InputError(f"rates.perturbations must be names, found {shown(kinds)}; give {', '.join(PERTURBATIONS)}.")
+    for kind in [kinds] if isinstance(kinds, str) else kinds:  # one may stand alone on a command line
+        choice("rates.perturbations", kind, tuple(PERTURBATIONS))
+    several = run if isinstance(run, list) else [run]
+    named = all(isinstance(r, str | int) and not isinstance(r, bool) and r != "" for r in several)
+    if run is not None and not (several and named):
+        raise InputError(f"run must name run directories, found {shown(run)}; give a path, a glob or a list.")
 
 
 def newest(parent: str) -> str:

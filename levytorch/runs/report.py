@@ -16,12 +16,13 @@ from levytorch.figures import coefficients as plots
 from levytorch.figures import planes, save
 from levytorch.figures.diagnostics import drawings
 from levytorch.files import write_csv, write_json
+from levytorch.policy.metrics import relative_error
+from levytorch.runs.reading import Columns
 from levytorch.runs.tensorboard import FORMATS, add_figure, log_results
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 
 _POINTS = 4096  # of a cell in d > 1 dimensions
-Columns = dict[str, np.ndarray[Any, Any]]
 Drawings = dict[str, Callable[[], Any]]  # name of a figure -> what draws it
 
 
@@ -50,12 +51,6 @@ class Outcome:
         """Of b, D_o and D_f where the truth is known: what a sweep would minimise."""
         errors = [self.metrics[k] for k in ("error_b", "error_D_o", "error_D_f") if k in self.metrics]
         return sum(errors) / len(errors) if errors else None
-
-
-def relative_error(found: Any, truth: Any) -> float:
-    """||found - truth|| / ||truth|| of values on one grid."""
-    found, truth = torch.as_tensor(found), torch.as_tensor(truth)
-    return float((found - truth).norm() / truth.norm().clamp_min(1e-300))
 
 
 def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:

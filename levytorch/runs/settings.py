@@ -19,7 +19,7 @@ from levytorch.coefficients import Head
 from levytorch.coefficients.build import OPTIONS
 from levytorch.convert import known_keys, shown, whole_number
 from levytorch.diagnostics.checks import check_options
-from levytorch.errors import ConfigError, InputError, LevytorchError
+from levytorch.errors import ConfigError, LevytorchError, within_configuration
 from levytorch.policy.rewards import check_reward
 from levytorch.ranks import processes
 from levytorch.runs import allow_list
@@ -76,8 +76,8 @@ def prepare(
     resumed: the settings come out of a run directory, which may be someone else's; own_targets: what the command line
     of this run names itself (`allow_list.own_targets`).
     """
-    composed = OmegaConf.merge(OmegaConf.create(config), {"directory": str(directory)})
-    settings: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    unresolved = OmegaConf.merge(OmegaConf.create(config), {"directory": str(directory)})
+    settings: dict[str, Any] = OmegaConf.to_container(unresolved, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     build: Build = build_with_hydra
     if resumed:
         allow_list.check_settings(settings, directory, own_targets)  # before anything that it names is looked at
@@ -95,7 +95,7 @@ def prepare(
     options_of(settings)
     if settings["beta"] is not None:
         check_reward(settings["reward"], settings["beta"])
-    return Prepared(settings, fit, _source(composed, settings, build, directory), callbacks, loggers, trainer)
+    return Prepared(settings, fit, _source(unresolved, settings, build, directory), callbacks, loggers, trainer)
 
 
 def check_sections(config: Mapping[str, Any]) -> None:
@@ -130,7 +130,7 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
     if engine.get("_target_") is not None:
         engine = _own_engine(engine)
     engine.pop("_target_", None)
-    try:
+    with within_configuration():
         _check_diagnostics(config["diagnostics"])
         return make_settings(
             alpha=config["alpha"],
@@ -146,14 +146,12 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
             law=config.get("law", "frozen"),
             **{str(key): value for key, value in config["batch"].items()},
         )
-    except InputError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _own_head(node: Mapping[str, Any], build: Build) -> Head:
     """A head of the user's own, given what it names of the settings that our heads have, and all others."""
     _check_target("coefficients", node)
-    named = inspect.signature(_imported("coefficients", node["_target_"])).parameters
+    named = inspect.signature(allow_list.imported("coefficients", node["_target_"])).parameters
     shared = {"name", *(key for options in OPTIONS.values() for key in options)}
     head = build("coefficients", {key: value for key, value in node.items() if key in named or key not in shared})
     if not isinstance(head, Head):
@@ -165,24 +163,12 @@ def _own_engine(node: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of an engine of the user's own, which is known by its dotted name from now on."""
     _check_target("engine", node)
     name = node["_target_"]
-    found = _imported("engine", name)
+    found = allow_list.imported("engine", name)
     if not (isinstance(found, type) and issubclass(found, Engine)):
         raise ConfigError(f"engine._target_ must name an Engine, found {shown(found)}; derive it from Engine.")
     shared = {"_target_", "name", *(key for engine in ENGINES for key in engine_options(engine))}
     ENGINES[name] = f"{found.__module__}:{found.__qualname__}"
     return {"name": name} | {k: v for k, v in node.items() if k in engine_options(name) or k not in shared}
-
-
-def _imported(where: str, target: str) -> Any:
-    from hydra.utils import get_object
-
-    try:
-        return get_object(target)
-    except Exception as error:  # importing runs code that someone else wrote
-        raise ConfigError(
-            f"{where}._target_ must be importable, found {target!r} ({' '.join(str(error).split())[:300]}); check the "
-            "name and that it is on PYTHONPATH."
-        ) from error
 
 
 def entries(group: str, config: Mapping[str, Any], build: Build, directory: Path) -> list[Any]:
@@ -205,7 +191,8 @@ def entries(group: str, config: Mapping[str, Any], build: Build, directory: Path
         if target in allow_list.TARGETS:
             named = set(inspect.signature(allow_list.listed(target)).parameters) - {"directory"}
             known_keys(f"the settings of {where}", set(node) - {"_target_"}, named, ConfigError)
-            _checked(f"{where}.every", node.get("every", 1))
+            with within_configuration():
+                whole_number(f"{where}.every", node.get("every", 1), 1)
             node = {**node, "directory": str(places[target])} if target in places else node
         made.append(build(where, node))
         if not isinstance(made[-1], kind):
@@ -256,10 +243,10 @@ def build_with_hydra(where: str, node: Any) -> Any:
         ) from error
 
 
-def _source(composed: Any, settings: Mapping[str, Any], build: Build, directory: Path) -> Callable[[], Any]:
+def _source(unresolved: Any, settings: Mapping[str, Any], build: Build, directory: Path) -> Callable[[], Any]:
     """The source of the data: a callable."""
     data = dict(settings["data"])
-    if data.get("_target_") in FROM_FILE and OmegaConf.is_interpolation(composed, "alpha"):
+    if data.get("_target_") in FROM_FILE and OmegaConf.is_interpolation(unresolved, "alpha"):
         raise ConfigError("alpha must be given for data from a file, found none; add alpha=learn or alpha=<number>.")
     if data.get("on_disk") is True:
         # pairs that do not fit into memory lie in the run directory, where a resumed run finds them
@@ -284,10 +271,3 @@ def _check_diagnostics(options: Mapping[str, Any]) -> None:
             "diagnostics=default or diagnostics=none."
         )
     check_options(**options)
-
-
-def _checked(name: str, every: Any) -> None:
-    try:
-        whole_number(name, every, 1)
-    except InputError as error:
-        raise ConfigError(str(error)) from error

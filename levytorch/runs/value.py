@@ -10,11 +10,11 @@ from levytorch.figures import planes
 from levytorch.figures.coefficients import observed_parts
 from levytorch.figures.values import Band, value_bands
 from levytorch.files import write_json
-from levytorch.policy.plane_rewards import build_plane_reward, check_plane_reward
-from levytorch.policy.rewards import RewardContext, build_reward, check_logged_reward
+from levytorch.policy.metrics import relative_error
+from levytorch.policy.rewards import RewardContext, build_reward, check_reward_with_data
 from levytorch.policy.solver import solve_value
 from levytorch.runs.empirical import add_empirical_value, check_series
-from levytorch.runs.report import Columns, Outcome, relative_error, write_value
+from levytorch.runs.report import Columns, Outcome, write_value
 
 log = logging.getLogger("levytorch.train")
 
@@ -25,10 +25,8 @@ def check_data(config: Mapping[str, Any], data: Any) -> None:
         return
     if config["empirical"] is not None:
         check_series(data, config)
-    elif data.transitions.dim == 2:
-        check_plane_reward(config["reward"])
-    elif data.transitions.dim == 1:
-        check_logged_reward(config["reward"], data.transitions)
+    elif data.transitions.dim <= 2:
+        check_reward_with_data(config["reward"], data.transitions.dim, data.transitions)
 
 
 def add_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
@@ -47,11 +45,9 @@ def add_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     if recovery.dim > 2:
         log.info("no value function: solve_value works in one and two dimensions")
         return
-    if recovery.dim == 2:
-        reward = build_plane_reward(config["reward"], recovery, truth, beta)
-    else:
-        context = RewardContext(recovery.period, recovery.origin, beta, truth, outcome.source.transitions)
-        reward = build_reward(config["reward"], context)
+    transitions, dim = outcome.source.transitions, recovery.dim
+    context = RewardContext(recovery.period, recovery.origin, beta, truth, transitions, dim)
+    reward = build_reward(config["reward"], context)
     V = solve_value(recovery, reward, beta)
     V_truth = None if truth is None else solve_value(truth, reward, beta)
     curves = write_value(outcome.directory / "value", V, {} if V_truth is None else {"V_truth": V_truth})

@@ -69,8 +69,8 @@ def test_even_times_are_recognised_in_spite_of_rounding(dt):
 
 
 def test_even_means_even():
-    assert single_dt(np.array([1.0, 1.0, 1.00001]), 3.0) is None
-    assert single_dt(np.array([1.0, 1.0, 1.0 + 1e-12]), 3.0) == pytest.approx(1.0, abs=1e-12)
+    assert single_dt(1.0, 1.00001, 1.00000333, 3.0) is None
+    assert single_dt(1.0, 1.0 + 1e-12, 1.0 + 1e-12 / 3, 3.0) == pytest.approx(1.0, abs=1e-12)
 
 
 def test_gaps_are_dropped_and_counted():
@@ -145,7 +145,7 @@ def test_standing_still_is_worth_a_warning():
         (dict(x=np.array([[[0.0, 1.0], [1.0, 1.0]]]), dt=1.0), "coordinate 1 of x must vary"),
         (dict(x=[np.zeros((3, 2)), np.zeros((3, 1))], dt=1.0), "with one d, found shapes"),
         (dict(x=np.zeros((2, 2, 2, 2)), dt=1.0), r"found \(2, 2, 2, 2\)"),
-        (dict(x=np.zeros((0, 3)), dt=1.0), "at least one trajectory, found an empty array"),
+        (dict(x=np.zeros((0, 3)), dt=1.0), "hold numbers, found"),
         (dict(x="walk", dt=1.0), "x must be numeric, found str"),
         (dict(x=[[0.0, 1.0, 2.0]], times=[0.0, 2.0, 1.0]), "times must increase strictly within a trajectory, found 2"),
         (dict(x=[[0.0, 1.0, 2.0]], times=[0.0, 1.0, 1.0]), "found 1 followed by 1 at point 1 of trajectory 0"),
