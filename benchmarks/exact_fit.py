@@ -1,98 +1,264 @@
-"""What the exact law of a step gains over the frozen one: `python benchmarks/exact_fit.py`.
+"""What the exact law of a step gains over the frozen one, on the variable example:
 
-The variable example: relative L2 errors of b, D_o, D_f on the cell and of the value function, law after law, data
-unbiased and censored. Small by default (a minute or two); the documented figures are those of
+python benchmarks/exact_fit.py recovery    b, D_o, D_f and the coverage of their bands: 100,000 trajectories
+python benchmarks/exact_fit.py slope       the same errors from 10,000 to 400,000 trajectories
+python benchmarks/exact_fit.py value       V of 10,000 trajectories, beside model-free LSTD
+python benchmarks/exact_fit.py long        steps of 1/10 and 1/4
+python benchmarks/exact_fit.py summary     the tables, from what the others have written
 
-python benchmarks/exact_fit.py --trajectories 25000 --n-basis 21 --seeds 3
+Every number is a row of a CSV (--results), appended as soon as it is there; rows that are there are not made again.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
-import os
 import time
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from levytorch import Dynamics, Recovery, Transitions, recover, simulate, solve_value
+from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import LevytorchWarning
+from levytorch.policy.generator import operators, resolvent_matrix
 from levytorch.policy.rewards import CosinePower, Manufactured
 
 ALPHA, THRESHOLDS = 0.3, {"CT": 8.0, "TRT": 20.0}
 TRUTH = Dynamics.named("variable", alpha=ALPHA)
 X = torch.linspace(0, 2 * math.pi, 1025, dtype=torch.float64)[:-1]
-DATA = {
+TAILS = {
     "unbiased": None,
     "tcf": {**THRESHOLDS, "method": "tcf"},
     "conditional": {**THRESHOLDS, "method": "conditional"},
 }
+BETAS = (0.1, 1.0, 10.0)
+KEY = ("study", "data", "dt", "trajectories", "seed", "law")
+FIELDS = (*KEY, "quantity", "value")
+SUBSTEPS = 40  # the error of Euler's rule with 10 is visible
+HERE = Path(__file__).parent / "results" / "exact_fit.csv"
 
 
-def relative(found: torch.Tensor, true: torch.Tensor) -> float:
+def made(x: Tensor) -> Tensor:
+    """The value function whose reward is manufactured."""
+    return torch.cos(2 * x) ** 3
+
+
+def reward(name: str, beta: float):
+    return Manufactured(made, TRUTH, beta) if name == "manufactured" else CosinePower(power=3, frequency=1)
+
+
+def relative(found: Tensor, true: Tensor) -> float:
     return float((found - true).norm() / true.norm())
 
 
-def errors(found: Recovery, beta: float) -> list[float]:
-    """b, D_o, D_f, V of the manufactured reward, V of cos^3 and its shape (mean removed)."""
-    pairs = ((found.b, TRUTH.b), (found.D_o, TRUTH.D_o), (found.D_f, TRUTH.D_f))
-    row = [relative(got(X), true(X)) for got, true in pairs]
-
-    def V(x: torch.Tensor) -> torch.Tensor:
-        return torch.cos(2 * x) ** 3
-
-    manufactured, cosine = Manufactured(V, TRUTH, beta), CosinePower(power=3)
-    row.append(relative(solve_value(found, manufactured, beta)(X), V(X)))
-    got, true = (solve_value(system, cosine, beta)(X) for system in (found, TRUTH))
-    return [*row, relative(got, true), relative(got - got.mean(), true - true.mean())]
+def stationary(system, n: int = 257) -> tuple[Tensor, Tensor]:
+    """States and the weights of the stationary distribution on them: the left null vector of the generator."""
+    basis = FourierBasis(n)
+    x = basis.points()
+    ops = operators(basis, x, torch.tensor(ALPHA, dtype=torch.float64))
+    A = resolvent_matrix(ops, *(torch.as_tensor(f(x)).expand(n) for f in (system.b, system.D_o, system.D_f)), 0.0)
+    L = torch.linalg.solve(basis.matrix(x).T, A.T).T  # acts on values, not on coefficients
+    w = torch.linalg.svd(L.T).Vh[-1]
+    return x, w / w.sum()
 
 
-def run(data: Transitions, law: str, tail: dict | None, n_basis: int, beta: float) -> list[float]:
+def coefficient_rows(found: Recovery) -> Iterator[tuple[str, float]]:
+    stds = found.std(X)
+    for name, std in zip(("b", "D_o", "D_f"), stds):
+        got, true = getattr(found, name)(X), torch.as_tensor(getattr(TRUTH, name)(X))
+        yield f"error_{name}", relative(got, true)
+        yield f"coverage_{name}", float(((got - true).abs() <= 1.96 * std).double().mean())
+        yield f"std_{name}", float(std.norm() / true.norm())
+
+
+def value_rows(found: Recovery) -> Iterator[tuple[str, float]]:
+    """Errors of V, of its shape, its level under the stationary law, and what these should be."""
+    x, w = stationary(TRUTH)
+    mine = stationary(found)[1]
+    for name in ("cosine", "manufactured"):
+        for beta in BETAS:
+            r = reward(name, beta)
+            V, true = solve_value(found, r, beta), solve_value(TRUTH, r, beta)
+            got, want = V(X), true(X)
+            end = f"{name}_{beta:g}"
+            yield f"V_{end}", relative(got, want)
+            yield f"shape_{end}", relative(got - got.mean(), want - want.mean())
+            size = float(want.norm()) / math.sqrt(len(X))
+            yield f"level_{end}", float((w * (V(x) - true(x))).sum()) / size
+            yield f"level_stationary_{end}", float(((mine - w) * r(x)).sum()) / beta / size
+            if V.covariance_factor is not None:
+                yield f"level_std_{end}", float((w @ V.basis.matrix(x) @ V.covariance_factor).norm()) / size
+
+
+def lstd(data: Transitions, r, beta: float, dt: float, n_basis: int = 21) -> FourierBasis:
+    """Coefficients c of V = Phi c with E[phi (phi - e^{-beta dt} phi')] c = E[phi R], the reward linear in between."""
+    basis = FourierBasis(n_basis)
+    A, g = torch.zeros((n_basis, n_basis), dtype=torch.float64), torch.zeros(n_basis, dtype=torch.float64)
+    decay = math.exp(-beta * dt)
+    whole = (1 - decay) / beta
+    late = (whole - dt * decay) / (beta * dt)  # int of e^{-beta s} s / dt
+    period = 2 * math.pi
+    for rows in data.blocks():
+        x, y = data.x[rows], data.x[rows] + data.dx[rows]
+        phi, then = basis.matrix(torch.remainder(x, period)), basis.matrix(torch.remainder(y, period))
+        A += phi.T @ (phi - decay * then)
+        g += phi.T @ ((whole - late) * r(x) + late * r(y))
+    return basis, torch.linalg.solve(A, g)
+
+
+def lstd_rows(data: Transitions, dt: float) -> Iterator[tuple[str, float]]:
+    for name in ("cosine", "manufactured"):
+        for beta in BETAS:
+            r = reward(name, beta)
+            basis, c = lstd(data, r, beta, dt)
+            got, want = basis.matrix(X) @ c, solve_value(TRUTH, r, beta)(X)
+            yield f"V_{name}_{beta:g}", relative(got, want)
+            yield f"shape_{name}_{beta:g}", relative(got - got.mean(), want - want.mean())
+
+
+class Results:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = list(csv.DictReader(path.open())) if path.exists() else []
+        self.done = {tuple(row[k] for k in KEY) for row in rows}
+
+    def key(self, *key: object) -> tuple[str, ...]:
+        return tuple(f"{v:g}" if isinstance(v, float) else str(v) for v in key)
+
+    def add(self, key: tuple[str, ...], rows: Iterator[tuple[str, float]]) -> None:
+        found = list(rows)
+        new = not self.path.exists()
+        with self.path.open("a", newline="") as file:
+            writer = csv.writer(file)
+            if new:
+                writer.writerow(FIELDS)
+            writer.writerows([*key, name, f"{value:.6g}"] for name, value in found)
+        self.done.add(key)
+        shown = " ".join(f"{name} {value:.4g}" for name, value in found[:12])
+        print(" ".join(key), shown, flush=True)
+
+
+def fits(options: argparse.Namespace, study: str, dts: list[float], counts: list[int], kinds: list[str]) -> None:
+    results = Results(options.results)
+    for seed in range(options.first, options.first + options.seeds):
+        for dt in dts:
+            for n in counts:
+                keys = {
+                    (kind, law): results.key(study, kind, dt, n, seed, law) for kind in kinds for law in options.laws
+                }
+                if all(key in results.done for key in keys.values()):
+                    continue
+                whole = simulate(TRUTH, n, 40, dt, substeps=options.substeps, seed=seed).transitions()
+                for (kind, law), key in keys.items():
+                    if key not in results.done:
+                        tail = TAILS[kind]
+                        data = whole if tail is None else whole.censor(**THRESHOLDS, seed=seed)
+                        results.add(key, one(data, law, tail, dt, study, options))
+
+
+def one(data: Transitions, law: str, tail: dict | None, dt: float, study: str, options: argparse.Namespace):
+    if law == "lstd":
+        yield from lstd_rows(data, dt)
+        return
     start = time.perf_counter()
-    found = recover(data, alpha=ALPHA, n_basis=n_basis, engine="evidence", law=law, tail=tail)
+    std = options.std if law == "exact" else "frozen"
+    found = recover(data, alpha=ALPHA, n_basis=options.n_basis, engine="evidence", law=law, std=std, tail=tail)
     seconds = time.perf_counter() - start
-    return [*errors(found, beta), found.metrics.get("law/evaluations", 0), seconds]
+    yield from coefficient_rows(found)
+    yield "seconds", seconds
+    yield "converged", float(found.converged)
+    if law == "exact":
+        yield "evaluations", found.metrics["law/evaluations"]
+        yield "log_p_error", found.metrics["law/log_p_error"]
+    if study != "slope":
+        yield from value_rows(found)
+
+
+def read(path: Path) -> dict[tuple[str, ...], dict[str, dict[int, float]]]:
+    """(study, data, dt, trajectories, law) -> quantity -> seed -> value."""
+    out: dict[tuple[str, ...], dict[str, dict[int, float]]] = {}
+    for row in csv.DictReader(path.open()):
+        key = tuple(row[k] for k in KEY if k != "seed")
+        out.setdefault(key, {}).setdefault(row["quantity"], {})[int(row["seed"])] = float(row["value"])
+    return out
+
+
+def summary(options: argparse.Namespace) -> None:
+    found = read(options.results)
+    print("medians in %: errors, and the coverage of 95 % bands on the cell (mean)")
+    print(f"{'study':9} {'data':12} {'dt':6} {'n':>7} {'law':7} seeds {'b':>7} {'D_o':>7} {'D_f':>7}   coverage")
+    for key, quantities in sorted(found.items()):
+        if "error_b" not in quantities or key[0] == "value":
+            continue
+        errors = [100 * float(np.median(list(quantities[f"error_{c}"].values()))) for c in ("b", "D_o", "D_f")]
+        inside = [100 * float(np.mean(list(quantities[f"coverage_{c}"].values()))) for c in ("b", "D_o", "D_f")]
+        cells = " ".join(f"{e:7.2f}" for e in errors) + "   " + " ".join(f"{c:5.1f}" for c in inside)
+        print(f"{key[0]:9} {key[1]:12} {key[2]:6} {key[3]:>7} {key[4]:7} {len(quantities['error_b']):5d} {cells}")
+    slopes(found)
+    print("\nV: medians in % by law, and the paired geometric mean of exact / lstd with its standard error of log")
+    print(f"{'data':12} {'dt':6} {'reward':17} seeds {'frozen':>8} {'exact':>8} {'lstd':>8}   ratio")
+    for kind, dt in sorted({(k[1], k[2]) for k in found if k[0] == "value"}):
+        for end in (f"{r}_{b:g}" for r in ("cosine", "manufactured") for b in BETAS):
+            laws = {k[4]: q[f"V_{end}"] for k, q in found.items() if k[:3] == ("value", kind, dt)}
+            shared = set.intersection(*(set(v) for v in laws.values()))
+            cells = " ".join(
+                f"{100 * np.median(list(laws[law].values())):8.2f}" if law in laws else f"{'-':>8}"
+                for law in ("frozen", "exact", "lstd")
+            )
+            ratio = ""
+            if {"exact", "lstd"} <= set(laws) and shared:
+                logs = [math.log(laws["exact"][s] / laws["lstd"][s]) for s in sorted(shared)]
+                spread = np.std(logs, ddof=1) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
+                ratio = f"{math.exp(np.mean(logs)):6.2f} ({spread:.2f})"
+            print(f"{kind:12} {dt:6} {end:17} {len(shared):5d} {cells}   {ratio}")
+
+
+def slopes(found: dict[tuple[str, ...], dict[str, dict[int, float]]]) -> None:
+    """d log error / d log n, from medians."""
+    for kind, dt, law in sorted({(k[1], k[2], k[4]) for k in found if k[0] == "slope"}):
+        sizes = sorted((int(k[3]), q) for k, q in found.items() if k[:3] == ("slope", kind, dt) and k[4] == law)
+        if len(sizes) < 2:
+            continue
+        text = []
+        for c in ("b", "D_o", "D_f"):
+            errors = [np.median(list(q[f"error_{c}"].values())) for _, q in sizes]
+            text.append(f"{c} {np.polyfit(np.log([n for n, _ in sizes]), np.log(errors), 1)[0]:.2f}")
+        print(f"slope {kind} {dt} {law}: {', '.join(text)} (n = {', '.join(str(n) for n, _ in sizes)})")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trajectories", type=int, default=4000)
-    parser.add_argument("--n-basis", type=int, default=11)
-    parser.add_argument("--dt", type=float, default=1 / 40)
-    parser.add_argument("--substeps", type=int, default=100, help="of the simulation")
-    parser.add_argument("--beta", type=float, default=0.1)
+    parser.add_argument("study", choices=["recovery", "slope", "value", "long", "summary"])
+    parser.add_argument("--results", type=Path, default=HERE)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--data", nargs="+", choices=list(DATA), default=list(DATA))
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--n-basis", type=int, default=21)
+    parser.add_argument("--substeps", type=int, default=SUBSTEPS, help="of the simulation")
+    parser.add_argument("--std", default="frozen", choices=["frozen", "exact"], help="standard errors of exact fits")
+    parser.add_argument("--trajectories", type=int, nargs="+")
+    parser.add_argument("--dt", type=float, nargs="+")
+    parser.add_argument("--data", nargs="+", choices=list(TAILS))
+    parser.add_argument("--laws", nargs="+", choices=["frozen", "exact", "lstd"])
     options = parser.parse_args()
     warnings.simplefilter("ignore", LevytorchWarning)
-    print(
-        f"variable, dt = {options.dt:g}, {options.trajectories} trajectories of 40 steps, K = {options.n_basis}, "
-        f"evidence, beta = {options.beta:g}; relative L2 errors in %; load {os.getloadavg()[0]:.1f}"
-    )
-    print(
-        f"{'data':12} {'law':7} {'b':>7} {'D_o':>7} {'D_f':>7} {'V made':>7} {'V cos3':>7} {'shape':>7}  evaluations  s"
-    )
-    rows: dict[tuple[str, str], list[list[float]]] = {}
-    for seed in range(options.seeds):
-        whole = simulate(TRUTH, options.trajectories, 40, options.dt, substeps=options.substeps, seed=seed)
-        for kind in options.data:
-            tail = DATA[kind]
-            data = whole.transitions() if tail is None else whole.transitions().censor(**THRESHOLDS, seed=seed)
-            for law in ("frozen", "exact"):
-                row = run(data, law, tail, options.n_basis, options.beta)
-                rows.setdefault((kind, law), []).append(row)
-                show(kind, law, row)
-    if options.seeds > 1:
-        print(f"medians over {options.seeds} seeds")
-        for (kind, law), found in rows.items():
-            show(kind, law, np.median(found, axis=0).tolist())
-
-
-def show(kind: str, law: str, row: list[float]) -> None:
-    cells = " ".join(f"{100 * e:7.2f}" for e in row[:6])
-    print(f"{kind:12} {law:7} {cells} {row[6]:12.0f} {row[7]:4.0f}", flush=True)
+    if options.study == "summary":
+        summary(options)
+        return
+    dt, counts, kinds, laws = {
+        "recovery": ([1 / 40], [100_000], ["unbiased"], ["frozen", "exact"]),
+        "slope": ([1 / 40], [10_000, 40_000, 400_000], ["unbiased"], ["frozen", "exact"]),
+        "value": ([1 / 40], [10_000], ["unbiased", "tcf"], ["frozen", "exact", "lstd"]),
+        "long": ([1 / 10, 1 / 4], [100_000], ["unbiased"], ["frozen", "exact"]),
+    }[options.study]
+    options.laws = options.laws or laws
+    fits(options, options.study, options.dt or dt, options.trajectories or counts, options.data or kinds)
 
 
 if __name__ == "__main__":

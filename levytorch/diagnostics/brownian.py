@@ -16,6 +16,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from levytorch.coefficients import HEADS, Coefficients, FourierHead, Head, build_head
+from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.sample import Region, Sample
 from levytorch.diagnostics.tangent import Tangent
 from levytorch.law import tail_probability
@@ -39,7 +40,7 @@ class JumpCheck:
     needed: bool
 
 
-def check_jumps(tangent: Tangent, sample: Sample, log_p: Tensor) -> JumpCheck:
+def check_jumps(tangent: Tangent | ExactTangent, sample: Sample, log_p: Tensor) -> JumpCheck:
     """log_p: of the fitted law at the sample's pairs, given the region."""
     plain = fit_brownian(tangent.head, tangent.region, sample)
     log_q = plain.log_prob(sample)
@@ -54,7 +55,7 @@ def check_jumps(tangent: Tangent, sample: Sample, log_p: Tensor) -> JumpCheck:
     return JumpCheck(gain, gain / n, float(difference.std()) / math.sqrt(m), aic, bic, extra, bic > 0)
 
 
-def parameter_counts(tangent: Tangent) -> tuple[int, int]:
+def parameter_counts(tangent: Tangent | ExactTangent) -> tuple[int, int]:
     """Parameters of the whole head, and of its b and D_o; for an MLP directions in which the coefficients can move."""
     J, d = tangent.jacobian, tangent.head.dim
     if isinstance(tangent.head, FourierHead):

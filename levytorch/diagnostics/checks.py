@@ -13,12 +13,15 @@ from levytorch.convert import whole_number
 from levytorch.data import Trajectories, Transitions
 from levytorch.diagnostics.brownian import check_jumps
 from levytorch.diagnostics.diagnosis import Diagnosis, earlier_alarms, raise_alarms
+from levytorch.diagnostics.exact_step_size import check_exact_step_size
+from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.goodness import FitCheck, check_fit, goodness_arrays
 from levytorch.diagnostics.sample import Region, Sample, make_sample
 from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size
 from levytorch.diagnostics.tangent import Tangent
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
-from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.exact import ExactLaw
+from levytorch.training.law_of import law_of
 from levytorch.training.recovery import Recovery
 
 CHECKS = ("fit", "jumps", "step_size")
@@ -55,26 +58,28 @@ def diagnose(
     began = time.perf_counter()
     check_options(checks, max_pairs)
     transitions = check_data(recovery, data)
-    if recovery.metrics.get("law") == "exact":
-        raise InputError(
-            'diagnose asks about the law with frozen coefficients, found a recovery under law "exact"; fit with '
-            'law="frozen", or simulate from the recovery and compare.'
-        )
     region = Region.of(recovery)
+    law = law_of(recovery)
+    exact = None
+    if isinstance(law, ExactLaw):
+        exact = ExactTangent(recovery.head, region, transitions.mu, uniform_dt=transitions.uniform_dt)
     diagnosis = Diagnosis()
     scale = 1.0
-    if "fit" in checks or "jumps" in checks:
-        sample = make_sample(transitions, region, max(_FEWEST, max_pairs // _COST[recovery.dim]), seed)
-        scale = 1.0 / sample.share
-        _laws(diagnosis, recovery, sample, region, transitions.mu, checks, seed)
     if "step_size" in checks:
-        strengths = recovery.metrics.get("penalty_strengths")
-        step = _attempt(
-            check_step_size, recovery.head, transitions, region, strengths=strengths, most=max_pairs, seed=seed
-        )
+        step = _attempt(_step_size, recovery, transitions, region, exact, most=max_pairs, seed=seed)
         diagnosis.step_size = step
         if isinstance(step, StepCheck) and recovery.dim == 1:
             diagnosis.arrays["step_size"] = step.arrays()
+    if "fit" in checks or "jumps" in checks:
+        sample = make_sample(transitions, region, max(_FEWEST, max_pairs // _COST[recovery.dim]), seed)
+        scale = 1.0 / sample.share
+        tangent: Tangent | ExactTangent
+        if isinstance(law, ExactLaw):
+            assert exact is not None
+            tangent = exact
+        else:
+            tangent = Tangent(recovery.head, law, region, transitions.mu, sample.step_dt)
+        _laws(diagnosis, sample, tangent, checks, seed)
     found = raise_alarms(diagnosis, recovery, scale)
     diagnosis.alarms = earlier_alarms(recovery) | found
     diagnosis.seconds = time.perf_counter() - began
@@ -108,13 +113,7 @@ def check_data(recovery: Any, data: Any) -> Transitions:
 
 
 def _laws(
-    diagnosis: Diagnosis,
-    recovery: Recovery,
-    sample: Sample,
-    region: Region,
-    mu: torch.Tensor,
-    checks: Sequence[str],
-    seed: int,
+    diagnosis: Diagnosis, sample: Sample, tangent: Tangent | ExactTangent, checks: Sequence[str], seed: int
 ) -> None:
     """The two checks that look at single pairs under the fitted law."""
     if len(sample) < _FEWEST:
@@ -122,16 +121,24 @@ def _laws(
             f"only {len(sample)} pairs lie where the law was fitted and {_FEWEST} are needed; bring more data"
         )
         return
-    law = FrozenLaw("contour" if recovery.head.learns_alpha else "table", recovery.dim)
-    tangent = Tangent(recovery.head, law, region, mu, sample.step_dt)
     fit = _attempt(check_fit, tangent, sample, seed=seed)
     if "fit" in checks:
         diagnosis.fit = fit
         if isinstance(fit, FitCheck):
-            diagnosis.arrays["fit"] = goodness_arrays(fit, sample, recovery.head)
+            diagnosis.arrays["fit"] = goodness_arrays(fit, sample, tangent.head)
     if "jumps" in checks:
         log_p = fit.log_p if isinstance(fit, FitCheck) else None
         diagnosis.jumps = fit if log_p is None else _attempt(check_jumps, tangent, sample, log_p)
+
+
+def _step_size(
+    recovery: Recovery, transitions: Transitions, region: Region, exact: ExactTangent | None, **options: Any
+) -> StepCheck | Skipped:
+    strengths = recovery.metrics.get("penalty_strengths")
+    if exact is not None:
+        n = recovery.metrics.get("n_main", len(transitions))
+        return check_exact_step_size(exact, transitions, strengths=strengths, n_fitted=n, **options)
+    return check_step_size(recovery.head, transitions, region, strengths=strengths, **options)
 
 
 def _attempt(check: Any, *arguments: Any, **options: Any) -> Any:

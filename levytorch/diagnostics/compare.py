@@ -16,13 +16,16 @@ from levytorch.data import Trajectories, Transitions
 from levytorch.data.lattice_build import runs_by_block
 from levytorch.diagnostics.brownian import fit_brownian
 from levytorch.diagnostics.checks import check_data
+from levytorch.diagnostics.exact_tangent import exact_log_kept, rounded
 from levytorch.diagnostics.sample import Region, Sample, choose, make_sample
 from levytorch.errors import InputError
-from levytorch.likelihood.frozen import FrozenLaw, steady_method
+from levytorch.likelihood.exact import ExactLaw
+from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.likelihood.states import StateBins
 from levytorch.likelihood.tail import TailSettings
 from levytorch.training.blocks import N_BLOCKS, Blocks
+from levytorch.training.law_of import law_of
 from levytorch.training.recovery import Recovery
 from levytorch.training.resampling import refitting
 from levytorch.training.reweighting import block_log_likelihoods
@@ -92,6 +95,7 @@ def compare(
             jumps is then compared, too. None: the likelihood of each fifth of the trajectories under refits to the
             others, which needs recoveries that still have their data, all with the same treatment of the tails.
 
+    Every recovery answers with the law it was fitted under, frozen or exact.
     Where recoveries treat lost tails, all are compared on what these have left: steps given that they lie below CT, and
     between CT and TRT where the likelihood was conditional on that.
 
@@ -144,6 +148,12 @@ def _parameters(recovery: Recovery) -> float:
 
 def _cross_validated(named: dict[str, Recovery]) -> tuple[list[_Model], Tensor]:
     for name, recovery in named.items():
+        if recovery.law != "frozen":
+            raise InputError(
+                f'recoveries must be of law "frozen" to be compared without transitions, found {name} of law '
+                f'"{recovery.law}", which is not refitted to parts of its data; pass transitions, best those of '
+                "trajectories that were not fitted."
+            )
         if recovery.blocks is None:
             raise InputError(
                 f"recoveries must have their data to be compared without transitions, found {name} without (it was "
@@ -238,13 +248,17 @@ def _size(head: FourierHead) -> int:
 @torch.no_grad()
 def _log_prob(recovery: Recovery, sample: Sample, region: Region, mu: Tensor) -> Tensor:
     """log p of every pair of the sample, given its stratum."""
-    head = recovery.head
-    law = FrozenLaw(steady_method("auto", head), head.dim)
+    head, law = recovery.head, law_of(recovery)
     out = torch.empty(len(sample), dtype=torch.float64)
+    dt = rounded(sample.dt) if isinstance(law, ExactLaw) else sample.dt
     for low in range(0, len(sample), _CHUNK):
         rows = slice(low, low + _CHUNK)
-        out[rows] = law.log_prob(head, sample.x[rows], sample.dx[rows], sample.dt[rows])
-    if not region.whole:
+        x, center = sample.x[rows], sample.center[rows]
+        out[rows] = law.log_prob(head, x, sample.dx[rows], dt[rows])
+        if isinstance(law, ExactLaw) and not region.whole:
+            for stratum, mass in enumerate(exact_log_kept(law, head, region, x, center, dt[rows])):
+                out[rows] -= torch.where(sample.label[rows] == stratum, mass, 0.0)
+    if isinstance(law, FrozenLaw) and not region.whole:
         bins = StateBins(head, sample.step_dt)
         scale = torch.ones_like(bins.dt) if sample.uniform_dt else bins.dt
         center = mu * (scale if head.dim == 1 else scale.unsqueeze(-1))

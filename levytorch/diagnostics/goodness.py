@@ -16,14 +16,14 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients, Head
+from levytorch.coefficients import Head
 from levytorch.diagnostics.components import Components, legendre, wrapped
+from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.sample import Sample
-from levytorch.diagnostics.tangent import Draws, Tangent, draw
-from levytorch.diagnostics.transform import Transform, edge_masses, transform
+from levytorch.diagnostics.tangent import Tangent, equilibrated_inverse
+from levytorch.diagnostics.transform import Transform
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of u, in the figure along x
-DRAWS = (20_000, 50_000)  # at least and at most; in between five per pair
 _HISTOGRAM = 40
 _TAILS = 200
 _NEAR = 2.0  # times a quantile of chi-squared: scores of a wrong law vary more than the law says
@@ -55,18 +55,20 @@ class FitCheck:
     log_p: Tensor = field(repr=False)
 
 
-def check_fit(tangent: Tangent, sample: Sample, *, seed: int = 0, draws: int | None = None) -> FitCheck:
+def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0, draws: int | None = None) -> FitCheck:
     """The test on a sample of pairs."""
-    head = tangent.head
-    components = Components(head, sample)
+    components = Components(tangent.head, sample)
     c = tangent.coefficients(sample.x)
-    u = _transform(tangent, sample, c, sample.dx, slice(None))
+    observed = tangent.observe(sample)
+    u = observed.u
     h, groups = components.values(u.u, sample.x, sample.dt, u.direction), components.groups
-    q, log_p = tangent.scores(c, sample.x, sample.dx, sample.step_dt, sample.label)
-    observed = tangent.moments(sample.x, q, h)
-    drawn = draw(tangent, sample, draws or min(max(5 * len(sample), DRAWS[0]), DRAWS[1]), seed)
     known = components.variance(sample.x, sample.dt, u.direction)
-    B, variance, correlation, (inverse, rank) = _reference(tangent, sample, components, drawn, known)
+    expected = tangent.expect(sample, components, known, seed, draws)
+    inverse, rank = equilibrated_inverse(expected.information, _FLAT)
+    B = expected.cross @ inverse
+    # a regression on `rank` scores explains that much of the draws' noise too
+    noise = 1.0 if expected.draws is None else expected.draws / max(expected.draws - rank, 1)
+    variance = (known - B @ expected.cross.T) * noise
     residual = h.mean(1) - B @ observed.score
     m = len(sample)
     away = m * float(observed.score @ inverse @ observed.score)
@@ -93,11 +95,11 @@ def check_fit(tangent: Tangent, sample: Sample, *, seed: int = 0, draws: int | N
         kolmogorov(u.u),
         m,
         int((size > 6.0 * widths).sum()),
-        correlation,
+        expected.correlation,
         math.sqrt(away / rank),
         conservative,
         u,
-        log_p,
+        observed.log_p,
     )
 
 
@@ -120,58 +122,6 @@ def kolmogorov(u: Tensor) -> float:
     ordered = u.sort().values
     steps = torch.arange(len(u) + 1, dtype=torch.float64) / len(u)
     return float(torch.maximum((ordered - steps[:-1]).max(), (steps[1:] - ordered).max()))
-
-
-def _transform(tangent: Tangent, sample: Sample, c: Coefficients, dx: Tensor, rows: Tensor | slice) -> Transform:
-    """u of steps at some rows of the sample; masses at the edges of the region come from the bins when dt is even."""
-    dt, center, label = sample.dt[rows], sample.center[rows], sample.label[rows]
-    edges = None
-    if sample.dim == 1 and sample.uniform_dt and not tangent.region.whole:
-        bins = tangent.bins
-        at_bins = edge_masses(tangent.coefficients(bins.x), bins.dt, tangent.center, tangent.region)
-        edges = at_bins[:, bins.index(sample.x[rows], dt[:1])]
-    return transform(c, dx, dt, center, label, tangent.region, edges)
-
-
-def _reference(
-    tangent: Tangent, sample: Sample, components: Components, drawn: Draws, known: Tensor
-) -> tuple[Tensor, Tensor, float, tuple[Tensor, int]]:
-    """B, E[r r^T], the correlation of D_o and D_f, the inverse information and its rank, at the sample's states.
-
-    All are moments under the law; `known`: E[h h^T].
-    """
-    rows, c = drawn.rows, drawn.coefficients
-    x, dt, label = sample.x[rows], sample.dt[rows], sample.label[rows]
-    u = _transform(tangent, sample, c, drawn.dx, rows)
-    h = components.values(u.u, x, dt, u.direction)
-    q, _ = tangent.scores(c, x, drawn.dx, sample.step_dt if sample.uniform_dt else dt, label)
-    model = tangent.moments(x, q, h)
-    inverse, rank = _pseudo_inverse(model.information, _FLAT)
-    B = model.cross @ inverse
-    # a regression on `rank` scores explains that much of the draws' noise too
-    variance = (known - B @ model.cross.T) * (h.shape[1] / max(h.shape[1] - rank, 1))
-    return B, variance, _correlation(q, c), (inverse, rank)
-
-
-def _correlation(q: Tensor, c: Coefficients) -> float:
-    """|correlation| of the estimates of a common factor of D_o and one of D_f (b and alpha free)."""
-    scale = [torch.ones_like(c.D_o)] * q.shape[0]
-    row = 1 if c.b.dim() == 1 else c.b.shape[1]
-    scale[row], scale[row + 1] = c.D_o, c.D_f
-    s = q * torch.stack(scale)
-    covariance, _ = _pseudo_inverse(s @ s.T, 1e-14)
-    spread = (covariance[row, row] * covariance[row + 1, row + 1]).sqrt()
-    return float(covariance[row, row + 1].abs() / spread) if float(spread) > 0 else 1.0
-
-
-def _pseudo_inverse(matrix: Tensor, cut: float) -> tuple[Tensor, int]:
-    """Of a positive matrix after equilibration, and its rank."""
-    diagonal = matrix.diagonal().clamp(min=0.0)
-    scale = torch.where(diagonal > 1e-30 * diagonal.max(), diagonal.rsqrt(), 0.0)
-    values, vectors = torch.linalg.eigh(matrix * scale.outer(scale))
-    keep = values > cut * values.max()
-    inverse = (vectors[:, keep] / values[keep]) @ vectors[:, keep].T
-    return inverse * scale.outer(scale), int(keep.sum())
 
 
 def _quadratic(m: int, residual: Tensor, variance: Tensor) -> tuple[float, int]:

@@ -36,7 +36,7 @@ from levytorch.diagnostics.sample import Region, choose
 from levytorch.likelihood.covariance import symmetric_inverse
 
 _GRID = 200
-_NAMES = ("b", "D_o", "D_f")
+NAMES = ("b", "D_o", "D_f")
 _WITHIN_ERROR = 0.5  # chance alone changes a coefficient by so much of itself: its relative change says nothing
 _SHARED = 1e-3  # share of a score's variance below which both fits see the same thing and nothing is left to compare
 
@@ -45,7 +45,8 @@ _SHARED = 1e-3  # share of a score's variance below which both fits see the same
 class StepCheck:
     """p_value: that the fits at dt and at 2 dt estimate the same; max_z: the largest pointwise change in standard
     errors, of the coefficient `where[0]` at x = `where[1]`; change: relative L2 size of the change of each coefficient
-    over the observed states; chance: the same of what chance alone makes; curves: both fits, for the figure."""
+    over the observed states; chance: the same of what chance alone makes; curves: both fits, for the figure; law: of
+    the fits."""
 
     p_value: float
     statistic: float
@@ -57,6 +58,7 @@ class StepCheck:
     converged: bool
     curves: dict[str, Tensor] = field(repr=False, default_factory=dict)
     chance: dict[str, float] = field(default_factory=dict)
+    law: str = "frozen"
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The numbers behind the figure."""
@@ -121,7 +123,7 @@ def check_step_size(
     cross = pull @ G12 / (n1 * n2)
     covariance = G22 / n2**2 - cross - cross.T + pull @ (G11 / n1**2) @ pull.T
     information = at_one.objective.information(at_one.evaluation)
-    statistic, df = _quadratic(at_one.objective.gradient(at_one.evaluation), covariance, bread2 / n2, information)
+    statistic, df = quadratic(at_one.objective.gradient(at_one.evaluation), covariance, bread2 / n2, information)
     if df == 0 or not math.isfinite(statistic):
         return Skipped(
             "nothing is left to compare, because the penalty or the starting values, not the data, determine the "
@@ -129,22 +131,24 @@ def check_step_size(
         )
     spreads = [inverse @ covariance @ inverse for inverse in map(symmetric_inverse, (bread2, curvature(two)))]
     curves = _curves(one.head, two.head, spreads, short)
-    max_z, where = _largest(curves, own.dim)
+    max_z, where = largest(curves, own.dim)
     return StepCheck(
         float(chi2.sf(statistic, df)),
         statistic,
         df,
         max_z,
         where,
-        {name: _relative(curves[f"{name}_2dt"] - curves[f"{name}_dt"], curves[f"{name}_dt"]) for name in _NAMES},
+        {name: relative(curves[f"{name}_2dt"] - curves[f"{name}_dt"], curves[f"{name}_dt"]) for name in NAMES},
         (n1, n2),
         one.converged and two.converged,
         curves,
-        {name: _relative(curves[f"{name}_std"], curves[f"{name}_dt"]) for name in _NAMES},
+        {name: relative(curves[f"{name}_std"], curves[f"{name}_dt"]) for name in NAMES},
     )
 
 
-def _quadratic(score: Tensor, covariance: Tensor, unit: Tensor, information: Tensor) -> tuple[float, int]:
+def quadratic(
+    score: Tensor, covariance: Tensor, unit: Tensor, information: Tensor, shared: float = _SHARED
+) -> tuple[float, int]:
     """score^T covariance^-1 score where the fits differ at all; `unit`: the covariance of the score itself.
 
     Parameters that the data does not see are left out. `information`, without the penalty, tells which they are: beside
@@ -153,7 +157,7 @@ def _quadratic(score: Tensor, covariance: Tensor, unit: Tensor, information: Ten
     scale = unit.diagonal().clamp(min=1e-300).rsqrt()
     scale = torch.where(information.diagonal() > 1e-10 * information.diagonal().max(), scale, 0.0)
     values, vectors = torch.linalg.eigh(covariance * scale.outer(scale))
-    keep = values > _SHARED
+    keep = values > shared
     along = vectors[:, keep].T @ (score * scale)
     return float((along * along / values[keep]).sum()), int(keep.sum())
 
@@ -164,26 +168,29 @@ def _curves(one: FourierHead, two: FourierHead, spreads: list[Tensor], short: Si
     `spreads`: the covariance of the difference of the parameters, seen from either fit. The larger error counts: a
     positive coefficient that is nearly zero hardly moves with its parameters, which says nothing about the other fit.
     """
-    x = short.kept.x
-    if one.dim == 1:
-        cell = torch.remainder(x - one.origin, one.period) + one.origin
-        low, high = torch.quantile(cell[:: max(1, len(cell) // 100_000)], torch.tensor([0.005, 0.995]).double())
-        states = torch.linspace(float(low), float(high), _GRID, dtype=torch.float64)
-    else:
-        states = x[:: max(1, len(x) // _GRID)]
+    states = seen_states(one, short.kept.x)
     with torch.no_grad():
         a, b = one(states), two(states)
     out = {"x": states}
-    for name, *slopes in zip(_NAMES, one.jacobian(states), two.jacobian(states)):
+    for name, *slopes in zip(NAMES, one.jacobian(states), two.jacobian(states)):
         out[f"{name}_dt"], out[f"{name}_2dt"] = getattr(a, name), getattr(b, name)
         variances = [((J @ spread) * J).sum(-1) for J, spread in zip(slopes, spreads)]
         out[f"{name}_std"] = torch.maximum(*variances).clamp(min=0).sqrt()
     return out
 
 
-def _largest(curves: dict[str, Tensor], dim: int) -> tuple[float, tuple[str, float]]:
+def seen_states(head: Head, x: Tensor) -> Tensor:
+    """A grid over the observed part of the cell; in more than one dimension some of the observed states."""
+    if head.dim > 1:
+        return x[:: max(1, len(x) // _GRID)]
+    cell = torch.remainder(x - head.origin, head.period) + head.origin
+    low, high = torch.quantile(cell[:: max(1, len(cell) // 100_000)], torch.tensor([0.005, 0.995]).double())
+    return torch.linspace(float(low), float(high), _GRID, dtype=torch.float64)
+
+
+def largest(curves: dict[str, Tensor], dim: int) -> tuple[float, tuple[str, float]]:
     best: tuple[float, tuple[str, float]] = (0.0, ("b", math.nan))
-    for name in _NAMES:
+    for name in NAMES:
         z = (curves[f"{name}_2dt"] - curves[f"{name}_dt"]).abs() / curves[f"{name}_std"].clamp(min=1e-300)
         z = z if z.dim() == 1 else z.amax(1)
         i = int(z.argmax())
@@ -192,5 +199,5 @@ def _largest(curves: dict[str, Tensor], dim: int) -> tuple[float, tuple[str, flo
     return best
 
 
-def _relative(size: Tensor, curve: Tensor) -> float:
+def relative(size: Tensor, curve: Tensor) -> float:
     return float(size.norm() / curve.norm().clamp(min=1e-300))

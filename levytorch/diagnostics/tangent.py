@@ -17,11 +17,14 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head
+from levytorch.diagnostics.components import Components
 from levytorch.diagnostics.sample import Region, Sample
+from levytorch.diagnostics.transform import Transform, edge_masses, transform
 from levytorch.law import LevyStep
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.states import StateBins
 
+DRAWS = (20_000, 50_000)  # at least and at most; in between five per pair
 _BINS = 512
 _ROUNDS = 60
 _AT_ONCE = 50_000
@@ -36,14 +39,32 @@ class Moments:
     cross: Tensor
 
 
+class Observed(NamedTuple):
+    """Of the pairs of a sample: the probability transform, log p given the region, and the mean score (P,)."""
+
+    u: Transform
+    log_p: Tensor
+    score: Tensor
+
+
+class Expected(NamedTuple):
+    """Under the law, at the states of a sample: E[h s^T] (k, P), E[s s^T], the correlation of D_o and D_f, and the
+    number of draws these are means of (None: they are integrals)."""
+
+    cross: Tensor
+    information: Tensor
+    correlation: float
+    draws: int | None
+
+
 class Tangent:
-    """Everything about the law at the fitted parameters that does not depend on the steps."""
+    """Everything about the frozen law at the fitted parameters that does not depend on the steps."""
 
     def __init__(self, head: Head, law: FrozenLaw, region: Region, mu: Tensor, step_dt: Tensor) -> None:
         self.head, self.law, self.region = head, law, region
         waves = (getattr(head, "n_basis", 1) - 1) // 2
         self.bins = StateBins(head, step_dt, max(_BINS, 32 * waves) if head.dim == 1 else _BINS)
-        self.jacobian = _jacobian(head, self.bins)
+        self.jacobian = coefficient_jacobian(head, self.bins)
         uniform = step_dt.dim() == 0
         scale = torch.ones_like(self.bins.dt) if uniform else self.bins.dt
         self.center = mu * (scale if head.dim == 1 else scale.unsqueeze(-1))
@@ -52,6 +73,24 @@ class Tangent:
     def coefficients(self, x: Tensor) -> Coefficients:
         with torch.no_grad():
             return self.head(x)
+
+    def observe(self, sample: Sample) -> Observed:
+        c = self.coefficients(sample.x)
+        q, log_p = self.scores(c, sample.x, sample.dx, sample.step_dt, sample.label)
+        nothing = torch.zeros((0, len(sample)), dtype=torch.float64)
+        score = self.moments(sample.x, q, nothing).score
+        return Observed(self._transform(sample, c, sample.dx, slice(None)), log_p, score)
+
+    def expect(self, sample: Sample, components: Components, known: Tensor, seed: int, draws: int | None) -> Expected:
+        """Means over steps drawn from the law."""
+        drawn = draw(self, sample, draws or min(max(5 * len(sample), DRAWS[0]), DRAWS[1]), seed)
+        rows, c = drawn.rows, drawn.coefficients
+        x, dt, label = sample.x[rows], sample.dt[rows], sample.label[rows]
+        u = self._transform(sample, c, drawn.dx, rows)
+        h = components.values(u.u, x, dt, u.direction)
+        q, _ = self.scores(c, x, drawn.dx, sample.step_dt if sample.uniform_dt else dt, label)
+        model = self.moments(x, q, h)
+        return Expected(model.cross, model.information, _correlation(q, c), h.shape[1])
 
     def scores(self, c: Coefficients, x: Tensor, dx: Tensor, dt: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
         """d log p / d (b, D_o, D_f[, alpha]) given the region (C, n), and log p itself given the region."""
@@ -91,6 +130,16 @@ class Tangent:
         return Moments(score, information, cross)
 
     # -- private ------------------------------------------------------------------------------------------------------
+    def _transform(self, sample: Sample, c: Coefficients, dx: Tensor, rows: Tensor | slice) -> Transform:
+        """u of steps at some rows of the sample; masses at the edges of the region come from the bins when dt is
+        even."""
+        dt, center, label = sample.dt[rows], sample.center[rows], sample.label[rows]
+        edges = None
+        if sample.dim == 1 and sample.uniform_dt and not self.region.whole:
+            at_bins = edge_masses(self.coefficients(self.bins.x), self.bins.dt, self.center, self.region)
+            edges = at_bins[:, self.bins.index(sample.x[rows], dt[:1])]
+        return transform(c, dx, dt, center, label, self.region, edges)
+
     def _kept(self) -> list[tuple[Tensor, Tensor]]:
         """log mass of each stratum and its slopes in the coefficients, at every bin."""
         if self.region.whole:
@@ -109,11 +158,32 @@ class Tangent:
         return out
 
 
-def _jacobian(head: Head, bins: StateBins) -> Tensor:
+def coefficient_jacobian(head: Head, bins: StateBins) -> Tensor:
     """(C, n_x, P): rows b (one per coordinate), D_o, D_f and alpha when it is learned."""
     b, D_o, D_f, alpha = (j.detach() for j in head.jacobian(bins.x[: bins.n_x]))
     rows = [b] if head.dim == 1 else list(b.unbind(1))
     return torch.stack([*rows, D_o, D_f, *([alpha] if head.learns_alpha else [])])
+
+
+def _correlation(q: Tensor, c: Coefficients) -> float:
+    """|correlation| of the estimates of a common factor of D_o and one of D_f (b and alpha free)."""
+    scale = [torch.ones_like(c.D_o)] * q.shape[0]
+    row = 1 if c.b.dim() == 1 else c.b.shape[1]
+    scale[row], scale[row + 1] = c.D_o, c.D_f
+    s = q * torch.stack(scale)
+    covariance, _ = equilibrated_inverse(s @ s.T, 1e-14)
+    spread = (covariance[row, row] * covariance[row + 1, row + 1]).sqrt()
+    return float(covariance[row, row + 1].abs() / spread) if float(spread) > 0 else 1.0
+
+
+def equilibrated_inverse(matrix: Tensor, cut: float) -> tuple[Tensor, int]:
+    """The pseudo-inverse of a positive matrix after equilibration, and its rank."""
+    diagonal = matrix.diagonal().clamp(min=0.0)
+    scale = torch.where(diagonal > 1e-30 * diagonal.max(), diagonal.rsqrt(), 0.0)
+    values, vectors = torch.linalg.eigh(matrix * scale.outer(scale))
+    keep = values > cut * values.max()
+    inverse = (vectors[:, keep] / values[keep]) @ vectors[:, keep].T
+    return inverse * scale.outer(scale), int(keep.sum())
 
 
 class Draws(NamedTuple):

@@ -40,6 +40,15 @@ def transform(
         return Transform(lower, upper)
     if edges is None:
         edges = edge_masses(c, dt, center, region)
+    return conditional(lower, upper, edges, dx, center, label, region)
+
+
+def conditional(
+    lower: Tensor, upper: Tensor, edges: Tensor, dx: Tensor, center: Tensor, label: Tensor, region: Region
+) -> Transform:
+    """The transform given the stratum of each step, from the masses below and above it and at the edges (d = 1)."""
+    if region.whole:
+        return Transform(lower, upper)
     F1, S1 = edges[0], edges[1]
     kept = 1.0 - F1 - S1
     u, v = (lower - F1) / kept, (upper - S1) / kept

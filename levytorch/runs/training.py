@@ -109,9 +109,7 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
         if data.dynamics is None and recovery.dim == 1:
             check_cell(recovery.head, recovery.metrics["x_min"], recovery.metrics["x_max"])
         diagnosis = None
-        if config["diagnostics"]["checks"] and prepared.fit.law == "exact":
-            log.info("no diagnostics: they ask about the law with frozen coefficients (docs/diagnostics.md)")
-        elif config["diagnostics"]["checks"]:
+        if config["diagnostics"]["checks"]:
             diagnosis = diagnose(recovery, data.transitions, seed=config["seed"], **config["diagnostics"])
     doubts = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)))
     metrics = dict(recovery.metrics) | report.summary(recovery, data.dynamics)

@@ -77,7 +77,7 @@ def test_parameters_that_a_strong_penalty_spares_are_still_compared():
 
 def test_nothing_to_compare_is_said_with_a_remedy(monkeypatch):
     data, found = walk()
-    monkeypatch.setattr(step_size, "_quadratic", lambda *_: (0.0, 0))
+    monkeypatch.setattr(step_size, "quadratic", lambda *_: (0.0, 0))
     diagnosis = diagnose(found, data, checks=("step_size",))
     assert diagnosis.text().startswith("step size: not checked, nothing is left to compare")
     assert "use fewer basis functions" in diagnosis.metrics()["step_size_skipped"]
@@ -121,4 +121,4 @@ def test_a_coefficient_that_vanishes_at_two_steps_has_not_changed_by_many_standa
     curves = step_size._curves(one, two, [spread, spread], SimpleNamespace(kept=data))
     alone = step_size._curves(one, one, [spread, spread], SimpleNamespace(kept=data))
     assert bool((curves["D_f_std"] >= alone["D_f_std"]).all())
-    assert step_size._largest(curves, 1)[0] < 10
+    assert step_size.largest(curves, 1)[0] < 10

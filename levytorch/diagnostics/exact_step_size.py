@@ -1,0 +1,131 @@
+"""Does the fitted process describe steps of twice the length: a score test of every second observation.
+
+Under the exact law of a step the length of dt costs nothing, so that coefficients that change with it are a misfit of
+the model: steps that depend on each other, noise of the observations, another law of the jumps. Two consecutive pairs
+make one of 2 dt; at the fitted coefficients its scores s2 have mean zero if the process is right, whatever was fitted
+to. To be independent of how well that was done the scores of the short steps are taken out,
+
+    r = mean(s2) - I2 I1^-1 mean(s1),
+
+which to first order does not move with theta; its covariance is the scatter of s2 - I2 I1^-1 (s1 + s1') over the blocks
+of two pairs. Nothing is fitted again: I2^-1 r is what a fit to the long steps would change, to first order.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from levytorch.coefficients import FourierHead, Head
+from levytorch.data import Transitions
+from levytorch.diagnostics.exact_tangent import ExactTangent, rounded
+from levytorch.diagnostics.refit import block_starts, doubled, two_steps
+from levytorch.diagnostics.sample import choose
+from levytorch.diagnostics.step_size import NAMES, Skipped, StepCheck, largest, quadratic, relative, seen_states
+from levytorch.diagnostics.tangent import equilibrated_inverse
+from levytorch.errors import InputError
+from levytorch.likelihood.penalty import RoughnessPenalty
+
+_BLOCKS = 8_000  # whose scores are looked at one by one
+_SHARED = 5e-3  # scores are known to a percent: directions that both lengths see alike to that are left out
+
+
+def check_exact_step_size(
+    tangent: ExactTangent,
+    transitions: Transitions,
+    *,
+    strengths: list[float] | None = None,
+    n_fitted: int = 0,
+    most: int = 100_000,
+    seed: int = 0,
+) -> StepCheck | Skipped:
+    """The test; `strengths` and `n_fitted`: of the roughness penalty, and the pairs beside which it stood.
+
+    With several dt pairs of the most frequent one are looked at.
+    """
+    head = tangent.head
+    data = choose(transitions, most, seed)
+    first = block_starts(data)
+    P = head.flat().numel()
+    time = rounded(data.dt)
+    common = float(time.mode().values)
+    first = first[(time[first] == common) & (time[first + 1] == common)]
+    if 2 * len(first) < max(400, 20 * P):
+        return Skipped(
+            f"only {len(first)} pairs of one dt are followed by their successor and {max(200, 10 * P)} are needed for "
+            f"{P} parameters; bring longer trajectories, or use fewer basis functions (n_basis)"
+        )
+    first = first[torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))]
+    mu = data.mu if data.uniform_dt else data.mu * common
+    own, both = data[torch.stack([first, first + 1], dim=1).reshape(-1)], two_steps(data, first)
+    short = _Side(tangent, own, common, mu, 2 * _BLOCKS)
+    twice = ExactTangent(head, doubled(tangent.region.core()), 2 * mu, uniform_dt=True)
+    try:
+        long_ = _Side(twice, both, 2 * common, 2 * mu, _BLOCKS)
+    except InputError as error:
+        return Skipped(f"steps of 2 dt are out of reach of the exact law: {error}")
+    precision = torch.zeros(P, dtype=torch.float64)
+    if strengths and isinstance(head, FourierHead):
+        precision = RoughnessPenalty(head, strengths).precision() / max(n_fitted, short.n)
+    return _test(head, short, long_, precision)
+
+
+class _Side:
+    """Pairs of one length in the order of the blocks: mean score and information of those inside the region, and the
+    single scores of the first few."""
+
+    def __init__(self, tangent: ExactTangent, data: Transitions, dt: float, mu: Tensor, single: int) -> None:
+        self.x, dx = data.x, data.dx
+        inside = tangent.region.labels((dx - mu).abs(), torch.full_like(dx, dt)) == 0
+        x, label = self.x[inside], torch.zeros(int(inside.sum()), dtype=torch.int64)
+        self.n = len(x)
+        self.score = tangent.mean_score(x, dx[inside], dt, label)
+        self.scores = tangent.single_scores(self.x[:single], dx[:single], dt) * inside[:single, None]
+        nodes = tangent.nodes(x, label, dt)
+        self.information = nodes.scores.T @ (nodes.weight[:, None] * nodes.scores)
+
+
+def _test(head: Head, short: _Side, long_: _Side, precision: Tensor) -> StepCheck | Skipped:
+    pull = long_.information @ equilibrated_inverse(short.information, 1e-8)[0]
+    residual = long_.score - pull @ short.score
+    looked = len(long_.scores)
+    per_block = long_.scores / long_.n - (short.scores[0::2] + short.scores[1::2]) @ pull.T / short.n
+    covariance = per_block.T @ per_block * (len(long_.x) / looked)
+    statistic, df = quadratic(residual, covariance, long_.information / long_.n, long_.information, _SHARED)
+    if df == 0 or not math.isfinite(statistic):
+        return Skipped(
+            "nothing is left to compare, because the penalty or the starting values, not the data, determine the "
+            "coefficients; bring the period near the range of the data, or use fewer basis functions (n_basis)"
+        )
+    inverse = equilibrated_inverse(long_.information + torch.diag(precision), 1e-8)[0]
+    curves = _curves(head, inverse @ residual, inverse @ covariance @ inverse, short.x)
+    max_z, where = largest(curves, 1)
+    return StepCheck(
+        float(chi2.sf(statistic, df)),
+        statistic,
+        df,
+        max_z,
+        where,
+        {name: relative(curves[f"{name}_2dt"] - curves[f"{name}_dt"], curves[f"{name}_dt"]) for name in NAMES},
+        (short.n, long_.n),
+        True,
+        curves,
+        {name: relative(curves[f"{name}_std"], curves[f"{name}_dt"]) for name in NAMES},
+        law="exact",
+    )
+
+
+def _curves(head: Head, change: Tensor, spread: Tensor, x: Tensor) -> dict[str, Tensor]:
+    """The fit, what the long steps would make of it, and the standard error of the difference, at observed states."""
+    states = seen_states(head, x)
+    with torch.no_grad():
+        c = head(states)
+    out = {"x": states}
+    for name, J in zip(NAMES, head.jacobian(states)):
+        out[f"{name}_dt"] = getattr(c, name).expand(len(states)).clone()
+        out[f"{name}_2dt"] = out[f"{name}_dt"] + J.detach() @ change
+        out[f"{name}_std"] = ((J.detach() @ spread) * J.detach()).sum(-1).clamp(min=0).sqrt()
+    return out
