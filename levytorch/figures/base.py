@@ -137,7 +137,7 @@ def draw(fig: Figure) -> Drawn:
     from PIL import Image
 
     fig.canvas.draw()
-    image = Image.frombuffer("RGBA", fig.canvas.get_width_height(), fig.canvas.buffer_rgba(), "raw", "RGBA", 0, 1)  # type: ignore[attr-defined]
+    image = Image.frombuffer("RGBA", fig.canvas.get_width_height(), fig.canvas.buffer_rgba(), "raw", "RGBA", 0, 1)
     stream = io.BytesIO()
     image.convert("RGB").save(stream, "png", compress_level=3)
     return Drawn(stream.getvalue(), *image.size)

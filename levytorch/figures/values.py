@@ -72,7 +72,7 @@ def value_bands(
     if samples is not None:
         upper.plot(*samples, ".", color=DATA, markersize=2, alpha=0.3, label="empirical values", rasterized=True)
     colors = group_colors([band.label for band in bands])
-    filled = {}
+    filled: dict[str, Any] = {}
     for band, color in zip(bands, colors):
         filled |= _band(upper, x, band, color, 0.0)
         if lower is not None:
