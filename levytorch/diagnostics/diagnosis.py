@@ -9,6 +9,7 @@ import numpy as np
 
 from levytorch.diagnostics.brownian import JumpCheck
 from levytorch.diagnostics.goodness import FitCheck
+from levytorch.diagnostics.p_values import p_text
 from levytorch.diagnostics.step_size import Skipped, StepCheck
 from levytorch.training.recovery import Recovery
 
@@ -89,8 +90,8 @@ class Diagnosis:
             worst = min(self.fit.parts, key=lambda name: self.fit.parts[name][0])  # type: ignore[union-attr]
             sign = "<=" if self.fit.conservative else "="
             lines.append(
-                f"goodness of fit: p {sign} {self.fit.p_value:.3g} (worst part: {worst}, p = "
-                f"{self.fit.parts[worst][0]:.3g}); probabilities off by at most {self.fit.gap:.2%}; "
+                f"goodness of fit: {p_text(self.fit.p_value, sign)} (worst part: {worst}, "
+                f"{p_text(self.fit.parts[worst][0])}); probabilities off by at most {self.fit.gap:.2%}; "
                 f"{self.fit.pairs} pairs"
             )
         if isinstance(self.jumps, JumpCheck):
@@ -103,7 +104,7 @@ class Diagnosis:
             # the largest of many pointwise changes is worth a word only when the test finds that there is a change
             largest = f"largest change {step.max_z:.1f} standard errors ({step.where[0]})"
             verdict = largest if step.p_value < SURE else "no clear change"
-            lines.append(f"dt against 2 dt: p = {step.p_value:.3g}, {verdict}; relative changes {step.changes()}")
+            lines.append(f"dt against 2 dt: {p_text(step.p_value)}, {verdict}; relative changes {step.changes()}")
         for name in ("fit", "jumps", "step_size"):
             check = getattr(self, name)
             if isinstance(check, Skipped):
@@ -122,40 +123,39 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
         if fit.p_value < SURE:
             worst = min((name for name in fit.parts), key=lambda name: fit.parts[name][0])
             out["misfit"] = (
-                f"the fitted law does not describe these steps (p = {fit.p_value:.1g}): {_PARTS[worst]}, and "
-                f"probabilities are off by up to {fit.gap:.1%}; look at the figure before using the coefficients."
+                f"the law does not fit: {_PARTS[worst]} ({p_text(fit.p_value)}, probabilities off by up to "
+                f"{fit.gap:.1%}); look at figures/diagnostics_fit before using the coefficients."
             )
         if fit.conservative:
             out["away_from_maximum"] = (
-                f"the estimate is {fit.away:.1f} standard errors per parameter away from the largest likelihood of "
-                "these pairs (an engine that stopped early, or a coefficient at zero): the p-value is conservative "
-                "and standard errors do not hold."
+                f"the estimate is {fit.away:.1f} standard errors per parameter from the largest likelihood, so that "
+                "standard errors do not hold; let the engine converge, or drop a coefficient that is zero."
             )
         if fit.correlation > INSEPARABLE and "D_o_D_f_correlation" not in recovery.metrics:
             out["hardly_separable"] = (
-                f"D_o and D_f are hardly separable from this data (correlation {fit.correlation:.3f} of their "
-                "estimates): trust their combined effect, not each alone, or fix one."
+                f"D_o and D_f are hardly separable here (correlation {fit.correlation:.3f} of their estimates); "
+                "trust their combined effect, or fix one."
             )
         if fit.jumps * scale < FEW_JUMPS:
             out["few_jumps"] = (
-                f"only {round(fit.jumps * scale)} steps are clearly jumps (beyond six widths of the Gaussian part): "
-                "D_f and a learned alpha rest on them; bring more data or give alpha."
+                f"only {round(fit.jumps * scale)} steps are clearly jumps, on which D_f and a learned alpha rest; "
+                "bring more data or give alpha."
             )
     if isinstance(jumps, JumpCheck) and not jumps.needed:
         out["jumps_not_needed"] = (
-            f"a law without jumps describes the data as well (log-likelihood {jumps.gain:+.3g} for {jumps.extra} more "
-            f"parameters, BIC {jumps.bic:+.3g}): do not read anything into D_f."
+            f"a law without jumps describes the data as well (BIC {jumps.bic:+.3g} for {jumps.extra} more parameters); "
+            "do not read anything into D_f."
         )
     if isinstance(step, StepCheck):
         if step.p_value < SURE:
+            remedy = "use shorter steps" if recovery.law == "exact" else "use law=exact or shorter steps"
             out["step_size"] = (
-                f"the coefficients change when every second observation is used (p = {step.p_value:.1g}, up to "
-                f"{step.max_z:.1f} standard errors; {step.changes()}): if the law fits otherwise, the coefficients "
-                "vary within a step, the estimates are off by about as much, and shorter steps are needed."
+                f"the estimates change when every second observation is used ({p_text(step.p_value)}), by up to "
+                f"{step.max_z:.1f} standard errors; {remedy}."
             )
         if not step.converged:
             out["step_size_not_converged"] = (
-                "a fit of the step-size check stopped before it had converged: read its numbers with care."
+                "a fit of the step-size check stopped before it had converged; read its numbers with care."
             )
     return out
 
@@ -165,9 +165,11 @@ def earlier_alarms(recovery: Recovery) -> dict[str, str]:
     out: dict[str, str] = {}
     metrics = recovery.metrics
     if not recovery.converged:
-        out["not_converged"] = "the engine stopped before it had converged."
+        out["not_converged"] = "the engine stopped before it had converged; raise engine.max_steps."
     if metrics.get("D_o_D_f_correlation", 0.0) > INSEPARABLE:
-        out["hardly_separable"] = f"D_o and D_f have a correlation of {metrics['D_o_D_f_correlation']:.3f}."
+        correlation = f"{metrics['D_o_D_f_correlation']:.3f}"
+        out["hardly_separable"] = f"D_o and D_f have a correlation of {correlation}; trust their combined effect."
     if metrics.get("CT_halvings", 0) > 0:
-        out["few_tail_points"] = f"CT was halved {metrics['CT_halvings']} times to fill the tail pool."
+        halvings = metrics["CT_halvings"]
+        out["few_tail_points"] = f"CT was halved {halvings} times to fill the tail pool; lower tail.CT or add data."
     return out
