@@ -35,6 +35,7 @@ class Points(NamedTuple):
     times: Array | None = None  # (n,)
     reward: Array | None = None  # (n,)
     row: Sequence[int] | Counts = ()  # where each stands in the file, where messages say so
+    action: Array | None = None  # (n,), places among the labels
 
 
 class Sink(Protocol):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from levytorch.convert import known_keys, positive_number, shown
+from levytorch.data.actions import per_point
 from levytorch.data.arrays import Array, Counts, flatten, match, warn_of_columns
 from levytorch.data.files import OPTIONS, open_file, write
 from levytorch.data.memory import within_memory
@@ -47,6 +48,7 @@ class Trajectories:
         dt: the time between any two neighbours, or None when `times` has it.
         times: (N,) or None.
         reward: (N,) reward logged at each point, or None.
+        action: (N,) place among `actions` of the action held from each point to the next, or None.
         ids: the name of each trajectory, or None.
         max_dt: pairs further apart than this are gaps, not transitions; None: no limit.
         dropped: what was left out while reading, by reason.
@@ -61,12 +63,15 @@ class Trajectories:
         dt: float | None = None,
         times: Array | None = None,
         reward: Array | None = None,
+        action: Array | None = None,
+        actions: Sequence[Any] = (),
         ids: Sequence[Any] | None = None,
         max_dt: float | None = None,
         dropped: Mapping[str, int] | None = None,
         stored: Entry | None = None,
     ) -> None:
         self.x, self.offsets, self.times, self.reward = x, offsets, times, reward
+        self.action, self.actions = action, tuple(actions)
         self.dt, self.ids = dt, None if ids is None else tuple(ids)
         self.max_dt = None if max_dt is None else positive_number("max_dt", max_dt)
         self.dropped = dict(dropped or {})
@@ -82,6 +87,7 @@ class Trajectories:
         *,
         times: Any = None,
         reward: Any = None,
+        action: Any = None,
         ids: Sequence[Any] | None = None,
         max_dt: float | None = None,
     ) -> Trajectories:
@@ -93,6 +99,8 @@ class Trajectories:
             dt: the time between any two neighbours; or
             times: (n_time,) for all trajectories, or (n_traj, n_time), or a list like x; strictly increasing.
             reward: one number per point, shaped like x without its d.
+            action: the label of the action held from each point to the next, numbers or strings: one per point (that of
+                the last is not used) or one per pair, (n_traj, n_time - 1).
             ids: a name per trajectory.
             max_dt: pairs further apart are gaps: left out of transitions() and counted.
 
@@ -109,12 +117,15 @@ class Trajectories:
             raise InputError(f"ids must name {len(lengths)} trajectories, found {len(ids)}: pass one per trajectory.")
         if ids is not None:
             refuse_twice(ids)
+        held, actions = (None, ()) if action is None else per_point(action, lengths)
         new = cls(
             points,
             np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             dt=None if dt is None else positive_number("dt", dt),
             times=None if times is None else match("times", times, lengths, shared=True),
             reward=None if reward is None else match("reward", reward, lengths),
+            action=held,
+            actions=actions,
             ids=ids,
             max_dt=max_dt,
         )
@@ -217,8 +228,9 @@ class Trajectories:
         """All points, so many steps at a time: each block ends with the point that the next one begins with."""
         for low in range(0, len(self.x) - 1, size):
             rows = slice(low, low + size + 1)
-            times, reward = (None if part is None else part[rows] for part in (self.times, self.reward))
-            yield Points(low, self.x[rows], times, reward)
+            parts = (None if part is None else part[rows] for part in (self.times, self.reward, self.action))
+            times, reward, action = parts
+            yield Points(low, self.x[rows], times, reward, action=action)
 
     # ---------------------------------------------------------------------------------------------------------- facts
 

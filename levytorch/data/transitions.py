@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.convert import shown
+from levytorch.data.actions import label
 from levytorch.data.arrays import finite_pairs, floats, integers, selection, steps
 from levytorch.data.describe import describe
 from levytorch.data.points import MemoryColumns, Sink, as_tensor
@@ -44,6 +45,7 @@ class Transitions:
         dt: the time between the two, a number or (n,).
         trajectory: (n,) integer, the trajectory each pair comes from; None: all from one.
         reward: (n,) reward logged at x, or None.
+        action: (n,) label of the action held over the pair, numbers or strings, or None.
         mu: the center of dx (of dx / dt when dt varies); None: computed from these pairs when first asked for.
         dropped: how many pairs were left out before, by reason.
 
@@ -62,6 +64,7 @@ class Transitions:
         *,
         trajectory: Any = None,
         reward: Any = None,
+        action: Any = None,
         mu: Any = None,
         dropped: Mapping[str, int] | None = None,
     ) -> None:
@@ -94,6 +97,13 @@ class Transitions:
             raise InputError(f"reward must have shape ({n},), found {tuple(self.reward.shape)}: pass one per pair.")
         if self.reward is not None:
             finite_pairs("reward", self.reward)
+        self._codes: Tensor | None = None
+        self.actions: tuple[Any, ...] = ()  # the labels, sorted
+        if action is not None:
+            codes, self.actions = label(action)
+            if codes.shape != (n,):
+                raise InputError(f"action must have shape ({n},), found {codes.shape}: pass one per pair.")
+            self._codes = torch.from_numpy(codes)
         self._mu = None if mu is None else floats("mu", mu)
         self.stored: Entry | None = None  # where the pairs lie when they are on disk
         if self._mu is not None:
@@ -115,6 +125,7 @@ class Transitions:
         new.dt = dt if isinstance(dt, Tensor) else torch.full((1,), dt, dtype=torch.float64).expand(len(x))
         new._counts, new._trajectory = fields.get("counts"), fields.get("trajectory")
         new.reward, new._mu, new.stored = fields.get("reward"), fields.get("mu"), fields.get("stored")
+        new._codes, new.actions = fields.get("codes"), fields.get("actions") or ()
         new.dropped = {reason: count for reason, count in (fields.get("dropped") or {}).items() if count}
         return new
 
@@ -122,6 +133,7 @@ class Transitions:
         """The same pairs with one dt for all."""
         stored = None if self.stored is None else self.stored.part(f"dt {dt!r}")
         same = {"counts": self._counts, "trajectory": self._trajectory, "reward": self.reward, "mu": self._mu}
+        same |= {"codes": self._codes, "actions": self.actions}
         return Transitions._build(self.x, self.dx, dt, dropped=self.dropped, stored=stored, **same)
 
     def __len__(self) -> int:
@@ -190,7 +202,8 @@ class Transitions:
 
     def _columns(self) -> dict[str, Tensor]:
         """What there is one number (or state) of per pair."""
-        columns = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt, "reward": self.reward}
+        columns = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt}
+        columns |= {"reward": self.reward, "action": self._codes}
         return {name: values for name, values in columns.items() if values is not None}
 
     def _selected(
@@ -209,6 +222,8 @@ class Transitions:
             counts=counts,
             trajectory=ids,
             reward=columns.get("reward"),
+            codes=columns.get("action"),
+            actions=self.actions,
             mu=self.mu if keep_mu else None,
             dropped=_add(self.dropped, reasons),
             stored=stored,
@@ -223,6 +238,21 @@ class Transitions:
     def dim(self) -> int:
         """Number of coordinates."""
         return 1 if self.x.ndim == 1 else self.x.shape[1]
+
+    @property
+    def action(self) -> Tensor | NDArray[Any] | None:
+        """(n,) the action held over each pair: a tensor of numbers, or an array of strings; None without actions."""
+        if self._codes is None:
+            return None
+        found = np.asarray(self.actions)[self.action_codes.numpy()]
+        return found if found.dtype.kind == "U" else torch.from_numpy(found)
+
+    @property
+    def action_codes(self) -> Tensor:
+        """(n,) int64, the place of each pair's action among `actions`."""
+        if self._codes is None:
+            raise InputError("the pairs must have actions, found none; give action= where they are made.")
+        return self._codes.to(torch.int64)
 
     @property
     def trajectory(self) -> Tensor:

@@ -26,7 +26,7 @@ from levytorch.errors import InputError
 from levytorch.policies import Policy, reward_of
 from levytorch.policy.checks import cell_of, check_beta
 from levytorch.policy.generator import Operators, operators
-from levytorch.policy.linear_system import principal_directions
+from levytorch.policy.linear_system import root_of
 from levytorch.policy.value import ValueFunction
 
 _ITERATIONS = 100
@@ -89,9 +89,9 @@ def improve(
     found = problem.iterate(problem.start())
     weights, behaviour = _reference(recovery, basis)
     gain, gain_std = problem.gain(found.pi, weights, behaviour), None
-    directions = principal_directions(recovery) if getattr(recovery, "covariance", None) is not None else None
-    if directions is not None:
-        added = _optimism(recovery, problem, directions, weights, behaviour, seed)
+    covariance = getattr(recovery, "covariance", None)
+    if covariance is not None:
+        added = _optimism(recovery, problem, root_of(covariance), weights, behaviour, seed)
         gain, gain_std = gain - float(added.mean()), float(added.std())
     q = problem.rates(recovery, found.c)
     policy = Policy(lambda x: _choose(q(x), temperature), recovery.actions)
