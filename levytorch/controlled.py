@@ -78,7 +78,8 @@ class ControlledDynamics:
 
             return coefficient
 
-        loop = Dynamics(*map(averaged, ("b", "D_o", "D_f")), self.alpha, self.period, self.dim, self.origin)
+        b, D_o, D_f = (averaged(name) for name in ("b", "D_o", "D_f"))
+        loop = Dynamics(b, D_o, D_f, self.alpha, self.period, self.dim, self.origin)
         loop.policy = pi
         return loop
 

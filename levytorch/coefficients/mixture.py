@@ -18,23 +18,23 @@ class MixtureHead(Head):
 
     def __init__(self, heads: Sequence[Head], weights: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.heads = nn.ModuleList(heads)
+        self.heads = tuple(heads)
+        self.parts = nn.ModuleList(heads)  # whose parameters are this head's
         self.weights = weights
         first = heads[0]
         self.period, self.origin, self.dim = first.period, first.origin, first.dim
 
     @property
-    def alpha_spec(self) -> AlphaSpec:  # type: ignore[override]
+    def alpha_spec(self) -> AlphaSpec:
         return self.heads[0].alpha_spec
 
     def forward(self, x: Tensor) -> Coefficients:
         w = self.weights(x)
         parts = [head(x) for head in self.heads]
-        mean = [
-            sum((w[:, [i]] if part[name].dim() > 1 else w[:, i]) * part[name] for i, part in enumerate(parts))
-            for name in range(3)
-        ]
-        return Coefficients(*mean, parts[0].alpha)
+        b = torch.stack([part.b for part in parts], dim=-1)
+        b = (b * (w if b.dim() == 2 else w.unsqueeze(1))).sum(-1)
+        D_o, D_f = ((torch.stack(c, dim=-1) * w).sum(-1) for c in zip(*(part[1:3] for part in parts)))
+        return Coefficients(b, D_o, D_f, parts[0].alpha)
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         w = self.weights(x)

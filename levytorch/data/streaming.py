@@ -116,8 +116,8 @@ class TransitionBlocks:
             pairs = pairs_of(points, self._offsets, self._max_dt)
             if self._limit < math.inf:
                 near = within(pairs.x, self._limit)
-                kept = (None if part is None else part[near] for part in pairs[:6])
-                pairs = Pairs(*kept, pairs.gaps)  # type: ignore[arg-type]
+                kept = [None if part is None else part[near] for part in pairs[:-1]]
+                pairs = Pairs._make([*kept, pairs.gaps])
             yield points, pairs
 
     def _judge(self, most: int) -> None:

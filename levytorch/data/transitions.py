@@ -132,7 +132,12 @@ class Transitions:
     def _with_dt(self, dt: float) -> Transitions:
         """The same pairs with one dt for all."""
         stored = None if self.stored is None else self.stored.part(f"dt {dt!r}")
-        same = {"counts": self._counts, "trajectory": self._trajectory, "reward": self.reward, "mu": self._mu}
+        same: dict[str, Any] = {
+            "counts": self._counts,
+            "trajectory": self._trajectory,
+            "reward": self.reward,
+            "mu": self._mu,
+        }
         same |= {"codes": self._codes, "actions": self.actions}
         return Transitions._build(self.x, self.dx, dt, dropped=self.dropped, stored=stored, **same)
 

@@ -147,9 +147,8 @@ class _Problem:
 
     def advantage(self, c: Tensor) -> Tensor:
         """q at the points, (n, A)."""
-        first, second, jump, V = (part @ c for part in (self.ops.first, self.ops.second, self.ops.fractional, self.ops.phi))
-        generator = self.b * first[:, None] + self.D_o * second[:, None] - self.D_f * jump[:, None]
-        return self.r + generator - self.beta * V[:, None]
+        V, first, second, jump = ((part @ c).unsqueeze(1) for part in self.ops)
+        return self.r + self.b * first + self.D_o * second - self.D_f * jump - self.beta * V
 
     def iterate(self, pi: Tensor) -> _Found:
         """Policy iteration from pi; keeps the best policy should rounding make a step worse."""
@@ -160,10 +159,10 @@ class _Problem:
             moved = self.value(new, entropy=True)
             if float(moved[0]) < history[-1] - _STILL * abs(history[-1]):
                 return _Found(pi, c, history, True)
-            still = float((self.ops.phi @ (moved - c)).abs().max()) <= _STILL * float((self.ops.phi @ moved).abs().max())
+            change, size = (float((self.ops.phi @ part).abs().max()) for part in (moved - c, moved))
             pi, c = new, moved
             history.append(float(c[0]))
-            if still:
+            if change <= _STILL * size:
                 return _Found(pi, c, history, True)
         return _Found(pi, c, history, False)
 

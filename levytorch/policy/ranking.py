@@ -70,11 +70,11 @@ class Ranking:
         width = max(len(name) for name in ["policy", *self.values])
         gap = f"minus {self.reference}"
         lines = [f"{'policy':<{width}}  {'mean V':>10}  {'+-':>8}  {gap:>18}  {'+-':>8}  {'extrapolated':>12}"]
-        for row in rows:
-            lines.append(
-                f"{row['policy']:<{width}}  {row['mean V']:>10.4g}  {row['std']:>8.2g}  {row[gap]:>18.4g}  "
-                f"{row['std of it']:>8.2g}  {100 * row['extrapolated']:>10.1f} %"
-            )
+        lines += [
+            f"{row['policy']:<{width}}  {row['mean V']:>10.4g}  {row['std']:>8.2g}  {row[gap]:>18.4g}  "
+            f"{row['std of it']:>8.2g}  {100 * row['extrapolated']:>10.1f} %"
+            for row in rows
+        ]
         return "\n".join(lines)
 
     def _of(self, name: str) -> ValueFunction:

@@ -93,9 +93,9 @@ def recover(
         **options,
     )
     if actions is not None:
-        choice("actions", actions, ("auto",), 'give None to fit all pairs alike')
-    if actions and getattr(transitions, "actions", ()):
-        return recover_by_action(transitions, settings, _fit, shared)  # type: ignore[arg-type]
+        choice("actions", actions, ("auto",), "give None to fit all pairs alike")
+    if actions and isinstance(transitions, Transitions) and transitions.actions:
+        return recover_by_action(transitions, settings, _fit, shared)
     if shared:
         raise InputError(f"shared is for transitions with actions, found {shown(shared)} without; leave it out.")
     return _fit(transitions, settings)

@@ -166,7 +166,7 @@ class ControlledRecovery:
         """The recovered system, ready for simulation."""
         first = self.recoveries[0]
         return ControlledDynamics(
-            self.b, self.D_o, self.D_f, first.alpha, first.period, self.actions, first.dim, first.origin
+            self.b, self.D_o, self.D_f, float(self.alpha), first.period, self.actions, first.dim, first.origin
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -187,7 +187,9 @@ class ControlledRecovery:
     def load(cls, path: str | os.PathLike[str]) -> ControlledRecovery:
         """Read what `save` wrote; nothing in the file is executed."""
         source = path_of(path)
-        refusal = InputError(f"{source} must be a file of ControlledRecovery.save, found something else; save it again.")
+        refusal = InputError(
+            f"{source} must be a file of ControlledRecovery.save, found something else; save it again."
+        )
         try:
             content = files.load_tensors(source)
             if content["format"] != FORMAT:

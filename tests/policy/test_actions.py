@@ -202,9 +202,9 @@ def test_refused():
         recover(data, alpha=0.6, n_basis=1, shared=["alpha"])
     with pytest.raises(InputError, match="one number for all actions"):
         recover(data, alpha="function", n_basis=1)
+    few = torch.cat([torch.nonzero(data.action < 0)[:3, 0], torch.nonzero(data.action > 0)[:, 0]]).sort().values
     with pytest.raises(InputError, match="action -1, of 3 pairs"):
-        few = torch.cat([torch.nonzero(data.action < 0)[:3, 0], torch.nonzero(data.action > 0)[:, 0]])
-        recover(data[few.sort().values], alpha=0.6, n_basis=1)
+        recover(data[few], alpha=0.6, n_basis=1)
     with pytest.raises(InputError, match="found 5"):
         recover(data, alpha=0.6, n_basis=1).under(5)
 
