@@ -18,6 +18,8 @@ MOST = 64  # different actions: more are numbers on a scale, not labels
 def label(action: Any) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
     """The place of each action among the sorted labels, as float64 (a column like all others), and the labels.
 
+    More than MOST different numbers are a continuous action: they are returned as they are, without labels.
+
     >>> label(["up", "down", "up"])
     (array([1., 0., 1.]), ('down', 'up'))
     """
@@ -35,16 +37,11 @@ def label(action: Any) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
         if (given == np.round(given)).all() and (np.abs(given) < 2**53).all():
             given = given.astype(np.int64)  # labels of a numeric column: 1, not 1.0
     labels, codes = np.unique(given, return_inverse=True)
-    check_number(len(labels))
+    if len(labels) > MOST:
+        if given.dtype.kind == "U":
+            raise InputError(f"actions must be at most {MOST} different names, found {len(labels)}; group them.")
+        return given.astype(np.float64), ()
     return codes.reshape(given.shape).astype(np.float64), tuple(labels.tolist())
-
-
-def check_number(n: int) -> None:
-    if n > MOST:
-        raise InputError(
-            f"actions must be at most {MOST} different labels, found {n}; group the values of a continuous action into "
-            "a few."
-        )
 
 
 def per_point(action: Any, lengths: NDArray[np.int64]) -> tuple[NDArray[np.float64], tuple[Any, ...]]:

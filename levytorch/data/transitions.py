@@ -138,7 +138,7 @@ class Transitions:
             "reward": self.reward,
             "mu": self._mu,
         }
-        same |= {"codes": self._codes, "actions": self.actions}
+        same |= {"mu": self._mu, "codes": self._codes, "actions": self.actions}
         return Transitions._build(self.x, self.dx, dt, dropped=self.dropped, stored=stored, **same)
 
     def __len__(self) -> int:
@@ -249,14 +249,16 @@ class Transitions:
         """(n,) the action held over each pair: a tensor of numbers, or an array of strings; None without actions."""
         if self._codes is None:
             return None
+        if not self.actions:
+            return self._codes  # continuous
         found = np.asarray(self.actions)[self.action_codes.numpy()]
         return found if found.dtype.kind == "U" else torch.from_numpy(found)
 
     @property
     def action_codes(self) -> Tensor:
         """(n,) int64, the place of each pair's action among `actions`."""
-        if self._codes is None:
-            raise InputError("the pairs must have actions, found none; give action= where they are made.")
+        if self._codes is None or not self.actions:
+            raise InputError("the pairs must have labelled actions, found none; give action= where they are made.")
         return self._codes.to(torch.int64)
 
     @property

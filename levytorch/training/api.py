@@ -12,6 +12,7 @@ from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
 from levytorch.training.by_action import recover_by_action
+from levytorch.training.continuous import recover_continuous
 from levytorch.training.engines import engine_class
 from levytorch.training.maximise import fit_full_batch
 from levytorch.training.recovery import Recovery
@@ -38,6 +39,7 @@ def recover(
     progress: bool = False,
     actions: str | None = "auto",
     shared: Sequence[str] = (),
+    n_action: int = 3,
     **options: Any,
 ) -> Any:
     """Recover b(x), D_o(x), D_f(x) (and alpha) from transitions by maximum likelihood.
@@ -65,8 +67,9 @@ def recover(
         validation: share of the trajectories to hold out; their likelihood is metrics["val/nll"].
         progress: show a progress bar.
         actions: "auto": where the transitions have actions each gets coefficients of its own, and a ControlledRecovery
-            comes back; None: all pairs alike.
+            comes back (a ContinuousRecovery where they are numbers on a scale); None: all pairs alike.
         shared: which of "b", "D_o", "D_f" all actions have in common (alpha they always have).
+        n_action: polynomials of a continuous action per function of x; 3 is a parabola.
         options: those of the head (fourier: origin, positivity, n_basis_alpha, truncation; mlp: origin, positivity,
             width, depth, n_features, periodic), of the engine (fisher: max_steps, tolerance, damping, n_bins, and
             penalty, a strength, "evidence" or "cross_validation"; lbfgs: max_steps, iterations, history, tolerance;
@@ -96,6 +99,8 @@ def recover(
         choice("actions", actions, ("auto",), "give None to fit all pairs alike")
     if actions and isinstance(transitions, Transitions) and transitions.actions:
         return recover_by_action(transitions, settings, _fit, shared)
+    if actions and isinstance(transitions, Transitions) and transitions.action is not None:
+        return recover_continuous(transitions, settings, n_action)
     if shared:
         raise InputError(f"shared is for transitions with actions, found {shown(shared)} without; leave it out.")
     return _fit(transitions, settings)
