@@ -44,6 +44,11 @@ def label(action: Any) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
     return codes.reshape(given.shape).astype(np.float64), tuple(labels.tolist())
 
 
+def named(action: NDArray[np.float64], actions: Sequence[Any]) -> NDArray[Any]:
+    """The inverse of `label`."""
+    return np.asarray(actions)[action.astype(np.int64)] if len(actions) else action
+
+
 def per_point(action: Any, lengths: NDArray[np.int64]) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
     """One action per point (that of the last point of a trajectory is not used) from one per point or one per pair.
 

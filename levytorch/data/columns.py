@@ -160,6 +160,7 @@ class TableOptions:
     id: str | None = None
     time: str | None = None
     reward: str | None = None
+    action: str | None = None
     dt: float | str | None = None
     units: TimeUnits = field(default_factory=TimeUnits)
     log: bool = False
@@ -171,7 +172,7 @@ class TableOptions:
 
     def named(self) -> list[tuple[str, str]]:
         """The options that name columns, and which."""
-        both = [(option, getattr(self, option)) for option in ("id", "time", "reward", "dt")]
+        both = [(option, getattr(self, option)) for option in ("id", "time", "reward", "action", "dt")]
         both += [("value", name) for name in self.value or []]
         return [(option, name) for option, name in both if isinstance(name, str)]
 
@@ -197,8 +198,8 @@ class TableOptions:
     def complete(self, file: Path, columns: list[str]) -> TableOptions:
         """With the columns of a long table that were not named: those that to_file writes need not be."""
         free = [name for name in columns if name not in (self.value or []) and name != self.dt]
-        found = {option: getattr(self, option) for option in ("id", "time", "reward", "dt")}
-        for option in ("id", "time", "reward"):  # a time also beside a dt: the two must agree
+        found = {option: getattr(self, option) for option in ("id", "time", "reward", "action", "dt")}
+        for option in ("id", "time", "reward", "action"):  # a time also beside a dt: the two must agree
             found[option] = found[option] or (option if option in free else None)
         if found["time"] is None and self.dt is None:
             found["dt"] = "dt" if "dt" in free else None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.convert import choice, positive_number, shown, switch
+from levytorch.data.actions import named
 from levytorch.data.clock import MAX_DT, TimeUnits
 from levytorch.data.columns import TableOptions
 from levytorch.data.numpy_files import ArrayFile
@@ -38,6 +39,7 @@ def open_file(
     id: str | None = None,
     time: str | None = None,
     reward: str | None = None,
+    action: str | None = None,
     dt: float | str | None = None,
     time_unit: str | None = None,
     time_in: str | None = None,
@@ -63,6 +65,8 @@ def open_file(
             else one trajectory.
         time: the column of times: numbers, or dates (year first, or `time_format`). Default: time if there is one.
         reward: the column of a logged reward, carried along. Default: reward if there is one.
+        action: the column of the action held from each observation to the next, text or numbers (not with on_disk).
+            Default: action if there is one.
         dt: instead of times, the time between two observations; or the column that says so. A file that has times too
             is refused where they disagree with it.
         time_unit: the unit of dt that you want: ns, us, ms, s, min, h, day or week. Required for dates.
@@ -100,7 +104,7 @@ def open_file(
             )
     if separator is not None and len(separator.encode()) != 1:
         raise InputError(f"separator must be one character, found {separator!r}: pass such as ';'.")
-    for name, column in (("value", value), ("id", id), ("time", time), ("reward", reward)):
+    for name, column in (("value", value), ("id", id), ("time", time), ("reward", reward), ("action", action)):
         if isinstance(column, (Mapping, bool)) or (name != "value" and isinstance(column, (list, tuple))):
             raise InputError(f"{name} must name a column, found {shown(column)}: pass its name.")
     if dt is not None and not isinstance(dt, str):
@@ -116,7 +120,7 @@ def open_file(
         )
     _check_magic(file, suffix)
     # a column may be called 1, and a command line makes a number of that
-    id, time, reward = (None if name is None else str(name) for name in (id, time, reward))
+    id, time, reward, action = (None if name is None else str(name) for name in (id, time, reward, action))
     max_dt = None if max_dt is None else positive_number("max_dt", max_dt)
     directory = None if on_disk is None else _directory(file, suffix, on_disk)
     if suffix in TABLES:
@@ -127,6 +131,7 @@ def open_file(
             id=id,
             time=time,
             reward=reward,
+            action=action,
             dt=dt,
             units=units,
             log=log,
@@ -156,9 +161,8 @@ def open_file(
                 f"{file}: {name} is an option of tables, found {given!r} for a {suffix} file: leave it out and prepare "
                 "the arrays."
             )
-    return ArrayFile(
-        file, max_dt, directory, {"value": value, "time": time, "reward": reward, "id": id}, dt, units, log
-    )
+    names = {"value": value, "time": time, "reward": reward, "id": id, "action": action}
+    return ArrayFile(file, max_dt, directory, names, dt, units, log)
 
 
 OPTIONS = frozenset(inspect.signature(open_file).parameters) - {"path"}
@@ -175,6 +179,8 @@ def write(trajectories: Trajectories, path: str | Path) -> None:
         for name in ("dt", "times", "reward"):
             if getattr(trajectories, name) is not None:
                 fields[name] = getattr(trajectories, name)
+        if trajectories.action is not None:
+            fields["action"] = named(trajectories.action, trajectories.actions)
         if trajectories.max_dt is not None:
             fields[MAX_DT] = trajectories.max_dt
         if trajectories.ids is not None:

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from levytorch.data.actions import label
 from levytorch.data.arrays import Array, Counts, lengths_of
 from levytorch.data.clock import MAX_DT, FileClock, TimeUnits
 from levytorch.data.npy_members import Member, members_of
 from levytorch.data.points import (
+    NeedsMemory,
     PointFile,
     Points,
     disorder,
@@ -27,7 +29,7 @@ _BESIDE = "save where each trajectory begins, and the number of points"
 
 
 class ArrayFile(PointFile):
-    """Points of arrays; `names` are those that the options value, time, reward and id give."""
+    """Points of arrays; `names` are those that the options value, time, reward, action and id give."""
 
     def __init__(
         self,
@@ -81,6 +83,11 @@ class ArrayFile(PointFile):
                 self._check_shape(clock, self._times)
         if self._reward is not None:
             self._check_shape("reward", self._reward)
+        if not self.whole and self.names["action"] is not None:
+            raise NeedsMemory(f"{self.path}: actions are read in memory only, found action with blocks: leave it out.")
+        self._action = self._array("action", "action") if self.whole else None
+        if self._action is not None:
+            self._check_shape("action", self._action)
         ids = self._array("id", "ids")
         self.ids = None if ids is None else self._names(ids)
         dim = self._width
@@ -104,6 +111,9 @@ class ArrayFile(PointFile):
     def _blocks(self) -> Iterator[Points]:
         offsets, start = self.offsets, 0
         times, reward = self._clocked(), None if self._reward is None else self._parts(self._reward, 1)
+        action = None
+        if self._action is not None:
+            action, self.actions = label(np.concatenate(list(self._parts(self._action, 1))))
         for part in self._parts(self._x, self._width):
             x = np.asarray(part, dtype=np.float64)
             if self.log:
@@ -117,7 +127,7 @@ class ArrayFile(PointFile):
                 range(start, start + len(x)),
             )
             self._sure(refuse_nonfinite, block, offsets, self.ids)
-            yield block
+            yield block if action is None else block._replace(action=action[start : start + len(x)])
             start += len(x)
 
     def _ticks(self) -> Iterator[NDArray[Any]]:

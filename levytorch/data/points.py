@@ -62,6 +62,7 @@ class PointFile(ABC):
     dt: float | None
     clock: FileClock | None = None
     ids: list[Any] | None = None
+    actions: Sequence[Any] = ()  # labels of the column action, known after the points were read
     lengths: Counts
 
     def __init__(self, path: Path, max_dt: float | None, on_disk: Path | None) -> None:
@@ -114,9 +115,9 @@ class PointFile(ABC):
             yield block if self.dt is None else block._replace(times=None)
 
     def collect(self, sink: Sink) -> dict[str, Any]:
-        """All points into columns x, times and reward; what is no column."""
+        """All points into columns x, times, reward and action; what is no column."""
         for block in self.points():
-            for name in ("x", "times", "reward"):
+            for name in ("x", "times", "reward", "action"):
                 values = getattr(block, name)
                 if values is not None:
                     sink.append(name, values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from levytorch.data.store import Entry
 from levytorch.data.trajectories import Trajectories
 from levytorch.data.transitions import Transitions
 from levytorch.dynamics import Dynamics
-from levytorch.errors import InputError
+from levytorch.errors import InputError, LevytorchWarning
 
 
 class SourceData(NamedTuple):
@@ -71,6 +72,13 @@ class FromFile:
             self._check_dt(trajectories, self.expected_dt)
         with within_memory(Path(self.path)):
             transitions = trajectories.transitions()
+        if transitions.action is not None:
+            warnings.warn(
+                f"{self.path} has actions, and a configured run fits all pairs alike: use recover() in Python for "
+                "coefficients of every action (docs/policy.md).",
+                LevytorchWarning,
+                stacklevel=2,
+            )
         n = len(transitions)
         for name, count in (("first", self.first), ("sample", self.sample)):
             if count is not None and count > n:

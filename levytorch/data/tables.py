@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from levytorch.data.actions import label, named
 from levytorch.data.arrays import Array, Counts
 from levytorch.data.clock import MAX_DT, FileClock
 from levytorch.data.columns import OneNumber, TableOptions, TableReader, check_id, first_null, listed, numbers
@@ -33,11 +34,12 @@ class Cells:
     row: Any  # (n,) integers, the row in the file
     ticks: NDArray[Any] | None = None
     reward: Array | None = None
+    action: Array | None = None  # places among the names seen so far, or the numbers themselves
     column: list[str] | None = None  # of each observation of a wide table, or of one of rows
 
     def take(self, rows: NDArray[Any]) -> Cells:
         column = None if self.column is None else [self.column[k] for k in np.arange(len(self.group))[rows]]
-        parts = {name: getattr(self, name) for name in ("ticks", "reward")}
+        parts = {name: getattr(self, name) for name in ("ticks", "reward", "action")}
         return Cells(
             self.values[rows],
             self.group[rows],
@@ -56,9 +58,12 @@ class TableFile(PointFile):
         self.dt = options.dt if isinstance(options.dt, float) else None
         self._whole: Cells | None = None
         self._starts: Counts | None = None  # rows where trajectories begin, known after the survey
+        self._names_of_actions: dict[str, int] = {}  # of a column of text, in the order in which they are met
 
     def open(self, whole: bool) -> None:
         options = self.options
+        if not whole and options.action is not None:
+            raise NeedsMemory(f"{self.path}: actions are read in memory only, found action with blocks: leave it out.")
         if not whole and (options.layout != "long" or options.sort):
             found = "sort=True" if options.sort else f"layout {options.layout!r}"
             raise NeedsMemory(
@@ -71,11 +76,13 @@ class TableFile(PointFile):
         options.check(self.path, self.table.columns, self.table.rows)
         if options.layout == "long":
             self.options = options = options.complete(self.path, self.table.columns)
+            if not whole and options.action is not None:  # one that was not asked for is left in the file
+                self.options = options = replace(options, action=None)
             if options.id is not None:
                 check_id(self.path, options.id, self.table.types[options.id], in_json=self.on_disk is not None)
         else:
             own, other = ("time", "id") if options.layout == "wide" else ("id", "time")
-            for option in ("reward", other):
+            for option in ("reward", "action", other):
                 if getattr(options, option) is not None:
                     raise InputError(
                         f"{self.path}: layout {options.layout!r} has no {option} column, found "
@@ -148,7 +155,7 @@ class TableFile(PointFile):
             return
         options = self.options
         dt, step = OneNumber(self.path, "dt", "name a column of times instead"), options.dt
-        asked = [*(options.value or []), options.id, options.time, options.reward, step]
+        asked = [*(options.value or []), options.id, options.time, options.reward, options.action, step]
         columns = list(dict.fromkeys(name for name in asked if isinstance(name, str)))
         runs, before = _Runs(self.path, options.id), 0
         for frame in self.table.frames(columns):
@@ -194,7 +201,10 @@ class TableFile(PointFile):
             if kept.ticks is not None:
                 assert self.clock is not None
                 times = self.clock.times(kept.ticks)
-            yield Points(start, values[:, 0] if values.shape[1] == 1 else values, times, kept.reward, kept.row)
+            x, action = values[:, 0] if values.shape[1] == 1 else values, kept.action
+            if action is not None:  # the whole table is one block
+                action, self.actions = label(named(action, list(self._names_of_actions)))
+            yield Points(start, x, times, kept.reward, kept.row, action)
             start += len(values)
 
     # ---------------------------------------------------------------------------------------------------------- layouts
@@ -209,7 +219,27 @@ class TableFile(PointFile):
             range(before + 1, before + len(frame) + 1),
             self._ticks(frame, before),
             None if options.reward is None else numbers(self.path, frame[options.reward], before),
+            None if options.action is None else self._actions_of(frame[options.action], before),
         )
+
+    def _actions_of(self, column: pl.Series, before: int) -> Array:
+        """Actions as numbers: text by the order in which names are met."""
+        import polars as pl
+
+        if row := first_null(column, before):
+            raise InputError(
+                f"{self.path}, column {column.name!r}, row {row}: an action was expected, found none: fill the cell."
+            )
+        if column.dtype not in (pl.String, pl.Categorical, pl.Enum):
+            return numbers(self.path, column.cast(pl.Int64) if column.dtype == pl.Boolean else column, before)
+        text = column.cast(pl.String).str.strip_chars()
+        as_numbers = text.cast(pl.Float64, strict=False)
+        if not as_numbers.null_count():  # every cell of a .csv is text
+            return as_numbers.to_numpy()
+        for name in text.unique(maintain_order=True).to_list():
+            self._names_of_actions.setdefault(name, len(self._names_of_actions))
+        known = list(self._names_of_actions)
+        return text.replace_strict(known, np.arange(len(known), dtype=np.float64)).to_numpy().astype(np.float64)
 
     def _ticks(self, frame: pl.DataFrame, before: int = 0) -> NDArray[Any] | None:
         if self.clock is None:
@@ -369,7 +399,7 @@ class _Runs:
 
 
 def write_table(t: Trajectories, file: Path) -> None:
-    """A long table: id, time or dt, x (or x1, x2, ...), reward, max_dt."""
+    """A long table: id, time or dt, x (or x1, x2, ...), reward, action, max_dt."""
     import polars as pl
 
     names: Any = np.arange(len(t)) if t.ids is None else np.asarray(t.ids)
@@ -379,6 +409,8 @@ def write_table(t: Trajectories, file: Path) -> None:
         columns["x" if t.dim == 1 else f"x{k + 1}"] = column
     if t.reward is not None:
         columns["reward"] = t.reward
+    if t.action is not None:
+        columns["action"] = named(t.action, t.actions)
     if t.max_dt is not None:
         columns[MAX_DT] = np.full(len(t.x), t.max_dt)
     table = pl.DataFrame(columns)

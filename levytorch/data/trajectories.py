@@ -155,7 +155,7 @@ class Trajectories:
         file.survey()
         columns = MemoryColumns(int(file.lengths.sum()))
         fields: dict[str, Any] = file.collect(columns)
-        fields |= columns.arrays()
+        fields |= {**columns.arrays(), "actions": file.actions}
         return cls(offsets=file.offsets, max_dt=max_dt, **fields)
 
     @classmethod
@@ -190,9 +190,11 @@ class Trajectories:
         dim = len(file.coordinates)
         columns = entry.columns(["x", *(name for name in ("times", "reward") if name in entry)], rows, dim)
         return cls(
-            offsets=np.concatenate([[0], ends]).astype(np.int64),
+            columns["x"],
+            np.concatenate([[0], ends]).astype(np.int64),
             dt=None if "times" in entry else dt,
-            **columns,
+            times=columns.get("times"),
+            reward=columns.get("reward"),
             ids=ids,
             max_dt=max_dt,
             dropped=dropped,

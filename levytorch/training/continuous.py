@@ -5,6 +5,7 @@ All pairs are fitted at once, by the samples and under the frozen law: a lattice
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,7 +99,7 @@ class ContinuousRecovery:
         values = tuple(float(a) for a in actions)
         found = tuple(self.under(a) for a in values)
         joint = None if self.covariance is None else self.covariance.repeat(len(values), len(values))
-        edges = torch.tensor([(a + b) / 2 for a, b in zip(values, values[1:])], dtype=torch.float64)
+        edges = torch.tensor([(a + b) / 2 for a, b in itertools.pairwise(values)], dtype=torch.float64)
         index = bin_index(self.states_seen, _BINS, self.head.period, self.head.origin, 1)
         nearest = torch.bucketize(self.actions_seen, edges)
         counts = torch.bincount(nearest * _BINS + index, minlength=len(values) * _BINS).reshape(len(values), _BINS)
@@ -112,7 +113,7 @@ class ContinuousRecovery:
         if not bool(((a >= low - slack) & (a <= high + slack)).all()):
             worst = float(a.reshape(-1)[(a - (low + high) / 2).abs().argmax()])
             raise InputError(
-                f"actions must lie in the logged range [{low:g}, {high:g}], found {worst:g}; nothing is known beyond it."
+                f"actions must lie in the logged range [{low:g}, {high:g}], found {worst:g}; nothing is known beyond."
             )
         return a
 

@@ -136,7 +136,7 @@ def test_bad_arrays(tmp_path):
 
 def test_unknown_options_list_the_known_ones(tmp_path):
     (tmp_path / "a.csv").write_text("time,x\n0,1\n1,2\n")
-    with pytest.raises(InputError, match=r"a\.csv: options must be among decimal, .*, found 'val'; use value, or"):
+    with pytest.raises(InputError, match=r"a\.csv: options must be among action, .*, found 'val'; use value, or"):
         Trajectories.from_file(tmp_path / "a.csv", val="x")
 
 

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from levytorch import ControlledDynamics, Dynamics, InputError, improve, recover, simulate, solve_value
+from levytorch import ControlledDynamics, Dynamics, InputError, Trajectories, improve, recover, simulate, solve_value
 from levytorch.policies import Policy
 from levytorch.policy.ranking import rank
 from levytorch.training.controlled import ControlledRecovery
@@ -244,3 +244,26 @@ def test_gain_is_corrected_for_having_chosen(steady):
     assert float((truth.V(X) - V(X)).abs().max()) < 0.02 * float(truth.V(X).abs().max())
     with pytest.raises(InputError, match="system with actions"):
         improve(STEADY.of(1), torch.cos, 1.0)
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+@pytest.mark.parametrize("names", [(-1, 1), ("left", "right")])
+def test_actions_go_through_files(tmp_path, suffix, names):
+    x, held = torch.arange(12.0).reshape(3, 4).sqrt(), torch.tensor([[1, 0, 0], [0, 1, 1], [1, 1, 0]])
+    written = Trajectories.from_arrays(x, dt=0.5, action=[[names[i] for i in row] for row in held.tolist()])
+    written.to_file(tmp_path / f"logs{suffix}")
+    read = Trajectories.from_file(tmp_path / f"logs{suffix}").transitions()
+    assert read.actions == names
+    assert read.action_codes.tolist() == held.reshape(-1).tolist()
+    assert list(read.action) == list(written.transitions().action)
+
+
+def test_an_action_that_is_missing_is_named_with_its_row(tmp_path):
+    (tmp_path / "logs.csv").write_text("time,x,push\n0,1,up\n1,2,\n2,3,down\n")
+    with pytest.raises(InputError, match=r"column 'push', row 2: an action was expected"):
+        Trajectories.from_file(tmp_path / "logs.csv", action="push")
+    (tmp_path / "logs.csv").write_text("time,x,push\n0,1,up\n1,2,up\n2,3.5,down\n3,2,up\n")
+    read = Trajectories.from_file(tmp_path / "logs.csv", action="push").transitions()
+    assert list(read.action) == ["up", "up", "down"]
+    assert "action" in read.describe()
