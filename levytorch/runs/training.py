@@ -27,7 +27,7 @@ from levytorch.runs.report import Outcome
 from levytorch.runs.settings import Prepared, prepare
 from levytorch.runs.tensorboard import CoefficientFigures
 from levytorch.training.engines import build_engine
-from levytorch.training.engines.chosen import engine_facts
+from levytorch.training.engines.base import engine_facts
 from levytorch.training.fit import fit
 from levytorch.training.problem import check_cell
 

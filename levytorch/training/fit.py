@@ -23,7 +23,7 @@ from levytorch.likelihood.likelihood import N_BINS
 from levytorch.ranks import Ranks
 from levytorch.training.callbacks import Convergence, MovingAverage, UpdateTCF
 from levytorch.training.engines import build_engine
-from levytorch.training.engines.chosen import engine_facts
+from levytorch.training.engines.base import engine_facts
 from levytorch.training.exact_fit import check_steps, fit_exact
 from levytorch.training.finish import finish
 from levytorch.training.maximise import fit_full_batch, joined

@@ -13,7 +13,7 @@ from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
 from levytorch.training.engines import build_engine
-from levytorch.training.engines.chosen import engine_facts
+from levytorch.training.engines.base import engine_facts
 from levytorch.training.exact_fit import check_steps, fit_exact
 from levytorch.training.finish import finish
 from levytorch.training.loop import maximise

@@ -15,8 +15,7 @@ from levytorch.convert import choice, known_keys, real_array, shown, switch, who
 from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
 from levytorch.likelihood.tail import TailSettings, check_alpha, parse_tail
-from levytorch.training.engines.base import build_engine, engine_options
-from levytorch.training.engines.chosen import chosen_engine
+from levytorch.training.engines.base import build_engine, chosen_engine, engine_options
 
 DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size", "lattice"}
 FIT_OPTIONS = {"init", "units", "density", "law", "std", "log_every", "progress"}

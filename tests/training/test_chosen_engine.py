@@ -9,7 +9,7 @@ import torch
 from levytorch import InputError, Transitions, recover
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.training.engines import build_engine
-from levytorch.training.engines.chosen import FEW, engine_facts
+from levytorch.training.engines.base import FEW, engine_facts
 from levytorch.training.settings import make_settings
 from tests.training.problems import steps, variable
 
