@@ -6,7 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,11 +21,14 @@ from levytorch.data.transitions import Transitions
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning
 
+if TYPE_CHECKING:
+    from levytorch.data.lattice import Lattice
+
 
 class SourceData(NamedTuple):
-    """Transitions, with the true dynamics and the trajectories where there are any."""
+    """Transitions or the lattice of them, with the true dynamics and the trajectories where there are any."""
 
-    transitions: Transitions
+    transitions: Transitions | Lattice
     dynamics: Dynamics | None = None
     trajectories: Trajectories | None = None
 

@@ -15,6 +15,7 @@ from levytorch.diagnostics import Diagnosis
 from levytorch.figures import coefficients as plots
 from levytorch.figures import planes, save
 from levytorch.figures.diagnostics import drawings
+from levytorch.figures.selection import selection
 from levytorch.files import write_csv, write_json
 from levytorch.policy.metrics import relative_error
 from levytorch.runs.reading import Columns
@@ -90,6 +91,8 @@ def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
     write_json(directory / "metrics.json", outcome.metrics)
     if len(recovery.history) > 1:
         figures["history"] = lambda: plots.history(recovery.history)[0]
+    if "selection" in recovery.metrics:
+        figures["selection"] = lambda: selection(recovery.metrics["selection"])[0]
     if outcome.diagnosis is not None:
         figures |= drawings(outcome.diagnosis)
     for name, draw in figures.items():

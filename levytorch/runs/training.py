@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from levytorch import ranks
 from levytorch.data import SourceData
+from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import diagnose
 from levytorch.errors import ConfigError, LevytorchWarning
 from levytorch.ranks import Ranks
@@ -25,6 +26,8 @@ from levytorch.runs.directory import write_record
 from levytorch.runs.report import Outcome
 from levytorch.runs.settings import Prepared, prepare
 from levytorch.runs.tensorboard import CoefficientFigures
+from levytorch.training.engines import build_engine
+from levytorch.training.engines.base import engine_facts
 from levytorch.training.fit import fit
 from levytorch.training.problem import check_cell
 
@@ -68,6 +71,9 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
         "default_root_dir": str(directory),
         "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in prepared.callbacks),
     }
+    if ranks.is_first():
+        facts = engine_facts(build_engine(prepared.fit.engine), prepared.fit.engine_reason)
+        log.info("engine {engine} ({engine_reason})".format(**facts))
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LevytorchWarning)
@@ -90,11 +96,14 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
         recovery = found.recovery
         seconds = time.perf_counter() - began
         recovery.save(directory / "recovery.pt")  # whatever the checks run into, the fit is there
-        if data.dynamics is None and recovery.dim == 1:
+        diagnosis, pairs = None, data.transitions
+        if data.dynamics is None and recovery.dim == 1 and not isinstance(pairs, Lattice):
             check_cell(recovery.head, recovery.metrics["x_min"], recovery.metrics["x_max"])
-        diagnosis = None
         if config["diagnostics"]["checks"]:
-            diagnosis = diagnose(recovery, data.transitions, seed=config["seed"], **config["diagnostics"])
+            if isinstance(pairs, Lattice):
+                log.info("no diagnostics: they look at the pairs themselves, and a lattice stands for them")
+            else:
+                diagnosis = diagnose(recovery, pairs, seed=config["seed"], **config["diagnostics"])
     doubts = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)))
     for doubt in doubts:
         log.warning(doubt)

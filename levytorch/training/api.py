@@ -55,7 +55,9 @@ def recover(
         period: of the coefficients; in d > 1 dimensions one number or one per coordinate.
         tail: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT": 20.0, "method": "tcf" |
             "conditional" | "none"}.
-        engine: "auto", "fisher" (Fourier heads), "lbfgs", or "adam" (the paper's Algorithm B.1).
+        engine: "fisher" (Fourier heads: maximum likelihood), "evidence" (fisher, smoothed as much as the data asks
+            for), "lbfgs", "adam" (the paper's Algorithm B.1), or "auto": evidence for Fourier heads with more than 5
+            functions, fisher for fewer and for n_basis="auto", lbfgs for all others.
         seed: of adam's batches, of a random start and of the split of validation.
         init: start at the scale of the "data", or at "random" (the paper).
         units: internal units from the scale of the "data", or "none" (the paper).
