@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Array
-from levytorch.data.columns import TableOptions
+from levytorch.data.options import FileOptions
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _LEAST = 4  # numbers that must step evenly to be taken for a count
 _AGAIN = re.compile(r"_duplicated_\d+$")  # polars' mark of a name that was there before
 
 
-def check_header(file: Path, columns: list[str], options: TableOptions) -> None:
+def check_header(file: Path, columns: list[str], options: FileOptions) -> None:
     """Refuse a text table whose first line is an observation, which would be lost as the header, and a name used twice.
 
     Numbers may name columns: where an option names one of them, and where they count the columns of a wide table or of

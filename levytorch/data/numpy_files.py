@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Array, Counts, lengths_of
-from levytorch.data.clock import MAX_DT, FileClock, TimeUnits
+from levytorch.data.clock import MAX_DT, FileClock
 from levytorch.data.npy_members import Member, members_of
+from levytorch.data.options import FileOptions
 from levytorch.data.points import (
     PointFile,
     Points,
@@ -27,21 +28,22 @@ _BESIDE = "save where each trajectory begins, and the number of points"
 
 
 class ArrayFile(PointFile):
-    """Points of arrays; `names` are those that the options value, time, reward and id give."""
+    """Points of arrays."""
 
-    def __init__(
-        self,
-        file: Path,
-        max_dt: float | None,
-        on_disk: Path | None,
-        names: Mapping[str, Any],
-        dt: float | None,
-        units: TimeUnits,
-        log: bool,
-    ) -> None:
-        super().__init__(file, max_dt, on_disk)
-        self.names, self.dt, self.units, self.log = names, dt, units, log
-        self.recipe = {"names": names, "dt": dt, "units": units, "log": log}
+    def __init__(self, path: Path, options: FileOptions) -> None:
+        super().__init__(path, options)
+        if isinstance(options.dt, str):
+            raise InputError(
+                f"{path}: dt must be a number for {path.suffix} files, found {options.dt!r}: pass the time between two "
+                "points."
+            )
+        for name in ("layout", "missing", "sort", "short", "separator", "decimal", "time_format"):
+            given = getattr(options, name)
+            if given != getattr(FileOptions, name):
+                raise InputError(
+                    f"{path}: {name} is an option of tables, found {given!r} for a {path.suffix} file: leave it out "
+                    "and prepare the arrays."
+                )
         self._row: NDArray[Any] | None = None  # times of all, in memory or shared
 
     def open(self, whole: bool) -> None:
@@ -54,7 +56,7 @@ class ArrayFile(PointFile):
             raise InputError(
                 f"{self.path}: value must name the array of x, found {', '.join(self._arrays)}: pass value='...'."
             )
-        clock = self.names["time"] or "times"
+        clock = self.options.time or "times"
         free = self.dt is not None or "dt" not in self._arrays
         if clock not in self._arrays and free and _fits(self._arrays.get("time"), x):
             clock = "time"
@@ -74,7 +76,7 @@ class ArrayFile(PointFile):
                 )
         if self._times is not None:
             days = "save them as datetime64[D] and pass a time_unit"
-            self.clock = FileClock(f"{self.path}, array {clock!r}", self.units, beside_dt, days)
+            self.clock = FileClock(f"{self.path}, array {clock!r}", self.options.units, beside_dt, days)
             fits = bool((self.lengths == self._times.size).all())
             self._shared = self._times.ndim == 1 and len(self.lengths) > 1 and fits
             if not self._shared:
@@ -86,8 +88,8 @@ class ArrayFile(PointFile):
         dim = self._width
         self.coordinates = [f"{self.path}: coordinate {k} of x" for k in range(dim)] if dim > 1 else [f"{self.path}: x"]
 
-    def own_max_dt(self) -> float | None:
-        if MAX_DT not in self._arrays or MAX_DT in self.names.values():
+    def _own_max_dt(self) -> float | None:
+        if MAX_DT not in self._arrays or MAX_DT in (name for _, name in self.options.named()):
             return None
         return self._length(MAX_DT, "save one, or pass max_dt")
 
@@ -106,7 +108,7 @@ class ArrayFile(PointFile):
         times, reward = self._clocked(), None if self._reward is None else self._parts(self._reward, 1)
         for part in self._parts(self._x, self._width):
             x = np.asarray(part, dtype=np.float64)
-            if self.log:
+            if self.options.log:
                 x = self._logarithm(x, start)
             x = x if self._width == 1 else x.reshape(-1, self._width)
             block = Points(
@@ -152,12 +154,13 @@ class ArrayFile(PointFile):
     # --------------------------------------------------------------------------------------------------------- refusals
 
     def _array(self, option: str, default: str) -> Member | None:
-        name = self.names[option] or default
+        given = getattr(self.options, option)
+        name = given or default
         if not isinstance(name, str):
             raise InputError(
                 f"{self.path}: {option} must name one array, found {name!r}: stack the coordinates in one array."
             )
-        if self.names[option] and name not in self._arrays:
+        if given and name not in self._arrays:
             raise InputError(
                 f"{self.path}: {option} must name one of {', '.join(self._arrays)}, found {name!r}: pass one of these."
             )
@@ -168,7 +171,7 @@ class ArrayFile(PointFile):
         given = self._arrays[name]
         if given.size != 1:
             raise InputError(f"{self.path}: {name} must be one number, found shape {given.shape}: {remedy}.")
-        return self.units.length(f"{self.path}: {name}", given.load().item())
+        return self.options.units.length(f"{self.path}: {name}", given.load().item())
 
     def _layout(self) -> Counts:
         """Points of each trajectory."""
@@ -216,7 +219,7 @@ class ArrayFile(PointFile):
                 f"{self.path}: ids must name {n} trajectories, each once, found shape {ids.shape}: save one per "
                 "trajectory."
             )
-        if self.on_disk is not None and ids.dtype.kind not in "biufU":
+        if self.options.on_disk is not None and ids.dtype.kind not in "biufU":
             raise InputError(f"{self.path}: ids must be numbers or text on disk, found {ids.dtype}: save them as text.")
         names = ids.load().tolist()
         self._sure(refuse_twice, names)

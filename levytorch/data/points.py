@@ -10,6 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from levytorch.data.arrays import Array, Counts
 from levytorch.data.clock import FileClock
+from levytorch.data.options import FileOptions
 from levytorch.errors import InputError, LevytorchWarning
 
 
@@ -46,7 +48,7 @@ class Sink(Protocol):
 class PointFile(ABC):
     """A file whose options are checked; `open` it, `survey` it, then take its `points` as often as you like.
 
-    max_dt and on_disk are the options of these names; what else decides the points is in `recipe`.
+    `recipe` holds all options that decide the points.
 
     Attributes (from the survey on):
         lengths, offsets: points of each trajectory, and where each begins.
@@ -56,23 +58,29 @@ class PointFile(ABC):
         coordinates: what messages call the columns of x.
     """
 
-    recipe: dict[str, Any]
     coordinates: list[str]
     dt: float | None
     clock: FileClock | None = None
     ids: list[Any] | None = None
     lengths: Counts
 
-    def __init__(self, path: Path, max_dt: float | None, on_disk: Path | None) -> None:
-        self.path, self.max_dt, self.on_disk = path, max_dt, on_disk
+    def __init__(self, path: Path, options: FileOptions) -> None:
+        self.path, self.options = path, options
+        self.dt = options.dt if isinstance(options.dt, float) else None
+        self.recipe = {name: value for name, value in asdict(options).items() if name not in ("max_dt", "on_disk")}
         self.dropped: dict[str, int] = {}
+
+    @property
+    def max_dt(self) -> float | None:
+        """The step from which on there is a gap, as it is asked for, or else as the file says."""
+        return self._own_max_dt() if self.options.max_dt is None else self.options.max_dt
 
     @abstractmethod
     def open(self, whole: bool) -> None:
         """Find the columns, for one block of everything or for many; NeedsMemory where these cannot be had."""
 
     @abstractmethod
-    def own_max_dt(self) -> float | None:
+    def _own_max_dt(self) -> float | None:
         """What the file itself says about gaps."""
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,16 +12,14 @@ from numpy.typing import NDArray
 
 from levytorch.data.arrays import Array, Counts
 from levytorch.data.clock import MAX_DT, FileClock
-from levytorch.data.columns import OneNumber, TableOptions, TableReader, check_id, first_null, listed, numbers
+from levytorch.data.columns import OneNumber, Runs, TableReader, check_id, first_null, numbers
 from levytorch.data.misread import check_header, refuse_clock, refuse_index, refuse_unnamed
+from levytorch.data.options import FileOptions, column_names, listed
 from levytorch.data.points import NeedsMemory, PointFile, Points, numbers_of
 from levytorch.errors import InputError
-from levytorch.files import replacing
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from levytorch.data.trajectories import Trajectories
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,13 @@ class Cells:
 class TableFile(PointFile):
     """Points of a table."""
 
-    def __init__(self, file: Path, max_dt: float | None, on_disk: Path | None, options: TableOptions) -> None:
-        super().__init__(file, max_dt, on_disk)
-        self.options, self.recipe = options, asdict(options)
-        self.dt = options.dt if isinstance(options.dt, float) else None
+    def __init__(self, path: Path, options: FileOptions) -> None:
+        super().__init__(path, options)
+        if options.on_disk is not None and path.suffix.lower() != ".parquet":
+            raise InputError(
+                f"{path}: on_disk needs a .parquet, .npy or .npz file, found {path.suffix}: convert it, "
+                "polars.scan_csv(path).sink_parquet(path)."
+            )
         self._whole: Cells | None = None
         self._starts: Counts | None = None  # rows where trajectories begin, known after the survey
 
@@ -68,35 +69,25 @@ class TableFile(PointFile):
         self.table = TableReader(self.path, options.separator, options.decimal, whole)
         if self.table.text:
             check_header(self.path, self.table.columns, options)
-        options.check(self.path, self.table.columns, self.table.rows)
-        if options.layout == "long":
-            self.options = options = options.complete(self.path, self.table.columns)
-            if options.id is not None:
-                check_id(self.path, options.id, self.table.types[options.id], in_json=self.on_disk is not None)
-        else:
-            own, other = ("time", "id") if options.layout == "wide" else ("id", "time")
-            for option in ("reward", other):
-                if getattr(options, option) is not None:
-                    raise InputError(
-                        f"{self.path}: layout {options.layout!r} has no {option} column, found "
-                        f"{getattr(options, option)!r}: use layout='long'."
-                    )
-            if own in self.table.columns and own not in (options.value or []):
-                name = getattr(options, own) or own
-                options = replace(options, time=name) if own == "time" else replace(options, id=name)
-                self.options = options
-        if options.time is not None:
-            where = f"{self.path}, column {options.time!r}"
-            self.clock = FileClock(where, options.units, beside_dt=options.dt is not None)
-        if (options.time or options.dt) is None or (options.layout != "long" and isinstance(options.dt, str)):
+        if self.table.rows == 0:
+            raise InputError(
+                f"{self.path}: rows were expected below the header, found none: check how the file was written."
+            )
+        names = self.names = column_names(self.path, options, self.table.columns)
+        if names.id is not None:
+            check_id(self.path, names.id, self.table.types[names.id], in_json=options.on_disk is not None)
+        if names.time is not None:
+            where = f"{self.path}, column {names.time!r}"
+            self.clock = FileClock(where, options.units, beside_dt=names.dt is not None)
+        if (names.time or names.dt) is None or (options.layout != "long" and isinstance(names.dt, str)):
             raise InputError(
                 f"{self.path}: dt or time must be given, found neither among {listed(self.table.columns)}: pass "
                 "dt=... or time='...'."
             )
-        columns = (options.value or []) if options.layout == "long" else ["of every trajectory"]
+        columns = names.value if options.layout == "long" else ["of every trajectory"]
         self.coordinates = [f"{self.path}: column {name!r}" for name in columns]
 
-    def own_max_dt(self) -> float | None:
+    def _own_max_dt(self) -> float | None:
         named = [name for _, name in self.options.named()]
         if self.options.layout != "long" or MAX_DT not in self.table.columns or MAX_DT in named:
             return None
@@ -131,7 +122,7 @@ class TableFile(PointFile):
                 f"{empty}: a number somewhere in the column was expected, found none: choose another column."
             )
         single = lengths == 1
-        if single.any() and (not self.options.drop_short or single.sum() == (lengths > 0).sum()):
+        if single.any() and (self.options.short == "error" or single.sum() == (lengths > 0).sum()):
             self._refuse_short(int(np.argmax(single)))
         self._kept = lengths > 1
         self.lengths = lengths[self._kept]
@@ -146,11 +137,11 @@ class TableFile(PointFile):
             (table,) = self.table.frames()
             yield self._grid(table)
             return
-        options = self.options
-        dt, step = OneNumber(self.path, "dt", "name a column of times instead"), options.dt
-        asked = [*(options.value or []), options.id, options.time, options.reward, step]
+        names, step = self.names, self.names.dt
+        dt = OneNumber(self.path, "dt", "name a column of times instead")
+        asked = [*names.value, names.id, names.time, names.reward, step]
         columns = list(dict.fromkeys(name for name in asked if isinstance(name, str)))
-        runs, before = _Runs(self.path, options.id), 0
+        runs, before = Runs(self.path, names.id), 0
         for frame in self.table.frames(columns):
             runs.see(frame, before, whole=self.table.whole)
             cells = self._cells(frame, before, runs.group)
@@ -159,10 +150,10 @@ class TableFile(PointFile):
             yield cells
             before += len(frame)
         self.table.forget()
-        self.ids = None if options.id is None else runs.names
+        self.ids = None if names.id is None else runs.names
         self._starts = np.append(runs.starts, before)
         if isinstance(step, str):
-            self.dt = options.units.length(f"{self.path}, column {step!r}", dt.value)
+            self.dt = self.options.units.length(f"{self.path}, column {step!r}", dt.value)
 
     def _ordered(self, cells: Cells) -> Cells:
         """Trajectory after trajectory, and by time where that is asked for."""
@@ -176,7 +167,7 @@ class TableFile(PointFile):
             yield self._whole
             return
         assert self._starts is not None
-        asked = [*(self.options.value or []), self.options.time, self.options.reward]
+        asked = [*self.names.value, self.names.time, self.names.reward]
         before = 0
         for frame in self.table.frames([name for name in asked if name is not None]):
             group = numbers_of(self._starts, before, before + len(frame))
@@ -201,20 +192,20 @@ class TableFile(PointFile):
 
     def _cells(self, frame: pl.DataFrame, before: int, group: Counts) -> Cells:
         """Of a long table: one row per observation."""
-        options = self.options
-        values = [numbers(self.path, frame[name], before) for name in options.value or []]
+        reward = self.names.reward
+        values = [numbers(self.path, frame[name], before) for name in self.names.value]
         return Cells(
             np.stack(values, axis=1) if len(values) > 1 else values[0][:, None],
             group,
             range(before + 1, before + len(frame) + 1),
             self._ticks(frame, before),
-            None if options.reward is None else numbers(self.path, frame[options.reward], before),
+            None if reward is None else numbers(self.path, frame[reward], before),
         )
 
     def _ticks(self, frame: pl.DataFrame, before: int = 0) -> NDArray[Any] | None:
         if self.clock is None:
             return None
-        column, where = frame[str(self.options.time)], self.clock.where
+        column, where = frame[str(self.names.time)], self.clock.where
         if row := first_null(column, before):
             raise InputError(f"{where}, row {row}: a time was expected, found none: fill the cell or remove the row.")
         ticks = self.clock.ticks(column, before)
@@ -228,8 +219,7 @@ class TableFile(PointFile):
     def _grid(self, table: pl.DataFrame) -> Cells:
         """Of a table with one column ("wide") or one row per trajectory; it ends where its cells become empty."""
         options, wide = self.options, self.options.layout == "wide"
-        own = options.time if wide else options.id
-        columns = options.value or [name for name in table.columns if name != own]
+        columns, own = self.names.value, self.names.id
         ticks = self._ticks(table)
         if options.value is None:  # columns that were asked for are what was meant
             refuse_unnamed(self.path, table, columns, options.layout)
@@ -241,7 +231,6 @@ class TableFile(PointFile):
             refuse_index(self.path, columns, np.stack(grid, axis=1))
         names: list[Any] = columns if wide else list(range(1, len(lines) + 1))
         if own is not None and not wide:
-            check_id(self.path, own, table[own].dtype, in_json=False)
             names = table[own].to_list()
         kept = [k for k, line in enumerate(lines) if len(line)]
         if not kept:
@@ -270,15 +259,15 @@ class TableFile(PointFile):
             self._refuse(cells, infinite, "a finite number", "remove the row")
         empty = np.isnan(values)
         if empty.any():
-            if not self.options.drop_missing:
+            if self.options.missing == "error":
                 self._refuse(cells, empty, "a number", "fill the cell, or pass missing='drop'")
-            if self.options.dt is not None:
+            if self.names.dt is not None:
                 self._refuse(cells, empty, "a number", "name a time column (missing='drop' needs one)")
             cells = cells.take(np.asarray(~empty.any(axis=1)))
         if cells.reward is not None and not np.isfinite(cells.reward).all():
             k = int(np.argmax(~np.isfinite(cells.reward)))
             raise InputError(
-                f"{self.path}, column {self.options.reward!r}, row {cells.row[k]}: a reward was expected, found "
+                f"{self.path}, column {self.names.reward!r}, row {cells.row[k]}: a reward was expected, found "
                 f"{cells.reward[k]}: fill the cell."
             )
         if log and not (cells.values > 0).all():
@@ -318,78 +307,8 @@ class TableFile(PointFile):
 
     def _where(self, cells: Cells, k: int, coordinate: int) -> str:
         """Where observation k stands in the file."""
-        column = (self.options.value or [])[coordinate] if cells.column is None else cells.column[k]
+        column = self.names.value[coordinate] if cells.column is None else cells.column[k]
         return f"{self.path}, column {column!r}, row {cells.row[k]}"
-
-
-class _Runs:
-    """Trajectories of a long table: rows that follow each other with one id."""
-
-    def __init__(self, file: Path, id: str | None) -> None:
-        self.path, self.id = file, id
-        self.names: list[Any] = []
-        self._seen: set[Any] = set()
-        self._starts: list[Counts] = []
-        self.group: Counts = np.zeros(0, dtype=np.int64)  # of the rows seen last
-
-    @property
-    def starts(self) -> Counts:
-        return np.concatenate(self._starts) if self._starts else np.zeros(1, dtype=np.int64)
-
-    def see(self, frame: pl.DataFrame, before: int, whole: bool) -> None:
-        """Number the rows of a frame; unless it is the whole table, those of a trajectory must follow each other."""
-        if self.id is None:
-            self.group = np.zeros(len(frame), dtype=np.int64)
-            return
-        column = frame[self.id]
-        if row := first_null(column, before):
-            raise InputError(
-                f"{self.path}, column {self.id!r}, row {row}: a trajectory's id was expected, found none: fill it."
-            )
-        changes = (column != column.shift(1)).fill_null(True).to_numpy().copy()
-        changes[0] = not self.names or self.names[-1] != column[0]
-        rows = np.flatnonzero(changes)
-        fresh = column.gather(rows).to_list()
-        again = len(set(fresh)) < len(fresh) or not self._seen.isdisjoint(fresh)
-        if again and whole:
-            unique = column.unique(maintain_order=True)
-            self.names = unique.to_list()
-            self.group = column.replace_strict(unique, np.arange(len(unique))).to_numpy().astype(np.int64)
-            return
-        if again:
-            name = next(name for k, name in enumerate(fresh) if name in self._seen or name in fresh[:k])
-            raise NeedsMemory(
-                f"{self.path}, column {self.id!r}: the rows of a trajectory must follow each other on disk, found "
-                f"{name!r} again after others: sort the file by id and time."
-            )
-        self.group = len(self.names) - 1 + np.cumsum(changes)
-        self.names += fresh
-        self._seen.update(fresh)
-        self._starts.append(rows + before)
-
-
-def write_table(t: Trajectories, file: Path) -> None:
-    """A long table: id, time or dt, x (or x1, x2, ...), reward, max_dt."""
-    import polars as pl
-
-    names: Any = np.arange(len(t)) if t.ids is None else np.asarray(t.ids)
-    columns: dict[str, Any] = {"id": np.repeat(names, t.lengths)}
-    columns["dt" if t.times is None else "time"] = np.full(len(t.x), t.dt) if t.times is None else t.times
-    for k, column in enumerate(t.x.reshape(len(t.x), -1).T):
-        columns["x" if t.dim == 1 else f"x{k + 1}"] = column
-    if t.reward is not None:
-        columns["reward"] = t.reward
-    if t.max_dt is not None:
-        columns[MAX_DT] = np.full(len(t.x), t.max_dt)
-    table = pl.DataFrame(columns)
-    with replacing(file) as temporary:
-        try:
-            if file.suffix.lower() == ".parquet":
-                table.write_parquet(temporary)
-            else:
-                table.write_csv(temporary, separator="\t" if file.suffix.lower() == ".tsv" else ",")
-        except pl.exceptions.ComputeError as error:  # what polars makes of a full disk
-            raise OSError(str(error)) from error
 
 
 def _first(mask: NDArray[np.bool_]) -> tuple[int, int]:

@@ -64,8 +64,16 @@ def wild(*shape):
         ("time,x\n03/04/2024,1\n04/04/2024,2\n", dict(time_unit="day"), "row 1: times .* '03/04/2024': .*time_format"),
         ("time,x\n2024-04-03,1\n04/04/2024,2\n", dict(time_unit="day"), "row 2: times .* found '04/04/2024'"),
         ("time,x\n0,1\n1e400,2\n2,3\n", dict(time_in="s", time_unit="h"), "column 'time', row 2: a finite time"),
-        ("x\n1\n2\n", dict(dt=30, time_in="min", time_unit="h"), "time_in is the unit of a column, found 'min' beside"),
-        ("time,u\n0,1\n1,2\n", dict(value=["u", "u"]), "value must name different columns, found 'u', 'u'"),
+        (
+            "x\n1\n2\n",
+            dict(dt=30, time_in="min", time_unit="h"),
+            "the unit of a column, found 'min' beside",
+        ),
+        (
+            "time,u\n0,1\n1,2\n",
+            dict(value=["u", "u"]),
+            "each once, found 'u', 'u'",
+        ),
     ],
 )
 def test_bad_tables(tmp_path, text, options, message):
@@ -74,7 +82,7 @@ def test_bad_tables(tmp_path, text, options, message):
     with pytest.raises(InputError, match=message) as caught:
         Trajectories.from_file(file, **options)
     assert "\n" not in str(caught.value)
-    named = ("layout", "missing", "short", "dt must", "time_unit must be", "time_in must be one")
+    named = ("layout", "missing", "short", "dt must", "time_unit must be", "time_in must be", "only one of dt")
     assert "bad.csv" in str(caught.value) or str(caught.value).startswith(named)
 
 
