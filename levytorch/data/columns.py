@@ -120,7 +120,7 @@ class TableReader:
                 row = int(pointed.arg_max() or 0)
                 raise InputError(
                     f"{self.file}, column {column.name!r}, row {before + row + 1}: numbers must have a decimal comma, "
-                    f"found {column[row]!r}: leave decimal out, or remove the points between thousands."
+                    f"found {column[row]!r}; leave decimal out, or remove the points between thousands."
                 )
         text = pl.all()
         return frame.with_columns(pl.when(text.str.contains(_COMMA)).then(text.str.replace(",", ".")).otherwise(text))
@@ -146,7 +146,7 @@ def _reading(file: Path) -> Iterator[None]:
         if isinstance(error, UnicodeDecodeError) or "utf-8" in reason.lower():
             remedy = "save it as UTF-8"
         raise InputError(
-            f"{file}: a readable {file.suffix} table was expected, found a malformed one ({reason}): {remedy}."
+            f"{file}: a readable {file.suffix} table was expected, found a malformed one ({reason}); {remedy}."
         ) from None
 
 
@@ -159,7 +159,7 @@ def check_id(file: Path, id: str, dtype: Any, in_json: bool) -> None:
     if plain or not (in_json or dtype.is_nested() or dtype == pl.Object):
         return
     raise InputError(
-        f"{file}, column {id!r}: ids must be numbers or text, found {dtype}: convert the column, or name another as id."
+        f"{file}, column {id!r}: ids must be numbers or text, found {dtype}; convert the column, or name another as id."
     )
 
 
@@ -182,14 +182,14 @@ def numbers(file: Path, column: pl.Series, before: int = 0) -> Array:
             if re.match(_COMMA, text[row]):
                 remedy = "pass decimal=',' if that is a decimal comma, or remove the commas between thousands"
             raise InputError(
-                f"{file}, column {column.name!r}, row {before + row + 1}: a number was expected, found {text[row]!r}: "
+                f"{file}, column {column.name!r}, row {before + row + 1}: a number was expected, found {text[row]!r}; "
                 f"{remedy}."
             )
     elif column.dtype.is_numeric():
         cells = column.cast(pl.Float64)
     else:
         raise InputError(
-            f"{file}, column {column.name!r}, row 1: a number was expected, found {column.dtype}: choose another "
+            f"{file}, column {column.name!r}, row 1: a number was expected, found {column.dtype}; choose another "
             "column."
         )
     return np.array(cells.fill_null(float("nan")).to_numpy(), dtype=np.float64)
@@ -210,7 +210,7 @@ class OneNumber:
             row = int(np.argmax(other))
             raise InputError(
                 f"{self.file}, column {column.name!r}, row {before + row + 1}: one {self.what} was expected "
-                f"throughout, found {cells[row]:g} after {self.value:g}: {self.remedy}."
+                f"throughout, found {cells[row]:g} after {self.value:g}; {self.remedy}."
             )
 
 
@@ -236,7 +236,7 @@ class Runs:
         column = frame[self.id]
         if row := first_null(column, before):
             raise InputError(
-                f"{self.path}, column {self.id!r}, row {row}: a trajectory's id was expected, found none: fill it."
+                f"{self.path}, column {self.id!r}, row {row}: a trajectory's id was expected, found none; fill it."
             )
         changes = (column != column.shift(1)).fill_null(True).to_numpy().copy()
         changes[0] = not self.names or self.names[-1] != column[0]
@@ -252,7 +252,7 @@ class Runs:
             name = next(name for k, name in enumerate(fresh) if name in self._seen or name in fresh[:k])
             raise NeedsMemory(
                 f"{self.path}, column {self.id!r}: the rows of a trajectory must follow each other on disk, found "
-                f"{name!r} again after others: sort the file by id and time."
+                f"{name!r} again after others; sort the file by id and time."
             )
         self.group = len(self.names) - 1 + np.cumsum(changes)
         self.names += fresh

@@ -35,10 +35,10 @@ def open_file(path: str | Path, **options: Any) -> PointFile:
     suffix = file.suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(
-            f"{file}: the suffix must be one of {', '.join(SUFFIXES)}, found {suffix!r}: convert the file."
+            f"{file}: the suffix must be one of {', '.join(SUFFIXES)}, found {suffix!r}; convert the file."
         )
     if not file.is_file():
-        raise InputError(f"{file}: a file must exist there, found none: check the path (from {Path.cwd()}).")
+        raise InputError(f"{file}: a file must exist there, found none; check the path (from {Path.cwd()}).")
     _check_magic(file, suffix)
     checked = FileOptions(**options)
     return TableFile(file, checked) if suffix in TABLES else ArrayFile(file, checked)
@@ -52,7 +52,7 @@ def write(trajectories: Trajectories, path: str | Path) -> None:
     file = path_of(path)
     suffix = file.suffix.lower()
     if suffix not in (".npz", *TABLES):
-        raise InputError(f"{file}: the suffix must be one of .npz, {', '.join(TABLES)}, found {suffix!r}: choose one.")
+        raise InputError(f"{file}: the suffix must be one of .npz, {', '.join(TABLES)}, found {suffix!r}; choose one.")
     if suffix == ".npz":
         arrays: dict[str, Any] = {"x": trajectories.x, "offsets": trajectories.offsets}
         for name in ("dt", "times", "reward"):
@@ -97,9 +97,9 @@ def _check_magic(file: Path, suffix: str) -> None:
     with file.open("rb") as stream:
         head = stream.read(4096)
     if not head:
-        raise InputError(f"{file}: the file must not be empty, found 0 bytes: check how it was written.")
+        raise InputError(f"{file}: the file must not be empty, found 0 bytes; check how it was written.")
     if suffix in _MAGIC:
         if not head.startswith(_MAGIC[suffix]):
-            raise InputError(f"{file}: a {suffix} file was expected, found other content: correct the suffix.")
+            raise InputError(f"{file}: a {suffix} file was expected, found other content; correct the suffix.")
     elif b"\0" in head or any(head.startswith(magic) for magic in _MAGIC.values()):
-        raise InputError(f"{file}: text was expected in a {suffix} file, found binary content: correct the suffix.")
+        raise InputError(f"{file}: text was expected in a {suffix} file, found binary content; correct the suffix.")

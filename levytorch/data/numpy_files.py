@@ -34,14 +34,14 @@ class ArrayFile(PointFile):
         super().__init__(path, options)
         if isinstance(options.dt, str):
             raise InputError(
-                f"{path}: dt must be a number for {path.suffix} files, found {options.dt!r}: pass the time between two "
+                f"{path}: dt must be a number for {path.suffix} files, found {options.dt!r}; pass the time between two "
                 "points."
             )
         for name in ("layout", "missing", "sort", "short", "separator", "decimal", "time_format"):
             given = getattr(options, name)
             if given != getattr(FileOptions, name):
                 raise InputError(
-                    f"{path}: {name} is an option of tables, found {given!r} for a {path.suffix} file: leave it out "
+                    f"{path}: {name} is an option of tables, found {given!r} for a {path.suffix} file; leave it out "
                     "and prepare the arrays."
                 )
         self._row: NDArray[Any] | None = None  # times of all, in memory or shared
@@ -54,7 +54,7 @@ class ArrayFile(PointFile):
             x = next(iter(self._arrays.values()))
         if x is None:
             raise InputError(
-                f"{self.path}: value must name the array of x, found {', '.join(self._arrays)}: pass value='...'."
+                f"{self.path}: value must name the array of x, found {', '.join(self._arrays)}; pass value='...'."
             )
         clock = self.options.time or "times"
         free = self.dt is not None or "dt" not in self._arrays
@@ -65,14 +65,14 @@ class ArrayFile(PointFile):
         if self.dt is None and self._times is None and "dt" in self._arrays:
             self.dt = self._length("dt", "save times instead of it")
         if self.dt is None and self._times is None:
-            raise InputError(f"{self.path}: dt must be given, found neither dt nor times in the file: pass dt=...")
+            raise InputError(f"{self.path}: dt must be given, found neither dt nor times in the file; pass dt=...")
         self.lengths = self._layout()
         self._width = x.size // int(self.lengths.sum())
         self._shared = False
         for name, member, kinds in (("x", x, "fiu"), (clock, self._times, "fiumM"), ("reward", self._reward, "fiu")):
             if member is not None and member.dtype.kind not in kinds:
                 raise InputError(
-                    f"{self.path}: {name} must be numeric, found {member.dtype}: pass arrays of real numbers."
+                    f"{self.path}: {name} must be numeric, found {member.dtype}; pass arrays of real numbers."
                 )
         if self._times is not None:
             days = "save them as datetime64[D] and pass a time_unit"
@@ -158,11 +158,11 @@ class ArrayFile(PointFile):
         name = given or default
         if not isinstance(name, str):
             raise InputError(
-                f"{self.path}: {option} must name one array, found {name!r}: stack the coordinates in one array."
+                f"{self.path}: {option} must name one array, found {name!r}; stack the coordinates in one array."
             )
         if given and name not in self._arrays:
             raise InputError(
-                f"{self.path}: {option} must name one of {', '.join(self._arrays)}, found {name!r}: pass one of these."
+                f"{self.path}: {option} must name one of {', '.join(self._arrays)}, found {name!r}; pass one of these."
             )
         return self._arrays.get(name)
 
@@ -170,7 +170,7 @@ class ArrayFile(PointFile):
         """A length of time that the file holds."""
         given = self._arrays[name]
         if given.size != 1:
-            raise InputError(f"{self.path}: {name} must be one number, found shape {given.shape}: {remedy}.")
+            raise InputError(f"{self.path}: {name} must be one number, found shape {given.shape}; {remedy}.")
         return self.options.units.length(f"{self.path}: {name}", given.load().item())
 
     def _layout(self) -> Counts:
@@ -179,7 +179,7 @@ class ArrayFile(PointFile):
         if offsets is not None:
             if len(shape) not in (1, 2) or 0 in shape:
                 raise InputError(
-                    f"{self.path}: x with offsets must have shape (n,) or (n, d), found {shape}: reshape it."
+                    f"{self.path}: x with offsets must have shape (n,) or (n, d), found {shape}; reshape it."
                 )
             return self._sound(offsets, shape[0])
         return lengths_of(f"{self.path}: x", shape)
@@ -193,7 +193,7 @@ class ArrayFile(PointFile):
                 return np.diff(ends)
             found = f"{ends.tolist()!s:.60}"
         raise InputError(
-            f"{self.path}: offsets must be integers that rise from 0 to the {n} points of x, found {found}: {_BESIDE}."
+            f"{self.path}: offsets must be integers that rise from 0 to the {n} points of x, found {found}; {_BESIDE}."
         )
 
     def _check_shape(self, name: str, member: Member) -> None:
@@ -208,7 +208,7 @@ class ArrayFile(PointFile):
         if not right:
             raise InputError(
                 f"{self.path}: {name} must have one number per point of x (shape {like}, {n} points), found shape "
-                f"{shape}: give it x's shape."
+                f"{shape}; give it x's shape."
             )
 
     def _names(self, ids: Member) -> list[Any]:
@@ -216,11 +216,11 @@ class ArrayFile(PointFile):
         n = len(self.lengths)
         if ids.shape != (n,):
             raise InputError(
-                f"{self.path}: ids must name {n} trajectories, each once, found shape {ids.shape}: save one per "
+                f"{self.path}: ids must name {n} trajectories, each once, found shape {ids.shape}; save one per "
                 "trajectory."
             )
         if self.options.on_disk is not None and ids.dtype.kind not in "biufU":
-            raise InputError(f"{self.path}: ids must be numbers or text on disk, found {ids.dtype}: save them as text.")
+            raise InputError(f"{self.path}: ids must be numbers or text on disk, found {ids.dtype}; save them as text.")
         names = ids.load().tolist()
         self._sure(refuse_twice, names)
         return names
@@ -230,7 +230,7 @@ class ArrayFile(PointFile):
             k = int(np.argmax(~(x > 0)))
             where = tuple(int(i) for i in np.unravel_index(start * self._width + k, self._x.shape))
             raise InputError(
-                f"{self.path}: x must be positive for log=True, found {x[k]} at index {where}: use log=False."
+                f"{self.path}: x must be positive for log=True, found {x[k]} at index {where}; use log=False."
             )
         return np.asarray(np.log(x))
 

@@ -82,7 +82,7 @@ class FileOptions:
         for name in ("value", "id", "time", "reward"):
             column = getattr(self, name)
             if isinstance(column, (Mapping, bool)) or (name != "value" and isinstance(column, (list, tuple))):
-                raise InputError(f"{name} must name a column, found {shown(column)}: pass its name.")
+                raise InputError(f"{name} must name a column, found {shown(column)}; pass its name.")
             if name == "value" and hasattr(column, "__iter__") and not isinstance(column, str):
                 object.__setattr__(self, name, [str(one) for one in column])
             elif name != "value" and column is not None:
@@ -93,15 +93,15 @@ class FileOptions:
             if length is not None and not (name == "dt" and isinstance(length, str)):
                 object.__setattr__(self, name, positive_number(name, length, "pass a length of time"))
         if self.dt is not None and self.time is not None:
-            raise InputError("only one of dt and time may be given, found both: remove one.")
+            raise InputError("only one of dt and time may be given, found both; remove one.")
         self.units.check()
         if self.time_in is not None and isinstance(self.dt, float):
             raise InputError(
-                f"time_in must be the unit of a column, found {self.time_in!r} beside dt = {self.dt:g}: pass dt in "
+                f"time_in must be the unit of a column, found {self.time_in!r} beside dt = {self.dt:g}; pass dt in "
                 "time_unit and leave time_in out."
             )
         if self.on_disk is not None and not isinstance(self.on_disk, (str, Path)):
-            raise InputError(f"on_disk must be a directory, found {self.on_disk!r}: name one with room for the data.")
+            raise InputError(f"on_disk must be a directory, found {self.on_disk!r}; name one with room for the data.")
 
     @property
     def units(self) -> TimeUnits:
@@ -143,12 +143,12 @@ def _check_columns(path: Path, options: FileOptions, columns: list[str]) -> None
     for option, name in options.named():
         if name not in columns:
             raise InputError(
-                f"{path}: {option} must be a column of the file, found no {name!r} among {listed(columns)}: "
+                f"{path}: {option} must be a column of the file, found no {name!r} among {listed(columns)}; "
                 "pass one of these."
             )
     if value is not None and (len(value) == 0 or len(set(value)) < len(value)):
         raise InputError(
-            f"{path}: value must name one or more columns, each once, found {listed(value) or 'none'}: pass "
+            f"{path}: value must name one or more columns, each once, found {listed(value) or 'none'}; pass "
             f"some of {listed(columns)}."
         )
 
@@ -168,7 +168,7 @@ def _long_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnN
         value = ["x"] if "x" in rest else numbered if rest == numbered else rest
         if not value or (len(value) != 1 and value != numbered):
             raise InputError(
-                f"{path}: value must name the column of x, found {listed(rest) or 'none'}: pass value='...'."
+                f"{path}: value must name the column of x, found {listed(rest) or 'none'}; pass value='...'."
             )
     return ColumnNames(value, id, time, reward, dt)
 
@@ -180,7 +180,7 @@ def _grid_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnN
         if getattr(options, option) is not None:
             raise InputError(
                 f"{path}: layout {options.layout!r} has no {option} column, found "
-                f"{getattr(options, option)!r}: use layout='long'."
+                f"{getattr(options, option)!r}; use layout='long'."
             )
     name = getattr(options, own)
     if own in columns and own not in (options.columns or []):

@@ -222,14 +222,14 @@ def refuse_nonfinite(block: Points, offsets: Counts, ids: Sequence[Any] | None) 
             continue
         k = int(np.argwhere(~np.isfinite(values))[0, 0])
         where = point_name(block.start + k, offsets, ids)
-        raise InputError(f"{label} must be finite, found {values[k].tolist()} at {where}: remove or fill it.")
+        raise InputError(f"{label} must be finite, found {values[k].tolist()} at {where}; remove or fill it.")
 
 
 def refuse_short(lengths: Counts, ids: Sequence[Any] | None) -> None:
     if lengths.min(initial=2) < 2:
         k = int(np.argmin(lengths))
         raise InputError(
-            f"a trajectory needs at least two points, found {int(lengths[k])} in {name_of(k, ids)}: remove this "
+            f"a trajectory needs at least two points, found {int(lengths[k])} in {name_of(k, ids)}; remove this "
             "trajectory."
         )
 
@@ -237,13 +237,13 @@ def refuse_short(lengths: Counts, ids: Sequence[Any] | None) -> None:
 def refuse_twice(ids: Sequence[Any]) -> None:
     if len(set(ids)) < len(ids):
         twice = Counter(ids).most_common(1)[0][0]
-        raise InputError(f"ids must differ, found {twice!r} twice: rename one, or join the two trajectories.")
+        raise InputError(f"ids must differ, found {twice!r} twice; rename one, or join the two trajectories.")
 
 
 def disorder(point: int, times: Array, offsets: Counts, ids: Sequence[Any] | None) -> InputError:
     return InputError(
         f"times must increase strictly within a trajectory, found {times[0]:g} followed by {times[1]:g} at "
-        f"{point_name(point, offsets, ids)}: sort them and remove duplicates."
+        f"{point_name(point, offsets, ids)}; sort them and remove duplicates."
     )
 
 
@@ -257,7 +257,7 @@ def judge_motion(
     for name, constant, value in zip(coordinates, still.T, np.atleast_1d(first)):
         if constant.all():
             raise InputError(
-                f"{name} must vary within trajectories, found a constant series ({value:g} in {name_of(0, ids)}): "
+                f"{name} must vary within trajectories, found a constant series ({value:g} in {name_of(0, ids)}); "
                 "nothing can be recovered from it, so choose another one."
             )
     rests = np.asarray(still.all(axis=1))

@@ -52,7 +52,7 @@ class TableFile(PointFile):
         super().__init__(path, options)
         if options.on_disk is not None and path.suffix.lower() != ".parquet":
             raise InputError(
-                f"{path}: on_disk needs a .parquet, .npy or .npz file, found {path.suffix}: convert it, "
+                f"{path}: on_disk needs a .parquet, .npy or .npz file, found {path.suffix}; convert it, "
                 "polars.scan_csv(path).sink_parquet(path)."
             )
         self._whole: Cells | None = None
@@ -63,7 +63,7 @@ class TableFile(PointFile):
         if not whole and (options.layout != "long" or options.sort):
             found = "sort=True" if options.sort else f"layout {options.layout!r}"
             raise NeedsMemory(
-                f"{self.path}: on_disk needs a long table whose rows are in order, found {found}: write the file so, "
+                f"{self.path}: on_disk needs a long table whose rows are in order, found {found}; write the file so, "
                 "sorted by id and time."
             )
         self.table = TableReader(self.path, options.separator, options.decimal, whole)
@@ -71,7 +71,7 @@ class TableFile(PointFile):
             check_header(self.path, self.table.columns, options)
         if self.table.rows == 0:
             raise InputError(
-                f"{self.path}: rows were expected below the header, found none: check how the file was written."
+                f"{self.path}: rows were expected below the header, found none; check how the file was written."
             )
         names = self.names = column_names(self.path, options, self.table.columns)
         if names.id is not None:
@@ -81,7 +81,7 @@ class TableFile(PointFile):
             self.clock = FileClock(where, options.units, beside_dt=names.dt is not None)
         if (names.time or names.dt) is None or (options.layout != "long" and isinstance(names.dt, str)):
             raise InputError(
-                f"{self.path}: dt or time must be given, found neither among {listed(self.table.columns)}: pass "
+                f"{self.path}: dt or time must be given, found neither among {listed(self.table.columns)}; pass "
                 "dt=... or time='...'."
             )
         columns = names.value if options.layout == "long" else ["of every trajectory"]
@@ -119,7 +119,7 @@ class TableFile(PointFile):
             self.clock.refuse_days()
         if lost == total:
             raise InputError(
-                f"{empty}: a number somewhere in the column was expected, found none: choose another column."
+                f"{empty}: a number somewhere in the column was expected, found none; choose another column."
             )
         single = lengths == 1
         if single.any() and (self.options.short == "error" or single.sum() == (lengths > 0).sum()):
@@ -207,12 +207,12 @@ class TableFile(PointFile):
             return None
         column, where = frame[str(self.names.time)], self.clock.where
         if row := first_null(column, before):
-            raise InputError(f"{where}, row {row}: a time was expected, found none: fill the cell or remove the row.")
+            raise InputError(f"{where}, row {row}: a time was expected, found none; fill the cell or remove the row.")
         ticks = self.clock.ticks(column, before)
         if not np.isfinite(ticks).all():
             k = int(np.argmax(~np.isfinite(ticks)))
             raise InputError(
-                f"{where}, row {before + k + 1}: a finite time was expected, found {float(ticks[k])}: correct the cell."
+                f"{where}, row {before + k + 1}: a finite time was expected, found {float(ticks[k])}; correct the cell."
             )
         return ticks
 
@@ -234,7 +234,7 @@ class TableFile(PointFile):
             names = table[own].to_list()
         kept = [k for k, line in enumerate(lines) if len(line)]
         if not kept:
-            raise InputError(f"{self.path}: numbers were expected in {listed(columns)}, found none: check the layout.")
+            raise InputError(f"{self.path}: numbers were expected in {listed(columns)}, found none; check the layout.")
         if len(kept) < len(lines):
             self.dropped["trajectory without a value"] = len(lines) - len(kept)
         self.ids = [names[k] for k in kept]
@@ -268,7 +268,7 @@ class TableFile(PointFile):
             k = int(np.argmax(~np.isfinite(cells.reward)))
             raise InputError(
                 f"{self.path}, column {self.names.reward!r}, row {cells.row[k]}: a reward was expected, found "
-                f"{cells.reward[k]}: fill the cell."
+                f"{cells.reward[k]}; fill the cell."
             )
         if log and not (cells.values > 0).all():
             self._refuse(cells, ~(cells.values > 0), "a positive number (log=True)", "use log=False")
@@ -279,7 +279,7 @@ class TableFile(PointFile):
         found = cells.values[k, coordinate]
         raise InputError(
             f"{self._where(cells, k, coordinate)}: {expected} was expected, found "
-            f"{'none' if np.isnan(found) else found}: {remedy}."
+            f"{'none' if np.isnan(found) else found}; {remedy}."
         )
 
     def _refuse_short(self, group: int) -> NoReturn:
@@ -288,7 +288,7 @@ class TableFile(PointFile):
             if (cells.group == group).any():
                 where = self._where(cells, int(np.argmax(cells.group == group)), 0)
                 raise InputError(
-                    f"{where}: a trajectory needs at least two points, found one in trajectory{name}: remove it, or "
+                    f"{where}: a trajectory needs at least two points, found one in trajectory{name}; remove it, or "
                     "pass short='drop'."
                 )
         raise AssertionError("a trajectory of one point has a point")
@@ -298,10 +298,10 @@ class TableFile(PointFile):
         where = f"{self.clock.where}, row {rows[1]}"
         if times[0] == times[1]:
             return InputError(
-                f"{where}: times must differ within a trajectory, found that of row {rows[0]} again: remove one row."
+                f"{where}: times must differ within a trajectory, found that of row {rows[0]} again; remove one row."
             )
         return InputError(
-            f"{where}: times must increase within a trajectory, found an earlier one than in row {rows[0]}: sort the "
+            f"{where}: times must increase within a trajectory, found an earlier one than in row {rows[0]}; sort the "
             "table, name the id column, or pass sort=True."
         )
 

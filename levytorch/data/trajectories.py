@@ -101,12 +101,12 @@ class Trajectories:
         """
         points, lengths = flatten("x", x)
         if dt is None and times is None:
-            raise InputError("dt or times must be given, found neither: pass the time between observations, or times.")
+            raise InputError("dt or times must be given, found neither; pass the time between observations, or times.")
         if dt is not None and times is not None:
-            raise InputError("only one of dt and times may be given, found both: remove one.")
+            raise InputError("only one of dt and times may be given, found both; remove one.")
         ids = None if ids is None else _names(ids)
         if ids is not None and len(ids) != len(lengths):
-            raise InputError(f"ids must name {len(lengths)} trajectories, found {len(ids)}: pass one per trajectory.")
+            raise InputError(f"ids must name {len(lengths)} trajectories, found {len(ids)}; pass one per trajectory.")
         if ids is not None:
             refuse_twice(ids)
         new = cls(
@@ -197,7 +197,7 @@ class Trajectories:
         lengths = self.lengths
         if (lengths != lengths[0]).any():
             raise InputError(
-                f"to_array needs trajectories of one length, found {lengths.min()} to {lengths.max()} points: use .x "
+                f"to_array needs trajectories of one length, found {lengths.min()} to {lengths.max()} points; use .x "
                 "with .offsets instead."
             )
         return self.x.reshape(len(self), int(lengths[0]), *self.x.shape[1:])
@@ -266,5 +266,5 @@ def _names(ids: Any) -> list[Any]:
         names = list(ids.tolist() if hasattr(ids, "tolist") else ids)
         hash(tuple(names))
     except (TypeError, RuntimeError):
-        raise InputError(f"ids must be a list of names, found {shown(ids)}: pass one per trajectory.") from None
+        raise InputError(f"ids must be a list of names, found {shown(ids)}; pass one per trajectory.") from None
     return names
