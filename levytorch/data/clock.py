@@ -44,7 +44,7 @@ class TimeUnits(NamedTuple):
                 choice(name, unit, tuple(NANOSECONDS))
         if self.time_in is not None and self.time_unit is None:
             raise InputError(
-                f"time_unit must be given with time_in = {self.time_in!r}, found None: pass the unit of dt."
+                f"time_unit must be given with time_in = {self.time_in!r}, found None; pass the unit of dt."
             )
 
     def length(self, where: str, given: Any) -> float:
@@ -97,13 +97,13 @@ class FileClock:
         if column.dtype.is_temporal():
             if self.units.time_unit is None:
                 raise InputError(
-                    f"{self.where}: time_unit must be given for dates, found None: pass the unit of dt, one of "
+                    f"{self.where}: time_unit must be given for dates, found None; pass the unit of dt, one of "
                     f"{', '.join(NANOSECONDS)}."
                 )
             self._tick = 1
         if column.dtype in (pl.Time, pl.Duration) or not (column.dtype.is_temporal() or column.dtype.is_numeric()):
             raise InputError(
-                f"{self.where}: times must be datetimes or numbers, found {column.dtype}: choose or convert a column."
+                f"{self.where}: times must be datetimes or numbers, found {column.dtype}; choose or convert a column."
             )
         if column.dtype.is_temporal():
             return column.dt.epoch("ns").to_numpy()
@@ -111,7 +111,7 @@ class FileClock:
             if self.units.time_in is None:
                 raise InputError(
                     f"{self.where}: time_in must be given for a column of numbers when time_unit = "
-                    f"{self.units.time_unit!r}, found None: pass the unit that the column is in."
+                    f"{self.units.time_unit!r}, found None; pass the unit that the column is in."
                 )
             self._tick = NANOSECONDS[self.units.time_in]
         # 64 bits before anything is multiplied: seconds are often stored in 32
@@ -133,7 +133,7 @@ class FileClock:
         if self._days and self._example is not None:
             raise InputError(
                 f"{self.where}: times that can be subtracted were expected, found days written as numbers such as "
-                f"{int(self._example)}: {self._remedy}."
+                f"{int(self._example)}; {self._remedy}."
             )
 
     def times(self, ticks: NDArray[Any]) -> Array:
@@ -163,12 +163,12 @@ class FileClock:
         found = float(steps[int(np.argmax(wrong))])
         if self.unit_known:
             raise InputError(
-                f"{self.where}: steps of dt = {dt:g} were expected between these times, found one of {found:g}: leave "
+                f"{self.where}: steps of dt = {dt:g} were expected between these times, found one of {found:g}; leave "
                 "dt out to use the times (time_in and time_unit convert them), or remove them from the file."
             )
         raise InputError(
             f"{self.where}: even steps were expected beside dt = {dt:g}, found one of {found:g} s after {expected:g} "
-            "s: leave dt out and pass time_unit=... to use the dates, or remove them from the file."
+            "s; leave dt out and pass time_unit=... to use the dates, or remove them from the file."
         )
 
     def _read_beside_dt(self) -> None:
@@ -214,7 +214,7 @@ class FileClock:
             row = int(bad.arg_max() or 0)
             raise InputError(
                 f"{self.where}, row {before + row + 1}: times must be numbers or dates, found "
-                f"{column[row]!r}: correct the cell, or pass time_format (such as '%d.%m.%Y %H:%M')."
+                f"{column[row]!r}; correct the cell, or pass time_format (such as '%d.%m.%Y %H:%M')."
             )
         return parsed
 

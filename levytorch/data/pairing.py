@@ -47,7 +47,7 @@ def pairs_of(block: Points, offsets: Counts, max_dt: float | None) -> Pairs:
         infinite = usable & ~np.isfinite(dx.reshape(n, -1)).all(axis=1)
         if infinite.any():
             x = block.x[int(np.argmax(infinite))].tolist()
-            raise InputError(f"the steps of x must stay within float64, found an infinite one from x = {x}: rescale x.")
+            raise InputError(f"the steps of x must stay within float64, found an infinite one from x = {x}; rescale x.")
     dt, gaps = None, np.empty(0, dtype=np.int64)
     if block.times is not None:
         dt = np.diff(block.times)
@@ -143,12 +143,12 @@ def _kept_pairs(t: Trajectories, entry: Entry) -> tuple[Counts, dict[str, NDArra
 
 def check_max_dt(dt: float | None, max_dt: float | None) -> None:
     if dt is not None and max_dt is not None and dt > max_dt:
-        raise InputError(f"max_dt must not be below dt, found max_dt = {max_dt:g} and dt = {dt:g}: raise it.")
+        raise InputError(f"max_dt must not be below dt, found max_dt = {max_dt:g} and dt = {dt:g}; raise it.")
 
 
 def none_left(n: int, dropped: dict[str, int]) -> InputError:
     reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-    return InputError(f"at least one pair must remain, found none of {n} ({reasons}): raise max_dt, or check the data.")
+    return InputError(f"at least one pair must remain, found none of {n} ({reasons}); raise max_dt, or check the data.")
 
 
 def is_gap(dt: Array, max_dt: float | None) -> NDArray[np.bool_]:

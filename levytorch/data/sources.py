@@ -57,7 +57,7 @@ class FromFile:
         **options: Any,
     ) -> None:
         if first is not None and sample is not None:
-            raise InputError(f"only one of first and sample may be given, found {first} and {sample}: remove one.")
+            raise InputError(f"only one of first and sample may be given, found {first} and {sample}; remove one.")
         for name, count in (("first", first), ("sample", sample)):
             if count is not None:
                 whole_number(name, count, 1, remedy="pass the number of transitions")
@@ -85,7 +85,7 @@ class FromFile:
         n = len(transitions)
         for name, count in (("first", self.first), ("sample", self.sample)):
             if count is not None and count > n:
-                raise InputError(f"{self.path}: {name} must not exceed {n} transitions, found {count}: lower it.")
+                raise InputError(f"{self.path}: {name} must not exceed {n} transitions, found {count}; lower it.")
         # a part chosen before the analysis is the data: its mu is its own
         which: Any = None
         if self.first is not None:
@@ -114,11 +114,11 @@ class FromFile:
         what = f"steps of {expected:g} {unit}".rstrip() + " throughout were expected (expected_dt)"
         if abs(usual - expected) > 1e-6 * expected:
             remedy = "give a file of that resolution, correct time_in and time_unit, or change expected_dt"
-            raise InputError(f"{self.path}: {what}, found {usual:g} as a rule: {remedy}.")
+            raise InputError(f"{self.path}: {what}, found {usual:g} as a rule; {remedy}.")
         remedy = "remove the observations in between"
         if found > expected:
             remedy = f"fill the gaps, or pass max_dt={expected:g} to leave out the pairs across them"
-        raise InputError(f"{self.path}: {what}, found {int(wrong.sum())} others, the first {found:g}: {remedy}.")
+        raise InputError(f"{self.path}: {what}, found {int(wrong.sum())} others, the first {found:g}; {remedy}.")
 
     def _draw(self, n: int, stored: Entry | None) -> NDArray[np.int64]:
         """`sample` of n numbers: the first ones of a permutation, which may itself be too large for memory."""

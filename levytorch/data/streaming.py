@@ -60,7 +60,7 @@ class TransitionBlocks:
         file = self._file = open_file(path, **options)
         try:
             file.open(whole=False)
-            self._max_dt = file.own_max_dt() if file.max_dt is None else file.max_dt
+            self._max_dt = file.max_dt
             file.survey()
         except NeedsMemory:
             paths = Trajectories.from_file(path, **options)

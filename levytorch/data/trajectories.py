@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from levytorch.convert import known_keys, positive_number, shown
+from levytorch.convert import positive_number, shown
 from levytorch.data.actions import per_point
 from levytorch.data.arrays import Array, Counts, flatten, match, warn_of_columns
-from levytorch.data.files import OPTIONS, open_file, write
+from levytorch.data.files import open_file, write
 from levytorch.data.memory import within_memory
 from levytorch.data.numpy_files import ArrayFile
 from levytorch.data.pairing import pair_up
@@ -109,12 +109,12 @@ class Trajectories:
         """
         points, lengths = flatten("x", x)
         if dt is None and times is None:
-            raise InputError("dt or times must be given, found neither: pass the time between observations, or times.")
+            raise InputError("dt or times must be given, found neither; pass the time between observations, or times.")
         if dt is not None and times is not None:
-            raise InputError("only one of dt and times may be given, found both: remove one.")
+            raise InputError("only one of dt and times may be given, found both; remove one.")
         ids = None if ids is None else _names(ids)
         if ids is not None and len(ids) != len(lengths):
-            raise InputError(f"ids must name {len(lengths)} trajectories, found {len(ids)}: pass one per trajectory.")
+            raise InputError(f"ids must name {len(lengths)} trajectories, found {len(ids)}; pass one per trajectory.")
         if ids is not None:
             refuse_twice(ids)
         held, actions = (None, ()) if action is None else per_point(action, lengths)
@@ -135,14 +135,14 @@ class Trajectories:
 
     @classmethod
     def from_file(cls, path: str | Path, **options: Any) -> Trajectories:
-        """From a .npz, .npy, .csv, .tsv or .parquet file; `levytorch.data.files.open_file` documents every option.
+        """From a .npz, .npy, .csv, .tsv or .parquet file; `levytorch.data.options.FileOptions` documents every option.
 
         With on_disk=<directory> a .npz, .npy or .parquet file may be larger than memory (docs/scaling.md).
         """
-        known_keys(f"{path}: options", options, OPTIONS)
         file = open_file(path, **options)
+        on_disk = file.options.on_disk
         with within_memory(file.path):
-            new = cls._in_memory(file) if file.on_disk is None else cls._mapped(file, file.on_disk)
+            new = cls._in_memory(file) if on_disk is None else cls._mapped(file, Path(on_disk))
         new._check_motion(file.coordinates, stacklevel=4)
         if isinstance(file, ArrayFile):
             warn_of_columns(new.x, new.lengths, stacklevel=3)
@@ -151,7 +151,7 @@ class Trajectories:
     @classmethod
     def _in_memory(cls, file: PointFile) -> Trajectories:
         file.open(whole=True)
-        max_dt = file.own_max_dt() if file.max_dt is None else file.max_dt
+        max_dt = file.max_dt
         file.survey()
         columns = MemoryColumns(int(file.lengths.sum()))
         fields: dict[str, Any] = file.collect(columns)
@@ -172,7 +172,7 @@ class Trajectories:
         named = {"file": str(file.path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
         file.open(whole=False)
         entry = make(directory, {**named, "options": file.recipe}, build)
-        max_dt = file.own_max_dt() if file.max_dt is None else file.max_dt
+        max_dt = file.max_dt
         lengths, rows = np.array(entry.array("lengths")), len(entry.array("x"))
         if lengths.ndim != 1 or lengths.dtype != np.int64 or not len(lengths) or (lengths < 0).any():
             raise entry.spoiled("no lengths of its trajectories")
@@ -210,7 +210,7 @@ class Trajectories:
         lengths = self.lengths
         if (lengths != lengths[0]).any():
             raise InputError(
-                f"to_array needs trajectories of one length, found {lengths.min()} to {lengths.max()} points: use .x "
+                f"to_array needs trajectories of one length, found {lengths.min()} to {lengths.max()} points; use .x "
                 "with .offsets instead."
             )
         return self.x.reshape(len(self), int(lengths[0]), *self.x.shape[1:])
@@ -280,5 +280,5 @@ def _names(ids: Any) -> list[Any]:
         names = list(ids.tolist() if hasattr(ids, "tolist") else ids)
         hash(tuple(names))
     except (TypeError, RuntimeError):
-        raise InputError(f"ids must be a list of names, found {shown(ids)}: pass one per trajectory.") from None
+        raise InputError(f"ids must be a list of names, found {shown(ids)}; pass one per trajectory.") from None
     return names

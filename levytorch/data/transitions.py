@@ -72,11 +72,11 @@ class Transitions:
         if self.x.shape != self.dx.shape or self.x.ndim not in (1, 2):
             raise InputError(
                 f"x and dx must both have shape (n,) or (n, d), found {tuple(self.x.shape)} and "
-                f"{tuple(self.dx.shape)}: pass one entry per pair in each."
+                f"{tuple(self.dx.shape)}; pass one entry per pair in each."
             )
         n = len(self.x)
         if n == 0:
-            raise InputError("transitions must hold at least one pair, found none: check the selection that made them.")
+            raise InputError("transitions must hold at least one pair, found none; check the selection that made them.")
         self.dt, self.uniform_dt = steps(dt, n)
         for name, values in (("x", self.x), ("dx", self.dx)):
             finite_pairs(name, values)
@@ -89,12 +89,12 @@ class Transitions:
             self._trajectory = integers("trajectory", trajectory)
             if self._trajectory.shape != (n,):
                 raise InputError(
-                    f"trajectory must have shape ({n},), found {tuple(self._trajectory.shape)}: pass one number per "
+                    f"trajectory must have shape ({n},), found {tuple(self._trajectory.shape)}; pass one number per "
                     "pair."
                 )
         self.reward = None if reward is None else floats("reward", reward)
         if self.reward is not None and self.reward.shape != (n,):
-            raise InputError(f"reward must have shape ({n},), found {tuple(self.reward.shape)}: pass one per pair.")
+            raise InputError(f"reward must have shape ({n},), found {tuple(self.reward.shape)}; pass one per pair.")
         if self.reward is not None:
             finite_pairs("reward", self.reward)
         self._codes: Tensor | None = None
@@ -109,7 +109,7 @@ class Transitions:
         if self._mu is not None:
             if self._mu.shape != self.x.shape[1:]:
                 raise InputError(
-                    f"mu must have shape {tuple(self.x.shape[1:])}, found {tuple(self._mu.shape)}: pass one number per "
+                    f"mu must have shape {tuple(self.x.shape[1:])}, found {tuple(self._mu.shape)}; pass one number per "
                     "coordinate."
                 )
             finite_pairs("mu", self._mu.reshape(1, -1))
@@ -235,7 +235,7 @@ class Transitions:
         )
 
     def _none_kept(self) -> InputError:
-        return InputError(f"the selection must keep at least one of {len(self)} pairs, found none: widen it.")
+        return InputError(f"the selection must keep at least one of {len(self)} pairs, found none; widen it.")
 
     # --------------------------------------------------------------------------------------------------------- numbers
 
@@ -377,7 +377,7 @@ class Transitions:
         """All pairs but these."""
         if len(rows) == len(self):
             raise InputError(
-                f"TRT must leave some of {len(self)} pairs, found none within it: the median deviation is "
+                f"TRT must leave some of {len(self)} pairs, found none within it; the median deviation is "
                 f"{self.quantile_of_deviation(0.5):.6g}, so choose a TRT well above that."
             )
         keep = np.ones(len(self), dtype=bool)

@@ -130,7 +130,7 @@ def check_simulation(
     if n * (steps + 1) * dynamics.dim * 8 > available:
         raise InputError(
             f"the trajectories must fit in the {available / 2**30:.3g} GB of memory, found {shown(n)} of "
-            f"{shown(steps + 1)} points: lower n_trajectories or n_steps."
+            f"{shown(steps + 1)} points; lower n_trajectories or n_steps."
         )
     seed = whole_number("seed", seed, 0, 2**63 - 1)
     dt = positive_number("dt", dt, "pass a length of time")
