@@ -95,7 +95,7 @@ def test_train_and_evaluate_are_thin():
         assert len((ROOT / script).read_text().splitlines()) <= 100
 
 
-MOST_CROSSED = 60  # files, three of compiled kernels; a change that needs more of them should say why
+MOST_CROSSED = 70  # files, some of them compiled kernels; a change that needs more of them should say why
 
 
 def test_files_crossed_from_csv_to_value(tmp_path):

@@ -2,56 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.convert import choice, positive_number
 from levytorch.data.arrays import Array
+from levytorch.data.options import NANOSECONDS, TimeUnits
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
 
-NANOSECONDS = {
-    "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "min": 60_000_000_000,
-    "h": 3_600_000_000_000,
-    "day": 86_400_000_000_000,
-    "week": 604_800_000_000_000,
-}
-MAX_DT = "max_dt"  # the column of a table, or the array of a .npz file, that says which steps are gaps
 _DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])  # of each month, from 1 on
 _YEAR_FIRST = r"^\d{4}[-/.]?\d{2}"
 _SAME = 1e-6  # relative difference of steps that are one
-
-
-class TimeUnits(NamedTuple):
-    """The unit that is wanted, the one that numbers of the file are in, and how its dates are written."""
-
-    time_unit: str | None = None
-    time_in: str | None = None
-    time_format: str | None = None
-
-    def check(self) -> None:
-        """Refuse a unit that does not exist."""
-        for name, unit in (("time_unit", self.time_unit), ("time_in", self.time_in)):
-            if unit is not None:
-                choice(name, unit, tuple(NANOSECONDS))
-        if self.time_in is not None and self.time_unit is None:
-            raise InputError(
-                f"time_unit must be given with time_in = {self.time_in!r}, found None; pass the unit of dt."
-            )
-
-    def length(self, where: str, given: Any) -> float:
-        """A length of time that the file holds, in the unit that is wanted."""
-        if self.time_in is None:
-            return positive_number(where, given)
-        return positive_number(where, given * (NANOSECONDS[self.time_in] / NANOSECONDS[str(self.time_unit)]))
 
 
 class FileClock:

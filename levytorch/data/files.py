@@ -13,9 +13,8 @@ import numpy as np
 
 from levytorch.convert import known_keys
 from levytorch.data.actions import named
-from levytorch.data.clock import MAX_DT
 from levytorch.data.numpy_files import ArrayFile
-from levytorch.data.options import FileOptions
+from levytorch.data.options import MAX_DT, FileOptions
 from levytorch.data.points import PointFile
 from levytorch.data.tables import TableFile
 from levytorch.errors import InputError

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from levytorch.data.actions import label
 from levytorch.data.arrays import Array, Counts, lengths_of
-from levytorch.data.clock import MAX_DT, FileClock
+from levytorch.data.clock import FileClock
 from levytorch.data.npy_members import Member, members_of
-from levytorch.data.options import FileOptions
+from levytorch.data.options import MAX_DT, FileOptions
 from levytorch.data.points import (
     NeedsMemory,
     PointFile,

@@ -5,13 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from levytorch.convert import choice, positive_number, shown, switch
-from levytorch.data.clock import MAX_DT, TimeUnits
 from levytorch.errors import InputError
 
+NANOSECONDS = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "min": 60_000_000_000,
+    "h": 3_600_000_000_000,
+    "day": 86_400_000_000_000,
+    "week": 604_800_000_000_000,
+}
+MAX_DT = "max_dt"  # the column of a table, or the array of a .npz file, that says which steps are gaps
 LAYOUTS = ("long", "wide", "rows")
+
+
+class TimeUnits(NamedTuple):
+    """The unit that is wanted, the one that numbers of the file are in, and how its dates are written."""
+
+    time_unit: str | None = None
+    time_in: str | None = None
+    time_format: str | None = None
+
+    def check(self) -> None:
+        """Refuse a unit that does not exist."""
+        for name, unit in (("time_unit", self.time_unit), ("time_in", self.time_in)):
+            if unit is not None:
+                choice(name, unit, tuple(NANOSECONDS))
+        if self.time_in is not None and self.time_unit is None:
+            raise InputError(
+                f"time_unit must be given with time_in = {self.time_in!r}, found None; pass the unit of dt."
+            )
+
+    def length(self, where: str, given: Any) -> float:
+        """A length of time that the file holds, in the unit that is wanted."""
+        if self.time_in is None:
+            return positive_number(where, given)
+        return positive_number(where, given * (NANOSECONDS[self.time_in] / NANOSECONDS[str(self.time_unit)]))
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from levytorch.data.actions import label, named
 from levytorch.data.arrays import Array, Counts
-from levytorch.data.clock import MAX_DT, FileClock
+from levytorch.data.clock import FileClock
 from levytorch.data.columns import OneNumber, Runs, TableReader, check_id, first_null, numbers
 from levytorch.data.misread import check_header, refuse_clock, refuse_index, refuse_unnamed
-from levytorch.data.options import FileOptions, column_names, listed
+from levytorch.data.options import MAX_DT, FileOptions, column_names, listed
 from levytorch.data.points import NeedsMemory, PointFile, Points, numbers_of
 from levytorch.errors import InputError
 
