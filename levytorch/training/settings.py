@@ -73,7 +73,7 @@ def make_settings(
         head = _plain_head(coefficients, n_basis, period)
         head_keys = OPTIONS[head_name] - {"alpha", "alpha_mode", "length", "time", "period", "n_basis"}
         asked = head.get("n_basis")
-        if asked == "auto":
+        if isinstance(asked, str) and asked == "auto":
             head["n_basis"], left_open = 1, ("n_basis",)  # a place holder
     if engine_name == "auto":
         engine_given |= {key: options[key] for key in ("penalty", "max_steps") if key in options}

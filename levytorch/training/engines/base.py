@@ -113,7 +113,7 @@ def chosen_engine(
     K = head.n_basis if isinstance(head, FourierHead) else n_basis
     if "penalty" in options:
         reason = "auto: a Fourier head, with the penalty that was given"
-    elif K == "auto":
+    elif isinstance(K, str) and K == "auto":
         reason = "auto: a Fourier head with as many functions as cross-validation chooses, which needs no penalty"
     elif not isinstance(K, int) or K <= FEW:
         reason = f"auto: a Fourier head with at most {FEW} functions per coefficient, which needs no penalty"
