@@ -19,6 +19,7 @@ _HOME = {
     "cutting_threshold": "levytorch.law",
     "LevyStep": "levytorch.law",
     "Dynamics": "levytorch.dynamics",
+    "ControlledDynamics": "levytorch.controlled",
     "transition_density": "levytorch.likelihood.transition",
     "simulate": "levytorch.simulation",
     "Trajectories": "levytorch.data",
@@ -29,6 +30,8 @@ _HOME = {
     "Recovery": "levytorch.training",
     "compare": "levytorch.diagnostics.compare",
     "solve_value": "levytorch.policy",
+    "improve": "levytorch.policy.improve",
+    "ControlledRecovery": "levytorch.training.controlled",
     "ValueFunction": "levytorch.policy",
     "LevytorchError": "levytorch.errors",
     "InputError": "levytorch.errors",
@@ -36,6 +39,8 @@ _HOME = {
 }
 
 __all__ = [
+    "ControlledDynamics",
+    "ControlledRecovery",
     "Dynamics",
     "InputError",
     "Lattice",
@@ -50,6 +55,7 @@ __all__ = [
     "compare",
     "cutting_threshold",
     "diagnose",
+    "improve",
     "log_density",
     "recover",
     "score",
@@ -60,6 +66,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from levytorch.controlled import ControlledDynamics
     from levytorch.data import Trajectories, Transitions
     from levytorch.data.lattice import Lattice
     from levytorch.diagnostics import diagnose
@@ -69,8 +76,10 @@ if TYPE_CHECKING:
     from levytorch.law import LevyStep, cutting_threshold, log_density, score, tail_probability
     from levytorch.likelihood.transition import transition_density
     from levytorch.policy import ValueFunction, solve_value
+    from levytorch.policy.improve import improve
     from levytorch.simulation import simulate
     from levytorch.training import Recovery, recover
+    from levytorch.training.controlled import ControlledRecovery
 
 
 def __getattr__(name: str) -> Any:

@@ -109,6 +109,7 @@ class Dynamics:
         starts = self.origin if isinstance(self.origin, tuple) else (self.origin,)
         if not all(math.isfinite(o) for o in starts):
             raise InputError(f"origin must be finite, found {origin!r}; pass the left end of the cell.")
+        self.policy: Any = None  # of a closed loop: what averages rewards that depend on the action
         self.b = _Periodic("b", b, self, vector=True)
         self.D_o = _Periodic("D_o", D_o, self, vector=False)
         self.D_f = _Periodic("D_f", D_f, self, vector=False)

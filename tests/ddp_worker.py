@@ -52,8 +52,13 @@ def data(dim: int):
 
 
 def settings(engine: str, head: str, dim: int, tail: str):
-    """Small heads and few steps; adam with its TCF from an early one."""
-    options: dict = {"n_basis": 3} if head == "fourier" else {"width": 6, "depth": 1}
+    """Small heads and few steps; adam with its TCF from an early one.
+
+    lattice, given: fisher on a lattice that the ranks add up, and on one that is all there is; auto: seven functions.
+    """
+    options: dict = {"n_basis": 7 if engine == "auto" else 3} if head == "fourier" else {"width": 6, "depth": 1}
+    if engine in ("lattice", "given"):
+        engine, options = "fisher", options | {"lattice": "always", "tolerance": 1e-12}
     if engine == "lbfgs":
         options |= {"chunk_size": 300, "max_steps": 12 if dim == 1 else 5}  # several chunks for each rank
     if engine == "adam":
@@ -104,6 +109,9 @@ def case(name: str, directory: Path) -> None:
         return
     engine, head, dim, tail = name.split("-")
     transitions, options = data(int(dim)), settings(engine, head, int(dim), tail)
+    if engine == "given":
+        thresholds = {} if TAILS[tail] is None else {key: TAILS[tail][key] for key in ("CT", "TRT")}
+        transitions = transitions.lattice(n_blocks=10, **thresholds)
     if engine == "adam":
         fits.LevyDataModule = Union
     alone = fits.fit(transitions, options)

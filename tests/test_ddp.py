@@ -76,6 +76,23 @@ def test_every_engine_head_dimension_and_tail(tmp_path, start):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tail", TAILS)
+def test_lattices_and_smoothing_of_two_processes_are_those_of_one(tmp_path, tail):
+    """A lattice that two ranks add up is that of one process but for the order of its sums: to 1e-10."""
+    cases = [f"{kind}-fourier-1-{tail}" for kind in ("lattice", "given", "auto")]
+    work(tmp_path, *cases)
+    for case in cases:
+        compare(tmp_path, case)
+    for case in cases[:2]:
+        found = torch.load(tmp_path / f"{case}.0.pt")
+        alone, both = found["alone"], found["both"]
+        assert float((alone["theta"] - both["theta"]).abs().max()) < 1e-10
+        assert float((alone["std"] - both["std"]).abs().max()) < 1e-10
+        assert abs(alone["log_likelihood"] / both["log_likelihood"] - 1) < 1e-10
+        assert abs(alone["tcf"] - both["tcf"]) < 1e-10
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fisher", "lbfgs", "adam"])
 def test_numbers_that_fail_on_one_rank_stop_all_of_them(tmp_path, engine):
     work(tmp_path, f"broken-{engine}")

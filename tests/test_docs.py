@@ -31,7 +31,7 @@ _FEW = ["engine.max_steps=3", "engine.window=2"]  # of Algorithm B.1
 _B1 = [*_FEW, "tail.start=1"]
 _ONE = ["data.n_trajectories=200", "seed=0"]
 SMALL = [
-    (r"^python train.py .*data=file", ["engine.max_steps=3"]),
+    (r"^python train.py .*data=(file|lattice)", ["engine.max_steps=3"]),
     (r"^python train.py .*resume=", []),
     (r"^python train.py --", []),
     (r"^python train.py -m experiment=.*paper=literal", [*_ONE, "arm=tcf", *_B1]),
@@ -150,6 +150,13 @@ def samples(folder: Path) -> None:
     jumps = np.cumsum(0.5 * rng.standard_t(2, 8000))
     pl.DataFrame({"x": jumps, "dt": np.full(8000, 0.025)}).write_parquet(folder / "large.parquet")
     np.save(folder / "large.npy", jumps)
+    from levytorch import Transitions
+
+    dx = rng.normal(size=(2, 4000)) + rng.standard_cauchy((2, 4000))
+    monday, tuesday = (Transitions(rng.uniform(0, 6, 4000), steps, 0.025) for steps in dx)
+    first = monday.lattice(CT=8.0, TRT=20.0)
+    first.save(folder / "monday.npz")
+    tuesday.lattice(like=first).save(folder / "tuesday.npz")
     walk = np.cumsum(rng.standard_t(2, (600, 2)) * 100, axis=0)
     (folder / "buffalo.csv").write_text(
         "id,t,x,y\n" + "".join(f"{k // 300},{3600 * (k % 300)},{u:.1f},{v:.1f}\n" for k, (u, v) in enumerate(walk))

@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "levytorch"
 # a room imports only rooms above it; single files at the top of the package are needed by all
 ROOMS = (
-    *("errors", "convert", "files", "interrupts", "ranks", "law", "coefficients", "dynamics", "data", "simulation"),
-    *("likelihood", "training", "diagnostics", "policy", "figures", "runs", "train", "evaluate", "__main__"),
+    *("errors", "convert", "files", "interrupts", "ranks", "law", "coefficients", "policies", "dynamics", "controlled"),
+    *("data", "simulation", "likelihood", "training", "diagnostics", "policy", "figures", "runs", "train", "evaluate"),
+    "__main__",
 )
 
 
@@ -97,7 +98,7 @@ def test_train_and_evaluate_are_thin():
         assert len((ROOT / script).read_text().splitlines()) <= 100
 
 
-MOST_CROSSED = 60  # files, three of compiled kernels; a change that needs more of them should say why
+MOST_CROSSED = 70  # files, some of them compiled kernels; a change that needs more of them should say why
 
 
 def test_files_crossed_from_csv_to_value(tmp_path):

@@ -123,6 +123,7 @@ class Head(nn.Module, ABC):
     period: Any = 2 * math.pi  # a number, or one per coordinate when dim > 1
     origin: Any = 0.0
     dim: int = 1
+    columns: int = 1  # more where a state is a row of numbers beside which the displacement has one
     units = Units()
     is_constant: Any = False  # True: no coefficient depends on x, so that one state stands for all
 

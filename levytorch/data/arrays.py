@@ -46,7 +46,7 @@ def flatten(name: str, x: Any) -> tuple[Array, Counts]:
             found = sorted({str(part.shape) for part in parts})[:3]
             raise InputError(
                 f"{name} must be a list of (n_time,) or of (n_time, d) arrays with one d, found shapes "
-                f"{', '.join(found)} mixed: bring all trajectories to the same columns."
+                f"{', '.join(found)} mixed; bring all trajectories to the same columns."
             )
         flat, lengths = np.concatenate(parts), np.array([len(part) for part in parts], dtype=np.int64)
     else:
@@ -66,7 +66,7 @@ def match(name: str, values: Any, lengths: Counts, shared: bool = False) -> Arra
     if flat.ndim != 1 or len(found) != len(lengths) or (found != lengths).any():
         raise InputError(
             f"{name} must have one number per point of x ({len(lengths)} trajectories, {int(lengths.sum())} points), "
-            f"found {len(found)} trajectories and {len(flat)} points: give it x's shape."
+            f"found {len(found)} trajectories and {len(flat)} points; give it x's shape."
         )
     return flat
 
@@ -112,14 +112,14 @@ def selection(which: Any, n: int) -> Tensor:
         integral = False
     if not integral or (index.dtype != torch.bool and index.ndim != 1):
         raise InputError(
-            f"pairs must be selected by a mask, a slice or integers, found {shown(which)}: pass one of them."
+            f"pairs must be selected by a mask, a slice or integers, found {shown(which)}; pass one of them."
         )
     if index.dtype == torch.bool and index.shape != (n,):
-        raise InputError(f"a mask must have shape ({n},), found {tuple(index.shape)}: one entry per pair.")
+        raise InputError(f"a mask must have shape ({n},), found {tuple(index.shape)}; one entry per pair.")
     if index.dtype != torch.bool:
         index = index.to(torch.int64)
         if index.numel() and not (-n <= int(index.min()) and int(index.max()) < n):
-            raise InputError(f"row numbers must lie below {n}, found {int(index.max())}: pass rows that exist.")
+            raise InputError(f"row numbers must lie below {n}, found {int(index.max())}; pass rows that exist.")
     return index
 
 
@@ -128,7 +128,7 @@ def integers(name: str, values: Any) -> Tensor:
     numbers = floats(name, values)
     whole = numbers.to(torch.int64)
     if not bool((whole == numbers).all()):
-        raise InputError(f"{name} must hold integers, found {numbers[whole != numbers][0].item()}: pass one per pair.")
+        raise InputError(f"{name} must hold integers, found {numbers[whole != numbers][0].item()}; pass one per pair.")
     return whole
 
 
@@ -144,19 +144,19 @@ def finite_pairs(name: str, values: Tensor) -> None:
         if bool(finite.all()):
             continue
         row = first + int(torch.nonzero(~finite.reshape(len(finite), -1).all(1))[0])
-        raise InputError(f"{name} must be finite, found {values[row].tolist()} at pair {row}: remove that pair.")
+        raise InputError(f"{name} must be finite, found {values[row].tolist()} at pair {row}; remove that pair.")
 
 
 def steps(dt: Any, n: int) -> tuple[Tensor, bool]:
     """dt as (n,), and whether it is one number."""
     if dt is None:
-        raise InputError("dt must be given, found None: pass the time between two observations, or one per pair.")
+        raise InputError("dt must be given, found None; pass the time between two observations, or one per pair.")
     dt = floats("dt", dt)
     if dt.ndim > 1 or (dt.ndim == 1 and len(dt) not in (1, n)):
-        raise InputError(f"dt must be a number or have shape ({n},), found {tuple(dt.shape)}: pass one per pair.")
+        raise InputError(f"dt must be a number or have shape ({n},), found {tuple(dt.shape)}; pass one per pair.")
     low, high = float(dt.min()), float(dt.max())
     if not (low > 0 and math.isfinite(high)):
-        raise InputError(f"dt must be positive and finite, found {low:g} to {high:g}: check the order of the times.")
+        raise InputError(f"dt must be positive and finite, found {low:g} to {high:g}; check the order of the times.")
     if low == high:
         return torch.full((1,), low, dtype=torch.float64).expand(n), True
     return dt, False

@@ -2,56 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.convert import choice, positive_number
 from levytorch.data.arrays import Array
+from levytorch.data.options import NANOSECONDS, TimeUnits
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
 
-NANOSECONDS = {
-    "ns": 1,
-    "us": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "min": 60_000_000_000,
-    "h": 3_600_000_000_000,
-    "day": 86_400_000_000_000,
-    "week": 604_800_000_000_000,
-}
-MAX_DT = "max_dt"  # the column of a table, or the array of a .npz file, that says which steps are gaps
 _DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])  # of each month, from 1 on
 _YEAR_FIRST = r"^\d{4}[-/.]?\d{2}"
 _SAME = 1e-6  # relative difference of steps that are one
-
-
-class TimeUnits(NamedTuple):
-    """The unit that is wanted, the one that numbers of the file are in, and how its dates are written."""
-
-    time_unit: str | None = None
-    time_in: str | None = None
-    time_format: str | None = None
-
-    def check(self) -> None:
-        """Refuse a unit that does not exist."""
-        for name, unit in (("time_unit", self.time_unit), ("time_in", self.time_in)):
-            if unit is not None:
-                choice(name, unit, tuple(NANOSECONDS))
-        if self.time_in is not None and self.time_unit is None:
-            raise InputError(
-                f"time_unit must be given with time_in = {self.time_in!r}, found None: pass the unit of dt."
-            )
-
-    def length(self, where: str, given: Any) -> float:
-        """A length of time that the file holds, in the unit that is wanted."""
-        if self.time_in is None:
-            return positive_number(where, given)
-        return positive_number(where, given * (NANOSECONDS[self.time_in] / NANOSECONDS[str(self.time_unit)]))
 
 
 class FileClock:
@@ -97,13 +62,13 @@ class FileClock:
         if column.dtype.is_temporal():
             if self.units.time_unit is None:
                 raise InputError(
-                    f"{self.where}: time_unit must be given for dates, found None: pass the unit of dt, one of "
+                    f"{self.where}: time_unit must be given for dates, found None; pass the unit of dt, one of "
                     f"{', '.join(NANOSECONDS)}."
                 )
             self._tick = 1
         if column.dtype in (pl.Time, pl.Duration) or not (column.dtype.is_temporal() or column.dtype.is_numeric()):
             raise InputError(
-                f"{self.where}: times must be datetimes or numbers, found {column.dtype}: choose or convert a column."
+                f"{self.where}: times must be datetimes or numbers, found {column.dtype}; choose or convert a column."
             )
         if column.dtype.is_temporal():
             return column.dt.epoch("ns").to_numpy()
@@ -111,7 +76,7 @@ class FileClock:
             if self.units.time_in is None:
                 raise InputError(
                     f"{self.where}: time_in must be given for a column of numbers when time_unit = "
-                    f"{self.units.time_unit!r}, found None: pass the unit that the column is in."
+                    f"{self.units.time_unit!r}, found None; pass the unit that the column is in."
                 )
             self._tick = NANOSECONDS[self.units.time_in]
         # 64 bits before anything is multiplied: seconds are often stored in 32
@@ -133,7 +98,7 @@ class FileClock:
         if self._days and self._example is not None:
             raise InputError(
                 f"{self.where}: times that can be subtracted were expected, found days written as numbers such as "
-                f"{int(self._example)}: {self._remedy}."
+                f"{int(self._example)}; {self._remedy}."
             )
 
     def times(self, ticks: NDArray[Any]) -> Array:
@@ -163,12 +128,12 @@ class FileClock:
         found = float(steps[int(np.argmax(wrong))])
         if self.unit_known:
             raise InputError(
-                f"{self.where}: steps of dt = {dt:g} were expected between these times, found one of {found:g}: leave "
+                f"{self.where}: steps of dt = {dt:g} were expected between these times, found one of {found:g}; leave "
                 "dt out to use the times (time_in and time_unit convert them), or remove them from the file."
             )
         raise InputError(
             f"{self.where}: even steps were expected beside dt = {dt:g}, found one of {found:g} s after {expected:g} "
-            "s: leave dt out and pass time_unit=... to use the dates, or remove them from the file."
+            "s; leave dt out and pass time_unit=... to use the dates, or remove them from the file."
         )
 
     def _read_beside_dt(self) -> None:
@@ -214,7 +179,7 @@ class FileClock:
             row = int(bad.arg_max() or 0)
             raise InputError(
                 f"{self.where}, row {before + row + 1}: times must be numbers or dates, found "
-                f"{column[row]!r}: correct the cell, or pass time_format (such as '%d.%m.%Y %H:%M')."
+                f"{column[row]!r}; correct the cell, or pass time_format (such as '%d.%m.%Y %H:%M')."
             )
         return parsed
 

@@ -6,15 +6,14 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.data.arrays import Array
-from levytorch.data.clock import MAX_DT, TimeUnits
+from levytorch.data.arrays import Array, Counts
 from levytorch.data.memory import require
+from levytorch.data.points import NeedsMemory
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ class TableReader:
                 row = int(pointed.arg_max() or 0)
                 raise InputError(
                     f"{self.file}, column {column.name!r}, row {before + row + 1}: numbers must have a decimal comma, "
-                    f"found {column[row]!r}: leave decimal out, or remove the points between thousands."
+                    f"found {column[row]!r}; leave decimal out, or remove the points between thousands."
                 )
         text = pl.all()
         return frame.with_columns(pl.when(text.str.contains(_COMMA)).then(text.str.replace(",", ".")).otherwise(text))
@@ -147,71 +146,8 @@ def _reading(file: Path) -> Iterator[None]:
         if isinstance(error, UnicodeDecodeError) or "utf-8" in reason.lower():
             remedy = "save it as UTF-8"
         raise InputError(
-            f"{file}: a readable {file.suffix} table was expected, found a malformed one ({reason}): {remedy}."
+            f"{file}: a readable {file.suffix} table was expected, found a malformed one ({reason}); {remedy}."
         ) from None
-
-
-@dataclass(frozen=True)
-class TableOptions:
-    """Those of `files.open_file` that tables have, checked there."""
-
-    layout: str = "long"
-    value: list[str] | None = None
-    id: str | None = None
-    time: str | None = None
-    reward: str | None = None
-    dt: float | str | None = None
-    units: TimeUnits = field(default_factory=TimeUnits)
-    log: bool = False
-    drop_missing: bool = False
-    sort: bool = False
-    drop_short: bool = False
-    separator: str | None = None
-    decimal: str = "."
-
-    def named(self) -> list[tuple[str, str]]:
-        """The options that name columns, and which."""
-        both = [(option, getattr(self, option)) for option in ("id", "time", "reward", "dt")]
-        both += [("value", name) for name in self.value or []]
-        return [(option, name) for option, name in both if isinstance(name, str)]
-
-    def check(self, file: Path, columns: list[str], rows: int) -> None:
-        """Refuse options that name columns which are not there, and a table without rows."""
-        for option, name in self.named():
-            if name not in columns:
-                raise InputError(
-                    f"{file}: {option} must be a column of the file, found no {name!r} among {listed(columns)}: pass "
-                    "one of these."
-                )
-        if self.value is not None and len(self.value) == 0:
-            raise InputError(
-                f"{file}: value must name at least one column, found none: pass some of {listed(columns)}."
-            )
-        if self.value is not None and len(set(self.value)) < len(self.value):
-            raise InputError(f"{file}: value must name different columns, found {listed(self.value)}: name each once.")
-        if rows == 0:
-            raise InputError(
-                f"{file}: rows were expected below the header, found none: check how the file was written."
-            )
-
-    def complete(self, file: Path, columns: list[str]) -> TableOptions:
-        """With the columns of a long table that were not named: those that to_file writes need not be."""
-        free = [name for name in columns if name not in (self.value or []) and name != self.dt]
-        found = {option: getattr(self, option) for option in ("id", "time", "reward", "dt")}
-        for option in ("id", "time", "reward"):  # a time also beside a dt: the two must agree
-            found[option] = found[option] or (option if option in free else None)
-        if found["time"] is None and self.dt is None:
-            found["dt"] = "dt" if "dt" in free else None
-        value = self.value
-        if value is None:
-            rest = [name for name in free if name not in found.values() and name != MAX_DT]
-            numbered = [f"x{k + 1}" for k in range(len(rest))]
-            value = ["x"] if "x" in rest else numbered if rest == numbered else rest
-            if not value or (len(value) != 1 and value != numbered):
-                raise InputError(
-                    f"{file}: value must name the column of x, found {listed(rest) or 'none'}: pass value='...'."
-                )
-        return replace(self, value=value, **found)
 
 
 def check_id(file: Path, id: str, dtype: Any, in_json: bool) -> None:
@@ -223,7 +159,7 @@ def check_id(file: Path, id: str, dtype: Any, in_json: bool) -> None:
     if plain or not (in_json or dtype.is_nested() or dtype == pl.Object):
         return
     raise InputError(
-        f"{file}, column {id!r}: ids must be numbers or text, found {dtype}: convert the column, or name another as id."
+        f"{file}, column {id!r}: ids must be numbers or text, found {dtype}; convert the column, or name another as id."
     )
 
 
@@ -246,14 +182,14 @@ def numbers(file: Path, column: pl.Series, before: int = 0) -> Array:
             if re.match(_COMMA, text[row]):
                 remedy = "pass decimal=',' if that is a decimal comma, or remove the commas between thousands"
             raise InputError(
-                f"{file}, column {column.name!r}, row {before + row + 1}: a number was expected, found {text[row]!r}: "
+                f"{file}, column {column.name!r}, row {before + row + 1}: a number was expected, found {text[row]!r}; "
                 f"{remedy}."
             )
     elif column.dtype.is_numeric():
         cells = column.cast(pl.Float64)
     else:
         raise InputError(
-            f"{file}, column {column.name!r}, row 1: a number was expected, found {column.dtype}: choose another "
+            f"{file}, column {column.name!r}, row 1: a number was expected, found {column.dtype}; choose another "
             "column."
         )
     return np.array(cells.fill_null(float("nan")).to_numpy(), dtype=np.float64)
@@ -274,9 +210,51 @@ class OneNumber:
             row = int(np.argmax(other))
             raise InputError(
                 f"{self.file}, column {column.name!r}, row {before + row + 1}: one {self.what} was expected "
-                f"throughout, found {cells[row]:g} after {self.value:g}: {self.remedy}."
+                f"throughout, found {cells[row]:g} after {self.value:g}; {self.remedy}."
             )
 
 
-def listed(names: list[str]) -> str:
-    return ", ".join(repr(name) for name in names[:12]) + (", ..." if len(names) > 12 else "")
+class Runs:
+    """Trajectories of a long table: rows that follow each other with one id."""
+
+    def __init__(self, file: Path, id: str | None) -> None:
+        self.path, self.id = file, id
+        self.names: list[Any] = []
+        self._seen: set[Any] = set()
+        self._starts: list[Counts] = []
+        self.group: Counts = np.zeros(0, dtype=np.int64)  # of the rows seen last
+
+    @property
+    def starts(self) -> Counts:
+        return np.concatenate(self._starts) if self._starts else np.zeros(1, dtype=np.int64)
+
+    def see(self, frame: pl.DataFrame, before: int, whole: bool) -> None:
+        """Number the rows of a frame; unless it is the whole table, those of a trajectory must follow each other."""
+        if self.id is None:
+            self.group = np.zeros(len(frame), dtype=np.int64)
+            return
+        column = frame[self.id]
+        if row := first_null(column, before):
+            raise InputError(
+                f"{self.path}, column {self.id!r}, row {row}: a trajectory's id was expected, found none; fill it."
+            )
+        changes = (column != column.shift(1)).fill_null(True).to_numpy().copy()
+        changes[0] = not self.names or self.names[-1] != column[0]
+        rows = np.flatnonzero(changes)
+        fresh = column.gather(rows).to_list()
+        again = len(set(fresh)) < len(fresh) or not self._seen.isdisjoint(fresh)
+        if again and whole:
+            unique = column.unique(maintain_order=True)
+            self.names = unique.to_list()
+            self.group = column.replace_strict(unique, np.arange(len(unique))).to_numpy().astype(np.int64)
+            return
+        if again:
+            name = next(name for k, name in enumerate(fresh) if name in self._seen or name in fresh[:k])
+            raise NeedsMemory(
+                f"{self.path}, column {self.id!r}: the rows of a trajectory must follow each other on disk, found "
+                f"{name!r} again after others; sort the file by id and time."
+            )
+        self.group = len(self.names) - 1 + np.cumsum(changes)
+        self.names += fresh
+        self._seen.update(fresh)
+        self._starts.append(rows + before)

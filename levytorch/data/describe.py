@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from levytorch.data.actions import table_of_actions
 from levytorch.data.quantiles import Blocks, cut, quantiles
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def describe(t: Transitions) -> str:
     lines.append(f"{'|dx - mu|' if t.uniform_dt else '|dx-mu dt|':<10}" + _row(deviations, len(t)))
     if t.reward is not None:
         lines.append(f"{'reward':<10}" + _row(cut(t.reward.numpy()), len(t)))
+    if t.actions:
+        lines += table_of_actions(t.action_codes.numpy(), t.x.reshape(len(t), -1)[:, 0].numpy(), t.actions)
     lines += ["", f"dropped   {lost:,} of {lost + len(t):,} pairs" + (":" if lost else "")]
     lines += [f"          {count:>12,}  {reason}" for reason, count in t.dropped.items()]
     return "\n".join(lines)

@@ -170,6 +170,8 @@ class Lattice:
 
     # --------------------------------------------------------------------------------------------------------- reading
 
+    dim = 1  # of the states
+
     @property
     def period(self) -> float | None:
         return self.grid.period

@@ -71,7 +71,7 @@ def is_shortage(error: BaseException) -> bool:
 
 def too_large(file: Path, needed: str, found: str) -> InputError:
     return InputError(
-        f"{file}: memory must hold the data, {needed}, found {found}: pass on_disk=<directory> (train.py: "
+        f"{file}: memory must hold the data, {needed}, found {found}; pass on_disk=<directory> (train.py: "
         "data.on_disk=true)."
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.arrays import Array
-from levytorch.data.columns import TableOptions
+from levytorch.data.options import FileOptions
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _LEAST = 4  # numbers that must step evenly to be taken for a count
 _AGAIN = re.compile(r"_duplicated_\d+$")  # polars' mark of a name that was there before
 
 
-def check_header(file: Path, columns: list[str], options: TableOptions) -> None:
+def check_header(file: Path, columns: list[str], options: FileOptions) -> None:
     """Refuse a text table whose first line is an observation, which would be lost as the header, and a name used twice.
 
     Numbers may name columns: where an option names one of them, and where they count the columns of a wide table or of
@@ -39,11 +39,11 @@ def check_header(file: Path, columns: list[str], options: TableOptions) -> None:
     if only_numbers and not counted and not any(name in columns for _, name in options.named()):
         raise InputError(
             f"{file}: a header that names the columns was expected in the first line, found the numbers "
-            f"{', '.join(columns[:3])}{', ...' if len(columns) > 3 else ''}: write a header above them."
+            f"{', '.join(columns[:3])}{', ...' if len(columns) > 3 else ''}; write a header above them."
         )
     for name, original in zip(columns, names):  # which of the two was meant is not ours to guess
         if name != original and original in columns:
-            raise InputError(f"{file}: column names must differ, found {original!r} twice: rename one of them.")
+            raise InputError(f"{file}: column names must differ, found {original!r} twice; rename one of them.")
 
 
 def refuse_unnamed(file: Path, table: pl.DataFrame, columns: list[str], layout: str) -> None:
@@ -53,7 +53,7 @@ def refuse_unnamed(file: Path, table: pl.DataFrame, columns: list[str], layout: 
         if _UNNAMED.fullmatch(name.strip()) and table[name].null_count() < len(table):
             raise InputError(
                 f"{file}, column {columns.index(name) + 1} of the data: a name was expected in the header, found "
-                f"{name!r}: remove the column if it only counts, or name it and pass {option}=... or value=[...]."
+                f"{name!r}; remove the column if it only counts, or name it and pass {option}=... or value=[...]."
             )
 
 
@@ -62,7 +62,7 @@ def refuse_clock(file: Path, columns: list[str], parts: list[Array]) -> None:
     for name, part in zip(columns, parts):
         if len(part) >= _LEAST and steps_evenly(part[:_LEAST]) and steps_evenly(part):
             raise InputError(
-                f"{file}, column {name!r}: a trajectory was expected, found steps of {part[1] - part[0]:g} throughout: "
+                f"{file}, column {name!r}: a trajectory was expected, found steps of {part[1] - part[0]:g} throughout; "
                 f"pass time={name!r} (instead of dt) if these are times, remove the column if it only counts, or name "
                 "the trajectories with value=[...]."
             )
@@ -85,7 +85,7 @@ def refuse_index(file: Path, columns: list[str], grid: NDArray[np.float64]) -> N
             return
     raise InputError(
         f"{file}, column {columns[0]!r}: the first points of trajectories were expected, found steps of "
-        f"{first[1] - first[0]:g} from row to row: pass id={columns[0]!r} if these name the trajectories, remove the "
+        f"{first[1] - first[0]:g} from row to row; pass id={columns[0]!r} if these name the trajectories, remove the "
         "column if it only counts, or name the observations with value=[...]."
     )
 

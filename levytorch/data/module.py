@@ -16,7 +16,7 @@ import torch
 from levytorch.convert import real_number, switch, whole_number
 from levytorch.data.batches import CHUNK, Batch, Drawer, FullBatch, check_data_options, full_batch
 from levytorch.data.lattice import Lattice, lattice_of, wanted
-from levytorch.data.pools import Pools, check_alpha, make_pools, split
+from levytorch.data.pools import PoolFacts, Pools, check_alpha, make_pools, split
 from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
@@ -110,6 +110,15 @@ class LevyDataModule(lightning.LightningDataModule):
         self._as_lattice = self.full_batch and self._cell is not None and wanted(self.pools.main, self._wish)
 
     @property
+    def observed(self) -> Pools:
+        """Where tail masses come from."""
+        return self.pools
+
+    def facts(self) -> PoolFacts:
+        """What a fit reports of its data."""
+        return PoolFacts.of(self.pools)
+
+    @property
     def R_sample(self) -> float:
         """|P_tail| / |P_main|."""
         return self.pools.R_sample
@@ -160,8 +169,12 @@ class LevyDataModule(lightning.LightningDataModule):
             self._full[rank, world] = full_batch(self.pools, 0.0, rank, world, self.chunk_size)
         return self._full[rank, world]
 
-    def train_dataloader(self) -> _Steps:
-        return _Steps(self)
+    def behind(self, rank: int = 0, world: int = 1) -> FullBatch | None:
+        """The pairs of a shard where `everything` is a lattice made of them; None where it is those pairs."""
+        return None if self.lattice is None else self.samples(rank, world)
+
+    def train_dataloader(self) -> Steps:
+        return Steps(self)
 
     def val_dataloader(self) -> Any:
         return [] if self.held_out is None else _HeldOut(self.held_out, self.chunk_size)
@@ -191,10 +204,19 @@ class LevyDataModule(lightning.LightningDataModule):
         self._step = int(state_dict["step"])
 
 
-class _Steps:
+class Stepping(Protocol):
+    """A data module that draws the batch of every step; `_step` counts them."""
+
+    max_steps: int
+    _step: int
+
+    def draw(self, step: int) -> Batch | FullBatch: ...
+
+
+class Steps:
     """`max_steps` batches per epoch, each drawn at the moment it is asked for; goes on where a resumed run stopped."""
 
-    def __init__(self, module: LevyDataModule) -> None:
+    def __init__(self, module: Stepping) -> None:
         self.module = module
 
     def __len__(self) -> int:

@@ -123,9 +123,9 @@ def _reading(file: Path) -> Iterator[None]:
     except Exception as error:
         told = " ".join(str(error).split())[:200]
         raise InputError(
-            f"{file}: a {file.suffix} file of plain arrays was expected, found {told}: save it again."
+            f"{file}: a {file.suffix} file of plain arrays was expected, found {told}; save it again."
         ) from None
 
 
 def _fortran(file: Path) -> InputError:
-    return InputError(f"{file}: arrays in C order were expected, found Fortran order: save np.ascontiguousarray of it.")
+    return InputError(f"{file}: arrays in C order were expected, found Fortran order; save np.ascontiguousarray of it.")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from levytorch.data.actions import label
 from levytorch.data.arrays import Array, Counts, lengths_of
-from levytorch.data.clock import MAX_DT, FileClock, TimeUnits
+from levytorch.data.clock import FileClock
 from levytorch.data.npy_members import Member, members_of
+from levytorch.data.options import MAX_DT, FileOptions
 from levytorch.data.points import (
+    NeedsMemory,
     PointFile,
     Points,
     disorder,
@@ -27,21 +30,22 @@ _BESIDE = "save where each trajectory begins, and the number of points"
 
 
 class ArrayFile(PointFile):
-    """Points of arrays; `names` are those that the options value, time, reward and id give."""
+    """Points of arrays."""
 
-    def __init__(
-        self,
-        file: Path,
-        max_dt: float | None,
-        on_disk: Path | None,
-        names: Mapping[str, Any],
-        dt: float | None,
-        units: TimeUnits,
-        log: bool,
-    ) -> None:
-        super().__init__(file, max_dt, on_disk)
-        self.names, self.dt, self.units, self.log = names, dt, units, log
-        self.recipe = {"names": names, "dt": dt, "units": units, "log": log}
+    def __init__(self, path: Path, options: FileOptions) -> None:
+        super().__init__(path, options)
+        if isinstance(options.dt, str):
+            raise InputError(
+                f"{path}: dt must be a number for {path.suffix} files, found {options.dt!r}; pass the time between two "
+                "points."
+            )
+        for name in ("layout", "missing", "sort", "short", "separator", "decimal", "time_format"):
+            given = getattr(options, name)
+            if given != getattr(FileOptions, name):
+                raise InputError(
+                    f"{path}: {name} is an option of tables, found {given!r} for a {path.suffix} file; leave it out "
+                    "and prepare the arrays."
+                )
         self._row: NDArray[Any] | None = None  # times of all, in memory or shared
 
     def open(self, whole: bool) -> None:
@@ -52,9 +56,9 @@ class ArrayFile(PointFile):
             x = next(iter(self._arrays.values()))
         if x is None:
             raise InputError(
-                f"{self.path}: value must name the array of x, found {', '.join(self._arrays)}: pass value='...'."
+                f"{self.path}: value must name the array of x, found {', '.join(self._arrays)}; pass value='...'."
             )
-        clock = self.names["time"] or "times"
+        clock = self.options.time or "times"
         free = self.dt is not None or "dt" not in self._arrays
         if clock not in self._arrays and free and _fits(self._arrays.get("time"), x):
             clock = "time"
@@ -63,31 +67,36 @@ class ArrayFile(PointFile):
         if self.dt is None and self._times is None and "dt" in self._arrays:
             self.dt = self._length("dt", "save times instead of it")
         if self.dt is None and self._times is None:
-            raise InputError(f"{self.path}: dt must be given, found neither dt nor times in the file: pass dt=...")
+            raise InputError(f"{self.path}: dt must be given, found neither dt nor times in the file; pass dt=...")
         self.lengths = self._layout()
         self._width = x.size // int(self.lengths.sum())
         self._shared = False
         for name, member, kinds in (("x", x, "fiu"), (clock, self._times, "fiumM"), ("reward", self._reward, "fiu")):
             if member is not None and member.dtype.kind not in kinds:
                 raise InputError(
-                    f"{self.path}: {name} must be numeric, found {member.dtype}: pass arrays of real numbers."
+                    f"{self.path}: {name} must be numeric, found {member.dtype}; pass arrays of real numbers."
                 )
         if self._times is not None:
             days = "save them as datetime64[D] and pass a time_unit"
-            self.clock = FileClock(f"{self.path}, array {clock!r}", self.units, beside_dt, days)
+            self.clock = FileClock(f"{self.path}, array {clock!r}", self.options.units, beside_dt, days)
             fits = bool((self.lengths == self._times.size).all())
             self._shared = self._times.ndim == 1 and len(self.lengths) > 1 and fits
             if not self._shared:
                 self._check_shape(clock, self._times)
         if self._reward is not None:
             self._check_shape("reward", self._reward)
+        if not self.whole and self.options.action is not None:
+            raise NeedsMemory(f"{self.path}: actions are read in memory only, found action with blocks; leave it out.")
+        self._action = self._array("action", "action") if self.whole else None
+        if self._action is not None:
+            self._check_shape("action", self._action)
         ids = self._array("id", "ids")
         self.ids = None if ids is None else self._names(ids)
         dim = self._width
         self.coordinates = [f"{self.path}: coordinate {k} of x" for k in range(dim)] if dim > 1 else [f"{self.path}: x"]
 
-    def own_max_dt(self) -> float | None:
-        if MAX_DT not in self._arrays or MAX_DT in self.names.values():
+    def _own_max_dt(self) -> float | None:
+        if MAX_DT not in self._arrays or MAX_DT in (name for _, name in self.options.named()):
             return None
         return self._length(MAX_DT, "save one, or pass max_dt")
 
@@ -104,9 +113,12 @@ class ArrayFile(PointFile):
     def _blocks(self) -> Iterator[Points]:
         offsets, start = self.offsets, 0
         times, reward = self._clocked(), None if self._reward is None else self._parts(self._reward, 1)
+        action = None
+        if self._action is not None:
+            action, self.actions = label(np.concatenate(list(self._parts(self._action, 1))))
         for part in self._parts(self._x, self._width):
             x = np.asarray(part, dtype=np.float64)
-            if self.log:
+            if self.options.log:
                 x = self._logarithm(x, start)
             x = x if self._width == 1 else x.reshape(-1, self._width)
             block = Points(
@@ -117,7 +129,7 @@ class ArrayFile(PointFile):
                 range(start, start + len(x)),
             )
             self._sure(refuse_nonfinite, block, offsets, self.ids)
-            yield block
+            yield block if action is None else block._replace(action=action[start : start + len(x)])
             start += len(x)
 
     def _ticks(self) -> Iterator[NDArray[Any]]:
@@ -152,14 +164,15 @@ class ArrayFile(PointFile):
     # --------------------------------------------------------------------------------------------------------- refusals
 
     def _array(self, option: str, default: str) -> Member | None:
-        name = self.names[option] or default
+        given = getattr(self.options, option)
+        name = given or default
         if not isinstance(name, str):
             raise InputError(
-                f"{self.path}: {option} must name one array, found {name!r}: stack the coordinates in one array."
+                f"{self.path}: {option} must name one array, found {name!r}; stack the coordinates in one array."
             )
-        if self.names[option] and name not in self._arrays:
+        if given and name not in self._arrays:
             raise InputError(
-                f"{self.path}: {option} must name one of {', '.join(self._arrays)}, found {name!r}: pass one of these."
+                f"{self.path}: {option} must name one of {', '.join(self._arrays)}, found {name!r}; pass one of these."
             )
         return self._arrays.get(name)
 
@@ -167,8 +180,8 @@ class ArrayFile(PointFile):
         """A length of time that the file holds."""
         given = self._arrays[name]
         if given.size != 1:
-            raise InputError(f"{self.path}: {name} must be one number, found shape {given.shape}: {remedy}.")
-        return self.units.length(f"{self.path}: {name}", given.load().item())
+            raise InputError(f"{self.path}: {name} must be one number, found shape {given.shape}; {remedy}.")
+        return self.options.units.length(f"{self.path}: {name}", given.load().item())
 
     def _layout(self) -> Counts:
         """Points of each trajectory."""
@@ -176,7 +189,7 @@ class ArrayFile(PointFile):
         if offsets is not None:
             if len(shape) not in (1, 2) or 0 in shape:
                 raise InputError(
-                    f"{self.path}: x with offsets must have shape (n,) or (n, d), found {shape}: reshape it."
+                    f"{self.path}: x with offsets must have shape (n,) or (n, d), found {shape}; reshape it."
                 )
             return self._sound(offsets, shape[0])
         return lengths_of(f"{self.path}: x", shape)
@@ -190,7 +203,7 @@ class ArrayFile(PointFile):
                 return np.diff(ends)
             found = f"{ends.tolist()!s:.60}"
         raise InputError(
-            f"{self.path}: offsets must be integers that rise from 0 to the {n} points of x, found {found}: {_BESIDE}."
+            f"{self.path}: offsets must be integers that rise from 0 to the {n} points of x, found {found}; {_BESIDE}."
         )
 
     def _check_shape(self, name: str, member: Member) -> None:
@@ -205,7 +218,7 @@ class ArrayFile(PointFile):
         if not right:
             raise InputError(
                 f"{self.path}: {name} must have one number per point of x (shape {like}, {n} points), found shape "
-                f"{shape}: give it x's shape."
+                f"{shape}; give it x's shape."
             )
 
     def _names(self, ids: Member) -> list[Any]:
@@ -213,11 +226,11 @@ class ArrayFile(PointFile):
         n = len(self.lengths)
         if ids.shape != (n,):
             raise InputError(
-                f"{self.path}: ids must name {n} trajectories, each once, found shape {ids.shape}: save one per "
+                f"{self.path}: ids must name {n} trajectories, each once, found shape {ids.shape}; save one per "
                 "trajectory."
             )
-        if self.on_disk is not None and ids.dtype.kind not in "biufU":
-            raise InputError(f"{self.path}: ids must be numbers or text on disk, found {ids.dtype}: save them as text.")
+        if self.options.on_disk is not None and ids.dtype.kind not in "biufU":
+            raise InputError(f"{self.path}: ids must be numbers or text on disk, found {ids.dtype}; save them as text.")
         names = ids.load().tolist()
         self._sure(refuse_twice, names)
         return names
@@ -227,7 +240,7 @@ class ArrayFile(PointFile):
             k = int(np.argmax(~(x > 0)))
             where = tuple(int(i) for i in np.unravel_index(start * self._width + k, self._x.shape))
             raise InputError(
-                f"{self.path}: x must be positive for log=True, found {x[k]} at index {where}: use log=False."
+                f"{self.path}: x must be positive for log=True, found {x[k]} at index {where}; use log=False."
             )
         return np.asarray(np.log(x))
 

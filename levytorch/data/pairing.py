@@ -31,6 +31,7 @@ class Pairs(NamedTuple):
     dx: Array
     dt: Array | None  # None: that of all
     reward: Array | None
+    action: Array | None
     first: Counts  # the number, among all points, of the one at which each begins
     gaps: Counts  # and of those before a gap
 
@@ -46,7 +47,7 @@ def pairs_of(block: Points, offsets: Counts, max_dt: float | None) -> Pairs:
         infinite = usable & ~np.isfinite(dx.reshape(n, -1)).all(axis=1)
         if infinite.any():
             x = block.x[int(np.argmax(infinite))].tolist()
-            raise InputError(f"the steps of x must stay within float64, found an infinite one from x = {x}: rescale x.")
+            raise InputError(f"the steps of x must stay within float64, found an infinite one from x = {x}; rescale x.")
     dt, gaps = None, np.empty(0, dtype=np.int64)
     if block.times is not None:
         dt = np.diff(block.times)
@@ -58,7 +59,8 @@ def pairs_of(block: Points, offsets: Counts, max_dt: float | None) -> Pairs:
     if len(rows) < n:
         dx, dt = dx[rows], None if dt is None else dt[rows]
     reward = None if block.reward is None else np.asarray(block.reward[rows])
-    return Pairs(np.asarray(block.x[rows]), dx, dt, reward, block.start + rows, gaps)
+    action = None if block.action is None else np.asarray(block.action[rows])
+    return Pairs(np.asarray(block.x[rows]), dx, dt, reward, action, block.start + rows, gaps)
 
 
 def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
@@ -80,13 +82,16 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
     dropped = {**t.dropped, "across a gap": gaps} if gaps else t.dropped
     if not counts.any():
         raise none_left(pairs_in_all, dropped)
-    x, dx, reward = parts["x"], parts["dx"], parts.get("reward")
+    x, dx = parts["x"], parts["dx"]
+    reward, codes = (as_tensor(parts[name]) if name in parts else None for name in ("reward", "action"))
     pairs = Transitions._build(
         as_tensor(x),
         as_tensor(dx),
         float(t.dt) if t.dt is not None else as_tensor(parts["dt"]),
         counts=counts,
-        reward=None if reward is None else as_tensor(reward),
+        reward=reward,
+        codes=codes,
+        actions=t.actions,
         dropped=dropped,
         stored=entry,
     )
@@ -110,7 +115,7 @@ def _write_pairs(t: Trajectories, max_dt: float | None, sink: Sink) -> Counts:
     counts = t.lengths - 1
     for block in t.blocks(_BLOCK):
         pairs = pairs_of(block, t.offsets, max_dt)
-        for name in ("x", "dx", "dt", "reward"):
+        for name in ("x", "dx", "dt", "reward", "action"):
             values = getattr(pairs, name)
             if values is not None and len(values):
                 sink.append(name, values)
@@ -131,18 +136,19 @@ def _kept_pairs(t: Trajectories, entry: Entry) -> tuple[Counts, dict[str, NDArra
     sound = counts.shape == t.lengths.shape and counts.dtype == np.int64
     if not sound or (counts < 0).any() or (counts >= t.lengths).any() or counts.sum() != rows:
         raise entry.spoiled(f"counts that do not add up to the {rows} pairs")
-    names = ["x", "dx", *(["dt"] if t.times is not None else []), *(["reward"] if t.reward is not None else [])]
+    optional = {"dt": t.times, "reward": t.reward, "action": t.action}
+    names = ["x", "dx", *(name for name, values in optional.items() if values is not None)]
     return counts, entry.columns(names if rows else (), rows, t.dim)
 
 
 def check_max_dt(dt: float | None, max_dt: float | None) -> None:
     if dt is not None and max_dt is not None and dt > max_dt:
-        raise InputError(f"max_dt must not be below dt, found max_dt = {max_dt:g} and dt = {dt:g}: raise it.")
+        raise InputError(f"max_dt must not be below dt, found max_dt = {max_dt:g} and dt = {dt:g}; raise it.")
 
 
 def none_left(n: int, dropped: dict[str, int]) -> InputError:
     reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-    return InputError(f"at least one pair must remain, found none of {n} ({reasons}): raise max_dt, or check the data.")
+    return InputError(f"at least one pair must remain, found none of {n} ({reasons}); raise max_dt, or check the data.")
 
 
 def is_gap(dt: Array, max_dt: float | None) -> NDArray[np.bool_]:

@@ -10,6 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from levytorch.data.arrays import Array, Counts
 from levytorch.data.clock import FileClock
+from levytorch.data.options import FileOptions
 from levytorch.errors import InputError, LevytorchWarning
 
 
@@ -35,6 +37,7 @@ class Points(NamedTuple):
     times: Array | None = None  # (n,)
     reward: Array | None = None  # (n,)
     row: Sequence[int] | Counts = ()  # where each stands in the file, where messages say so
+    action: Array | None = None  # (n,), places among the labels
 
 
 class Sink(Protocol):
@@ -46,7 +49,7 @@ class Sink(Protocol):
 class PointFile(ABC):
     """A file whose options are checked; `open` it, `survey` it, then take its `points` as often as you like.
 
-    max_dt and on_disk are the options of these names; what else decides the points is in `recipe`.
+    `recipe` holds all options that decide the points.
 
     Attributes (from the survey on):
         lengths, offsets: points of each trajectory, and where each begins.
@@ -56,23 +59,30 @@ class PointFile(ABC):
         coordinates: what messages call the columns of x.
     """
 
-    recipe: dict[str, Any]
     coordinates: list[str]
     dt: float | None
     clock: FileClock | None = None
     ids: list[Any] | None = None
+    actions: Sequence[Any] = ()  # labels of the column action, known after the points were read
     lengths: Counts
 
-    def __init__(self, path: Path, max_dt: float | None, on_disk: Path | None) -> None:
-        self.path, self.max_dt, self.on_disk = path, max_dt, on_disk
+    def __init__(self, path: Path, options: FileOptions) -> None:
+        self.path, self.options = path, options
+        self.dt = options.dt if isinstance(options.dt, float) else None
+        self.recipe = {name: value for name, value in asdict(options).items() if name not in ("max_dt", "on_disk")}
         self.dropped: dict[str, int] = {}
+
+    @property
+    def max_dt(self) -> float | None:
+        """The step from which on there is a gap, as it is asked for, or else as the file says."""
+        return self._own_max_dt() if self.options.max_dt is None else self.options.max_dt
 
     @abstractmethod
     def open(self, whole: bool) -> None:
         """Find the columns, for one block of everything or for many; NeedsMemory where these cannot be had."""
 
     @abstractmethod
-    def own_max_dt(self) -> float | None:
+    def _own_max_dt(self) -> float | None:
         """What the file itself says about gaps."""
 
     @abstractmethod
@@ -113,9 +123,9 @@ class PointFile(ABC):
             yield block if self.dt is None else block._replace(times=None)
 
     def collect(self, sink: Sink) -> dict[str, Any]:
-        """All points into columns x, times and reward; what is no column."""
+        """All points into columns x, times, reward and action; what is no column."""
         for block in self.points():
-            for name in ("x", "times", "reward"):
+            for name in ("x", "times", "reward", "action"):
                 values = getattr(block, name)
                 if values is not None:
                     sink.append(name, values)
@@ -214,14 +224,14 @@ def refuse_nonfinite(block: Points, offsets: Counts, ids: Sequence[Any] | None) 
             continue
         k = int(np.argwhere(~np.isfinite(values))[0, 0])
         where = point_name(block.start + k, offsets, ids)
-        raise InputError(f"{label} must be finite, found {values[k].tolist()} at {where}: remove or fill it.")
+        raise InputError(f"{label} must be finite, found {values[k].tolist()} at {where}; remove or fill it.")
 
 
 def refuse_short(lengths: Counts, ids: Sequence[Any] | None) -> None:
     if lengths.min(initial=2) < 2:
         k = int(np.argmin(lengths))
         raise InputError(
-            f"a trajectory needs at least two points, found {int(lengths[k])} in {name_of(k, ids)}: remove this "
+            f"a trajectory needs at least two points, found {int(lengths[k])} in {name_of(k, ids)}; remove this "
             "trajectory."
         )
 
@@ -229,13 +239,13 @@ def refuse_short(lengths: Counts, ids: Sequence[Any] | None) -> None:
 def refuse_twice(ids: Sequence[Any]) -> None:
     if len(set(ids)) < len(ids):
         twice = Counter(ids).most_common(1)[0][0]
-        raise InputError(f"ids must differ, found {twice!r} twice: rename one, or join the two trajectories.")
+        raise InputError(f"ids must differ, found {twice!r} twice; rename one, or join the two trajectories.")
 
 
 def disorder(point: int, times: Array, offsets: Counts, ids: Sequence[Any] | None) -> InputError:
     return InputError(
         f"times must increase strictly within a trajectory, found {times[0]:g} followed by {times[1]:g} at "
-        f"{point_name(point, offsets, ids)}: sort them and remove duplicates."
+        f"{point_name(point, offsets, ids)}; sort them and remove duplicates."
     )
 
 
@@ -249,7 +259,7 @@ def judge_motion(
     for name, constant, value in zip(coordinates, still.T, np.atleast_1d(first)):
         if constant.all():
             raise InputError(
-                f"{name} must vary within trajectories, found a constant series ({value:g} in {name_of(0, ids)}): "
+                f"{name} must vary within trajectories, found a constant series ({value:g} in {name_of(0, ids)}); "
                 "nothing can be recovered from it, so choose another one."
             )
     rests = np.asarray(still.all(axis=1))

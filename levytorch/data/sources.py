@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,13 +19,16 @@ from levytorch.data.store import Entry
 from levytorch.data.trajectories import Trajectories
 from levytorch.data.transitions import Transitions
 from levytorch.dynamics import Dynamics
-from levytorch.errors import InputError
+from levytorch.errors import InputError, LevytorchWarning
+
+if TYPE_CHECKING:
+    from levytorch.data.lattice import Lattice
 
 
 class SourceData(NamedTuple):
-    """Transitions, with the true dynamics and the trajectories where there are any."""
+    """Transitions or the lattice of them, with the true dynamics and the trajectories where there are any."""
 
-    transitions: Transitions
+    transitions: Transitions | Lattice
     dynamics: Dynamics | None = None
     trajectories: Trajectories | None = None
 
@@ -53,7 +57,7 @@ class FromFile:
         **options: Any,
     ) -> None:
         if first is not None and sample is not None:
-            raise InputError(f"only one of first and sample may be given, found {first} and {sample}: remove one.")
+            raise InputError(f"only one of first and sample may be given, found {first} and {sample}; remove one.")
         for name, count in (("first", first), ("sample", sample)):
             if count is not None:
                 whole_number(name, count, 1, remedy="pass the number of transitions")
@@ -71,10 +75,17 @@ class FromFile:
             self._check_dt(trajectories, self.expected_dt)
         with within_memory(Path(self.path)):
             transitions = trajectories.transitions()
+        if transitions.action is not None:
+            warnings.warn(
+                f"{self.path} has actions, and a configured run fits all pairs alike: use recover() in Python for "
+                "coefficients of every action (docs/policy.md).",
+                LevytorchWarning,
+                stacklevel=2,
+            )
         n = len(transitions)
         for name, count in (("first", self.first), ("sample", self.sample)):
             if count is not None and count > n:
-                raise InputError(f"{self.path}: {name} must not exceed {n} transitions, found {count}: lower it.")
+                raise InputError(f"{self.path}: {name} must not exceed {n} transitions, found {count}; lower it.")
         # a part chosen before the analysis is the data: its mu is its own
         which: Any = None
         if self.first is not None:
@@ -103,11 +114,11 @@ class FromFile:
         what = f"steps of {expected:g} {unit}".rstrip() + " throughout were expected (expected_dt)"
         if abs(usual - expected) > 1e-6 * expected:
             remedy = "give a file of that resolution, correct time_in and time_unit, or change expected_dt"
-            raise InputError(f"{self.path}: {what}, found {usual:g} as a rule: {remedy}.")
+            raise InputError(f"{self.path}: {what}, found {usual:g} as a rule; {remedy}.")
         remedy = "remove the observations in between"
         if found > expected:
             remedy = f"fill the gaps, or pass max_dt={expected:g} to leave out the pairs across them"
-        raise InputError(f"{self.path}: {what}, found {int(wrong.sum())} others, the first {found:g}: {remedy}.")
+        raise InputError(f"{self.path}: {what}, found {int(wrong.sum())} others, the first {found:g}; {remedy}.")
 
     def _draw(self, n: int, stored: Entry | None) -> NDArray[np.int64]:
         """`sample` of n numbers: the first ones of a permutation, which may itself be too large for memory."""

@@ -153,11 +153,11 @@ def make(directory: Path, recipe: Mapping[str, Any], build: Callable[[Writer], M
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(
-                f"on_disk needs room in {directory}, found the disk full: free some, or name another directory."
+                f"on_disk needs room in {directory}, found the disk full; free some, or name another directory."
             ) from None
         if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise InputError(
-                f"on_disk must be a directory that can be written to, found {directory} ({error.strerror}): name "
+                f"on_disk must be a directory that can be written to, found {directory} ({error.strerror}); name "
                 "another."
             ) from None
         raise

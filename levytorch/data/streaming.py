@@ -60,7 +60,7 @@ class TransitionBlocks:
         file = self._file = open_file(path, **options)
         try:
             file.open(whole=False)
-            self._max_dt = file.own_max_dt() if file.max_dt is None else file.max_dt
+            self._max_dt = file.max_dt
             file.survey()
         except NeedsMemory:
             paths = Trajectories.from_file(path, **options)
@@ -116,8 +116,8 @@ class TransitionBlocks:
             pairs = pairs_of(points, self._offsets, self._max_dt)
             if self._limit < math.inf:
                 near = within(pairs.x, self._limit)
-                x, dx, dt, reward, first = (None if part is None else part[near] for part in pairs[:5])
-                pairs = Pairs(x, dx, dt, reward, first, pairs.gaps)  # type: ignore[arg-type]
+                kept = [None if part is None else part[near] for part in pairs[:-1]]
+                pairs = Pairs._make([*kept, pairs.gaps])
             yield points, pairs
 
     def _judge(self, most: int) -> None:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from levytorch.data.actions import label, named
 from levytorch.data.arrays import Array, Counts
-from levytorch.data.clock import MAX_DT, FileClock
-from levytorch.data.columns import OneNumber, TableOptions, TableReader, check_id, first_null, listed, numbers
+from levytorch.data.clock import FileClock
+from levytorch.data.columns import OneNumber, Runs, TableReader, check_id, first_null, numbers
 from levytorch.data.misread import check_header, refuse_clock, refuse_index, refuse_unnamed
+from levytorch.data.options import MAX_DT, FileOptions, column_names, listed
 from levytorch.data.points import NeedsMemory, PointFile, Points, numbers_of
 from levytorch.errors import InputError
-from levytorch.files import replacing
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from levytorch.data.trajectories import Trajectories
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,12 @@ class Cells:
     row: Any  # (n,) integers, the row in the file
     ticks: NDArray[Any] | None = None
     reward: Array | None = None
+    action: Array | None = None  # places among the names seen so far, or the numbers themselves
     column: list[str] | None = None  # of each observation of a wide table, or of one of rows
 
     def take(self, rows: NDArray[Any]) -> Cells:
         column = None if self.column is None else [self.column[k] for k in np.arange(len(self.group))[rows]]
-        parts = {name: getattr(self, name) for name in ("ticks", "reward")}
+        parts = {name: getattr(self, name) for name in ("ticks", "reward", "action")}
         return Cells(
             self.values[rows],
             self.group[rows],
@@ -50,53 +50,51 @@ class Cells:
 class TableFile(PointFile):
     """Points of a table."""
 
-    def __init__(self, file: Path, max_dt: float | None, on_disk: Path | None, options: TableOptions) -> None:
-        super().__init__(file, max_dt, on_disk)
-        self.options, self.recipe = options, asdict(options)
-        self.dt = options.dt if isinstance(options.dt, float) else None
+    def __init__(self, path: Path, options: FileOptions) -> None:
+        super().__init__(path, options)
+        if options.on_disk is not None and path.suffix.lower() != ".parquet":
+            raise InputError(
+                f"{path}: on_disk needs a .parquet, .npy or .npz file, found {path.suffix}; convert it, "
+                "polars.scan_csv(path).sink_parquet(path)."
+            )
         self._whole: Cells | None = None
         self._starts: Counts | None = None  # rows where trajectories begin, known after the survey
+        self._names_of_actions: dict[str, int] = {}  # of a column of text, in the order in which they are met
 
     def open(self, whole: bool) -> None:
         options = self.options
+        if not whole and options.action is not None:
+            raise NeedsMemory(f"{self.path}: actions are read in memory only, found action with blocks; leave it out.")
         if not whole and (options.layout != "long" or options.sort):
             found = "sort=True" if options.sort else f"layout {options.layout!r}"
             raise NeedsMemory(
-                f"{self.path}: on_disk needs a long table whose rows are in order, found {found}: write the file so, "
+                f"{self.path}: on_disk needs a long table whose rows are in order, found {found}; write the file so, "
                 "sorted by id and time."
             )
         self.table = TableReader(self.path, options.separator, options.decimal, whole)
         if self.table.text:
             check_header(self.path, self.table.columns, options)
-        options.check(self.path, self.table.columns, self.table.rows)
-        if options.layout == "long":
-            self.options = options = options.complete(self.path, self.table.columns)
-            if options.id is not None:
-                check_id(self.path, options.id, self.table.types[options.id], in_json=self.on_disk is not None)
-        else:
-            own, other = ("time", "id") if options.layout == "wide" else ("id", "time")
-            for option in ("reward", other):
-                if getattr(options, option) is not None:
-                    raise InputError(
-                        f"{self.path}: layout {options.layout!r} has no {option} column, found "
-                        f"{getattr(options, option)!r}: use layout='long'."
-                    )
-            if own in self.table.columns and own not in (options.value or []):
-                name = getattr(options, own) or own
-                options = replace(options, time=name) if own == "time" else replace(options, id=name)
-                self.options = options
-        if options.time is not None:
-            where = f"{self.path}, column {options.time!r}"
-            self.clock = FileClock(where, options.units, beside_dt=options.dt is not None)
-        if (options.time or options.dt) is None or (options.layout != "long" and isinstance(options.dt, str)):
+        if self.table.rows == 0:
             raise InputError(
-                f"{self.path}: dt or time must be given, found neither among {listed(self.table.columns)}: pass "
+                f"{self.path}: rows were expected below the header, found none; check how the file was written."
+            )
+        names = column_names(self.path, options, self.table.columns)
+        # actions are numbered over the whole table; a column that was not asked for is left in the file
+        names = self.names = names if whole else names._replace(action=None)
+        if names.id is not None:
+            check_id(self.path, names.id, self.table.types[names.id], in_json=options.on_disk is not None)
+        if names.time is not None:
+            where = f"{self.path}, column {names.time!r}"
+            self.clock = FileClock(where, options.units, beside_dt=names.dt is not None)
+        if (names.time or names.dt) is None or (options.layout != "long" and isinstance(names.dt, str)):
+            raise InputError(
+                f"{self.path}: dt or time must be given, found neither among {listed(self.table.columns)}; pass "
                 "dt=... or time='...'."
             )
-        columns = (options.value or []) if options.layout == "long" else ["of every trajectory"]
+        columns = names.value if options.layout == "long" else ["of every trajectory"]
         self.coordinates = [f"{self.path}: column {name!r}" for name in columns]
 
-    def own_max_dt(self) -> float | None:
+    def _own_max_dt(self) -> float | None:
         named = [name for _, name in self.options.named()]
         if self.options.layout != "long" or MAX_DT not in self.table.columns or MAX_DT in named:
             return None
@@ -128,10 +126,10 @@ class TableFile(PointFile):
             self.clock.refuse_days()
         if lost == total:
             raise InputError(
-                f"{empty}: a number somewhere in the column was expected, found none: choose another column."
+                f"{empty}: a number somewhere in the column was expected, found none; choose another column."
             )
         single = lengths == 1
-        if single.any() and (not self.options.drop_short or single.sum() == (lengths > 0).sum()):
+        if single.any() and (self.options.short == "error" or single.sum() == (lengths > 0).sum()):
             self._refuse_short(int(np.argmax(single)))
         self._kept = lengths > 1
         self.lengths = lengths[self._kept]
@@ -146,11 +144,11 @@ class TableFile(PointFile):
             (table,) = self.table.frames()
             yield self._grid(table)
             return
-        options = self.options
-        dt, step = OneNumber(self.path, "dt", "name a column of times instead"), options.dt
-        asked = [*(options.value or []), options.id, options.time, options.reward, step]
+        names, step = self.names, self.names.dt
+        dt = OneNumber(self.path, "dt", "name a column of times instead")
+        asked = [*names.value, names.id, names.time, names.reward, names.action, step]
         columns = list(dict.fromkeys(name for name in asked if isinstance(name, str)))
-        runs, before = _Runs(self.path, options.id), 0
+        runs, before = Runs(self.path, names.id), 0
         for frame in self.table.frames(columns):
             runs.see(frame, before, whole=self.table.whole)
             cells = self._cells(frame, before, runs.group)
@@ -159,10 +157,10 @@ class TableFile(PointFile):
             yield cells
             before += len(frame)
         self.table.forget()
-        self.ids = None if options.id is None else runs.names
+        self.ids = None if names.id is None else runs.names
         self._starts = np.append(runs.starts, before)
         if isinstance(step, str):
-            self.dt = options.units.length(f"{self.path}, column {step!r}", dt.value)
+            self.dt = self.options.units.length(f"{self.path}, column {step!r}", dt.value)
 
     def _ordered(self, cells: Cells) -> Cells:
         """Trajectory after trajectory, and by time where that is asked for."""
@@ -176,7 +174,7 @@ class TableFile(PointFile):
             yield self._whole
             return
         assert self._starts is not None
-        asked = [*(self.options.value or []), self.options.time, self.options.reward]
+        asked = [*self.names.value, self.names.time, self.names.reward]
         before = 0
         for frame in self.table.frames([name for name in asked if name is not None]):
             group = numbers_of(self._starts, before, before + len(frame))
@@ -194,42 +192,64 @@ class TableFile(PointFile):
             if kept.ticks is not None:
                 assert self.clock is not None
                 times = self.clock.times(kept.ticks)
-            yield Points(start, values[:, 0] if values.shape[1] == 1 else values, times, kept.reward, kept.row)
+            x, action = values[:, 0] if values.shape[1] == 1 else values, kept.action
+            if action is not None:  # the whole table is one block
+                action, self.actions = label(named(action, list(self._names_of_actions)))
+            yield Points(start, x, times, kept.reward, kept.row, action)
             start += len(values)
 
     # ---------------------------------------------------------------------------------------------------------- layouts
 
     def _cells(self, frame: pl.DataFrame, before: int, group: Counts) -> Cells:
         """Of a long table: one row per observation."""
-        options = self.options
-        values = [numbers(self.path, frame[name], before) for name in options.value or []]
+        reward = self.names.reward
+        values = [numbers(self.path, frame[name], before) for name in self.names.value]
         return Cells(
             np.stack(values, axis=1) if len(values) > 1 else values[0][:, None],
             group,
             range(before + 1, before + len(frame) + 1),
             self._ticks(frame, before),
-            None if options.reward is None else numbers(self.path, frame[options.reward], before),
+            None if reward is None else numbers(self.path, frame[reward], before),
+            None if self.names.action is None else self._actions_of(frame[self.names.action], before),
         )
+
+    def _actions_of(self, column: pl.Series, before: int) -> Array:
+        """Actions as numbers: text by the order in which names are met."""
+        import polars as pl
+
+        if row := first_null(column, before):
+            raise InputError(
+                f"{self.path}, column {column.name!r}, row {row}: an action was expected, found none; fill the cell."
+            )
+        if column.dtype not in (pl.String, pl.Categorical, pl.Enum):
+            return numbers(self.path, column.cast(pl.Int64) if column.dtype == pl.Boolean else column, before)
+        text = column.cast(pl.String).str.strip_chars()
+        as_numbers = text.cast(pl.Float64, strict=False)
+        if not as_numbers.null_count():  # every cell of a .csv is text
+            return as_numbers.to_numpy()
+        for name in text.unique(maintain_order=True).to_list():
+            self._names_of_actions.setdefault(name, len(self._names_of_actions))
+        known = list(self._names_of_actions)
+        return text.replace_strict(known, np.arange(len(known), dtype=np.float64)).to_numpy().astype(np.float64)
 
     def _ticks(self, frame: pl.DataFrame, before: int = 0) -> NDArray[Any] | None:
         if self.clock is None:
             return None
-        column, where = frame[str(self.options.time)], self.clock.where
+        column, where = frame[str(self.names.time)], self.clock.where
         if row := first_null(column, before):
-            raise InputError(f"{where}, row {row}: a time was expected, found none: fill the cell or remove the row.")
+            raise InputError(f"{where}, row {row}: a time was expected, found none; fill the cell or remove the row.")
         ticks = self.clock.ticks(column, before)
         if not np.isfinite(ticks).all():
             k = int(np.argmax(~np.isfinite(ticks)))
             raise InputError(
-                f"{where}, row {before + k + 1}: a finite time was expected, found {float(ticks[k])}: correct the cell."
+                f"{where}, row {before + k + 1}: a finite time was expected, found {float(ticks[k])}; correct the cell."
             )
         return ticks
 
     def _grid(self, table: pl.DataFrame) -> Cells:
         """Of a table with one column ("wide") or one row per trajectory; it ends where its cells become empty."""
         options, wide = self.options, self.options.layout == "wide"
-        own = options.time if wide else options.id
-        columns = options.value or [name for name in table.columns if name != own]
+        columns, own = self.names.value, self.names.id
         ticks = self._ticks(table)
         if options.value is None:  # columns that were asked for are what was meant
             refuse_unnamed(self.path, table, columns, options.layout)
@@ -241,11 +261,10 @@ class TableFile(PointFile):
             refuse_index(self.path, columns, np.stack(grid, axis=1))
         names: list[Any] = columns if wide else list(range(1, len(lines) + 1))
         if own is not None and not wide:
-            check_id(self.path, own, table[own].dtype, in_json=False)
             names = table[own].to_list()
         kept = [k for k, line in enumerate(lines) if len(line)]
         if not kept:
-            raise InputError(f"{self.path}: numbers were expected in {listed(columns)}, found none: check the layout.")
+            raise InputError(f"{self.path}: numbers were expected in {listed(columns)}, found none; check the layout.")
         if len(kept) < len(lines):
             self.dropped["trajectory without a value"] = len(lines) - len(kept)
         self.ids = [names[k] for k in kept]
@@ -270,16 +289,16 @@ class TableFile(PointFile):
             self._refuse(cells, infinite, "a finite number", "remove the row")
         empty = np.isnan(values)
         if empty.any():
-            if not self.options.drop_missing:
+            if self.options.missing == "error":
                 self._refuse(cells, empty, "a number", "fill the cell, or pass missing='drop'")
-            if self.options.dt is not None:
+            if self.names.dt is not None:
                 self._refuse(cells, empty, "a number", "name a time column (missing='drop' needs one)")
             cells = cells.take(np.asarray(~empty.any(axis=1)))
         if cells.reward is not None and not np.isfinite(cells.reward).all():
             k = int(np.argmax(~np.isfinite(cells.reward)))
             raise InputError(
-                f"{self.path}, column {self.options.reward!r}, row {cells.row[k]}: a reward was expected, found "
-                f"{cells.reward[k]}: fill the cell."
+                f"{self.path}, column {self.names.reward!r}, row {cells.row[k]}: a reward was expected, found "
+                f"{cells.reward[k]}; fill the cell."
             )
         if log and not (cells.values > 0).all():
             self._refuse(cells, ~(cells.values > 0), "a positive number (log=True)", "use log=False")
@@ -290,7 +309,7 @@ class TableFile(PointFile):
         found = cells.values[k, coordinate]
         raise InputError(
             f"{self._where(cells, k, coordinate)}: {expected} was expected, found "
-            f"{'none' if np.isnan(found) else found}: {remedy}."
+            f"{'none' if np.isnan(found) else found}; {remedy}."
         )
 
     def _refuse_short(self, group: int) -> NoReturn:
@@ -299,7 +318,7 @@ class TableFile(PointFile):
             if (cells.group == group).any():
                 where = self._where(cells, int(np.argmax(cells.group == group)), 0)
                 raise InputError(
-                    f"{where}: a trajectory needs at least two points, found one in trajectory{name}: remove it, or "
+                    f"{where}: a trajectory needs at least two points, found one in trajectory{name}; remove it, or "
                     "pass short='drop'."
                 )
         raise AssertionError("a trajectory of one point has a point")
@@ -309,87 +328,17 @@ class TableFile(PointFile):
         where = f"{self.clock.where}, row {rows[1]}"
         if times[0] == times[1]:
             return InputError(
-                f"{where}: times must differ within a trajectory, found that of row {rows[0]} again: remove one row."
+                f"{where}: times must differ within a trajectory, found that of row {rows[0]} again; remove one row."
             )
         return InputError(
-            f"{where}: times must increase within a trajectory, found an earlier one than in row {rows[0]}: sort the "
+            f"{where}: times must increase within a trajectory, found an earlier one than in row {rows[0]}; sort the "
             "table, name the id column, or pass sort=True."
         )
 
     def _where(self, cells: Cells, k: int, coordinate: int) -> str:
         """Where observation k stands in the file."""
-        column = (self.options.value or [])[coordinate] if cells.column is None else cells.column[k]
+        column = self.names.value[coordinate] if cells.column is None else cells.column[k]
         return f"{self.path}, column {column!r}, row {cells.row[k]}"
-
-
-class _Runs:
-    """Trajectories of a long table: rows that follow each other with one id."""
-
-    def __init__(self, file: Path, id: str | None) -> None:
-        self.path, self.id = file, id
-        self.names: list[Any] = []
-        self._seen: set[Any] = set()
-        self._starts: list[Counts] = []
-        self.group: Counts = np.zeros(0, dtype=np.int64)  # of the rows seen last
-
-    @property
-    def starts(self) -> Counts:
-        return np.concatenate(self._starts) if self._starts else np.zeros(1, dtype=np.int64)
-
-    def see(self, frame: pl.DataFrame, before: int, whole: bool) -> None:
-        """Number the rows of a frame; unless it is the whole table, those of a trajectory must follow each other."""
-        if self.id is None:
-            self.group = np.zeros(len(frame), dtype=np.int64)
-            return
-        column = frame[self.id]
-        if row := first_null(column, before):
-            raise InputError(
-                f"{self.path}, column {self.id!r}, row {row}: a trajectory's id was expected, found none: fill it."
-            )
-        changes = (column != column.shift(1)).fill_null(True).to_numpy().copy()
-        changes[0] = not self.names or self.names[-1] != column[0]
-        rows = np.flatnonzero(changes)
-        fresh = column.gather(rows).to_list()
-        again = len(set(fresh)) < len(fresh) or not self._seen.isdisjoint(fresh)
-        if again and whole:
-            unique = column.unique(maintain_order=True)
-            self.names = unique.to_list()
-            self.group = column.replace_strict(unique, np.arange(len(unique))).to_numpy().astype(np.int64)
-            return
-        if again:
-            name = next(name for k, name in enumerate(fresh) if name in self._seen or name in fresh[:k])
-            raise NeedsMemory(
-                f"{self.path}, column {self.id!r}: the rows of a trajectory must follow each other on disk, found "
-                f"{name!r} again after others: sort the file by id and time."
-            )
-        self.group = len(self.names) - 1 + np.cumsum(changes)
-        self.names += fresh
-        self._seen.update(fresh)
-        self._starts.append(rows + before)
-
-
-def write_table(t: Trajectories, file: Path) -> None:
-    """A long table: id, time or dt, x (or x1, x2, ...), reward, max_dt."""
-    import polars as pl
-
-    names: Any = np.arange(len(t)) if t.ids is None else np.asarray(t.ids)
-    columns: dict[str, Any] = {"id": np.repeat(names, t.lengths)}
-    columns["dt" if t.times is None else "time"] = np.full(len(t.x), t.dt) if t.times is None else t.times
-    for k, column in enumerate(t.x.reshape(len(t.x), -1).T):
-        columns["x" if t.dim == 1 else f"x{k + 1}"] = column
-    if t.reward is not None:
-        columns["reward"] = t.reward
-    if t.max_dt is not None:
-        columns[MAX_DT] = np.full(len(t.x), t.max_dt)
-    table = pl.DataFrame(columns)
-    with replacing(file) as temporary:
-        try:
-            if file.suffix.lower() == ".parquet":
-                table.write_parquet(temporary)
-            else:
-                table.write_csv(temporary, separator="\t" if file.suffix.lower() == ".tsv" else ",")
-        except pl.exceptions.ComputeError as error:  # what polars makes of a full disk
-            raise OSError(str(error)) from error
 
 
 def _first(mask: NDArray[np.bool_]) -> tuple[int, int]:

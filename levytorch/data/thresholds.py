@@ -22,12 +22,12 @@ def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
     found = real_tensor("a threshold as a function of dt", answer, "return one number per dt")
     if found.ndim and found.shape != dt.shape:
         raise InputError(
-            f"a threshold as a function of dt must return shape {tuple(dt.shape)}, found {tuple(found.shape)}: "
+            f"a threshold as a function of dt must return shape {tuple(dt.shape)}, found {tuple(found.shape)}; "
             "return one number per dt."
         )
     if not bool((found > 0).all()):
         raise InputError(
-            f"a threshold as a function of dt must be positive, found {float(found.min())}: mend the function."
+            f"a threshold as a function of dt must be positive, found {float(found.min())}; mend the function."
         )
     return found
 
@@ -36,10 +36,10 @@ def check_censoring(TRT: Any = 20.0, CT: Any = 8.0, drop_tail: Any = 0.5, seed: 
     """drop_tail and seed as plain numbers; refuses what no data could be censored with."""
     drop_tail = number_within("drop_tail", drop_tail, "[0, 1]", "pass the fraction of the tail to drop")
     if drop_tail > 0 and CT is None:
-        raise InputError("CT must be given when drop_tail > 0, found None: pass the cutting threshold.")
+        raise InputError("CT must be given when drop_tail > 0, found None; pass the cutting threshold.")
     low, high = _threshold("CT", CT), _threshold("TRT", TRT)
     if isinstance(low, float) and isinstance(high, float) and low >= high:
-        raise InputError(f"CT must lie below TRT, found CT = {low:g} and TRT = {high:g}: lower CT or raise TRT.")
+        raise InputError(f"CT must lie below TRT, found CT = {low:g} and TRT = {high:g}; lower CT or raise TRT.")
     return drop_tail, whole_number("seed", seed, 0)
 
 
@@ -52,7 +52,7 @@ def check_thresholds(CT: Any, TRT: Any, dt: Tensor) -> tuple[Threshold | None, T
     low, high = (torch.as_tensor(threshold_at(v, ends), dtype=torch.float64).expand(len(ends)) for v in (CT, TRT))
     if bool((low >= high).all()):
         raise InputError(
-            f"CT must be smaller than TRT, found CT = {float(low[0]):g} and TRT = {float(high[0]):g}: the tail pool "
+            f"CT must be smaller than TRT, found CT = {float(low[0]):g} and TRT = {float(high[0]):g}; the tail pool "
             "lies between the two, so lower CT or raise TRT."
         )
     return CT, TRT

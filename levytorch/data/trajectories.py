@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from levytorch.convert import known_keys, positive_number, shown
+from levytorch.convert import positive_number, shown
+from levytorch.data.actions import per_point
 from levytorch.data.arrays import Array, Counts, flatten, match, warn_of_columns
-from levytorch.data.files import OPTIONS, open_file, write
+from levytorch.data.files import open_file, write
 from levytorch.data.memory import within_memory
 from levytorch.data.numpy_files import ArrayFile
 from levytorch.data.pairing import pair_up
@@ -47,6 +48,7 @@ class Trajectories:
         dt: the time between any two neighbours, or None when `times` has it.
         times: (N,) or None.
         reward: (N,) reward logged at each point, or None.
+        action: (N,) place among `actions` of the action held from each point to the next, or None.
         ids: the name of each trajectory, or None.
         max_dt: pairs further apart than this are gaps, not transitions; None: no limit.
         dropped: what was left out while reading, by reason.
@@ -61,12 +63,15 @@ class Trajectories:
         dt: float | None = None,
         times: Array | None = None,
         reward: Array | None = None,
+        action: Array | None = None,
+        actions: Sequence[Any] = (),
         ids: Sequence[Any] | None = None,
         max_dt: float | None = None,
         dropped: Mapping[str, int] | None = None,
         stored: Entry | None = None,
     ) -> None:
         self.x, self.offsets, self.times, self.reward = x, offsets, times, reward
+        self.action, self.actions = action, tuple(actions)
         self.dt, self.ids = dt, None if ids is None else tuple(ids)
         self.max_dt = None if max_dt is None else positive_number("max_dt", max_dt)
         self.dropped = dict(dropped or {})
@@ -82,6 +87,7 @@ class Trajectories:
         *,
         times: Any = None,
         reward: Any = None,
+        action: Any = None,
         ids: Sequence[Any] | None = None,
         max_dt: float | None = None,
     ) -> Trajectories:
@@ -93,6 +99,8 @@ class Trajectories:
             dt: the time between any two neighbours; or
             times: (n_time,) for all trajectories, or (n_traj, n_time), or a list like x; strictly increasing.
             reward: one number per point, shaped like x without its d.
+            action: the label of the action held from each point to the next, numbers or strings: one per point (that of
+                the last is not used) or one per pair, (n_traj, n_time - 1).
             ids: a name per trajectory.
             max_dt: pairs further apart are gaps: left out of transitions() and counted.
 
@@ -101,20 +109,23 @@ class Trajectories:
         """
         points, lengths = flatten("x", x)
         if dt is None and times is None:
-            raise InputError("dt or times must be given, found neither: pass the time between observations, or times.")
+            raise InputError("dt or times must be given, found neither; pass the time between observations, or times.")
         if dt is not None and times is not None:
-            raise InputError("only one of dt and times may be given, found both: remove one.")
+            raise InputError("only one of dt and times may be given, found both; remove one.")
         ids = None if ids is None else _names(ids)
         if ids is not None and len(ids) != len(lengths):
-            raise InputError(f"ids must name {len(lengths)} trajectories, found {len(ids)}: pass one per trajectory.")
+            raise InputError(f"ids must name {len(lengths)} trajectories, found {len(ids)}; pass one per trajectory.")
         if ids is not None:
             refuse_twice(ids)
+        held, actions = (None, ()) if action is None else per_point(action, lengths)
         new = cls(
             points,
             np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             dt=None if dt is None else positive_number("dt", dt),
             times=None if times is None else match("times", times, lengths, shared=True),
             reward=None if reward is None else match("reward", reward, lengths),
+            action=held,
+            actions=actions,
             ids=ids,
             max_dt=max_dt,
         )
@@ -124,14 +135,14 @@ class Trajectories:
 
     @classmethod
     def from_file(cls, path: str | Path, **options: Any) -> Trajectories:
-        """From a .npz, .npy, .csv, .tsv or .parquet file; `levytorch.data.files.open_file` documents every option.
+        """From a .npz, .npy, .csv, .tsv or .parquet file; `levytorch.data.options.FileOptions` documents every option.
 
         With on_disk=<directory> a .npz, .npy or .parquet file may be larger than memory (docs/scaling.md).
         """
-        known_keys(f"{path}: options", options, OPTIONS)
         file = open_file(path, **options)
+        on_disk = file.options.on_disk
         with within_memory(file.path):
-            new = cls._in_memory(file) if file.on_disk is None else cls._mapped(file, file.on_disk)
+            new = cls._in_memory(file) if on_disk is None else cls._mapped(file, Path(on_disk))
         new._check_motion(file.coordinates, stacklevel=4)
         if isinstance(file, ArrayFile):
             warn_of_columns(new.x, new.lengths, stacklevel=3)
@@ -140,11 +151,11 @@ class Trajectories:
     @classmethod
     def _in_memory(cls, file: PointFile) -> Trajectories:
         file.open(whole=True)
-        max_dt = file.own_max_dt() if file.max_dt is None else file.max_dt
+        max_dt = file.max_dt
         file.survey()
         columns = MemoryColumns(int(file.lengths.sum()))
         fields: dict[str, Any] = file.collect(columns)
-        fields |= columns.arrays()
+        fields |= {**columns.arrays(), "actions": file.actions}
         return cls(offsets=file.offsets, max_dt=max_dt, **fields)
 
     @classmethod
@@ -161,7 +172,7 @@ class Trajectories:
         named = {"file": str(file.path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
         file.open(whole=False)
         entry = make(directory, {**named, "options": file.recipe}, build)
-        max_dt = file.own_max_dt() if file.max_dt is None else file.max_dt
+        max_dt = file.max_dt
         lengths, rows = np.array(entry.array("lengths")), len(entry.array("x"))
         if lengths.ndim != 1 or lengths.dtype != np.int64 or not len(lengths) or (lengths < 0).any():
             raise entry.spoiled("no lengths of its trajectories")
@@ -179,9 +190,11 @@ class Trajectories:
         dim = len(file.coordinates)
         columns = entry.columns(["x", *(name for name in ("times", "reward") if name in entry)], rows, dim)
         return cls(
-            offsets=np.concatenate([[0], ends]).astype(np.int64),
+            columns["x"],
+            np.concatenate([[0], ends]).astype(np.int64),
             dt=None if "times" in entry else dt,
-            **columns,
+            times=columns.get("times"),
+            reward=columns.get("reward"),
             ids=ids,
             max_dt=max_dt,
             dropped=dropped,
@@ -197,7 +210,7 @@ class Trajectories:
         lengths = self.lengths
         if (lengths != lengths[0]).any():
             raise InputError(
-                f"to_array needs trajectories of one length, found {lengths.min()} to {lengths.max()} points: use .x "
+                f"to_array needs trajectories of one length, found {lengths.min()} to {lengths.max()} points; use .x "
                 "with .offsets instead."
             )
         return self.x.reshape(len(self), int(lengths[0]), *self.x.shape[1:])
@@ -217,8 +230,9 @@ class Trajectories:
         """All points, so many steps at a time: each block ends with the point that the next one begins with."""
         for low in range(0, len(self.x) - 1, size):
             rows = slice(low, low + size + 1)
-            times, reward = (None if part is None else part[rows] for part in (self.times, self.reward))
-            yield Points(low, self.x[rows], times, reward)
+            parts = (None if part is None else part[rows] for part in (self.times, self.reward, self.action))
+            times, reward, action = parts
+            yield Points(low, self.x[rows], times, reward, action=action)
 
     # ---------------------------------------------------------------------------------------------------------- facts
 
@@ -266,5 +280,5 @@ def _names(ids: Any) -> list[Any]:
         names = list(ids.tolist() if hasattr(ids, "tolist") else ids)
         hash(tuple(names))
     except (TypeError, RuntimeError):
-        raise InputError(f"ids must be a list of names, found {shown(ids)}: pass one per trajectory.") from None
+        raise InputError(f"ids must be a list of names, found {shown(ids)}; pass one per trajectory.") from None
     return names

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.convert import shown
+from levytorch.data.actions import label
 from levytorch.data.arrays import finite_pairs, floats, integers, selection, steps
 from levytorch.data.describe import describe
 from levytorch.data.points import MemoryColumns, Sink, as_tensor
@@ -44,6 +45,7 @@ class Transitions:
         dt: the time between the two, a number or (n,).
         trajectory: (n,) integer, the trajectory each pair comes from; None: all from one.
         reward: (n,) reward logged at x, or None.
+        action: (n,) label of the action held over the pair, numbers or strings, or None.
         mu: the center of dx (of dx / dt when dt varies); None: computed from these pairs when first asked for.
         dropped: how many pairs were left out before, by reason.
 
@@ -62,6 +64,7 @@ class Transitions:
         *,
         trajectory: Any = None,
         reward: Any = None,
+        action: Any = None,
         mu: Any = None,
         dropped: Mapping[str, int] | None = None,
     ) -> None:
@@ -69,11 +72,11 @@ class Transitions:
         if self.x.shape != self.dx.shape or self.x.ndim not in (1, 2):
             raise InputError(
                 f"x and dx must both have shape (n,) or (n, d), found {tuple(self.x.shape)} and "
-                f"{tuple(self.dx.shape)}: pass one entry per pair in each."
+                f"{tuple(self.dx.shape)}; pass one entry per pair in each."
             )
         n = len(self.x)
         if n == 0:
-            raise InputError("transitions must hold at least one pair, found none: check the selection that made them.")
+            raise InputError("transitions must hold at least one pair, found none; check the selection that made them.")
         self.dt, self.uniform_dt = steps(dt, n)
         for name, values in (("x", self.x), ("dx", self.dx)):
             finite_pairs(name, values)
@@ -86,20 +89,27 @@ class Transitions:
             self._trajectory = integers("trajectory", trajectory)
             if self._trajectory.shape != (n,):
                 raise InputError(
-                    f"trajectory must have shape ({n},), found {tuple(self._trajectory.shape)}: pass one number per "
+                    f"trajectory must have shape ({n},), found {tuple(self._trajectory.shape)}; pass one number per "
                     "pair."
                 )
         self.reward = None if reward is None else floats("reward", reward)
         if self.reward is not None and self.reward.shape != (n,):
-            raise InputError(f"reward must have shape ({n},), found {tuple(self.reward.shape)}: pass one per pair.")
+            raise InputError(f"reward must have shape ({n},), found {tuple(self.reward.shape)}; pass one per pair.")
         if self.reward is not None:
             finite_pairs("reward", self.reward)
+        self._codes: Tensor | None = None
+        self.actions: tuple[Any, ...] = ()  # the labels, sorted
+        if action is not None:
+            codes, self.actions = label(action)
+            if codes.shape != (n,):
+                raise InputError(f"action must have shape ({n},), found {codes.shape}: pass one per pair.")
+            self._codes = torch.from_numpy(codes)
         self._mu = None if mu is None else floats("mu", mu)
         self.stored: Entry | None = None  # where the pairs lie when they are on disk
         if self._mu is not None:
             if self._mu.shape != self.x.shape[1:]:
                 raise InputError(
-                    f"mu must have shape {tuple(self.x.shape[1:])}, found {tuple(self._mu.shape)}: pass one number per "
+                    f"mu must have shape {tuple(self.x.shape[1:])}, found {tuple(self._mu.shape)}; pass one number per "
                     "coordinate."
                 )
             finite_pairs("mu", self._mu.reshape(1, -1))
@@ -115,13 +125,20 @@ class Transitions:
         new.dt = dt if isinstance(dt, Tensor) else torch.full((1,), dt, dtype=torch.float64).expand(len(x))
         new._counts, new._trajectory = fields.get("counts"), fields.get("trajectory")
         new.reward, new._mu, new.stored = fields.get("reward"), fields.get("mu"), fields.get("stored")
+        new._codes, new.actions = fields.get("codes"), fields.get("actions") or ()
         new.dropped = {reason: count for reason, count in (fields.get("dropped") or {}).items() if count}
         return new
 
     def _with_dt(self, dt: float) -> Transitions:
         """The same pairs with one dt for all."""
         stored = None if self.stored is None else self.stored.part(f"dt {dt!r}")
-        same = {"counts": self._counts, "trajectory": self._trajectory, "reward": self.reward, "mu": self._mu}
+        same: dict[str, Any] = {
+            "counts": self._counts,
+            "trajectory": self._trajectory,
+            "reward": self.reward,
+            "mu": self._mu,
+        }
+        same |= {"mu": self._mu, "codes": self._codes, "actions": self.actions}
         return Transitions._build(self.x, self.dx, dt, dropped=self.dropped, stored=stored, **same)
 
     def __len__(self) -> int:
@@ -190,7 +207,8 @@ class Transitions:
 
     def _columns(self) -> dict[str, Tensor]:
         """What there is one number (or state) of per pair."""
-        columns = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt, "reward": self.reward}
+        columns = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt}
+        columns |= {"reward": self.reward, "action": self._codes}
         return {name: values for name, values in columns.items() if values is not None}
 
     def _selected(
@@ -209,13 +227,15 @@ class Transitions:
             counts=counts,
             trajectory=ids,
             reward=columns.get("reward"),
+            codes=columns.get("action"),
+            actions=self.actions,
             mu=self.mu if keep_mu else None,
             dropped=_add(self.dropped, reasons),
             stored=stored,
         )
 
     def _none_kept(self) -> InputError:
-        return InputError(f"the selection must keep at least one of {len(self)} pairs, found none: widen it.")
+        return InputError(f"the selection must keep at least one of {len(self)} pairs, found none; widen it.")
 
     # --------------------------------------------------------------------------------------------------------- numbers
 
@@ -223,6 +243,23 @@ class Transitions:
     def dim(self) -> int:
         """Number of coordinates."""
         return 1 if self.x.ndim == 1 else self.x.shape[1]
+
+    @property
+    def action(self) -> Tensor | NDArray[Any] | None:
+        """(n,) the action held over each pair: a tensor of numbers, or an array of strings; None without actions."""
+        if self._codes is None:
+            return None
+        if not self.actions:
+            return self._codes  # continuous
+        found = np.asarray(self.actions)[self.action_codes.numpy()]
+        return found if found.dtype.kind == "U" else torch.from_numpy(found)
+
+    @property
+    def action_codes(self) -> Tensor:
+        """(n,) int64, the place of each pair's action among `actions`."""
+        if self._codes is None or not self.actions:
+            raise InputError("the pairs must have labelled actions, found none; give action= where they are made.")
+        return self._codes.to(torch.int64)
 
     @property
     def trajectory(self) -> Tensor:
@@ -340,7 +377,7 @@ class Transitions:
         """All pairs but these."""
         if len(rows) == len(self):
             raise InputError(
-                f"TRT must leave some of {len(self)} pairs, found none within it: the median deviation is "
+                f"TRT must leave some of {len(self)} pairs, found none within it; the median deviation is "
                 f"{self.quantile_of_deviation(0.5):.6g}, so choose a TRT well above that."
             )
         keep = np.ones(len(self), dtype=bool)

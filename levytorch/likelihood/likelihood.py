@@ -6,6 +6,7 @@ What engines maximise; it knows batches, never where they came from. Lightning's
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ class Likelihood:
     law: FrozenLaw | ExactLaw
     tail: TailSettings = field(default_factory=TailSettings)
     correction: TailCorrection = field(default_factory=TailCorrection)
-    bins: StateBins | None = None
+    bins: Any = None  # StateBins, or what stands for them where a state has more columns
     masses: TailMasses | None = None
     ranks: Ranks = field(default_factory=Ranks)
 

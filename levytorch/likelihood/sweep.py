@@ -28,7 +28,7 @@ _NAMES = ("b", "D_o", "D_f", "alpha")
 @torch.no_grad()
 def sweep(head: FourierHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False) -> Sums:
     """Sums over all pairs of the batch, each times its weight, at the head's current parameters."""
-    if head.dim > 1:
+    if head.dim > 1 or head.columns > 1:
         return tensor_sweep(head, law, batch, bins, hessian=hessian)
     theta = head.theta.detach()
     C, M = head.n_predictors, len(bins)

@@ -32,7 +32,7 @@ def tensor_sweep(head: FourierHead, law: FrozenLaw, batch: Batch, bins: StateBin
     upper = torch.triu_indices(C, C)
     packed = torch.zeros((M, C + (2 if hessian else 1) * upper.shape[1]), dtype=torch.float64)
     constant = head.is_constant
-    one = head.design(torch.zeros((1, head.dim), dtype=torch.float64)) if constant else None
+    one = head.design(torch.zeros((1, max(head.dim, head.columns)), dtype=torch.float64)) if constant else None
     for x, dx, dt, weight in slices(batch, CHUNK if constant else max(1024, _NUMBERS // max(head.sizes))):
         design = one or head.design(x)
         eta, eta_alpha = head.predictors(theta, design)
@@ -62,7 +62,7 @@ def tensor_sweep(head: FourierHead, law: FrozenLaw, batch: Batch, bins: StateBin
 
 def predictor_scores(chain: Chain, step: StepScore) -> Tensor:
     """d log p / d eta of every pair, (C, n)."""
-    rows = [*step.b.T, step.D_o, step.D_f]
+    rows = [*(step.b.T if chain.dim > 1 else [step.b]), step.D_o, step.D_f]
     if step.alpha is not None:
         rows.append(step.alpha + step.D_f * chain.D_f_alpha)
     return torch.stack(rows) * chain.slope

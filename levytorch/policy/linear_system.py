@@ -150,6 +150,11 @@ def principal_directions(source: Any) -> Tensor | None:
     covariance = getattr(source, "covariance", None)
     if covariance is None or not hasattr(source, "jacobian"):
         return None
+    return root_of(covariance)
+
+
+def root_of(covariance: Any) -> Tensor:
+    """S with S S^T the covariance of the parameters."""
     cov = torch.as_tensor(covariance, dtype=torch.float64).detach()
     if cov.ndim != 2 or cov.shape[0] != cov.shape[1] or not bool(torch.isfinite(cov).all()):
         raise InputError(

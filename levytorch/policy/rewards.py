@@ -119,7 +119,7 @@ def check_reward(config: Mapping[str, Any], beta: Any) -> None:
 def check_reward_with_data(config: Mapping[str, Any], dim: int, transitions: Any) -> None:
     """Refuse a reward that these data have not logged, or that has no form in two dimensions."""
     name, options = _options(config)
-    if name == "regressed" and (transitions is None or transitions.reward is None):
+    if name == "regressed" and getattr(transitions, "reward", None) is None:
         raise ConfigError(
             "reward=regressed needs data with a reward column, found none; name it with data.reward= (train.py) "
             "or with data.path= and data.options.reward= (evaluate.py)."

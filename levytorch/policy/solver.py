@@ -65,6 +65,9 @@ def solve_value(
     tolerance = positive_number("tolerance", tolerance, "give the relative change of V to stop at, such as 1e-6")
     max_modes = check_modes("max_modes", max_modes)
     beta = check_beta(beta)
+    policy = getattr(dynamics_or_recovery, "policy", None)
+    if policy is not None:
+        reward = policy.averaged(reward, dynamics_or_recovery.dim)
     if getattr(dynamics_or_recovery, "dim", 1) == 2:
         if window is not None:
             raise InputError(

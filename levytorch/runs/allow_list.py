@@ -25,6 +25,7 @@ TARGETS = {
     "levytorch.simulation.Simulated": "levytorch.simulation:Simulated",
     "levytorch.simulation.source.Simulated": "levytorch.simulation:Simulated",  # its name in older run directories
     "levytorch.data.sources.FromFile": "levytorch.data.sources:FromFile",
+    "levytorch.data.lattice_source.FromLattice": "levytorch.data.lattice_source:FromLattice",
     "levytorch.dynamics.Dynamics": "levytorch.dynamics:Dynamics",
     "levytorch.dynamics.Dynamics.named": "levytorch.dynamics:Dynamics.named",
     "levytorch.training.callbacks.Checkpoints": "levytorch.training.callbacks:Checkpoints",
@@ -162,9 +163,10 @@ def _check_places(config: Any, directory: Path) -> None:
                 "on your own command line."
             )
     for part in ("data", "reward"):
-        path = (config.get(part) or {}).get("path")
-        if path is not None:
-            log.info(f"the resumed run reads {part}.path={os.path.abspath(str(path))}")
+        named = (config.get(part) or {}).get("path")
+        for path in named if isinstance(named, (list, tuple)) else [named]:
+            if path is not None:
+                log.info(f"the resumed run reads {part}.path={os.path.abspath(str(path))}")
 
 
 def build(config: Any, where: str = "", own: Mapping[str, str] | None = None) -> Any:

@@ -14,6 +14,7 @@ import torch
 
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.convert import known_keys, shown, switch, whole_number
+from levytorch.data import Transitions
 from levytorch.data.sources import selected
 from levytorch.errors import ConfigError, LevytorchWarning, within_configuration
 from levytorch.figures.values import Band, value_bands
@@ -145,8 +146,10 @@ def _bootstrap(outcome: Outcome, config: Mapping[str, Any], wanted: Mapping[str,
     if recovery.metrics.get("region") == "TRT":  # decided once, by the fit itself; where CT plays TRT's part, it is CT
         kept = replace(settings.tail, CT=None, TRT=recovery.metrics["TRT"], region="TRT")
         settings = replace(settings, tail=kept)
+    pairs = outcome.source.transitions
+    assert isinstance(pairs, Transitions)  # checked beforehand: there are trajectories
     return block_bootstrap(
-        outcome.source.transitions,
+        pairs,
         lambda data: fit_full_batch(data, settings, start=recovery.theta),
         solve,
         replicas=wanted["replicas"],

@@ -22,6 +22,7 @@ CAPTIONS = {
     "diagnostics_fit": "Does the law fit? The lines should stay within what chance does (amber).",
     "diagnostics_step_size": "Is the step short enough? Both lines should agree within what chance does (amber).",
     "value": "The value function with its band, and its distance to the truth or the reference where there is one.",
+    "selection": "What was held out, under every candidate: the chosen one is marked.",
     "errors": "Relative errors of V, a point per run.",
     "rates": "Error of V against the size of a perturbation of the coefficients.",
 }

@@ -12,10 +12,12 @@ import numpy as np
 import torch
 
 from levytorch.data import SourceData
+from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import Diagnosis
 from levytorch.figures import Units, base, planes
 from levytorch.figures import coefficients as plots
 from levytorch.figures.diagnostics import drawings
+from levytorch.figures.selection import selection
 from levytorch.files import write_csv, write_json
 from levytorch.policy.metrics import relative_error
 from levytorch.runs.reading import Columns
@@ -95,6 +97,10 @@ def _cell(recovery: Recovery) -> torch.Tensor:
 
 def states_of(data: Any) -> torch.Tensor:
     """Observed states, evenly over the data and at most so many that nobody waits for them."""
+    if isinstance(data, Lattice):
+        bins = data.counts_of_states()
+        generator = torch.Generator().manual_seed(0)
+        return bins.x[torch.multinomial(bins.pairs, _STATES, replacement=True, generator=generator)]
     return data.x[:: max(1, len(data) // _STATES)]
 
 
@@ -133,6 +139,8 @@ def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
     write_json(directory / "metrics.json", outcome.metrics)
     if len(recovery.history) > 1:
         figures["history"] = lambda: plots.history(recovery.history)[0]
+    if "selection" in recovery.metrics:
+        figures["selection"] = lambda: selection(recovery.metrics["selection"])[0]
     if outcome.diagnosis is not None:
         figures |= drawings(outcome.diagnosis, outcome.units)
     for name, draw in figures.items():

@@ -25,7 +25,7 @@ from levytorch.ranks import processes
 from levytorch.runs import allow_list
 from levytorch.runs.empirical import options_of
 from levytorch.runs.evaluation_settings import FORMATS
-from levytorch.runs.reading import FROM_FILE
+from levytorch.runs.reading import FROM_FILE, FROM_LATTICE
 from levytorch.training.engines.base import ENGINES, Engine, engine_options
 from levytorch.training.fit import TRAINER, quiet_lightning
 from levytorch.training.settings import FitSettings, make_settings
@@ -124,6 +124,12 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
         # data=file leaves thresholds open, which is no setting of theirs
         given = [key for key, value in tail.items() if value is not None]
         known_keys("the settings of tail=auto", given, ("method",), ConfigError)
+    if (
+        tail.get("method") == "conditional"
+        and config["data"].get("_target_") in FROM_LATTICE
+        and tail.get("CT") is None
+    ):
+        tail["CT"] = "auto"  # that of the lattice
     head: dict[str, Any] = {}
     if coefficients.get("_target_") is not None:
         head["coefficients"] = _own_head(coefficients, build)
@@ -250,7 +256,7 @@ def build_with_hydra(where: str, node: Any) -> Any:
 def _source(unresolved: Any, settings: Mapping[str, Any], build: Build, directory: Path) -> Callable[[], Any]:
     """The source of the data: a callable."""
     data = dict(settings["data"])
-    if data.get("_target_") in FROM_FILE and OmegaConf.is_interpolation(unresolved, "alpha"):
+    if data.get("_target_") in (*FROM_FILE, *FROM_LATTICE) and OmegaConf.is_interpolation(unresolved, "alpha"):
         raise ConfigError("alpha must be given for data from a file, found none; add alpha=learn or alpha=<number>.")
     if data.get("on_disk") is True:
         # pairs that do not fit into memory lie in the run directory, where a resumed run finds them

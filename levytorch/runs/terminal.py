@@ -7,11 +7,25 @@ from typing import Any
 
 from levytorch.coefficients import Head
 from levytorch.data import Transitions
+from levytorch.data.lattice import Lattice
+from levytorch.training.engines.base import build_engine, engine_facts
 from levytorch.training.settings import FitSettings
 
 
-def opening(data: Transitions, settings: FitSettings, config: Mapping[str, Any]) -> str:
+def opening(data: Transitions | Lattice, settings: FitSettings, config: Mapping[str, Any]) -> str:
     """What is being fitted, and what chose it where the configuration left the choice open."""
+    engine = "engine {engine} ({engine_reason})".format(
+        **engine_facts(build_engine(settings.engine), settings.engine_reason)
+    )
+    parts = [f"law {settings.law}", _head(settings), engine, _tail(settings)]
+    alpha = settings.alpha
+    parts.append("alpha " + (f"= {alpha.value:g}" if alpha.mode == "fixed" else f"{config['alpha']}"))
+    return f"fitting {_pairs(data)}: " + "; ".join(parts)
+
+
+def _pairs(data: Transitions | Lattice) -> str:
+    if isinstance(data, Lattice):
+        return f"a lattice of {data.n_main:,} pairs"
     if data.uniform_dt:
         dt = f"dt = {float(data.dt[0]):.6g}"
     else:
@@ -21,13 +35,10 @@ def opening(data: Transitions, settings: FitSettings, config: Mapping[str, Any])
     pairs = f"{len(data):,} pairs of {data.n_trajectories:,} {many} at {dt}"
     if lost:
         pairs += f" ({lost:,} left out)"
-    parts = [f"law {settings.law}", _head(settings, config), _engine(settings, config), _tail(settings, config)]
-    alpha = settings.alpha
-    parts.append("alpha " + (f"= {alpha.value:g}" if alpha.mode == "fixed" else f"{config['alpha']}"))
-    return f"fitting {pairs}: " + "; ".join(parts)
+    return pairs
 
 
-def _head(settings: FitSettings, config: Mapping[str, Any]) -> str:
+def _head(settings: FitSettings) -> str:
     if isinstance(settings.head, Head):
         return f"head {type(settings.head).__name__}"
     name = settings.head["name"]
@@ -37,17 +48,7 @@ def _head(settings: FitSettings, config: Mapping[str, Any]) -> str:
     return f"head {name}, " + ("n_basis by cross-validation" if open_ else f"{settings.head['n_basis']} functions")
 
 
-def _engine(settings: FitSettings, config: Mapping[str, Any]) -> str:
-    name = settings.engine["name"]
-    if settings.engine.get("penalty") == "evidence":
-        name = "evidence"
-    if config["engine"].get("name") != "auto":
-        return f"engine {name}"
-    kind = "a linear head" if name in ("fisher", "evidence") else "a head that is not linear"
-    return f"engine {name} (auto: {kind})"
-
-
-def _tail(settings: FitSettings, config: Mapping[str, Any]) -> str:
+def _tail(settings: FitSettings) -> str:
     tail = settings.tail
     if tail.method == "none":
         return "tail none"

@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from levytorch import ranks
 from levytorch.data import SourceData
+from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import diagnose
 from levytorch.errors import ConfigError, LevytorchWarning
 from levytorch.figures import Units
@@ -106,11 +107,14 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
         recovery = found.recovery
         seconds = time.perf_counter() - began
         recovery.save(directory / "recovery.pt")  # whatever the checks run into, the fit is there
-        if data.dynamics is None and recovery.dim == 1:
+        diagnosis, pairs = None, data.transitions
+        if data.dynamics is None and recovery.dim == 1 and not isinstance(pairs, Lattice):
             check_cell(recovery.head, recovery.metrics["x_min"], recovery.metrics["x_max"])
-        diagnosis = None
         if config["diagnostics"]["checks"]:
-            diagnosis = diagnose(recovery, data.transitions, seed=config["seed"], **config["diagnostics"])
+            if isinstance(pairs, Lattice):
+                log.info("no diagnostics: they look at the pairs themselves, and a lattice stands for them")
+            else:
+                diagnosis = diagnose(recovery, pairs, seed=config["seed"], **config["diagnostics"])
     doubts = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)))
     metrics = dict(recovery.metrics) | report.summary(recovery, data.dynamics)
     metrics |= {"seconds_fit": seconds, "warnings": doubts, "seed": config["seed"]}

@@ -77,7 +77,7 @@ def check_options(n: int, options: Mapping[str, Any]) -> None:
     unknown = sorted(set(options) - OPTIONS)
     if unknown:
         raise InputError(
-            f"sampler 'metropolis' must have options among {', '.join(sorted(OPTIONS))}, found {', '.join(unknown)}: "
+            f"sampler 'metropolis' must have options among {', '.join(sorted(OPTIONS))}, found {', '.join(unknown)}; "
             "use one of these."
         )
     for name, least in (("burn_in", 0), ("chains", 1), ("thinning", 1)):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from levytorch.controlled import ControlledDynamics
 from levytorch.convert import choice, positive_number, shown, switch, whole_number
 from levytorch.data.memory import physical as memory
 from levytorch.data.sources import SourceData
@@ -12,13 +16,27 @@ from levytorch.data.thresholds import check_censoring
 from levytorch.data.trajectories import Trajectories
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
+from levytorch.policies import Policy
 from levytorch.simulation.euler import euler, initial_states
+from levytorch.simulation.held import held
 from levytorch.simulation.metropolis import check_options
 from levytorch.simulation.metropolis import metropolis as random_walk
 
 _MOST_SUBSTEPS = 1_000_000
 
 
+def _or_controlled(free: Callable[..., Trajectories]) -> Callable[..., Trajectories]:
+    """simulate(controlled, policy, ...) beside simulate(dynamics, ...)."""
+
+    @functools.wraps(free)
+    def simulate(*arguments: Any, **options: Any) -> Trajectories:
+        controlled = arguments and isinstance(arguments[0], ControlledDynamics)
+        return (simulate_controlled if controlled else free)(*arguments, **options)
+
+    return simulate
+
+
+@_or_controlled
 def simulate(
     dynamics: Dynamics,
     n_trajectories: int,
@@ -33,6 +51,8 @@ def simulate(
     **metropolis: Any,
 ) -> Trajectories:
     """n_trajectories paths of n_steps + 1 points, dt apart.
+
+    A system with actions is simulated under a policy: `simulate(controlled, policy, n_trajectories, n_steps, dt)`.
 
     Args:
         substeps: Euler-Maruyama steps between two points ("euler" only).
@@ -66,6 +86,32 @@ def simulate(
     return Trajectories.from_arrays(x[..., 0] if dynamics.dim == 1 else x, dt=dt)
 
 
+def simulate_controlled(
+    system: ControlledDynamics,
+    policy: Any,
+    n_trajectories: int,
+    n_steps: int,
+    dt: float,
+    *,
+    substeps: int = 10,
+    x0: Any = None,
+    seed: int = 0,
+) -> Trajectories:
+    """Paths of a system with actions: one is drawn from the policy at every point and held until the next.
+
+    policy: whatever describes one, see `levytorch.policies.Policy`; the other arguments are those of `simulate`.
+
+    >>> system = ControlledDynamics.named("pushes")
+    >>> simulate(system, "uniform", 2, 40, 1 / 40, seed=1).transitions().actions
+    (-1, 0, 1)
+    """
+    pi, first = Policy(policy, system.actions), system.of(system.actions[0])
+    n, steps, parts, seed, dt = check_simulation(first, n_trajectories, n_steps, dt, substeps=substeps, seed=seed)
+    x, codes = held(system, pi, initial_states(first, n, x0, seed), steps, dt, parts, seed)
+    action = np.asarray(system.actions)[codes]
+    return Trajectories.from_arrays(x[..., 0] if system.dim == 1 else x, dt=dt, action=action)
+
+
 def check_simulation(
     dynamics: Dynamics,
     n_trajectories: int,
@@ -84,7 +130,7 @@ def check_simulation(
     if n * (steps + 1) * dynamics.dim * 8 > available:
         raise InputError(
             f"the trajectories must fit in the {available / 2**30:.3g} GB of memory, found {shown(n)} of "
-            f"{shown(steps + 1)} points: lower n_trajectories or n_steps."
+            f"{shown(steps + 1)} points; lower n_trajectories or n_steps."
         )
     seed = whole_number("seed", seed, 0, 2**63 - 1)
     dt = positive_number("dt", dt, "pass a length of time")

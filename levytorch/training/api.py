@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from levytorch.coefficients import Head
+from levytorch.convert import choice, shown
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
+from levytorch.errors import InputError
+from levytorch.training.by_action import recover_by_action
+from levytorch.training.continuous import recover_continuous
 from levytorch.training.engines import engine_class
 from levytorch.training.maximise import fit_full_batch
 from levytorch.training.recovery import Recovery
-from levytorch.training.settings import make_settings
+from levytorch.training.settings import FitSettings, make_settings
 
 
 def recover(
@@ -33,8 +37,11 @@ def recover(
     lattice: str = "auto",
     validation: float = 0.0,
     progress: bool = False,
+    actions: str | None = "auto",
+    shared: Sequence[str] = (),
+    n_action: int = 3,
     **options: Any,
-) -> Recovery:
+) -> Any:
     """Recover b(x), D_o(x), D_f(x) (and alpha) from transitions by maximum likelihood.
 
     Quiet, and writes nothing; train.py is the same code with configuration, logging and files.
@@ -48,7 +55,9 @@ def recover(
         period: of the coefficients; in d > 1 dimensions one number or one per coordinate.
         tail: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT": 20.0, "method": "tcf" |
             "conditional" | "none"}.
-        engine: "auto", "fisher" (Fourier heads), "lbfgs", or "adam" (the paper's Algorithm B.1).
+        engine: "fisher" (Fourier heads: maximum likelihood), "evidence" (fisher, smoothed as much as the data asks
+            for), "lbfgs", "adam" (the paper's Algorithm B.1), or "auto": evidence for Fourier heads with more than 5
+            functions, fisher for fewer and for n_basis="auto", lbfgs for all others.
         seed: of adam's batches, of a random start and of the split of validation.
         init: start at the scale of the "data", or at "random" (the paper).
         units: internal units from the scale of the "data", or "none" (the paper).
@@ -59,6 +68,10 @@ def recover(
         lattice: whether full-batch engines see the data as a lattice, read once: "auto", "always", "never".
         validation: share of the trajectories to hold out; their likelihood is metrics["val/nll"].
         progress: show a progress bar.
+        actions: "auto": where the transitions have actions each gets coefficients of its own, and a ControlledRecovery
+            comes back (a ContinuousRecovery where they are numbers on a scale); None: all pairs alike.
+        shared: which of "b", "D_o", "D_f" all actions have in common (alpha they always have).
+        n_action: polynomials of a continuous action per function of x; 3 is a parabola.
         options: those of the head (fourier: origin, positivity, n_basis_alpha, truncation; mlp: origin, positivity,
             width, depth, n_features, periodic), of the engine (fisher: max_steps, tolerance, damping, n_bins, and
             penalty, a strength, "evidence" or "cross_validation"; lbfgs: max_steps, iterations, history, tolerance;
@@ -84,6 +97,18 @@ def recover(
         **{"lattice": lattice, "validation": validation, "progress": progress},
         **options,
     )
+    if actions is not None:
+        choice("actions", actions, ("auto",), "give None to fit all pairs alike")
+    if actions and isinstance(transitions, Transitions) and transitions.actions:
+        return recover_by_action(transitions, settings, _fit, shared)
+    if actions and isinstance(transitions, Transitions) and transitions.action is not None:
+        return recover_continuous(transitions, settings, n_action)
+    if shared:
+        raise InputError(f"shared is for transitions with actions, found {shown(shared)} without; leave it out.")
+    return _fit(transitions, settings)
+
+
+def _fit(transitions: Transitions | Lattice, settings: FitSettings) -> Recovery:
     # a lattice with adam is refused there, in the words of all other refusals
     if engine_class(settings.engine["name"]).full_batch or isinstance(transitions, Lattice):
         return fit_full_batch(transitions, settings)

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from levytorch.coefficients import Head
 from levytorch.data import LevyDataModule, Transitions
-from levytorch.data.pools import PoolFacts
+from levytorch.data.lattice import Lattice
+from levytorch.data.lattice_module import LatticeModule
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.likelihood.likelihood import N_BINS
 from levytorch.ranks import Ranks
 from levytorch.training.callbacks import Convergence, MovingAverage, Progress, UpdateTCF
 from levytorch.training.engines import build_engine
+from levytorch.training.engines.base import engine_facts
 from levytorch.training.exact_fit import check_steps, fit_exact
 from levytorch.training.finish import finish
 from levytorch.training.maximise import fit_full_batch, joined
@@ -52,12 +54,12 @@ class Fit:
 
     recovery: Recovery
     module: LevyModule
-    data: LevyDataModule
+    data: LevyDataModule | LatticeModule
     trainer: L.Trainer
 
 
 def fit(
-    transitions: Transitions,
+    transitions: Transitions | Lattice,
     settings: FitSettings,
     *,
     callbacks: Sequence[L.Callback] = (),
@@ -65,7 +67,7 @@ def fit(
     resume: str | None = None,
     start: Tensor | None = None,
 ) -> Fit:
-    """Train a module on transitions.
+    """Train a module on transitions, or on a lattice with a full-batch engine.
 
     callbacks, trainer: added by train.py (loggers, checkpoints, progress); resume: a checkpoint; start: first theta.
     """
@@ -110,30 +112,32 @@ def fit(
     if averaging is not None and averaging.steps:  # what Algorithm B.1 returns
         final.head.set_flat(averaging.average())
     if not engine.full_batch:
-        final.observe(data.pools, N_BINS)
-    final.ranks = Ranks.of(lightning)
-    batch = data.everything(final.ranks.rank, final.ranks.world)
-    samples = data.samples(final.ranks.rank, final.ranks.world) if data.lattice is not None else None
-    optimizer, facts = module.torch_optimizer(), PoolFacts.of(data.pools)
+        final.observe(data.observed, N_BINS)
+    everyone = Ranks.of(lightning)
+    batch, samples = data.everything(everyone.rank, everyone.world), data.behind(everyone.rank, everyone.world)
+    # a lattice without pairs is whole on every rank
+    final.ranks = Ranks() if isinstance(transitions, Lattice) else everyone
+    optimizer, facts = module.torch_optimizer(), data.facts()
     if settings.law == "exact":
         found = engine.objective(final, optimizer, batch)
-        final, ranks = replace(final, ranks=Ranks()), final.ranks
-        recovery, final = fit_exact(final, engine, found, data.pools, facts, std=settings.std, ranks=ranks)
-        final.ranks = ranks
+        final = replace(final, ranks=Ranks())
+        recovery, final = fit_exact(final, engine, found, data.observed, facts, std=settings.std, ranks=everyone)
+        final.ranks = everyone
     else:
         steps = int(lightning.global_step)
         recovery = finish(final, engine, optimizer, facts, batch, convergence.converged, steps, samples=samples)
     recovery.history = list(module.history) + recovery.history
+    recovery.metrics |= engine_facts(engine, settings.engine_reason)
     if selection is not None:
         recovery.metrics["selection"] = selection.summary()
     recovery.metrics["seconds"] = time.perf_counter() - began
     problem.judge(final, recovery)
     other = reconsidered(settings.tail, recovery, problem.guessed_CT)
-    if final.ranks.agree(other is not None):
+    if everyone.agree(other is not None):
         assert other is not None
         changed, theta = replace(settings, tail=other), final.head.flat()
         if engine.full_batch:
-            again = fit_full_batch(transitions, replace(changed, progress=False), start=theta, ranks=final.ranks)
+            again = fit_full_batch(transitions, replace(changed, progress=False), start=theta, ranks=everyone)
         else:
             processes = {key: options[key] for key in PROCESSES if key in options}
             again = fit(transitions, changed, trainer=processes, start=theta).recovery
@@ -151,11 +155,12 @@ def make_module(problem: Problem) -> LevyModule:
     return module
 
 
-def make_data(problem: Problem) -> LevyDataModule:
-    """The data module with the pools of these tail settings."""
+def make_data(problem: Problem) -> LevyDataModule | LatticeModule:
+    """The data module with the pools of these tail settings, or with a lattice that has its own."""
     settings = problem.settings
     engine = build_engine(settings.engine)
-    assert isinstance(problem.train, Transitions)
+    if isinstance(problem.train, Lattice):
+        return LatticeModule(problem.train, max_steps=engine.max_steps)
     data = LevyDataModule(
         problem.train,
         problem.held_out,

@@ -13,6 +13,7 @@ from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
 from levytorch.training.engines import build_engine
+from levytorch.training.engines.base import engine_facts
 from levytorch.training.exact_fit import check_steps, fit_exact
 from levytorch.training.finish import finish
 from levytorch.training.loop import maximise
@@ -43,7 +44,8 @@ def fit_full_batch(
     if not batches.from_lattice:
         likelihood.ranks = ranks
     done = maximise(engine, likelihood, batches.fitted, seed=settings.seed, progress=settings.progress)
-    likelihood.ranks = ranks
+    whole = isinstance(data, Lattice)  # on every rank, and no pairs behind it
+    likelihood.ranks = Ranks() if whole else ranks
     if settings.law == "exact":
         found = engine.objective(likelihood, done.optimizer, batches.fitted)
         recovery, likelihood = fit_exact(
@@ -60,6 +62,7 @@ def fit_full_batch(
         if batches.blocks is not None:
             recovery.blocks = replace(batches.blocks, law=law, treatment=settings.tail)
     recovery.history = done.history + recovery.history
+    recovery.metrics |= engine_facts(engine, settings.engine_reason)
     if selection is not None:
         recovery.metrics["selection"] = selection.summary()
     recovery.metrics["seconds"] = time.perf_counter() - began

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from levytorch.coefficients import Head, build_head
 from levytorch.data import LevyDataModule
 from levytorch.data.batches import Batch, FullBatch
+from levytorch.data.lattice_module import LatticeModule
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import parse_tail
@@ -62,11 +63,11 @@ class LevyModule(L.LightningModule):
         # not in setup, after which a checkpoint may still change the pools
         self.likelihood.ranks = Ranks.of(self.trainer)
         data = getattr(self.trainer, "datamodule", None)
-        if isinstance(data, LevyDataModule):
+        if isinstance(data, (LevyDataModule, LatticeModule)):
             if data.lattice is not None:
                 self.likelihood.ranks = Ranks()  # every rank has the sum of all
             data.correction = self.likelihood.correction
-            self.likelihood.observe(data.pools, self.engine.n_bins)
+            self.likelihood.observe(data.observed, self.engine.n_bins)
 
     def configure_optimizers(self) -> Optimizer:
         return self.engine.optimizer(self.likelihood)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,7 +67,7 @@ def prepare(
     """
     settings = check_data(data, settings)
     guess = _guess(data, settings)
-    guessed = settings.tail.CT == "auto"
+    guessed = settings.tail.CT == "auto" and not isinstance(data, Lattice)  # which has its own
     train: Transitions | Lattice = data
     held_out = None
     if isinstance(data, Lattice):
@@ -186,9 +187,16 @@ def tail_of_lattice(lattice: Lattice, tail: TailSettings) -> TailSettings:
                 f"tail.{name} must be that of the lattice, {found}, found {asked}; make a lattice with {name}={asked}."
             )
     if tail.method == "tcf" and not lattice.n_tail:
-        raise InputError("the TCF needs a tail pool, found a lattice without one; make the lattice with CT=...")
+        raise InputError(
+            "the TCF needs a tail pool, found a lattice without one; make it with CT=..., or use tail none."
+        )
     if not tail.active:
         return tail
+    if tail.method == "conditional" and not lattice.n_tail and not np.isfinite(lattice.TRT).all():
+        raise InputError(
+            "the conditional likelihood needs a threshold, found a lattice without one; make the lattice with TRT=... "
+            "or CT=..., or use tail none."
+        )
     CT = None if tail.method == "conditional" and not lattice.n_tail else own.CT
     return replace(tail, CT=CT, TRT=own.TRT, region="TRT" if CT is None else tail.region)
 

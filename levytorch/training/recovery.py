@@ -178,7 +178,12 @@ class Recovery:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all."""
         target = path_of(path)
-        content = {
+        files.save(self.content(), target)
+        return target
+
+    def content(self) -> dict[str, Any]:
+        """All that is written, as plain tensors and numbers."""
+        return {
             "format": FORMAT,
             "head": self.head.config(),
             "theta": self.theta,
@@ -189,8 +194,6 @@ class Recovery:
             "metrics": self.metrics,
             "history": self.history,
         }
-        files.save(content, target)
-        return target
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Recovery:
@@ -210,7 +213,7 @@ class Recovery:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{source} must be a recovery of format {FORMAT}, found another; save it again.")
         try:
-            return cls._from_content(content)
+            return cls.from_content(content)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
             told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             raise InputError(
@@ -219,7 +222,8 @@ class Recovery:
             ) from error
 
     @classmethod
-    def _from_content(cls, content: dict[str, Any]) -> Recovery:
+    def from_content(cls, content: dict[str, Any]) -> Recovery:
+        """The inverse of `content`; refuses what does not go together."""
         head = build_head(content["head"])
         theta, covariance = real_tensor("theta", content["theta"]), content["covariance"]
         if theta.shape != head.flat().shape or not bool(torch.isfinite(theta).all()):

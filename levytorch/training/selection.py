@@ -90,6 +90,7 @@ class Selection:
             "difference": [d for d, _ in differences],
             "difference_std": [s for _, s in differences],
             "n_folds": F,
+            "n_pairs": n,
         }
 
 

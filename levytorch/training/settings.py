@@ -15,7 +15,7 @@ from levytorch.convert import choice, known_keys, real_array, shown, switch, who
 from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
 from levytorch.likelihood.tail import TailSettings, check_alpha, parse_tail
-from levytorch.training.engines.base import build_engine, engine_options, resolve_engine
+from levytorch.training.engines.base import build_engine, chosen_engine, engine_options
 
 DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size", "lattice"}
 FIT_OPTIONS = {"init", "units", "density", "law", "std", "log_every", "progress"}
@@ -46,6 +46,7 @@ class FitSettings:
     progress: bool = False
     seed: int = 0
     left_open: tuple[str, ...] = ()  # of n_basis and penalty: what cross-validation chooses
+    engine_reason: str = "as asked"  # why this engine
 
 
 def make_settings(
@@ -64,18 +65,21 @@ def make_settings(
     left_open: tuple[str, ...] = ()
     head_name = "own" if isinstance(coefficients, Head) else _named("coefficients", coefficients)[0]
     engine_name, engine_given = _named("engine", engine)
-    if engine_name == "evidence":  # conf/engine/evidence.yaml
-        engine_name, engine_given = "fisher", {"penalty": "evidence", "max_steps": 200, **engine_given}
-    engine_name = resolve_engine(engine_name, coefficients if isinstance(coefficients, Head) else head_name)
-    engine_config: dict[str, Any] = {"name": engine_name, **engine_given}
     seed = whole_number("seed", seed, 0, 2**63 - 1, "0 is the default")
     head: dict[str, Any] = {}
     head_keys: set[str] = set()
+    asked: Any = None
     if not isinstance(coefficients, Head):
         head = _plain_head(coefficients, n_basis, period)
         head_keys = OPTIONS[head_name] - {"alpha", "alpha_mode", "length", "time", "period", "n_basis"}
-        if head.get("n_basis") == "auto":
+        asked = head.get("n_basis")
+        if isinstance(asked, str) and asked == "auto":
             head["n_basis"], left_open = 1, ("n_basis",)  # a place holder
+    if engine_name == "auto":
+        engine_given |= {key: options[key] for key in ("penalty", "max_steps") if key in options}
+    own = coefficients if isinstance(coefficients, Head) else head_name
+    engine_config, reason = chosen_engine(engine_name, engine_given, own, asked, options.get("units", "data"))
+    engine_name = engine_config["name"]
     data: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     engine_keys = engine_options(engine_name)
@@ -104,7 +108,13 @@ def make_settings(
     check_data_options(data)
     given = not (tail is None or isinstance(tail, str))
     tail_settings = check_alpha(parse_tail(tail), spec.learned, given=given)
-    return FitSettings(spec, head or built, engine_config, tail_settings, data, seed=seed, left_open=left_open, **rest)
+    return FitSettings(
+        *(spec, head or built, engine_config, tail_settings, data),
+        seed=seed,
+        left_open=left_open,
+        engine_reason=reason,
+        **rest,
+    )
 
 
 def _check_law(options: dict[str, Any], head: Head, alpha: AlphaSpec, engine: str) -> None:

@@ -21,7 +21,7 @@ def wild(*shape):
             r"value must be a column of the file, found no 'y' among 't', 'x'",
         ),
         ("t,x\n0,1\n1,2\n", dict(time="when"), "time must be a column of the file, found no 'when'"),
-        ("a,b\n0,1\n1,2\n", dict(dt=1.0), "value must name the column of x, found 'a', 'b': pass value='...'"),
+        ("a,b\n0,1\n1,2\n", dict(dt=1.0), "value must name the column of x, found 'a', 'b'; pass value='...'"),
         ("x\n1\n2\n", dict(), "dt or time must be given, found neither"),
         ("t,x\n0,1\n1,two\n", dict(time="t"), "column 'x', row 2: a number was expected, found 'two'"),
         ("t,x\n0,1\nlate,2\n", dict(time="t"), "column 't', row 2: times must be numbers or dates, found 'late'"),
@@ -29,12 +29,12 @@ def wild(*shape):
         (
             "t,x\n0,1\n1,\n2,3\n",
             dict(time="t"),
-            "column 'x', row 2: a number was expected, found none: .*missing='drop'",
+            "column 'x', row 2: a number was expected, found none; .*missing='drop'",
         ),
         ("t,x\n0,1\n1,\n2,3\n", dict(dt=1.0, value="x", missing="drop"), "row 2: .*needs one"),
         ("t,x\n0,1\n1,inf\n", dict(time="t"), "column 'x', row 2: a finite number was expected, found inf"),
-        ("t,x\n0,1\n2,2\n1,3\n", dict(time="t"), "column 't', row 3: times must increase .* row 2: .*sort=True"),
-        ("t,x\n0,1\n1,2\n1,3\n", dict(time="t"), "column 't', row 3: times must differ .* row 2 again: remove one"),
+        ("t,x\n0,1\n2,2\n1,3\n", dict(time="t"), "column 't', row 3: times must increase .* row 2; .*sort=True"),
+        ("t,x\n0,1\n1,2\n1,3\n", dict(time="t"), "column 't', row 3: times must differ .* row 2 again; remove one"),
         (
             "id,time,x\na,0,1\na,1,2\nb,0,1\n",
             dict(),
@@ -42,7 +42,7 @@ def wild(*shape):
         ),
         ("id,time,x\na,0,1\n,1,2\n", dict(), "column 'id', row 2: a trajectory's id was expected"),
         ("time,x\n0,1\n1,1\n", dict(), "column 'x' must vary within trajectories, found a constant series"),
-        ("time,x\n0,1\n1,-1\n", dict(log=True), "column 'x', row 2: a positive number .* found -1.0: use log=False"),
+        ("time,x\n0,1\n1,-1\n", dict(log=True), "column 'x', row 2: a positive number .* found -1.0; use log=False"),
         ("time,x,reward\n0,1,1\n1,2,\n", dict(), "column 'reward', row 2: a reward was expected"),
         ("dt,x\n1,1\n2,2\n", dict(), "column 'dt', row 2: one dt was expected throughout, found 2 after 1"),
         ("time,x\n2024-01-01,1\n2024-01-02,2\n", dict(), "time_unit must be given for dates"),
@@ -61,11 +61,19 @@ def wild(*shape):
         ("x\n1\n2\n", dict(dt=0), "dt must be a positive number, found 0"),
         ("t,x\n1,1\n2,2\n", dict(dt=1.0, time="t"), "only one of dt and time may be given"),
         ("", dict(dt=1.0), "the file must not be empty"),
-        ("time,x\n03/04/2024,1\n04/04/2024,2\n", dict(time_unit="day"), "row 1: times .* '03/04/2024': .*time_format"),
+        ("time,x\n03/04/2024,1\n04/04/2024,2\n", dict(time_unit="day"), "row 1: times .* '03/04/2024'; .*time_format"),
         ("time,x\n2024-04-03,1\n04/04/2024,2\n", dict(time_unit="day"), "row 2: times .* found '04/04/2024'"),
         ("time,x\n0,1\n1e400,2\n2,3\n", dict(time_in="s", time_unit="h"), "column 'time', row 2: a finite time"),
-        ("x\n1\n2\n", dict(dt=30, time_in="min", time_unit="h"), "time_in is the unit of a column, found 'min' beside"),
-        ("time,u\n0,1\n1,2\n", dict(value=["u", "u"]), "value must name different columns, found 'u', 'u'"),
+        (
+            "x\n1\n2\n",
+            dict(dt=30, time_in="min", time_unit="h"),
+            "the unit of a column, found 'min' beside",
+        ),
+        (
+            "time,u\n0,1\n1,2\n",
+            dict(value=["u", "u"]),
+            "each once, found 'u', 'u'",
+        ),
     ],
 )
 def test_bad_tables(tmp_path, text, options, message):
@@ -74,7 +82,7 @@ def test_bad_tables(tmp_path, text, options, message):
     with pytest.raises(InputError, match=message) as caught:
         Trajectories.from_file(file, **options)
     assert "\n" not in str(caught.value)
-    named = ("layout", "missing", "short", "dt must", "time_unit must be", "time_in must be one")
+    named = ("layout", "missing", "short", "dt must", "time_unit must be", "time_in must be", "only one of dt")
     assert "bad.csv" in str(caught.value) or str(caught.value).startswith(named)
 
 
@@ -120,7 +128,7 @@ def test_bad_arrays(tmp_path):
         ("a.npz", dict(value="p", dt="q"), "dt must be a number for .npz files"),
         ("a.npy", dict(), "dt must be given"),
         ("a.npy", dict(dt=1.0, log=True), r"x must be positive for log=True, found -1.0 at index \(0, 1\)"),
-        ("a.npy", dict(dt=1.0, sort=True), "sort is an option of tables, found True for a .npy file: leave it out"),
+        ("a.npy", dict(dt=1.0, sort=True), "sort is an option of tables, found True for a .npy file; leave it out"),
         ("a.npy", dict(dt=1.0, layout="wide"), "layout is an option of tables, found 'wide'"),
         ("steps.npz", dict(), r"dt must be one number, found shape \(2,\)"),
         ("cuts.npz", dict(), r"offsets must be integers that rise from 0 to the 5 points of x, found \[0, 2, 99\]"),
@@ -136,7 +144,7 @@ def test_bad_arrays(tmp_path):
 
 def test_unknown_options_list_the_known_ones(tmp_path):
     (tmp_path / "a.csv").write_text("time,x\n0,1\n1,2\n")
-    with pytest.raises(InputError, match=r"a\.csv: options must be among decimal, .*, found 'val'; use value, or"):
+    with pytest.raises(InputError, match=r"a\.csv: options must be among action, .*, found 'val'; use value, or"):
         Trajectories.from_file(tmp_path / "a.csv", val="x")
 
 

@@ -59,7 +59,7 @@ def test_max_dt_must_be_one_number(tmp_path, disk):
     file = tmp_path / "a.parquet"
     table = pl.DataFrame({"time": TIMES, "x": X, "max_dt": [1.0, 1.0, 1.0, 2.0, 1.0]})
     table.write_parquet(file)
-    message = r"a\.parquet, column 'max_dt', row 4: one max_dt was expected throughout, found 2 after 1: make it one"
+    message = r"a\.parquet, column 'max_dt', row 4: one max_dt was expected throughout, found 2 after 1; make it one"
     with pytest.raises(InputError, match=message):
         Trajectories.from_file(file, **options)
     assert Trajectories.from_file(file, max_dt=1.0, **options).transitions().dropped == {"across a gap": 1}
@@ -67,7 +67,7 @@ def test_max_dt_must_be_one_number(tmp_path, disk):
     with pytest.raises(InputError, match=r"column 'max_dt' must be a positive number, found -1.0"):
         Trajectories.from_file(file, **options)
     np.savez(tmp_path / "a.npz", x=X, times=TIMES, max_dt=[1.0, 2.0])
-    with pytest.raises(InputError, match=r"a\.npz: max_dt must be one number, found shape \(2,\): save one, or pass"):
+    with pytest.raises(InputError, match=r"a\.npz: max_dt must be one number, found shape \(2,\); save one, or pass"):
         Trajectories.from_file(tmp_path / "a.npz", **options)
 
 
@@ -76,5 +76,5 @@ def test_a_column_called_max_dt_may_be_named_as_something_else(tmp_path):
     file.write_text("time,max_dt\n0,1\n1,3\n2,2\n")
     paths = Trajectories.from_file(file, value="max_dt")
     assert (paths.max_dt, paths.x.tolist()) == (None, [1, 3, 2])
-    with pytest.raises(InputError, match="value must name the column of x, found none: pass value="):
+    with pytest.raises(InputError, match="value must name the column of x, found none; pass value="):
         Trajectories.from_file(file)

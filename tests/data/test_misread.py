@@ -46,14 +46,14 @@ def clocked(folder, suffix, times):
 def test_dt_must_agree_with_the_times_of_the_file(tmp_path, suffix, disk):
     options = {"on_disk": tmp_path / "cache"} if disk else {}
     even = clocked(tmp_path, suffix, np.arange(50) * 0.025)
-    refused(even, r"'times?': steps of dt = 1 were expected .*, found one of 0.025: leave dt out", dt=1.0, **options)
+    refused(even, r"'times?': steps of dt = 1 were expected .*, found one of 0.025; leave dt out", dt=1.0, **options)
     paths = Trajectories.from_file(even, dt=0.025, **options)
     assert (paths.dt, paths.times, len(paths)) == (0.025, None, 2)
     assert Trajectories.from_file(even, **options).transitions().uniform_dt
     late = clocked(tmp_path, suffix, 1.7e9 + np.arange(50) * 0.025)  # rounding of late times is no other dt
     assert Trajectories.from_file(late, dt=0.025, **options).dt == 0.025
     gap = clocked(tmp_path, suffix, np.array([0.0, 1.0, 2.0, 9.0]))
-    refused(gap, "found one of 7: leave dt out", dt=1.0, **options)
+    refused(gap, "found one of 7; leave dt out", dt=1.0, **options)
 
 
 def test_dt_beside_dates_needs_even_steps(tmp_path):
@@ -100,7 +100,7 @@ def test_other_columns_of_times_do_not_count(tmp_path):
 # ------------------------------------------------------------------------------------------ days as numbers
 
 DAYS = [20230131, 20230201, 20230203]
-ASK = "found days written as numbers such as 20230131: "
+ASK = "found days written as numbers such as 20230131; "
 
 
 @pytest.mark.parametrize("days", [DAYS, [str(day) for day in DAYS], [float(day) for day in DAYS]])
@@ -202,7 +202,7 @@ def beside(first, header, walks=WALKS):
 @pytest.mark.parametrize("header", ["", "Unnamed: 0"])
 def test_a_column_without_a_name_is_no_data(tmp_path, layout, header):
     file = table_file(tmp_path, beside([3, 1, 4, 1, 5, 9], header))
-    refused(file, f"a name was expected in the header, found '{header}': remove the column", layout=layout, dt=1.0)
+    refused(file, f"a name was expected in the header, found '{header}'; remove the column", layout=layout, dt=1.0)
     assert Trajectories.from_file(file, layout=layout, value=["u", "v", "w"], dt=1.0).x.size == 18
     assert Trajectories.from_file(file, layout="long", value="u", dt=1.0).x.size == 6
 

@@ -85,10 +85,10 @@ def test_columns_called_by_numbers(configure, tmp_path):
 def test_every_option_of_a_file_is_in_the_group():
     import inspect
 
-    from levytorch.data.files import open_file
+    from levytorch.data.options import FileOptions
 
     text = (CONF / "data" / "file.yaml").read_text()
-    for option in [*inspect.signature(open_file).parameters, *inspect.signature(FromFile).parameters]:
+    for option in [*inspect.signature(FileOptions).parameters, *inspect.signature(FromFile).parameters]:
         assert option == "options" or f"\n  {option}:" in text
 
 

@@ -24,7 +24,7 @@ from tests.training.problems import ALPHA, DT, steps
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"coefficients": "mlp", "width": 4, "depth": 1, "max_steps": 6}, marks=pytest.mark.slow),
+        {"coefficients": "mlp", "width": 4, "depth": 1, "max_steps": 6},
         {"n_basis": 3, "engine": "adam", "max_steps": 400, "window": 200, "lr": 0.02},
         {"n_basis": 3, "penalty": "evidence"},
         {"n_basis": 1, "alpha": "learn"},

@@ -10,6 +10,8 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from levytorch import Trajectories
+
 ROOT = Path(__file__).parents[2]
 BAD: tuple[Any, ...] = (
     None,
@@ -54,7 +56,11 @@ def composed(name: str, *overrides: str) -> DictConfig:
 
 def small(*choices: str) -> list[str]:
     """Overrides that keep a run small; a file has no size."""
-    sized = [o for o in SMALL if not (any(c.startswith("data=file") for c in choices) and o.startswith("d"))]
+    sized = [
+        o
+        for o in SMALL
+        if not (any(c.startswith(("data=file", "data=lattice")) for c in choices) and o.startswith("d"))
+    ]
     return [*choices, *sized]
 
 
@@ -82,6 +88,7 @@ def train_cases(file: Path) -> Iterator[tuple[str, DictConfig]]:
     """Every leaf of train.yaml with the default groups, then every leaf of every other option."""
     extra = {
         "data=file": [f"data.path={file}", "alpha=0.3", "reward=cosine_power"],
+        "data=lattice": [f"data.path={_lattice(file)}", "alpha=0.3"],
         "coefficients=mlp": ["engine=lbfgs"],
         "reward=tabulated": [f"reward.path={file}"],
         "reward=callable": ["reward.path=torch.cos"],
@@ -103,6 +110,13 @@ def train_cases(file: Path) -> Iterator[tuple[str, DictConfig]]:
             for value in BAD:
                 yield f"{choice} {group}={value!r}", changed(config, group, value)
             yield f"{choice} {group}.colour=red", changed(config, f"{group}.colour", "red")
+
+
+def _lattice(file: Path) -> Path:
+    """A lattice of the file's data, saved beside it."""
+    path = file.with_suffix(".npz")
+    Trajectories.from_file(file, value="x", reward="r").transitions().lattice(CT=0.05, TRT=5.0).save(path)
+    return path
 
 
 def evaluate_cases() -> Iterator[tuple[str, DictConfig]]:

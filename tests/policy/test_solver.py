@@ -188,7 +188,6 @@ def test_a_constant_reward_is_a_number_of_any_kind(two) -> None:
     assert float(solve_value(smooth(), two, 0.5)(1.0)) == pytest.approx(4.0, rel=1e-12)
 
 
-@pytest.mark.slow
 def test_on_a_window_the_steadiest_resolution_is_taken() -> None:
     """Kinks keep V from standing still, and at 161 modes, which are well-conditioned, nine tenths of it are lost."""
     d, beta, window = Dynamics.named("variable"), 0.1, (0.1, 6.0)

@@ -32,7 +32,6 @@ def test_linearisation_is_exact(case: dict, alpha_of_x: bool) -> None:
     torch.testing.assert_close(V.std(X), expected, rtol=1e-5, atol=0)
 
 
-@pytest.mark.slow
 def test_std_is_the_spread_of_solutions_with_drawn_parameters() -> None:
     source = LinearRecovery(sd=0.005)
     V = solve_value(source, smooth_reward, 0.7, n_modes=31)

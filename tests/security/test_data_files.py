@@ -142,10 +142,10 @@ def test_columns_that_name_no_trajectories(kind, tmp_path):
     file = tmp_path / "x.parquet"
     columns = {"x": [0.1, 0.3, 0.2, 0.5, 0.4, 0.9], "time": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "id": IDS[kind]}
     pl.DataFrame(columns).write_parquet(file)
-    with pytest.raises(InputError, match=r"column 'id'.*: (convert|fill)"):
+    with pytest.raises(InputError, match=r"column 'id'.*; (convert|fill)"):
         Trajectories.from_file(file, on_disk=tmp_path / "cache")
     if kind in ("list", "array", "struct", "null"):
-        with pytest.raises(InputError, match=r"column 'id'.*: (convert|fill)"):
+        with pytest.raises(InputError, match=r"column 'id'.*; (convert|fill)"):
             Trajectories.from_file(file)
     else:  # told apart and printed, which is all that names are for
         assert len(Trajectories.from_file(file)) == 1

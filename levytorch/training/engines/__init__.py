@@ -1,5 +1,5 @@
 """Engines: how the likelihood is maximised. Each is a strategy used by the one LightningModule."""
 
-from levytorch.training.engines.base import ENGINES, Engine, build_engine, engine_class, resolve_engine
+from levytorch.training.engines.base import ENGINES, Engine, build_engine, engine_class
 
-__all__ = ["ENGINES", "Engine", "build_engine", "engine_class", "resolve_engine"]
+__all__ = ["ENGINES", "Engine", "build_engine", "engine_class"]

@@ -1,0 +1,89 @@
+"""Actions of pairs: labels as numbers in one column, and the labels themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from levytorch.convert import shown
+from levytorch.errors import InputError
+
+MOST = 64  # different actions: more are numbers on a scale, not labels
+
+
+def label(action: Any) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
+    """The place of each action among the sorted labels, as float64 (a column like all others), and the labels.
+
+    More than MOST different numbers are a continuous action: they are returned as they are, without labels.
+
+    >>> label(["up", "down", "up"])
+    (array([1., 0., 1.]), ('down', 'up'))
+    """
+    given = action.detach().cpu().numpy() if isinstance(action, Tensor) else np.asarray(action)
+    if given.dtype == object and all(isinstance(a, str) for a in given.ravel()):
+        given = given.astype(str)
+    if given.dtype.kind not in "biufU":
+        raise InputError(f"actions must be numbers or strings, found {shown(action)}; fill gaps or leave pairs out.")
+    if given.dtype.kind == "f":
+        if not np.isfinite(given).all():
+            where = int(np.argmax(~np.isfinite(given.ravel())))
+            raise InputError(
+                f"actions must have no gaps, found {given.ravel()[where]} at {where}; fill it, or leave that pair out."
+            )
+        if (given == np.round(given)).all() and (np.abs(given) < 2**53).all():
+            given = given.astype(np.int64)  # labels of a numeric column: 1, not 1.0
+    labels, codes = np.unique(given, return_inverse=True)
+    if len(labels) > MOST:
+        if given.dtype.kind == "U":
+            raise InputError(f"actions must be at most {MOST} different names, found {len(labels)}; group them.")
+        return given.astype(np.float64), ()
+    return codes.reshape(given.shape).astype(np.float64), tuple(labels.tolist())
+
+
+def named(action: NDArray[np.float64], actions: Sequence[Any]) -> NDArray[Any]:
+    """The inverse of `label`."""
+    return np.asarray(actions)[action.astype(np.int64)] if len(actions) else action
+
+
+def per_point(action: Any, lengths: NDArray[np.int64]) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
+    """One action per point (that of the last point of a trajectory is not used) from one per point or one per pair.
+
+    action: (n_traj, n_time) or (n_traj, n_time - 1), or a list of such rows; (n_time,) for one trajectory.
+    """
+    rows = action if isinstance(action, list | tuple) and len(action) and np.ndim(action[0]) else None
+    if rows is None:
+        whole = action.detach().cpu().numpy() if isinstance(action, Tensor) else np.asarray(action)
+        rows = [whole] if whole.ndim < 2 else list(whole)
+    parts = [r.detach().cpu().numpy() if isinstance(r, Tensor) else np.asarray(r) for r in rows]
+    if len(parts) != len(lengths):
+        raise InputError(f"action must have {len(lengths)} trajectories like x, found {len(parts)}; give one row each.")
+    full = [_padded(part, int(n), k) for k, (part, n) in enumerate(zip(parts, lengths))]
+    return label(np.concatenate(full))
+
+
+def _padded(part: NDArray[Any], n: int, k: int) -> NDArray[Any]:
+    if part.shape == (n,):
+        return part
+    if part.shape == (n - 1,):
+        return np.concatenate([part, part[-1:]])
+    raise InputError(
+        f"action of trajectory {k} must have {n} entries (one per point) or {n - 1} (one per pair), found shape "
+        f"{part.shape}; give one label each."
+    )
+
+
+def table_of_actions(codes: NDArray[np.int64], x: NDArray[np.float64], actions: Sequence[Any]) -> list[str]:
+    """Lines that count actions by state: pairs of each action, and by quarters of the observed states."""
+    edges = np.quantile(x, [0.25, 0.5, 0.75])
+    quarter = np.searchsorted(edges, x)
+    counts = np.zeros((len(actions), 4), dtype=np.int64)
+    np.add.at(counts, (codes, quarter), 1)
+    heads = [f"x < {edges[0]:.3g}", f"< {edges[1]:.3g}", f"< {edges[2]:.3g}", f">= {edges[2]:.3g}"]
+    lines = ["", f"{'action':<10}{'pairs':>12}" + "".join(f"{head:>14}" for head in heads)]
+    for name, row in zip(actions, counts):
+        lines.append(f"{str(name)[:9]:<10}{row.sum():>12,}" + "".join(f"{n:>14,}" for n in row))
+    return lines

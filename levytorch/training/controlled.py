@@ -1,0 +1,249 @@
+"""ControlledRecovery: the coefficients of every action, and the closed loop of any policy over them."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch import files
+from levytorch.coefficients.mixture import MixtureHead
+from levytorch.controlled import ControlledDynamics
+from levytorch.convert import shown
+from levytorch.errors import InputError, LevytorchWarning
+from levytorch.files import path_of
+from levytorch.policies import Policy
+from levytorch.training.recovery import ArrayLike, Recovery
+
+FORMAT = "levytorch.controlled.1"
+FEW = 50  # pairs of an action in a part of the cell, below which its coefficients are extrapolated there
+_ALARM = 0.05  # share of a policy's choices, at observed states, that may rest on fewer
+
+
+@dataclass
+class ClosedLoop(Recovery):
+    """A Recovery of the system under a policy: a head that averages those of the actions."""
+
+    policy: Policy | None = None
+
+
+@dataclass
+class ControlledRecovery:
+    """b(x, a), D_o(x, a), D_f(x, a) in the units of the data, for every action of the data.
+
+    covariance: of the parameters of all actions, one action after the other; `counts` (A, bins): pairs per action and
+    part of the cell.
+    """
+
+    actions: tuple[Any, ...]
+    recoveries: tuple[Recovery, ...]
+    covariance: Tensor | None
+    counts: Tensor
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    # -- coefficients of an action ------------------------------------------------------------------------------------
+    def of(self, action: Any) -> Recovery:
+        """The recovery of the system while one action is held."""
+        return self.recoveries[self._index(action)]
+
+    def b(self, x: ArrayLike, action: Any) -> Tensor:
+        return self.of(action).b(x)
+
+    def D_o(self, x: ArrayLike, action: Any) -> Tensor:
+        return self.of(action).D_o(x)
+
+    def D_f(self, x: ArrayLike, action: Any) -> Tensor:
+        return self.of(action).D_f(x)
+
+    def std(self, x: ArrayLike, action: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Pointwise standard errors of b, D_o, D_f of one action."""
+        return self.of(action).std(x)
+
+    @property
+    def alpha(self) -> Any:
+        return self.recoveries[0].alpha
+
+    @property
+    def alpha_std(self) -> Any:
+        return self.recoveries[0].alpha_std
+
+    @property
+    def converged(self) -> bool:
+        return all(found.converged for found in self.recoveries)
+
+    @property
+    def log_likelihood(self) -> float:
+        """Of all pairs; what sharing has cost is taken off in its quadratic approximation."""
+        return sum(found.log_likelihood for found in self.recoveries) - 0.5 * self.metrics.get("shared/chi2", 0.0)
+
+    @property
+    def dim(self) -> int:
+        return self.recoveries[0].dim
+
+    @property
+    def period(self) -> Any:
+        return self.recoveries[0].period
+
+    @property
+    def origin(self) -> Any:
+        return self.recoveries[0].origin
+
+    def _index(self, action: Any) -> int:
+        if action not in self.actions:
+            raise InputError(
+                f"action must be one of those in the data, {shown(self.actions)}, found {shown(action)}; nothing is "
+                "known of others."
+            )
+        return self.actions.index(action)
+
+    # -- policies -----------------------------------------------------------------------------------------------------
+    @property
+    def behaviour(self) -> Policy:
+        """The policy that made the data, by counts of actions in parts of the cell."""
+        # one pair of every action beside what was seen, so that it is defined where nothing was
+        share = self.counts.sum(1) / self.counts.sum()
+        counts = self.counts + share.unsqueeze(1)
+        return Policy(_between((counts / counts.sum(0)).T, self.period, self.origin, self.dim), self.actions)
+
+    def policy(self, given: Any) -> Policy:
+        """A policy from whatever describes one; "behaviour" is that of the data."""
+        if isinstance(given, str) and given == "behaviour" and given not in self.actions:
+            return self.behaviour
+        return Policy(given, self.actions)
+
+    def under(self, policy: Any) -> ClosedLoop:
+        """The closed loop of a policy: a Recovery for `solve_value`, whose errors are those of all actions together.
+
+        policy: x -> probabilities [..., n_actions] in the order of `actions`, or x -> action; an action; "behaviour".
+        """
+        pi = self.policy(policy)
+        thin = self.extrapolated(pi)
+        if thin > _ALARM:
+            warnings.warn(
+                f"{100 * thin:.0f} % of what the policy does at observed states rests on fewer than {FEW} pairs of its "
+                "action nearby: V extrapolates there; see .effective_pairs, or compare policies nearer to the data's.",
+                LevytorchWarning,
+                stacklevel=2,
+            )
+        head = MixtureHead([found.head for found in self.recoveries], pi)
+        metrics = {k: v for k, v in self.recoveries[0].metrics.items() if k in ("law", "dt")}
+        for key, choose in (("x_min", min), ("x_max", max)):
+            if all(key in found.metrics for found in self.recoveries):
+                metrics[key] = choose(found.metrics[key] for found in self.recoveries)
+        metrics["extrapolated"] = thin
+        return ClosedLoop(
+            head,
+            log_likelihood=self.log_likelihood,
+            converged=self.converged,
+            covariance=self.covariance,
+            metrics=metrics,
+            policy=pi,
+        )
+
+    def effective_pairs(self, policy: Any) -> Tensor:
+        """Pairs that speak for what a policy does in each part of the cell, (bins,): 1 / sum_a pi_a^2 / n_a."""
+        pi = self.policy(policy)(self.centers())
+        return 1.0 / (pi.square() / self.counts.T.clamp(min=1e-300)).sum(1)
+
+    def extrapolated(self, policy: Any) -> float:
+        """Share of a policy's choices, over the observed states, of actions with few pairs in that part of the cell."""
+        pi = self.policy(policy)(self.centers())
+        weight = self.counts.sum(0) / self.counts.sum()
+        return float((weight.unsqueeze(1) * pi * (self.counts.T < FEW)).sum())
+
+    def centers(self) -> Tensor:
+        """The middle of every part of the cell that `counts` counts."""
+        return bin_centers(self.counts.shape[1], self.period, self.origin, self.dim)
+
+    # -- elsewhere ----------------------------------------------------------------------------------------------------
+    def dynamics(self) -> ControlledDynamics:
+        """The recovered system, ready for simulation."""
+        first = self.recoveries[0]
+        return ControlledDynamics(
+            self.b, self.D_o, self.D_f, float(self.alpha), first.period, self.actions, first.dim, first.origin
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write plain tensors and numbers; the file appears whole or not at all."""
+        target = path_of(path)
+        content = {
+            "format": FORMAT,
+            "actions": list(self.actions),
+            "recoveries": [found.content() for found in self.recoveries],
+            "covariance": self.covariance,
+            "counts": self.counts,
+            "metrics": self.metrics,
+        }
+        files.save(content, target)
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ControlledRecovery:
+        """Read what `save` wrote; nothing in the file is executed."""
+        source = path_of(path)
+        refusal = InputError(
+            f"{source} must be a file of ControlledRecovery.save, found something else; save it again."
+        )
+        try:
+            content = files.load_tensors(source)
+            if content["format"] != FORMAT:
+                raise refusal
+            recoveries = tuple(Recovery.from_content(part) for part in content["recoveries"])
+            actions, counts, covariance = tuple(content["actions"]), content["counts"], content["covariance"]
+            size = sum(found.theta.numel() for found in recoveries)
+            sound = len(actions) == len(recoveries) == len(counts) and isinstance(counts, Tensor) and counts.ndim == 2
+            if not sound or (covariance is not None and covariance.shape != (size, size)):
+                raise refusal
+            return cls(actions, recoveries, covariance, counts, dict(content["metrics"]))
+        except InputError:
+            raise
+        except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
+            raise refusal from error
+
+    def __repr__(self) -> str:
+        pairs = ", ".join(f"{a}: {n:,.0f}" for a, n in zip(self.actions, self.counts.sum(1).tolist()))
+        return f"ControlledRecovery(pairs of actions {{{pairs}}}, alpha={self.alpha:.4g}, converged={self.converged})"
+
+
+def bin_centers(n: int, period: Any, origin: Any, dim: int) -> Tensor:
+    """Centers of n parts of the cell, (n,) or (n, d)."""
+    if dim == 1:
+        return origin + period * (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    side = round(n ** (1 / dim))
+    unit = (torch.arange(side, dtype=torch.float64) + 0.5) / side
+    axes = [o + p * unit for o, p in zip(origin, period)]
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, dim)
+
+
+def bin_index(x: Tensor, n: int, period: Any, origin: Any, dim: int) -> Tensor:
+    """The part of the cell that each state lies in, (n,) int64."""
+    columns = x.reshape(len(x), -1).T
+    side = n if dim == 1 else round(n ** (1 / dim))
+    periods, origins = ((v,) if dim == 1 else v for v in (period, origin))
+    index = torch.zeros(len(x), dtype=torch.int64)
+    for column, p, o in zip(columns, periods, origins):
+        part = torch.remainder(column - o, p) * (side / p)
+        index = index * side + part.to(torch.int64).clamp(max=side - 1)
+    return index
+
+
+def _between(values: Tensor, period: Any, origin: Any, dim: int) -> Callable[[Tensor], Tensor]:
+    """Values (n, A) at the centers as a function on the cell: linear between them in one dimension, else by part."""
+    n = len(values)
+
+    def function(x: Tensor) -> Tensor:
+        if dim > 1:
+            return values[bin_index(x, n, period, origin, dim)]
+        at = torch.remainder(x - origin, period) * (n / period) - 0.5
+        low = torch.floor(at)
+        share = (at - low).unsqueeze(1)
+        left = low.to(torch.int64) % n
+        return (1 - share) * values[left] + share * values[(left + 1) % n]
+
+    return function

@@ -1,0 +1,111 @@
+"""What engine "auto" is: smoothed where there are many functions, and why is told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from levytorch import InputError, Transitions, recover
+from levytorch.coefficients import AlphaSpec, FourierHead
+from levytorch.training.engines import build_engine
+from levytorch.training.engines.base import FEW, engine_facts
+from levytorch.training.settings import make_settings
+from tests.training.problems import steps, variable
+
+PAPER = {"CT": 8.0, "TRT": 20.0}
+
+
+def chosen(**options) -> tuple[str, str]:
+    settings = make_settings(**{"alpha": 0.3} | options)
+    facts = engine_facts(build_engine(settings.engine), settings.engine_reason)
+    return facts["engine"], facts["engine_reason"]
+
+
+@pytest.mark.parametrize(
+    ("options", "engine", "why"),
+    [
+        ({}, "evidence", "21 functions"),
+        ({"n_basis": FEW + 2}, "evidence", f"{FEW + 2} functions"),
+        ({"n_basis": FEW}, "fisher", f"at most {FEW}"),
+        ({"n_basis": 1}, "fisher", f"at most {FEW}"),
+        ({"n_basis": "auto"}, "fisher", "cross-validation"),
+        ({"units": "none"}, "fisher", "internal units"),
+        ({"penalty": 3.0}, "fisher", "penalty that was given"),
+        ({"penalty": "none"}, "fisher", "penalty that was given"),
+        ({"engine": {"name": "auto", "penalty": "evidence", "max_steps": None}, "n_basis": 3}, "evidence", "given"),
+        ({"engine": {"name": "auto", "penalty": None, "max_steps": None}}, "evidence", "21 functions"),
+        ({"coefficients": "mlp"}, "lbfgs", "not a Fourier head"),
+        ({"coefficients": FourierHead(9, alpha=AlphaSpec.parse(0.3))}, "evidence", "9 functions"),
+        ({"coefficients": FourierHead(3, alpha=AlphaSpec.parse(0.3))}, "fisher", "at most"),
+        ({"engine": "fisher"}, "fisher", "as asked"),
+        ({"engine": "evidence", "n_basis": 3}, "evidence", "as asked"),
+        ({"engine": "adam"}, "adam", "as asked"),
+    ],
+)
+def test_choice_and_reason(options, engine, why):
+    found, reason = chosen(**options)
+    assert found == engine
+    assert why in reason
+
+
+def test_steps_are_enough_for_the_engine_that_was_chosen():
+    assert make_settings(alpha=0.3).engine["max_steps"] == 200
+    assert make_settings(alpha=0.3, max_steps=7).engine["max_steps"] == 7
+    assert "max_steps" not in make_settings(alpha=0.3, n_basis=3).engine
+
+
+def test_auto_is_the_evidence_to_the_last_bit():
+    data = variable(20_000, 1)
+    auto, named = recover(data, alpha=0.3, n_basis=9), recover(data, alpha=0.3, n_basis=9, engine="evidence")
+    assert torch.equal(auto.theta, named.theta)
+    assert auto.metrics["engine"] == named.metrics["engine"] == "evidence"
+    assert "9 functions" in auto.metrics["engine_reason"]
+    assert len(auto.metrics["penalty_strengths"]) == 3
+    plain = recover(data, alpha=0.3, n_basis=9, engine="fisher")
+    assert plain.metrics["engine"] == "fisher"
+    assert plain.log_likelihood > auto.log_likelihood  # nothing can be likelier than the maximum
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"alpha": 0.3, "tail": PAPER},
+        {"alpha": 0.3, "tail": {**PAPER, "method": "conditional"}},
+        pytest.param({"alpha": "learn", "tail": "auto"}, marks=pytest.mark.slow),
+        {"alpha": "function"},
+        {"alpha": 0.3, "init": "random"},
+        {"alpha": 0.3, "validation": 0.2},
+        {"alpha": 0.3, "lattice": "always"},
+    ],
+)
+def test_auto_works_for_what_fisher_works_for(options):
+    data = variable(20_000, 2)
+    data = Transitions(data.x, data.dx, data.dt, trajectory=np.arange(20_000) // 20)
+    found = recover(data.censor(seed=1) if options.get("tail") else data, n_basis=7, **options)
+    assert found.metrics["engine"] == "evidence"
+    assert found.converged
+    assert all(bool(torch.isfinite(s).all()) for s in found.std(torch.tensor([0.3, 2.0])))
+
+
+def test_several_dt():
+    parts = [steps(10_000, k, dt=dt) for k, dt in enumerate((1 / 40, 1 / 20, 1 / 10))]
+    data = Transitions(*(torch.cat([getattr(p, name) for p in parts]) for name in ("x", "dx", "dt")))
+    found = recover(data, alpha=0.3, n_basis=7)
+    assert found.metrics["engine"] == "evidence"
+    assert found.converged
+
+
+@pytest.mark.slow
+def test_two_dimensions():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 2 * np.pi, (4000, 2))
+    dx = 0.1 * np.sin(x) + 0.3 * rng.standard_normal((4000, 2)) + 0.01 * rng.standard_cauchy((4000, 1))
+    found = recover(Transitions(x, dx, 0.1), alpha=0.5, n_basis=7)
+    assert found.metrics["engine"] == "evidence"
+    assert found.converged
+
+
+def test_a_penalty_for_other_heads_is_refused():
+    with pytest.raises(InputError, match="penalty"):
+        recover(variable(2000), alpha=0.3, coefficients="mlp", penalty="cross_validation")
