@@ -11,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from levytorch import Dynamics, Trajectories, diagnose, recover, simulate, solve_value
@@ -19,7 +18,8 @@ from levytorch import Dynamics, Trajectories, diagnose, recover, simulate, solve
 
 def make_file(path: Path) -> Path:
     """Something that is drawn back to x = 50 and jumps now and then, seen every quarter of an hour."""
-    walk = Dynamics(b=lambda x: -4.0 * torch.sin((x - 50.0) / 40.0), D_o=2.0, D_f=0.3, alpha=0.5, period=80 * np.pi)
+    pull = lambda x: -16.0 * torch.sin(2 * torch.pi * (x - 50.0) / 1000.0)  # noqa: E731
+    walk = Dynamics(b=pull, D_o=2.0, D_f=0.3, alpha=0.5, period=1000.0)
     x = simulate(walk, 1, 8000, 0.25, x0=50.0, seed=1).to_array()[0]
     rows = (f"{0.25 * k:.2f},{value:.4f}\n" for k, value in enumerate(x))
     path.write_text("time,x\n" + "".join(rows), encoding="utf-8")

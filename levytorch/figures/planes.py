@@ -134,7 +134,7 @@ def honest_range(sizes: Sequence[Array]) -> tuple[float, float]:
 
 def _error_map(fig: Figure, ax: Axes, u: Array, v: Array, symbol: str, error: Array, truth: Array) -> None:
     size = _size(error)
-    top = max(float(np.abs(size).max()), 1e-300)
+    top = _reach(size, truth)
     vector = error.ndim == 3
     image = _heat(ax, u, v, size, 0.0 if vector else -top, top, "Reds" if vector else "RdBu_r")
     if vector:
@@ -142,6 +142,11 @@ def _error_map(fig: Figure, ax: Axes, u: Array, v: Array, symbol: str, error: Ar
     share = float(np.sqrt(np.sum(error**2) / max(np.sum(truth**2), 1e-300)))
     ax.set_title(f"{symbol}, error ({share:.1%} in $L^2$)", fontsize="medium")
     _bar(fig, image, ax)
+
+
+def _reach(error: Array, truth: Array) -> float:
+    """Where the colours of an error end: not far below a thousandth of what it is an error of, or rounding has some."""
+    return max(float(np.abs(error).max()), 1e-3 * float(np.abs(truth).max()), 1e-300)
 
 
 def _bar(fig: Figure, image: Any, ax: Axes) -> None:
@@ -191,7 +196,7 @@ def contours(
         _bar(fig, image, ax)
     if reference is not None:
         error = heights[1] - heights[0]
-        top = max(float(np.abs(error).max()), 1e-300)
+        top = _reach(error, heights[0])
         image = _heat(row[2], u, v, error, -top, top, "RdBu_r")
         row[2].set_title("difference", fontsize="medium")
         _bar(fig, image, row[2])
