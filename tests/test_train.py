@@ -22,7 +22,7 @@ from levytorch.runs.settings import fit_settings, prepare
 from levytorch.runs.value import check_data
 
 ROOT = Path(__file__).parent.parent
-SMALL = ["data.n_trajectories=150", "coefficients.n_basis=3", "trainer.progress=false", "beta=null"]
+SMALL = ["data.n_trajectories=150", "coefficients.n_basis=3", "law=frozen", "trainer.progress=false", "beta=null"]
 ADAM = ["engine=adam", "engine.max_steps=1200", "engine.window=400", "tail.start=100", "callbacks.checkpoints.every=50"]
 
 

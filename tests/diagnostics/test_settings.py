@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from levytorch import Dynamics, LevyStep, Recovery, Transitions, recover, simulate
+from levytorch import Dynamics, LevyStep, Recovery, Transitions, simulate
 from levytorch.diagnostics import diagnose
 from levytorch.diagnostics.brownian import fit_brownian
 from levytorch.diagnostics.sample import Region, make_sample
@@ -19,6 +19,7 @@ from levytorch.figures.diagnostics import drawings
 from tests.coefficients.own_head import Pull
 from tests.diagnostics.problems import quiet, walk
 from tests.training.problems import ALPHA, DT, steps
+from tests.training.problems import frozen_recover as recover
 
 
 @pytest.mark.parametrize(

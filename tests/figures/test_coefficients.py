@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from levytorch import Dynamics, recover
+from levytorch import Dynamics
 from levytorch.figures import coefficients as plots
 from levytorch.figures import diagnostics, new_axes, save
 from tests.training.problems import ALPHA, constant
+from tests.training.problems import frozen_recover as recover
 
 
 @pytest.fixture(scope="module")
