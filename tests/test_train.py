@@ -70,6 +70,7 @@ def test_a_run_leaves_everything(tmp_path):
         "figures/value.png",
         "figures/diagnostics_fit.png",
         "figures/diagnostics_step_size.png",
+        "figures/diagnostics_predictive.png",
         ".hydra/config.yaml",
     ):
         assert (run / name).is_file(), name

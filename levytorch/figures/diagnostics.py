@@ -1,4 +1,4 @@
-"""Figures that show when a model does not fit: the probability integral transform, and dt against 2 dt."""
+"""Figures that show when a model does not fit: the probability integral transform, dt against 2 dt, several steps."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 _LEVELS = ("tab:blue", "tab:cyan", "tab:green", "tab:orange", "tab:red")
+_QUANTILES = ("data", "paths", "paths_std")
 _BAND = {"color": "tab:gray", "alpha": 0.3, "linewidth": 0}
 
 
 def drawings(diagnosis: Diagnosis) -> dict[str, Callable[[], Figure]]:
     """What makes the figures of the checks that were made, by name."""
-    made = {"fit": goodness, "step_size": step_size}
+    made = {"fit": goodness, "step_size": step_size, "predictive": predictive}
     return {f"diagnostics_{name}": partial(_draw, made[name], arrays) for name, arrays in diagnosis.arrays.items()}
 
 
@@ -117,4 +118,35 @@ def step_size(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[Fi
         ax.margins(x=0)
         ax.legend(frameon=False, fontsize="small")
     axs[0].set_title(f"{SYMBOLS['b']}  (dt against 2 dt: p = {float(arrays['p_value']):.2g})")
+    return fig, axs
+
+
+def predictive(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[Figure, list[Axes]]:
+    """Displacements over several steps: quantiles of the data (dots) and of the fit (bands: 95 % of replicas), and how
+    the spread between the quartiles depends on the state."""
+    horizons = arrays["horizons"]
+    fig, axs = panels(axes, 2, width=5.0, height=3.6)
+    for column, level in enumerate(arrays["levels"]):
+        color = _LEVELS[column]
+        data, paths, std = (np.array([arrays[f"{n}_{k}"][column] for k in horizons]) for n in _QUANTILES)
+        axs[0].fill_between(horizons, paths - 1.96 * std, paths + 1.96 * std, color=color, alpha=0.25, linewidth=0)
+        axs[0].plot(horizons, paths, color=color, linewidth=1.0)
+        axs[0].plot(horizons, data, "o", color=color, markersize=4, label=f"{level:.0%}")
+    scale = float(np.median(np.abs(arrays[f"data_{horizons[0]}"]))) or 1.0
+    axs[0].set_yscale("symlog", linthresh=2 * scale)
+    axs[0].set_xscale("log")
+    axs[0].set_xticks(horizons, [str(k) for k in horizons])
+    axs[0].minorticks_off()
+    axs[0].set_xlabel("steps")
+    axs[0].set_title(f"quantiles of displacements (p = {float(arrays['p_value']):.2g})")
+    axs[0].legend(frameon=False, fontsize="x-small", ncols=2, title="dots: data", title_fontsize="x-small")
+    for k, color in zip(horizons, ("tab:purple", "tab:blue", "tab:green", "tab:red")):
+        x, data, paths, std = (arrays[f"{n}_{k}"] for n in ("x", "spread_data", "spread_paths", "spread_std"))
+        low = np.maximum(paths - 1.96 * std, 0.1 * paths)  # a band of a logarithmic axis
+        axs[1].fill_between(x, low, paths + 1.96 * std, color=color, alpha=0.25, linewidth=0)
+        axs[1].plot(x, data, "o-", color=color, markersize=4, linewidth=0.8, label=f"{k} steps")
+    axs[1].set_yscale("log")
+    axs[1].set_xlabel("x in one period")
+    axs[1].set_title("spread between the quartiles, by state")
+    axs[1].legend(frameon=False, fontsize="small")
     return fig, axs

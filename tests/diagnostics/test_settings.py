@@ -39,7 +39,7 @@ def test_every_engine_and_head(options):
     assert diagnosis.fit.p_value > 1e-3
     assert diagnosis.jumps.needed
     assert diagnosis.step_size.p_value > 1e-3
-    assert set(drawings(diagnosis)) == {"diagnostics_fit", "diagnostics_step_size"}
+    assert set(drawings(diagnosis)) == {"diagnostics_fit", "diagnostics_step_size", "diagnostics_predictive"}
 
 
 def test_a_head_of_ones_own():
