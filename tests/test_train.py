@@ -23,7 +23,7 @@ from levytorch.runs.settings import fit_settings, prepare
 from levytorch.runs.value import check_data
 
 ROOT = Path(__file__).parent.parent
-SMALL = ["data.n_trajectories=150", "coefficients.n_basis=3", "trainer.progress=false", "beta=null"]
+SMALL = ["data.n_trajectories=150", "coefficients.n_basis=3", "law=frozen", "trainer.progress=false", "beta=null"]
 ADAM = ["engine=adam", "engine.max_steps=1200", "engine.window=400", "tail.start=100", "callbacks.checkpoints.every=50"]
 
 
@@ -72,6 +72,7 @@ def test_a_run_leaves_everything(tmp_path):
         "figures/value.png",
         "figures/diagnostics_fit.png",
         "figures/diagnostics_step_size.png",
+        "figures/diagnostics_predictive.png",
         ".hydra/config.yaml",
     ):
         assert (run / name).is_file(), name

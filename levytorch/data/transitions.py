@@ -7,6 +7,7 @@ by every selection and by censoring.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -87,23 +88,17 @@ class Transitions:
             self._counts = np.array([n], dtype=np.int64)
         else:
             self._trajectory = integers("trajectory", trajectory)
-            if self._trajectory.shape != (n,):
-                raise InputError(
-                    f"trajectory must have shape ({n},), found {tuple(self._trajectory.shape)}; pass one number per "
-                    "pair."
-                )
         self.reward = None if reward is None else floats("reward", reward)
-        if self.reward is not None and self.reward.shape != (n,):
-            raise InputError(f"reward must have shape ({n},), found {tuple(self.reward.shape)}; pass one per pair.")
-        if self.reward is not None:
-            finite_pairs("reward", self.reward)
         self._codes: Tensor | None = None
         self.actions: tuple[Any, ...] = ()  # the labels, sorted
         if action is not None:
             codes, self.actions = label(action)
-            if codes.shape != (n,):
-                raise InputError(f"action must have shape ({n},), found {codes.shape}: pass one per pair.")
             self._codes = torch.from_numpy(codes)
+        for name, column in (("trajectory", self._trajectory), ("reward", self.reward), ("action", self._codes)):
+            if column is not None and column.shape != (n,):
+                raise InputError(f"{name} must have shape ({n},), found {tuple(column.shape)}; pass one per pair.")
+        if self.reward is not None:
+            finite_pairs("reward", self.reward)
         self._mu = None if mu is None else floats("mu", mu)
         self.stored: Entry | None = None  # where the pairs lie when they are on disk
         if self._mu is not None:
@@ -131,15 +126,10 @@ class Transitions:
 
     def _with_dt(self, dt: float) -> Transitions:
         """The same pairs with one dt for all."""
-        stored = None if self.stored is None else self.stored.part(f"dt {dt!r}")
-        same: dict[str, Any] = {
-            "counts": self._counts,
-            "trajectory": self._trajectory,
-            "reward": self.reward,
-            "mu": self._mu,
-        }
-        same |= {"mu": self._mu, "codes": self._codes, "actions": self.actions}
-        return Transitions._build(self.x, self.dx, dt, dropped=self.dropped, stored=stored, **same)
+        new = copy.copy(self)
+        new.dt, new.uniform_dt = torch.full((1,), dt, dtype=torch.float64).expand(len(self)), True
+        new.stored = None if self.stored is None else self.stored.part(f"dt {dt!r}")
+        return new
 
     def __len__(self) -> int:
         return len(self.x)
@@ -180,7 +170,7 @@ class Transitions:
         if n == 0:
             raise self._none_kept()
 
-        def copy(sink: Sink) -> dict[str, Any]:
+        def write(sink: Sink) -> dict[str, Any]:
             for rows in self.blocks():
                 for name, values in self._columns().items():
                     sink.append(name, values[rows].numpy()[keep[rows]])
@@ -189,10 +179,10 @@ class Transitions:
         entry = None
         if self.stored is None:
             columns = MemoryColumns(n)
-            copy(columns)
+            write(columns)
             parts = columns.arrays()
         else:
-            entry = self.stored.derive({"kept": digest(keep)}, copy)
+            entry = self.stored.derive({"kept": digest(keep)}, write)
             parts = entry.columns(self._columns(), n, self.dim)
         counts, ids = None, None
         if self._counts is None:
@@ -220,19 +210,15 @@ class Transitions:
         keep_mu: bool,
         stored: Entry | None,
     ) -> Transitions:
-        return Transitions._build(
-            columns["x"],
-            columns["dx"],
-            float(self.dt[0]) if self.uniform_dt else columns["dt"],
-            counts=counts,
-            trajectory=ids,
-            reward=columns.get("reward"),
-            codes=columns.get("action"),
-            actions=self.actions,
-            mu=self.mu if keep_mu else None,
-            dropped=_add(self.dropped, reasons),
-            stored=stored,
-        )
+        """These with other columns, and what else depends on the choice of pairs."""
+        mu = self.mu if keep_mu else None  # of the pairs before the choice
+        new = copy.copy(self)
+        new.x, new.dx = columns["x"], columns["dx"]
+        new.reward, new._codes = columns.get("reward"), columns.get("action")
+        new.dt = self.dt[:1].expand(len(new.x)) if self.uniform_dt else columns["dt"]
+        new._counts, new._trajectory, new._mu, new.stored = counts, ids, mu, stored
+        new.dropped = _add(self.dropped, reasons)
+        return new
 
     def _none_kept(self) -> InputError:
         return InputError(f"the selection must keep at least one of {len(self)} pairs, found none; widen it.")

@@ -1,4 +1,4 @@
-"""diagnose(): does the fitted law describe the data, does the data need jumps, is the step short enough."""
+"""diagnose(): does the law fit, does the data need jumps, is the step short enough, are several steps predicted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import torch
 
 from levytorch.convert import whole_number
 from levytorch.data import Trajectories, Transitions
+from levytorch.diagnostics.alarms import earlier_alarms, raise_alarms
 from levytorch.diagnostics.brownian import check_jumps
-from levytorch.diagnostics.diagnosis import Diagnosis, earlier_alarms, raise_alarms
+from levytorch.diagnostics.diagnosis import Diagnosis
 from levytorch.diagnostics.exact_step_size import check_exact_step_size
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.goodness import FitCheck, check_fit, goodness_arrays
+from levytorch.diagnostics.predictive import PredictiveCheck, check_predictions
 from levytorch.diagnostics.sample import Region, Sample, make_sample
 from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size
 from levytorch.diagnostics.tangent import Tangent
@@ -24,7 +26,7 @@ from levytorch.likelihood.exact import ExactLaw
 from levytorch.training.law_of import law_of
 from levytorch.training.recovery import Recovery
 
-CHECKS = ("fit", "jumps", "step_size")
+CHECKS = ("fit", "jumps", "step_size", "predictive")
 MAX_PAIRS = 100_000
 _COST = {1: 1, 2: 8, 3: 2}  # a tail mass in d dimensions, in those of one
 _FEWEST = 50
@@ -42,7 +44,7 @@ def diagnose(
 
     Args:
         data: the transitions (censored ones as they were fitted), or trajectories that were not censored.
-        checks: which of "fit", "jumps" and "step_size".
+        checks: which of "fit", "jumps", "step_size" and "predictive".
         max_pairs: at most so many pairs are looked at, in blocks drawn at random: the cost does not grow with the data.
         seed: of that choice and of the draws from the fitted law.
 
@@ -80,6 +82,11 @@ def diagnose(
         else:
             tangent = Tangent(recovery.head, law, region, transitions.mu, sample.step_dt)
         _laws(diagnosis, sample, tangent, checks, seed)
+    if "predictive" in checks:
+        ahead = _attempt(check_predictions, recovery.head, transitions, region, exact=exact is not None, seed=seed)
+        diagnosis.predictive = ahead
+        if isinstance(ahead, PredictiveCheck):
+            diagnosis.arrays["predictive"] = ahead.arrays
     found = raise_alarms(diagnosis, recovery, scale)
     diagnosis.alarms = earlier_alarms(recovery) | found
     diagnosis.seconds = time.perf_counter() - began

@@ -17,7 +17,7 @@ from levytorch.diagnostics.sample import Sample
 
 SHAPES = 6
 TAILS = (0.03, 0.01, 0.003, 0.001, 0.0003)  # of all steps: jumps are rare, and polynomials hardly see them
-_FEWEST = 25  # expected steps beyond a level, for their number to be nearly normal
+FEWEST = 25  # expected steps beyond a level, for their number to be nearly normal
 _QUADRATURE = 100_000
 _KNOTS = 2049
 
@@ -50,7 +50,7 @@ class Components:
         grid = torch.linspace(0.0, 1.0, _KNOTS, dtype=torch.float64)
         self.knots = [_quantiles(column, grid) for column in wrapped(head, sample.x).T]
         self.dt_knots = None if sample.uniform_dt else _quantiles(sample.dt, grid)
-        self.levels = [level for level in TAILS if level * len(sample) >= _FEWEST]
+        self.levels = [level for level in TAILS if level * len(sample) >= FEWEST]
         n_f = SHAPES + len(self.levels) * (2 if self.dim == 1 else 1)
         self.f = list(range(n_f))
         self.g = [0] * n_f

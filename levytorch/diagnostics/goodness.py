@@ -17,7 +17,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from levytorch.coefficients import Head
-from levytorch.diagnostics.components import Components, legendre, wrapped
+from levytorch.diagnostics.components import FEWEST, TAILS, Components, legendre, wrapped
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.sample import Sample
 from levytorch.diagnostics.tangent import Tangent, equilibrated_inverse
@@ -36,6 +36,9 @@ class FitCheck:
     """p_value: of all components together; `parts`: of each group alone; statistic and degrees of freedom likewise.
 
     gap: the largest difference between the distribution of u and a uniform one, a probability that the law gets wrong.
+    rare: for levels of which 25 steps are expected, how many times as many steps are as rare as that under the law.
+    sign, size: of a step and the one before it, correlation of the transformed steps and of their sizes, each with its
+    number of standard errors; None where too few pairs follow each other.
     away: how far the estimate is from the maximum of the likelihood of these pairs, in standard errors per parameter.
     conservative: it is too far for the correction (an engine that stopped early, a coefficient at zero), so the law was
     tested as if it had been given: the true p-value is smaller.
@@ -51,6 +54,9 @@ class FitCheck:
     correlation: float
     away: float
     conservative: bool
+    rare: dict[float, float]
+    sign: tuple[float, float] | None
+    size: tuple[float, float] | None
     u: Transform = field(repr=False)
     log_p: Tensor = field(repr=False)
 
@@ -81,12 +87,13 @@ def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0,
         parts[name] = _chi_squared(m, residual[rows], variance[rows][:, rows])
     statistic, df = _quadratic(m, residual, variance)
     memory = memory_test(u.u, sample.previous)
+    sign = size = None
     if memory is not None:
-        parts["memory"] = memory
-        statistic, df = statistic + memory[1], df + memory[2]
+        parts["memory"], (sign, size) = memory
+        statistic, df = statistic + parts["memory"][1], df + parts["memory"][2]
     widths = (2.0 * c.D_o * sample.dt).sqrt()
     y = sample.dx - c.b * (sample.dt if sample.dim == 1 else sample.dt.unsqueeze(-1))
-    size = y.abs() if sample.dim == 1 else y.norm(dim=1)
+    length = y.abs() if sample.dim == 1 else y.norm(dim=1)
     return FitCheck(
         float(chi2.sf(statistic, df)),
         statistic,
@@ -94,19 +101,23 @@ def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0,
         parts,
         kolmogorov(u.u),
         m,
-        int((size > 6.0 * widths).sum()),
+        int((length > 6.0 * widths).sum()),
         expected.correlation,
         math.sqrt(away / rank),
         conservative,
+        rare_steps(u, sample.dim),
+        sign,
+        size,
         u,
         observed.log_p,
     )
 
 
-def memory_test(u: Tensor, previous: Tensor) -> tuple[float, float, int] | None:
+def memory_test(u: Tensor, previous: Tensor) -> tuple[tuple[float, float, int], list[tuple[float, float]]] | None:
     """Products phi_j(u) phi_j(u of the pair before), j = 1, 2: zero on average when steps depend on the state alone.
 
-    Given the past the first factor has mean zero and variance one, so nothing about the second need be known.
+    Given the past the first factor has mean zero and variance one, so nothing about the second need be known. With the
+    test come the two correlations, of steps and of their sizes, and how many standard errors they are.
     """
     rows = torch.nonzero(previous >= 0).reshape(-1)
     if len(rows) < 100:
@@ -114,7 +125,15 @@ def memory_test(u: Tensor, previous: Tensor) -> tuple[float, float, int] | None:
     now, before = legendre(u[rows], 2), legendre(u[previous[rows]], 2)
     z = (now * before).sum(1) / (before * before).sum(1).sqrt()
     statistic = float((z * z).sum())
-    return float(chi2.sf(statistic, 2)), statistic, 2
+    correlation = (now * before).mean(1) / ((now * now).mean(1) * (before * before).mean(1)).sqrt()
+    found = list(zip(correlation.tolist(), z.tolist()))
+    return (float(chi2.sf(statistic, 2)), statistic, 2), found
+
+
+def rare_steps(u: Transform, dim: int) -> dict[float, float]:
+    """Observed over expected numbers of steps that are rarer than the levels of the test, where 25 are expected."""
+    rare = 2.0 * torch.minimum(u.u, u.upper) if dim == 1 else u.upper
+    return {a: float((rare < a).double().mean()) / a for a in TAILS if a * len(rare) >= FEWEST}
 
 
 def kolmogorov(u: Tensor) -> float:

@@ -129,13 +129,13 @@ class Sample:
         return self.dt[0] if self.uniform_dt else self.dt
 
 
-def choose(transitions: Transitions, most: int, seed: int) -> Transitions:
+def choose(transitions: Transitions, most: int, seed: int, block: int = BLOCK) -> Transitions:
     """At most about `most` pairs, in blocks of neighbours, in the order of the data."""
     n = len(transitions)
     if n <= most:
         return transitions
-    blocks = np.random.default_rng(seed).permutation(n // BLOCK)[: max(1, most // BLOCK)]
-    rows = (np.sort(blocks)[:, None] * BLOCK + np.arange(BLOCK)).reshape(-1)
+    blocks = np.random.default_rng(seed).permutation(n // block)[: max(1, most // block)]
+    rows = (np.sort(blocks)[:, None] * block + np.arange(block)).reshape(-1)
     return transitions[torch.from_numpy(rows)]
 
 

@@ -1,8 +1,7 @@
 """Does freezing the coefficients over a step cost accuracy: the same fit on every second observation.
 
 Two consecutive pairs make one of twice the step. Where the coefficients hardly change within a step both fits estimate
-the same thing; where they do, the bias of the longer step is about twice that of the shorter, so that the change is an
-estimate of the error of the fit itself.
+the same thing; where they do, the bias of the longer step is larger than that of the shorter, most of all in D_o.
 
 The two fits share their data. With blocks of two pairs (s1, s1') and their sum (s2), independent given the past, the
 difference has the influence  A2^-1 s2 / n2 - A1^-1 (s1 + s1') / n1  per block, and its covariance is the sum of the

@@ -63,7 +63,7 @@ class ExactLaw:
         Without a graph they are kept until the coefficients change: data that is read in blocks asks block by block.
         """
         rule = self.rule(head, dt)
-        c = _on_grid(head, dt, rule.n)
+        c = on_grid(head, dt, rule.n)
         if any(v.requires_grad for v in c):
             return ScaledStep(head, rule, c)
         last = self._last.get(dt)
@@ -77,7 +77,7 @@ class ExactLaw:
     def scores(self, head: Head, x: Tensor, dx: Tensor, dt: float) -> Tensor:
         """d log p / d theta, (n, P), at one dt, in forward mode: what information matrices are made of."""
         step = self.step(head, dt)
-        rates = [v.detach() for v in head.jacobian(_grid(head, step.tables.n))]
+        rates = [v.detach() for v in head.jacobian(grid(head, step.tables.n))]
         unit, alpha = step.unit, step.c.alpha
         power = rates[3].mean(0)  # (P,) of alpha, which is the same everywhere
         d_D_f = rates[2] * dt * unit ** (2 * alpha) + step.c.D_f[:, None] * 2 * math.log(unit) * power
@@ -92,7 +92,7 @@ class ExactLaw:
         if dt in self.rules:
             return self.rules[dt]
         with torch.no_grad():
-            c = _on_grid(head, dt, PROBES)
+            c = on_grid(head, dt, PROBES)
         return choose(c.b.detach(), c.D_o.detach(), c.D_f.detach(), c.alpha.detach(), self.tolerance)
 
     def fixed(self, head: Any, dt: Tensor) -> ExactLaw:
@@ -103,7 +103,7 @@ class ExactLaw:
     def accuracy(self, head: Any, dt: float, n_points: int = 400) -> float:
         """The largest difference of log p from that of a finer rule, at points where transitions are found."""
         rule = self.rule(head, dt)
-        coarse, fine = (ScaledStep(head, r, _on_grid(head, dt, r.n)) for r in (rule, rule.finer()))
+        coarse, fine = (ScaledStep(head, r, on_grid(head, dt, r.n)) for r in (rule, rule.finer()))
         u = torch.remainder(torch.arange(1, n_points + 1, dtype=torch.float64) * 0.6180339887498949, 1.0)
         x = head.origin + head.period * u
         spread = math.sqrt(2 * float(coarse.c.D_o.mean()))
@@ -164,10 +164,10 @@ class ScaledStep:
         return self.tables.lower(self._state(x), a * self.unit)
 
 
-def _on_grid(head: Any, dt: float, n: int) -> Coefficients:
+def on_grid(head: Any, dt: float, n: int) -> Coefficients:
     """The head on n points of its cell, times the step, in units where the period is 2 pi."""
     unit = 2 * math.pi / float(head.period)
-    c = head(_grid(head, n))
+    c = head(grid(head, n))
     if c.alpha.ndim and c.alpha.numel() > 1:
         raise InputError(
             "alpha must be one number for the exact law, found a function of x (the far tail would be a mixture of "
@@ -178,7 +178,7 @@ def _on_grid(head: Any, dt: float, n: int) -> Coefficients:
     return Coefficients(b * unit, D_o * unit**2, D_f * unit ** (2 * alpha), alpha)
 
 
-def _grid(head: Any, n: int) -> Tensor:
+def grid(head: Any, n: int) -> Tensor:
     device = next((p.device for p in head.parameters()), None) if isinstance(head, torch.nn.Module) else None
     return float(head.origin) + float(head.period) * torch.arange(n, dtype=torch.float64, device=device) / n
 

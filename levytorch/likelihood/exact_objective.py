@@ -1,7 +1,7 @@
 """The full-batch objective of a Fourier head under the exact law of a step.
 
-Value and gradient are the exact law's. The curvature is that of the frozen law at the same parameters: it costs nothing
-beside a propagator, and the secant pairs of Fisher scoring turn it into that of the exact law where the fit goes.
+Value and gradient are the exact law's. The curvature is its information at one point (`exact_information`), or the
+frozen law's at the same parameters; secant pairs of Fisher scoring turn it into that of the exact law where the fit is.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from torch import Tensor
 from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.exact import ExactLaw, ScaledStep
+from levytorch.likelihood.exact_information import Information
 from levytorch.likelihood.masses import TailMasses
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.sums import Sums, shared, where
 from levytorch.likelihood.tail import tail_correction_factor
 
@@ -36,9 +38,14 @@ class AtOneHead(ExactLaw):
 
 @dataclass
 class ExactObjective(FullBatchObjective):
-    """`law` is the frozen one, of the curvature; `exact` that of value and gradient; evaluations: how often."""
+    """`law` is the frozen one; `exact` that of value and gradient; own: its information.
+
+    slopes: False for values without gradients; evaluations: how often.
+    """
 
     exact: ExactLaw = field(default_factory=ExactLaw)
+    own: Information | None = None
+    slopes: bool = True
     evaluations: int = 0
 
     def evaluate(self) -> Evaluation:
@@ -46,7 +53,7 @@ class ExactObjective(FullBatchObjective):
         self.evaluations += 1
         head, law = self.head, AtOneHead(self.exact)
         masses = None if self.masses is None else replace(self.masses, law=law)
-        with torch.enable_grad():
+        with torch.set_grad_enabled(self.slopes):
             total = self._log_p(law, self.batch.main)
             if self.method == "conditional":
                 assert masses is not None
@@ -63,21 +70,20 @@ class ExactObjective(FullBatchObjective):
                 ev.tcf_gradient = self._slope(R) / (1 - masses.R_sample) * (ev.tcf > 0)
         return ev
 
-    def value(self, ev: Evaluation, tcf: float | None = None, *, penalised: bool = True) -> float:
-        tau = ev.tcf if tcf is None else tcf
-        value = sum(float(w * s.log_p) for w, s in self._parts(ev, tau))
-        if penalised and self.penalty is not None:
-            value -= 0.5 * float((self.penalty.precision() * ev.theta**2).sum()) / self.n
-        return value
+    def information(self, ev: Evaluation) -> Tensor:
+        return super().information(ev) if self.own is None else self.own.products
 
-    def gradient(self, ev: Evaluation, tcf: float | None = None) -> Tensor:
-        tau = ev.tcf if tcf is None else tcf
-        g = torch.zeros_like(ev.theta)
-        for w, s in self._parts(ev, tau):
-            g += w * s.gradient
-        if self.penalty is not None:
-            g -= self.penalty.precision() * ev.theta / self.n
-        return g
+    def covariance(self) -> Tensor:
+        """Of theta, from the law's own information."""
+        assert self.own is not None
+        information = self.n * self.own.godambe
+        if self.penalty is not None and self.penalty.active:
+            information = information + torch.diag(self.penalty.precision())
+        return symmetric_inverse(information)
+
+    def subtracted(self, ev: Evaluation) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """None: log p of the main pool is that of a conditional likelihood already."""
+        return []
 
     # -- private ------------------------------------------------------------------------------------------------------
     def _log_p(self, law: ExactLaw, batch: Batch) -> Tensor:
@@ -99,6 +105,8 @@ class ExactObjective(FullBatchObjective):
         return ((masses.counts - beyond) * core).sum() + torch.where(beyond > 0, beyond * middle, 0.0).sum()
 
     def _slope(self, value: Tensor) -> Tensor:
+        if not self.slopes:
+            return torch.zeros_like(self.head.theta)
         return torch.autograd.grad(value, self.head.theta, retain_graph=True)[0]
 
 

@@ -32,9 +32,7 @@ class Tail:
     def __init__(self, P: Tensor, alpha: Tensor, tau: Tensor, rule: Rule, *, mass: bool) -> None:
         self.alpha, self.rule, self.mass = alpha, rule, mass
         self.n = P.shape[-1]
-        side = torch.tensor([1.0, -1.0], dtype=torch.float64, device=P.device)[:, None]
-        scale = tau ** (-2 * alpha) * torch.exp(-rule.growth * tau**2 - side * rule.drift * tau)
-        G = P * (self.n / math.pi * scale)[..., None, None]
+        G = P * node_scales(rule, alpha, tau, self.n)[..., None, None]
         R = rule.refine_tail
         G = R * torch.fft.irfft(torch.fft.rfft(G, dim=2), n=R * self.n, dim=2)
         modes = torch.fft.rfft(G, dim=3)
@@ -65,39 +63,46 @@ class Tail:
         """(L, channels): the weights at the rungs of log |y| from the seam to the largest y."""
         low = math.log(self.rule.seam)
         rungs = X_POINTS + 1 + math.ceil(max(math.log(float(y.max())) - low, 0.0) / LADDER)
-        return self._weights(side, low + LADDER * torch.arange(rungs, dtype=torch.float64, device=y.device))
+        log_y = low + LADDER * torch.arange(rungs, dtype=torch.float64, device=y.device)
+        return ladder_weights(self.rule, self.alpha, side, log_y, self.mass)
 
-    def _weights(self, side: int, log_y: Tensor) -> Tensor:
-        """(L, channels): integrals over t = tau y, e^{-t} t^(2 alpha) e^{growth tau^2 +- drift tau} l_q(tau^gamma)."""
-        rule, alpha = self.rule, self.alpha
-        y = log_y.exp()[:, None]
-        end = (rule.reach * y).clamp(max=_LONGEST).log()  # v - e^{-v} = log t ends there
-        top = end
-        for _ in range(3):  # Newton
-            top = top - (top - torch.exp(-top) - end) / (1 + torch.exp(-top))
-        bottom = _LOWEST[self.mass]
-        step = (top - bottom) / (_NODES - 1)
-        v = bottom + step * torch.arange(_NODES, dtype=torch.float64, device=y.device)
-        log_t = v - torch.exp(-v)
-        measure = step * torch.exp(log_t) * (1 + torch.exp(-v))
-        measure[:, -1] *= 0.5
-        # nodes in u = (tau / T)^gamma stay where they are when alpha moves: the polynomials l_q(u) are then constants
-        power = gamma(alpha)
-        still = float(power.detach())
-        log_u = still * (log_t - log_y[:, None] - math.log(rule.reach))
-        basis = _lagrange(log_u.exp(), rule.tail)
-        if alpha.requires_grad:
-            moved = log_u * (1 / power - 1 / still)
-            measure = measure * torch.exp(moved) * (still / power)
-            log_t = log_t + moved
-        t = log_t.exp()
-        tau = t / y
-        direction = 1.0 if side == 0 else -1.0
-        f = measure * torch.exp(-t + 2 * alpha * log_t + rule.growth * tau**2 + direction * rule.drift * tau)
-        V = torch.einsum("lj,ljq->lq", f, basis)
-        if not self.mass:
-            return V
-        return torch.cat([V / y, torch.einsum("lj,ljq->lq", f / t, basis)], dim=1)
+
+def node_scales(rule: Rule, alpha: Tensor, tau: Tensor, n: int) -> Tensor:
+    """(2, N): what Im P of either side is multiplied by before it is interpolated in tau."""
+    side = torch.tensor([1.0, -1.0], dtype=torch.float64, device=tau.device)[:, None]
+    return n / math.pi * tau ** (-2 * alpha) * torch.exp(-rule.growth * tau**2 - side * rule.drift * tau)
+
+
+def ladder_weights(rule: Rule, alpha: Tensor, side: int, log_y: Tensor, mass: bool) -> Tensor:
+    """(L, channels): integrals over t = tau y, e^{-t} t^(2 alpha) e^{growth tau^2 +- drift tau} l_q(tau^gamma)."""
+    y = log_y.exp()[:, None]
+    end = (rule.reach * y).clamp(max=_LONGEST).log()  # v - e^{-v} = log t ends there
+    top = end
+    for _ in range(3):  # Newton
+        top = top - (top - torch.exp(-top) - end) / (1 + torch.exp(-top))
+    bottom = _LOWEST[mass]
+    step = (top - bottom) / (_NODES - 1)
+    v = bottom + step * torch.arange(_NODES, dtype=torch.float64, device=y.device)
+    log_t = v - torch.exp(-v)
+    measure = step * torch.exp(log_t) * (1 + torch.exp(-v))
+    measure[:, -1] *= 0.5
+    # nodes in u = (tau / T)^gamma stay where they are when alpha moves: the polynomials l_q(u) are then constants
+    power = gamma(alpha)
+    still = float(power.detach())
+    log_u = still * (log_t - log_y[:, None] - math.log(rule.reach))
+    basis = _lagrange(log_u.exp(), rule.tail)
+    if alpha.requires_grad:
+        moved = log_u * (1 / power - 1 / still)
+        measure = measure * torch.exp(moved) * (still / power)
+        log_t = log_t + moved
+    t = log_t.exp()
+    tau = t / y
+    direction = 1.0 if side == 0 else -1.0
+    f = measure * torch.exp(-t + 2 * alpha * log_t + rule.growth * tau**2 + direction * rule.drift * tau)
+    V = torch.einsum("lj,ljq->lq", f, basis)
+    if not mass:
+        return V
+    return torch.cat([V / y, torch.einsum("lj,ljq->lq", f / t, basis)], dim=1)
 
 
 def _lagrange(u: Tensor, n: int) -> Tensor:

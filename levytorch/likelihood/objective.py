@@ -105,7 +105,7 @@ class FullBatchObjective:
         """Mean log-likelihood (penalised if there is a penalty), with the TCF of `ev` or a given one."""
         tau = ev.tcf if tcf is None else tcf
         value = sum(float(w * s.log_p) for w, s in self._parts(ev, tau))
-        for counts, log_mass, _ in self.regions(ev):
+        for counts, log_mass, _ in self.subtracted(ev):
             value -= float((counts * log_mass).sum()) / self.n
         if penalised and self.penalty is not None and self.penalty.active:
             value -= 0.5 * float((self.penalty.precision() * ev.theta**2).sum()) / self.n
@@ -116,7 +116,7 @@ class FullBatchObjective:
         g = torch.zeros_like(ev.theta)
         for w, s in self._parts(ev, tau):
             g += w * s.gradient
-        for counts, _, q in self.regions(ev):
+        for counts, _, q in self.subtracted(ev):
             g -= project(self.head, q * counts, self.design) / self.n
         if self.penalty is not None and self.penalty.active:
             g -= self.penalty.precision() * ev.theta / self.n
@@ -196,6 +196,10 @@ class FullBatchObjective:
         if self.region == "TRT" or ev.tail is None:
             return [(counts, core, q_core)]
         return [(counts - tail_counts, core, q_core), (tail_counts, middle, q_middle)]
+
+    def subtracted(self, ev: Evaluation) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The regions whose masses are not in the sums yet."""
+        return self.regions(ev)
 
     def _strata(self, ev: Evaluation) -> list[Sums]:
         if self.region == "TRT" or ev.tail is None:

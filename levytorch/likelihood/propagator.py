@@ -63,6 +63,39 @@ def propagator_tangents(
         yield Propagators(core, tail)
 
 
+class Path(NamedTuple):
+    """One matrix on its way: S (G + 1, n, n), exp(s L) at s = 0, 1/G, ..., 1, and B (3, G + 1, n, n), M(.) exp(s L).
+
+    family: 0 for the core, 1 and 2 for the tail at dx > 0 and dx < 0; node: of k, or of tau. Signs are those of L:
+    a change (d_b, d_D_o, d_D_f) of the coefficients changes L by diag(d_b) B[0] + diag(d_D_o) B[1] + diag(d_D_f) B[2]
+    at s = 0.
+    """
+
+    family: int
+    node: int
+    S: Tensor
+    B: Tensor
+
+
+def paths(c: tuple[Tensor, Tensor, Tensor], alpha: Tensor, k: Tensor, tau: Tensor, intervals: int) -> Iterator[Path]:
+    """The matrices of `propagators`, one after the other, each at intervals + 1 moments of the step."""
+    work = _Work(*c, alpha, tau, k, False)
+    halvings = max(2, work.squarings - math.floor(math.log2(intervals)))
+    signs = torch.tensor([1.0, -1.0, -1.0], dtype=torch.float64, device=k.device)[:, None, None, None]
+    for family, size in enumerate(work.sizes):
+        for node in range(size):
+            part = slice(node, node + 1)
+            L = _generator(work.circulants[family], part, work.index, *c)
+            step = exponential(L.mul_(0.5**halvings / intervals), halvings).squares[-1]
+            S = torch.empty((intervals + 1, *L.shape[1:]), dtype=L.dtype, device=L.device)
+            S[0] = torch.eye(L.shape[1], dtype=L.dtype, device=L.device)
+            for g in range(intervals):
+                torch.matmul(S[g], step[0], out=S[g + 1])
+            symbols = torch.fft.fft(torch.stack([column[node] for column in work.circulants[family]]))
+            B = torch.fft.ifft(symbols[:, None, :, None] * torch.fft.fft(S, dim=1), dim=2) * signs
+            yield Path(family, node, S, B)
+
+
 class _Circulants(NamedTuple):
     """First columns of M(i xi), M(xi^2) and M(|xi|^(2 alpha)), (Q, n) each."""
 

@@ -1,163 +1,189 @@
-"""The fit under the exact law of a step, from the solution under the frozen one.
+"""Fits under the exact law of a step, from the solution under the frozen one.
 
-Fisher scoring with the frozen law's information as curvature, corrected by secant pairs: BFGS in coordinates in which a
-unit is a standard error. An evaluation costs the tables of the law, whatever the number of pairs, so that the data is
-taken as a lattice; beyond one period log p carries the period of the coefficients, and pairs stay as they are.
+The data is taken as a lattice; beyond one period log p carries the period of the coefficients, and pairs stay as they
+are. A linear head goes to the root of the centered score first (law "corrected"), then, under law "exact", on by Fisher
+scoring with the exact law's own information as curvature. Any other head climbs by L-BFGS.
 """
 
 from __future__ import annotations
 
-import time
 import warnings
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
-import numpy as np
 import torch
-from torch import Tensor
-from torch.optim import Optimizer
 
-from levytorch.coefficients import FourierHead
-from levytorch.data import Pools, Transitions
+from levytorch.coefficients import FourierHead, Head
+from levytorch.data import Pools
 from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.data.pools import PoolFacts
-from levytorch.errors import InputError, LevytorchWarning
-from levytorch.likelihood.covariance import covariance
-from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
+from levytorch.errors import LevytorchWarning
+from levytorch.likelihood.corrected import Strata
+from levytorch.likelihood.exact import ExactLaw
+from levytorch.likelihood.exact_information import Informations, informations
 from levytorch.likelihood.exact_objective import ExactObjective
+from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.ranks import Ranks
-from levytorch.training.engines.base import Engine, bare
-from levytorch.training.engines.fisher import FisherEngine
-from levytorch.training.engines.scoring import FisherScoring
+from levytorch.training.corrected_fit import Corrected, correct
+from levytorch.training.engines.base import Engine
+from levytorch.training.engines.lbfgs import LBFGSEngine
+from levytorch.training.exact_engines import ExactEngine, ExactLBFGS
 from levytorch.training.finish import finish
 from levytorch.training.loop import Maximised, maximise
 from levytorch.training.recovery import Recovery
 
 ACCURATE = 1e-4  # of log p; above it a fit is told to be inaccurate
-_NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are judged by their roughness
-_SETTLED = 0.1  # slope of the evidence, in numbers of well-determined coefficients
 _FARTHEST = 2.5  # periods within which a lattice may stand for its pairs
-_APART = 0.1  # standard errors between the gradients from which second derivatives come
-
-
-def check_steps(data: Transitions | Lattice) -> None:
-    """Refuse data that the exact law does not know, before anything is fitted."""
-    if isinstance(data, Lattice):
-        return
-    if data.dim > 1:
-        raise InputError(f'law "exact" must have one-dimensional data, found {data.dim} coordinates; use law="frozen".')
-    if not data.uniform_dt:
-        distinct = np.empty(0)
-        for rows in data.blocks():
-            distinct = np.unique(np.concatenate([distinct, data.dt[rows].numpy()]))
-            distinct = distinct[np.diff(distinct, prepend=-1.0) > 1e-6 * distinct]
-            if len(distinct) > MANY_STEPS:
-                raise InputError(
-                    f'law "exact" must have at most {MANY_STEPS} distinct dt, found more; round them, or use '
-                    'law="frozen".'
-                )
+_MOVED = 0.5  # standard errors, over all parameters together, within which an information matrix stays what it is
 
 
 @dataclass
-class ExactEngine(FisherEngine):
-    """Fisher scoring under the exact law; start: the penalty of the frozen solution."""
+class Setting:
+    """The data of a fit as a lattice, the frozen law's likelihood of it, and the exact law for the head as it is."""
 
-    tolerance: float = 1e-3
-    law: ExactLaw = field(default_factory=ExactLaw)
-    start: RoughnessPenalty | None = None
+    lattice: Lattice
+    likelihood: Likelihood
+    law: ExactLaw
+    strata: Strata
 
-    def optimizer(self, likelihood: Likelihood) -> Optimizer:
-        head = cast(FourierHead, likelihood.head)
-        return FisherScoring([head.theta], damping=1e-4, tolerance=self.tolerance, pairs=self.max_steps)
+    @classmethod
+    def of(cls, likelihood: Likelihood, engine: Engine, data: Pools | Lattice, ranks: Ranks) -> Setting:
+        """likelihood: of the frozen law, whose head is the one that will move."""
+        lattice = _lattice(data, likelihood.head, ranks)
+        mine = Likelihood(likelihood.head, likelihood.law, likelihood.tail, likelihood.correction)
+        mine.observe(lattice, engine.n_bins)
+        law = ExactLaw().fixed(mine.head, torch.from_numpy(lattice.dt))
+        return cls(lattice, mine, law, Strata.of(mine.tail, lattice))
 
-    def objective(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch) -> FullBatchObjective:
-        scoring = cast(FisherScoring, bare(optimizer))
-        if getattr(scoring, "objective", None) is None:
-            frozen = likelihood.objective(batch, n_bins=self.n_bins)
-            parts: dict[str, Any] = {f.name: getattr(frozen, f.name) for f in fields(frozen)}
-            scoring.objective = ExactObjective(**parts | {"penalty": self.start}, exact=self.law)
-        return scoring.objective
+    @cached_property
+    def batch(self) -> FullBatch:
+        return self.lattice.full_batch()
 
-    def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:
-        scoring = cast(FisherScoring, bare(optimizer))
-        objective = self.objective(likelihood, scoring, batch)
-        scoring.step(objective.evaluate)
-        accepted, penalty = scoring.accepted, objective.penalty
-        assert accepted is not None
-        if penalty is not None and penalty.adaptive:
-            settled = False
-            if scoring.memory["decrement"] < _NEAR:
-                before = penalty.precision()
-                settled = penalty.update(accepted.theta, objective.n * objective.information(accepted)) < _SETTLED
-                more = (penalty.precision() - before) / objective.n
-                pairs = scoring.memory.get("pairs", [])
-                scoring.memory["pairs"] = [(moved, change + more * moved) for moved, change in pairs]
-            scoring.memory["settled"] = settled
-        return -objective.value(accepted)
+    @property
+    def frozen(self) -> FrozenLaw:
+        assert isinstance(self.likelihood.law, FrozenLaw)
+        return self.likelihood.law
+
+    def around(self, penalty: RoughnessPenalty | None) -> FullBatchObjective:
+        """The frozen law's objective, with a penalty that has been found already."""
+        objective = self.likelihood.objective(self.batch)
+        objective.penalty = penalty
+        return objective
+
+    def settle(self) -> None:
+        """Choose the rules for the head as it now is."""
+        self.law = ExactLaw().fixed(self.likelihood.head, torch.from_numpy(self.lattice.dt))
+
+    def error(self) -> float:
+        """Of log p, against a finer rule."""
+        return max(self.law.accuracy(self.likelihood.head, dt) for dt in self.lattice.dt.tolist())
+
+    def informations(self, R_theta: float | None) -> Informations:
+        return informations(self.likelihood.head, self.frozen, self.law, self.strata, R_theta)
+
+    def exact_likelihood(self) -> Likelihood:
+        """That of the exact law."""
+        masses = self.likelihood.masses
+        masses = None if masses is None else replace(masses, law=self.law)
+        return replace(self.likelihood, law=self.law, masses=masses)
+
+    def metrics(self, law: str, error: float) -> dict[str, Any]:
+        """What every such fit reports; warns of a rule that is not fine enough."""
+        if not error < ACCURATE:
+            warnings.warn(
+                f"log p must be accurate to {ACCURATE:g} under the exact law, found {error:.1g} at the solution "
+                "against a finer grid; use fewer basis functions, or penalty evidence.",
+                LevytorchWarning,
+                stacklevel=3,
+            )
+        return {"law": law, "law/grid": max(r.n for r in self.law.rules.values()), "law/log_p_error": error}
 
 
-def fit_exact(
-    likelihood: Likelihood,
+def corrected_start(setting: Setting, penalty: RoughnessPenalty | None, rounds: int | None = None) -> Corrected:
+    """Moves a linear head to the root of the centered score."""
+    found = correct(
+        setting.around(penalty), setting.law, setting.strata, **({} if rounds is None else {"rounds": rounds})
+    )
+    setting.settle()
+    return found
+
+
+def fit_linear(
+    setting: Setting,
     engine: Engine,
-    frozen: FullBatchObjective,
-    data: Pools | Lattice,
+    penalty: RoughnessPenalty | None,
+    first: Corrected,
     facts: PoolFacts,
     *,
-    std: str = "frozen",
-    ranks: Ranks | None = None,
+    law: str = "exact",
+    std: str = "auto",
     progress: bool = False,
-) -> tuple[Recovery, Likelihood]:
-    """Moves the head from the frozen law's maximum to the exact law's; the recovery, and the likelihood used.
+) -> Recovery:
+    """From the root of the centered score: there under law "corrected", at the exact law's maximum under "exact".
 
-    frozen: what the engine has maximised; std: whose information the standard errors come from.
+    std: whose information standard errors are from, "frozen" or the law's own ("auto").
     """
-    began, ranks = time.perf_counter(), ranks or Ranks()
-    head = cast(FourierHead, likelihood.head)
-    lattice = _lattice(data, head, ranks)
-    batch = lattice.full_batch()
-    mine = Likelihood(head, likelihood.law, likelihood.tail, likelihood.correction)
-    mine.observe(lattice, engine.n_bins)
-    penalty = frozen.penalty
-    law = ExactLaw()
+    mine, head = setting.likelihood, cast(FourierHead, setting.likelihood.head)
+    done: Maximised
+    history: list[dict[str, float]] = []
     for _ in range(2):
-        law = law.fixed(head, torch.from_numpy(lattice.dt))
-        exact = ExactEngine(max_steps=engine.max_steps, n_bins=engine.n_bins, law=law, start=penalty)
-        exact.name = engine.name
-        done = maximise(exact, mine, batch, progress=progress)
-        error = max(law.accuracy(head, dt) for dt in lattice.dt.tolist())
+        found = setting.informations(first.R_theta)
+        used = found.exact if law == "exact" else found.corrected
+        own: dict[str, Any] = {"law": setting.law, "start": penalty, "own": used, "moves": law == "exact"}
+        exact = ExactEngine(max_steps=engine.max_steps, n_bins=engine.n_bins, **own)
+        exact.name, before = engine.name, head.flat()
+        if law == "exact":
+            done = maximise(exact, mine, setting.batch, progress=progress)
+        else:
+            done = Maximised(exact.optimizer(mine), first.converged, len(first.distances))
+        history += done.history
+        error = setting.error()
         if error < ACCURATE:
             break
-        law = ExactLaw()  # coefficients that have moved far ask for another grid
-    head.set_flat(ranks.same(head.flat()))
-    objective = cast(ExactObjective, exact.objective(mine, done.optimizer, batch))
-    recovery = finish(mine, exact, done.optimizer, facts, batch, done.converged, done.steps)
-    if std == "exact":
-        recovery.covariance = _covariance(objective, done, recovery)
-    recovery.history = done.history
-    recovery.metrics |= {
-        "law": "exact",
+        setting.settle()  # coefficients that have moved far ask for another grid
+    objective = cast(ExactObjective, exact.objective(mine, done.optimizer, setting.batch))
+    moved = head.flat() - before
+    if std == "frozen":
+        objective.own = None
+    elif law == "exact" and float(objective.n * moved @ used.products @ moved) > _MOVED**2:
+        objective.own = setting.informations(done.R_theta).exact
+    recovery = finish(mine, exact, done.optimizer, facts, setting.batch, done.converged, done.steps)
+    recovery.history = history
+    recovery.metrics |= setting.metrics(law, error) | {
+        "law/rounds": len(first.distances) - 1,
         "law/evaluations": objective.evaluations,
-        "law/grid": max(rule.n for rule in law.rules.values()),
-        "law/log_p_error": error,
-        "law/seconds": time.perf_counter() - began,
-        "covariance": std,
+        "covariance": "frozen" if std == "frozen" else law,
     }
-    if not error < ACCURATE:
-        warnings.warn(
-            f"log p must be accurate to {ACCURATE:g} under the exact law, found {error:.1g} at the solution against a "
-            "finer grid; use fewer basis functions, or penalty evidence.",
-            LevytorchWarning,
-            stacklevel=2,
-        )
-    masses = None if mine.masses is None else replace(mine.masses, law=law)
-    return recovery, replace(mine, law=law, masses=masses)
+    return recovery
 
 
-def _lattice(data: Pools | Lattice, head: FourierHead, ranks: Ranks) -> Lattice:
+def fit_any(setting: Setting, engine: Engine, facts: PoolFacts, *, progress: bool = False) -> Recovery:
+    """The exact law's maximum of any head, from the frozen one's."""
+    assert isinstance(engine, LBFGSEngine)
+    options = {name: getattr(engine, name) for name in ("max_steps", "iterations", "history", "tolerance")}
+    history: list[dict[str, float]] = []
+    evaluations = 0
+    for _ in range(2):
+        exact = ExactLBFGS(**options, law=setting.law)
+        done = maximise(exact, setting.exact_likelihood(), setting.batch, progress=progress)
+        history, evaluations = history + done.history, evaluations + exact.evaluations
+        error = setting.error()
+        if error < ACCURATE:
+            break
+        setting.settle()
+    likelihood = setting.exact_likelihood()
+    recovery = finish(likelihood, exact, done.optimizer, facts, setting.batch, done.converged, done.steps)
+    recovery.history = history
+    recovery.metrics |= setting.metrics("exact", error) | {"law/evaluations": evaluations}
+    return recovery
+
+
+def _lattice(data: Pools | Lattice, head: Head, ranks: Ranks) -> Lattice:
     if isinstance(data, Pools):
         return lattice_of(data, head.period, head.origin, ranks, reach=head.period)
     if data.reach > _FARTHEST * head.period and (data.TRT > _FARTHEST * head.period).any():
@@ -169,24 +195,3 @@ def _lattice(data: Pools | Lattice, head: FourierHead, ranks: Ranks) -> Lattice:
             stacklevel=3,
         )
     return data
-
-
-@torch.no_grad()
-def _covariance(objective: ExactObjective, done: Maximised, recovery: Recovery) -> Tensor | None:
-    """From the exact law's own second derivatives: differences of its gradient along the frozen standard errors."""
-    head, scoring = objective.head, cast(FisherScoring, done.optimizer)
-    here = scoring.accepted
-    if recovery.covariance is None or here is None:
-        return None
-    values, vectors = torch.linalg.eigh(recovery.covariance)
-    directions = vectors * values.clamp(min=0).sqrt() * _APART  # columns
-    theta, g = here.theta, objective.gradient(here)
-    changes = []
-    for direction in directions.T:
-        head.theta.copy_(theta + direction)
-        changes.append(objective.gradient(objective.evaluate()) - g)
-    head.theta.copy_(theta)
-    slope = torch.linalg.solve(directions.T, torch.stack(changes)).T
-    if objective.method == "tcf":
-        objective.add_hessian(here)
-    return covariance(objective, here, slope)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,12 +13,15 @@ from torch.optim import Optimizer
 
 from levytorch.coefficients import FourierHead
 from levytorch.data.batches import FullBatch
-from levytorch.data.pools import PoolFacts
+from levytorch.data.lattice import Lattice
+from levytorch.data.pools import PoolFacts, Pools
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.covariance import covariance, separability
+from levytorch.likelihood.exact_objective import ExactObjective
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.sums import project
+from levytorch.ranks import Ranks
 from levytorch.training.engines import Engine
 from levytorch.training.polish import polish
 from levytorch.training.recovery import Recovery
@@ -83,9 +86,12 @@ def finish(
         else:
             metrics["lattice_nodes"] = batch.main.x.shape[0]
             objective, ev, metrics["lattice_distance"] = polish(likelihood, objective, samples)
-        if objective.method == "tcf":
-            fitted.add_hessian(ev)  # second derivatives of all data, at the cost of a lattice where there is one
-        cov = covariance(objective, ev)
+        if isinstance(objective, ExactObjective) and objective.own is not None:
+            cov = objective.covariance()
+        else:
+            if objective.method == "tcf":
+                fitted.add_hessian(ev)  # second derivatives of all data, at the cost of a lattice where there is one
+            cov = covariance(objective, ev)
         if cov is None:
             warnings.warn(
                 "there are no standard errors: second derivatives are not finite where D_o or D_f vanishes; use "
@@ -126,6 +132,33 @@ def finish(
     region = tail.conditions_on if tail.method == "conditional" else None
     metrics |= {"tcf": tcf, "log_likelihood": log_likelihood, "region": region}
     return Recovery(head, tcf, log_likelihood, converged, cov, metrics)
+
+
+@dataclass
+class Ended:
+    """Where a maximisation under the frozen law has ended, for the law that follows.
+
+    seconds: that it took; samples: see `finish`.
+    """
+
+    likelihood: Likelihood
+    engine: Engine
+    optimizer: Optimizer
+    batch: FullBatch
+    observed: Pools | Lattice
+    facts: PoolFacts
+    converged: bool
+    steps: int
+    seconds: float
+    samples: FullBatch | None = None
+    ranks: Ranks = field(default_factory=Ranks)
+
+    def frozen(self, reason: str = "asked for") -> tuple[Recovery, Likelihood]:
+        """A recovery under the frozen law."""
+        done = (self.likelihood, self.engine, self.optimizer, self.facts, self.batch, self.converged, self.steps)
+        recovery = finish(*done, samples=self.samples)
+        recovery.metrics |= {"law": "frozen", "law_reason": reason}
+        return recovery, self.likelihood
 
 
 def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:

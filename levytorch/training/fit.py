@@ -25,8 +25,8 @@ from levytorch.ranks import Ranks
 from levytorch.training.callbacks import Convergence, MovingAverage, Progress, UpdateTCF
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import engine_facts
-from levytorch.training.exact_fit import check_steps, fit_exact
-from levytorch.training.finish import finish
+from levytorch.training.finish import Ended
+from levytorch.training.law_choice import check_law, conclude
 from levytorch.training.maximise import fit_full_batch, joined
 from levytorch.training.module import LevyModule
 from levytorch.training.problem import Problem, all_data, check_pools, head_settings, pool_options, prepare
@@ -77,8 +77,8 @@ def fit(
     if problem.settings.left_open:
         problem, selection = select(problem, all_data(problem, Ranks()).blocks)
     settings = problem.settings
-    if settings.law == "exact":
-        check_steps(transitions)
+    if settings.law in ("exact", "corrected"):
+        check_law(settings.law, problem.head, transitions, started=settings.init == "data")
     module, data = make_module(problem), make_data(problem)
     engine = module.engine
     averaging = None if engine.full_batch else MovingAverage(engine.window)  # type: ignore[attr-defined]
@@ -118,14 +118,11 @@ def fit(
     # a lattice without pairs is whole on every rank
     final.ranks = Ranks() if isinstance(transitions, Lattice) else everyone
     optimizer, facts = module.torch_optimizer(), data.facts()
-    if settings.law == "exact":
-        found = engine.objective(final, optimizer, batch)
-        final = replace(final, ranks=Ranks())
-        recovery, final = fit_exact(final, engine, found, data.observed, facts, std=settings.std, ranks=everyone)
-        final.ranks = everyone
-    else:
-        steps = int(lightning.global_step)
-        recovery = finish(final, engine, optimizer, facts, batch, convergence.converged, steps, samples=samples)
+    ended = Ended(
+        *(final, engine, optimizer, batch, data.observed, facts, convergence.converged, int(lightning.global_step)),
+        *(time.perf_counter() - began, samples, everyone),
+    )
+    recovery, final = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, transitions)
     recovery.history = list(module.history) + recovery.history
     recovery.metrics |= engine_facts(engine, settings.engine_reason)
     if selection is not None:

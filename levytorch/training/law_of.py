@@ -8,10 +8,11 @@ from levytorch.training.recovery import Recovery
 
 
 def law_of(recovery: Recovery) -> FrozenLaw | ExactLaw:
-    """For `log_prob(recovery.head, x, dx, dt)` and the masses beyond: exact where the fit was, frozen otherwise.
+    """For `log_prob(recovery.head, x, dx, dt)` and the masses beyond: exact unless the fit was frozen. Of coefficients
+    that are corrected the exact law is right, the frozen one is not.
 
     An ExactLaw chooses its grid for the head and the dt it is asked for, and keeps its tables until they change.
     """
-    if recovery.law == "exact":
+    if recovery.law in ("exact", "corrected"):
         return ExactLaw()
     return FrozenLaw(steady_method("auto", recovery.head), recovery.dim)

@@ -22,6 +22,11 @@ class Maximised:
     steps: int = 0
     history: list[dict[str, float]] = field(default_factory=list)
 
+    @property
+    def R_theta(self) -> float | None:
+        """Of the last evaluation, where the engine keeps one."""
+        return getattr(getattr(self.optimizer, "accepted", None), "R_theta", None)
+
 
 def maximise(
     engine: Engine, likelihood: Likelihood, batch: FullBatch, *, seed: int = 0, progress: bool = False

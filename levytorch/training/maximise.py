@@ -14,8 +14,8 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import engine_facts
-from levytorch.training.exact_fit import check_steps, fit_exact
-from levytorch.training.finish import finish
+from levytorch.training.finish import Ended
+from levytorch.training.law_choice import check_law, conclude
 from levytorch.training.loop import maximise
 from levytorch.training.problem import all_data, prepare
 from levytorch.training.recovery import Recovery
@@ -36,8 +36,8 @@ def fit_full_batch(
         problem, selection = select(problem, batches.blocks)
     settings, head = problem.settings, problem.head
     engine = build_engine(settings.engine)
-    if settings.law == "exact":
-        check_steps(data)
+    if settings.law in ("exact", "corrected"):
+        check_law(settings.law, head, data, started=settings.init == "data")
     law = FrozenLaw(steady_method(settings.density, head), head.dim)
     likelihood = Likelihood(head, law, settings.tail)
     likelihood.observe(batches.observed, engine.n_bins)
@@ -46,21 +46,13 @@ def fit_full_batch(
     done = maximise(engine, likelihood, batches.fitted, seed=settings.seed, progress=settings.progress)
     whole = isinstance(data, Lattice)  # on every rank, and no pairs behind it
     likelihood.ranks = Ranks() if whole else ranks
-    if settings.law == "exact":
-        found = engine.objective(likelihood, done.optimizer, batches.fitted)
-        recovery, likelihood = fit_exact(
-            *(likelihood, engine, found, batches.observed, batches.facts),
-            std=settings.std,
-            ranks=ranks,
-            progress=settings.progress,
-        )
-    else:
-        recovery = finish(
-            *(likelihood, engine, done.optimizer, batches.facts, batches.fitted, done.converged, done.steps),
-            samples=batches.samples,
-        )
-        if batches.blocks is not None:
-            recovery.blocks = replace(batches.blocks, law=law, treatment=settings.tail)
+    ended = Ended(
+        *(likelihood, engine, done.optimizer, batches.fitted, batches.observed, batches.facts),
+        *(done.converged, done.steps, time.perf_counter() - began, batches.samples, ranks),
+    )
+    recovery, likelihood = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, data)
+    if recovery.law == "frozen" and batches.blocks is not None:
+        recovery.blocks = replace(batches.blocks, law=law, treatment=settings.tail)
     recovery.history = done.history + recovery.history
     recovery.metrics |= engine_facts(engine, settings.engine_reason)
     if selection is not None:

@@ -18,11 +18,13 @@ from levytorch.convert import choice, real_number, real_tensor, whole_number
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.files import load_tensors, path_of
+from levytorch.simulation import simulate
 from levytorch.training.blocks import Blocks
+from levytorch.training.forecast import Forecast, forecast
 from levytorch.training.resampling import FEW, REPLICAS, Replicas, bootstrap, sandwich
 
 if TYPE_CHECKING:
-    from levytorch.data import Transitions
+    from levytorch.data import Trajectories, Transitions
     from levytorch.data.lattice import Lattice
 
 FORMAT = 1
@@ -174,6 +176,17 @@ class Recovery:
     def dynamics(self) -> Dynamics:
         """The recovered system, ready for simulation or policy evaluation."""
         return Dynamics(self.b, self.D_o, self.D_f, self.alpha, period=self.period, dim=self.dim, origin=self.origin)
+
+    def simulate(self, n_trajectories: int, n_steps: int, dt: float, **options: Any) -> Trajectories:
+        """Paths of the recovered system; options: those of `levytorch.simulate` (x0, substeps, seed)."""
+        return simulate(self.dynamics(), n_trajectories, n_steps, dt, **options)
+
+    def forecast(self, x0: ArrayLike, horizon: float, **options: Any) -> Forecast:
+        """Quantiles of the state from x0 on, until `horizon`; options: n_steps, levels, n_paths, substeps, seed.
+
+        `levytorch.figures.forecasts.fan` draws it.
+        """
+        return forecast(self.dynamics(), x0, horizon, **options)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all."""

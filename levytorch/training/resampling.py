@@ -136,10 +136,10 @@ def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Rewe
 
 def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Likelihood, Blocks]:
     """The likelihood that was maximised and its data in blocks."""
-    if recovery.law == "exact":
+    if recovery.law != "frozen":
         raise InputError(
-            'standard errors from blocks are those of law "frozen", found a recovery under law "exact"; fit with '
-            'std="exact" for the information of its own law.'
+            f'standard errors from blocks are those of law "frozen", found a recovery under law "{recovery.law}"; fit '
+            'with law="frozen", or use those of its information.'
         )
     blocks = recovery.blocks if data is None else blocks_from(recovery, data)
     if blocks is None:

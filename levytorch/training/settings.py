@@ -22,14 +22,16 @@ FIT_OPTIONS = {"init", "units", "density", "law", "std", "log_every", "progress"
 INITS = ("data", "random")
 UNITS = ("data", "none")
 DENSITIES = ("auto", "table", "contour", "windowed")
-LAWS = ("frozen", "exact")
+LAWS = ("auto", "exact", "corrected", "frozen")
+STDS = ("auto", "frozen")  # the law's own information, or the frozen law's
 
 
 @dataclass
 class FitSettings:
     """Everything a fit needs besides the data; plain values only, but for a head of one's own.
 
-    law: coefficients "frozen" over a step, or "exact", following them; std: whose information standard errors are from.
+    law: coefficients "frozen" over a step, "exact", following them, "corrected", or "auto"; std: whose information
+    standard errors are from, "auto" (the law's own) or "frozen".
     """
 
     alpha: AlphaSpec
@@ -40,8 +42,8 @@ class FitSettings:
     init: str = "data"
     units: str = "data"
     density: str = "auto"
-    law: str = "frozen"
-    std: str = "frozen"
+    law: str = "auto"
+    std: str = "auto"
     log_every: int = 50
     progress: bool = False
     seed: int = 0
@@ -98,7 +100,7 @@ def make_settings(
         check_head(coefficients)
     built = coefficients if isinstance(coefficients, Head) else _checked_head(head, spec)
     build_engine(engine_config).accepts(built)
-    for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES), ("law", LAWS), ("std", LAWS)):
+    for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES), ("law", LAWS), ("std", STDS)):
         choice(key, rest.get(key, choices[0]), choices)
     _check_law(rest, built, spec, engine_name)
     if "log_every" in rest:
@@ -118,25 +120,25 @@ def make_settings(
 
 
 def _check_law(options: dict[str, Any], head: Head, alpha: AlphaSpec, engine: str) -> None:
-    """The exact law: Fourier heads on a line's cell, one alpha, full-batch engines."""
-    if options.get("law") != "exact":
-        if options.get("std") == "exact":
-            raise InputError('std "exact" must go with law "exact", found law "frozen"; leave std out.')
-        return
-    found = None
+    """The exact law: one alpha and full-batch engines; corrected: linear heads. Data has its own say (law_choice)."""
+    law = options.get("law", "auto")
     if engine == "adam":
-        found = "engine adam, which follows the paper"
-    elif head.dim > 1:
-        found = f"a head of dimension {head.dim}"
-    elif not isinstance(head, FourierHead):
-        found = f"a {type(head).__name__}"
-    elif alpha.mode == "function":
-        found = "alpha as a function of x"
-    if found is not None:
-        raise InputError(
-            'law "exact" must have a one-dimensional Fourier head, one alpha and engine fisher, evidence or lbfgs, '
-            f'found {found}; use law="frozen".'
-        )
+        if law not in ("auto", "frozen"):
+            raise InputError(
+                f'law "{law}" must have a full-batch engine, found adam, which follows the paper; use engine fisher, '
+                "evidence or lbfgs."
+            )
+        options["law"] = "frozen"
+    elif law in ("exact", "corrected"):
+        if alpha.mode == "function":
+            raise InputError(
+                f'law "{law}" must have one alpha, found alpha as a function of x (the far tail would be a mixture of '
+                'powers of |dx|); use law="frozen".'
+            )
+        if law == "corrected" and not isinstance(head, FourierHead):
+            raise InputError(
+                f'law "corrected" must have a Fourier head, found a {type(head).__name__}; use law="exact".'
+            )
 
 
 def _plain_head(coefficients: Any, n_basis: int | str, period: Any) -> dict[str, Any]:

@@ -6,10 +6,11 @@ import math
 import pytest
 import torch
 
-from levytorch import Dynamics, recover, simulate, solve_value
+from levytorch import Dynamics, simulate, solve_value
 from levytorch.coefficients import AlphaSpec, check_head
 from levytorch.errors import InputError
 from tests.coefficients.own_head import D, Pull
+from tests.training.problems import frozen_recover as recover
 
 
 @pytest.mark.parametrize(("learn", "mode"), [(None, "fixed"), ("constant", "constant"), ("function", "function")])

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import torch
 
-from levytorch import Dynamics, recover, simulate
+from levytorch import Dynamics, simulate
 from levytorch.data import FromFile
 from levytorch.errors import LevytorchError
+from tests.training.problems import frozen_recover as recover
 
 OPTIONS = {
     "fisher": {"tail": {"CT": 8.0, "TRT": 20.0}},

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from levytorch import Dynamics, Trajectories, recover, simulate
+from levytorch import Dynamics, Trajectories, simulate
 from levytorch.data import (
     FromFile,
     LevyDataModule,
@@ -27,6 +27,7 @@ from levytorch.data import (
 )
 from levytorch.errors import InputError
 from levytorch.likelihood import states
+from tests.training.problems import frozen_recover as recover
 from tests.training.problems import stable
 
 ROOT = Path(__file__).parent.parent.parent

@@ -104,7 +104,7 @@ def test_the_exact_law_settles_what_the_frozen_one_does_not():
     assert after.fit.p_value > 1e-3
     assert after.jumps.needed
     assert after.step_size.p_value > 1e-3
-    assert set(drawings(after)) == {"diagnostics_fit", "diagnostics_step_size"}
+    assert set(drawings(after)) == {"diagnostics_fit", "diagnostics_step_size", "diagnostics_predictive"}
     again = quiet(diagnose, exact, data)
     assert (again.fit.p_value, again.step_size.p_value) == (after.fit.p_value, after.step_size.p_value)
 

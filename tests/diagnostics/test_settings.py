@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from levytorch import Dynamics, LevyStep, Recovery, Transitions, recover, simulate
+from levytorch import Dynamics, LevyStep, Recovery, Transitions, simulate
 from levytorch.diagnostics import diagnose
 from levytorch.diagnostics.brownian import fit_brownian
 from levytorch.diagnostics.sample import Region, make_sample
@@ -19,6 +19,7 @@ from levytorch.figures.diagnostics import drawings
 from tests.coefficients.own_head import Pull
 from tests.diagnostics.problems import quiet, walk
 from tests.training.problems import ALPHA, DT, steps
+from tests.training.problems import frozen_recover as recover
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_every_engine_and_head(options):
     assert diagnosis.fit.p_value > 1e-3
     assert diagnosis.jumps.needed
     assert diagnosis.step_size.p_value > 1e-3
-    assert set(drawings(diagnosis)) == {"diagnostics_fit", "diagnostics_step_size"}
+    assert set(drawings(diagnosis)) == {"diagnostics_fit", "diagnostics_step_size", "diagnostics_predictive"}
 
 
 def test_a_head_of_ones_own():

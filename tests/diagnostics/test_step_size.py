@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import Trajectories, recover
+from levytorch import Trajectories
 from levytorch.diagnostics import Diagnosis, checks, diagnose, step_size
 from levytorch.diagnostics.refit import block_starts, two_steps
 from levytorch.diagnostics.sample import Region
@@ -16,6 +16,7 @@ from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size
 from levytorch.errors import LevytorchWarning
 from tests.diagnostics.problems import paths, quiet, walk
 from tests.training.problems import ALPHA, DT, steps
+from tests.training.problems import frozen_recover as recover
 
 
 def test_every_second_observation():

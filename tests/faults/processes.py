@@ -25,7 +25,7 @@ from tests.faults import writers
 
 ROOT = Path(__file__).parents[2]
 FAULTS = int(os.environ.get("LEVYTORCH_FAULTS", "3"))  # per kind
-TINY = ["data.n_trajectories=60", "coefficients.n_basis=3", "trainer.progress=false", "data.censor.CT=2"]
+TINY = ["data.n_trajectories=60", "coefficients.n_basis=3", "law=frozen", "trainer.progress=false", "data.censor.CT=2"]
 BARE = ["logger=none", "callbacks.figures.files=[]", "beta=null"]  # what takes most of the time of a small run
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 SURVIVED: Counter[str] = Counter()  # what the terminal summary shows

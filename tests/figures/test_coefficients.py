@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from levytorch import Dynamics, recover
+from levytorch import Dynamics
 from levytorch.diagnostics.p_values import p_text
 from levytorch.figures import Units, base, diagnostics, new_axes, save, values
 from levytorch.figures import coefficients as plots
 from tests.training.problems import ALPHA, constant
+from tests.training.problems import frozen_recover as recover
 
 
 @pytest.fixture(scope="module")

@@ -58,12 +58,12 @@ def plane_transitions() -> lt.Transitions:
 
 @functools.cache
 def recovery() -> lt.Recovery:
-    return lt.recover(transitions(), alpha=0.3, n_basis=3, max_steps=4)
+    return lt.recover(transitions(), alpha=0.3, n_basis=3, max_steps=4, law="frozen")
 
 
 @functools.cache
 def plane_recovery() -> lt.Recovery:
-    return lt.recover(plane_transitions(), alpha=0.3, n_basis=3, max_steps=3)
+    return lt.recover(plane_transitions(), alpha=0.3, n_basis=3, max_steps=3, law="frozen")
 
 
 @functools.cache

@@ -115,7 +115,14 @@ def test_what_V_needs_is_asked_for_before_the_fit(tracks, tmp_path, overrides, w
 
 
 def test_simulated_trajectories_have_values_too(tmp_path):
-    small = ["data=unbiased", "data.n_trajectories=20", "data.n_steps=200", "coefficients.n_basis=3", "beta=2.0"]
+    small = [
+        "data=unbiased",
+        "data.n_trajectories=20",
+        "data.n_steps=200",
+        "coefficients.n_basis=3",
+        "law=frozen",
+        "beta=2.0",
+    ]
     numbers = go(tmp_path / "run", *small, "empirical={n_terms: 40, n_basis: 5}")["empirical"]
     assert numbers["n_values"] == 20 * 162
     assert set(numbers["baselines"]) == {"trivial"}  # the fit has seen everything

@@ -18,7 +18,14 @@ from levytorch.training.callbacks import Checkpoints
 from tests.runs.parts import Narrow, Noted, Steps
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["data.n_trajectories=60", "coefficients.n_basis=3", "data.censor.CT=2", "trainer.progress=false", "beta=null"]
+SMALL = [
+    "data.n_trajectories=60",
+    "coefficients.n_basis=3",
+    "data.censor.CT=2",
+    "law=frozen",
+    "trainer.progress=false",
+    "beta=null",
+]
 BARE = ["diagnostics=none", "callbacks.figures.files=[]"]
 STEPS = "+callbacks.steps._target_=tests.runs.parts.Steps"
 CSV = ["+logger.csv._target_=lightning.pytorch.loggers.CSVLogger", "+logger.csv.save_dir=${directory}"]

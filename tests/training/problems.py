@@ -7,9 +7,15 @@ from functools import cache
 import numpy as np
 import torch
 
+from levytorch import Recovery, recover
 from levytorch.data import Transitions
 
 B, D_O, D_F, ALPHA, DT = 5.0, 4.0, 3.0, 0.3, 1 / 40
+
+
+def frozen_recover(data, **options) -> Recovery:
+    """recover() under the law that `steps` are drawn from: coefficients frozen over a step."""
+    return recover(data, **{"law": "frozen", **options})
 
 
 def stable(index: float, n: int, rng: np.random.Generator) -> np.ndarray:

@@ -5,11 +5,12 @@ import warnings
 import numpy as np
 import pytest
 
-from levytorch import Transitions, recover
+from levytorch import Transitions
 from levytorch.coefficients.build import build_head
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.training.problem import check_cell
 from tests.training.problems import ALPHA, steps
+from tests.training.problems import frozen_recover as recover
 
 
 def head(**options):

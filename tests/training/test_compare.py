@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import InputError, Recovery, Transitions, compare, recover
+from levytorch import InputError, Recovery, Transitions, compare
 from tests.training.problems import constant, steps, variable
+from tests.training.problems import frozen_recover as recover
 
 PAPER = {"CT": 8.0, "TRT": 20.0}
 

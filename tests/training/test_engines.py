@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from levytorch import recover
 from levytorch.errors import LevytorchWarning
 from levytorch.training.callbacks import MovingAverage
 from levytorch.training.callbacks.convergence import has_settled
 from tests.training.problems import ALPHA, constant
+from tests.training.problems import frozen_recover as recover
 
 PAPER = {"CT": 8.0, "TRT": 20.0}
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import InputError, Lattice, Transitions, recover
+from levytorch import InputError, Lattice, Transitions
+from tests.training.problems import frozen_recover as recover
 from tests.training.problems import steps, variable
 
 PAPER = {"CT": 8.0, "TRT": 20.0}

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import log_density, recover, tail_probability
+from levytorch import log_density, tail_probability
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import LevyStep
 from tests.training.problems import ALPHA, D_F, D_O, DT, B, constant, truth, variable
+from tests.training.problems import frozen_recover as recover
 
 PAPER = {"CT": 8.0, "TRT": 20.0}
 

@@ -5,9 +5,10 @@ import pickle
 import pytest
 import torch
 
-from levytorch import Recovery, recover
+from levytorch import Recovery
 from levytorch.errors import InputError
 from tests.training.problems import ALPHA, constant
+from tests.training.problems import frozen_recover as recover
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import InputError, Recovery, Transitions, recover, solve_value
+from levytorch import InputError, Recovery, Transitions, solve_value
 from levytorch.training.reweighting import Reweighting
 from tests.training.problems import constant, steps, variable
+from tests.training.problems import frozen_recover as recover
 
 X = torch.linspace(0, 2 * np.pi, 9, dtype=torch.float64)[:-1]
 PAPER = {"CT": 8.0, "TRT": 20.0}

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import InputError, recover
+from levytorch import InputError
 from levytorch.coefficients import build_head
 from levytorch.data.lattice import Lattice
 from levytorch.training.blocks import Blocks
 from levytorch.training.selection import Selection, folds, padded
 from tests.training.problems import constant, steps, truth, variable
+from tests.training.problems import frozen_recover as recover
 
 X = torch.linspace(0, 2 * np.pi, 65, dtype=torch.float64)[:-1]
 

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import log_density, recover
+from levytorch import log_density
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.training.settings import make_settings
 from tests.training.problems import ALPHA, steps
+from tests.training.problems import frozen_recover as recover
 
 PURE = {"b": 1.0, "D_o": 0.0, "D_f": 40.0, "alpha": 0.7}
 

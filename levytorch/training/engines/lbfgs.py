@@ -58,7 +58,7 @@ class LBFGSEngine(Engine):
 
         def closure() -> Tensor:
             optimizer.zero_grad()
-            return full_nll(likelihood, batch)
+            return self.nll(likelihood, batch)
 
         start = optimizer.step(closure=closure)  # type: ignore[arg-type]
         nll = float(start)
@@ -67,6 +67,10 @@ class LBFGSEngine(Engine):
         progress["converged"] = abs(gain) < self.tolerance and settled
         progress["nll"], progress["tcf"] = nll, batch.tcf
         return nll
+
+    def nll(self, likelihood: Likelihood, batch: FullBatch) -> Tensor:
+        """What is minimised, its gradient left in the parameters."""
+        return full_nll(likelihood, batch)
 
     def converged(self, optimizer: Optimizer) -> bool:
         return bool(optimizer.state["progress"]["converged"])  # type: ignore[index]

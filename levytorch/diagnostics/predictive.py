@@ -1,0 +1,173 @@
+"""Does the fitted process predict several steps ahead: its paths from observed states, beside what happened.
+
+One step can be right and ten wrong: steps whose size depends on that of the step before (volatility that comes and
+goes) may have the law of one heavy-tailed step, but not the spread of ten independent ones. Windows of 1, 3, 10 and 30
+successive pairs are compared with paths of the fit from the same state over the same times. The rank of an observed
+displacement among those of its paths is uniform when the model is true, whatever the states, because each is judged
+given where it began; windows that share no pair are independent, and how those of different lengths depend on each
+other is seen from the blocks of 30 pairs that hold them. That the coefficients were fitted to the same data makes the
+test a little cautious. The law of a path is that of the fit: coefficients frozen over each step, or followed along it
+by short Euler steps.
+
+Lost tails: windows whose steps all lie in the core |dx - mu| < CT (or TRT) are compared with paths of which the same is
+true.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from levytorch.coefficients import Head
+from levytorch.data import Transitions
+from levytorch.diagnostics.components import legendre, wrapped
+from levytorch.diagnostics.sample import Region, choose
+from levytorch.diagnostics.step_size import Skipped
+from levytorch.diagnostics.windows import Windows, paths_of, windows_of
+
+HORIZONS = (1, 3, 10, 30)
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+_BLOCK = 128  # neighbours drawn together
+_MOST = 480  # blocks
+_FEWEST = 40
+_COPIES = 9  # paths beside each window
+_SUBSTEPS = 5  # Euler steps within a step, where coefficients are followed along it
+_STATES = 6  # bins of x in the figure
+_SPREAD, _OTHER = (1,), (0, 2, 3)  # rows of the components
+
+
+@dataclass
+class PredictiveCheck:
+    """p_value: of all lengths together; parts: of each; ratio: spread of the paths (between their quartiles) over that
+    of the data, ratio_std its standard error; windows: how many there are of each length."""
+
+    p_value: float
+    parts: dict[int, float]
+    ratio: dict[int, float]
+    ratio_std: dict[int, float]
+    windows: dict[int, int]
+    arrays: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
+
+    def sentence(self) -> str:
+        """The length that is predicted worst, in words."""
+        k = min(self.parts, key=lambda k: (self.parts[k], -abs(math.log(max(self.ratio[k], 1e-9)))))
+        return f"the {k}-step spread of the fit is {self.ratio[k]:.2f} times the data's"
+
+
+def check_predictions(
+    head: Head, transitions: Transitions, region: Region, *, exact: bool, seed: int = 0
+) -> PredictiveCheck | Skipped:
+    """exact: coefficients vary along a step."""
+    core = region.core()
+    data = choose(transitions, 4 * _MOST * max(HORIZONS), seed, _BLOCK)
+    generator = torch.Generator().manual_seed(seed)
+    components: dict[int, Tensor] = {}
+    ratio: dict[int, float] = {}
+    ratio_std: dict[int, float] = {}
+    number: dict[int, int] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for k, windows in windows_of(data, core, HORIZONS, _MOST, generator).items():
+        if len(windows.x) < _FEWEST:
+            continue
+        windows, paths = _beside(head, windows, core, _SUBSTEPS if exact else 1, generator)
+        if len(windows.x) < _FEWEST:
+            continue
+        size, sizes = (windows.moved, paths) if head.dim == 1 else (windows.moved.norm(dim=1), paths.norm(dim=2))
+        place = _rank(wrapped(head, windows.x)[:, 0])
+        number[k] = len(size)
+        components[k] = _components(size, sizes, place, windows.block, generator)
+        ratio[k], ratio_std[k] = _ratio(size, sizes)
+        arrays |= {f"{name}_{k}": values for name, values in _figure(head, windows.x, size, sizes, place).items()}
+    if not components:
+        return Skipped(f"there are fewer than {_FEWEST} windows of pairs inside the region; bring more data")
+    parts = {k: _combined([c], [number[k]]) for k, c in components.items()}
+    p_value = _combined(list(components.values()), list(number.values()))
+    arrays |= {"horizons": np.array(list(parts)), "levels": np.array(LEVELS), "p_value": np.array(p_value)}
+    return PredictiveCheck(p_value, parts, ratio, ratio_std, number, arrays)
+
+
+def _combined(components: list[Tensor], number: list[int]) -> float:
+    """The p-value of some lengths: of their spreads, and of all else, the smaller one paid for twice.
+
+    components: (4, blocks) sums over the windows of one length; within a length they have variance one per window and
+    no correlation.
+    """
+    rows = torch.stack(components)  # (lengths, 4, blocks)
+    counts = torch.tensor(number, dtype=torch.float64)
+    p = []
+    for kinds in (_SPREAD, _OTHER):
+        statistic = 0.0
+        for kind in kinds:
+            variance = rows[:, kind] @ rows[:, kind].T
+            scale = variance.diagonal().clamp(min=1e-300).rsqrt()
+            size = counts.sqrt()
+            variance = variance * (scale * size).outer(scale * size)
+            total = rows[:, kind].sum(1)
+            statistic += float(total @ torch.linalg.solve(variance, total))
+        p.append(float(chi2.sf(statistic, len(kinds) * len(rows))))
+    return 1 - (1 - min(p)) ** 2 if min(p) > 1e-8 else 2 * min(p)
+
+
+def _beside(
+    head: Head, windows: Windows, region: Region, substeps: int, generator: torch.Generator
+) -> tuple[Windows, Tensor]:
+    """_COPIES paths beside every window; where tails were lost more are made, and windows without enough left out."""
+    tries = 1 if region.whole and region.removed is None else 2
+    paths, kept = paths_of(head, windows, region, substeps, tries * _COPIES, generator)
+    if tries == 1:
+        return windows, paths
+    first = kept.double().argsort(dim=0, descending=True, stable=True)[:_COPIES]
+    enough = torch.nonzero(kept.sum(0) >= _COPIES).reshape(-1)
+    index = first if paths.dim() == 2 else first.unsqueeze(-1).expand(-1, -1, paths.shape[2])
+    return windows.of(enough), paths.gather(0, index)[:, enough]
+
+
+def _rank(values: Tensor) -> Tensor:
+    return (values.argsort().argsort().double() + 0.5) / len(values)
+
+
+def _components(size: Tensor, paths: Tensor, place: Tensor, block: Tensor, generator: torch.Generator) -> Tensor:
+    """Location, spread, and spread that depends on the state, of the ranks: (4, blocks), summed over windows."""
+    below = (paths < size).sum(0).double()
+    u = (below + torch.rand(len(size), generator=generator, dtype=torch.float64)) / (len(paths) + 1)
+    phi = legendre(u, 2)
+    waves = [math.sqrt(2.0) * turn(2 * math.pi * place) for turn in (torch.cos, torch.sin)]
+    rows = torch.stack([phi[0], phi[1], phi[1] * waves[0], phi[1] * waves[1]])
+    return torch.zeros((len(rows), _MOST), dtype=torch.float64).index_add_(1, block, rows)
+
+
+def _spread(values: Tensor) -> Tensor:
+    """Between the quartiles, along the last axis."""
+    low, high = torch.quantile(values, torch.tensor([0.25, 0.75], dtype=torch.float64), dim=-1)
+    return high - low
+
+
+def _ratio(size: Tensor, paths: Tensor) -> tuple[float, float]:
+    """Of the spreads; the scatter of the replicas, one path beside every window, is that of the data's spread too."""
+    own, theirs = float(_spread(size)), _spread(paths)
+    ratio = float(theirs.mean()) / max(own, 1e-300)
+    return ratio, ratio * float(theirs.std() / theirs.mean()) * math.sqrt(1 + 1 / len(paths))
+
+
+def _figure(head: Head, x: Tensor, size: Tensor, paths: Tensor, place: Tensor) -> dict[str, np.ndarray]:
+    """Quantiles of the data, of the paths and their scatter; the same of the spread in bins of x."""
+    levels = torch.tensor(LEVELS, dtype=torch.float64)
+    theirs = torch.quantile(paths, levels, dim=1)
+    bins = max(1, min(_STATES, len(size) // 40))
+    which = (place * bins).long().clamp(max=bins - 1)
+    cell = wrapped(head, x)[:, 0] + float(torch.as_tensor(head.origin).reshape(-1)[0])
+    spreads = [(_spread(size[which == j]), _spread(paths[:, which == j])) for j in range(bins)]
+    return {
+        "data": torch.quantile(size, levels).numpy(),
+        "paths": theirs.mean(1).numpy(),
+        "paths_std": theirs.std(1).numpy(),
+        "x": np.array([float(cell[which == j].mean()) for j in range(bins)]),
+        "spread_data": np.array([float(own) for own, _ in spreads]),
+        "spread_paths": np.array([float(part.mean()) for _, part in spreads]),
+        "spread_std": np.array([float(part.std()) for _, part in spreads]),
+    }

@@ -1,0 +1,288 @@
+"""All scores of the exact law at once: d log p in b, D_o, D_f at every grid point, and in alpha.
+
+Duhamel's formula, d exp(L) = int_0^1 exp((1 - s) L) dL exp(s L) ds, with dL = diag(delta) M for a change delta of one
+coefficient: a change at one grid point is the product of a column of exp((1 - s) L) and a row of M exp(s L), so that
+the exponentials of a short rule in s hold the derivatives in all 3 n directions. Wanted are averages over the law
+(information, covariances of scores): `expected_scores` lists transitions that stand for the law, with their
+probabilities, and their scores along the parameters of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Coefficients
+from levytorch.likelihood.exact import ExactLaw, grid, on_grid
+from levytorch.likelihood.exact_rule import SIZES, Rule
+from levytorch.likelihood.exact_tail import ladder_weights, node_scales
+from levytorch.likelihood.propagator import paths, propagators
+
+COARSER = 0.7  # of the grid of a fit: scores are averaged over the law, of which log p is wanted to many digits
+SIMPSON = 12  # intervals in s
+STATES = 45  # at least so many states of the cell
+LANDINGS = 20  # and so many landing points of a far jump
+TAIL_NODES = 12  # of the quadrature of the tail: three digits, where a fit has six
+NEAR = 4  # periods within which dx runs over the grid when the law is cut there
+FAR_CELLS = {False: 6, True: 24}  # of |dx| beyond, where alpha is known, and where it is learned
+_REST = 1e-3  # of the mass of the tail, in the last cell
+_FARTHEST = 1e12
+_SMALLEST = 1e-14  # p below is rounding
+_ALPHA_STEP = 1e-4
+_BYTES = 200_000_000  # of derivatives to hold at once
+
+
+class ExpectedScores(NamedTuple):
+    """Transitions from S states, N in all: from states[which[r]] by dx[r], with probability p[r] (one from each state).
+
+    low, high: the cell of dx that stands behind a row; scores: (N, P) in the parameters, where they were asked for.
+    """
+
+    states: Tensor
+    which: Tensor
+    dx: Tensor
+    low: Tensor
+    high: Tensor
+    p: Tensor
+    scores: Tensor | None
+
+    def within(self, low: float, high: float) -> Tensor:
+        """The probability of each row's cell that lies between low and high; p is linear within a cell of the core."""
+        width = self.high - self.low
+        slope = torch.zeros_like(self.p)
+        slope[1:-1] = (self.p[2:] - self.p[:-2]) / 2
+        steady = (width[2:] / width[:-2] - 1).abs() + (width[1:-1] / width[:-2] - 1).abs() < 1e-6
+        slope[1:-1] *= steady & (self.dx[2:] > self.dx[:-2])  # further out cells widen, and end at thresholds
+
+        def below(edge: float) -> Tensor:
+            a = ((edge - self.low) / width - 0.5).clamp(-0.5, 0.5)
+            ends = slope / 24 * (a.abs() < 0.5)  # of Euler and Maclaurin, for the cells before
+            return self.p * (a + 0.5) + slope * (a * a - 0.25) / 2 + ends
+
+        finite = torch.isfinite(width)
+        inside = torch.where(self.dx.abs() < max(-low, high), self.p, 0.0)
+        return torch.where(finite, below(high) - below(low), inside)
+
+
+@torch.no_grad()
+def expected_scores(
+    law: ExactLaw, head: Any, dt: float, *, cuts: Sequence[float] = (), scores: bool = True
+) -> ExpectedScores:
+    """The law of a head after dt, in rows; cuts: values of dx at which cells are to end (thresholds)."""
+    rule = replace(law.rule(head, dt), tail=TAIL_NODES)
+    if scores:
+        rule = replace(rule, n=next(size for size in SIZES if size >= COARSER * rule.n))
+    c = on_grid(head, dt, rule.n)
+    learned = scores and bool(getattr(head, "learns_alpha", False))
+    unit = 2 * math.pi / float(head.period)
+    rows = _Rows.of(rule, float(c.alpha), [cut * unit for cut in cuts], learned, STATES if scores else rule.n)
+    found = None
+    if scores:
+        p, found = rows.derivatives(c, _directions(head, c, dt, rule.n, unit))
+        if learned:
+            power = head.jacobian(grid(head, rule.n))[3].detach().mean(0)
+            moved = [rows.densities(c._replace(alpha=c.alpha + sign * _ALPHA_STEP)) for sign in (1, -1)]
+            slope = (moved[0] - moved[1]) / (2 * _ALPHA_STEP)
+            found += torch.where(p > _SMALLEST, slope / p.clamp(min=_SMALLEST), 0.0)[:, None] * power
+    else:
+        p = rows.densities(c)
+    probability = (p * rows.measure).clamp(min=0.0)
+    total = torch.zeros(len(rows.states), dtype=torch.float64).index_add_(0, rows.which, probability)
+    states = float(head.origin) + float(head.period) * rows.states.to(torch.float64) / rule.n
+    y, low, high = (v / unit for v in (rows.y, rows.low, rows.high))
+    return ExpectedScores(states, rows.which, y, low, high, probability / total[rows.which], found)
+
+
+def _directions(head: Any, c: Coefficients, dt: float, n: int, unit: float) -> Tensor:
+    """(3 n, P): what the parameters of the head do to the scaled coefficients at the grid points."""
+    b, D_o, D_f, alpha = (v.detach() for v in head.jacobian(grid(head, n)))
+    D_f = D_f * dt * unit ** (2 * c.alpha) + c.D_f[:, None] * 2 * math.log(unit) * alpha
+    return torch.cat([b * dt * unit, D_o * dt * unit**2, D_f])
+
+
+@dataclass
+class _Rows:
+    """Where a law is looked at, in units where the period is 2 pi.
+
+    From every state (an index of the grid) dx runs over 2 W periods of the grid, and beyond over cells of |y|, in each
+    of which all landing points occur. edges: of the cells on either side; stride: between landing points.
+    """
+
+    rule: Rule
+    alpha: float
+    states: Tensor
+    periods: int
+    edges: list[list[float]]
+    stride: int
+
+    @classmethod
+    def of(cls, rule: Rule, alpha: float, cuts: Sequence[float], learned: bool, states: int) -> _Rows:
+        n, h = rule.n, 2 * math.pi / rule.n
+        stride = max(d for d in range(1, n + 1) if n % d == 0 and n // d >= min(states, n))
+        landings = max(d for d in range(1, n + 1) if n % d == 0 and n // d >= LANDINGS)
+        near = [abs(cut) for cut in cuts if abs(cut) < 2 * math.pi * NEAR]
+        periods = math.ceil(max([rule.seam, *near]) / (2 * math.pi) - 1e-9)
+        edges = []
+        for side in (1, -1):
+            first = 2 * math.pi * periods - side * h / 2
+            ladder, cells = [first], FAR_CELLS[learned]
+            for _ in range(cells - 1):
+                ladder.append(
+                    max(ladder[-1] + 2 * math.pi, min(ladder[-1] * _REST ** (-1 / (2 * alpha * cells)), _FARTHEST))
+                )
+            ladder = sorted({*ladder, *(side * cut for cut in cuts if side * cut > first)})
+            edges.append([*ladder, math.inf])
+        return cls(rule, alpha, torch.arange(0, n, stride), periods, edges, landings)
+
+    # -- the list of rows -----------------------------------------------------------------------------------------
+    @property
+    def displacements(self) -> Tensor:
+        """(2 W n,)"""
+        n = self.rule.n
+        return 2 * math.pi / n * torch.arange(-self.periods * n, self.periods * n, dtype=torch.float64)
+
+    @property
+    def far(self) -> list[Tensor]:
+        """|y| that stands for each cell, on either side."""
+        grown = math.exp(1 / (2 * self.alpha))  # the mean of log |y| beyond
+
+        def middle(low: float, high: float) -> float:
+            return min(low * grown, _FARTHEST) if math.isinf(high) else math.sqrt(low * high)
+
+        return [torch.tensor([middle(*cell) for cell in pairwise(e)], dtype=torch.float64) for e in self.edges]
+
+    def _table(self, near: Tensor, far: Sequence[Tensor]) -> Tensor:
+        """Per displacement, and per cell of either side and landing point: one list, the same for every state."""
+        landings = self.rule.n // self.stride
+        return torch.cat([near, *(v.repeat_interleave(landings) for v in far)])
+
+    def _all(self, row: Tensor) -> Tensor:
+        return row.repeat(len(self.states))
+
+    @property
+    def y(self) -> Tensor:
+        right, left = self.far
+        return self._all(self._table(self.displacements, [right, -left]))
+
+    @property
+    def low(self) -> Tensor:
+        h = 2 * math.pi / self.rule.n
+        right, left = (torch.tensor(e, dtype=torch.float64) for e in self.edges)
+        return self._all(self._table(self.displacements - h / 2, [right[:-1], -left[1:]]))
+
+    @property
+    def high(self) -> Tensor:
+        h = 2 * math.pi / self.rule.n
+        right, left = (torch.tensor(e, dtype=torch.float64) for e in self.edges)
+        return self._all(self._table(self.displacements + h / 2, [right[1:], -left[:-1]]))
+
+    @property
+    def which(self) -> Tensor:
+        length = 2 * self.periods * self.rule.n + sum(len(e) - 1 for e in self.edges) * (self.rule.n // self.stride)
+        return torch.arange(len(self.states)).repeat_interleave(length)
+
+    @property
+    def measure(self) -> Tensor:
+        """What p is multiplied by: the width of a cell; beyond, p falls as |y|^-(1 + 2 alpha) within it."""
+        a2 = 2 * self.alpha
+        near = torch.full_like(self.displacements, 2 * math.pi / self.rule.n)
+        cells = []
+        for e, y in zip(self.edges, self.far):
+            edges = torch.tensor(e, dtype=torch.float64) ** -a2
+            cells.append((edges[:-1] - edges[1:]) / a2 * y ** (1 + a2) / (self.rule.n // self.stride))
+        return self._all(self._table(near, cells))
+
+    # -- the law on them ------------------------------------------------------------------------------------------
+    def _weights(self, alpha: Tensor) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+        """k, tau, and what the matrices of each family weigh: (nodes, 2 W n) at the displacements, (nodes, cells)."""
+        rule, y = self.rule, self.displacements
+        k, w = rule.core_nodes()
+        tau = rule.tail_nodes(alpha)
+        scales = node_scales(rule, alpha, tau, rule.n)
+        inside = (y.abs() <= rule.seam).to(torch.float64)
+        core = torch.polar((w * rule.n / math.pi)[:, None] * inside, -k[:, None] * y)
+
+        def beyond(side: int, size: Tensor) -> Tensor:
+            if not len(size):
+                return size.new_zeros((len(tau), 0))
+            V = ladder_weights(rule, alpha, side, size.log(), False)
+            return (V * scales[side] * size[:, None] ** -(1 + 2 * alpha)).T
+
+        near, far = [core], [core[:, :0]]
+        for side, outside in enumerate((y > rule.seam, y < -rule.seam)):
+            weights = torch.zeros((len(tau), len(y)), dtype=torch.float64)
+            weights[:, outside] = beyond(side, y[outside].abs())
+            near.append(weights)
+            far.append(beyond(side, self.far[side]))
+        return k, tau, near, far
+
+    def densities(self, c: Coefficients) -> Tensor:
+        """p at every row, (N,)."""
+        k, tau, near, far = self._weights(c.alpha)
+        P = propagators(*c, k, tau)
+        parts = [self._shifted(P.core[:, self.states]), *(self._shifted(P.tail[s][:, self.states]) for s in (0, 1))]
+        n = self.rule.n
+        rows = torch.zeros((len(self.states), 2 * self.periods * n), dtype=torch.float64)
+        for part, weight in zip(parts, near):
+            product = torch.einsum("qij,qwj->iwj", part, weight.reshape(len(weight), -1, n).to(part.dtype))
+            rows += (product.real if product.is_complex() else product).reshape(rows.shape)
+        beyond = [
+            torch.einsum("qij,qw->iwj", part[:, :, :: self.stride], weight).reshape(len(self.states), -1)
+            for part, weight in zip(parts[1:], far[1:])
+        ]
+        return torch.cat([rows, *beyond], dim=1).reshape(-1)
+
+    def _shifted(self, P: Tensor) -> Tensor:
+        """(..., S, n) over landing points -> over displacements 0 ... n - 1 from each state."""
+        n = self.rule.n
+        index = (self.states[:, None] + torch.arange(n)) % n
+        return torch.gather(P, -1, index.expand(P.shape))
+
+    def derivatives(self, c: Coefficients, directions: Tensor) -> tuple[Tensor, Tensor]:
+        """p (N,) and d log p along the directions (3 n, P): (N, P)."""
+        n, W = self.rule.n, 2 * self.periods
+        cells = [len(e) - 1 for e in self.edges]
+        per_state = 8 * 3 * n * (n * W + sum(cells) * (n // self.stride))
+        some = max(1, _BYTES // per_state)
+        p = self.densities(c).reshape(len(self.states), -1)
+        out = []
+        for start in range(0, len(self.states), some):
+            part = replace(self, states=self.states[start : start + some])
+            slope = part._slopes(c, W, cells) @ directions
+            q = p[start : start + some].reshape(-1, 1)
+            out.append(torch.where(q > _SMALLEST, slope / q.clamp(min=_SMALLEST), 0.0))
+        return p.reshape(-1), torch.cat(out)
+
+    def _slopes(self, c: Coefficients, W: int, cells: list[int]) -> Tensor:
+        """dp in the coefficients at the grid points, (rows, 3 n)."""
+        n, S, G = self.rule.n, len(self.states), SIMPSON
+        k, tau, near, far = self._weights(c.alpha)
+        simpson = torch.full((G + 1,), 2.0, dtype=torch.float64)
+        simpson[1::2], simpson[0], simpson[-1] = 4.0, 1.0, 1.0
+        simpson /= 3 * G
+        index = (self.states[:, None] + torch.arange(n)) % n
+        rows = torch.zeros((W, n, S, 3, n), dtype=torch.float64)  # windings, place of the change, state, which, dx
+        beyond = [torch.zeros((m, n, S, 3, n // self.stride), dtype=torch.float64) for m in cells]
+        for path in paths(c[:3], c.alpha, k, tau, G):
+            left = (path.S.flip(0)[:, self.states] * simpson[:, None, None]).permute(2, 1, 0)  # (n, S, G + 1)
+            right = path.B.permute(2, 1, 0, 3).reshape(n, G + 1, 3 * n)
+            T = torch.bmm(left, right).reshape(n, S, 3, n)
+            if path.family:
+                T = T.imag
+            T = torch.gather(T, 3, index[:, None, :].expand(T.shape))
+            for out, weight in zip(rows, near[path.family][path.node].reshape(W, n)):
+                if bool((weight != 0).any()):
+                    out += (T * weight).real if path.family == 0 else T * weight
+            if path.family:
+                few = T[..., :: self.stride]
+                for out, w in zip(beyond[path.family - 1], far[path.family][path.node]):
+                    out += few * w
+        # -> (S, dx, 3, n)
+        flat = [v.permute(2, 0, 4, 3, 1).reshape(S, -1, 3 * n) for v in (rows, *beyond)]
+        return torch.cat(flat, dim=1).reshape(-1, 3 * n)

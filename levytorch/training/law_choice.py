@@ -1,0 +1,151 @@
+"""Which law a fit ends under: what was asked for, or, with law "auto", the best that is to be had in reasonable time.
+
+Where the exact law is available, and the frozen one neither exact already (constant coefficients) nor good (its answer
+would move by less than a tenth of a standard error), the fit goes on from the frozen law's maximum under the exact law;
+where that would take too long, under the corrected one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter as clock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import FourierHead, Head
+from levytorch.data import Transitions
+from levytorch.data.lattice import Lattice
+from levytorch.errors import InputError
+from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
+from levytorch.likelihood.exact_scores import expected_scores
+from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
+from levytorch.ranks import Ranks
+from levytorch.training.corrected_fit import ROUNDS, Corrected
+from levytorch.training.exact_fit import Setting, corrected_start, fit_any, fit_linear
+from levytorch.training.finish import Ended
+from levytorch.training.recovery import Recovery
+from levytorch.training.settings import FitSettings
+
+PATIENCE, SECONDS = 5.0, 60.0  # times the frozen fit, or seconds, whichever is more: what auto may take
+GOOD = 0.1  # standard errors that the frozen law may be off
+_EVALUATIONS = {True: 8, False: 80}  # that a linear head, and any other, is expected to take
+_GRADIENT = 6.0  # what one with gradient costs, in forward evaluations as the corrected law takes them
+_INFORMATION = 20.0  # and what the information costs
+
+
+def check_law(law: str, head: Head, data: Transitions | Lattice, *, started: bool = True) -> None:
+    """Refuse data that the law which is asked for, exact or corrected, does not know, before anything is fitted."""
+    found = unavailable(head, data, started=started)
+    if found is not None:
+        raise InputError(f'law "{law}" must have {found}; use law="frozen".')
+
+
+def unavailable(head: Head, data: Transitions | Lattice, *, started: bool = True) -> str | None:
+    """Why the exact law cannot be had for this head and data ("..., found ..."); None where it can.
+
+    started: whether the head has the scale of the data.
+    """
+    if head.dim > 1:
+        return f"one-dimensional data, found {head.dim} coordinates"
+    if not getattr(head, "periodic", True):
+        return "a head with a period, found one without"
+    if head.alpha_spec.mode == "function":
+        return "one alpha, found alpha as a function of x"
+    steps = distinct_steps(data)
+    if len(steps) > MANY_STEPS:
+        return f"at most {MANY_STEPS} distinct dt, found more"
+    try:
+        for dt in steps if started else ():
+            ExactLaw().rule(head, dt)
+    except InputError as error:
+        return f"steps that a grid can hold, found others ({error})"
+    return None
+
+
+def distinct_steps(data: Transitions | Lattice) -> list[float]:
+    """The distinct dt, up to rounding, and one more than the exact law takes at most."""
+    if isinstance(data, Lattice):
+        return data.dt.tolist()
+    if data.uniform_dt:
+        return [float(data.dt[0])]
+    distinct = np.empty(0)
+    for rows in data.blocks():
+        distinct = np.unique(np.concatenate([distinct, data.dt[rows].numpy()]))
+        distinct = distinct[np.diff(distinct, prepend=-1.0) > 1e-6 * distinct]
+        if len(distinct) > MANY_STEPS:
+            break
+    return distinct.tolist()
+
+
+def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -> tuple[Recovery, Likelihood]:
+    """The recovery under the law of the settings, and the likelihood that judges held-out data."""
+    law, head = settings.law, ended.likelihood.head
+    reason = "asked for"
+    if law == "auto":
+        if head.is_constant:
+            return ended.frozen("constant coefficients, for which it is exact")
+        found = unavailable(head, data)
+        if found is not None:
+            return ended.frozen(f"the exact law must have {found}")
+    began = clock()
+    ranks = ended.ranks
+    setting = Setting.of(replace(ended.likelihood, ranks=Ranks()), ended.engine, ended.observed, ranks)
+    if law == "auto":
+        law, reason = affordable(setting, head, ended.seconds)
+        if law == "frozen":
+            return ended.frozen(reason)
+    if isinstance(head, FourierHead):
+        penalty = ended.engine.objective(ended.likelihood, ended.optimizer, ended.batch).penalty
+        before, strengths = head.flat(), None if penalty is None else penalty.state()
+        first = corrected_start(setting, penalty)
+        if settings.law == "auto" and ranks.agree(off_by(first, head, before, penalty, setting.strata.n) < GOOD):
+            head.set_flat(before)
+            if penalty is not None and strengths is not None:
+                penalty.restore(strengths)
+            return ended.frozen(f"it is off by less than {GOOD} standard errors everywhere")
+        recovery = fit_linear(
+            *(setting, ended.engine, penalty, first, ended.facts),
+            law=law,
+            std=settings.std,
+            progress=settings.progress,
+        )
+    else:
+        recovery = fit_any(setting, ended.engine, ended.facts, progress=settings.progress)
+    head.set_flat(ranks.same(head.flat()))
+    recovery.metrics |= {"law_reason": reason, "law/seconds": clock() - began}
+    likelihood = setting.exact_likelihood()
+    likelihood.ranks = ranks
+    return recovery, likelihood
+
+
+def affordable(setting: Setting, head: Head, seconds: float) -> tuple[str, str]:
+    """The law that auto can afford beside a frozen fit of so many seconds, and why: from one forward evaluation."""
+    began = clock()
+    for dt in setting.lattice.dt.tolist():
+        expected_scores(setting.law, head, dt, scores=False)
+    one = clock() - began
+    limit = max(PATIENCE * seconds, SECONDS)
+    linear = isinstance(head, FourierHead)
+    corrected = one * (ROUNDS + 2 * _INFORMATION)
+    exact = one * _GRADIENT * _EVALUATIONS[linear] + (corrected if linear else 0.0)
+    n = max(rule.n for rule in setting.law.rules.values())
+    if exact < limit:
+        return "exact", "available, and the frozen law would be off by more than a tenth of a standard error"
+    too_long = f"the exact law would take about {exact:.0f} s on a grid of {n} points, more than {limit:.0f} s"
+    return ("corrected", too_long) if linear and corrected < limit else ("frozen", too_long)
+
+
+def off_by(first: Corrected, head: Head, before: Tensor, penalty: RoughnessPenalty | None, n: float) -> float:
+    """How far the frozen law's answer is from the corrected one, in its standard errors, where that is farthest."""
+    information = n * first.informations.corrected.godambe
+    if penalty is not None and penalty.active:
+        information = information + torch.diag(penalty.precision())
+    covariance, moved = symmetric_inverse(information), head.flat() - before
+    farthest = 0.0
+    for J in head.jacobian(head.grid(128)):
+        std = ((J @ covariance) * J).sum(-1).clamp(min=0.0).sqrt()
+        farthest = max(farthest, float(((J @ moved).abs() / std.clamp(min=1e-300)).max()))
+    return farthest
