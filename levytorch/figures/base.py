@@ -104,7 +104,7 @@ def tidy(ax: Axes, *, bins: int = 5) -> None:
     """Small numbers, few of them, without an offset that would be overlooked; a power of ten stands at the axis."""
     from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-    ax.tick_params(labelsize=SMALL)
+    ax.tick_params(which="both", labelsize=SMALL)
     for axis in (ax.xaxis, ax.yaxis):
         axis.get_offset_text().set_fontsize(SMALL)
         if axis.get_scale() == "linear":

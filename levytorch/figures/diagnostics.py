@@ -140,7 +140,7 @@ def predictive(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[F
     """Displacements over several steps: quantiles of the data (dots) and of the fit (bands: 95 % of replicas), and how
     the spread between the quartiles depends on the state."""
     horizons = arrays["horizons"]
-    fig, axs = panels(axes, 2, width=5.0, height=3.5, margins={"left": 0.8, "gap_x": 0.9})
+    fig, axs = panels(axes, 2, width=5.0, height=3.5, margins={"left": 0.8, "gap_x": 1.1, "top": 0.5})
     left, right = axs[0], axs[1]
     for column, level in enumerate(arrays["levels"]):
         data, paths, std = (np.array([arrays[f"{n}_{k}"][column] for k in horizons]) for n in _QUANTILES)
@@ -150,7 +150,8 @@ def predictive(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[F
         )
         left.plot(horizons, paths, color=RECOVERED, linewidth=1.0)
         left.plot(horizons, data, "o", color=_OBSERVED["color"], markersize=4, label=None if column else "data")
-        left.annotate(f" {level:.0%}", (horizons[-1], data[-1]), fontsize=SMALL, va="center")
+        place = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+        left.annotate(f"{level:.0%}", (horizons[-1], data[-1]), fontsize=SMALL, **place)
     scale = float(np.median(np.abs(arrays[f"data_{horizons[0]}"]))) or 1.0
     left.set_yscale("symlog", linthresh=2 * scale)
     left.set_xscale("log")
@@ -164,12 +165,18 @@ def predictive(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[F
         low = np.maximum(paths - 1.96 * std, 0.1 * paths)  # a band of a logarithmic axis
         right.fill_between(x, low, paths + 1.96 * std, color=RECOVERED, alpha=0.25, linewidth=0)
         right.plot(
-            x, data, f"{marker}-", color=_OBSERVED["color"], markersize=4, linewidth=0.8, label=f"data, {k} steps"
+            x,
+            data,
+            f"{marker}-",
+            color=_OBSERVED["color"],
+            markersize=4,
+            linewidth=0.8,
+            label=f"data, {k} step{'s' if k > 1 else ''}",
         )
     right.set_yscale("log")
     right.set_xlabel("x in one period")
     right.set_ylabel("spread between the quartiles")
-    legend_above(right, columns=3)
+    legend_above(right, columns=2)
     for ax in axs:
         tidy(ax)
     return fig, axs
