@@ -153,7 +153,7 @@ def _bar(fig: Figure, image: Any, ax: Axes) -> None:
     """A colour bar that shows its numbers as they are: no offset to be added."""
     from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-    formatter = ScalarFormatter(useOffset=False, useMathText=True)
+    formatter = ScalarFormatter(useOffset=False, useMathText=False)
     formatter.set_powerlimits((-3, 5))
     bar = fig.colorbar(image, ax=ax, fraction=0.046, pad=0.03, format=formatter, ticks=MaxNLocator(5))
     bar.ax.tick_params(labelsize=SMALL)
