@@ -20,6 +20,7 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.penalty import Strength
 from levytorch.likelihood.tail import TailCorrection, TailSettings
 from levytorch.training.blocks import Blocks, counted, quick
+from levytorch.training.centered import Centered
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.loop import maximise
 from levytorch.training.reweighting import Refitted, Reweighting
@@ -123,12 +124,16 @@ def _quasi_newton(
     return Refitted(own.head.flat(), own.correction.tcf, batch.n_main)
 
 
-def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Reweighting:
+def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Reweighting | Centered:
     if data is None and "reweighting" in recovery.replicas:
         return recovery.replicas["reweighting"]
     likelihood, blocks = _setting(recovery, data)
     strengths: Strength = recovery.metrics.get("penalty_strengths") or "none"
-    made = Reweighting(likelihood, blocks, strengths)
+    made: Reweighting | Centered
+    if recovery.law == "frozen":
+        made = Reweighting(likelihood, blocks, strengths)
+    else:
+        made = Centered(likelihood, blocks, strengths, recovery.tcf)
     if data is None:
         recovery.replicas["reweighting"] = made
     return made
@@ -136,10 +141,10 @@ def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Rewe
 
 def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Likelihood, Blocks]:
     """The likelihood that was maximised and its data in blocks."""
-    if recovery.law != "frozen":
+    if recovery.law != "frozen" and not isinstance(recovery.head, FourierHead):
         raise InputError(
-            f'standard errors from blocks are those of law "frozen", found a recovery under law "{recovery.law}"; fit '
-            'with law="frozen", or use those of its information.'
+            f'standard errors from blocks must have a Fourier head under law "{recovery.law}", found '
+            f'{type(recovery.head).__name__}; fit with law="frozen".'
         )
     blocks = recovery.blocks if data is None else blocks_from(recovery, data)
     if blocks is None:
