@@ -22,12 +22,13 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.sums import project
 from levytorch.ranks import Ranks
+from levytorch.training import boundary
+from levytorch.training.boundary import loss_without, vanishing
 from levytorch.training.engines import Engine
 from levytorch.training.polish import polish
 from levytorch.training.recovery import Recovery
 
 _INSEPARABLE = 0.98
-_VANISHED = 1e-4
 _MOST_REMOVED = 0.05  # share of all pairs beyond TRT
 
 
@@ -104,13 +105,13 @@ def finish(
         if ev.R_theta is not None:
             metrics["R_theta"] = ev.R_theta
         metrics["vanishing"] = vanishing(objective, ev)
-        for name in metrics["vanishing"]:
-            warnings.warn(
-                f"{name} has run to zero: the likelihood has its maximum on that boundary, so the data is described as "
-                f"well without {name}, and its standard error means nothing.",
-                LevytorchWarning,
-                stacklevel=2,
-            )
+        losses = {name: loss_without(name, head, batch) for name in metrics["vanishing"]}
+        if losses:
+            metrics["vanishing_loss"] = losses
+            boundary.report(losses)
+            at_zero = boundary.on_the_boundary(losses)
+            if cov is not None and at_zero:
+                cov = boundary.held(cov, head, at_zero)
         correlation = separability(objective.n * objective.information(ev), head.basis.size, head.dim)
         metrics["D_o_D_f_correlation"] = correlation
         if correlation > _INSEPARABLE:
@@ -159,17 +160,6 @@ class Ended:
         recovery = finish(*done, samples=self.samples)
         recovery.metrics |= {"law": "frozen", "law_reason": reason}
         return recovery, self.likelihood
-
-
-def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
-    """D_o or D_f, when it is below 1e-4 of its internal unit (the square of a typical step) at all observed states."""
-    head = objective.head
-    seen = ev.main.second[0, 0] > 0
-    c = head.chain(ev.theta, objective.design).coefficients
-    if head.units.length == 1.0 or not bool(seen.any()):
-        return []  # in the data's own units there is no scale to compare with
-    sizes = {"D_o": c.D_o / head.units.D_o, "D_f": c.D_f / head.units.D_f(c.alpha)}
-    return [name for name, size in sizes.items() if float(size[seen].max()) < _VANISHED]
 
 
 def missing_between(
