@@ -83,7 +83,9 @@ def simulate(
         x = random_walk(dynamics, start, steps, dt, seed, progress, **metropolis)
     else:
         x = euler(dynamics, start, steps, dt, parts, seed, progress)
-    return Trajectories.from_arrays(x[..., 0] if dynamics.dim == 1 else x, dt=dt)
+    made = Trajectories.from_arrays(x[..., 0] if dynamics.dim == 1 else x, dt=dt)
+    made.repeats = dynamics.repeats
+    return made
 
 
 def simulate_controlled(
