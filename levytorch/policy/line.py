@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +33,14 @@ _AWAY = 1e-3  # of the window: where V must stand still; within the last nodes i
 _DIFFERENCE = 1e-4  # of alpha, for what V owes to it
 
 
+class Accuracy(NamedTuple):
+    """So many nodes, or from a few on until V moves by less than the tolerance, and at most so many."""
+
+    n_modes: int | None
+    tolerance: float
+    max_modes: int
+
+
 def is_line(source: Any) -> bool:
     """Whether the state of a Dynamics or a Recovery lies on a line."""
     period = getattr(source, "period", 2 * math.pi)
@@ -43,15 +51,13 @@ def solve_line(
     source: Any,
     reward: Callable[[Tensor], Any] | float,
     beta: float,
-    *,
-    n_modes: int | None,
     window: Sequence[float] | None,
     exterior: str | Callable[[Tensor], Any] | None,
-    tolerance: float,
-    max_modes: int,
+    accuracy: Accuracy,
     beyond_data: bool,
 ) -> LineValue:
     """V on the window; `n_modes` counts the intervals between nodes, None doubles them until V stands still."""
+    n_modes, tolerance, max_modes = accuracy
     dim = getattr(source, "dim", 1)
     if dim != 1:
         raise InputError(f"value functions on a line are one-dimensional, found dim = {dim}; give the state a period.")
@@ -220,9 +226,9 @@ def resolvent_on_line(
     ops = operators(n, window, torch.tensor(alpha, dtype=torch.float64), outside)
     shape = torch.broadcast_shapes(b.shape, D_o.shape, D_f.shape, r.shape)
     b, D_o, D_f, r = (v.to(torch.float64).expand(shape).reshape(-1, n - 1) for v in (b, D_o, D_f, r))
-    size = beta + sum(
-        c.abs().amax(0) * part.abs().amax(1) for c, part in ((b, ops.first), (D_o, ops.second), (D_f, ops.fractional))
-    )
+    size = torch.full((n - 1,), beta, dtype=torch.float64)
+    for c, part in ((b, ops.first), (D_o, ops.second), (D_f, ops.fractional)):
+        size += c.abs().amax(0) * part.abs().amax(1)
     right = r + b * ops.first_end + D_o * ops.second_end - D_f * ops.fractional_end
     identity = torch.eye(n - 1, dtype=torch.float64)
     parts = torch.stack([identity, ops.first, ops.second, ops.fractional], dim=1) / size[:, None, None]

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Array = NDArray[np.float64]
-FIRST = 1e-8  # half intervals: from here to the end nothing is resolved, and relative errors are of this size
+# Half intervals: from here to the end nothing is resolved, and relative errors are of this size. Rounding of the second
+# derivative, whose size is the inverse square of it, is a killing rate within the strip: less would not be better.
+FIRST = 1e-7
 HALF = 4  # neighbours on either side: derivatives of order 8, corrections of the quadrature to order 10 - 2 alpha
 _A = 10.0  # the middle is even to within a tenth of the half interval from the ends
 _U = _A + 0.5 * math.log(1 / (2 * _A * FIRST))
@@ -60,7 +62,7 @@ def line_grid(n: int) -> LineGrid:
     """The grid of n intervals."""
     h = 2 * _U / n
     extra = math.ceil(_STRIP / h) + HALF
-    u = -_U + h * np.arange(-extra, n + extra + 1)
+    u: Array = -_U + h * np.arange(-extra, n + extra + 1, dtype=np.float64)
     to_low, to_high = _distance(-u), _distance(u)
     slope = np.exp(math.log(2 * math.sinh(2 * _A) / _A) - _log_two_cosh(u + _A) - _log_two_cosh(u - _A))
     s = np.where(u < 0, to_low - 1, 1 - to_high)

@@ -1,6 +1,7 @@
 """d/dx, d2/dx2 and (-Lap)^alpha on an interval, with what happens beyond its ends, as dense matrices on nodes.
 
-    (-Lap)^alpha V(x) = c int (V(x) - V(y)) |x - y|^(-1 - 2 alpha) dy,    c = 4^alpha Gamma(1/2 + alpha) / (sqrt(pi) |Gamma(-alpha)|)
+    (-Lap)^alpha V(x) = c int (V(x) - V(y)) |x - y|^(-1 - 2 alpha) dy,
+    c = 4^alpha Gamma(1/2 + alpha) / (sqrt(pi) |Gamma(-alpha)|)
 
 Inside of the interval the integral is a trapezoidal sum over nodes that are even in u (`line_grid`), without the node
 at x itself. What the singularity there takes from the sum is known: |t|^(-1 - 2 alpha) phi(t), phi(0) = 0, loses
@@ -74,18 +75,14 @@ def operators(
     a = np.broadcast_to(alpha.numpy(), (n - 1,)) if alpha.ndim else float(alpha)
     tied = (exterior.constant or free[0], exterior.constant or free[1])
     first, second = _derivatives(grid)
-    jumps, below, above = _jumps(grid, a, exterior)
+    jumps, below, above = _jumps(grid, a)
+    given = np.zeros(n - 1)
     if exterior.constant:
         jumps[:, 0] -= below
         jumps[:, -1] -= above
-        given = np.zeros(n - 1)
-    elif exterior.outside is None:
-        given = np.zeros(n - 1)
-    else:
-        given = -sum(
-            _integral(grid_distance[grid.inner], a, values.numpy(), mass)
-            for grid_distance, values, mass in zip((grid.to_low, grid.to_high), exterior.outside, (below, above))
-        )
+    elif exterior.outside is not None:
+        for distance, values, mass in zip((grid.to_low, grid.to_high), exterior.outside, (below, above)):
+            given -= _integral(distance[grid.inner], a, values.numpy(), mass)
     scale = half ** (-2 * np.asarray(a, dtype=float)).reshape(-1, 1)
     full = [first / half, second / half**2, jumps * scale]
     eliminated = [_eliminate(rows, exterior.ends, tied) for rows in full]
@@ -118,19 +115,21 @@ def _derivatives(grid: LineGrid) -> tuple[Array, Array]:
             in_u[order, rows, centers + offset] = weight / grid.h ** (order + 1)
     slope, bend = grid.slope[grid.inner, None], grid.bend[grid.inner, None]
     first, second = (grid.fold(part) for part in in_u)
-    return first / slope, (second - bend * first) / slope**2
+    out = first / slope, (second - bend * first) / slope**2
+    for matrix in out:
+        matrix[rows, rows + 1] -= matrix.sum(1)  # constants have no derivative
+    return out
 
 
-def _jumps(grid: LineGrid, alpha: Array | float, exterior: Exterior) -> tuple[Array, Array, Array]:
-    """(-Lap)^alpha on functions that are zero outside, (n - 1, n + 1), and the mass beyond either end per inner node."""
+def _jumps(grid: LineGrid, alpha: Array | float) -> tuple[Array, Array, Array]:
+    """(-Lap)^alpha on functions that are zero outside, (n - 1, n + 1), and the mass beyond either end, (n - 1,)."""
     power = -1 - 2 * np.asarray(alpha, dtype=float).reshape(-1, 1)
+    measure = torch.from_numpy(grid.h * grid.slope)
     rows, inner = np.arange(grid.n - 1), grid.inner
-    apart = torch.from_numpy(grid.s[inner, None] - grid.s)
+    apart = torch.from_numpy(_apart(grid))
     centers = rows + grid.extra + 1
     apart[rows, centers] = 1.0
-    weights = (
-        apart.abs_().log_().mul_(torch.from_numpy(power)).exp_().mul_(torch.from_numpy(grid.h * grid.slope)).numpy()
-    )
+    weights = apart.abs_().log_().mul_(torch.from_numpy(power)).exp_().mul_(measure).numpy()
     weights[rows, centers] = 0.0
     for k, factor in enumerate(_corrections(np.asarray(alpha, dtype=float).reshape(-1)), start=1):
         weights[rows, centers - k] *= factor
@@ -143,6 +142,16 @@ def _jumps(grid: LineGrid, alpha: Array | float, exterior: Exterior) -> tuple[Ar
     c = normalisation(a)
     out *= c[:, None]
     return out, c * below, c * above
+
+
+def _apart(grid: LineGrid) -> Array:
+    """x_i - x_j of inner and all nodes; of two near one end from their distances to it, which have all their digits."""
+    middle = len(grid.s) // 2
+    left, right = np.arange(len(grid.s)) < middle, np.arange(len(grid.s)) >= middle
+    out = grid.s[grid.inner, None] - grid.s
+    for side, distance in ((left, grid.to_low), (right, -grid.to_high)):
+        out[np.ix_(side[grid.inner], side)] = distance[grid.inner][side[grid.inner], None] - distance[side]
+    return np.asarray(out)
 
 
 def normalisation(alpha: Array) -> Array:

@@ -27,7 +27,7 @@ from levytorch.policy.checks import (
     reward_function,
 )
 from levytorch.policy.generator import operators, resolvent_matrix
-from levytorch.policy.line import is_line, solve_line
+from levytorch.policy.line import Accuracy, is_line, solve_line
 from levytorch.policy.linear_system import Factor, LinearSystem, covariance_factor, factorise, linear_system
 from levytorch.policy.plane import solve_plane
 from levytorch.policy.value import ValueFunction
@@ -76,11 +76,8 @@ def solve_value(
     if policy is not None:
         reward = policy.averaged(reward, dynamics_or_recovery.dim)
     if is_line(dynamics_or_recovery):
-        return solve_line(
-            *(dynamics_or_recovery, reward, beta),
-            **{"n_modes": n_modes, "window": window, "exterior": exterior},
-            **{"tolerance": tolerance, "max_modes": max_modes, "beyond_data": beyond_data},
-        )
+        accuracy = Accuracy(n_modes, tolerance, max_modes)
+        return solve_line(dynamics_or_recovery, reward, beta, window, exterior, accuracy, beyond_data)
     if exterior is not None:
         raise InputError(
             f"exterior is for a state on a line, found {shown(exterior)} and a period; leave it out, or use "

@@ -174,11 +174,12 @@ def _plain_head(coefficients: Any, n_basis: int | str, period: Any) -> dict[str,
 
 def _of_head(own: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Those of the settings that the head which was chosen has; refuses others, unless they say nothing."""
+    known_keys(f"the options of coefficients {own}", given, OPTIONS["fourier"] | OPTIONS["spline"])
     for key, value in given.items():
         if key not in OPTIONS[name] and value not in (None, _SILENT.get(key)):
             raise InputError(
-                f"{key} is no setting of a {name} head, which coefficients {own} is here, found {shown(value)}; leave "
-                "it out, or name another head."
+                f"{key} must be left out of a {name} head, which coefficients {own} is here, found {shown(value)}; "
+                "remove it, or name another head."
             )
     return {key: value for key, value in given.items() if key in OPTIONS[name] and value is not None}
 
