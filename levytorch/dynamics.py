@@ -124,13 +124,20 @@ class Dynamics:
         self._probe()
 
     @staticmethod
-    def named(name: str, alpha: Coefficient = 0.3) -> Dynamics:
+    def named(name: str, alpha: Coefficient | None = None) -> Dynamics:
         """A system of the paper: "constant" (Examples 4.1, 4.4, 4.5), "variable" (4.2, 4.3), "asymptotic" (4.2.2).
 
-        "plane" has two dimensions and coefficients that depend on both variables.
+        "plane" has two dimensions and coefficients that depend on both variables. "double_well" is a particle on a
+        line, b = x - x^3, Sigma^2 = 2 + 2x + x^2, sigma = 1 / (1 + x^2 / 2), started between -2 and 2. alpha is 0.3 if
+        not given, and 0.75 for the double well.
         """
         choice("name", name, tuple(SYSTEMS))
         b, D_o, D_f = SYSTEMS[name]
+        if name == "double_well":
+            alpha = 0.75 if alpha is None else alpha
+            jumps = DoubleWellJumps(alpha)
+            return Dynamics(b, D_o, jumps, alpha, period=None, window=(-2.0, 2.0))
+        alpha = 0.3 if alpha is None else alpha
         return Dynamics(b, D_o, D_f, alpha, dim=_DIM.get(name, 1))
 
     @property
@@ -288,10 +295,30 @@ def _plane_D_f(x: Tensor) -> Tensor:
     return 2 + torch.sin(x[..., 0]) * torch.cos(x[..., 1])
 
 
+def _well_b(x: Tensor) -> Tensor:
+    return x - x**3
+
+
+def _well_D_o(x: Tensor) -> Tensor:
+    return 0.5 * (2 + 2 * x + x * x)
+
+
+class DoubleWellJumps:
+    """D_f = |sigma|^(2 alpha), sigma = 1 / (1 + x^2 / 2)."""
+
+    def __init__(self, alpha: Coefficient) -> None:
+        self.alpha = alpha
+
+    def __call__(self, x: Tensor) -> Tensor:
+        alpha = self.alpha(x) if callable(self.alpha) else self.alpha
+        return torch.exp(-2 * alpha * torch.log1p(0.5 * x * x))
+
+
 SYSTEMS: dict[str, tuple[Any, Any, Any]] = {
     "constant": (5.0, 4.0, 3.0),
     "variable": (_variable_b, _variable_D_o, _variable_D_f),
     "asymptotic": (_asymptotic_b, _asymptotic_D_o, _asymptotic_D_f),
     "plane": (_plane_b, _plane_D_o, _plane_D_f),
+    "double_well": (_well_b, _well_D_o, None),
 }
 _DIM = {"plane": 2}

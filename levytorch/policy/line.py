@@ -41,12 +41,6 @@ class Accuracy(NamedTuple):
     max_modes: int
 
 
-def is_line(source: Any) -> bool:
-    """Whether the state of a Dynamics or a Recovery lies on a line."""
-    period = getattr(source, "period", 2 * math.pi)
-    return period is None or (isinstance(period, float) and math.isinf(period))
-
-
 def solve_line(
     source: Any,
     reward: Callable[[Tensor], Any] | float,

@@ -24,10 +24,11 @@ from levytorch.policy.checks import (
     check_periodic,
     check_window,
     coefficients_at,
+    is_line,
     reward_function,
 )
 from levytorch.policy.generator import operators, resolvent_matrix
-from levytorch.policy.line import Accuracy, is_line, solve_line
+from levytorch.policy.line import Accuracy, solve_line
 from levytorch.policy.linear_system import Factor, LinearSystem, covariance_factor, factorise, linear_system
 from levytorch.policy.plane import solve_plane
 from levytorch.policy.value import ValueFunction

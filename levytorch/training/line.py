@@ -1,4 +1,4 @@
-"""States on a line: the window over which a head is fitted, the pairs that start in it, and cells that do not fit.
+"""States on a line: the window over which a head is fitted, and the pairs that start in it.
 
 Pairs that start outside of the window are left out. That loses nothing but those pairs: a law of dx given x holds for
 any selection of x, and what lies far out (a jump of a double well, hurled back within the next step) says nothing about
@@ -7,28 +7,24 @@ the middle.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from levytorch.coefficients import Head
-from levytorch.coefficients.basis import per_coordinate
 from levytorch.data import Transitions
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.lattice import Lattice
 from levytorch.data.quantiles import cut, quantiles
-from levytorch.errors import InputError, LevytorchWarning
+from levytorch.errors import InputError
 from levytorch.training.settings import FitSettings
 
 OUTSIDE = "outside the window"
 _CENTRAL = (0.005, 0.995)  # quantiles of the states
 _NEAR = 0.25  # of their distance: states that close to the central ones are no excursions
 _MARGIN = 1 / 32  # of the range of the states: a lattice has nodes a little beyond the last pair
-_TINY = 1e-3  # of the period: a cell that the data hardly touches
 Array = NDArray[np.float64]
 
 
@@ -36,9 +32,7 @@ def on_the_line(data: Transitions | Lattice, settings: FitSettings) -> tuple[Tra
     """Fills in the window and the knots of a head on a line, and leaves out the pairs that start elsewhere."""
     head = settings.head
     if isinstance(head, Head):
-        return (data, settings) if head.period is not None else (inside(data, head.bounds), settings)
-    if head.get("period", 0.0) is not None:
-        return data, settings
+        return inside(data, head.bounds), settings
     plain = {key: value for key, value in head.items() if not (key == "period" and head["name"] != "mlp")}
     given = plain.get("window")
     dim = 1 if isinstance(data, Lattice) else data.dim
@@ -126,33 +120,3 @@ def cut_batch(batch: FullBatch, head: Head) -> FullBatch:
         return batch
     n_tail = 0.0 if tail is None else float(tail.weight.sum())
     return batch._replace(main=main, tail=tail, n_main=float(main.weight.sum()), n_tail=n_tail)
-
-
-def check_cell(head: Any, low: Any, high: Any) -> None:
-    """Warn where coefficients that depend on x are folded, or spread over a cell that the data hardly touches.
-
-    low, high: the range of the states, one number per coordinate. For data whose system is not known to be periodic:
-    all but that of a simulation on a cell.
-    """
-    if head.period is None or head.is_constant or not getattr(head, "periodic", True):
-        return
-    periods = per_coordinate("period", head.period, head.dim)
-    for axis, (first, last, period) in enumerate(zip(np.atleast_1d(low), np.atleast_1d(high), periods)):
-        name = "x" if head.dim == 1 else f"x_{axis + 1}"
-        seen, share = f"{name} runs from {first:.6g} to {last:.6g}", (last - first) / period
-        if share > 1:
-            warnings.warn(
-                f"{seen}, farther than the period {period:.6g}: states one period apart are given the same "
-                "coefficients; unless the system repeats, use period=None (a line), or a period and an origin of a "
-                "cell that holds all x.",
-                LevytorchWarning,
-                stacklevel=3,
-            )
-        elif share < _TINY:
-            warnings.warn(
-                f"{seen}, which is {share:.1g} of the period {period:.6g}: coefficients cannot change within so small "
-                "a part of their cell; use period=None (a line), or a period and an origin of a cell a little wider "
-                "than x.",
-                LevytorchWarning,
-                stacklevel=3,
-            )

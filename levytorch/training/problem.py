@@ -26,11 +26,12 @@ from levytorch.likelihood.tail import TailSettings
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import Blocks, kept_for_later, n_blocks_for
 from levytorch.training.engines import engine_class
-from levytorch.training.line import check_cell as check_cell
 from levytorch.training.line import cut_batch, on_the_line
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 from levytorch.training.thresholds import resolve_tail
+
+_TINY = 1e-3  # of the period: a cell that the data hardly touches
 
 
 @dataclass
@@ -66,7 +67,8 @@ def prepare(
     preliminary: what fits the constants from which a CT is chosen.
     """
     settings = check_data(data, settings)
-    data, settings = on_the_line(data, settings)
+    if (settings.head.period if isinstance(settings.head, Head) else settings.head.get("period", 0.0)) is None:
+        data, settings = on_the_line(data, settings)
     guess = _guess(data, settings)
     guessed = settings.tail.CT == "auto" and not isinstance(data, Lattice)  # which has its own
     train: Transitions | Lattice = data
@@ -116,7 +118,7 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
     if isinstance(problem.train, Lattice):
         lattice = problem.train
         whole = lattice.full_batch()
-        fitted = cut_batch(whole, head)
+        fitted = whole if head.period is not None else cut_batch(whole, head)
         blocks = kept_for_later(lattice) if fitted is whole else None
         return AllData(fitted, lattice, lattice.facts(), from_lattice=True, blocks=blocks)
     pools = make_pools(problem.train, **pool_options(settings, problem.guess))
@@ -270,3 +272,33 @@ def check_pools(pools: Pools, settings: FitSettings, transitions: Transitions) -
             f"CT must leave pairs below it, found all {pools.n_main} within TRT beyond it; raise CT, shorten dt, or "
             "bring more data."
         )
+
+
+def check_cell(head: Any, low: Any, high: Any) -> None:
+    """Warn where coefficients that depend on x are folded, or spread over a cell that the data hardly touches.
+
+    low, high: the range of the states, one number per coordinate. For data whose system is not known to be periodic:
+    all but that of a simulation on a cell.
+    """
+    if head.period is None or head.is_constant or not getattr(head, "periodic", True):
+        return
+    periods = per_coordinate("period", head.period, head.dim)
+    for axis, (first, last, period) in enumerate(zip(np.atleast_1d(low), np.atleast_1d(high), periods)):
+        name = "x" if head.dim == 1 else f"x_{axis + 1}"
+        seen, share = f"{name} runs from {first:.6g} to {last:.6g}", (last - first) / period
+        if share > 1:
+            warnings.warn(
+                f"{seen}, farther than the period {period:.6g}: states one period apart are given the same "
+                "coefficients; unless the system repeats, use period=None (a line), or a period and an origin of a "
+                "cell that holds all x.",
+                LevytorchWarning,
+                stacklevel=3,
+            )
+        elif share < _TINY:
+            warnings.warn(
+                f"{seen}, which is {share:.1g} of the period {period:.6g}: coefficients cannot change within so small "
+                "a part of their cell; use period=None (a line), or a period and an origin of a cell a little wider "
+                "than x.",
+                LevytorchWarning,
+                stacklevel=3,
+            )

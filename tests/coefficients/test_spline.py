@@ -1,5 +1,7 @@
 """Splines and polynomials on a line, against SciPy's B-splines and numpy's Legendre polynomials."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -27,8 +29,8 @@ def test_the_functions_are_all_cubic_splines_orthonormal_with_orthogonal_bends(n
     inner = np.linspace(*WINDOW, n - 2)[1:-1] if knots is None else np.array(knots)
     nodes, weights = np.polynomial.legendre.leggauss(8)
     breaks = np.r_[WINDOW[0], inner, WINDOW[1]]
-    x = torch.from_numpy(np.concatenate([(a + b) / 2 + (b - a) / 2 * nodes for a, b in zip(breaks, breaks[1:])]))
-    weights = np.concatenate([(b - a) / 5 * weights for a, b in zip(breaks, breaks[1:])])
+    x = torch.from_numpy(np.concatenate([(a + b) / 2 + (b - a) / 2 * nodes for a, b in itertools.pairwise(breaks)]))
+    weights = np.concatenate([(b - a) / 5 * weights for a, b in itertools.pairwise(breaks)])
     rows = basis.rows(x).numpy()
     assert np.allclose((rows * weights / 2) @ rows.T, np.eye(n), atol=1e-12)
     assert np.ptp(rows[0]) < 1e-13
