@@ -1,6 +1,6 @@
 """Drift that is too steep for an explicit step: on a line a jump may land where b = x - x^3 is a million per unit time.
 
-An explicit Euler step would overshoot, and the next one overshoot farther. Where the drift changes along such a step, it
+An explicit Euler step would overshoot, and the next one overshoot farther. Where the drift changes along such a step it
 is followed by implicit Euler steps instead (each solved by Newton's method), whose lengths grow geometrically from a
 small part of the step on, as the time that a drift like -x^3 takes grows on its way in.
 """

@@ -107,6 +107,12 @@ def recover(
     )
     if actions is not None:
         choice("actions", actions, ("auto",), "give None to fit all pairs alike")
+    with_actions = actions and isinstance(transitions, Transitions) and transitions.action is not None
+    if with_actions and not isinstance(settings.head, Head) and settings.head["period"] is None:
+        raise InputError(
+            "a state with actions must lie on a cell, found a line (period None); give a period a little wider than "
+            "the data, or actions=None to fit all pairs alike."
+        )
     if actions and isinstance(transitions, Transitions) and transitions.actions:
         return recover_by_action(transitions, settings, _fit, shared)
     if actions and isinstance(transitions, Transitions) and transitions.action is not None:
