@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_STEEP = 0.1  # relative change of b over an explicit step, from which it is not trusted
+_STEEP = 0.5  # relative change of b over an explicit step, from which it is not trusted
 _OCTAVES, _PER_OCTAVE = 20, 6
 _NEWTON = 12
 
