@@ -114,7 +114,7 @@ def test_data_that_does_not_fit_its_cell_is_said_so(data):
         ({"coefficients": "spline", "period": 3.0}, "for a line, found period 3.0"),
         ({"origin": 1.0}, "origin"),
         ({"knots": "quantiles", "n_basis": "auto"}, "knots must be even where n_basis is auto"),
-        ({"law": "exact"}, "Fourier head"),
+        ({"law": "exact"}, "must have a head with a period, found one without"),
         ({"window": (50.0, 60.0)}, "must hold states of the data"),
     ],
 )
