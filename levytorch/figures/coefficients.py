@@ -28,7 +28,7 @@ class Curves(dict[str, Array]):
 
 def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401) -> Curves:
     """The numbers behind `coefficients`: x, every coefficient, its standard error and the truth, column by column."""
-    x = torch.linspace(recovery.origin, recovery.origin + recovery.period, n, dtype=torch.float64)
+    x = torch.linspace(*ends(recovery), n, dtype=torch.float64)
     out = Curves(x=x.numpy())
     out.observed = observed_parts(getattr(recovery, "support", None), recovery.origin, recovery.period)
     errors = recovery.std(x) if getattr(recovery, "covariance", None) is not None else (None, None, None)
@@ -45,10 +45,20 @@ def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401) -> Curves
     return out
 
 
+def ends(source: Any) -> tuple[float, float]:
+    """The ends of the cell, or on a line of the window."""
+    if source.period is not None:
+        return source.origin, source.origin + source.period
+    low, high = source.head.window
+    return low, high
+
+
 def observed_parts(
-    support: tuple[float, float] | None, origin: float, period: float
+    support: tuple[float, float] | None, origin: float, period: float | None
 ) -> tuple[tuple[float, float], ...]:
     """The range of the data folded into the cell: two parts when it crosses the end, none when it fills the cell."""
+    if period is None:  # a line, which is drawn a little farther than the data
+        return () if support is None else (support,)
     if support is None or not support[1] - support[0] < _WHOLE * period:
         return ()
     low = origin + (support[0] - origin) % period

@@ -78,6 +78,10 @@ def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
 
 
 def _cell(recovery: Recovery) -> torch.Tensor:
+    """The cell, or on a line the range of the data."""
+    if recovery.period is None:
+        low, high = recovery.support or recovery.head.window
+        return torch.linspace(low, high, 1024, dtype=torch.float64)
     return torch.linspace(recovery.origin, recovery.origin + recovery.period, 1025, dtype=torch.float64)[:-1]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice
 from levytorch.data.pools import PoolFacts, Pools
@@ -80,7 +80,7 @@ def finish(
             stacklevel=2,
         )
     cov = None
-    if isinstance(head, FourierHead):
+    if isinstance(head, LinearHead):
         fitted = objective = engine.objective(likelihood, optimizer, batch)
         if samples is None:
             ev = _evaluation(optimizer, objective)
@@ -112,7 +112,11 @@ def finish(
             at_zero = boundary.on_the_boundary(losses)
             if cov is not None and at_zero:
                 cov = boundary.held(cov, head, at_zero)
-        correlation = separability(objective.n * objective.information(ev), head.basis.size, head.dim)
+        mean = None
+        if head.period is None:  # over the states that were observed: the ends of a window hold few of them
+            weight = ev.main.second[head.dim, head.dim]
+            mean = objective.design[head.dim] @ weight / weight.sum()
+        correlation = separability(objective.n * objective.information(ev), head.starts, head.dim, mean)
         metrics["D_o_D_f_correlation"] = correlation
         if correlation > _INSEPARABLE:
             warnings.warn(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.data import Transitions, make_pools
 from levytorch.data.lattice import Lattice
 from levytorch.data.pools import threshold_from
@@ -75,8 +75,8 @@ class Replicas(Sequence["Recovery"]):
 
 def sandwich(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
     """(P, P) covariance of theta from the scatter of the scores of blocks."""
-    if not isinstance(recovery.head, FourierHead):
-        raise InputError(f"kind robust needs a Fourier head, found {type(recovery.head).__name__}; use kind bootstrap.")
+    if not isinstance(recovery.head, LinearHead):
+        raise InputError(f"kind robust needs a linear head, found {type(recovery.head).__name__}; use kind bootstrap.")
     return _reweighting(recovery, data).covariance
 
 
@@ -92,7 +92,7 @@ Refit = Callable[[Tensor], Refitted]
 
 def refitting(recovery: Recovery, data: Transitions | Lattice | None = None) -> tuple[Refit, Likelihood, Blocks]:
     """What refits a recovery to weighted blocks, the likelihood it maximises, and the blocks."""
-    if isinstance(recovery.head, FourierHead):
+    if isinstance(recovery.head, LinearHead):
         made = _reweighting(recovery, data)
         return made.refit, made.likelihood, made.blocks
     likelihood, blocks = _setting(recovery, data)

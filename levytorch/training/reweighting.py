@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.covariance import observed_slope
@@ -58,8 +58,8 @@ class Reweighting:
         observed: bool = True,
         close: float = 0.02,
     ) -> None:
-        assert isinstance(likelihood.head, FourierHead)
-        self.head: FourierHead = copy.deepcopy(likelihood.head)
+        assert isinstance(likelihood.head, LinearHead)
+        self.head: LinearHead = copy.deepcopy(likelihood.head)
         self.blocks, self.strengths, self.close = blocks, strengths, close
         self.likelihood = replace(likelihood, head=self.head, correction=TailCorrection())
         self.objective = self.objective_of(blocks.once)
