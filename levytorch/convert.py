@@ -10,7 +10,7 @@ from __future__ import annotations
 import decimal
 import difflib
 import numbers
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -159,6 +159,11 @@ def _real(value: Any) -> float:
             return float(value)
         raise TypeError
     return float(value)
+
+
+def common_shape(*shapes: Sequence[int]) -> torch.Size:
+    """The shape that these broadcast to, or a ValueError; torch's own function imports a second's worth of modules."""
+    return torch.Size(np.broadcast_shapes(*(tuple(shape) for shape in shapes)))
 
 
 def known_keys(

@@ -15,7 +15,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-import evaluate as script
+import levytorch.evaluate as script
 from levytorch import Dynamics, Recovery, Trajectories, recover, simulate
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.policy import ValueFunction
@@ -70,12 +70,18 @@ def on_prices(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def many(runs, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("results") / "many"
-    return evaluate.run_evaluation(settings(f"run={runs}/*", f"out={out}"))
+    return evaluate.run_evaluation(settings(f"run={runs}/*", f"out={out}", "figures.format=pdf"))
 
 
 def test_files_of_many_runs(many: Path) -> None:
     names = {str(p.relative_to(many)) for p in many.rglob("*") if p.is_file()}
-    expected = {"metrics.json", "curves.csv", "evaluation.yaml", *(f"values/run{i}.pt" for i in range(4))}
+    expected = {
+        "metrics.json",
+        "curves.csv",
+        "evaluation.yaml",
+        "report.html",
+        *(f"values/run{i}.pt" for i in range(4)),
+    }
     expected |= {f"figures/{name}.{kind}" for name in ("value", "errors") for kind in ("png", "pdf")}
     assert expected <= names
     assert any(name.startswith("tensorboard/events") for name in names)

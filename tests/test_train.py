@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def kill_after_checkpoint(*arguments, out):
 
 
 def test_a_run_leaves_everything(tmp_path):
-    done = train(*SMALL, "coefficients.n_basis=5", "beta=0.1", out=tmp_path / "run")
+    done = train(*SMALL, "coefficients.n_basis=5", "beta=0.1", "figures.format=pdf", out=tmp_path / "run")
     run = tmp_path / "run"
     for name in (
         "recovery.pt",
@@ -64,6 +65,7 @@ def test_a_run_leaves_everything(tmp_path):
         "train.log",
         "run.json",
         "value.csv",
+        "report.html",
         "checkpoints/last.ckpt",
         "checkpoints/best.ckpt",
         "figures/coefficients.png",
@@ -81,6 +83,12 @@ def test_a_run_leaves_everything(tmp_path):
     assert metrics["engine"] == "fisher"
     assert 0 < metrics["error_D_f"] < 2
     assert str(run) in done.stdout
+    opening, head = done.stdout.splitlines()[:2]
+    assert re.match(r"fitting [\d,]+ pairs of 150 trajectories at dt = 0.025 .*engine fisher \(auto", opening)
+    assert "averaged over the observed states" in head
+    for name in ("b", "D_o", "D_f"):
+        assert {"mean", "std", "error"} == set(metrics["observed"][name])
+    assert set(metrics["seconds_of"]) == {"data", "fit", "diagnostics", "figures", "value"}
     assert 0 <= metrics["fit_p_value"] <= 1
     assert metrics["jumps_bic"] > 0
     assert 0 <= metrics["step_size_p_value"] <= 1

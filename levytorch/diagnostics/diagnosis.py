@@ -9,6 +9,7 @@ import numpy as np
 
 from levytorch.diagnostics.brownian import JumpCheck
 from levytorch.diagnostics.goodness import FitCheck
+from levytorch.diagnostics.p_values import p_text
 from levytorch.diagnostics.predictive import PredictiveCheck
 from levytorch.diagnostics.step_size import Skipped, StepCheck
 
@@ -104,11 +105,11 @@ class Diagnosis:
             # the largest of many pointwise changes is worth a word only when the test finds that there is a change
             largest = f"largest change {step.max_z:.1f} standard errors ({step.where[0]})"
             verdict = largest if step.p_value < SURE else "no clear change"
-            lines.append(f"dt against 2 dt: p = {step.p_value:.3g}, {verdict}; relative changes {step.changes()}")
+            lines.append(f"dt against 2 dt: {p_text(step.p_value)}, {verdict}; relative changes {step.changes()}")
         if isinstance(self.predictive, PredictiveCheck):
             ahead = self.predictive
             shown = ", ".join(f"{k} steps {ahead.ratio[k]:.2f} +- {ahead.ratio_std[k]:.2f}" for k in ahead.parts)
-            lines.append(f"several steps ahead: p = {ahead.p_value:.3g}; spread of the fit over the data's: {shown}")
+            lines.append(f"several steps ahead: {p_text(ahead.p_value)}; spread of the fit over the data's: {shown}")
         for name in _CHECKS:
             check = getattr(self, name)
             if isinstance(check, Skipped):
@@ -123,7 +124,7 @@ def _fit_line(fit: FitCheck) -> str:
     worst = min(fit.parts, key=lambda name: fit.parts[name][0])
     sign = "<=" if fit.conservative else "="
     return (
-        f"goodness of fit: p {sign} {fit.p_value:.3g} (worst part: {worst}, p = {fit.parts[worst][0]:.3g}); "
+        f"goodness of fit: {p_text(fit.p_value, sign)} (worst part: {worst}, {p_text(fit.parts[worst][0])}); "
         f"{off(fit)}; {fit.pairs} pairs"
     )
 

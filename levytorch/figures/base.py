@@ -1,11 +1,16 @@
-"""Shared by all figures: panels without pyplot, and saving as PNG and PDF at once."""
+"""Shared by all figures: the visual language, panels without pyplot, and files whose pixels are drawn once.
+
+A colour means one thing everywhere: purple is what was recovered, black (dashed) the truth or a reference, grey the
+data, amber what chance alone would do; the arms of an experiment have the colours of the paper's figures.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,24 +20,78 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+RECOVERED = "#6A3D9A"
+DATA = "#8C8C8C"
+CHANCE = {"color": "#E69F00", "alpha": 0.25, "linewidth": 0}
+ZERO = {"color": "black", "linewidth": 0.8, "linestyle": "--"}
 TRUTH = {"color": "black", "linewidth": 1.2, "label": "truth"}
-COLORS = {"b": "tab:blue", "D_o": "tab:orange", "D_f": "tab:green", "alpha": "tab:purple"}
+ARMS = {"with TCF": "#D55E00", "without TCF": "#0072B2", "conditional": "#009E73"}
+OTHERS = ("#CC79A7", "#56B4E9", "#A6761D", "#66A61E", "#1B4F72", "#E7298A")  # groups that are none of these
+COLORS = {"b": "tab:blue", "D_o": "tab:orange", "D_f": "tab:green", "alpha": "tab:purple"}  # where all share a panel
 SYMBOLS = {"b": r"$b(x)$", "D_o": r"$D_o(x)$", "D_f": r"$D_f(x)$", "alpha": r"$\alpha(x)$"}
+DPI = 130
+SMALL = 8  # size of numbers, legends
+_MARGINS = {"left": 0.72, "right": 0.12, "bottom": 0.5, "top": 0.42}  # inches around the panels, and between them:
+_GAPS = (0.78, 0.72)
+
+
+class Units(NamedTuple):
+    """Names for the axes: the state (a column of a file), and the unit of time; empty where the data has none."""
+
+    state: str = ""
+    time: str = ""
+
+    @property
+    def x(self) -> str:
+        return plain(self.state) if self.state else "x"
+
+    def of(self, name: str) -> str:
+        """The symbol of a coefficient with its unit, as far as that is known."""
+        if name == "alpha" or not (self.state or self.time):
+            return SYMBOLS[name]
+        power = {"b": "", "D_o": "$^2$", "D_f": r"$^{2\alpha}$"}[name]
+        state = f"{plain(self.state)}{power}" if self.state else f"x{power}"
+        return f"{SYMBOLS[name]}  ({state} per {plain(self.time) or 'unit of time'})"
+
+
+def plain(text: str, most: int = 40) -> str:
+    """Text of someone else's as matplotlib would write it, not as a formula."""
+    short = " ".join(text.split())
+    return (short if len(short) <= most else f"{short[: most - 1]}…").replace("\\", "\\\\").replace("$", r"\$")
 
 
 def new_axes(
-    rows: int, columns: int, *, width: float = 4.0, height: float = 3.0
+    rows: int, columns: int, *, width: float = 4.0, height: float = 3.0, margins: dict[str, float] | None = None
 ) -> tuple[Figure, np.ndarray[Any, Any]]:
-    """A figure of rows x columns panels that belongs to nobody's global state; axes is always a 2-d array."""
+    """A figure of rows x columns panels that belongs to nobody's global state; axes is always a 2-d array.
+
+    margins: inches that differ from the usual ones. Panels then lie where they are put, which is drawn twice as fast as
+    a layout that measures every text first; without them (None) the layout is measured.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    fig = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    size = (width * columns, height * rows)
+    fig = Figure(figsize=size, layout="constrained" if margins is None else None, dpi=DPI)
     FigureCanvasAgg(fig)
-    return fig, fig.subplots(rows, columns, squeeze=False)
+    axes = fig.subplots(rows, columns, squeeze=False)
+    if margins is not None:
+        around = _MARGINS | margins
+        gaps = around.pop("gap_x", _GAPS[0]), around.pop("gap_y", _GAPS[1])
+        inner = size[0] - around["left"] - around["right"], size[1] - around["bottom"] - around["top"]
+        each = [(inner[k] - (n - 1) * gaps[k]) / n for k, n in enumerate((columns, rows))]
+        fig.subplots_adjust(
+            left=around["left"] / size[0],
+            right=1 - around["right"] / size[0],
+            bottom=around["bottom"] / size[1],
+            top=1 - around["top"] / size[1],
+            wspace=gaps[0] / each[0],
+            hspace=gaps[1] / each[1],
+        )
+    return fig, axes
 
 
-def panels(axes: Any, count: int, **size: float) -> tuple[Figure, list[Axes]]:
+def panels(axes: Any, count: int, **size: Any) -> tuple[Figure, list[Axes]]:
     """Given axes (one or many), or a new row of `count` panels."""
     if axes is None:
         fig, grid = new_axes(1, count, **size)
@@ -41,15 +100,68 @@ def panels(axes: Any, count: int, **size: float) -> tuple[Figure, list[Axes]]:
     return flat[0].figure, flat
 
 
+def tidy(ax: Axes, *, bins: int = 5) -> None:
+    """Small numbers, few of them, without an offset that would be overlooked; a power of ten stands at the axis."""
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
+
+    ax.tick_params(labelsize=SMALL)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.get_offset_text().set_fontsize(SMALL)
+        if axis.get_scale() == "linear":
+            axis.set_major_locator(MaxNLocator(bins))
+            formatter = ScalarFormatter(useOffset=False, useMathText=True)
+            formatter.set_powerlimits((-3, 5))
+            axis.set_major_formatter(formatter)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
+def legend_above(ax: Axes, columns: int = 6, **more: Any) -> None:
+    """In a row above the panel (and those to its right): no curve runs behind it."""
+    handles, labels = ax.get_legend_handles_labels()
+    if handles:
+        place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.2} | more
+        ax.legend(handles, labels, frameon=False, fontsize=SMALL, ncols=columns, columnspacing=1.2, **place)
+
+
+class Drawn(NamedTuple):
+    """A figure as it is seen: a PNG file, and the size of its image."""
+
+    png: bytes
+    width: int
+    height: int
+
+
+def draw(fig: Figure) -> Drawn:
+    """Laid out and drawn once, for whoever wants the pixels."""
+    from PIL import Image
+
+    fig.canvas.draw()
+    image = Image.frombuffer("RGBA", fig.canvas.get_width_height(), fig.canvas.buffer_rgba(), "raw", "RGBA", 0, 1)
+    stream = io.BytesIO()
+    image.convert("RGB").save(stream, "png", compress_level=3)
+    return Drawn(stream.getvalue(), *image.size)
+
+
 def save(
-    fig: Figure, path: str | os.PathLike[str], *, dpi: int = 130, formats: Sequence[str] = ("png", "pdf")
+    fig: Figure, path: str | os.PathLike[str], *, dpi: int = DPI, formats: Sequence[str] = ("png", "pdf")
 ) -> list[Path]:
     """Write <path>.png and <path>.pdf (path without suffix); each file appears whole or not at all."""
+    fig.set_dpi(dpi)
+    return write(draw(fig) if "png" in formats else None, fig, path, formats)
+
+
+def write(drawn: Drawn | None, fig: Figure, path: str | os.PathLike[str], formats: Sequence[str]) -> list[Path]:
+    """The files of a figure whose pixels are there already."""
     stem = Path(path)
     written = []
     for suffix in formats:
         target = stem.with_name(f"{stem.name}.{suffix}")
         with replacing(target) as temporary:
-            fig.savefig(temporary, dpi=dpi, format=suffix)
+            if suffix == "png":
+                assert drawn is not None
+                temporary.write_bytes(drawn.png)
+            else:
+                fig.savefig(temporary, format=suffix)
         written.append(target)
     return written

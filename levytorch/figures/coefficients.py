@@ -8,29 +8,44 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from levytorch.figures.base import COLORS, SYMBOLS, TRUTH, panels
+from levytorch.figures.base import DATA, RECOVERED, SYMBOLS, TRUTH, Units, legend_above, panels, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, Any]
-_DASHES = {"b_2": "--", "b_3": ":"}  # the components of a vector share their colour
+_STYLES = {"b": "-", "b_1": "-", "b_2": (0, (4, 1)), "b_3": (0, (2, 1)), "D_o": "-.", "D_f": ":"}
 _WHOLE = 0.99  # share of the cell from which on the data count as everywhere
 _WILD = 5.0  # a band so many times wider than in the middle of the data is shown, but does not set the scale
+_BEYOND = 0.15  # of the range of the data, shown on either side of it
+_BINS = 80
+_STRIP = 0.07  # height of the strip that shows where the data is, in panels
 
 
 class Curves(dict[str, Array]):
-    """Columns by name, and in `observed` the parts of the cell that hold the data; empty: all of it, or unknown."""
+    """Columns by name, and in `observed` the parts of the cell that hold the data; empty: all of it, or unknown.
+
+    density: (edges, heights) of the histogram of the observed states in the cell, None where it is not known.
+    """
 
     observed: tuple[tuple[float, float], ...] = ()
+    density: tuple[Array, Array] | None = None
 
 
-def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401) -> Curves:
-    """The numbers behind `coefficients`: x, every coefficient, its standard error and the truth, column by column."""
-    x = torch.linspace(*ends(recovery), n, dtype=torch.float64)
+def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401, states: Any = None) -> Curves:
+    """The numbers behind `coefficients`: x, every coefficient, its standard error and the truth, column by column.
+
+    states: the observed x, whose histogram the figure shows.
+    """
+    low, high = cell(recovery)
+    x = torch.linspace(low, high, n, dtype=torch.float64)
     out = Curves(x=x.numpy())
-    out.observed = observed_parts(getattr(recovery, "support", None), recovery.origin, recovery.period)
+    out.observed = observed_parts(getattr(recovery, "support", None), low, high - low)
+    if states is not None:
+        folded = low + np.mod(np.asarray(states, dtype=float) - low, high - low)
+        heights, edges = np.histogram(folded, bins=_BINS, range=(low, high))
+        out.density = (edges, heights / max(1, heights.max()))
     errors = recovery.std(x) if getattr(recovery, "covariance", None) is not None else (None, None, None)
     for name, std in zip(("b", "D_o", "D_f"), errors):
         out[name] = np.asarray(getattr(recovery, name)(x))
@@ -45,12 +60,12 @@ def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401) -> Curves
     return out
 
 
-def ends(source: Any) -> tuple[float, float]:
-    """The ends of the cell, or on a line of the window."""
-    if source.period is not None:
-        return source.origin, source.origin + source.period
-    low, high = source.head.window
-    return low, high
+def cell(recovery: Any) -> tuple[float, float]:
+    """The period of the coefficients; on a line the range of the data and some of what lies beyond."""
+    if recovery.period is not None:
+        return float(recovery.origin), float(recovery.origin + recovery.period)
+    low, high = recovery.support
+    return low - _BEYOND * (high - low), high + _BEYOND * (high - low)
 
 
 def observed_parts(
@@ -67,40 +82,69 @@ def observed_parts(
 
 
 def coefficients(
-    curves: Mapping[str, Array], *, axes: Sequence[Axes] | None = None, band: float = 1.96
+    curves: Mapping[str, Array], *, axes: Sequence[Axes] | None = None, band: float = 1.96, units: Units | None = None
 ) -> tuple[Figure, list[Axes]]:
     """One panel per coefficient: estimate, pointwise band of `band` standard errors, truth when it is known.
 
-    Where the data fill a part of the cell only, that part is shaded and sets the scale: the rest is extrapolation.
+    Where the data fill a part of the cell only, that part is shaded and sets the scale of both axes: the rest is
+    extrapolation.
     """
     names = [name for name in ("b", "D_o", "D_f", "alpha") if name in curves]
-    fig, axs = panels(axes, len(names), width=4.2, height=3.2)
+    units = units or Units()
+    fig, axs = panels(axes, len(names), width=3.6, height=3.1, margins={})
     x, observed = curves["x"], getattr(curves, "observed", ())
     at = _states(x, observed)
     for ax, name in zip(axs, names):
-        y, color = curves[name], COLORS[name]
+        y = curves[name]
         spread = band * curves[f"{name}_std"] if f"{name}_std" in curves else None
-        for number, part in enumerate(observed):
-            label = None if number else "range of the data"
-            ax.axvspan(*part, color="tab:gray", alpha=0.15, linewidth=0, zorder=0, label=label)
+        ax.plot(x, y, color=RECOVERED, linewidth=1.5, label="recovered", zorder=3)
         if spread is not None:
-            ax.fill_between(x, y - spread, y + spread, color=color, alpha=0.25, linewidth=0, label="95 % band")
-        ax.plot(x, y, color=color, linewidth=1.5, label="recovered")
+            ax.fill_between(x, y - spread, y + spread, color=RECOVERED, alpha=0.25, linewidth=0, label="95 % band")
         shown = [y]
         if f"{name}_truth" in curves:
-            ax.plot(x, curves[f"{name}_truth"], **{**TRUTH, "linestyle": "--"})
+            ax.plot(x, curves[f"{name}_truth"], **{**TRUTH, "linestyle": "--"}, zorder=4)
             shown.append(curves[f"{name}_truth"])
         inside = [np.interp(at, x, curve) for curve in shown]
         set_limits(ax, inside, None if spread is None else np.interp(at, x, spread))
         if name != "b":
             ax.set_ylim(bottom=0.0)  # how far from zero is what matters
-        ax.set_xlabel("x")
-        ax.set_title(SYMBOLS[name])
-        ax.set_xlim(x[0], x[-1])
-        if np.abs(x).max() >= 1e4:
-            ax.locator_params(axis="x", nbins=4)  # long numbers would run into each other
-        ax.legend(framealpha=0.8, edgecolor="none", fontsize="small")  # readable over a curve that runs away
+        mark_data(ax, observed, getattr(curves, "density", None))
+        ax.set_xlabel(units.x)
+        ax.set_ylabel(units.of(name))
+        ax.set_xlim(*limits_along(x, observed))
+        tidy(ax)
+    legend_above(axs[0])
     return fig, axs
+
+
+def mark_data(
+    ax: Axes, observed: Sequence[tuple[float, float]], density: tuple[Array, Array] | None = None, *, label: bool = True
+) -> None:
+    """The range of the data shaded, and where in it the data is as a strip along the axis."""
+    for number, part in enumerate(observed):
+        name = None if number or not label else "range of the data"
+        ax.axvspan(*part, color=DATA, alpha=0.15, linewidth=0, zorder=0, label=name)
+    if density is not None:
+        edges, heights = density
+        ax.stairs(
+            _STRIP * heights,
+            edges,
+            fill=True,
+            color=DATA,
+            alpha=0.55,
+            zorder=1,
+            transform=ax.get_xaxis_transform(),
+            label="observed states" if label else None,
+        )
+
+
+def limits_along(x: Array, observed: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """What of the cell is worth showing: the data and a little beyond; all of it when the data crosses its end."""
+    if len(observed) != 1:
+        return float(x[0]), float(x[-1])
+    low, high = observed[0]
+    room = _BEYOND * (high - low)
+    return max(float(x[0]), low - room), min(float(x[-1]), high + room)
 
 
 def _states(x: Array, observed: Sequence[tuple[float, float]]) -> Array:
@@ -135,21 +179,20 @@ def history(
     titles = ["mean coefficients", "negative log-likelihood per pair"]
     if any("tail/R_theta" in e or e.get("tail/TCF") for e in entries):
         titles.append("TCF")
-    fig, axs = panels(axes, len(titles), width=4.2, height=3.2)
+    fig, axs = panels(axes, len(titles), width=3.6, height=2.9, margins={})
     for ax in axs[len(titles) :]:
         ax.set_visible(False)  # given, but with nothing to show
     axs = axs[: len(titles)]
     step = [e["step"] for e in entries]
     _mean_coefficients(axs[0], step, entries, truth)
-    axs[1].plot(step, [e["train/nll"] for e in entries], color="tab:gray")
+    axs[1].plot(step, [e["train/nll"] for e in entries], color=RECOVERED)
     if len(titles) > 2:
-        axs[2].plot(step, [e["tail/TCF"] for e in entries], color="tab:red")
+        axs[2].plot(step, [e["tail/TCF"] for e in entries], color=RECOVERED)
     for ax, title in zip(axs, titles):
-        ax.set_title(title)
+        ax.set_title(title, fontsize="medium")
         ax.set_xlabel("step")
         ax.margins(x=0)
-        if ax.get_yscale() == "linear":  # an offset would run into the title, and be overlooked
-            ax.ticklabel_format(axis="y", useOffset=False)
+        tidy(ax)
     return fig, axs
 
 
@@ -159,8 +202,8 @@ def _mean_coefficients(
     drift = ["b"] if "mean/b" in entries[0] else [f"b_{i}" for i in (1, 2, 3) if f"mean/b_{i}" in entries[0]]
     for name in (*drift, "D_o", "D_f"):
         symbol = SYMBOLS[name][:-4] if name in SYMBOLS else f"${name}"
-        style = {"color": COLORS[name[:1] if name in drift else name], "linestyle": _DASHES.get(name, "-")}
-        ax.plot(step, [e[f"mean/{name}"] for e in entries], label=f"{symbol}$ (mean)", **style)
+        means = [e[f"mean/{name}"] for e in entries]
+        ax.plot(step, means, label=f"{symbol}$", color=RECOVERED, linestyle=_STYLES[name])
         if truth and name in truth:
-            ax.axhline(truth[name], color=style["color"], linestyle="--", linewidth=0.8)
+            ax.axhline(truth[name], color="black", linestyle="--", linewidth=0.8)
     ax.legend(frameon=False, fontsize="small")

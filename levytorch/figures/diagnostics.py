@@ -7,9 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import beta, binom
+from scipy.special import betaincinv, ndtri
 
-from levytorch.figures.base import COLORS, SYMBOLS, panels
+from levytorch.diagnostics.p_values import p_text
+from levytorch.figures.base import CHANCE, RECOVERED, ZERO, Units, legend_above, panels, tidy
 from levytorch.figures.coefficients import set_limits
 
 if TYPE_CHECKING:
@@ -19,14 +20,15 @@ if TYPE_CHECKING:
     from levytorch.diagnostics import Diagnosis
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
+_OBSERVED = {"color": "#404040", "linewidth": 1.3}  # what the data does: the darker grey
+_CHANCE = "95 % by chance"
 _LEVELS = ("tab:blue", "tab:cyan", "tab:green", "tab:orange", "tab:red")
 _QUANTILES = ("data", "paths", "paths_std")
-_BAND = {"color": "tab:gray", "alpha": 0.3, "linewidth": 0}
 
 
-def drawings(diagnosis: Diagnosis) -> dict[str, Callable[[], Figure]]:
+def drawings(diagnosis: Diagnosis, units: Units | None = None) -> dict[str, Callable[[], Figure]]:
     """What makes the figures of the checks that were made, by name."""
-    made = {"fit": goodness, "step_size": step_size, "predictive": predictive}
+    made: dict[str, Any] = {"fit": goodness, "step_size": partial(step_size, units=units), "predictive": predictive}
     return {f"diagnostics_{name}": partial(_draw, made[name], arrays) for name, arrays in diagnosis.arrays.items()}
 
 
@@ -36,27 +38,34 @@ def _draw(plot: Callable[[Arrays], tuple[Figure, Any]], arrays: Arrays) -> Figur
 
 def goodness(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[Figure, list[Axes]]:
     """u should be uniform: its histogram, how often rare steps occur, and its quantiles along x; bands hold 95 %."""
-    fig, axs = panels(axes, 3, width=4.4, height=3.4)
+    fig, axs = panels(axes, 3, width=3.9, height=3.2, margins={})
     _histogram(axs[0], arrays)
     _rare(axs[1], arrays)
     _along_x(axs[2], arrays)
-    axs[0].set_title(f"transform of the steps (p = {float(arrays['p_value']):.2g})")
+    for ax in axs:
+        tidy(ax)
     return fig, axs
+
+
+def _middle(n: Any, share: Any) -> tuple[Any, Any]:
+    """What holds 95 % of the frequencies of an event of that probability among n: the normal law's, for large n."""
+    half = ndtri(0.975) * np.sqrt(share * (1 - share) / n)
+    return share - half, share + half
 
 
 def _histogram(ax: Axes, arrays: Arrays) -> None:
     height, m = arrays["histogram"], int(arrays["pairs"])
     bins = len(height)
-    low, high = binom.ppf([0.025, 0.975], m, 1 / bins) * bins / m
-    ax.axhspan(low, high, label="95 % band", **_BAND)
-    ax.stairs(height, np.linspace(0, 1, bins + 1), color="tab:blue", label="observed")
-    ax.axhline(1.0, color="black", linewidth=0.8)
+    low, high = (bins * edge for edge in _middle(m, 1 / bins))
+    ax.axhspan(low, high, label=_CHANCE, **CHANCE)
+    ax.stairs(height, np.linspace(0, 1, bins + 1), label="observed", **_OBSERVED)
+    ax.axhline(1.0, **ZERO)
     room = 1.3 * max(float(np.abs(height - 1).max()), high - 1)
     ax.set_ylim(max(0.0, 1 - room), 1 + room)
     ax.set_xlim(0, 1)
     ax.set_xlabel("u = P(step ≤ observed)")
-    ax.set_ylabel("density")
-    ax.legend(frameon=False, fontsize="small")
+    ax.set_ylabel(f"density of u  ({p_text(float(arrays['p_value']))})")
+    legend_above(ax)
 
 
 def _rare(ax: Axes, arrays: Arrays) -> None:
@@ -65,12 +74,12 @@ def _rare(ax: Axes, arrays: Arrays) -> None:
     levels = np.geomspace(1 / m, 1, 200)
     # the k-th smallest of m uniform numbers is Beta(k, m + 1 - k)
     order = np.clip(np.round(levels * m), 1, m)
-    low, high = (order / m / beta.ppf(q, order, m + 1 - order) for q in (0.975, 0.025))
+    low, high = (order / m / betaincinv(order, m + 1 - order, q) for q in (0.975, 0.025))
     shown = expected > 0.03 / m
     ratio = rank[shown] / m / expected[shown]
-    ax.fill_between(levels, low, high, label="95 % band", **_BAND)
-    ax.plot(np.clip(expected[shown], 0.1 / m, 1), ratio, color="tab:red", linewidth=1.3, label="observed / expected")
-    ax.axhline(1.0, color="black", linewidth=0.8)
+    ax.fill_between(levels, low, high, **CHANCE)
+    ax.plot(np.clip(expected[shown], 0.1 / m, 1), ratio, **_OBSERVED)
+    ax.axhline(1.0, **ZERO)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(1, 0.5 / m)
@@ -78,46 +87,49 @@ def _rare(ax: Axes, arrays: Arrays) -> None:
     ax.set_yticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
     ax.minorticks_off()
     ax.set_xlabel("probability of a step at least as large")
-    ax.set_title("rare steps")
-    ax.legend(frameon=False, fontsize="small", loc="upper left")
+    ax.set_ylabel("rare steps, observed / expected")
 
 
 def _along_x(ax: Axes, arrays: Arrays) -> None:
     """Quantiles of u minus their level: the band is that of the median, the widest."""
     edges, quantiles, number, levels = (arrays[k] for k in ("x_edges", "quantiles", "number", "levels"))
-    least = int(number.min())
-    low, high = binom.ppf([0.025, 0.975], least, 0.5) / least - 0.5
-    ax.axhspan(low, high, label="95 % band", **_BAND)
-    ax.axhline(0.0, color="black", linewidth=0.8)
-    reach = high
+    low, high = (edge - 0.5 for edge in _middle(int(number.min()), 0.5))
+    ax.axhspan(low, high, **CHANCE)
+    ax.axhline(0.0, **ZERO)
+    reach = float(high)
     for column, level in enumerate(levels):
         off = quantiles[:, column] - level
         reach = max(reach, float(np.abs(off).max()))
-        ax.stairs(off, edges, baseline=None, color=_LEVELS[column], linewidth=1.3, label=f"{level:.0%}")
-    ax.set_ylim(-1.6 * reach, 1.6 * reach)
+        shade = f"{0.15 + 0.65 * column / max(1, len(levels) - 1):.2f}"  # grey, lighter for higher levels
+        ax.stairs(off, edges, baseline=None, color=shade, linewidth=1.3, label=f"{level:.0%}")
+    ax.set_ylim(-1.2 * reach, 1.2 * reach)
     ax.set_xlim(edges[0], edges[-1])
     ax.set_xlabel("x in one period")
-    ax.set_title("quantiles of u minus their level, along x")
-    ax.legend(frameon=False, fontsize="x-small", ncols=3, loc="upper left")
+    ax.set_ylabel("quantile of u minus its level")
+    legend_above(ax, handlelength=1.0)
 
 
-def step_size(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[Figure, list[Axes]]:
+def step_size(
+    arrays: Arrays, *, axes: Sequence[Axes] | None = None, units: Units | None = None
+) -> tuple[Figure, list[Axes]]:
     """Coefficients from steps of dt and of 2 dt; the band is 95 % of what chance makes of their difference."""
-    fig, axs = panels(axes, 3, width=4.2, height=3.2)
+    units = units or Units()
+    fig, axs = panels(axes, 3, width=3.6, height=3.1, margins={})
     x = arrays["x"]
     for ax, name in zip(axs, ("b", "D_o", "D_f")):
         short, long_, std = arrays[f"{name}_dt"], arrays[f"{name}_2dt"], arrays[f"{name}_std"]
-        ax.fill_between(x, short - 1.96 * std, short + 1.96 * std, label="95 % of differences", **_BAND)
-        ax.plot(x, short, color=COLORS[name], linewidth=1.5, label="dt")
-        ax.plot(x, long_, color=COLORS[name], linewidth=1.5, linestyle="--", label="2 dt")
+        ax.plot(x, short, color=RECOVERED, linewidth=1.5, label="recovered from steps of dt")
+        ax.plot(x, long_, color=RECOVERED, linewidth=1.5, linestyle="--", label="of 2 dt")
+        ax.fill_between(x, short - 1.96 * std, short + 1.96 * std, label=f"{_CHANCE}", **CHANCE)
         set_limits(ax, [short, long_], 1.96 * std)
         if name != "b":
             ax.set_ylim(bottom=max(0.0, ax.get_ylim()[0]))  # a band below zero says nothing about these
-        ax.set_title(SYMBOLS[name])
-        ax.set_xlabel("x")
+        ax.set_xlabel(units.x)
+        ax.set_ylabel(units.of(name))
         ax.margins(x=0)
-        ax.legend(frameon=False, fontsize="small")
-    axs[0].set_title(f"{SYMBOLS['b']}  (dt against 2 dt: p = {float(arrays['p_value']):.2g})")
+        tidy(ax)
+    axs[0].plot([], [], " ", label=p_text(float(arrays["p_value"])))
+    legend_above(axs[0])
     return fig, axs
 
 

@@ -1,4 +1,8 @@
-"""Two dimensions: coefficient fields (truth beside estimate and error), and V as a contour map."""
+"""Two dimensions: coefficient fields (truth beside estimate and error), and V as a contour map.
+
+Maps of values are in viridis, maps of errors in a scale of their own that is white at zero, standard errors in greys;
+dots are observed states.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from levytorch.figures.base import new_axes
+from levytorch.figures.base import SMALL, SYMBOLS, Units, new_axes, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +20,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 _ARROWS = 14  # per side of a quiver
-_TITLES = {"b": r"$b(x)$", "D_o": r"$D_o(x)$", "D_f": r"$D_f(x)$", "alpha": r"$\alpha(x)$"}
+_DOTS = 1500  # observed states that are shown
+_FLAT = 0.01  # a field that varies by less than this share of its size is shown as the constant that it is
+_MARGINS = {"right": 0.55, "gap_x": 1.05, "gap_y": 0.85}  # room for colour bars
 
 
 def cell_grid(source: Any, n: int) -> tuple[Array, Array, torch.Tensor]:
@@ -66,83 +72,135 @@ def field_columns(fields: Mapping[str, Array]) -> dict[str, Array]:
     return columns
 
 
-def fields(fields: Mapping[str, Array], *, axes: Any = None) -> tuple[Figure, Array]:
-    """One row per coefficient: estimate alone, or truth, estimate and error side by side.
+def sample_states(states: Any, source: Any) -> Array:
+    """Some of the observed states (n, 2), folded into the cell."""
+    x = np.asarray(states, dtype=float)
+    if len(x) > _DOTS:
+        x = x[np.random.default_rng(0).choice(len(x), _DOTS, replace=False)]
+    period, origin = (np.broadcast_to(np.asarray(v, dtype=float), (2,)) for v in (source.period, source.origin))
+    return origin + np.mod(x - origin, period)
 
-    Truth and estimate share their colours. b is drawn as arrows over its magnitude.
+
+def fields(
+    fields: Mapping[str, Array], *, axes: Any = None, dots: Array | None = None, units: Units | None = None
+) -> tuple[Figure, Array]:
+    """One row per coefficient: truth, estimate and error side by side; without a truth estimate and standard error.
+
+    Truth and estimate share their colours. b is drawn as arrows over its magnitude. dots: observed states (n, 2).
     """
     names = [name for name in ("b", "D_o", "D_f", "alpha") if name in fields]
-    known = f"{names[0]}_truth" in fields
-    columns = 3 if known else 1
+    known, errors = f"{names[0]}_truth" in fields, f"{names[0]}_std" in fields
+    columns = 3 if known else 1 + errors
     if axes is None:
-        fig, grid = new_axes(len(names), columns, width=4.0, height=3.3)
+        fig, grid = new_axes(len(names), columns, width=4.0, height=3.2, margins=_MARGINS)
     else:
         grid = np.asarray(axes, dtype=object).reshape(len(names), columns)
         fig = grid[0, 0].figure
     u, v = fields["u"], fields["v"]
     for row, name in zip(grid, names):
-        estimate = fields[name]
+        estimate, symbol = fields[name], SYMBOLS[name]
         shown = [fields[f"{name}_truth"], estimate] if known else [estimate]
         sizes = [_size(f) for f in shown]
-        low, high = min(float(s.min()) for s in sizes), max(float(s.max()) for s in sizes)
-        if high - low < 1e-12 * max(abs(high), 1e-300):  # a constant: leave room, or the colours mean nothing
-            low, high = low - 0.05 * abs(low), high + 0.05 * abs(high)
+        low, high = honest_range(sizes)
         for ax, field, size, title in zip(row, shown, sizes, ("truth", "recovered") if known else ("recovered",)):
             image = _heat(ax, u, v, size, low, high, "viridis")
             if field.ndim == 3:
                 _arrows(ax, u, v, field)
-            ax.set_title(f"{_TITLES[name]}, {title}")
-            fig.colorbar(image, ax=ax)
+            ax.set_title(f"{symbol}, {title}", fontsize="medium")
+            _bar(fig, image, ax)
+            if dots is not None and title == "recovered":
+                ax.plot(dots[:, 0], dots[:, 1], ".", color="white", markersize=1.2, alpha=0.45, rasterized=True)
         if known:
-            error = estimate - shown[0]
-            size = _size(error)
-            top = max(float(np.abs(size).max()), 1e-300)
-            vector = error.ndim == 3
-            image = _heat(row[2], u, v, size, 0.0 if vector else -top, top, "magma" if vector else "RdBu_r")
-            if vector:
-                _arrows(row[2], u, v, error)
-            share = float(np.sqrt(np.sum(error**2) / max(np.sum(shown[0] ** 2), 1e-300)))
-            row[2].set_title(f"{_TITLES[name]}, error ({share:.1%} in $L^2$)")
-            fig.colorbar(image, ax=row[2])
+            _error_map(fig, row[2], u, v, symbol, estimate - shown[0], shown[0])
+        elif errors:
+            std = fields.get(f"{name}_std")
+            if std is None:
+                row[1].set_visible(False)
+            else:
+                image = _heat(row[1], u, v, _size(std), 0.0, max(float(_size(std).max()), 1e-300), "Greys")
+                row[1].set_title(f"{symbol}, standard error", fontsize="medium")
+                _bar(fig, image, row[1])
     for ax in grid.ravel():
         ax.set_aspect("equal" if np.isclose(np.ptp(u), np.ptp(v), rtol=0.5) else "auto")
-        ax.set_xlabel("$x_1$")
-        ax.set_ylabel("$x_2$")
+        _label(ax, units)
     return fig, grid
 
 
+def honest_range(sizes: Sequence[Array]) -> tuple[float, float]:
+    """Of the colours: what is constant, but for rounding and noise far below its size, gets no structure."""
+    low, high = min(float(s.min()) for s in sizes), max(float(s.max()) for s in sizes)
+    lacking = _FLAT * max(abs(low), abs(high)) - (high - low)
+    if lacking > 0 or not high > low:
+        room = max(0.5 * lacking, 1e-12)
+        low, high = low - room, high + room
+    return low, high
+
+
+def _error_map(fig: Figure, ax: Axes, u: Array, v: Array, symbol: str, error: Array, truth: Array) -> None:
+    size = _size(error)
+    top = max(float(np.abs(size).max()), 1e-300)
+    vector = error.ndim == 3
+    image = _heat(ax, u, v, size, 0.0 if vector else -top, top, "Reds" if vector else "RdBu_r")
+    if vector:
+        _arrows(ax, u, v, error, "black")
+    share = float(np.sqrt(np.sum(error**2) / max(np.sum(truth**2), 1e-300)))
+    ax.set_title(f"{symbol}, error ({share:.1%} in $L^2$)", fontsize="medium")
+    _bar(fig, image, ax)
+
+
+def _bar(fig: Figure, image: Any, ax: Axes) -> None:
+    """A colour bar that shows its numbers as they are: no offset to be added."""
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
+
+    formatter = ScalarFormatter(useOffset=False, useMathText=True)
+    formatter.set_powerlimits((-3, 5))
+    bar = fig.colorbar(image, ax=ax, fraction=0.046, pad=0.03, format=formatter, ticks=MaxNLocator(5))
+    bar.ax.tick_params(labelsize=SMALL)
+    bar.ax.yaxis.get_offset_text().set_fontsize(SMALL)
+
+
+def _label(ax: Axes, units: Units | None) -> None:
+    tidy(ax)
+    first, _, second = (units.x if units is not None else "x").partition(", ")
+    ax.set_xlabel(first if second else "$x_1$")
+    ax.set_ylabel(second or "$x_2$")
+
+
 def contours(
-    value: Any, reference: Any = None, *, n: int = 128, levels: int = 20, axes: Sequence[Axes] | None = None
+    value: Any,
+    reference: Any = None,
+    *,
+    n: int = 128,
+    levels: int = 20,
+    axes: Sequence[Axes] | None = None,
+    units: Units | None = None,
 ) -> tuple[Figure, Array]:
     """V over the cell as filled contours; with a reference also that and the difference."""
     maps = [("V(x)", value)] if reference is None else [("V(x), truth", reference), ("V(x), recovered", value)]
     columns = len(maps) + (reference is not None)
     if axes is None:
-        fig, grid = new_axes(1, columns, width=4.2, height=3.5)
+        fig, grid = new_axes(1, columns, width=4.2, height=3.5, margins=_MARGINS)
         row = grid[0]
     else:
         row = np.atleast_1d(np.asarray(axes, dtype=object)).ravel()
         fig = row[0].figure
     u, v, x = cell_grid(value, n)
     heights = [np.asarray(f(x)) for _, f in maps]
-    low, high = min(float(h.min()) for h in heights), max(float(h.max()) for h in heights)
-    if not high > low:
-        low, high = low - 1.0, high + 1.0
+    low, high = honest_range(heights)
     edges = np.linspace(low, high, levels + 1)
     for ax, (title, _), height in zip(row, maps, heights):
         image = ax.contourf(u, v, height.T, levels=edges, cmap="viridis")
         ax.contour(u, v, height.T, levels=edges[::2], colors="white", linewidths=0.4)
-        ax.set_title(title)
-        fig.colorbar(image, ax=ax)
+        ax.set_title(title, fontsize="medium")
+        _bar(fig, image, ax)
     if reference is not None:
         error = heights[1] - heights[0]
         top = max(float(np.abs(error).max()), 1e-300)
         image = _heat(row[2], u, v, error, -top, top, "RdBu_r")
-        row[2].set_title("difference")
-        fig.colorbar(image, ax=row[2])
+        row[2].set_title("difference", fontsize="medium")
+        _bar(fig, image, row[2])
     for ax in row:
-        ax.set_xlabel("$x_1$")
-        ax.set_ylabel("$x_2$")
+        _label(ax, units)
     return fig, row
 
 
@@ -154,10 +212,10 @@ def _heat(ax: Axes, u: Array, v: Array, field: Array, low: float, high: float, c
     return ax.pcolormesh(u, v, field.T, vmin=low, vmax=high, cmap=colours, shading="nearest", rasterized=True)
 
 
-def _arrows(ax: Axes, u: Array, v: Array, field: Array) -> None:
+def _arrows(ax: Axes, u: Array, v: Array, field: Array, color: str = "white") -> None:
     if not np.any(field):
         return
     step = max(1, len(u) // _ARROWS)
     some = slice(step // 2, None, step)
     arrows = field[some, some]
-    ax.quiver(u[some], v[some], arrows[..., 0].T, arrows[..., 1].T, color="white", width=0.004)
+    ax.quiver(u[some], v[some], arrows[..., 0].T, arrows[..., 1].T, color=color, width=0.004)

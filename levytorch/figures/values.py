@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from levytorch.figures.base import new_axes, panels
+from levytorch.figures.base import ARMS, DATA, OTHERS, RECOVERED, SMALL, ZERO, Units, new_axes, panels, tidy
+from levytorch.figures.coefficients import limits_along, mark_data
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-# The paper's colours: red with TCF, blue without, black reference, orange empirical values
-_CYCLE = ("tab:red", "tab:blue", "tab:green", "tab:purple", "tab:brown", "tab:olive")
-
+_BASELINES = ({"color": "#7F7F00", "linestyle": ":"}, {"color": "#B15928", "linestyle": "-."})  # r / beta, CRL
 
 # The sd of two or three curves vanishes where they cross: a band of it would claim certainty there
 FEWEST_FOR_A_BAND = 4
@@ -52,68 +51,79 @@ def value_bands(
     support: tuple[float, float] | None = None,
     observed: Sequence[tuple[float, float]] = (),
     axes: Sequence[Axes] | None = None,
+    units: Units | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """V of every group (upper panel) and its difference to the reference (lower panel, when there is one).
 
-    samples: empirical values (x, V) as dots; support: the range of the data that was seen, shaded in the lower panel;
-    observed: the parts of the cell with data, shaded in all panels: the rest is extrapolation.
+    samples: empirical values (x, V) as dots; support: the range of the data that was seen; observed: the parts of the
+    cell with data. Both are shaded: the rest is extrapolation.
     """
     if axes is None:
-        fig, grid = new_axes(1 if reference is None else 2, 1, width=6.4, height=3.1)
+        rows = -(-(len(bands) + 1 + len(baselines or {}) + (samples is not None) + bool(observed or support)) // 3)
+        margins = {"top": 0.25 + 0.18 * rows, "left": 0.85, "gap_y": 0.4}
+        fig, grid = new_axes(1 if reference is None else 2, 1, width=6.4, height=3.0, margins=margins)
         axs = list(grid[:, 0])
     else:
         fig, axs = panels(axes, 1)
     upper, lower = axs[0], axs[1] if len(axs) > 1 and reference is not None else None
+    shaded = [*observed, *([support] if support is not None and not observed else [])]
     for ax in axs:
-        for number, part in enumerate(observed):
-            label = None if number or ax is not upper else "range of the data"
-            ax.axvspan(*part, color="tab:gray", alpha=0.15, linewidth=0, zorder=0, label=label)
+        mark_data(ax, shaded, label=ax is upper)
     if samples is not None:
-        upper.plot(
-            *samples, ".", color="tab:orange", markersize=2, alpha=0.25, label="empirical values", rasterized=True
-        )
-    for number, band in enumerate(bands):
-        color = _CYCLE[number % len(_CYCLE)]
-        _band(upper, x, band, color, 0.0)
+        upper.plot(*samples, ".", color=DATA, markersize=2, alpha=0.3, label="empirical values", rasterized=True)
+    colors = group_colors([band.label for band in bands])
+    filled: dict[str, Any] = {}
+    for band, color in zip(bands, colors):
+        filled |= _band(upper, x, band, color, 0.0)
         if lower is not None:
             _band(lower, x, band, color, reference)
     for number, (label, curve) in enumerate((baselines or {}).items()):
-        style = {"color": ("tab:gray", "tab:cyan", "tab:pink")[number % 3], "linestyle": (":", "-.", "--")[number % 3]}
+        style = _BASELINES[number % len(_BASELINES)]
         upper.plot(x, curve, linewidth=1.2, label=label, **style)
         if lower is not None:
             lower.plot(x, curve - reference, linewidth=1.2, **style)
+    low, high = limits_along(x, observed)
+    seen = (x >= low) & (x <= high)  # what lies outside the panel does not set its scale
     edges = [edge for band in bands for edge in _edges(band)]
-    shown = list(edges)
+    shown = [edge[seen] for edge in edges]
     if reference is not None:
         upper.plot(x, reference, color="black", linewidth=1.2, linestyle="--", label=reference_label)
-        shown.append(reference)
+        shown.append(reference[seen])
     if samples is not None:
         shown.append(np.quantile(samples[1], [0.005, 0.995]))
     _limits(upper, np.concatenate(shown))
     upper.set_ylabel("V(x)")
     # Above the panel: no curve runs behind it whatever V looks like
     upper.legend(
+        *_with_bands(upper, filled),
         frameon=False,
-        fontsize="x-small",
-        ncols=2,
+        fontsize=SMALL,
+        ncols=3,
         columnspacing=1.0,
-        handlelength=1.4,
+        handlelength=1.6,
         loc="lower center",
         bbox_to_anchor=(0.5, 1.0),
     )
     if lower is not None:
         assert reference is not None
-        if support is not None:
-            seen = lower.axvspan(*support, color="tab:green", alpha=0.12, linewidth=0, label="range of the data seen")
-            lower.legend(handles=[seen], frameon=False, fontsize="small")
-        lower.axhline(0.0, color="black", linewidth=0.8, linestyle="--")
-        _limits(lower, np.concatenate([edge - reference for edge in edges]))
+        lower.axhline(0.0, **ZERO)
+        _limits(lower, np.concatenate([(edge - reference)[seen] for edge in edges]))
         lower.set_ylabel(f"V(x) - {reference_label}")
     for ax in axs:
         ax.margins(x=0)
-        ax.set_xlim(float(x[0]), float(x[-1]))
-    axs[-1].set_xlabel("x")
+        ax.set_xlim(low, high)
+        tidy(ax)
+    axs[-1].set_xlabel((units or Units()).x)
     return fig, axs
+
+
+def group_colors(labels: Sequence[str]) -> list[str]:
+    """A color per group, the same in every figure: known arms have theirs, a single other one is what was recovered."""
+    unknown = sorted({label for label in labels if label not in ARMS and label != "recovered"})
+    if len(set(labels)) == 1 and unknown:
+        return [RECOVERED] * len(labels)
+    own = {label: OTHERS[number % len(OTHERS)] for number, label in enumerate(unknown)}
+    return [({"recovered": RECOVERED} | ARMS | own)[label] for label in labels]
 
 
 def _edges(band: Band) -> list[Array]:
@@ -123,18 +133,26 @@ def _edges(band: Band) -> list[Array]:
     return [band.center] if band.half_width is None else [band.center + s * band.half_width for s in (-1, 1)]
 
 
-def _band(ax: Axes, x: Array, band: Band, color: str, shift: Any) -> None:
+def _with_bands(ax: Axes, filled: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
+    """Handles and labels for the legend, in which a band stands behind its line."""
+    handles, labels = ax.get_legend_handles_labels()
+    return [(filled[label], handle) if label in filled else handle for handle, label in zip(handles, labels)], labels
+
+
+def _band(ax: Axes, x: Array, band: Band, color: str, shift: Any) -> dict[str, Any]:
+    """Draws a group; returns its band by the label of its line, when it has one."""
     if band.single:
         for number, curve in enumerate(band.curves):
             label = f"{band.label} ({len(band.curves)} runs)" if number == 0 else None
             ax.plot(x, curve - shift, color=color, linewidth=1.0, alpha=0.8, label=label)
-        return
+        return {}
     center = band.center - shift
     label = band.label if band.half_width is None else f"{band.label} ({band.band_label})"
     ax.plot(x, center, color=color, linewidth=1.5, label=label)
-    if band.half_width is not None:
-        low, high = center - band.half_width, center + band.half_width
-        ax.fill_between(x, low, high, color=color, alpha=0.25, linewidth=0)
+    if band.half_width is None:
+        return {}
+    low, high = center - band.half_width, center + band.half_width
+    return {label: ax.fill_between(x, low, high, color=color, alpha=0.25, linewidth=0)}
 
 
 def _limits(ax: Axes, values: Array) -> None:
@@ -148,19 +166,18 @@ def error_boxes(
     errors: Mapping[str, Sequence[float]], *, baselines: Mapping[str, float] | None = None, axes: Axes | None = None
 ) -> tuple[Figure, list[Axes]]:
     """Box plots of the relative L2 errors of every group, all runs as points, baselines as lines."""
-    fig, axs = panels(axes, 1, width=max(3.6, 1.6 * len(errors) + 2.0), height=3.4)
+    fig, axs = panels(axes, 1, width=max(3.6, 1.6 * len(errors) + 2.0), height=3.4, margins={})
     ax = axs[0]
     groups = list(errors)
     percent = [100 * np.asarray(errors[name], dtype=float) for name in groups]
     boxes = ax.boxplot(percent, tick_labels=groups, widths=0.5, showfliers=False, patch_artist=True)
     generator = np.random.default_rng(0)  # the points' sideways shift, the same in every figure
-    for number, values in enumerate(percent):
-        color = _CYCLE[number % len(_CYCLE)]
+    for number, (values, color) in enumerate(zip(percent, group_colors(groups))):
         boxes["boxes"][number].set(facecolor=color, alpha=0.3)
         boxes["medians"][number].set(color=color, linewidth=2)
         ax.plot(number + 1 + generator.uniform(-0.12, 0.12, len(values)), values, ".", color=color, markersize=5)
     for number, (label, value) in enumerate((baselines or {}).items()):
-        ax.axhline(100 * value, color="tab:gray", linestyle=(":", "-.", "--")[number % 3], linewidth=1.2, label=label)
+        ax.axhline(100 * value, linewidth=1.2, label=label, **_BASELINES[number % len(_BASELINES)])
     if baselines:
         ax.legend(frameon=False, fontsize="small")
     ax.set_ylabel("relative $L^2$ error of V (%)")
@@ -170,13 +187,13 @@ def error_boxes(
 
 def rates(studies: Sequence[Any], *, axes: Sequence[Axes] | None = None) -> tuple[Figure, list[Axes]]:
     """Error of V against the size eps of the perturbation, log-log: C^0 (left), discrete C^2 (right); Theorem 3.1."""
-    fig, axs = panels(axes, 2, width=4.4, height=3.6)
+    fig, axs = panels(axes, 2, width=4.4, height=3.6, margins={})
     for ax, norm, title in zip(axs, ("c0", "c2"), ("$C^0$", "discrete $C^2$")):
         for number, study in enumerate(studies):
             eps, errors = np.asarray(study.eps), np.asarray(getattr(study, f"error_{norm}"))
             order = np.argsort(eps)
             low, high = np.quantile(errors, [0.05, 0.95], axis=1)
-            color = _CYCLE[number % len(_CYCLE)]
+            color = OTHERS[number % len(OTHERS)]
             label = f"{study.perturbation}: slope {getattr(study, f'slope_{norm}'):.3f}"
             ax.plot(eps[order], errors.mean(1)[order], "o-", color=color, markersize=4, linewidth=1.2, label=label)
             ax.fill_between(eps[order], low[order], high[order], color=color, alpha=0.15, linewidth=0)

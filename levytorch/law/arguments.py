@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.convert import real_tensor, shown
+from levytorch.convert import common_shape, real_tensor, shown
 from levytorch.errors import InputError
 
 METHODS = ("auto", "table", "contour", "windowed")
@@ -46,8 +46,8 @@ def to_tensors(**values: Numeric) -> tuple[list[Tensor], torch.dtype, torch.devi
 def broadcast(**tensors: Tensor) -> torch.Size:
     """The common shape, or an error that lists the shapes."""
     try:
-        return torch.broadcast_shapes(*(t.shape for t in tensors.values()))
-    except RuntimeError:
+        return common_shape(*(t.shape for t in tensors.values()))
+    except ValueError:
         shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
         raise InputError(
             f"the arguments must broadcast against each other, found shapes {shapes}; give each one number or "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from levytorch.convert import switch
+from levytorch.convert import common_shape, switch
 from levytorch.law import isotropic, tempered, threads
 from levytorch.law.arguments import (
     Numeric,
@@ -179,7 +179,7 @@ def _tempered_score(step: Step, lam: Tensor, dim: int, wrt_alpha: bool) -> StepS
         rows = [row.reshape(shape) for row in flat]
         return StepScore(rows[0], rows[1], rows[2], rows[3], rows[4] if wrt_alpha else None, rows[5])
     check(**step._asdict(), tempering=lam)
-    shape = torch.broadcast_shapes(batch_shape(step, dim), lam.shape)
+    shape = common_shape(batch_shape(step, dim), lam.shape)
     vector = torch.Size((*shape, dim)) if dim > 1 else shape
     names = ["b", "D_o", "D_f", *(["alpha"] if wrt_alpha else [])]
     whole = {name: getattr(step, name).expand(vector if name == "b" else shape) for name in names}

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from levytorch.convert import common_shape
 from levytorch.errors import InputError, NumericalError
 from levytorch.law import contour, tempered
 from levytorch.law.arguments import Numeric, broadcast, check, check_dim, to_tensors
@@ -42,7 +43,7 @@ class _Tail(Function):
 def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1, lam: Tensor | None = None) -> Tensor:
     """P(|Y| > u) of the centered step, u >= 0, any broadcastable shapes; lam: the tempering, None for none."""
     given = (u, A, B, alpha) if lam is None else (u, A, B, alpha, lam)
-    shape = torch.broadcast_shapes(*(t.shape for t in given))
+    shape = common_shape(*(t.shape for t in given))
     flat = [t.expand(shape).reshape(-1) for t in given]
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in flat)
     if shape.numel() == 0:

@@ -35,6 +35,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from levytorch.convert import common_shape
 from levytorch.law import threads
 from levytorch.law.arguments import Step, batch_shape, check, check_range, out_of_range
 from levytorch.law.contour import GRAIN, kernels
@@ -152,7 +153,7 @@ def log_density(step: Step, lam: Tensor, *, dim: int) -> Tensor:
     """log p of the broadcast shape, differentiable twice in every argument."""
     check(**step._asdict(), tempering=lam)
     x, b, D_o, D_f, alpha, dt = step
-    shape = torch.broadcast_shapes(batch_shape(step, dim), lam.shape)
+    shape = common_shape(batch_shape(step, dim), lam.shape)
     if shape.numel() == 0:
         return x.new_zeros(shape)
     shift = x - b * (dt if dim == 1 or dt.dim() == 0 else dt.unsqueeze(-1))
@@ -173,7 +174,7 @@ def score(step: Step, lam: Tensor) -> tuple[torch.Size, list[Tensor]]:
     from levytorch.law.tempered_line import tempered_step
 
     tensors = [*step, lam]
-    shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+    shape = common_shape(*(t.shape for t in tensors))
     out = [torch.empty(shape.numel(), dtype=torch.float64) for _ in range(6)]
     if shape.numel():
         arrays = _arrays(*((t if t.numel() == 1 else t.expand(shape)).reshape(-1) for t in tensors))

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierBasis
+from levytorch.convert import common_shape
 from levytorch.errors import NumericalError
 
 _CHUNK_NUMBERS = 1 << 20  # of the matrices that are assembled at a time
@@ -74,7 +75,7 @@ def resolvent_coefficients(
     """
     x = basis.points().to(b.device)
     n = basis.n_modes
-    shape = torch.broadcast_shapes(b.shape, D_o.shape, D_f.shape, r.shape, alpha.shape, (n,))
+    shape = common_shape(b.shape, D_o.shape, D_f.shape, r.shape, alpha.shape, (n,))
     scale = column_scale(basis, b, D_o, D_f, alpha, beta)
     if len(shape) == 1:
         A = resolvent_matrix(operators(basis, x, alpha), b, D_o, D_f, beta)

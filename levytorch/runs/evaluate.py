@@ -21,18 +21,20 @@ from levytorch.data import Trajectories
 from levytorch.data.pairing import first_points
 from levytorch.dynamics import Dynamics
 from levytorch.errors import ConfigError
-from levytorch.figures import save
+from levytorch.figures.base import Drawn, draw, write
 from levytorch.figures.values import error_boxes, rates, value_bands
 from levytorch.files import temporary_directory, write_csv, write_json
 from levytorch.policy.checks import check_beta, check_window
 from levytorch.policy.rates import RateStudy, rate_study
 from levytorch.policy.reference import empirical_reference
 from levytorch.policy.rewards import RewardContext, build_reward
+from levytorch.runs import page
 from levytorch.runs.directory import planned_output, publish, write_marker
 from levytorch.runs.evaluation import EvaluatedRuns, evaluate_runs, true_reference
 from levytorch.runs.evaluation_settings import check_settings, texts
 from levytorch.runs.reading import Run, load_runs
 from levytorch.runs.report import write_value
+from levytorch.runs.tensorboard import write_image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,15 +68,23 @@ def write_results(
     """Everything into one directory."""
     write_marker(out, settings)
     figures: dict[str, Figure] = {}
+    told: list[str] = []
     if result is not None:
         figures |= write_evaluation(result, out, support)
-        log.info(group_table(result.metrics))
+        told.append(group_table(result.metrics))
     if studies:
         figures |= write_rates(studies, out)
-        for study in studies:
-            log.info(f"{study.perturbation}: slope {study.slope_c0:.4f} in C^0, {study.slope_c2:.4f} in discrete C^2")
+        told += [f"{s.perturbation}: slope {s.slope_c0:.4f} in C^0, {s.slope_c2:.4f} in discrete C^2" for s in studies]
+    for line in told:
+        log.info(line)
+    drawn = {name: draw(fig) for name, fig in figures.items()}
+    formats = ("png", "pdf") if settings["figures"]["format"] == "pdf" else ("png",)
+    for name, fig in figures.items():
+        write(drawn[name], fig, out / "figures" / name, formats)
+    metrics = None if result is None else result.metrics
     if settings["tensorboard"]:
-        write_tensorboard(figures, None if result is None else result.metrics, out)
+        write_tensorboard(drawn, metrics, out)
+    page.write_evaluation(out, settings, metrics, {name: one.png for name, one in drawn.items()}, "\n".join(told))
 
 
 def evaluate(settings: Mapping[str, Any]) -> tuple[EvaluatedRuns, tuple[float, float] | None]:
@@ -218,7 +228,7 @@ def study_rates(settings: Mapping[str, Any]) -> list[RateStudy]:
 
 
 def write_evaluation(result: EvaluatedRuns, out: Path, support: tuple[float, float] | None) -> dict[str, Figure]:
-    """Figures, numbers and value functions into `out`; returns the figures for TensorBoard."""
+    """Numbers and value functions into `out`; returns the figures."""
     write_json(out / "metrics.json", result.metrics)
     write_csv(out / "curves.csv", result.curves())
     beside = {} if result.reference is None else {"reference": result.reference.curve}
@@ -251,7 +261,7 @@ def write_evaluation(result: EvaluatedRuns, out: Path, support: tuple[float, flo
     if sum(map(len, errors.values())) > 1:
         shown = {} if samples is None else result.metrics["baselines"]
         figures["errors"], _ = error_boxes(errors, baselines=shown)
-    return _save(figures, out)
+    return figures
 
 
 def write_rates(studies: Sequence[RateStudy], out: Path) -> dict[str, Figure]:
@@ -276,16 +286,16 @@ def write_rates(studies: Sequence[RateStudy], out: Path) -> dict[str, Figure]:
             for study in studies
         },
     )
-    return _save({"rates": rates(studies)[0]}, out)
+    return {"rates": rates(studies)[0]}
 
 
-def write_tensorboard(figures: Mapping[str, Figure], metrics: Mapping[str, Any] | None, out: Path) -> None:
-    """The figures (already saved: TensorBoard closes them) and one scalar per group."""
+def write_tensorboard(figures: Mapping[str, Drawn], metrics: Mapping[str, Any] | None, out: Path) -> None:
+    """The figures and one scalar per group."""
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(out / "tensorboard")) as writer:
-        for name, fig in figures.items():
-            writer.add_figure(f"evaluation/{name}", fig)
+        for name, drawn in figures.items():
+            write_image(writer, f"evaluation/{name}", drawn)
         for label, group in (metrics or {}).get("groups", {}).items():
             for key in ("relative_l2_mean", "coverage"):
                 if group[key] is not None and math.isfinite(group[key]):
@@ -310,9 +320,3 @@ def group_table(metrics: Mapping[str, Any]) -> str:
     low, high = metrics["interval"]
     reference = metrics["reference"] or "none (errors are not known)"
     return "\n".join([f"reference: {reference}; beta = {metrics['beta']:g}; x in [{low:g}, {high:g}]", *lines])
-
-
-def _save(figures: dict[str, Figure], out: Path) -> dict[str, Figure]:
-    for name, fig in figures.items():
-        save(fig, out / "figures" / name)
-    return figures

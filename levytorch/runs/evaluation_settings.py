@@ -30,15 +30,18 @@ INTEGERS = {
 POSITIVE = {"beta": 0.1, "tolerance": 1e-6, "data.horizon": 100.0, "truth.alpha": 0.3, "rates.alpha": 0.3}
 BELOW_ONE = ("truth.alpha", "rates.alpha")
 TEXT = ("out", "data.path", "truth.name", "group_by", "rates.system")
+FORMATS = ("png", "pdf")  # of figures: PNG alone, or PDF beside it
 SWITCHES = ("rates.enabled", "tensorboard", "data.linear")
-GROUPS = ("reward", "truth", "data", "data.options", "rates")
+GROUPS = ("reward", "truth", "data", "data.options", "rates", "figures")
 KEYS = {
     "": (
         *("run", "out", "beta", "n_modes", "tolerance", "window", "group_by", "truth", "data", "rates", "tensorboard"),
+        "figures",
         *("reward", "experiment", "of", "sweep", "size"),  # the last three: conf/experiment/value_error.yaml
     ),
     "truth": ("name", "alpha"),
     "data": ("path", "options", "n_terms", "horizon", "linear", "n_basis", "first", "random", "seed"),
+    "figures": ("format",),
     "rates": ("enabled", "system", "alpha", "eps", "perturbations", "n_trials", "n_modes", "seed"),
 }
 OPTIONAL = {
@@ -70,6 +73,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         for key in ("truth.name", "rates.system"):
             if _at(settings, key) is not None:
                 choice(key, _at(settings, key), tuple(SYSTEMS))
+        choice("figures.format", settings["figures"].get("format"), FORMATS)
         _check_lists(settings)
         reward = settings["reward"]
         if reward.get("name") == "regressed" and settings["data"]["path"] is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,19 +12,21 @@ import numpy as np
 import torch
 
 from levytorch.data import SourceData
+from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import Diagnosis
+from levytorch.figures import Units, base, planes
 from levytorch.figures import coefficients as plots
-from levytorch.figures import planes, save
 from levytorch.figures.diagnostics import drawings
 from levytorch.figures.selection import selection
 from levytorch.files import write_csv, write_json
 from levytorch.policy.metrics import relative_error
 from levytorch.runs.reading import Columns
-from levytorch.runs.tensorboard import FORMATS, add_figure, log_results
+from levytorch.runs.tensorboard import FORMATS, add_image, log_results
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 
 _POINTS = 4096  # of a cell in d > 1 dimensions
+_STATES = 20_000  # observed states that averages are taken over
 Drawings = dict[str, Callable[[], Any]]  # name of a figure -> what draws it
 
 
@@ -39,14 +42,25 @@ class Outcome:
     formats: tuple[str, ...] = FORMATS
     diagnosis: Diagnosis | None = None
     settings: FitSettings | None = None  # of the fit
+    units: Units = field(default_factory=Units)
+    pictures: dict[str, bytes] = field(default_factory=dict)  # name of a figure -> its PNG file
 
     def publish(self, name: str, draw: Callable[[], Any]) -> None:
-        """A figure into figures/ and TensorBoard; not even drawn when it is wanted in neither."""
+        """A figure into figures/, TensorBoard and the page, drawn once; not at all when nobody wants it."""
         if not (self.formats or self.loggers):
             return
+        began = time.perf_counter()
         fig = draw()
-        save(fig, self.directory / "figures" / name, formats=self.formats)
-        add_figure(self.loggers, f"final/{name}", fig, int(self.recovery.metrics["steps"]))
+        drawn = base.draw(fig)
+        self.pictures[name] = drawn.png
+        base.write(drawn, fig, self.directory / "figures" / name, self.formats)
+        add_image(self.loggers, f"final/{name}", drawn, int(self.recovery.metrics["steps"]))
+        self.took("figures", time.perf_counter() - began)
+
+    def took(self, part: str, seconds: float) -> None:
+        """Add to what metrics.json says about the time of a run."""
+        parts = self.metrics.setdefault("seconds_of", {})
+        parts[part] = parts.get(part, 0.0) + seconds
 
     def mean_error(self) -> float | None:
         """Of b, D_o and D_f where the truth is known: what a sweep would minimise."""
@@ -78,17 +92,47 @@ def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
 
 
 def _cell(recovery: Recovery) -> torch.Tensor:
-    """The cell, or on a line the range of the data."""
-    if recovery.period is None:
-        low, high = recovery.support or recovery.head.window
-        return torch.linspace(low, high, 1024, dtype=torch.float64)
-    return torch.linspace(recovery.origin, recovery.origin + recovery.period, 1025, dtype=torch.float64)[:-1]
+    return torch.linspace(*plots.cell(recovery), 1025, dtype=torch.float64)[:-1]
+
+
+def states_of(data: Any) -> torch.Tensor:
+    """Observed states, evenly over the data and at most so many that nobody waits for them."""
+    if isinstance(data, Lattice):
+        bins = data.counts_of_states()
+        generator = torch.Generator().manual_seed(0)
+        return bins.x[torch.multinomial(bins.pairs, _STATES, replacement=True, generator=generator)]
+    return data.x[:: max(1, len(data) // _STATES)]
+
+
+def at_the_data(recovery: Recovery, truth: Any, data: Any) -> dict[str, dict[str, float]]:
+    """Averages over the observed states, not over the cell, most of which no data may have seen.
+
+    Per coefficient (and component of b): mean, std (the average standard error at these states) and, where the truth is
+    known, error (relative, in L2 over these states).
+    """
+    x = states_of(data)
+    stds = recovery.std(x) if recovery.covariance is not None else (None, None, None)
+    out: dict[str, dict[str, float]] = {}
+    for name, std in zip(("b", "D_o", "D_f"), stds):
+        found = getattr(recovery, name)(x)
+        if truth is not None:
+            true = torch.as_tensor(getattr(truth, name)(x)).expand_as(found)
+        parts: list[tuple[str, Any]] = [(name, slice(None))]
+        if found.dim() > 1:
+            parts = [(f"{name}_{i + 1}", (slice(None), i)) for i in range(found.shape[1])]
+        for label, pick in parts:
+            out[label] = {"mean": float(found[pick].mean())}
+            if std is not None:
+                out[label]["std"] = float(std[pick].mean())
+            if truth is not None:
+                out[label]["error"] = relative_error(found, true)
+    return out
 
 
 def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
     """Numbers first, then the figures made of them, then the loggers."""
     recovery, directory = outcome.recovery, outcome.directory
-    figures = _write_curves(recovery, outcome.source.dynamics, directory)
+    figures = _write_curves(outcome)
     if recovery.history:
         keys = [k for k in recovery.history[-1] if all(k in entry for entry in recovery.history)]
         write_csv(directory / "history.csv", {k: [entry[k] for entry in recovery.history] for k in keys})
@@ -98,22 +142,25 @@ def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
     if "selection" in recovery.metrics:
         figures["selection"] = lambda: selection(recovery.metrics["selection"])[0]
     if outcome.diagnosis is not None:
-        figures |= drawings(outcome.diagnosis)
+        figures |= drawings(outcome.diagnosis, outcome.units)
     for name, draw in figures.items():
         outcome.publish(name, draw)
     log_results(outcome.loggers, config, outcome.metrics)
 
 
-def _write_curves(recovery: Recovery, truth: Any, directory: Path) -> Drawings:
+def _write_curves(outcome: Outcome) -> Drawings:
     """curves.csv, and what draws it (there is no figure of three dimensions)."""
+    recovery, truth, directory = outcome.recovery, outcome.source.dynamics, outcome.directory
+    states, units = states_of(outcome.source.transitions), outcome.units
     if recovery.dim == 1:
-        curves = plots.coefficient_curves(recovery, truth)
+        curves = plots.coefficient_curves(recovery, truth, states=states)
         write_csv(directory / "curves.csv", curves)
-        return {"coefficients": lambda: plots.coefficients(curves)[0]}
+        return {"coefficients": lambda: plots.coefficients(curves, units=units)[0]}
     if recovery.dim == 2:
         fields = planes.coefficient_fields(recovery, truth)
         write_csv(directory / "curves.csv", planes.field_columns(fields))
-        return {"coefficients": lambda: planes.fields(fields)[0]}
+        dots = planes.sample_states(states, recovery)
+        return {"coefficients": lambda: planes.fields(fields, dots=dots, units=units)[0]}
     x = recovery.head.grid(_POINTS)
     columns: Columns = {f"x_{i + 1}": x[:, i].numpy() for i in range(recovery.dim)}
     for label, system in (("", recovery), ("_truth", truth)):
@@ -147,28 +194,3 @@ def write_value(stem: Path, V: Any, beside: Mapping[str, Callable[[torch.Tensor]
     V.save(stem.with_name(f"{stem.name}.pt"))
     write_csv(stem.with_name(f"{stem.name}.csv"), curves)
     return curves
-
-
-def table(metrics: Mapping[str, Any]) -> str:
-    """The summary a terminal shows."""
-    lines = [f"{'':6}{'mean':>12}{'std error':>12}{'rel. L2 error':>16}"]
-    drift = ["b"] if "mean_b" in metrics else sorted(k[5:] for k in metrics if k.startswith("mean_b_"))
-    for name in (*drift, "D_o", "D_f"):
-        cells = [metrics.get(f"mean_{name}"), metrics.get(f"mean_std_{name}"), metrics.get(f"error_{name}")]
-        shown = ["-" if v is None else f"{v:.4g}" for v in cells[:2]] + ["-" if cells[2] is None else f"{cells[2]:.2%}"]
-        lines.append(f"{name:6}{shown[0]:>12}{shown[1]:>12}{shown[2]:>16}")
-    if metrics.get("alpha") is not None:
-        error = metrics.get("alpha_std")
-        lines.append(f"{'alpha':6}{metrics['alpha']:>12.4g}{'-' if not error else format(error, '.4g'):>12}")
-    lines.append(
-        f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
-        f"{'converged' if metrics['converged'] else 'NOT converged'}; {metrics['n_main']} pairs, "
-        f"tail {metrics['tail_method']}, TCF {metrics['tcf']:.4g}, "
-        f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
-    )
-    if metrics.get("left_out"):
-        lines.append("left out: " + ", ".join(f"{count} {reason}" for reason, count in metrics["left_out"].items()))
-    lines += metrics.get("diagnosis", [])
-    if "error_V" in metrics:
-        lines.append(f"value function: relative L2 error {metrics['error_V']:.2%}")
-    return "\n".join(lines)

@@ -17,13 +17,14 @@ from omegaconf import OmegaConf
 
 from levytorch.coefficients import Head
 from levytorch.coefficients.build import OPTIONS
-from levytorch.convert import known_keys, shown, whole_number
+from levytorch.convert import choice, known_keys, shown, whole_number
 from levytorch.diagnostics.checks import check_options
 from levytorch.errors import ConfigError, LevytorchError, within_configuration
 from levytorch.policy.rewards import check_reward
 from levytorch.ranks import processes
 from levytorch.runs import allow_list
 from levytorch.runs.empirical import options_of
+from levytorch.runs.evaluation_settings import FORMATS
 from levytorch.runs.reading import FROM_FILE, FROM_LATTICE
 from levytorch.training.engines.base import ENGINES, Engine, engine_options
 from levytorch.training.fit import TRAINER, quiet_lightning
@@ -31,7 +32,7 @@ from levytorch.training.settings import FitSettings, make_settings
 
 SECTIONS = (
     *("data", "coefficients", "density", "engine", "tail", "reward", "batch"),
-    *("trainer", "callbacks", "logger", "diagnostics"),
+    *("trainer", "callbacks", "logger", "diagnostics", "figures"),
 )
 KEYS = (
     *SECTIONS,
@@ -108,6 +109,9 @@ def check_sections(config: Mapping[str, Any]) -> None:
             )
     known_keys("settings", config, KEYS, ConfigError)
     known_keys("the settings of density", config["density"], ("method",), ConfigError)
+    known_keys("the settings of figures", config["figures"], ("format",), ConfigError)
+    with within_configuration():
+        choice("figures.format", config["figures"].get("format"), FORMATS)
 
 
 def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSettings:

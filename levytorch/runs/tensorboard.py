@@ -15,13 +15,13 @@ import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from levytorch.errors import ConfigError
+from levytorch.figures import base, planes
 from levytorch.figures import coefficients as plots
-from levytorch.figures import planes
 from levytorch.files import lookup
 from levytorch.training.module import LevyModule
 from levytorch.training.recovery import Recovery
 
-FORMATS = ("png", "pdf")  # of figures
+FORMATS = ("png", "pdf")  # that figures can have
 # column -> where it stands in the configuration; the first that exists
 SETTINGS: dict[str, tuple[str, ...]] = {
     "1 engine": ("engine.name",),
@@ -71,7 +71,7 @@ class CoefficientFigures(L.Callback):
     in the CSV files.
     """
 
-    def __init__(self, every: int = 10_000, files: Sequence[str] = FORMATS) -> None:
+    def __init__(self, every: int = 10_000, files: Sequence[str] = ("png",)) -> None:
         if not isinstance(files, (list, tuple)) or not all(isinstance(f, str) and f in FORMATS for f in files):
             raise ConfigError(
                 f"callbacks.figures.files must be a list of {', '.join(FORMATS)}, found {files!r}; [] draws no figures."
@@ -92,15 +92,23 @@ class CoefficientFigures(L.Callback):
             fig, _ = planes.fields(planes.coefficient_fields(recovery, self.truth))
         else:
             fig, _ = plots.coefficients(plots.coefficient_curves(recovery, self.truth))
-        add_figure(trainer.loggers, "coefficients/progress", fig, trainer.global_step)
+        add_image(trainer.loggers, "coefficients/progress", base.draw(fig), trainer.global_step)
 
 
-def add_figure(loggers: Sequence[Any], tag: str, fig: Any, step: int) -> None:
+def add_image(loggers: Sequence[Any], tag: str, drawn: base.Drawn, step: int) -> None:
     """To every TensorBoard among the loggers; others have no common way of taking a figure."""
     for logger in loggers:
         if isinstance(logger, TensorBoardLogger):
-            logger.experiment.add_figure(tag, fig, step, close=False)
-            logger.experiment.flush()  # also the last figure of a run must reach the disk
+            write_image(logger.experiment, tag, drawn, step)
+
+
+def write_image(writer: Any, tag: str, drawn: base.Drawn, step: int = 0) -> None:
+    """The PNG file itself as an event: `add_image` would encode its pixels once more."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    image = Summary.Image(height=drawn.height, width=drawn.width, colorspace=3, encoded_image_string=drawn.png)
+    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
+    writer.flush()  # also the last figure of a run must reach the disk
 
 
 def log_results(loggers: Sequence[Any], config: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:

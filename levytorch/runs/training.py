@@ -19,15 +19,15 @@ from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import diagnose
 from levytorch.errors import ConfigError, LevytorchWarning
+from levytorch.figures import Units
+from levytorch.files import write_json
 from levytorch.ranks import Ranks
-from levytorch.runs import report, resume, value
+from levytorch.runs import page, report, resume, terminal, value
 from levytorch.runs.allow_list import own_targets
 from levytorch.runs.directory import write_record
 from levytorch.runs.report import Outcome
 from levytorch.runs.settings import Prepared, prepare
 from levytorch.runs.tensorboard import CoefficientFigures
-from levytorch.training.engines import build_engine
-from levytorch.training.engines.base import engine_facts
 from levytorch.training.fit import fit
 
 log = logging.getLogger("levytorch.train")
@@ -46,11 +46,20 @@ def train(config: Any, directory: Path) -> Outcome | None:
     checkpoint = resume.checkpoint(directory) if resumed else None
     if first and started:
         write_record(directory, config, resume.without_resume(overrides), new=not resumed)
+    began = time.perf_counter()
     data = prepared.source()
     value.check_data(prepared.config, data)
+    seconds = time.perf_counter() - began
     outcome = run(prepared, data, directory, checkpoint=checkpoint)
-    if outcome is not None:
-        value.add_value(outcome, prepared.config)
+    if outcome is None:
+        return None
+    outcome.took("data", seconds)
+    began, drawn = time.perf_counter(), outcome.metrics["seconds_of"].get("figures", 0.0)
+    value.add_value(outcome, prepared.config)
+    drawn = outcome.metrics["seconds_of"].get("figures", 0.0) - drawn
+    outcome.took("value", time.perf_counter() - began - drawn)
+    write_json(directory / "metrics.json", outcome.metrics)
+    page.write_run(outcome, overrides)
     return outcome
 
 
@@ -65,14 +74,16 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
     for callback in prepared.callbacks:
         if isinstance(callback, CoefficientFigures):
             callback.truth, formats = data.dynamics, callback.files
+    if formats and config["figures"]["format"] == "pdf":
+        formats = tuple(dict.fromkeys((*formats, "pdf")))
     flags = {
         "logger": loggers or False,
         "default_root_dir": str(directory),
         "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in prepared.callbacks),
     }
+    opening = terminal.opening(data.transitions, prepared.fit, config)
     if ranks.is_first():
-        facts = engine_facts(build_engine(prepared.fit.engine), prepared.fit.engine_reason)
-        log.info("engine {engine} ({engine_reason})".format(**facts))
+        log.info(opening)
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LevytorchWarning)
@@ -102,15 +113,27 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
             else:
                 diagnosis = diagnose(recovery, pairs, seed=config["seed"], **config["diagnostics"])
     doubts = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)))
-    for doubt in doubts:
-        log.warning(doubt)
     metrics = dict(recovery.metrics) | report.summary(recovery, data.dynamics)
     metrics |= {"seconds_fit": seconds, "warnings": doubts, "seed": config["seed"]}
+    metrics["observed"] = report.at_the_data(recovery, data.dynamics, data.transitions)
+    metrics |= {"seconds_of": {"fit": seconds}, "opening": opening}
     if diagnosis is not None:
         metrics |= diagnosis.metrics() | {"diagnosis": diagnosis.text().splitlines()}
-    outcome = Outcome(recovery, data, metrics, directory, loggers, formats, diagnosis, prepared.fit)
+        metrics["seconds_of"]["diagnostics"] = diagnosis.seconds
+    outcome = Outcome(
+        *(recovery, data, metrics, directory, loggers, formats, diagnosis, prepared.fit), units=units_of(config["data"])
+    )
     report.write_report(outcome, config)
     return outcome
+
+
+def units_of(data: Mapping[str, Any]) -> Units:
+    """Names for the axes where the data has some: the columns of a file, and its unit of time."""
+    if "path" not in data:
+        return Units()
+    columns = data.get("value")
+    state = ", ".join(map(str, columns)) if isinstance(columns, (list, tuple)) else str(columns or "")
+    return Units(f"log {state}".strip() if data.get("log") else state, str(data.get("time_unit") or ""))
 
 
 def start_processes(trainer: Mapping[str, Any]) -> bool:

@@ -54,12 +54,12 @@ def add_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     if "V_truth" in curves:
         outcome.metrics["error_V"] = relative_error(curves["V"], curves["V_truth"])
     write_json(outcome.directory / "metrics.json", outcome.metrics)
-    outcome.publish("value", lambda: _draw(V, V_truth, curves, recovery.support))
+    outcome.publish("value", lambda: _draw(V, V_truth, curves, outcome))
 
 
-def _draw(V: Any, V_truth: Any, curves: Columns, support: Any) -> Any:
+def _draw(V: Any, V_truth: Any, curves: Columns, outcome: Outcome) -> Any:
     if "u" in curves:
-        return planes.contours(V, V_truth)[0]
+        return planes.contours(V, V_truth, units=outcome.units)[0]
     width = 1.96 * curves["V_std"] if "V_std" in curves else None
     band = Band("recovered", curves["V"], width, "95 % band")
     return value_bands(
@@ -67,5 +67,6 @@ def _draw(V: Any, V_truth: Any, curves: Columns, support: Any) -> Any:
         [band],
         reference=curves.get("V_truth"),
         reference_label="truth",
-        observed=observed_parts(support, V.origin, V.period),
+        observed=observed_parts(outcome.recovery.support, V.origin, V.period),
+        units=outcome.units,
     )[0]

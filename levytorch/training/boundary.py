@@ -11,7 +11,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients, FourierHead
+from levytorch.coefficients import Coefficients, LinearHead
 from levytorch.data.batches import FullBatch
 from levytorch.errors import LevytorchWarning
 from levytorch.law import log_density
@@ -34,7 +34,7 @@ def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
 
 
 @torch.no_grad()
-def loss_without(name: str, head: FourierHead, batch: FullBatch) -> float:
+def loss_without(name: str, head: LinearHead, batch: FullBatch) -> float:
     """How much log-likelihood the main batch loses when D_o or D_f is exactly zero and all else stays."""
     main = batch.main
     c = head(main.x)
@@ -69,7 +69,7 @@ def on_the_boundary(losses: dict[str, float]) -> list[str]:
     return [name for name, loss in losses.items() if loss < _AS_WELL]
 
 
-def held(covariance: Tensor, head: FourierHead, names: list[str]) -> Tensor:
+def held(covariance: Tensor, head: LinearHead, names: list[str]) -> Tensor:
     """The covariance of the other parameters given that these coefficients stay where they are (rows of zeros)."""
     fixed = torch.zeros(covariance.shape[0], dtype=torch.bool)
     sizes = list(head.sizes)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import ProgressBar
 from torch import Tensor
 
 from levytorch.coefficients import Head
@@ -21,7 +22,7 @@ from levytorch.data.lattice_module import LatticeModule
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.likelihood.likelihood import N_BINS
 from levytorch.ranks import Ranks
-from levytorch.training.callbacks import Convergence, MovingAverage, UpdateTCF
+from levytorch.training.callbacks import Convergence, MovingAverage, Progress, UpdateTCF
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.finish import Ended
@@ -83,6 +84,8 @@ def fit(
     averaging = None if engine.full_batch else MovingAverage(engine.window)  # type: ignore[attr-defined]
     convergence = Convergence(averaging, getattr(engine, "tolerance", 0.0), getattr(engine, "stop_early", True))
     own: list[L.Callback] = [UpdateTCF(settings.tail.start), *([averaging] if averaging else []), convergence]
+    if settings.progress and not any(isinstance(callback, ProgressBar) for callback in callbacks):
+        own.append(Progress())
     options = TRAINER | {
         "enable_progress_bar": settings.progress,
         "max_steps": engine.max_steps,

@@ -141,7 +141,7 @@ def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Rewe
 
 def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Likelihood, Blocks]:
     """The likelihood that was maximised and its data in blocks."""
-    if recovery.law != "frozen" and not isinstance(recovery.head, FourierHead):
+    if recovery.law != "frozen" and not isinstance(recovery.head, LinearHead):
         raise InputError(
             f'standard errors from blocks must have a Fourier head under law "{recovery.law}", found '
             f'{type(recovery.head).__name__}; fit with law="frozen".'

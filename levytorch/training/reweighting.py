@@ -184,7 +184,7 @@ def block_sandwich(influence: Tensor, blocks: Blocks) -> Tensor:
 
 
 @torch.no_grad()
-def block_scores(head: FourierHead, law: FrozenLaw, blocks: Blocks, part: Batch) -> Tensor:
+def block_scores(head: LinearHead, law: FrozenLaw, blocks: Blocks, part: Batch) -> Tensor:
     """(n_blocks, P): sums of the frozen law's scores in theta over the pairs of every block."""
     theta = head.theta.detach()
     total = torch.zeros((blocks.n_blocks, theta.numel()), dtype=torch.float64)

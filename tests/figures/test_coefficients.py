@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from levytorch import Dynamics
+from levytorch.diagnostics.p_values import p_text
+from levytorch.figures import Units, base, diagnostics, new_axes, save, values
 from levytorch.figures import coefficients as plots
-from levytorch.figures import diagnostics, new_axes, save
 from tests.training.problems import ALPHA, constant
 from tests.training.problems import frozen_recover as recover
 
@@ -99,7 +100,7 @@ def test_what_happens_outside_the_data_does_not_set_the_scale():
     curves.observed = ((95.0, 105.0),)
     _, axes = plots.coefficients(curves)
     assert_inside(axes[0], 2.6e-4 - 1.96 * 1.3e-3, 2.6e-4 + 1.96 * 1.3e-3)
-    assert axes[0].get_xlim() == (50.0, 150.0)
+    assert axes[0].get_xlim() == pytest.approx((93.5, 106.5))  # the data and a little beyond, not the cell
 
 
 def test_a_spike_of_the_band_does_not_set_the_scale():
@@ -160,3 +161,71 @@ def test_the_band_of_the_step_size_figure_is_inside_the_panels():
     for ax, name in zip(axes, ("b", "D_o", "D_f")):
         level = arrays[f"{name}_dt"][0]
         assert_inside(ax, level - 1.96 * std, level + 1.96 * std)
+
+
+def test_data_across_the_end_of_the_cell_or_everywhere_shows_all_of_it():
+    x = flat()["x"]
+    assert plots.limits_along(x, ()) == (50.0, 150.0)
+    assert plots.limits_along(x, ((50.0, 60.0), (140.0, 150.0))) == (50.0, 150.0)
+    assert plots.limits_along(x, ((51.0, 149.0),)) == (50.0, 150.0)  # no further than the cell
+
+
+def test_the_strip_is_the_histogram_of_the_folded_states(found):
+    states = np.array([0.1, 0.1 + 2 * np.pi, 0.1 - 4 * np.pi, 3.0])
+    curves = plots.coefficient_curves(found, n=11, states=states)
+    edges, heights = curves.density
+    shares = {int(np.searchsorted(edges, x) - 1): h for x, h in ((0.1, 1.0), (3.0, 1 / 3))}
+    assert {int(k): pytest.approx(heights[k]) for k in np.flatnonzero(heights)} == shares
+    labels = [text.get_text() for text in plots.coefficients(curves)[1][0].get_legend().get_texts()]
+    assert labels == ["recovered", "95 % band", "observed states"]
+
+
+@pytest.mark.parametrize(
+    ("units", "x", "drift"),
+    [
+        (Units(), "x", r"$b(x)$"),
+        (Units("close", "h"), "close", r"$b(x)$  (close per h)"),
+        (Units("", "day"), "x", r"$b(x)$  (x per day)"),
+        (Units("in $ or $", "h"), r"in \$ or \$", r"$b(x)$  (in \$ or \$ per h)"),
+    ],
+)
+def test_axes_have_the_names_and_units_of_the_data(units, x, drift):
+    fig, axes = plots.coefficients(flat(), units=units)
+    assert axes[0].get_xlabel() == x
+    assert axes[0].get_ylabel() == drift
+    fig.canvas.draw()  # a name from a file is no formula
+
+
+def test_one_drawing_serves_the_file_and_whoever_wants_the_pixels(found, tmp_path):
+    from PIL import Image
+
+    fig, _ = plots.coefficients(plots.coefficient_curves(found, n=11))
+    drawn = base.draw(fig)
+    (file,) = base.write(drawn, fig, tmp_path / "one", ("png",))
+    assert file.read_bytes() == drawn.png
+    with Image.open(file) as image:
+        assert image.size == (drawn.width, drawn.height)
+        shown = np.asarray(image.convert("RGB"))
+    np.testing.assert_array_equal(shown, np.asarray(fig.canvas.buffer_rgba())[..., :3])
+
+
+def test_a_color_means_one_thing(found):
+    """What was recovered has one color in every figure of a run, and nothing else has it."""
+    from matplotlib.colors import same_color
+
+    arrays = {"x": np.linspace(0, 6, 5), "p_value": np.array(0.3)}
+    for name in ("b", "D_o", "D_f"):
+        arrays |= {f"{name}_{kind}": np.ones(5) for kind in ("dt", "2dt", "std")}
+    _, coefficient_axes = plots.coefficients(plots.coefficient_curves(found, n=11))
+    _, step_axes = diagnostics.step_size(arrays)
+    _, (value,) = values.value_bands(np.linspace(0, 6, 5), [values.Band("recovered", np.ones(5))])
+    for ax in (*coefficient_axes, *step_axes, value):
+        assert same_color(ax.lines[0].get_color(), base.RECOVERED)
+    assert values.group_colors(["with TCF", "without TCF", "conditional"]) == list(base.ARMS.values())
+    meanings = [base.RECOVERED, base.DATA, base.CHANCE["color"], *base.ARMS.values(), *base.OTHERS]
+    assert len(set(meanings)) == len(meanings)
+
+
+def test_no_p_value_is_zero():
+    assert [p_text(p) for p in (0.0, 1e-200, 2e-5, 0.042)] == ["p < 1e-12", "p < 1e-12", "p = 2e-05", "p = 0.042"]
+    assert p_text(0.5, "<=") == "p <= 0.5"

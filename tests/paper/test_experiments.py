@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import InterpolationResolutionError
 
-import evaluate  # noqa: F401  (its resolver ${newest:...})
+import levytorch.evaluate  # noqa: F401  (its resolver ${newest:...})
 from levytorch.errors import ConfigError
 from levytorch.runs.evaluate import run_evaluation
 from levytorch.runs.evaluation_settings import newest

@@ -7,7 +7,7 @@ import torch
 
 from levytorch import Dynamics, solve_value
 from levytorch.errors import InputError
-from levytorch.policy.monte_carlo import draw_noise, stable_draw, monte_carlo_value
+from levytorch.policy.monte_carlo import draw_noise, monte_carlo_value, stable_draw
 from tests.policy.problems import smooth, smooth_reward
 
 STARTS = torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64)

@@ -21,7 +21,7 @@ def test_value_bands_shows_bands_and_differences() -> None:
     bands = [Band("with TCF", np.cos(X), 0.1 * np.ones(50)), Band("without TCF", 0.9 * np.cos(X))]
     wild = {"CRL": 1e6 * np.cos(X)}
     fig, (upper, lower) = value_bands(X, bands, reference=np.cos(X) + 0.5, baselines=wild, support=(1.0, 2.0))
-    assert labels(upper) == ["with TCF (mean ± sd)", "without TCF", "CRL", "reference"]
+    assert labels(upper) == ["range of the data", "with TCF (mean ± sd)", "without TCF", "CRL", "reference"]
     # a baseline that runs away does not set the scale, the bands fit in
     assert upper.get_ylim()[1] < 2.0
     assert lower.get_ylim()[0] < -0.6

@@ -14,7 +14,14 @@ from levytorch.errors import NumericalError
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.sums import where
 from levytorch.ranks import DRIFTED
-from levytorch.training.engines.base import Engine, bare
+from levytorch.training.engines.base import Engine, bare, uncompiled
+
+
+class LBFGS(torch.optim.LBFGS):
+    """torch's, without its compiler."""
+
+    add_param_group = uncompiled(Optimizer.add_param_group)
+    zero_grad = uncompiled(Optimizer.zero_grad)
 
 
 @dataclass
@@ -33,7 +40,7 @@ class LBFGSEngine(Engine):
     full_batch = True
 
     def optimizer(self, likelihood: Likelihood) -> Optimizer:
-        optimizer = torch.optim.LBFGS(
+        optimizer = LBFGS(
             likelihood.head.parameters(),
             lr=1.0,
             max_iter=self.iterations,

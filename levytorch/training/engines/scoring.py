@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.sums import Sums
+from levytorch.training.engines.base import uncompiled
 
 _PAIRS = 6  # secant pairs kept, unless more are asked for
 _FLOOR = 1e-4  # curvature of the total log-likelihood below which a direction counts as flat
@@ -29,6 +30,8 @@ class FisherScoring(Optimizer):
     Converged when n g^T step < tolerance: twice the log-likelihood still to be gained, so that 1e-6 is a thousandth of
     a standard error. pairs: how many secant pairs are kept.
     """
+
+    add_param_group = uncompiled(Optimizer.add_param_group)
 
     def __init__(
         self, params: Iterable[Tensor], *, damping: float = 1e-2, tolerance: float = 1e-6, pairs: int = _PAIRS

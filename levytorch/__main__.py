@@ -1,0 +1,64 @@
+"""`python -m levytorch`: versions, cores, whether the kernels are compiled, where the docs are."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+import levytorch
+
+
+def report() -> str:
+    """What to say of this installation, a line each."""
+    here = Path(levytorch.__file__).parent
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    lines = [
+        f"levytorch {levytorch.__version__}    {here}",
+        f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {cores} cores",
+        ", ".join(f"{name} {_version(name)}" for name in _dependencies()),
+        f"kernels: {kernels()}",
+        f"docs: {_docs(here)}",
+        "commands: levytorch-train --help, levytorch-evaluate --help (in a clone: python train.py, python evaluate.py)",
+    ]
+    return "\n".join(lines)
+
+
+def kernels() -> str:
+    """Whether the compiled kernels of this processor wait in the cache."""
+    try:
+        from levytorch.law import compiled, table_kernels
+    except ImportError:
+        return "numba cannot be imported; the law runs on torch alone, slowly"
+    made = [kernel for kernel in vars(table_kernels).values() if hasattr(kernel, "py_func")]
+    folders = {Path(kernel._cache.cache_path) for kernel in made}
+    found = [file for folder in folders for file in folder.glob(f"*{compiled.processor()}*.nbi")]
+    if not found:
+        return "not compiled yet; the first fit compiles them, a minute or so, and keeps them"
+    return f"compiled for {compiled.processor()}"
+
+
+def _dependencies() -> list[str]:
+    try:
+        wanted = [line for line in requires("levytorch") or [] if "extra ==" not in line]
+    except PackageNotFoundError:  # a clone that was not installed
+        wanted = ["torch", "numpy", "scipy", "numba", "lightning", "hydra-core", "tensorboard", "matplotlib", "polars"]
+    return [re.match(r"[\w-]+", line)[0] for line in wanted]  # type: ignore[index]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "missing"
+
+
+def _docs(here: Path) -> str:
+    found = next((place for place in (here / "docs", here.parent / "docs") if place.is_dir()), None)
+    return "not installed" if found is None else f"{found}{os.sep}quickstart.md and the pages beside it"
+
+
+if __name__ == "__main__":
+    print(report())

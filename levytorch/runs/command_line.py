@@ -1,0 +1,102 @@
+"""What train.py and evaluate.py share with their installed twins: where the configuration lies, and the nearest name.
+
+hydra refuses an override that names nothing, in words of its own; what was probably meant is added here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def conf_directory() -> str:
+    """The configuration: inside the package when it was installed from a wheel, beside it in a clone."""
+    return str(_PACKAGE.parent / "conf" if is_clone() else _PACKAGE / "conf")
+
+
+def is_clone() -> bool:
+    """Whether the package lies in its repository, with train.py beside it."""
+    return (_PACKAGE.parent / "conf").is_dir() and (_PACKAGE.parent / "train.py").is_file()
+
+
+def run(main: Callable[[], Any], name: str) -> None:
+    """A function made by hydra.main; overrides that it refuses are followed by the nearest ones that exist."""
+    try:
+        main()
+    except SystemExit as end:
+        if end.code == 1:  # hydra's own refusals
+            for line in suggestions(name, sys.argv[1:]):
+                print(line, file=sys.stderr)
+        raise
+
+
+def suggestions(name: str, arguments: Sequence[str]) -> list[str]:
+    """One line per override of conf/<name>.yaml whose key, or whose option of a group, does not exist."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    GlobalHydra.instance().clear()
+    given = []
+    for argument in arguments:
+        try:
+            given += OverridesParser.create().parse_overrides([argument])
+        except HydraException:  # a flag, or no override at all
+            continue
+    found = []
+    with initialize_config_dir(conf_directory(), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        groups = {group: loader.get_group_options(group) for group in loader.list_groups("") if group != "hydra"}
+        chosen, values = [], []
+        for one in given:
+            key = one.get_key_element()
+            if key.startswith(("+", "~", "hydra")):
+                continue
+            if key not in groups:
+                values.append(key)
+                continue
+            named = list(one.sweep_string_iterator()) if one.is_choice_sweep() else [one.value()]
+            for option in named:
+                near = [] if option in groups[key] else difflib.get_close_matches(str(option), groups[key], 1)
+                found += [f"{key}={option} names no option; did you mean {key}={known}?" for known in near]
+            if named[0] in groups[key]:
+                chosen.append(f"{key}={named[0]}")
+        try:
+            config = OmegaConf.to_container(compose(name, chosen), resolve=False)
+        except HydraException:  # these options do not go together
+            config = OmegaConf.to_container(compose(name), resolve=False)
+    assert isinstance(config, dict)
+    keys = [*_keys(config), *groups]
+    for key in values:
+        if key not in keys and (near_key := nearest(key, keys)) is not None:
+            found.append(f"{key} names no setting; did you mean {near_key}?")
+    return found
+
+
+def nearest(key: str, keys: Iterable[str]) -> str | None:
+    """The setting that a misspelt one, or one without its group, most probably means."""
+    keys = list(keys)
+    leaf = key.rpartition(".")[2]
+    same = [known for known in keys if known.rpartition(".")[2] == leaf]
+    if same:
+        return difflib.get_close_matches(key, same, 1, cutoff=0.0)[0]
+    near = difflib.get_close_matches(key, keys, 1, cutoff=0.75)
+    if not near:
+        leaves = {known.rpartition(".")[2]: known for known in reversed(keys)}
+        near = [leaves[found] for found in difflib.get_close_matches(leaf, leaves, 1, cutoff=0.75)]
+    return near[0] if near else None
+
+
+def _keys(config: Mapping[Any, Any], above: str = "") -> Iterator[str]:
+    """Every dotted key of a composed configuration, groups included."""
+    for name, value in config.items():
+        yield f"{above}{name}"
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{above}{name}.")

@@ -1,0 +1,146 @@
+"""report.html: what a run or an evaluation has found, as one page for people."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from levytorch.files import write_text
+from levytorch.runs import html
+from levytorch.runs.command_line import is_clone
+from levytorch.runs.resume import without_resume
+
+if TYPE_CHECKING:
+    from levytorch.runs.report import Outcome
+
+NAME = "report.html"
+CAPTIONS = {
+    "coefficients": "Recovered coefficients, pointwise 95 % bands. Grey: where the data is; the rest is extrapolation.",
+    "history": "The fit itself: it is done when the lines stand still.",
+    "diagnostics_fit": "Does the law fit? The lines should stay within what chance does (amber).",
+    "diagnostics_step_size": "Is the step short enough? Both lines should agree within what chance does (amber).",
+    "value": "The value function with its band, and its distance to the truth or the reference where there is one.",
+    "selection": "What was held out, under every candidate: the chosen one is marked.",
+    "errors": "Relative errors of V, a point per run.",
+    "rates": "Error of V against the size of a perturbation of the coefficients.",
+}
+
+
+def write_run(outcome: Outcome, overrides: Sequence[str]) -> Path:
+    """The page of a training run."""
+    metrics, directory = outcome.metrics, outcome.directory
+    train, evaluate = _commands()
+    repeat = shlex.join([*train, *without_resume(overrides)])
+    after = shlex.join([*evaluate, f"run={directory}"])
+    load = f"from levytorch import Recovery\nfound = Recovery.load({str(directory)!r})"
+    text = html.page(
+        f"levytorch run {directory.name}",
+        html.paragraph(metrics.get("opening", "")),
+        html.heading("Verdict"),
+        html.verdicts(_verdicts(metrics)),
+        html.heading("Coefficients at the observed states"),
+        _coefficients(metrics),
+        html.paragraph(_fit_words(metrics)),
+        html.heading("Figures") if outcome.pictures else "",
+        *_pictures(outcome.pictures),
+        html.heading("Again, and further"),
+        html.code(f"{repeat}\n{after}"),
+        html.code(load),
+        html.paragraph("docs/outputs.md explains every file and number here, docs/diagnostics.md every alarm."),
+    )
+    write_text(directory / NAME, text)
+    return directory / NAME
+
+
+def write_evaluation(
+    out: Path, settings: Mapping[str, Any], metrics: Mapping[str, Any] | None, pictures: Mapping[str, bytes], told: str
+) -> Path:
+    """The page of an evaluation; told: its table as the terminal shows it."""
+    parts = [html.code(told)] if told else []
+    if metrics is not None:
+        parts += [html.heading("Groups"), _groups(metrics), html.heading("Runs"), _runs(metrics)]
+    overrides = _overrides()
+    text = html.page(
+        "levytorch evaluation",
+        html.paragraph(f"reward {settings['reward'].get('name')}, beta {settings['beta']}"),
+        *parts,
+        html.heading("Figures") if pictures else "",
+        *_pictures(pictures),
+        html.heading("Again"),
+        html.code(shlex.join([*_commands()[1], *overrides])),
+    )
+    write_text(out / NAME, text)
+    return out / NAME
+
+
+def _commands() -> tuple[list[str], list[str]]:
+    if is_clone():
+        return ["python", "train.py"], ["python", "evaluate.py"]
+    return ["levytorch-train"], ["levytorch-evaluate"]
+
+
+def _overrides() -> list[str]:
+    from hydra.core.hydra_config import HydraConfig
+
+    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+
+
+def _verdicts(metrics: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    named = metrics.get("alarms") or {}
+    items = [(f"{name.replace('_', ' ')}: {sentence}", False) for name, sentence in named.items()]
+    items += [(doubt, False) for doubt in metrics.get("warnings", []) if doubt not in named.values()]
+    if not metrics["converged"]:
+        items += [("the fit has not converged: raise engine.max_steps, or read its errors with care", False)]
+    if not items:
+        checked = "diagnosis" in metrics
+        items = [("no alarm was raised" if checked else "no warning was raised; the checks were not made", checked)]
+    return items + [(line, True) for line in metrics.get("diagnosis", [])]
+
+
+def _coefficients(metrics: Mapping[str, Any]) -> str:
+    rows = []
+    for name, row in (metrics.get("observed") or {}).items():
+        std, error = row.get("std"), row.get("error")
+        rows.append([name, f"{row['mean']:.4g}", _told(std, ".3g"), _told(error, ".2%")])
+    if metrics.get("alpha") is not None:
+        std = metrics.get("alpha_std")
+        rows.append(["alpha", f"{metrics['alpha']:.4g}", "given" if std == 0.0 else _told(std, ".3g"), "-"])
+    if "error_V" in metrics:
+        rows.append(["V", "-", "-", f"{metrics['error_V']:.2%}"])
+    return html.table(["", "mean", "standard error", "relative L2 error"], rows)
+
+
+def _fit_words(metrics: Mapping[str, Any]) -> str:
+    return (
+        f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
+        f"{'converged' if metrics['converged'] else 'NOT converged'}; tail {metrics['tail_method']}, "
+        f"TCF {metrics['tcf']:.4g}; log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
+    )
+
+
+def _groups(metrics: Mapping[str, Any]) -> str:
+    keys = ("relative_l2_mean", "relative_l2_sd", "relative_l2_of_mean", "coverage")
+    rows = [
+        [label, str(group["runs"]), *(_told(group[key], ".2%") for key in keys)]
+        for label, group in metrics["groups"].items()
+    ]
+    rows += [[name, "", _told(error, ".2%"), "", "", ""] for name, error in metrics["baselines"].items()]
+    return html.table(["group", "runs", "relative L2 error", "sd", "of the mean", "coverage"], rows)
+
+
+def _runs(metrics: Mapping[str, Any]) -> str:
+    rows = [
+        [str(run["path"]), str(run["group"]), _told(run["relative_l2"], ".2%"), "yes" if run["converged"] else "NO"]
+        for run in metrics["runs"]
+    ]
+    return html.table(["run", "group", "relative L2 error", "V converged"], rows)
+
+
+def _pictures(pictures: Mapping[str, bytes]) -> list[str]:
+    return [html.picture(png, name, CAPTIONS.get(name, name)) for name, png in pictures.items()]
+
+
+def _told(value: float | None, form: str) -> str:
+    return "-" if value is None or value != value else format(value, form)

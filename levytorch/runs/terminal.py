@@ -1,0 +1,101 @@
+"""What a terminal shows of a run: a line before the fit, the table after it, and the alarms, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from levytorch.coefficients import Head
+from levytorch.data import Transitions
+from levytorch.data.lattice import Lattice
+from levytorch.training.engines.base import build_engine, engine_facts
+from levytorch.training.settings import FitSettings
+
+
+def opening(data: Transitions | Lattice, settings: FitSettings, config: Mapping[str, Any]) -> str:
+    """What is being fitted, and what chose it where the configuration left the choice open."""
+    engine = "engine {engine} ({engine_reason})".format(
+        **engine_facts(build_engine(settings.engine), settings.engine_reason)
+    )
+    parts = [f"law {settings.law}", _head(settings), engine, _tail(settings)]
+    alpha = settings.alpha
+    parts.append("alpha " + (f"= {alpha.value:g}" if alpha.mode == "fixed" else f"{config['alpha']}"))
+    return f"fitting {_pairs(data)}: " + "; ".join(parts)
+
+
+def _pairs(data: Transitions | Lattice) -> str:
+    if isinstance(data, Lattice):
+        return f"a lattice of {data.n_main:,} pairs"
+    if data.uniform_dt:
+        dt = f"dt = {float(data.dt[0]):.6g}"
+    else:
+        dt = f"dt around {float(data.median_dt):.6g} (varies)"
+    lost = sum(data.dropped.values())
+    many = "trajectory" if data.n_trajectories == 1 else "trajectories"
+    pairs = f"{len(data):,} pairs of {data.n_trajectories:,} {many} at {dt}"
+    if lost:
+        pairs += f" ({lost:,} left out)"
+    return pairs
+
+
+def _head(settings: FitSettings) -> str:
+    if isinstance(settings.head, Head):
+        return f"head {type(settings.head).__name__}"
+    name = settings.head["name"]
+    if "n_basis" not in settings.head:
+        return f"head {name}"
+    open_ = "n_basis" in settings.left_open
+    return f"head {name}, " + ("n_basis by cross-validation" if open_ else f"{settings.head['n_basis']} functions")
+
+
+def _tail(settings: FitSettings) -> str:
+    tail = settings.tail
+    if tail.method == "none":
+        return "tail none"
+    thresholds = [
+        f"{name} {value if isinstance(value, str) else format(value, 'g')}"
+        for name, value in (("CT", tail.CT), ("TRT", tail.TRT))
+        if value is not None
+    ]
+    auto = "; CT from a first fit" if tail.CT in (None, "auto") and tail.method == "tcf" else ""
+    return f"tail {tail.method} ({', '.join(thresholds) or 'no threshold given'}{auto})"
+
+
+def table(metrics: Mapping[str, Any]) -> str:
+    """The coefficients at the observed states, what the fit took, what the checks say, and V."""
+    observed = metrics.get("observed") or {}
+    known = any("error" in row for row in observed.values())
+    head = f"{'':6}{'mean':>12}{'std error':>12}" + (f"{'rel. L2 error':>16}" if known else "")
+    lines = [f"{head}    averaged over the observed states"]
+    for name, row in observed.items():
+        std = row.get("std")
+        cells = f"{name:6}{row['mean']:>12.4g}{'-' if std is None else format(std, '.4g'):>12}"
+        lines.append(cells + (f"{row['error']:>16.2%}" if "error" in row else ""))
+    if metrics.get("alpha") is not None:
+        error = metrics.get("alpha_std")
+        given = "    given" if error == 0.0 else ""
+        lines.append(f"{'alpha':6}{metrics['alpha']:>12.4g}{'-' if not error else format(error, '.4g'):>12}{given}")
+    lines.append(
+        f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
+        f"{'converged' if metrics['converged'] else 'NOT converged'}; {metrics['n_main']} pairs, "
+        f"tail {metrics['tail_method']}, TCF {metrics['tcf']:.4g}, "
+        f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
+    )
+    if metrics.get("left_out"):
+        lines.append("left out: " + ", ".join(f"{count} {reason}" for reason, count in metrics["left_out"].items()))
+    lines += metrics.get("diagnosis", [])
+    if "error_V" in metrics:
+        lines.append(f"value function: relative L2 error {metrics['error_V']:.2%}")
+    return "\n".join(lines)
+
+
+def alarms(metrics: Mapping[str, Any]) -> list[str]:
+    """Alarms and warnings, a line each, and where they are explained."""
+    named = {sentence: name.replace("_", " ") for name, sentence in (metrics.get("alarms") or {}).items()}
+    sentences = [*named, *(doubt for doubt in metrics.get("warnings", []) if doubt not in named)]
+    if not sentences:
+        return []
+    count = f"{len(sentences)} alarm{'s' if len(sentences) > 1 else ''}"
+    return [f"{count} (docs/diagnostics.md, Alarms):"] + [
+        f"  {named.get(sentence, 'warning')}: {' '.join(sentence.split())}" for sentence in sentences
+    ]

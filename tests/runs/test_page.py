@@ -1,0 +1,170 @@
+"""report.html: one file that loads nothing, in which text from outside stays text, and that a browser shows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from levytorch.figures import new_axes
+from levytorch.figures.base import draw
+from levytorch.runs import html, page
+from levytorch.runs.report import Outcome
+
+HOSTILE = "</pre><script>document.title='taken'</script><img src=x onerror=alert(1)>\"'&"
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+VOID = {"meta", "img", "br"}
+
+
+class Reader(HTMLParser):
+    """Tags (each closed in its turn), attributes and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(file: Path) -> Reader:
+    reader = Reader()
+    reader.feed(file.read_text(encoding="utf-8"))
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+METRICS = {
+    "opening": f"fitting 10 pairs of {HOSTILE}",
+    "observed": {"b": {"mean": 1.25, "std": 0.1, "error": 0.02}, HOSTILE: {"mean": 2.0}},
+    "alpha": 0.3,
+    "alpha_std": 0.0,
+    "engine": HOSTILE,
+    "steps": 3,
+    "seconds": 0.1,
+    "converged": True,
+    "tail_method": "none",
+    "tcf": 0.0,
+    "log_likelihood": -10.0,
+    "n_main": 10,
+    "alarms": {"misfit": f"does not fit {HOSTILE}"},
+    "warnings": [f"a doubt {HOSTILE}"],
+    "diagnosis": ["goodness of fit: p < 1e-12"],
+}
+
+
+def picture() -> bytes:
+    fig, axes = new_axes(1, 1, margins={})
+    axes[0, 0].plot([0, 1], [0, 1])
+    return draw(fig).png
+
+
+@pytest.fixture
+def written(tmp_path) -> Path:
+    directory = tmp_path / "a <b> & run"
+    directory.mkdir()
+    outcome = Outcome(None, None, METRICS, directory, pictures={"coefficients": picture()})  # type: ignore[arg-type]
+    return page.write_run(outcome, ["data=file", f"data.path={HOSTILE}", "resume=x"])
+
+
+def test_text_from_outside_stays_text(written):
+    reader = read(written)
+    assert {tag for tag, _ in reader.tags} <= {
+        *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "ul", "li", "div", "table", "tr", "th"),
+        *("td", "figure", "img", "figcaption", "pre"),
+    }
+    for _, attributes in reader.tags:
+        assert not any(name.startswith("on") for name in attributes)
+    assert reader.text.count("<script>") == 6  # opening, a row, engine, alarm, doubt, command: each as text
+    assert "p < 1e-12" in reader.text
+
+
+def test_the_page_loads_nothing(written):
+    reader = read(written)
+    sources = [
+        value or "" for _, attributes in reader.tags for name, value in attributes.items() if name in ("src", "href")
+    ]
+    assert len(sources) == 1
+    assert sources[0].startswith("data:image/png;base64,")
+    text = written.read_text()
+    assert not re.search(r"url\(|@import|https?://", text)
+    assert 'content="width=device-width' in text  # a phone shows it at its own width
+    assert "default-src 'none'" in text
+
+
+def test_the_commands_can_be_pasted(written):
+    commands = re.search(r"<pre>(.*?)</pre>", written.read_text(), re.S)[1]  # type: ignore[index]
+    repeat, after = unescape(commands).splitlines()
+    assert shlex.split(repeat) == ["python", "train.py", "data=file", f"data.path={HOSTILE}"]
+    assert shlex.split(after)[2] == f"run={written.parent}"
+
+
+def test_an_evaluation_of_runs_with_odd_names(tmp_path):
+    group = {
+        "runs": 2,
+        "relative_l2_mean": 0.1,
+        "relative_l2_sd": None,
+        "relative_l2_of_mean": float("nan"),
+        "coverage": 0.9,
+    }
+    metrics = {
+        "groups": {HOSTILE: group},
+        "baselines": {"trivial": None},
+        "runs": [{"path": HOSTILE, "group": HOSTILE, "relative_l2": None, "converged": True}],
+    }
+    file = page.write_evaluation(tmp_path, {"reward": {"name": HOSTILE}, "beta": 0.1}, metrics, {}, HOSTILE)
+    reader = read(file)
+    assert "script" not in {tag for tag, _ in reader.tags}
+    assert "90.00%" in reader.text
+
+
+def test_nothing_to_say_is_said(tmp_path):
+    calm = METRICS | {"alarms": {}, "warnings": [], "diagnosis": ["goodness of fit: p = 0.5"]}
+    outcome = Outcome(None, None, calm, tmp_path)  # type: ignore[arg-type]
+    text = page.write_run(outcome, []).read_text()
+    assert "no alarm was raised" in text
+    assert "<figure>" not in text
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")
+def test_a_browser_shows_it(written, tmp_path):
+    """Headless Chromium: no script has run, the picture is there, and nothing is wider than a phone."""
+    probe = tmp_path / "page.html"
+    shutil.copy(written, probe)
+    shot = tmp_path / "shot.png"
+    assert BROWSER is not None
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=390,2000"]
+    done = subprocess.run(
+        [BROWSER, *flags, f"--screenshot={shot}", "--dump-dom", probe.as_uri()],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert "<title>levytorch run" in done.stdout
+    assert "taken</title>" not in done.stdout
+    from PIL import Image
+
+    with Image.open(shot) as image:
+        assert image.size[0] == 390
+        assert len(set(image.convert("L").getdata())) > 10
+
+
+def test_escapes_and_numbers_of_the_parts():
+    assert html.code("<&>") == "<pre>&lt;&amp;&gt;</pre>"
+    assert html.verdicts([]) == ""
+    assert 'class="well"' in html.verdicts([("fine", True)])
