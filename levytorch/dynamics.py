@@ -71,10 +71,12 @@ class Dynamics:
         b, D_o, D_f: numbers, or functions (tensor -> tensor). D_o and D_f must not be negative. For dim > 1 states are
             [..., d], b returns [..., d] and D_o (a multiple of the identity) and D_f return [...].
         alpha: half the stability index, in (0, 1); a number, or a function alpha(x).
-        period: of every coefficient (one number, or one per coordinate); `math.inf` for coefficients that are not
-            periodic.
+        period: of every coefficient (one number, or one per coordinate); None, or `math.inf`, for a state on a line,
+            whose coefficients do not repeat.
         dim: dimension of the state.
         origin: where the cell begins.
+        window: on a line, (low, high) of the states that matter (one such pair per coordinate): where coefficients are
+            looked at before a simulation, and where it starts unless told otherwise. None: 10 to either side of origin.
 
     `dynamics.b(x)`, `.D_o(x)`, `.D_f(x)` and `.alpha_at(x)` accept tensors, arrays and floats and return float64
     tensors.
@@ -92,14 +94,15 @@ class Dynamics:
         D_o: Coefficient,
         D_f: Coefficient,
         alpha: Coefficient,
-        period: float | Sequence[float] = 2 * math.pi,
+        period: float | Sequence[float] | None = 2 * math.pi,
         dim: int = 1,
         origin: float | Sequence[float] = 0.0,
+        window: Sequence[Any] | None = None,
     ) -> None:
         if isinstance(dim, bool) or not isinstance(dim, int) or dim not in (1, 2, 3):
             raise InputError(f"dim must be 1, 2 or 3, found {shown(dim)}; pass the number of coordinates of the state.")
         self.dim = dim
-        self.period = _cell_numbers("period", period, dim)
+        self.period = _cell_numbers("period", math.inf if period is None else period, dim)
         self.origin = _cell_numbers("origin", origin, dim)
         lengths = self.period if isinstance(self.period, tuple) else (self.period,)
         if not all(p > 0 for p in lengths):
@@ -110,6 +113,7 @@ class Dynamics:
         if not all(math.isfinite(o) for o in starts):
             raise InputError(f"origin must be finite, found {origin!r}; pass the left end of the cell.")
         self.policy: Any = None  # of a closed loop: what averages rewards that depend on the action
+        self.window = None if window is None else _windows(window, dim)
         self.b = _Periodic("b", b, self, vector=True)
         self.D_o = _Periodic("D_o", D_o, self, vector=False)
         self.D_f = _Periodic("D_f", D_f, self, vector=False)
@@ -120,14 +124,26 @@ class Dynamics:
         self._probe()
 
     @staticmethod
-    def named(name: str, alpha: Coefficient = 0.3) -> Dynamics:
+    def named(name: str, alpha: Coefficient | None = None) -> Dynamics:
         """A system of the paper: "constant" (Examples 4.1, 4.4, 4.5), "variable" (4.2, 4.3), "asymptotic" (4.2.2).
 
-        "plane" has two dimensions and coefficients that depend on both variables.
+        "plane" has two dimensions and coefficients that depend on both variables. "double_well" is a particle on a
+        line, b = x - x^3, Sigma^2 = 2 + 2x + x^2, sigma = 1 / (1 + x^2 / 2), started between -2 and 2. alpha is 0.3 if
+        not given, and 0.75 for the double well.
         """
         choice("name", name, tuple(SYSTEMS))
         b, D_o, D_f = SYSTEMS[name]
+        if name == "double_well":
+            alpha = 0.75 if alpha is None else alpha
+            jumps = DoubleWellJumps(alpha)
+            return Dynamics(b, D_o, jumps, alpha, period=None, window=(-2.0, 2.0))
+        alpha = 0.3 if alpha is None else alpha
         return Dynamics(b, D_o, D_f, alpha, dim=_DIM.get(name, 1))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether every coordinate has a period."""
+        return not bool(np.isinf(np.asarray(self.period)).any())
 
     @property
     def is_constant(self) -> bool:
@@ -158,12 +174,17 @@ class Dynamics:
         return torch.where(period.isinf(), x, torch.remainder(x - origin, finite) + origin)
 
     def cell(self, n: int) -> Tensor:
-        """n points that fill the cell evenly ((n,) or (n, d)); [-10, 10) around the origin where there is no period."""
+        """n points that fill the cell evenly ((n,) or (n, d)); the window, or 10 to either side of the origin, where
+        there is no period.
+        """
         n = whole_number("n", n, 1, 1 << 40)
         period = torch.as_tensor(self.period, dtype=torch.float64).expand(self.dim)
         origin = torch.as_tensor(self.origin, dtype=torch.float64).expand(self.dim)
-        start = torch.where(period.isinf(), origin - 10.0, origin)
-        length = torch.where(period.isinf(), torch.full_like(period, 20.0), period)
+        near = torch.stack([origin - 10.0, origin + 10.0], dim=1)
+        if self.window is not None:
+            near = torch.tensor(self.window, dtype=torch.float64).reshape(self.dim, 2)
+        start = torch.where(period.isinf(), near[:, 0], origin)
+        length = torch.where(period.isinf(), near[:, 1] - near[:, 0], period)
         # irrational strides (powers of the d-dimensional golden ratio) fill a box evenly for every n
         root = {1: 1.618033988749895, 2: 1.324717957244746, 3: 1.2207440846057596}[self.dim]
         stride = torch.tensor([root ** -(k + 1) for k in range(self.dim)], dtype=torch.float64)
@@ -208,6 +229,16 @@ def _constant(name: str, given: Any) -> Tensor:
         raise InputError(
             f"{name} must be a number or a function of x, found {shown(given)}; pass a float or a callable."
         ) from None
+
+
+def _windows(given: Any, dim: int) -> tuple[Any, ...]:
+    """(low, high), or one such pair per coordinate."""
+    ends = real_array("window", given, "pass (low, high)")
+    if ends.shape != ((2,) if dim == 1 else (dim, 2)) or not (ends[..., 0] < ends[..., 1]).all():
+        raise InputError(f"window must be (low, high) with low < high, found {shown(given)}; pass one per coordinate.")
+    if not np.isfinite(ends).all():
+        raise InputError(f"window must be finite, found {shown(given)}; pass the range of states that matters.")
+    return tuple(ends.tolist()) if dim == 1 else tuple(tuple(pair) for pair in ends.tolist())
 
 
 def _cell_numbers(name: str, given: Any, dim: int) -> float | tuple[float, ...]:
@@ -264,10 +295,30 @@ def _plane_D_f(x: Tensor) -> Tensor:
     return 2 + torch.sin(x[..., 0]) * torch.cos(x[..., 1])
 
 
+def _well_b(x: Tensor) -> Tensor:
+    return x - x**3
+
+
+def _well_D_o(x: Tensor) -> Tensor:
+    return 0.5 * (2 + 2 * x + x * x)
+
+
+class DoubleWellJumps:
+    """D_f = |sigma|^(2 alpha), sigma = 1 / (1 + x^2 / 2)."""
+
+    def __init__(self, alpha: Coefficient) -> None:
+        self.alpha = alpha
+
+    def __call__(self, x: Tensor) -> Tensor:
+        alpha = self.alpha(x) if callable(self.alpha) else self.alpha
+        return torch.exp(-2 * alpha * torch.log1p(0.5 * x * x))
+
+
 SYSTEMS: dict[str, tuple[Any, Any, Any]] = {
     "constant": (5.0, 4.0, 3.0),
     "variable": (_variable_b, _variable_D_o, _variable_D_f),
     "asymptotic": (_asymptotic_b, _asymptotic_D_o, _asymptotic_D_f),
     "plane": (_plane_b, _plane_D_o, _plane_D_f),
+    "double_well": (_well_b, _well_D_o, None),
 }
 _DIM = {"plane": 2}

@@ -14,6 +14,7 @@ from levytorch import Dynamics, LevyStep, simulate, tail_probability
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.simulation import kernels, numpy_kernels
 from levytorch.simulation.metropolis import OPTIONS, _width, metropolis
+from levytorch.simulation.stiff import effective_drift
 
 CONSTANT = Dynamics.named("constant")
 VARIABLE = Dynamics.named("variable")
@@ -275,3 +276,22 @@ def test_metropolis_is_reproducible_and_handles_rounds():
 def test_bad_metropolis_options(options, message):
     with pytest.raises(InputError, match=message):
         simulate(CONSTANT, 4, 2, DT, sampler="metropolis", **options)
+
+
+def test_a_drift_too_steep_for_a_step_is_followed():
+    """b = x - x^3 has the flow x e^t / sqrt(1 + x^2 (e^2t - 1)); an explicit step from 300 would end at -27,000."""
+    x = torch.tensor([-1e8, -300.0, -8.0, -1.0, 0.0, 0.01, 1.5, 60.0], dtype=torch.float64)
+    for h in (1e-3, 1e-2):
+        there = x + h * effective_drift(lambda y: y - y**3, x, x - x**3, h)
+        flow = x * math.exp(h) / torch.sqrt(1 + x**2 * math.expm1(2 * h))
+        assert torch.allclose(there, flow, rtol=0.06, atol=1e-12)
+        assert torch.allclose(there[3:7], flow[3:7], rtol=1e-3)
+
+
+def test_the_double_well_stays_together():
+    paths = simulate(Dynamics.named("double_well"), 200, 100, 0.01, seed=1).to_array()
+    assert np.abs(paths[:, 0]).max() < 2
+    assert 0.8 < np.quantile(np.abs(paths[:, 50:]), 0.5) < 1.4
+    assert np.isfinite(paths).all()
+    far = simulate(Dynamics.named("double_well"), 50, 1, 0.01, x0=50.0, seed=1).to_array()
+    assert 4 < np.median(far[:, 1]) < 10  # the flow alone reaches 7.1 in that time, whatever it comes from

@@ -1,22 +1,30 @@
 """Coefficient heads: b(x), D_o(x), D_f(x) and alpha as trainable functions of the state."""
 
-from levytorch.coefficients.basis import FourierBasis, TensorBasis
+from levytorch.coefficients.basis import Basis, FourierBasis, TensorBasis
 from levytorch.coefficients.build import HEADS, build_head
-from levytorch.coefficients.fourier import FourierHead
+from levytorch.coefficients.fourier import FourierHead, LinearHead
 from levytorch.coefficients.head import AlphaSpec, Coefficients, Head, Units, check_head
 from levytorch.coefficients.init import initial_guess
 from levytorch.coefficients.links import LINKS
 from levytorch.coefficients.mlp import MLPHead
+from levytorch.coefficients.polynomial import PolynomialBasis, PolynomialHead
+from levytorch.coefficients.spline import SplineBasis, SplineHead
 
 __all__ = [
     "HEADS",
     "LINKS",
     "AlphaSpec",
+    "Basis",
     "Coefficients",
     "FourierBasis",
     "FourierHead",
     "Head",
+    "LinearHead",
     "MLPHead",
+    "PolynomialBasis",
+    "PolynomialHead",
+    "SplineBasis",
+    "SplineHead",
     "TensorBasis",
     "Units",
     "build_head",

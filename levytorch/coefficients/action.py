@@ -46,7 +46,7 @@ class ActionHead(FourierHead):
         super().__init__(n_basis, **same)
         assert isinstance(self.basis, FourierBasis)
         self.n_action, self.low, self.high = n_action, low, high
-        self.basis = ActionBasis(self.basis, n_action, low, high)  # type: ignore[assignment]
+        self.basis = self.drift = ActionBasis(self.basis, n_action, low, high)
         self.theta = nn.Parameter(torch.zeros(sum(self.sizes), dtype=torch.float64))
         self.set_constants(0.0, self.units.D_o, float(self.units.D_f(torch.tensor(self.alpha_spec.value))))
 

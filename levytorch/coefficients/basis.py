@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -24,6 +24,21 @@ MOST_MODES = 1 << 14  # functions of V: n_modes^2 numbers are held at once, 2 GB
 FARTHEST = 1e9  # periods: x then has a resolution of 1e-7 of the cell
 TRUNCATIONS = ("total", "box")
 MAX_SIZE = 4000  # functions per coefficient in d > 1; beyond, a matrix of all parameters no longer fits into memory
+
+
+class Basis(Protocol):
+    """What a linear head asks of its functions; the first of them is the constant 1."""
+
+    @property
+    def size(self) -> int: ...
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Functions at states: (n,) or (n, d) -> (size, n)."""
+        ...
+
+    def harmonic_numbers(self) -> Tensor:
+        """(size,): fourth roots of what a roughness penalty charges for a coefficient of one; 0 is free."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -111,7 +126,8 @@ class FourierBasis:
 class TensorBasis:
     """phi_k(x) = prod_i phi_{k_i}(x_i) in d = 2 or 3 coordinates; `n_basis` functions each, constant first.
 
-    truncation "total" keeps products whose harmonic numbers add up to at most N = (n_basis - 1) / 2, "box" all of them.
+    lines: the functions of each coordinate, None for those of Fourier. truncation "total" keeps products whose harmonic
+    numbers add up to at most N = (n_basis - 1) / 2, "box" all of them.
     """
 
     def __init__(
@@ -121,13 +137,16 @@ class TensorBasis:
         period: float | Sequence[float] = 2 * math.pi,
         origin: float | Sequence[float] = 0.0,
         truncation: str = "total",
+        lines: Sequence[Basis] | None = None,
     ) -> None:
-        self.period, self.origin = per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)
-        for p, o in zip(self.period, self.origin):
-            check_basis(n_basis, p, o)
         choice("truncation", truncation, TRUNCATIONS)
         self.dim, self.n_basis, self.truncation = dim, n_basis, truncation
-        self.lines = [FourierBasis(n_basis, p, o) for p, o in zip(self.period, self.origin)]
+        if lines is None:
+            self.period, self.origin = per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)
+            for p, o in zip(self.period, self.origin):
+                check_basis(n_basis, p, o)
+            lines = [FourierBasis(n_basis, p, o) for p, o in zip(self.period, self.origin)]
+        self.lines = list(lines)
         if n_basis**dim > 50 * MAX_SIZE:
             raise InputError(
                 f"n_basis must be small because it counts per coordinate, found {n_basis} in {dim} dimensions; "
@@ -147,7 +166,8 @@ class TensorBasis:
                 "coordinate: use fewer, or truncation total."
             )
         self.index = torch.tensor(kept, dtype=torch.int64).T.contiguous()  # (d, K)
-        self.harmonics = torch.tensor([[harmonic[k] for k in index] for index in kept], dtype=torch.float64)  # (K, d)
+        own = [line.harmonic_numbers()[self.index[i]] for i, line in enumerate(self.lines)]
+        self.harmonics = torch.stack(own, dim=1)  # (K, d)
 
     @property
     def size(self) -> int:

@@ -9,21 +9,37 @@ from levytorch.coefficients.basis import TRUNCATIONS, check_basis
 from levytorch.coefficients.fourier import FourierHead
 from levytorch.coefficients.head import MODES, AlphaSpec, Head, Units
 from levytorch.coefficients.mlp import MLPHead
+from levytorch.coefficients.polynomial import PolynomialHead
+from levytorch.coefficients.spline import SplineHead, check_n_basis
 from levytorch.convert import choice, known_keys, shown
 from levytorch.errors import InputError
 
-HEADS: dict[str, type[Head]] = {"fourier": FourierHead, "mlp": MLPHead}
-
-_SHARED = {"period", "origin", "positivity", "alpha_mode", "alpha", "length", "time", "dim"}
-OPTIONS = {
-    "fourier": _SHARED | {"n_basis", "n_basis_alpha", "truncation"},
-    "mlp": _SHARED | {"width", "depth", "periodic", "n_features"},
+HEADS: dict[str, type[Head]] = {
+    "fourier": FourierHead,
+    "spline": SplineHead,
+    "polynomial": PolynomialHead,
+    "mlp": MLPHead,
 }
+
+_SHARED = {"positivity", "alpha_mode", "alpha", "length", "time", "dim"}
+_CELL, _LINE = {"period", "origin"}, {"window"}
+_SPLINE = _SHARED | _LINE | {"n_basis", "n_basis_alpha", "knots"}
+OPTIONS = {
+    "fourier": _SHARED | _CELL | {"n_basis", "n_basis_alpha", "truncation"},
+    "spline": _SPLINE | {"continuation", "truncation"},
+    "polynomial": _SPLINE | {"degree"},
+    "mlp": _SHARED | _CELL | _LINE | {"width", "depth", "periodic", "n_features"},
+}
+LINEAR = ("fourier", "spline", "polynomial")  # heads of engine fisher
+ON_A_LINE = ("spline", "polynomial")  # heads that have no period
 
 
 def head_dim(config: Mapping[str, Any]) -> int | None:
     """The dimension a head's settings speak of: `dim`, or the number of periods or origins; None when they do not."""
     said = {"dim": config.get("dim")}
+    window = config.get("window")
+    if isinstance(window, Sequence) and all(isinstance(w, Sequence) and not isinstance(w, str) for w in window):
+        said["window"] = len(window)
     for name in ("period", "origin"):
         value = config.get(name)
         if isinstance(value, Sequence) and not isinstance(value, str):
@@ -41,7 +57,7 @@ def head_dim(config: Mapping[str, Any]) -> int | None:
 
 
 def build_head(config: Mapping[str, Any]) -> Head:
-    """A head from {"name": "fourier" | "mlp", ...}; unknown names and keys are refused with the choices."""
+    """A head from {"name": one of HEADS, ...}; unknown names and keys are refused with the choices."""
     settings = dict(config)
     name = settings.pop("name", "fourier")
     choice("coefficients", name, tuple(HEADS))
@@ -49,7 +65,10 @@ def build_head(config: Mapping[str, Any]) -> Head:
     mode = settings.pop("alpha_mode", "fixed")
     choice("alpha_mode", mode, MODES)
     if "n_basis_alpha" in settings:
-        check_basis(settings["n_basis_alpha"], 1.0)
+        if name in ON_A_LINE:
+            check_n_basis(settings["n_basis_alpha"])
+        else:
+            check_basis(settings["n_basis_alpha"], 1.0)
     if "truncation" in settings:
         choice("truncation", settings["truncation"], TRUNCATIONS)
     alpha = AlphaSpec(mode, float(settings.pop("alpha", 0.5)))

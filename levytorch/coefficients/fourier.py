@@ -1,12 +1,13 @@
-"""Fourier heads (equation 3.3): every coefficient is a link of a linear predictor eta = Phi(x) theta.
+"""Linear heads: every coefficient is a link of a linear predictor eta = Phi(x) theta; Fourier heads (equation 3.3).
 
 The linearity is what Fisher scoring lives on: scores in the coefficients chain to theta through one diagonal factor and
-the basis. Rows of theta, in order: b, D_o, D_f (K each), then alpha (none, 1 or K_alpha). In d > 1 dimensions b has d
-rows and the basis consists of products of one-dimensional functions.
+the basis. Parts of theta, in order: b, D_o, D_f, then alpha (none, 1 or K_alpha). In d > 1 dimensions b has d parts and
+the basis consists of products of one-dimensional functions. The first function of a basis is the constant 1.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients.basis import fourier_basis, per_coordinate
+from levytorch.coefficients.basis import Basis, fourier_basis, per_coordinate
 from levytorch.coefficients.head import AlphaSpec, Coefficients, Head, Units
 from levytorch.coefficients.links import FLOOR_D_F, FLOOR_D_O, Link, alpha_inverse, alpha_link, positivity
 
@@ -32,29 +33,25 @@ class Chain(NamedTuple):
     dim: int = 1
 
 
-class FourierHead(Head):
-    """K basis functions per coefficient; K = 1 gives constants."""
+class LinearHead(Head):
+    """What has a basis for each coefficient; `basis` is that of D_o and D_f, `drift` that of b where it is another."""
+
+    n_basis: int
+    n_basis_alpha: int
 
     def __init__(
         self,
-        n_basis: int = 21,
-        period: float | Sequence[float] = 2 * math.pi,
-        origin: float | Sequence[float] = 0.0,
+        basis: Basis,
+        alpha_basis: Basis | None,
         positivity_link: str = "softplus",
         alpha: AlphaSpec | None = None,
-        n_basis_alpha: int = 3,
         units: Units | None = None,
         dim: int = 1,
-        truncation: str = "total",
+        drift: Basis | None = None,
     ) -> None:
         super().__init__()
-        self.dim, self.n_basis, self.truncation = dim, n_basis, truncation
-        self.basis = fourier_basis(dim, n_basis, period, origin, truncation)
+        self.dim, self.basis, self.drift, self.alpha_basis = dim, basis, drift or basis, alpha_basis
         self.alpha_spec = alpha or AlphaSpec()
-        self.n_basis_alpha = {"fixed": 0, "constant": 1, "function": n_basis_alpha}[self.alpha_spec.mode]
-        self.alpha_basis = (
-            fourier_basis(dim, self.n_basis_alpha, period, origin, truncation) if self.n_basis_alpha else None
-        )
         self.units = units or Units()
         self.positivity_link = positivity_link
         self.links = (
@@ -62,7 +59,6 @@ class FourierHead(Head):
             positivity(positivity_link, FLOOR_D_O),
             positivity(positivity_link, FLOOR_D_F),
         )
-        self.period, self.origin = self.basis.period, self.basis.origin
         self.theta = nn.Parameter(torch.zeros(sum(self.sizes), dtype=torch.float64))
         self.set_constants(0.0, self.units.D_o, float(self.units.D_f(torch.tensor(self.alpha_spec.value))))
 
@@ -79,19 +75,25 @@ class FourierHead(Head):
     @property
     def sizes(self) -> list[int]:
         """Number of parameters of each predictor."""
-        return [self.basis.size] * self.n_linear + ([self.alpha_basis.size] if self.alpha_basis else [])
+        return [basis.size for basis in self.bases]
+
+    @property
+    def bases(self) -> list[Basis]:
+        """The basis of each predictor."""
+        return [self.drift] * self.dim + [self.basis] * 2 + ([self.alpha_basis] if self.alpha_basis else [])
+
+    @property
+    def starts(self) -> list[int]:
+        """Where the part of each predictor begins in theta, and where the last one ends."""
+        return [0, *itertools.accumulate(self.sizes)]
 
     @property
     def is_constant(self) -> bool:
         return max(self.sizes) == 1
 
-    def config(self) -> dict[str, Any]:
-        more = {} if self.dim == 1 else {"dim": self.dim, "truncation": self.truncation}
-        return more | {
-            "name": "fourier",
-            "n_basis": self.n_basis,
-            "period": self.period,
-            "origin": self.origin,
+    def settings(self) -> dict[str, Any]:
+        """The part of `config` that all linear heads share."""
+        return {
             "positivity": self.positivity_link,
             "alpha_mode": self.alpha_spec.mode,
             "alpha": self.alpha_spec.value,
@@ -109,39 +111,34 @@ class FourierHead(Head):
         links = [self.links[0]] * self.dim + list(self.links[1:])
         self.theta.zero_()
         for row, (link, value) in enumerate(zip(links, (*drift, D_o / self.units.D_o, D_f / unit_f))):
-            self.theta[row * self.basis.size] = link.inverse(torch.tensor(float(value), dtype=torch.float64))
+            self.theta[self.starts[row]] = link.inverse(torch.tensor(float(value), dtype=torch.float64))
         if self.alpha_basis is not None:
-            self.theta[self.n_linear * self.basis.size] = alpha_inverse(a)
+            self.theta[self.starts[self.n_linear]] = alpha_inverse(a)
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
     def forward(self, x: Tensor) -> Coefficients:
         flat = self.states(x)
         d = self.dim
-        phi = self.basis.rows(flat).T
-        eta = phi @ self.theta[: self.n_linear * self.basis.size].reshape(self.n_linear, -1).T
-        alpha = self._alpha(flat, phi)
-        b = (eta[:, 0] if d == 1 else eta[:, :d]) * self.units.b
-        D_o = self.links[1](eta[:, d]) * self.units.D_o
-        D_f = self.links[2](eta[:, d + 1]) * self.units.D_f(alpha)
+        eta, eta_alpha = self.predictors(self.theta, self.design(flat))
+        alpha = torch.tensor(self.alpha_spec.value, dtype=eta.dtype, device=eta.device)
+        if eta_alpha is not None:
+            alpha = alpha_link(eta_alpha)[0]
+        b = (eta[0] if d == 1 else eta[:d].T) * self.units.b
+        D_o = self.links[1](eta[d]) * self.units.D_o
+        D_f = self.links[2](eta[d + 1]) * self.units.D_f(alpha)
         shape = x.shape if d == 1 else x.shape[:-1]
         return Coefficients(b.reshape(x.shape), *(c.reshape(shape) if c.dim() else c for c in (D_o, D_f, alpha)))
 
-    def _alpha(self, x: Tensor, phi: Tensor) -> Tensor:
-        if self.alpha_basis is None:
-            return torch.tensor(self.alpha_spec.value, dtype=phi.dtype, device=phi.device)
-        raw = self.theta[self.n_linear * self.basis.size :]
-        if self.alpha_basis.size == 1:
-            return alpha_link(raw[0])[0]
-        return alpha_link(self.alpha_basis.rows(x).T @ raw)[0]
-
     def design(self, x: Tensor) -> list[Tensor]:
-        """Basis rows (K_c, n) of each predictor; all but that of alpha share one tensor."""
+        """Basis rows (K_c, n) of each predictor; predictors with the same basis share one tensor."""
         phi = self.basis.rows(x)
-        if self.alpha_basis is None:
-            return [phi] * self.n_linear
-        nested = self.alpha_basis.size == 1 or (self.dim == 1 and self.alpha_basis.size <= self.n_basis)
-        rows = phi[: self.alpha_basis.size] if nested else self.alpha_basis.rows(x)
-        return [phi] * self.n_linear + [rows]
+        drift = phi if self.drift is self.basis else self.drift.rows(x)
+        rows = [drift] * self.dim + [phi] * 2
+        return rows if self.alpha_basis is None else [*rows, self._alpha_rows(x, phi)]
+
+    def _alpha_rows(self, x: Tensor, phi: Tensor) -> Tensor:
+        assert self.alpha_basis is not None
+        return phi[:1] if self.alpha_basis.size == 1 else self.alpha_basis.rows(x)
 
     def chain(self, theta: Tensor, design: list[Tensor]) -> Chain:
         """Coefficients, d c / d eta and d2 c / d eta2 at the states behind `design`, without autograd."""
@@ -150,11 +147,14 @@ class FourierHead(Head):
 
     def predictors(self, theta: Tensor, design: list[Tensor]) -> tuple[Tensor, Tensor | None]:
         """eta of b, D_o and D_f (d + 2, n), and that of alpha: None, 0-d or (n,)."""
-        m, K = self.n_linear, self.basis.size
-        eta = theta[: m * K].reshape(m, K) @ design[0]
+        m, at = self.n_linear, self.starts
+        if self.drift is self.basis:
+            eta = theta[: at[m]].reshape(m, -1) @ design[0]
+        else:
+            eta = torch.stack([theta[at[i] : at[i + 1]] @ design[i] for i in range(m)])
         if self.alpha_basis is None:
             return eta, None
-        return eta, theta[m * K] if self.alpha_basis.size == 1 else theta[m * K :] @ design[m]
+        return eta, theta[at[m]] if self.alpha_basis.size == 1 else theta[at[m] :] @ design[m]
 
     def respond(self, eta: Tensor, eta_alpha: Tensor | None) -> Chain:
         """`chain` from the predictors themselves."""
@@ -183,11 +183,49 @@ class FourierHead(Head):
         flat = self.states(x)
         design = self.design(flat)
         chain = self.chain(self.theta.detach(), design)
-        d, m, K, P = self.dim, self.n_linear, self.basis.size, self.theta.numel()
+        d, m, at, P = self.dim, self.n_linear, self.starts, self.theta.numel()
         out = torch.zeros((m + 1, flat.shape[0], P), dtype=torch.float64)
         for row in range(m):
-            out[row, :, row * K : (row + 1) * K] = (chain.slope[row] * design[row]).T
+            out[row, :, at[row] : at[row + 1]] = (chain.slope[row] * design[row]).T
         if self.alpha_basis is not None:
-            out[m, :, m * K :] = (chain.slope[m] * design[m]).T
-            out[m - 1, :, m * K :] = (chain.D_f_alpha * chain.slope[m] * design[m]).T
+            out[m, :, at[m] :] = (chain.slope[m] * design[m]).T
+            out[m - 1, :, at[m] :] = (chain.D_f_alpha * chain.slope[m] * design[m]).T
         return out[0] if d == 1 else out[:d].transpose(0, 1), out[d], out[d + 1], out[m]
+
+
+class FourierHead(LinearHead):
+    """K basis functions per coefficient on a cell; K = 1 gives constants."""
+
+    def __init__(
+        self,
+        n_basis: int = 21,
+        period: float | Sequence[float] = 2 * math.pi,
+        origin: float | Sequence[float] = 0.0,
+        positivity_link: str = "softplus",
+        alpha: AlphaSpec | None = None,
+        n_basis_alpha: int = 3,
+        units: Units | None = None,
+        dim: int = 1,
+        truncation: str = "total",
+    ) -> None:
+        basis = fourier_basis(dim, n_basis, period, origin, truncation)
+        n_alpha = alpha_functions(alpha, n_basis_alpha)
+        own = fourier_basis(dim, n_alpha, period, origin, truncation) if n_alpha else None
+        super().__init__(basis, own, positivity_link, alpha, units, dim)
+        self.n_basis, self.n_basis_alpha, self.truncation = n_basis, n_alpha, truncation
+        self.period, self.origin = basis.period, basis.origin
+
+    def config(self) -> dict[str, Any]:
+        more = {} if self.dim == 1 else {"dim": self.dim, "truncation": self.truncation}
+        own = {"name": "fourier", "n_basis": self.n_basis, "period": self.period, "origin": self.origin}
+        return more | own | self.settings()
+
+    def _alpha_rows(self, x: Tensor, phi: Tensor) -> Tensor:
+        assert self.alpha_basis is not None
+        nested = self.alpha_basis.size == 1 or (self.dim == 1 and self.alpha_basis.size <= self.n_basis)
+        return phi[: self.alpha_basis.size] if nested else self.alpha_basis.rows(x)
+
+
+def alpha_functions(alpha: AlphaSpec | None, n_basis_alpha: int) -> int:
+    """How many functions alpha takes."""
+    return {"fixed": 0, "constant": 1, "function": n_basis_alpha}[(alpha or AlphaSpec()).mode]

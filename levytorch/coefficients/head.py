@@ -17,6 +17,7 @@ from levytorch.convert import real_number, shown
 from levytorch.errors import InputError
 
 MODES = ("fixed", "constant", "function")
+_MARGIN = 1 / 64  # of the window: many nodes of the grids that are interpolated from
 
 
 class Coefficients(NamedTuple):
@@ -102,6 +103,9 @@ class Units:
 class Head(nn.Module, ABC):
     """A trainable (b, D_o, D_f, alpha)(x). A head of your own needs `forward`, and a cell if it is not [0, 2 pi).
 
+    For a state on a line set period = None and window = (low, high): where it is fitted; pairs that start elsewhere are
+    left out of a fit, and forward continues the coefficients as it likes.
+
     forward(x) takes float64 states (n,) and returns Coefficients(b, D_o, D_f, alpha), float64 and (n,) each, in the
     units of the data, with D_o >= 0, D_f > 0 and 0 < alpha < 1; alpha is 0-d when it does not depend on x, and learned
     when it depends on a parameter. With dim > 1 states and b are (n, d). The coefficients must have the period.
@@ -120,8 +124,9 @@ class Head(nn.Module, ABC):
     (False, 4, [(3, 4), (3, 4), (3, 4), (3, 4)])
     """
 
-    period: Any = 2 * math.pi  # a number, or one per coordinate when dim > 1
+    period: Any = 2 * math.pi  # a number, or one per coordinate when dim > 1; None: a line
     origin: Any = 0.0
+    window: Any = None  # on a line (low, high), or one such pair per coordinate when dim > 1
     dim: int = 1
     columns: int = 1  # more where a state is a row of numbers beside which the displacement has one
     units = Units()
@@ -161,13 +166,38 @@ class Head(nn.Module, ABC):
             )
         return x.to(torch.float64).reshape((-1,) if self.dim == 1 else (-1, self.dim))
 
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        """The ends of the cell, or of the window on a line, one pair per coordinate."""
+        if self.period is None:
+            return [self.window] if self.dim == 1 else list(self.window)
+        cells = [(self.origin, self.period)] if self.dim == 1 else list(zip(self.origin, self.period))
+        return [(o, o + p) for o, p in cells]
+
+    @property
+    def cell(self) -> list[tuple[float, float]]:
+        """Origin and length, one pair per coordinate, of what sums over states are kept on, as if it were periodic.
+
+        On a line the window with a margin: what is interpolated near one end must not see the other.
+        """
+        if self.period is not None:
+            return [(self.origin, self.period)] if self.dim == 1 else list(zip(self.origin, self.period))
+        return [(low - _MARGIN * (high - low), (1 + 2 * _MARGIN) * (high - low)) for low, high in self.bounds]
+
+    def place(self, x: Tensor) -> Tensor:
+        """States where coefficients are the same: on a line those beyond the window are moved to its ends."""
+        if self.period is not None:
+            return x
+        low, high = (torch.tensor(v, dtype=x.dtype, device=x.device) for v in zip(*self.bounds))
+        return x.clamp(low, high) if self.dim > 1 else x.clamp(float(low), float(high))
+
     def grid(self, n: int) -> Tensor:
-        """About n states spread evenly over the cell."""
-        if self.dim == 1:
-            return self.origin + self.period * (torch.arange(n, dtype=torch.float64) + 0.5) / n
-        side = max(2, round(n ** (1 / self.dim)))
+        """About n states spread evenly over the cell, or over the window on a line."""
+        side = n if self.dim == 1 else max(2, round(n ** (1 / self.dim)))
         unit = (torch.arange(side, dtype=torch.float64) + 0.5) / side
-        axes = [o + p * unit for o, p in zip(self.origin, self.period)]
+        axes = [low + (high - low) * unit for low, high in self.bounds]
+        if self.dim == 1:
+            return axes[0]
         return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, self.dim)
 
     def flat(self) -> Tensor:

@@ -1,6 +1,7 @@
 """MLP heads: one small network per coefficient on periodic input features cos(k w x), sin(k w x).
 
-With `periodic=False` the input is x scaled to [-1, 1] over the cell; outside the cell the network extrapolates.
+With `periodic=False` the input is x scaled to [-1, 1] over the cell; outside the cell the network extrapolates. On a
+line (period=None) it is x scaled to [-1, 1] over the window, at whose ends it stays: coefficients are constant beyond.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from torch import Tensor, nn
 from levytorch.coefficients.basis import FourierBasis, check_basis, per_coordinate
 from levytorch.coefficients.head import AlphaSpec, Coefficients, Head, Units
 from levytorch.coefficients.links import FLOOR_D_F, FLOOR_D_O, Link, alpha_inverse, alpha_link, positivity
-from levytorch.convert import switch, whole_number
+from levytorch.coefficients.spline import check_windows
+from levytorch.convert import shown, switch, whole_number
+from levytorch.errors import InputError
 
 
 class MLPHead(Head):
@@ -26,7 +29,7 @@ class MLPHead(Head):
         self,
         width: int = 16,
         depth: int = 2,
-        period: float | Sequence[float] = 2 * math.pi,
+        period: float | Sequence[float] | None = 2 * math.pi,
         origin: float | Sequence[float] = 0.0,
         periodic: bool = True,
         n_features: int = 3,
@@ -34,18 +37,28 @@ class MLPHead(Head):
         alpha: AlphaSpec | None = None,
         units: Units | None = None,
         dim: int = 1,
+        window: Any = None,
     ) -> None:
         super().__init__()
         self.dim = dim
         for name, value in (("width", width), ("depth", depth), ("n_features", n_features)):
             whole_number(f"{name} of an MLP head", value, 1, 4096, "try 16, 2 and 3")
         self.width, self.depth, self.n_features = int(width), int(depth), int(n_features)
-        self.periodic = switch("periodic", periodic)
-        cell = list(zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)))
+        self.periodic = switch("periodic", periodic) and period is not None
+        if period is None:
+            windows = check_windows(window, dim)
+            cell = [(high - low, low) for low, high in windows]
+            self.window = windows[0] if dim == 1 else windows
+        elif window is not None:
+            raise InputError(f"window is for a state on a line, found {shown(window)} and a period; leave one out.")
+        else:
+            cell = list(zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)))
         for p, o in cell:
             check_basis(2 * n_features + 1, p, o)
         self.features = [FourierBasis(2 * n_features + 1, p, o) for p, o in cell]
         self.period, self.origin = (v[0] if dim == 1 else tuple(v) for v in zip(*cell))
+        if period is None:
+            self.period = None
         self.alpha_spec, self.units, self.positivity_link = alpha or AlphaSpec(), units or Units(), positivity_link
         self.links = (Link("identity"), positivity(positivity_link, FLOOR_D_O), positivity(positivity_link, FLOOR_D_F))
         names = ["b", "D_o", "D_f"] + (["alpha"] if self.alpha_spec.mode == "function" else [])
@@ -62,20 +75,25 @@ class MLPHead(Head):
         return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs, dtype=torch.float64))
 
     def config(self) -> dict[str, Any]:
-        return ({} if self.dim == 1 else {"dim": self.dim}) | {
-            "name": "mlp",
-            "width": self.width,
-            "depth": self.depth,
-            "period": self.period,
-            "origin": self.origin,
-            "periodic": self.periodic,
-            "n_features": self.n_features,
-            "positivity": self.positivity_link,
-            "alpha_mode": self.alpha_spec.mode,
-            "alpha": self.alpha_spec.value,
-            "length": self.units.length,
-            "time": self.units.time,
-        }
+        cell: dict[str, Any] = {"period": self.period, "origin": self.origin}
+        if self.period is None:
+            cell = {"period": None, "window": [list(w) for w in self.bounds] if self.dim > 1 else list(self.window)}
+        return (
+            ({} if self.dim == 1 else {"dim": self.dim})
+            | cell
+            | {
+                "name": "mlp",
+                "width": self.width,
+                "depth": self.depth,
+                "periodic": self.periodic,
+                "n_features": self.n_features,
+                "positivity": self.positivity_link,
+                "alpha_mode": self.alpha_spec.mode,
+                "alpha": self.alpha_spec.value,
+                "length": self.units.length,
+                "time": self.units.time,
+            }
+        )
 
     @torch.no_grad()
     def set_constants(self, b: float | Sequence[float], D_o: float, D_f: float, alpha: float | None = None) -> None:
@@ -97,6 +115,7 @@ class MLPHead(Head):
         last.bias.copy_(bias)
 
     def inputs(self, x: Tensor) -> Tensor:
+        x = self.place(x)
         columns = [x] if self.dim == 1 else list(x.T)
         if self.periodic:
             parts = [f.rows(c.contiguous()).T[:, 1:] for f, c in zip(self.features, columns)]

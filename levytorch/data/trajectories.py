@@ -76,6 +76,7 @@ class Trajectories:
         self.max_dt = None if max_dt is None else positive_number("max_dt", max_dt)
         self.dropped = dict(dropped or {})
         self.stored = stored
+        self.repeats = False  # whether the system is known to repeat itself from cell to cell
 
     # ----------------------------------------------------------------------------------------------------- in and out
 
@@ -224,7 +225,9 @@ class Trajectories:
         at dx, so it does not select among jumps.
         """
         max_dt = self.max_dt if max_dt is None else positive_number("max_dt", max_dt)
-        return pair_up(self, max_dt)
+        pairs = pair_up(self, max_dt)
+        pairs.repeats = self.repeats
+        return pairs
 
     def blocks(self, size: int) -> Iterator[Points]:
         """All points, so many steps at a time: each block ends with the point that the next one begins with."""

@@ -57,6 +57,8 @@ class Transitions:
     (3, 1.0, True)
     """
 
+    repeats = False  # whether the system is known to repeat itself from cell to cell: that of a simulation on a cell
+
     def __init__(
         self,
         x: Any,
@@ -122,6 +124,7 @@ class Transitions:
         new.reward, new._mu, new.stored = fields.get("reward"), fields.get("mu"), fields.get("stored")
         new._codes, new.actions = fields.get("codes"), fields.get("actions") or ()
         new.dropped = {reason: count for reason, count in (fields.get("dropped") or {}).items() if count}
+        new.repeats = bool(fields.get("repeats"))
         return new
 
     def _with_dt(self, dt: float) -> Transitions:

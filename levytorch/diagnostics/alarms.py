@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from levytorch.diagnostics.brownian import JumpCheck
-from levytorch.diagnostics.diagnosis import SURE, Diagnosis, off
+from levytorch.diagnostics.diagnosis import SURE, Diagnosis
 from levytorch.diagnostics.goodness import FitCheck
 from levytorch.diagnostics.p_values import p_text
 from levytorch.diagnostics.predictive import PredictiveCheck
@@ -31,23 +31,23 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
         out |= _of_fit(fit, recovery, scale)
     if isinstance(jumps, JumpCheck) and not jumps.needed:
         out["jumps_not_needed"] = (
-            f"a law without jumps describes the data as well (log-likelihood {jumps.gain:+.3g} for {jumps.extra} more "
-            f"parameters, BIC {jumps.bic:+.3g}): do not read anything into D_f."
+            f"a law without jumps describes the data as well (BIC {jumps.bic:+.3g} for {jumps.extra} more parameters); "
+            "do not read anything into D_f."
         )
     if isinstance(step, StepCheck):
         if step.p_value < SURE:
             out["step_size"] = (
-                f"the coefficients change when every second observation is used ({p_text(step.p_value)}, up to "
-                f"{step.max_z:.1f} standard errors; {step.changes()}): {_cause(step, fit, recovery.dim)}."
+                f"the coefficients change by up to {step.max_z:.1f} standard errors when every second observation is "
+                f"used ({p_text(step.p_value)}): {_cause(step, fit, recovery.dim)}."
             )
         if not step.converged:
             out["step_size_not_converged"] = (
-                "a fit of the step-size check stopped before it had converged: read its numbers with care."
+                "a fit of the step-size check stopped before it had converged; read its numbers with care."
             )
     if isinstance(ahead, PredictiveCheck) and ahead.p_value < SURE:
         out["predictive"] = (
-            f"the fit does not predict several steps ahead ({p_text(ahead.p_value)}): {ahead.sentence()}; do not use "
-            "it for forecasts or values beyond a step before the cause is known."
+            f"the fit does not predict several steps ahead ({p_text(ahead.p_value)}): {ahead.sentence()}; find the "
+            "cause before forecasts or values."
         )
     return out
 
@@ -58,25 +58,23 @@ def _of_fit(fit: FitCheck, recovery: Recovery, scale: float) -> dict[str, str]:
         failed = sorted((part[0], name) for name, part in fit.parts.items() if part[0] < SURE)
         named = [name for _, name in failed] or [min(fit.parts, key=lambda name: fit.parts[name][0])]
         out["misfit"] = (
-            f"the fitted law does not describe these steps ({p_text(fit.p_value)}): "
-            f"{', and '.join(_PARTS[name] for name in named)}; {off(fit)}; look at the figure before using the "
-            "coefficients."
+            f"the law does not fit: {', and '.join(_PARTS[name] for name in named)} ({p_text(fit.p_value)}); look at "
+            "figures/diagnostics_fit before using the coefficients."
         )
     if fit.conservative:
         out["away_from_maximum"] = (
-            f"the estimate is {fit.away:.1f} standard errors per parameter away from the largest likelihood of "
-            "these pairs (an engine that stopped early, or a coefficient at zero): the p-value is conservative "
-            "and standard errors do not hold."
+            f"the estimate is {fit.away:.1f} standard errors per parameter from the largest likelihood, so that "
+            "standard errors do not hold; let the engine converge, or drop a coefficient that is zero."
         )
     if fit.correlation > INSEPARABLE and "D_o_D_f_correlation" not in recovery.metrics:
         out["hardly_separable"] = (
-            f"D_o and D_f are hardly separable from this data (correlation {fit.correlation:.3f} of their "
-            "estimates): trust their combined effect, not each alone, or fix one."
+            f"D_o and D_f are hardly separable here (correlation {fit.correlation:.3f} of their estimates); "
+            "trust their combined effect, or fix one."
         )
     if fit.jumps * scale < FEW_JUMPS:
         out["few_jumps"] = (
-            f"only {round(fit.jumps * scale)} steps are clearly jumps (beyond six widths of the Gaussian part): "
-            "D_f and a learned alpha rest on them; bring more data or give alpha."
+            f"only {round(fit.jumps * scale)} steps are clearly jumps, on which D_f and a learned alpha rest; "
+            "bring more data or give alpha."
         )
     return out
 
@@ -116,9 +114,11 @@ def earlier_alarms(recovery: Recovery) -> dict[str, str]:
     out: dict[str, str] = {}
     metrics = recovery.metrics
     if not recovery.converged:
-        out["not_converged"] = "the engine stopped before it had converged."
+        out["not_converged"] = "the engine stopped before it had converged; raise engine.max_steps."
     if metrics.get("D_o_D_f_correlation", 0.0) > INSEPARABLE:
-        out["hardly_separable"] = f"D_o and D_f have a correlation of {metrics['D_o_D_f_correlation']:.3f}."
+        correlation = f"{metrics['D_o_D_f_correlation']:.3f}"
+        out["hardly_separable"] = f"D_o and D_f have a correlation of {correlation}; trust their combined effect."
     if metrics.get("CT_halvings", 0) > 0:
-        out["few_tail_points"] = f"CT was halved {metrics['CT_halvings']} times to fill the tail pool."
+        halvings = metrics["CT_halvings"]
+        out["few_tail_points"] = f"CT was halved {halvings} times to fill the tail pool; lower tail.CT or add data."
     return out

@@ -15,7 +15,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from levytorch.coefficients import HEADS, Coefficients, FourierHead, Head, build_head
+from levytorch.coefficients import HEADS, Coefficients, Head, LinearHead, build_head
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.sample import Region, Sample
 from levytorch.diagnostics.tangent import Tangent
@@ -58,7 +58,7 @@ def check_jumps(tangent: Tangent | ExactTangent, sample: Sample, log_p: Tensor) 
 def parameter_counts(tangent: Tangent | ExactTangent) -> tuple[int, int]:
     """Parameters of the whole head, and of its b and D_o; for an MLP directions in which the coefficients can move."""
     J, d = tangent.jacobian, tangent.head.dim
-    if isinstance(tangent.head, FourierHead):
+    if isinstance(tangent.head, LinearHead):
         return J.shape[2], int((J[: d + 1].abs().sum((0, 1)) > 0).sum())
     scaled = J / J.abs().amax((1, 2), keepdim=True).clamp(min=1e-300)
     ranks = [int(torch.linalg.matrix_rank(row, rtol=1e-3)) for row in scaled]

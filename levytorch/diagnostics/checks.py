@@ -24,6 +24,7 @@ from levytorch.diagnostics.tangent import Tangent
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.training.law_of import law_of
+from levytorch.training.line import inside
 from levytorch.training.recovery import Recovery
 
 CHECKS = ("fit", "jumps", "step_size", "predictive")
@@ -116,6 +117,10 @@ def check_data(recovery: Any, data: Any) -> Transitions:
             f"data must have the dimension of the recovery, {recovery.dim}, found {transitions.dim}; pass what was "
             "fitted."
         )
+    if recovery.period is None:  # a law of dx given x holds for any selection of x, and this is the one that was fitted
+        kept = inside(transitions, recovery.head.bounds)
+        assert isinstance(kept, Transitions)
+        return kept
     return transitions
 
 

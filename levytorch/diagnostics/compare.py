@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.data import Trajectories, Transitions
 from levytorch.data.lattice_build import runs_by_block
 from levytorch.diagnostics.brownian import fit_brownian
@@ -130,14 +130,14 @@ def _named(recoveries: Any) -> dict[str, Recovery]:
 
 def _described(recovery: Any) -> str:
     head = getattr(recovery, "head", None)
-    size = f" n_basis={head.n_basis}" if isinstance(head, FourierHead) else ""
+    size = f" n_basis={head.n_basis}" if isinstance(head, LinearHead) else ""
     return f"{type(head).__name__.removesuffix('Head').lower()}{size}"
 
 
 def _parameters(recovery: Recovery) -> float:
     """How many parameters the data determines."""
     strengths, P = recovery.metrics.get("penalty_strengths"), recovery.theta.numel()
-    if not strengths or recovery.covariance is None or not isinstance(recovery.head, FourierHead):
+    if not strengths or recovery.covariance is None or not isinstance(recovery.head, LinearHead):
         return float(P)
     shrunk = RoughnessPenalty(recovery.head, strengths).precision() * recovery.covariance.diagonal()
     return float(P - shrunk.clamp(max=1.0).sum())
@@ -234,14 +234,14 @@ def _on(named: dict[str, Recovery], data: Any) -> tuple[list[_Model], Tensor]:
         model(name, _log_prob(recovery, sample, region, transitions.mu), _parameters(recovery))
         for name, recovery in named.items()
     ]
-    head = max((r.head for r in named.values() if isinstance(r.head, FourierHead)), default=None, key=_size)
+    head = max((r.head for r in named.values() if isinstance(r.head, LinearHead)), default=None, key=_size)
     if head is not None and scale == 1.0:
         plain = fit_brownian(head, region, sample)
         models.append(model("without jumps", plain.log_prob(sample), float((head.dim + 1) * head.basis.size)))
     return models, pairs
 
 
-def _size(head: FourierHead) -> int:
+def _size(head: LinearHead) -> int:
     return head.basis.size
 
 

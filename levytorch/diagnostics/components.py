@@ -32,10 +32,10 @@ def legendre(u: Tensor, most: int) -> Tensor:
 
 
 def wrapped(head: Head, x: Tensor) -> Tensor:
-    """States brought into one cell, (n, d)."""
-    columns = x.reshape(x.shape[0], -1)
-    origin, period = (torch.as_tensor(v, dtype=torch.float64).reshape(-1) for v in (head.origin, head.period))
-    return torch.remainder(columns - origin, period)
+    """States brought into one cell, or window, and counted from its beginning: (n, d)."""
+    columns = head.place(x).reshape(x.shape[0], -1)
+    low, high = (torch.tensor(v, dtype=torch.float64) for v in zip(*head.bounds))
+    return columns - low if head.period is None else torch.remainder(columns - low, high - low)
 
 
 class Components:

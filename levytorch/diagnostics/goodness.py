@@ -166,7 +166,7 @@ def goodness_arrays(fit: FitCheck, sample: Sample, head: Head) -> dict[str, np.n
     ranks = torch.unique(torch.logspace(0, np.log10(m), _TAILS).long().clamp(1, m))
     column = wrapped(head, sample.x)[:, 0]
     edges, quantiles, number = _along(column, u)
-    origin = float(torch.as_tensor(head.origin).reshape(-1)[0])
+    origin = head.bounds[0][0]
     return {
         "histogram": (counts * _HISTOGRAM / m).numpy(),
         "pairs": np.array(m),

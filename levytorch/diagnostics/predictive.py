@@ -160,7 +160,7 @@ def _figure(head: Head, x: Tensor, size: Tensor, paths: Tensor, place: Tensor) -
     theirs = torch.quantile(paths, levels, dim=1)
     bins = max(1, min(_STATES, len(size) // 40))
     which = (place * bins).long().clamp(max=bins - 1)
-    cell = wrapped(head, x)[:, 0] + float(torch.as_tensor(head.origin).reshape(-1)[0])
+    cell = wrapped(head, x)[:, 0] + head.bounds[0][0]
     spreads = [(_spread(size[which == j]), _spread(paths[:, which == j])) for j in range(bins)]
     return {
         "data": torch.quantile(size, levels).numpy(),

@@ -8,11 +8,12 @@ from __future__ import annotations
 import copy
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead, Head
+from levytorch.coefficients import FourierHead, Head, LinearHead, SplineHead
 from levytorch.data import Pools, Transitions
 from levytorch.data.thresholds import Threshold
 from levytorch.diagnostics.sample import Region, follows
@@ -72,30 +73,29 @@ class Side:
 
 @dataclass
 class Fitted:
-    head: FourierHead
+    head: LinearHead
     objective: FullBatchObjective
     evaluation: Evaluation
     converged: bool
 
 
-def stand_in(head: Head) -> FourierHead:
-    """A Fourier head with the mean coefficients of another: what changes with dt is a matter of the data."""
-    own = FourierHead(
-        _STAND_IN if head.dim == 1 else 3,
-        head.period,
-        head.origin,
-        getattr(head, "positivity_link", "softplus"),
-        head.alpha_spec,
-        units=head.units,
-        dim=head.dim,
-    )
+def stand_in(head: Head) -> LinearHead:
+    """A linear head with the mean coefficients of another: what changes with dt is a matter of the data."""
+    n = _STAND_IN if head.dim == 1 else 3
+    shared: dict[str, Any] = {"alpha": head.alpha_spec, "units": head.units, "dim": head.dim}
+    shared["positivity_link"] = getattr(head, "positivity_link", "softplus")
+    own: LinearHead
+    if head.period is None:
+        own = SplineHead(max(n, 4), head.window, **shared)
+    else:
+        own = FourierHead(n, head.period, head.origin, **shared)
     with torch.no_grad():
         c = head(head.grid(256))
     own.set_constants(c.b.mean(0).tolist(), float(c.D_o.mean()), float(c.D_f.mean()), float(c.alpha.mean()))
     return own
 
 
-def _objective(head: FourierHead, side: Side, strengths: list[float] | None, share: float) -> FullBatchObjective:
+def _objective(head: LinearHead, side: Side, strengths: list[float] | None, share: float) -> FullBatchObjective:
     law = FrozenLaw("contour" if head.learns_alpha else "table", head.dim)
     empty = torch.empty(0, dtype=torch.int64)
     inner = side.region.inner
@@ -109,7 +109,7 @@ def _objective(head: FourierHead, side: Side, strengths: list[float] | None, sha
     return objective
 
 
-def fit_again(start: FourierHead, side: Side, strengths: list[float] | None, share: float) -> Fitted:
+def fit_again(start: LinearHead, side: Side, strengths: list[float] | None, share: float) -> Fitted:
     head = copy.deepcopy(start)
     objective = _objective(head, side, strengths, share)
     scoring = FisherScoring([head.theta])
@@ -122,7 +122,7 @@ def fit_again(start: FourierHead, side: Side, strengths: list[float] | None, sha
     return Fitted(head, objective, scoring.accepted, scoring.converged)
 
 
-def evaluate_at(at: FourierHead, side: Side, strengths: list[float] | None, share: float) -> Fitted:
+def evaluate_at(at: LinearHead, side: Side, strengths: list[float] | None, share: float) -> Fitted:
     head = copy.deepcopy(at)
     objective = _objective(head, side, strengths, share)
     return Fitted(head, objective, objective.evaluate(), True)

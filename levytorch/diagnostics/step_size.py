@@ -18,8 +18,9 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead, Head
+from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Transitions
+from levytorch.diagnostics.components import wrapped
 from levytorch.diagnostics.refit import (
     Side,
     block_products,
@@ -101,7 +102,7 @@ def check_step_size(
     """
     data = choose(transitions, most, seed)
     first = block_starts(data)
-    own = head if isinstance(head, FourierHead) else stand_in(head)
+    own = head if isinstance(head, LinearHead) else stand_in(head)
     P = own.flat().numel()
     if 2 * len(first) < max(400, 20 * P):
         return Skipped(
@@ -161,7 +162,7 @@ def quadratic(
     return float((along * along / values[keep]).sum()), int(keep.sum())
 
 
-def _curves(one: FourierHead, two: FourierHead, spreads: list[Tensor], short: Side) -> dict[str, Tensor]:
+def _curves(one: LinearHead, two: LinearHead, spreads: list[Tensor], short: Side) -> dict[str, Tensor]:
     """Both fits and the standard error of their difference at observed states.
 
     `spreads`: the covariance of the difference of the parameters, seen from either fit. The larger error counts: a
@@ -182,7 +183,7 @@ def seen_states(head: Head, x: Tensor) -> Tensor:
     """A grid over the observed part of the cell; in more than one dimension some of the observed states."""
     if head.dim > 1:
         return x[:: max(1, len(x) // _GRID)]
-    cell = torch.remainder(x - head.origin, head.period) + head.origin
+    cell = wrapped(head, x)[:, 0] + head.bounds[0][0]
     low, high = torch.quantile(cell[:: max(1, len(cell) // 100_000)], torch.tensor([0.005, 0.995]).double())
     return torch.linspace(float(low), float(high), _GRID, dtype=torch.float64)
 

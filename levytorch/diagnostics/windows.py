@@ -94,6 +94,8 @@ def paths_of(
 
 
 def _wrapped(head: Head, x: Tensor) -> Tensor:
+    if head.period is None:
+        return head.place(x)
     origin, period = (torch.as_tensor(v, dtype=torch.float64) for v in (head.origin, head.period))
     return torch.remainder(x - origin, period) + origin
 
@@ -102,7 +104,8 @@ def _coefficients(head: Head) -> Callable[[Tensor], Coefficients]:
     """The head; of one variable, read off a table."""
     if head.dim > 1 or head.is_constant:
         return head
-    origin, period = float(head.origin), float(head.period)
+    origin, end = head.bounds[0]
+    period = end - origin
     grid = origin + period / _TABLE * torch.arange(_TABLE + 1, dtype=torch.float64)
     values = [v.expand(_TABLE + 1).clone() for v in head(grid)]
 

@@ -69,9 +69,11 @@ def cell(recovery: Any) -> tuple[float, float]:
 
 
 def observed_parts(
-    support: tuple[float, float] | None, origin: float, period: float
+    support: tuple[float, float] | None, origin: float, period: float | None
 ) -> tuple[tuple[float, float], ...]:
     """The range of the data folded into the cell: two parts when it crosses the end, none when it fills the cell."""
+    if period is None:  # a line, which is drawn a little farther than the data
+        return () if support is None else (support,)
     if support is None or not support[1] - support[0] < _WHOLE * period:
         return ()
     low = origin + (support[0] - origin) % period

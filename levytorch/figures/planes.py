@@ -27,7 +27,11 @@ _MARGINS = {"right": 0.55, "gap_x": 1.05, "gap_y": 0.85}  # room for colour bars
 
 def cell_grid(source: Any, n: int) -> tuple[Array, Array, torch.Tensor]:
     """Coordinates (n,), (n,) of the cell's midpoints and the points (n, n, 2)."""
-    period, origin = (np.broadcast_to(np.asarray(v, dtype=float), (2,)) for v in (source.period, source.origin))
+    if source.period is None:
+        origin, end = np.asarray(source.head.window, dtype=float).T
+        period = end - origin
+    else:
+        period, origin = (np.broadcast_to(np.asarray(v, dtype=float), (2,)) for v in (source.period, source.origin))
     first, second = (origin[i] + period[i] * (np.arange(n) + 0.5) / n for i in range(2))
     points = np.stack(np.meshgrid(first, second, indexing="ij"), axis=-1)
     return first, second, torch.from_numpy(points)

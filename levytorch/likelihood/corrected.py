@@ -24,7 +24,9 @@ from levytorch.data.lattice import Lattice, StateCounts
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_scores import ExpectedScores, expected_scores
 from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.masses import TailMasses
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.states import StateBins
 from levytorch.likelihood.tail import TailSettings, tail_correction_factor
 
 _NAMES = ("b", "D_o", "D_f", "alpha")
@@ -56,6 +58,19 @@ class Strata:
         main = lattice.counts_of_states("main")
         beyond = lattice.counts_of_states("tail") if lattice.n_tail else None
         return cls(tail.method, tail.conditions_on, lattice.mu, lattice.mu_is_rate, CT, TRT, main, beyond)
+
+    @classmethod
+    def on(cls, bins: StateBins, masses: TailMasses | None, tail: TailSettings, main: Tensor, beyond: Tensor) -> Strata:
+        """Those of pairs counted on the bins of states."""
+        CT, TRT, mu, uneven = {}, {}, 0.0, False
+        if masses is not None:
+            times = bins.dt.tolist()
+            CT = {} if masses.CT is None else dict(zip(times, masses.CT.tolist()))
+            TRT = {} if masses.TRT is None else dict(zip(times, masses.TRT.tolist()))
+            mu, uneven = float(masses.mu), masses.uneven
+        counts = StateCounts(bins.x, bins.dt, main)
+        tails = StateCounts(bins.x, bins.dt, beyond) if bool(beyond.any()) else None
+        return cls(tail.method, tail.conditions_on, mu, uneven, CT, TRT, counts, tails)
 
     @property
     def n(self) -> float:
@@ -118,21 +133,36 @@ def centered_score(objective: FullBatchObjective, exact: ExactLaw, strata: Strat
 @torch.no_grad()
 def expected_score(head: Head, frozen: FrozenLaw, exact: ExactLaw, strata: Strata) -> tuple[dict[str, Tensor], float]:
     """Sums over the pairs of every stratum of E[s | x, stratum], (P,) each, and the mean mass beyond CT."""
-    totals: dict[str, Tensor] = {}
-    beyond = pairs = 0.0
+    rates, R_theta = expected_by_state(head, frozen, exact, strata)
+    main, tail = strata.main.pairs, None if strata.tail is None else strata.tail.pairs
+    if not strata.split or tail is None:
+        return {"main": main @ rates["main"]}, R_theta
+    return {"core": (main - tail) @ rates["core"], "tail": tail @ rates["tail"]}, R_theta
+
+
+@torch.no_grad()
+def expected_by_state(
+    head: Head, frozen: FrozenLaw, exact: ExactLaw, strata: Strata
+) -> tuple[dict[str, Tensor], float]:
+    """E[s | x, stratum] at the states of the strata, (M, P) each, and the mean mass beyond CT."""
+    out: dict[str, Tensor] = {}
+    M, P = len(strata.main.x), head.flat().numel()
+    beyond = 0.0
     for dt in torch.unique(strata.main.dt).tolist():
         rows = expected_scores(exact, head, dt, cuts=strata.cuts(dt), scores=False)
         scores = frozen_scores(head, frozen, rows, dt)
         here = strata.main.dt == dt
         x, S = strata.main.x[here], len(rows.states)
-        for name, p, counts in strata.parts(rows, dt):
+        jacobian = [J.detach() for J in head.jacobian(x)]
+        for name, p, _ in strata.parts(rows, dt):
             mass = p.new_zeros(S).index_add_(0, rows.which, p)
             fields = p.new_zeros((len(scores), S)).index_add_(1, rows.which, scores * p) / mass
             if name == "core":
                 beyond += float((_at(1 - mass, x, head) * strata.main.pairs[here]).sum())
-                pairs += float(strata.main.pairs[here].sum())
-            totals[name] = totals.get(name, 0.0) + chained(head, x, counts * _at(fields, x, head))
-    return totals, beyond / pairs if pairs else 0.0
+            total = out.setdefault(name, torch.zeros((M, P), dtype=torch.float64))
+            for field, J in zip(_at(fields, x, head), jacobian):
+                total[here] += field[:, None] * J
+    return out, beyond / strata.n
 
 
 def frozen_scores(head: Head, frozen: FrozenLaw, rows: ExpectedScores, dt: float) -> Tensor:
@@ -141,14 +171,6 @@ def frozen_scores(head: Head, frozen: FrozenLaw, rows: ExpectedScores, dt: float
     at = Coefficients(c.b[rows.which], c.D_o[rows.which], c.D_f[rows.which], c.alpha)
     step = frozen.score(at, rows.dx, torch.tensor(dt, dtype=torch.float64), wrt_alpha=head.learns_alpha)
     return torch.stack([getattr(step, name) for name in _NAMES[: 3 + head.learns_alpha]])
-
-
-def chained(head: Head, x: Tensor, fields: Tensor) -> Tensor:
-    """sum over the states of fields (3 or 4, m) times d coefficient / d theta: (P,)."""
-    jacobian = head.jacobian(x)
-    return sum(
-        (field @ J for field, J in zip(fields, jacobian)), start=torch.zeros(jacobian[0].shape[-1], dtype=torch.float64)
-    )
 
 
 def _at(values: Tensor, x: Tensor, head: Head) -> Tensor:

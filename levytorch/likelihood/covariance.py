@@ -109,8 +109,16 @@ def _sandwich(objective: FullBatchObjective, ev: Evaluation, slope: Tensor | Non
     return inverse @ (meat / n) @ inverse.T
 
 
-def separability(information: Tensor, n_basis: int, dim: int = 1) -> float:
-    """|correlation| of the estimates of mean D_o and mean D_f; near 1 (2 alpha -> 2) data cannot tell them apart."""
+def separability(information: Tensor, starts: list[int], dim: int = 1, mean: Tensor | None = None) -> float:
+    """|correlation| of the estimates of mean D_o and mean D_f; near 1 (2 alpha -> 2) data cannot tell them apart.
+
+    starts: where the part of each predictor begins in theta; mean: (K,) of the functions of D_o over the states; None:
+    that of a Fourier series over its cell.
+    """
     cov = symmetric_inverse(information)
-    i, j = dim * n_basis, (dim + 1) * n_basis
-    return float(cov[i, j].abs() / (cov[i, i] * cov[j, j]).sqrt())
+    i, j, k = starts[dim], starts[dim + 1], starts[dim + 2]
+    if mean is None:
+        return float(cov[i, j].abs() / (cov[i, i] * cov[j, j]).sqrt())
+    D_o, D_f = slice(i, j), slice(j, k)
+    both, o, f = (mean @ cov[a, b] @ mean for a, b in ((D_o, D_f), (D_o, D_o), (D_f, D_f)))
+    return float(both.abs() / (o * f).sqrt())

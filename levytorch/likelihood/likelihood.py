@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead, Head
+from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Pools
 from levytorch.data.batches import Batch, FullBatch, full_batch
 from levytorch.data.lattice import Lattice
@@ -82,7 +82,7 @@ class Likelihood:
 
     def objective(self, batch: FullBatch, penalty: Strength = "none", n_bins: int = N_BINS) -> FullBatchObjective:
         """The same for a Fourier head under the frozen law, with its local model."""
-        assert isinstance(self.head, FourierHead)
+        assert isinstance(self.head, LinearHead)
         assert isinstance(self.law, FrozenLaw)
         bins = StateBins(self.head, batch.main.dt, n_bins) if self.bins is None else self.bins
         rough = RoughnessPenalty(self.head, penalty)
@@ -167,7 +167,7 @@ def _of_pools(bins: StateBins, pools: Pools) -> _Found:
 
 
 def make_objective(
-    head: FourierHead, pools: Pools, tail: TailSettings, law: FrozenLaw, penalty: Strength = "none"
+    head: LinearHead, pools: Pools, tail: TailSettings, law: FrozenLaw, penalty: Strength = "none"
 ) -> FullBatchObjective:
     """The full-batch objective of a Fourier head over all pairs of some pools."""
     likelihood = Likelihood(head, law, tail)

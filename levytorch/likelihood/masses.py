@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients, FourierHead, Head
+from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.states import StateBins
@@ -95,7 +95,7 @@ class TailMasses:
         p = self.law.mass_beyond(head, self.CT[used], self.center(dt), self.bins.x[used], dt)
         return (p * share[used]).sum() / share.sum()
 
-    def R_theta_gradient(self, head: FourierHead) -> tuple[float, Tensor]:
+    def R_theta_gradient(self, head: LinearHead) -> tuple[float, Tensor]:
         """R_theta and d R_theta / d theta (P,)."""
         head.zero_grad(set_to_none=True)
         with torch.enable_grad():
@@ -107,7 +107,7 @@ class TailMasses:
         """log P(|dx - mu| < CT) and log P(CT < |dx - mu| < TRT) at every node, with a graph in the head."""
         return self._log_kept(self._beyond(head))
 
-    def log_kept_scores(self, head: FourierHead, design: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def log_kept_scores(self, head: LinearHead, design: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """log masses of core and middle (M,), and their derivatives in the predictors (C, M); of the frozen law."""
         law, dt = self.law, self.bins.dt
         assert isinstance(law, FrozenLaw)
@@ -161,7 +161,7 @@ class TailMasses:
         return torch.log1p(-beyond_CT), torch.log((beyond_CT - beyond_TRT).clamp(min=1e-300))
 
 
-def tcf_gradient(masses: TailMasses, head: FourierHead) -> tuple[float, float, Tensor]:
+def tcf_gradient(masses: TailMasses, head: LinearHead) -> tuple[float, float, Tensor]:
     """R_theta, the TCF and its derivative in theta (zero where it is clipped at 0)."""
     R, gradient = masses.R_theta_gradient(head)
     tcf = tail_correction_factor(R, masses.R_sample)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.masses import TailMasses, tcf_gradient
@@ -54,7 +54,7 @@ class FullBatchObjective:
     With several ranks the batch is this rank's shard; sums are over all ranks.
     """
 
-    head: FourierHead
+    head: LinearHead
     law: FrozenLaw
     bins: StateBins
     batch: FullBatch
@@ -150,7 +150,7 @@ class FullBatchObjective:
         without bound, which would hold up all other parameters; with the link's own curvature such a coefficient falls
         by a factor of about e in each pass.
         """
-        d, K = self.head.dim, self.head.basis.size
+        d, at = self.head.dim, self.head.starts
         chain = self.head.chain(ev.theta, self.design)
         score = torch.zeros_like(ev.main.first)
         products = torch.zeros_like(score)
@@ -165,7 +165,8 @@ class FullBatchObjective:
             # summed over the states first: in single bins the score is noise, larger than its products
             excess = (self.design[row] * (bend - products[row])) @ self.design[row].T
             values, vectors = torch.linalg.eigh(excess)
-            out[row * K : (row + 1) * K, row * K : (row + 1) * K] = (vectors * values.clamp(min=0.0)) @ vectors.T
+            part = slice(at[row], at[row + 1])
+            out[part, part] = (vectors * values.clamp(min=0.0)) @ vectors.T
         return out
 
     def _sweep(self, main: Batch, tail: Batch | None, hessian: bool = False) -> tuple[Sums, Sums | None]:

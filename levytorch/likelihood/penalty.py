@@ -1,7 +1,7 @@
-"""A roughness penalty on Fourier coefficients whose strength is chosen from the data.
+"""A roughness penalty on the coefficients of a linear head whose strength is chosen from the data.
 
-Each of b, D_o, D_f (and alpha(x)) has its own strength lambda in  -lambda/2 sum_j j^4 |theta_j|^2  (j: harmonic number;
-the constant is free). Read as a prior, the evidence of the data picks lambda: MacKay's fixed point
+Each of b, D_o, D_f (and alpha(x)) has its own strength lambda in  -lambda/2 sum_j j^4 |theta_j|^2  (j: harmonic number
+of the basis; the constant is free). Read as a prior, the evidence of the data picks lambda: MacKay's fixed point
 lambda = gamma / (theta^T S theta), with gamma the number of well-determined coefficients, updated once per pass.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.convert import choice, real_array, shown
 from levytorch.errors import InputError
 
@@ -39,13 +39,11 @@ def check_strength(strength: Any) -> str | float | list[float]:
 class RoughnessPenalty:
     """strength: "none", "evidence", a number for every coefficient, or one number for each (b, D_o, D_f, alpha)."""
 
-    def __init__(self, head: FourierHead, strength: Strength = "none") -> None:
+    def __init__(self, head: LinearHead, strength: Strength = "none") -> None:
         strength = check_strength(strength)
         wanted = [] if isinstance(strength, str) else strength if isinstance(strength, list) else [strength]
         self.adaptive = strength == "evidence"
-        harmonics = [head.basis.harmonic_numbers()] * head.n_linear
-        if head.alpha_basis is not None:
-            harmonics.append(head.alpha_basis.harmonic_numbers())
+        harmonics = [basis.harmonic_numbers() for basis in head.bases]
         self.roughness = torch.cat([h**4 for h in harmonics])
         self.group = torch.cat([torch.full((h.numel(),), i) for i, h in enumerate(harmonics)])
         start = wanted or [_START if self.adaptive else 0.0]

@@ -20,22 +20,20 @@ CHUNK = 1 << 17  # pairs at a time
 
 
 class StateBins:
-    """Bins in x (one cell of the head's period) times groups of dt; node m has a state x[m] and an interval dt[m].
+    """Bins in x (one cell of the head's period, or its window on a line) times groups of dt.
 
-    In d > 1 dimensions the bins of x are a grid of `side` per coordinate.
+    Node m has a state x[m] and an interval dt[m]. In d > 1 dimensions the bins are a grid of `side` per coordinate.
     """
 
     def __init__(self, head: Head, dt: Tensor, n_bins: int = 512) -> None:
-        self.period, self.origin, self.dim = head.period, head.origin, head.dim
+        self.dim, self.place, self.cell = head.dim, head.place, head.cell
         self.side = 1 if head.is_constant else n_bins if self.dim == 1 else _side(head, n_bins)
         self.n_x = self.side**self.dim
         self.dt_edges, dt_nodes = _dt_groups(dt)
-        unit = (torch.arange(self.side, dtype=torch.float64) + 0.5) / self.side
+        axes = [o + (torch.arange(self.side, dtype=torch.float64) + 0.5) * (p / self.side) for o, p in self.cell]
         if self.dim == 1:
-            centers = self.origin + (torch.arange(self.side, dtype=torch.float64) + 0.5) * (self.period / self.side)
-            self.x = centers.repeat(dt_nodes.shape[0])
+            self.x = axes[0].repeat(dt_nodes.shape[0])
         else:
-            axes = [o + p * unit for o, p in zip(self.origin, self.period)]
             centers = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, self.dim)
             self.x = centers.repeat(dt_nodes.shape[0], 1)
         self.dt = dt_nodes.repeat_interleave(self.n_x)
@@ -56,16 +54,12 @@ class StateBins:
 
     def index(self, x: Tensor, dt: Tensor) -> Tensor:
         """Node of each pair: (n,) int64."""
-        if self.n_x == 1:
-            index = torch.zeros(x.shape[0], dtype=torch.int64)
-        elif self.dim > 1:
-            index = torch.zeros(x.shape[0], dtype=torch.int64)
-            for i, (p, o) in enumerate(zip(self.period, self.origin)):
-                cell = torch.remainder(x[:, i] - o, p) * (self.side / p)
+        index = torch.zeros(x.shape[0], dtype=torch.int64)
+        if self.n_x > 1:
+            columns = self.place(x).reshape(x.shape[0], -1).T
+            for column, (o, p) in zip(columns, self.cell):
+                cell = torch.remainder(column - o, p) * (self.side / p)
                 index = index * self.side + cell.to(torch.int64).clamp_(max=self.side - 1)
-        else:
-            cell = torch.remainder(x - self.origin, self.period) * (self.n_x / self.period)
-            index = cell.to(torch.int64).clamp_(max=self.n_x - 1)
         if self.dt_edges.numel():
             index = index + self.n_x * torch.bucketize(dt.expand(x.shape[0]), self.dt_edges)
         return index

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.data.batches import Batch
 from levytorch.ranks import Ranks
 
@@ -71,7 +71,7 @@ def shared(values: Tensor) -> Tensor:
     return values[0] if values.dim() and values.shape[0] and values.stride(0) == 0 else values
 
 
-def assemble(head: FourierHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
+def assemble(head: LinearHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
     """(P, P) matrix Phi^T diag(.) Phi from per-bin (C, C, M) sums."""
     starts = [0]
     for size in head.sizes:
@@ -85,7 +85,7 @@ def assemble(head: FourierHead, per_bin: Tensor, design: list[Tensor]) -> Tensor
     return out
 
 
-def project(head: FourierHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
+def project(head: LinearHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
     """(P,) vector Phi^T v from per-bin (C, M) sums."""
     return torch.cat([design[i] @ per_bin[i] for i in range(len(head.sizes))])
 

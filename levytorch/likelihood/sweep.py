@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients, FourierHead
+from levytorch.coefficients import Coefficients, LinearHead
 from levytorch.coefficients.fourier import Chain
 from levytorch.coefficients.kernels import GRID, interpolate, scatter
 from levytorch.data.batches import Batch
@@ -26,14 +26,15 @@ _NAMES = ("b", "D_o", "D_f", "alpha")
 
 
 @torch.no_grad()
-def sweep(head: FourierHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False) -> Sums:
+def sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False) -> Sums:
     """Sums over all pairs of the batch, each times its weight, at the head's current parameters."""
     if head.dim > 1 or head.columns > 1:
         return tensor_sweep(head, law, batch, bins, hessian=hessian)
     theta = head.theta.detach()
     C, M = head.n_predictors, len(bins)
     grid = grid_of(head, bins)
-    x_nodes = head.origin + head.period / grid * torch.arange(grid, dtype=torch.float64)
+    ((origin, period),) = head.cell
+    x_nodes = origin + period / grid * torch.arange(grid, dtype=torch.float64)
     design = head.design(x_nodes)
     fine = head.chain(theta, design)
     alpha_varies = fine.coefficients.alpha.dim() > 0
@@ -44,7 +45,8 @@ def sweep(head: FourierHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, h
     second = torch.zeros((C, C, M), dtype=torch.float64)
     curved = torch.zeros((C, C, M), dtype=torch.float64)
     for x, dx, dt, weight in slices(batch):
-        rows = interpolate(x.contiguous(), head.origin, head.period, table, positive=True)
+        at = head.place(x).contiguous()
+        rows = interpolate(at, origin, period, table, positive=True)
         c = Coefficients(rows[0], rows[1], rows[2], rows[3] if alpha_varies else fine.coefficients.alpha)
         step = law.score(c, dx, dt, wrt_alpha=C == 4)
         part = float((step.log_p.numpy() * weight.numpy()).sum())
@@ -52,11 +54,11 @@ def sweep(head: FourierHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, h
             raise NumericalError(where(step.log_p, seen, x, dx))
         scores = [getattr(step, name) for name in _NAMES[:C]]
         place = (bins.n_x, bins.group(dt, x.shape[0]), bins.n_groups, weight)
-        moved = scatter(x.contiguous(), head.origin, head.period, scores, grid, *place)
+        moved = scatter(at, origin, period, scores, grid, *place)
         for total, more in zip((nodes, first, second), moved):
             total += more
         if hessian:
-            curved += _second_derivatives(law, c, dx, dt, x, head, grid, place, C)
+            curved += _second_derivatives(law, c, dx, dt, at, head, grid, place, C)
         log_p += part
         seen += x.shape[0]
         n += float(weight.expand(x.shape[0]).sum())
@@ -70,7 +72,7 @@ def sweep(head: FourierHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, h
     return Sums(n, log_p, gradient, to_predictors(first, at_bins), products, bent)
 
 
-def grid_of(head: FourierHead, bins: StateBins) -> int:
+def grid_of(head: LinearHead, bins: StateBins) -> int:
     """Nodes per cell: a multiple of the bins, fine enough for the shortest wave."""
     if head.is_constant:
         return 4
@@ -115,7 +117,7 @@ def _second_derivatives(
     dx: Tensor,
     dt: Tensor,
     x: Tensor,
-    head: FourierHead,
+    head: LinearHead,
     grid: int,
     place: tuple[int, Tensor, int, Tensor],
     C: int,
@@ -125,6 +127,7 @@ def _second_derivatives(
     Central differences of the analytic scores in the coefficients themselves: two further scores per coefficient
     whatever the number of parameters. Relative steps of 1e-4 leave about 1e-8.
     """
+    ((origin, period),) = head.cell
     steps = [1e-4 * (c.D_o / dt).sqrt(), 1e-4 * c.D_o, 1e-4 * c.D_f, 1e-4 * torch.ones_like(c.alpha)]
     out = torch.empty((C, C, place[0] * place[2]), dtype=torch.float64)
     for row in range(C):
@@ -138,5 +141,5 @@ def _second_derivatives(
             torch.from_numpy((getattr(moved[0], name).numpy() - getattr(moved[1], name).numpy()) / width)
             for name in _NAMES[:C]
         ]
-        out[row] = scatter(x.contiguous(), head.origin, head.period, changes, grid, *place)[1]
+        out[row] = scatter(x, origin, period, changes, grid, *place)[1]
     return 0.5 * (out + out.transpose(0, 1))

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.coefficients.fourier import Chain
 from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
@@ -23,7 +23,7 @@ _NUMBERS = 1 << 20  # basis values held at once
 
 
 @torch.no_grad()
-def tensor_sweep(head: FourierHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False) -> Sums:
+def tensor_sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False) -> Sums:
     """Sums over all pairs at the head's current parameters; see `sweep`."""
     theta = head.theta.detach()
     C, M = head.n_predictors, len(bins)
@@ -69,7 +69,7 @@ def predictor_scores(chain: Chain, step: StepScore) -> Tensor:
 
 
 def _curvature(
-    head: FourierHead, law: FrozenLaw, eta: Tensor, eta_alpha: Tensor | None, dx: Tensor, dt: Tensor
+    head: LinearHead, law: FrozenLaw, eta: Tensor, eta_alpha: Tensor | None, dx: Tensor, dt: Tensor
 ) -> Tensor:
     """d2 log p / d eta d eta of every pair, (C, C, n): central differences of the analytic scores."""
     d, C = head.dim, head.n_predictors

@@ -37,6 +37,12 @@ def cell_of(source: Any) -> tuple[float, float]:
     return float(period), float(getattr(source, "origin", 0.0))
 
 
+def is_line(source: Any) -> bool:
+    """Whether the state of a Dynamics or a Recovery lies on a line."""
+    period = getattr(source, "period", 2 * math.pi)
+    return period is None or (isinstance(period, float) and math.isinf(period))
+
+
 def coefficients_at(source: Any, x: Tensor, dim: int = 1) -> Coefficients:
     """b, D_o, D_f, alpha at x ([...], or [..., dim]) without gradient; alpha is 0-d when it is constant."""
     shape = x.shape if dim == 1 else x.shape[:-1]

@@ -90,7 +90,7 @@ def _discounted_paths(
     sum_fine, sum_coarse = 0.5 * h * here, 0.5 * dt * here
     largest = float(here.abs().max())
     for step in range(1, n_steps + 1):
-        halves = [_noise(len(x), generator) for _ in range(2)]
+        halves = [draw_noise(len(x), generator) for _ in range(2)]
         t = step * dt
         last = 0.5 if step == n_steps else 1.0
         fine = _step(dynamics, fine, h, h, halves[:1], cell)
@@ -107,13 +107,13 @@ def _discounted_paths(
 Noise = tuple[Tensor, Tensor, Tensor]
 
 
-def _noise(n: int, generator: torch.Generator) -> Noise:
+def draw_noise(n: int, generator: torch.Generator) -> Noise:
     """A standard normal, an angle in (-pi/2, pi/2) and a standard exponential: what one step needs for any alpha."""
     u = torch.rand((2, n), generator=generator, dtype=torch.float64).clamp_(2.0**-54, 1 - 2.0**-53)
     return torch.randn(n, generator=generator, dtype=torch.float64), math.pi * (u[0] - 0.5), -u[1].log()
 
 
-def _stable(alpha: Tensor | float, angle: Tensor, wait: Tensor) -> Tensor:
+def stable_draw(alpha: Tensor | float, angle: Tensor, wait: Tensor) -> Tensor:
     """Symmetric 2 alpha-stable, E exp(i k S) = exp(-|k|^(2 alpha))."""
     a = torch.as_tensor(2 * alpha, dtype=torch.float64)
     return (a * angle).sin() / angle.cos() ** (1 / a) * (((1 - a) * angle).cos() / wait) ** ((1 - a) / a)
@@ -127,7 +127,7 @@ def _step(dynamics: Any, x: Tensor, step: float, h: float, noise: list[Noise], c
         else torch.as_tensor(float(dynamics.alpha), dtype=torch.float64)
     )
     gauss = torch.stack([g for g, _, _ in noise]).sum(0)
-    jump = torch.stack([_stable(alpha, angle, wait) for _, angle, wait in noise]).sum(0)
+    jump = torch.stack([stable_draw(alpha, angle, wait) for _, angle, wait in noise]).sum(0)
     move = (
         dynamics.b(x) * step + (2 * dynamics.D_o(x) * h).sqrt() * gauss + (dynamics.D_f(x) * h) ** (0.5 / alpha) * jump
     )

@@ -7,6 +7,7 @@ line can name it, never a run directory.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,7 @@ def import_callable(path: str) -> Callable[[Tensor], Any]:
 class RewardContext:
     """What a reward may be built from: the cell, the discount rate, the true dynamics and logged data when known.
 
-    In the plane (dim 2) period and origin are those of the coordinates.
+    In the plane (dim 2) period and origin are those of the coordinates; on a line the period is None.
     """
 
     period: Any
@@ -76,7 +77,7 @@ def _manufactured(config: Mapping[str, Any], context: RewardContext) -> Callable
 def _cosine_power(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
     if context.dim == 2:
         return CosineProduct(context.period, **config)
-    return CosinePower(**{"period": context.period, **config})
+    return CosinePower(**{"period": context.period or 2 * math.pi, **config})
 
 
 def _tabulated(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
@@ -84,6 +85,11 @@ def _tabulated(config: Mapping[str, Any], context: RewardContext) -> Callable[[T
 
 
 def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    if context.period is None:
+        raise ConfigError(
+            "reward=regressed is a Fourier series, found a state on a line; tabulate it (reward=tabulated), name a "
+            "function (reward=callable), or give coefficients.period."
+        )
     basis = FourierBasis(config.get("n_basis", 11), context.period, context.origin)
     return fit_fourier(context.transitions.x, context.transitions.reward, basis)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierBasis
-from levytorch.convert import positive_number
+from levytorch.convert import positive_number, shown
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.policy.checks import (
     Reward,
@@ -24,9 +24,11 @@ from levytorch.policy.checks import (
     check_periodic,
     check_window,
     coefficients_at,
+    is_line,
     reward_function,
 )
 from levytorch.policy.generator import operators, resolvent_matrix
+from levytorch.policy.line import Accuracy, solve_line
 from levytorch.policy.linear_system import Factor, LinearSystem, covariance_factor, factorise, linear_system
 from levytorch.policy.plane import solve_plane
 from levytorch.policy.value import ValueFunction
@@ -43,6 +45,7 @@ def solve_value(
     *,
     n_modes: int | None = None,
     window: Sequence[float] | None = None,
+    exterior: str | Callable[[Tensor], Any] | None = None,
     tolerance: float = 1e-6,
     max_modes: int = 2049,
     beyond_data: bool = False,
@@ -57,6 +60,11 @@ def solve_value(
     Recovery with a covariance gives V.std. In one dimension a ValueFunction comes back, in two a PlaneValue: the
     reward is then a function [..., 2] -> [...], `n_modes` counts per coordinate and there is no window.
 
+    On a line (period None) V is solved on `window`, by default the range of the data of a Recovery, and a LineValue
+    comes back; `n_modes` counts nodes. `exterior` says what is beyond: "constant" (None means this: V stays at its end
+    value, so that jumps past an end land on it and diffusion is reflected there), "absorb" (V = 0 outside), or a
+    function g of x (V = g outside: exit problems, episodes that end with a reward).
+
     >>> from levytorch import Dynamics
     >>> V = solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5), torch.cos, beta=0.5)
     >>> round(float(V(0.0)), 12)  # cos is an eigenfunction: 1 / (0.5 + 1 + 1)
@@ -68,6 +76,14 @@ def solve_value(
     policy = getattr(dynamics_or_recovery, "policy", None)
     if policy is not None:
         reward = policy.averaged(reward, dynamics_or_recovery.dim)
+    if is_line(dynamics_or_recovery):
+        accuracy = Accuracy(n_modes, tolerance, max_modes)
+        return solve_line(dynamics_or_recovery, reward, beta, window, exterior, accuracy, beyond_data)
+    if exterior is not None:
+        raise InputError(
+            f"exterior is for a state on a line, found {shown(exterior)} and a period; leave it out, or use "
+            "period=None."
+        )
     if getattr(dynamics_or_recovery, "dim", 1) == 2:
         if window is not None:
             raise InputError(

@@ -57,6 +57,11 @@ def options_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
             options["window"] = check_window(options["window"], float(config["coefficients"]["period"]), None)
     if options["bootstrap"]["replicas"] == 1:
         raise ConfigError("empirical.bootstrap.replicas must be 0 (none) or at least 2, found 1; a band needs two.")
+    if config["coefficients"].get("period") is None:
+        raise ConfigError(
+            "empirical values are regressed on a cell, found coefficients.period=null; give a period that is a little "
+            "wider than the data, or empirical=null."
+        )
     if config["beta"] is None:
         raise ConfigError("empirical values need a discount rate, found beta=null; give beta, or empirical=null.")
     return options

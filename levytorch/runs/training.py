@@ -29,7 +29,6 @@ from levytorch.runs.report import Outcome
 from levytorch.runs.settings import Prepared, prepare
 from levytorch.runs.tensorboard import CoefficientFigures
 from levytorch.training.fit import fit
-from levytorch.training.problem import check_cell
 
 log = logging.getLogger("levytorch.train")
 
@@ -108,8 +107,6 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
         seconds = time.perf_counter() - began
         recovery.save(directory / "recovery.pt")  # whatever the checks run into, the fit is there
         diagnosis, pairs = None, data.transitions
-        if data.dynamics is None and recovery.dim == 1 and not isinstance(pairs, Lattice):
-            check_cell(recovery.head, recovery.metrics["x_min"], recovery.metrics["x_max"])
         if config["diagnostics"]["checks"]:
             if isinstance(pairs, Lattice):
                 log.info("no diagnostics: they look at the pairs themselves, and a lattice stands for them")

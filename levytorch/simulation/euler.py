@@ -1,7 +1,8 @@
 """Euler-Maruyama sampling (section 2 of the paper: unbiased trajectory data).
 
 Between two observations dt apart the path takes `substeps` Euler steps of dt / substeps (the paper: about ten), each
-with exact Gaussian and stable increments. Coefficients are evaluated with torch on a chunk of trajectories at a time.
+with exact Gaussian and stable increments. On a line, drift that is too steep for such a step is followed implicitly
+(`stiff`). Coefficients are evaluated with torch on a chunk of trajectories at a time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from levytorch.convert import real_array
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
+from levytorch.simulation.stiff import effective_drift
 
 Array = NDArray[np.float64]
 CHUNK = 24_576  # trajectories in flight per thread: they stay in the cache, and torch spawns no threads of its own
@@ -43,15 +45,20 @@ def kernels() -> ModuleType:
 
 
 def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
-    """(n, d) initial states: given (one for all, or one per trajectory), or uniform on the period."""
+    """(n, d) initial states: given (one for all, or one per trajectory), or uniform on the period, or on the window."""
     d = dynamics.dim
     if x0 is None:
         period = np.broadcast_to(np.asarray(dynamics.period, dtype=np.float64), (d,))
+        origin = np.broadcast_to(np.asarray(dynamics.origin, dtype=np.float64), (d,))
         if not np.isfinite(period).all():
-            raise InputError("x0 must be given when period is infinite, found None; pass a number or an array.")
+            if dynamics.window is None:
+                raise InputError("x0 must be given when period is infinite, found None; pass a number or an array.")
+            ends = np.asarray(dynamics.window, dtype=np.float64).reshape(d, 2)
+            line = np.isinf(period)
+            period, origin = np.where(line, ends[:, 1] - ends[:, 0], period), np.where(line, ends[:, 0], origin)
         engine, u = kernels(), np.empty((d, n))
         engine.uniforms(engine.stream_keys(seed, 1, 0, n), 0, u)
-        return np.asarray(np.asarray(dynamics.origin, dtype=np.float64) + period * u.T)
+        return np.asarray(origin + period * u.T)
     states = np.array(real_array("x0", x0))
     if states.ndim == 0 or (d > 1 and states.shape == (d,)):
         states = np.broadcast_to(states, (n, d)).copy()
@@ -136,6 +143,7 @@ def _variable(
     )
     keys, scale, spare = engine.stream_keys(seed, 0, first, padded), np.empty(padded), np.empty(padded)
     coefficients = (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at)
+    on_line = d == 1 and not dynamics.repeats
     fixed = {c.name: np.ascontiguousarray(c.inside(inside).numpy().T) for c in coefficients if c.value is not None}
     inverse_alpha = 1.0 / fixed["alpha"] if "alpha" in fixed else None
     for step in range(1, part.shape[1]):
@@ -144,6 +152,8 @@ def _variable(
                 fixed[c.name] if c.value is not None else np.ascontiguousarray(c.inside(inside).cpu().numpy().T)
                 for c in coefficients
             )
+            if on_line and dynamics.b.value is None:
+                b = effective_drift(dynamics.b.inside, inside, torch.from_numpy(b.reshape(-1)), h).numpy()
             b = b.reshape(d, padded)
             jump = 1.0 / np.maximum(D_f * h, _TINY)
             if "alpha" not in fixed:

@@ -56,7 +56,7 @@ def simulate(
 
     Args:
         substeps: Euler-Maruyama steps between two points ("euler" only).
-        x0: a number, or one initial state per trajectory; None is uniform on the period.
+        x0: a number, or one initial state per trajectory; None is uniform on the period (on the window of a line).
         seed: 0 <= seed < 2^63. The result depends on it alone, not on threads or chunks, and the first k of n
             trajectories are those of a run with n = k.
         sampler: "euler" (unbiased), or "metropolis": each increment is drawn by a random walk Metropolis-Hastings chain
@@ -83,7 +83,9 @@ def simulate(
         x = random_walk(dynamics, start, steps, dt, seed, progress, **metropolis)
     else:
         x = euler(dynamics, start, steps, dt, parts, seed, progress)
-    return Trajectories.from_arrays(x[..., 0] if dynamics.dim == 1 else x, dt=dt)
+    made = Trajectories.from_arrays(x[..., 0] if dynamics.dim == 1 else x, dt=dt)
+    made.repeats = dynamics.repeats
+    return made
 
 
 def simulate_controlled(

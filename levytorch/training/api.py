@@ -23,9 +23,9 @@ def recover(
     transitions: Transitions | Lattice,
     *,
     alpha: float | str,
-    coefficients: str | dict[str, Any] | Head = "fourier",
+    coefficients: str | dict[str, Any] | Head = "auto",
     n_basis: int | str = 21,
-    period: float | Sequence[float] = 2 * math.pi,
+    period: float | Sequence[float] | None = 2 * math.pi,
     tail: str | dict[str, Any] | None = None,
     engine: str | dict[str, Any] = "auto",
     seed: int = 0,
@@ -48,11 +48,15 @@ def recover(
 
     Args:
         alpha: a number in (0, 1) when known, "learn" for an unknown constant, "function" for alpha(x).
-        coefficients: "fourier" (n_basis functions per coefficient; 1 gives constants) or "mlp". For transitions in the
-            plane or in space n_basis counts per coordinate (5 or 7 rather than 21; see truncation).
+        coefficients: "auto" ("fourier" on a cell, "spline" on a line: n_basis functions per coefficient, 1 gives
+            constants), "polynomial" (on a line: b a polynomial of a degree, 3 by default, D_o and D_f splines) or
+            "mlp". For transitions in the plane or in space n_basis counts per coordinate (5 or 7 rather than 21; see
+            truncation).
         n_basis: "auto" takes the number whose likelihood of held-out trajectories (blocks of time for few) is largest;
             the curve is in metrics["selection"].
-        period: of the coefficients; in d > 1 dimensions one number or one per coordinate.
+        period: of the coefficients; in d > 1 dimensions one number or one per coordinate. None: a state on a line,
+            whose window is the range of the data but for excursions; pairs that start outside of it are left out and
+            counted, and beyond it coefficients are constant (b: see continuation).
         tail: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT": 20.0, "method": "tcf" |
             "conditional" | "none"}.
         engine: "fisher" (Fourier heads: maximum likelihood), "evidence" (fisher, smoothed as much as the data asks
@@ -74,8 +78,10 @@ def recover(
             comes back (a ContinuousRecovery where they are numbers on a scale); None: all pairs alike.
         shared: which of "b", "D_o", "D_f" all actions have in common (alpha they always have).
         n_action: polynomials of a continuous action per function of x; 3 is a parabola.
-        options: those of the head (fourier: origin, positivity, n_basis_alpha, truncation; mlp: origin, positivity,
-            width, depth, n_features, periodic), of the engine (fisher: max_steps, tolerance, damping, n_bins, and
+        options: those of the head (fourier: origin, positivity, n_basis_alpha, truncation; spline: window, knots
+            ("even" or "quantiles"), continuation of b ("constant" or "linear"), positivity, n_basis_alpha, truncation;
+            polynomial: degree, window, knots, positivity, n_basis_alpha; mlp: origin, positivity, width, depth,
+            n_features, periodic, window), of the engine (fisher: max_steps, tolerance, damping, n_bins, and
             penalty, a strength, "evidence" or "cross_validation"; lbfgs: max_steps, iterations, history, tolerance;
             adam: max_steps, lr, window, gradient, stop_early, ...) and of batches (batch_size, mixing, chunk_size); an
             unknown one is refused with the list. Also as a mapping: engine={"name": "adam", "max_steps": 1000}.
@@ -101,6 +107,12 @@ def recover(
     )
     if actions is not None:
         choice("actions", actions, ("auto",), "give None to fit all pairs alike")
+    with_actions = actions and isinstance(transitions, Transitions) and transitions.action is not None
+    if with_actions and not isinstance(settings.head, Head) and settings.head["period"] is None:
+        raise InputError(
+            "a state with actions must lie on a cell, found a line (period None); give a period a little wider than "
+            "the data, or actions=None to fit all pairs alike."
+        )
     if actions and isinstance(transitions, Transitions) and transitions.actions:
         return recover_by_action(transitions, settings, _fit, shared)
     if actions and isinstance(transitions, Transitions) and transitions.action is not None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice
 from levytorch.data.pools import PoolFacts, Pools
@@ -22,12 +22,13 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.sums import project
 from levytorch.ranks import Ranks
+from levytorch.training import boundary
+from levytorch.training.boundary import loss_without, vanishing
 from levytorch.training.engines import Engine
 from levytorch.training.polish import polish
 from levytorch.training.recovery import Recovery
 
 _INSEPARABLE = 0.98
-_VANISHED = 1e-4
 _MOST_REMOVED = 0.05  # share of all pairs beyond TRT
 
 
@@ -79,7 +80,7 @@ def finish(
             stacklevel=2,
         )
     cov = None
-    if isinstance(head, FourierHead):
+    if isinstance(head, LinearHead):
         fitted = objective = engine.objective(likelihood, optimizer, batch)
         if samples is None:
             ev = _evaluation(optimizer, objective)
@@ -104,14 +105,18 @@ def finish(
         if ev.R_theta is not None:
             metrics["R_theta"] = ev.R_theta
         metrics["vanishing"] = vanishing(objective, ev)
-        for name in metrics["vanishing"]:
-            warnings.warn(
-                f"{name} has run to zero: the likelihood has its maximum on that boundary, so the data is described as "
-                f"well without {name}, and its standard error means nothing.",
-                LevytorchWarning,
-                stacklevel=2,
-            )
-        correlation = separability(objective.n * objective.information(ev), head.basis.size, head.dim)
+        losses = {name: loss_without(name, head, batch) for name in metrics["vanishing"]}
+        if losses:
+            metrics["vanishing_loss"] = losses
+            boundary.report(losses)
+            at_zero = boundary.on_the_boundary(losses)
+            if cov is not None and at_zero:
+                cov = boundary.held(cov, head, at_zero)
+        mean = None
+        if head.period is None:  # over the states that were observed: the ends of a window hold few of them
+            weight = ev.main.second[head.dim, head.dim]
+            mean = objective.design[head.dim] @ weight / weight.sum()
+        correlation = separability(objective.n * objective.information(ev), head.starts, head.dim, mean)
         metrics["D_o_D_f_correlation"] = correlation
         if correlation > _INSEPARABLE:
             warnings.warn(
@@ -159,17 +164,6 @@ class Ended:
         recovery = finish(*done, samples=self.samples)
         recovery.metrics |= {"law": "frozen", "law_reason": reason}
         return recovery, self.likelihood
-
-
-def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
-    """D_o or D_f, when it is below 1e-4 of its internal unit (the square of a typical step) at all observed states."""
-    head = objective.head
-    seen = ev.main.second[0, 0] > 0
-    c = head.chain(ev.theta, objective.design).coefficients
-    if head.units.length == 1.0 or not bool(seen.any()):
-        return []  # in the data's own units there is no scale to compare with
-    sizes = {"D_o": c.D_o / head.units.D_o, "D_f": c.D_f / head.units.D_f(c.alpha)}
-    return [name for name, size in sizes.items() if float(size[seen].max()) < _VANISHED]
 
 
 def missing_between(

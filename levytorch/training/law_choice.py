@@ -50,7 +50,7 @@ def unavailable(head: Head, data: Transitions | Lattice, *, started: bool = True
     """
     if head.dim > 1:
         return f"one-dimensional data, found {head.dim} coordinates"
-    if not getattr(head, "periodic", True):
+    if head.period is None or not getattr(head, "periodic", True):
         return "a head with a period, found one without"
     if head.alpha_spec.mode == "function":
         return "one alpha, found alpha as a function of x"

@@ -51,7 +51,7 @@ def fit_full_batch(
         *(done.converged, done.steps, time.perf_counter() - began, batches.samples, ranks),
     )
     recovery, likelihood = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, data)
-    if recovery.law == "frozen" and batches.blocks is not None:
+    if batches.blocks is not None:
         recovery.blocks = replace(batches.blocks, law=law, treatment=settings.tail)
     recovery.history = done.history + recovery.history
     recovery.metrics |= engine_facts(engine, settings.engine_reason)

@@ -12,7 +12,7 @@ from typing import cast
 
 import torch
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.data.batches import FullBatch
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
@@ -29,7 +29,7 @@ def polish(
     """Moves the head to the maximum over the samples; returns their objective, its last evaluation (before a short last
     step, which changes nothing that is reported) and how far the lattice's maximum was from it, in standard errors.
     """
-    head = cast(FourierHead, likelihood.head)
+    head = cast(LinearHead, likelihood.head)
     objective = likelihood.objective(samples)
     objective.penalty = on_lattice.penalty
     scoring = FisherScoring([head.theta], damping=1e-9)

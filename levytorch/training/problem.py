@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead, Head, build_head, initial_guess
+from levytorch.coefficients import Head, LinearHead, build_head, initial_guess
 from levytorch.coefficients.basis import per_coordinate
-from levytorch.coefficients.build import head_dim
+from levytorch.coefficients.build import LINEAR, head_dim
 from levytorch.coefficients.init import Guess, randomise
 from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, full_batch
@@ -26,6 +26,7 @@ from levytorch.likelihood.tail import TailSettings
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import Blocks, kept_for_later, n_blocks_for
 from levytorch.training.engines import engine_class
+from levytorch.training.line import cut_batch, on_the_line
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 from levytorch.training.thresholds import resolve_tail
@@ -66,6 +67,8 @@ def prepare(
     preliminary: what fits the constants from which a CT is chosen.
     """
     settings = check_data(data, settings)
+    if (settings.head.period if isinstance(settings.head, Head) else settings.head.get("period", 0.0)) is None:
+        data, settings = on_the_line(data, settings)
     guess = _guess(data, settings)
     guessed = settings.tail.CT == "auto" and not isinstance(data, Lattice)  # which has its own
     train: Transitions | Lattice = data
@@ -78,6 +81,8 @@ def prepare(
     settings = replace(settings, tail=tail)
     head = starting_head(settings, guess, start)
     check_head_and_data(head, data)
+    if isinstance(data, Transitions) and not data.repeats:
+        check_cell(head, *(v.numpy() for v in torch.aminmax(data.x, dim=0)))
     return Problem(settings, head, guess, train, held_out, guessed)
 
 
@@ -112,9 +117,10 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
     settings, head = problem.settings, problem.head
     if isinstance(problem.train, Lattice):
         lattice = problem.train
-        return AllData(
-            lattice.full_batch(), lattice, lattice.facts(), from_lattice=True, blocks=kept_for_later(lattice)
-        )
+        whole = lattice.full_batch()
+        fitted = whole if head.period is not None else cut_batch(whole, head)
+        blocks = kept_for_later(lattice) if fitted is whole else None
+        return AllData(fitted, lattice, lattice.facts(), from_lattice=True, blocks=blocks)
     pools = make_pools(problem.train, **pool_options(settings, problem.guess))
     check_pools(pools, settings, problem.train)
     pairs = full_batch(pools, 0.0, ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
@@ -149,7 +155,7 @@ def check_data(transitions: Transitions | Lattice, settings: FitSettings) -> Fit
             )
         if not isinstance(settings.head, Head):
             settings = replace(settings, head={**settings.head, "dim": transitions.dim})
-    if not isinstance(settings.head, Head) and settings.head["name"] == "fourier" and len(transitions) < 20:
+    if not isinstance(settings.head, Head) and settings.head["name"] in LINEAR and len(transitions) < 20:
         raise InputError(f"at least 20 pairs are needed for a fit, found {len(transitions)}; bring more data.")
     return settings
 
@@ -157,15 +163,15 @@ def check_data(transitions: Transitions | Lattice, settings: FitSettings) -> Fit
 def check_head_and_data(head: Head, data: Transitions | Lattice) -> None:
     """Refuse fewer pairs than parameters, states outside of a window, a cell that is not the lattice's."""
     n, P = len(data), head.flat().numel()
-    if isinstance(head, FourierHead) and n < P:
+    if isinstance(head, LinearHead) and n < P:
         raise InputError(f"at least {P} pairs are needed for {P} parameters, found {n}; use fewer basis functions.")
     if isinstance(data, Lattice):
-        if head.dim > 1 or head.period != data.period or head.origin != data.origin:
+        if head.dim > 1 or head.period != data.period or (data.period is not None and head.origin != data.origin):
             raise InputError(
                 f"the head must be on the cell of the lattice, of period {data.period} from {data.origin:g} on, found "
                 f"period {head.period} from {head.origin} on; give that period and origin, or make the lattice again."
             )
-    elif not getattr(head, "periodic", True):
+    elif head.period is not None and not getattr(head, "periodic", True):
         _check_window(data, head)
 
 
@@ -268,26 +274,31 @@ def check_pools(pools: Pools, settings: FitSettings, transitions: Transitions) -
         )
 
 
-def check_cell(head: Any, x_min: float, x_max: float) -> None:
+def check_cell(head: Any, low: Any, high: Any) -> None:
     """Warn where coefficients that depend on x are folded, or spread over a cell that the data hardly touches.
 
-    For data whose system is not known to be periodic: that of a file.
+    low, high: the range of the states, one number per coordinate. For data whose system is not known to be periodic:
+    all but that of a simulation on a cell.
     """
-    if getattr(head, "n_basis", 2) == 1 or not getattr(head, "periodic", True):
-        return  # constants, or a head that does not repeat
-    seen, share = f"x runs from {x_min:.6g} to {x_max:.6g}", (x_max - x_min) / head.period
-    if share > 1:
-        warnings.warn(
-            f"{seen}, farther than the period {head.period:.6g}: states one period apart are given the same "
-            "coefficients; unless the system repeats, set coefficients.period and coefficients.origin to a cell that "
-            "holds all x.",
-            LevytorchWarning,
-            stacklevel=2,
-        )
-    elif share < _TINY:
-        warnings.warn(
-            f"{seen}, which is {share:.1g} of the period {head.period:.6g}: coefficients cannot change within so small "
-            "a part of their cell; set coefficients.period and coefficients.origin to a cell a little wider than x.",
-            LevytorchWarning,
-            stacklevel=2,
-        )
+    if head.period is None or head.is_constant or not getattr(head, "periodic", True):
+        return
+    periods = per_coordinate("period", head.period, head.dim)
+    for axis, (first, last, period) in enumerate(zip(np.atleast_1d(low), np.atleast_1d(high), periods)):
+        name = "x" if head.dim == 1 else f"x_{axis + 1}"
+        seen, share = f"{name} runs from {first:.6g} to {last:.6g}", (last - first) / period
+        if share > 1:
+            warnings.warn(
+                f"{seen}, farther than the period {period:.6g}: states one period apart are given the same "
+                "coefficients; unless the system repeats, use period=None (a line), or a period and an origin of a "
+                "cell that holds all x.",
+                LevytorchWarning,
+                stacklevel=3,
+            )
+        elif share < _TINY:
+            warnings.warn(
+                f"{seen}, which is {share:.1g} of the period {period:.6g}: coefficients cannot change within so small "
+                "a part of their cell; use period=None (a line), or a period and an origin of a cell a little wider "
+                "than x.",
+                LevytorchWarning,
+                stacklevel=3,
+            )

@@ -92,7 +92,7 @@ class Recovery:
     # -- geometry and parameters --------------------------------------------------------------------------------------
     @property
     def period(self) -> Any:
-        """A number; one per coordinate when dim > 1."""
+        """A number; one per coordinate when dim > 1; None on a line."""
         return self.head.period
 
     @property
@@ -163,7 +163,7 @@ class Recovery:
         if covariance is None:
             raise InputError(
                 "standard errors need a covariance, found none (MLP heads give none); use kind bootstrap, or fit with "
-                "a Fourier head."
+                "a Fourier or spline head."
             )
         full = _states(x).shape
         shapes = [full, *([full if self.dim == 1 else full[:-1]] * 3)]
@@ -175,7 +175,9 @@ class Recovery:
     # -- elsewhere ----------------------------------------------------------------------------------------------------
     def dynamics(self) -> Dynamics:
         """The recovered system, ready for simulation or policy evaluation."""
-        return Dynamics(self.b, self.D_o, self.D_f, self.alpha, period=self.period, dim=self.dim, origin=self.origin)
+        near = None if self.period is not None else self.head.bounds if self.dim > 1 else self.head.window
+        cell = {"period": self.period, "dim": self.dim, "origin": self.origin, "window": near}
+        return Dynamics(self.b, self.D_o, self.D_f, self.alpha, **cell)
 
     def simulate(self, n_trajectories: int, n_steps: int, dt: float, **options: Any) -> Trajectories:
         """Paths of the recovered system; options: those of `levytorch.simulate` (x0, substeps, seed)."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.data import Transitions, make_pools
 from levytorch.data.lattice import Lattice
 from levytorch.data.pools import threshold_from
@@ -20,6 +20,7 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.penalty import Strength
 from levytorch.likelihood.tail import TailCorrection, TailSettings
 from levytorch.training.blocks import Blocks, counted, quick
+from levytorch.training.centered import Centered
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.loop import maximise
 from levytorch.training.reweighting import Refitted, Reweighting
@@ -74,8 +75,8 @@ class Replicas(Sequence["Recovery"]):
 
 def sandwich(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
     """(P, P) covariance of theta from the scatter of the scores of blocks."""
-    if not isinstance(recovery.head, FourierHead):
-        raise InputError(f"kind robust needs a Fourier head, found {type(recovery.head).__name__}; use kind bootstrap.")
+    if not isinstance(recovery.head, LinearHead):
+        raise InputError(f"kind robust needs a linear head, found {type(recovery.head).__name__}; use kind bootstrap.")
     return _reweighting(recovery, data).covariance
 
 
@@ -91,7 +92,7 @@ Refit = Callable[[Tensor], Refitted]
 
 def refitting(recovery: Recovery, data: Transitions | Lattice | None = None) -> tuple[Refit, Likelihood, Blocks]:
     """What refits a recovery to weighted blocks, the likelihood it maximises, and the blocks."""
-    if isinstance(recovery.head, FourierHead):
+    if isinstance(recovery.head, LinearHead):
         made = _reweighting(recovery, data)
         return made.refit, made.likelihood, made.blocks
     likelihood, blocks = _setting(recovery, data)
@@ -123,12 +124,16 @@ def _quasi_newton(
     return Refitted(own.head.flat(), own.correction.tcf, batch.n_main)
 
 
-def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Reweighting:
+def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Reweighting | Centered:
     if data is None and "reweighting" in recovery.replicas:
         return recovery.replicas["reweighting"]
     likelihood, blocks = _setting(recovery, data)
     strengths: Strength = recovery.metrics.get("penalty_strengths") or "none"
-    made = Reweighting(likelihood, blocks, strengths)
+    made: Reweighting | Centered
+    if recovery.law == "frozen":
+        made = Reweighting(likelihood, blocks, strengths)
+    else:
+        made = Centered(likelihood, blocks, strengths, recovery.tcf)
     if data is None:
         recovery.replicas["reweighting"] = made
     return made
@@ -136,10 +141,10 @@ def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Rewe
 
 def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Likelihood, Blocks]:
     """The likelihood that was maximised and its data in blocks."""
-    if recovery.law != "frozen":
+    if recovery.law != "frozen" and not isinstance(recovery.head, LinearHead):
         raise InputError(
-            f'standard errors from blocks are those of law "frozen", found a recovery under law "{recovery.law}"; fit '
-            'with law="frozen", or use those of its information.'
+            f'standard errors from blocks must have a Fourier head under law "{recovery.law}", found '
+            f'{type(recovery.head).__name__}; fit with law="frozen".'
         )
     blocks = recovery.blocks if data is None else blocks_from(recovery, data)
     if blocks is None:

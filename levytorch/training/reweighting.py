@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.covariance import observed_slope
@@ -58,8 +58,8 @@ class Reweighting:
         observed: bool = True,
         close: float = 0.02,
     ) -> None:
-        assert isinstance(likelihood.head, FourierHead)
-        self.head: FourierHead = copy.deepcopy(likelihood.head)
+        assert isinstance(likelihood.head, LinearHead)
+        self.head: LinearHead = copy.deepcopy(likelihood.head)
         self.blocks, self.strengths, self.close = blocks, strengths, close
         self.likelihood = replace(likelihood, head=self.head, correction=TailCorrection())
         self.objective = self.objective_of(blocks.once)
@@ -90,14 +90,18 @@ class Reweighting:
     @property
     def covariance(self) -> Tensor:
         """(P, P) sandwich; blocks are taken as independent, whatever is within them."""
-        B = int((self.blocks.pairs[0] > 0).sum())
-        return self.influence.T @ self.influence * (B / max(B - 1, 1))
+        return block_sandwich(self.influence, self.blocks)
+
+    @property
+    def law(self) -> FrozenLaw:
+        assert isinstance(self.likelihood.law, FrozenLaw)
+        return self.likelihood.law
 
     def _mean_score(self, times: Tensor) -> Tensor:
         """G(theta; times) at the fit, with a graph in `times`; without the penalty, which has no blocks."""
         pairs, tail_pairs = self.blocks.pairs
         n, ev, objective = times @ pairs, self.evaluation, self.objective
-        main = times @ self._scores(self.blocks.main)
+        main = times @ block_scores(self.head, self.law, self.blocks, self.blocks.main)
         if objective.method == "tcf" and ev.tail is not None and self.blocks.tail is not None:
             assert self.counts is not None
             assert objective.masses is not None
@@ -106,7 +110,9 @@ class Reweighting:
             R = (states * objective.masses.exceedance(self.head)).sum() / states.sum()
             tcf = tail_correction_factor(float(R.detach()), float(R_sample.detach()))
             tau = (R - R_sample) / (1 - R_sample) if tcf > 0 else 0.0 * R
-            return (1 - tau) * main / n + tau * (times @ self._scores(self.blocks.tail)) / n_tail
+            return (1 - tau) * main / n + tau * (
+                times @ block_scores(self.head, self.law, self.blocks, self.blocks.tail)
+            ) / n_tail
         if objective.method == "conditional":
             assert self.counts is not None
             assert ev.kept is not None
@@ -119,27 +125,6 @@ class Reweighting:
             for number, q in parts:
                 main = main - torch.cat([self.objective.design[i] @ (q[i] * number) for i in range(q.shape[0])])
         return main / n
-
-    @torch.no_grad()
-    def _scores(self, part: Batch) -> Tensor:
-        """(n_blocks, P): sums of scores in theta over the pairs of every block."""
-        head, blocks, law = self.head, self.blocks, self.likelihood.law
-        assert isinstance(law, FrozenLaw)
-        total = torch.zeros((blocks.n_blocks, self.theta.numel()), dtype=torch.float64)
-        for low in range(0, part.x.shape[0], _CHUNK):
-            rows = slice(low, low + _CHUNK)
-            x, dx, dt = part.x[rows], part.dx[rows], part.dt[rows]
-            design = head.design(head.states(x))
-            chain = head.chain(self.theta, design)
-            step = law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
-            q = [step.b] if head.dim == 1 else list(step.b.T)
-            q += [step.D_o, step.D_f]
-            if step.alpha is not None:
-                q.append(step.alpha + step.D_f * chain.D_f_alpha)
-            scores = torch.cat([design[i] * (q[i] * chain.slope[i]) for i in range(len(q))])
-            weight = part.weight[..., rows]
-            total += blocks.sums(Batch(x, dx, dt, weight), scores)
-        return total
 
     def _slope(self, observed: bool) -> Tensor:
         """(dG / d theta)^-1; with products of scores where second derivatives are not those of a maximum."""
@@ -190,6 +175,33 @@ class Reweighting:
 
     def _found(self, objective: FullBatchObjective, ev: Evaluation) -> Refitted:
         return Refitted(self.head.flat(), ev.tcf, objective.n)
+
+
+def block_sandwich(influence: Tensor, blocks: Blocks) -> Tensor:
+    """(P, P) covariance from the influence of every block (n_blocks, P), taken as independent."""
+    B = int((blocks.pairs[0] > 0).sum())
+    return influence.T @ influence * (B / max(B - 1, 1))
+
+
+@torch.no_grad()
+def block_scores(head: LinearHead, law: FrozenLaw, blocks: Blocks, part: Batch) -> Tensor:
+    """(n_blocks, P): sums of the frozen law's scores in theta over the pairs of every block."""
+    theta = head.theta.detach()
+    total = torch.zeros((blocks.n_blocks, theta.numel()), dtype=torch.float64)
+    for low in range(0, part.x.shape[0], _CHUNK):
+        rows = slice(low, low + _CHUNK)
+        x, dx, dt = part.x[rows], part.dx[rows], part.dt[rows]
+        design = head.design(head.states(x))
+        chain = head.chain(theta, design)
+        step = law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
+        q = [step.b] if head.dim == 1 else list(step.b.T)
+        q += [step.D_o, step.D_f]
+        if step.alpha is not None:
+            q.append(step.alpha + step.D_f * chain.D_f_alpha)
+        scores = torch.cat([design[i] * (q[i] * chain.slope[i]) for i in range(len(q))])
+        weight = part.weight[..., rows]
+        total += blocks.sums(Batch(x, dx, dt, weight), scores)
+    return total
 
 
 @torch.no_grad()

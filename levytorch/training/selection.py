@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.errors import InputError
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.penalty import Strength
@@ -25,6 +25,7 @@ from levytorch.training.reweighting import Reweighting
 
 N_FOLDS = 5
 CANDIDATES = tuple(range(1, 42, 2))
+ON_A_LINE = (1, *range(4, 44, 2))
 FACTORS = tuple(10.0 ** (k / 2) for k in range(4, -5, -1))  # of the evidence's strengths, from smooth to rough
 # folds find their own way: a tenth of a standard error of all data moves a held-out score by a hundredth
 _TOLERANCE, _CLOSE = 1e-2, 0.1
@@ -127,12 +128,12 @@ def select(problem: Problem, blocks: Blocks | None) -> tuple[Problem, Selection 
 def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
     settings, selection = problem.settings, Selection("n_basis")
     thetas: list[Tensor] = []
-    before: FourierHead | None = None
-    for K in CANDIDATES:
+    before: LinearHead | None = None
+    for K in CANDIDATES if problem.head.period is not None else ON_A_LINE:
         assert isinstance(settings.head, dict)
         own = replace(settings, head={**settings.head, "n_basis": K})
         head = starting_head(replace(own, init="data"), problem.guess)
-        assert isinstance(head, FourierHead)
+        assert isinstance(head, LinearHead)
         if before is not None:
             if head.theta.numel() * _PAIRS_PER_PARAMETER > float(blocks.pairs[0].sum()):
                 break
@@ -150,7 +151,7 @@ def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
 def _penalty(problem: Problem, blocks: Blocks) -> tuple[list[float], Selection]:
     """One factor on the strengths of the evidence."""
     head = problem.head
-    assert isinstance(head, FourierHead)
+    assert isinstance(head, LinearHead)
     engine = FisherEngine(max_steps=200, tolerance=1e-3, penalty="evidence")
     likelihood = blocks.likelihood(head, _law(problem), problem.settings.tail)
     done = maximise(engine, likelihood, blocks.weighted(blocks.once))
@@ -170,7 +171,7 @@ def _law(problem: Problem) -> FrozenLaw:
     return FrozenLaw(steady_method(problem.settings.density, problem.head), problem.head.dim)
 
 
-def _fitted(head: FourierHead, problem: Problem, blocks: Blocks, strengths: Strength) -> Reweighting:
+def _fitted(head: LinearHead, problem: Problem, blocks: Blocks, strengths: Strength) -> Reweighting:
     """The fit of a head to all data once, from where it is."""
     likelihood = blocks.likelihood(head, _law(problem), problem.settings.tail)
     engine = FisherEngine(tolerance=_TOLERANCE, damping=1e-4, penalty=strengths)  # type: ignore[arg-type]
@@ -199,10 +200,11 @@ def folds(blocks: Blocks, n_folds: int = N_FOLDS) -> Iterator[Tensor]:
         yield held
 
 
-def padded(small: FourierHead, large: FourierHead) -> Tensor:
+def padded(small: LinearHead, large: LinearHead) -> Tensor:
     """theta of the larger head that says what the smaller one does: new functions have coefficient zero.
 
-    In more than one dimension functions are not in order of their number: constants alone are taken over.
+    In more than one dimension functions are not in order of their number: constants alone are taken over. Splines of
+    another number are others, but nearly the same waves.
     """
     theta = torch.zeros_like(large.theta.detach())
     old, at, to = small.theta.detach(), 0, 0

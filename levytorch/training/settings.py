@@ -9,7 +9,7 @@ from typing import Any
 
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.coefficients.basis import check_basis
-from levytorch.coefficients.build import HEADS, OPTIONS, build_head
+from levytorch.coefficients.build import HEADS, LINEAR, ON_A_LINE, OPTIONS, build_head
 from levytorch.coefficients.head import Head, check_head
 from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
 from levytorch.data.batches import check_data_options
@@ -24,6 +24,8 @@ UNITS = ("data", "none")
 DENSITIES = ("auto", "table", "contour", "windowed")
 LAWS = ("auto", "exact", "corrected", "frozen")
 STDS = ("auto", "frozen")  # the law's own information, or the frozen law's
+# of settings that coefficients auto has for both of its heads: what says nothing
+_SILENT = {"origin": 0.0, "truncation": "total", "knots": "even", "continuation": "constant"}
 
 
 @dataclass
@@ -54,9 +56,9 @@ class FitSettings:
 def make_settings(
     *,
     alpha: Any,
-    coefficients: Any = "fourier",
+    coefficients: Any = "auto",
     n_basis: int | str = 21,
-    period: float | Sequence[float] = 2 * math.pi,
+    period: float | Sequence[float] | None = 2 * math.pi,
     tail: Any = None,
     engine: Any = "auto",
     seed: int = 0,
@@ -65,14 +67,16 @@ def make_settings(
     """Check every argument and sort the options; nothing has been computed yet."""
     spec = AlphaSpec.parse(alpha)
     left_open: tuple[str, ...] = ()
-    head_name = "own" if isinstance(coefficients, Head) else _named("coefficients", coefficients)[0]
+    if not isinstance(coefficients, Head):
+        coefficients = _plain_head(coefficients, n_basis, period)
+    head_name = "own" if isinstance(coefficients, Head) else coefficients["name"]
     engine_name, engine_given = _named("engine", engine)
     seed = whole_number("seed", seed, 0, 2**63 - 1, "0 is the default")
     head: dict[str, Any] = {}
     head_keys: set[str] = set()
     asked: Any = None
     if not isinstance(coefficients, Head):
-        head = _plain_head(coefficients, n_basis, period)
+        head = coefficients
         head_keys = OPTIONS[head_name] - {"alpha", "alpha_mode", "length", "time", "period", "n_basis"}
         asked = head.get("n_basis")
         if isinstance(asked, str) and asked == "auto":
@@ -85,6 +89,7 @@ def make_settings(
     data: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     engine_keys = engine_options(engine_name)
+    head_keys -= engine_keys  # window: of adam's average, or of a line; then coefficients={"name": ..., "window": ...}
     known_keys(
         f"the options for {f'a {head_name} head' if head else 'this head'} with engine {engine_name}",
         options,
@@ -96,6 +101,8 @@ def make_settings(
     if engine_config.get("penalty") == "cross_validation":
         engine_config["penalty"] = "none"
         left_open = (*left_open, "penalty")
+    if head.get("knots", "even") != "even" and "n_basis" in left_open:
+        raise InputError(f"knots must be even where n_basis is auto, found {shown(head['knots'])}; leave knots out.")
     if isinstance(coefficients, Head):
         check_head(coefficients)
     built = coefficients if isinstance(coefficients, Head) else _checked_head(head, spec)
@@ -142,23 +149,53 @@ def _check_law(options: dict[str, Any], head: Head, alpha: AlphaSpec, engine: st
 
 
 def _plain_head(coefficients: Any, n_basis: int | str, period: Any) -> dict[str, Any]:
-    """A name, or a mapping with one, as plain settings of a head."""
+    """A name, or a mapping with one, as plain settings of a head; "period" is None on a line."""
     name, given = _named("coefficients", coefficients)
-    choice("coefficients", name, tuple(HEADS))
-    head = {"name": name, "period": _plain_cell("period", period), **given}
-    if name == "fourier":
+    choice("coefficients", name, ("auto", *HEADS))
+    period = given.pop("period", period)
+    line = period is None or (isinstance(period, float) and period == math.inf)
+    constant = given.get("n_basis", n_basis) == 1
+    if name == "auto" or (name == "fourier" and line and constant):
+        own, name = name, "spline" if line else "fourier"
+        given = _of_head(own, name, given)
+    if name == "fourier" and line:
+        raise InputError("Fourier heads must have a period, found none; use coefficients spline, or give the period.")
+    if name in ON_A_LINE and not line and period != 2 * math.pi:
+        raise InputError(
+            f"splines and polynomials are for a line, found period {shown(period)}; use period None, or coefficients "
+            "fourier."
+        )
+    line = line or name in ON_A_LINE
+    head = {"name": name, "period": None if line else _plain_cell("period", period), **given}
+    if name in LINEAR:
         head.setdefault("n_basis", n_basis)
     return head
 
 
+def _of_head(own: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the settings that the head which was chosen has; refuses others, unless they say nothing."""
+    known_keys(f"the options of coefficients {own}", given, OPTIONS["fourier"] | OPTIONS["spline"])
+    for key, value in given.items():
+        if key not in OPTIONS[name] and value not in (None, _SILENT.get(key)):
+            raise InputError(
+                f"{key} must be left out of a {name} head, which coefficients {own} is here, found {shown(value)}; "
+                "remove it, or name another head."
+            )
+    return {key: value for key, value in given.items() if key in OPTIONS[name] and value is not None}
+
+
 def _checked_head(head: dict[str, Any], spec: AlphaSpec) -> Head:
     """The head, once, to see that it can be built."""
-    if "origin" in head:
+    if head.get("origin") is not None:
         head["origin"] = _plain_cell("origin", head["origin"])
-    if not isinstance(head["period"], list) and not isinstance(head.get("origin"), list):
+    plain = {**head, "alpha_mode": spec.mode, "alpha": spec.value}
+    if head["period"] is None:
+        if head["name"] in ON_A_LINE:
+            del plain["period"]
+    elif not isinstance(head["period"], list) and not isinstance(head.get("origin"), list):
         n_basis = head["n_basis"] if head["name"] == "fourier" else 1
         check_basis(n_basis, head["period"], head.get("origin", 0.0))
-    return build_head({**head, "alpha_mode": spec.mode, "alpha": spec.value})
+    return build_head(plain)
 
 
 def _plain_cell(name: str, given: Any) -> float | list[float]:

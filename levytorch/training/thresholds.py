@@ -107,8 +107,10 @@ def _preliminary_CT(
     transitions: Transitions, settings: FitSettings, fit: Callable[[Transitions, FitSettings], Recovery]
 ) -> float:
     """Appendix A: the central `mass` of one step under constants fitted without correction, D_o included."""
-    period = settings.head.period if not isinstance(settings.head, dict) else settings.head["period"]
-    head = {"name": "fourier", "n_basis": 1, "period": period, "dim": transitions.dim}
+    given = settings.head if isinstance(settings.head, dict) else vars(type(settings.head)) | vars(settings.head)
+    head = {"name": "fourier", "n_basis": 1, "period": given.get("period"), "dim": transitions.dim}
+    if head["period"] is None:
+        head = {"name": "spline", "n_basis": 1, "window": given["window"], "dim": transitions.dim}
     quick = replace(
         settings, head=head, engine={"name": "fisher"}, tail=TailSettings(), data={}, init="data", progress=False
     )

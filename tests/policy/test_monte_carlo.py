@@ -7,7 +7,7 @@ import torch
 
 from levytorch import Dynamics, solve_value
 from levytorch.errors import InputError
-from levytorch.policy.monte_carlo import _noise, _stable, monte_carlo_value
+from levytorch.policy.monte_carlo import draw_noise, monte_carlo_value, stable_draw
 from tests.policy.problems import smooth, smooth_reward
 
 STARTS = torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64)
@@ -16,8 +16,8 @@ STARTS = torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64)
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 0.9])
 def test_increments_have_the_stable_law(alpha: float) -> None:
     generator = torch.Generator().manual_seed(0)
-    _, angle, wait = _noise(40_000, generator)
-    S = _stable(alpha, angle, wait)
+    _, angle, wait = draw_noise(40_000, generator)
+    S = stable_draw(alpha, angle, wait)
     for k in (0.5, 1.0, 2.0):
         cosines = torch.cos(k * S)
         error = float(cosines.mean()) - math.exp(-(k ** (2 * alpha)))

@@ -150,6 +150,19 @@ def test_standard_errors_of_the_frozen_law_on_request():
     assert 0.02 < float((ratio - 1).abs().max()) < 1
 
 
+@pytest.mark.parametrize("tail", [None, {**THRESHOLDS, "method": "tcf"}])
+def test_standard_errors_from_blocks(tail):
+    data = steep() if tail is None else steep().censor(**THRESHOLDS, seed=1)
+    found = recover(data, alpha=0.5, n_basis=5, engine="fisher", law="corrected", tail=tail)
+    own, robust = found.std(GRID), found.std(GRID, kind="robust")
+    replicas = found.bootstrap(100).std(GRID)
+    for a, b, c in zip(own, robust, replicas):
+        # the mean variance over the cell, of five numbers from 60 blocks, has a relative error of about
+        # sqrt(2 / (60 * 5)) = 0.08, and that of 100 replicas one of 0.06
+        assert float(b.square().mean() / a.square().mean()) == pytest.approx(1.0, abs=4 * 0.08)
+        assert float(c.square().mean() / b.square().mean()) == pytest.approx(1.0, abs=4 * 0.06)
+
+
 # ----------------------------------------------------------------------------------------------------------------- auto
 
 

@@ -227,7 +227,7 @@ def test_hardly_separable_parts_are_reported():
         ({"period": -2.0}, "period"),
         ({"alpha": 1.5}, "alpha"),
         ({"alpha": "free"}, "alpha"),
-        ({"coefficients": "spline"}, "fourier, mlp"),
+        ({"coefficients": "wavelet"}, "fourier, spline, polynomial, mlp"),
         ({"coefficients": "mlp", "engine": "fisher"}, "Fourier head"),
         ({"engine": "sgd"}, "adam"),
         ({"tail": "cut"}, "tail"),

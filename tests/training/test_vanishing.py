@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import log_density
+from levytorch import Transitions, log_density
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.training.settings import make_settings
@@ -44,6 +44,48 @@ def test_nothing_is_left_to_gain_on_the_boundary():
         assert total(b, 0.0, D_f * change, found.alpha) < best
         assert total(b, 0.0, D_f, found.alpha * change) < best
     assert total(b, 0.02 * D_f, D_f, found.alpha) < best
+
+
+def test_what_is_on_the_boundary_does_not_inflate_the_other_errors():
+    """alpha's error is that of the law without D_o: expected information by quadrature."""
+    data = steps(20_000, 2, **PURE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LevytorchWarning)
+        found = recover(data, alpha="learn", n_basis=1)
+    assert abs(found.metrics["vanishing_loss"]["D_o"]) < 1.0
+    b, D_f, alpha = float(found.b(0.0)), float(found.D_f(0.0)), found.alpha
+    leaves = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (b, D_f, alpha)]
+    t = torch.linspace(-22, 22, 40_001, dtype=torch.float64)
+    dx = b / 40 + torch.sinh(t)
+    rows = []
+    for part in leaves:
+        value = leaves[:]
+        ones = torch.ones_like(dx)
+        spread = (part * ones).detach().requires_grad_(True)
+        value[leaves.index(part)] = spread
+        log_p = log_density(dx, value[0], 0.0, value[1], value[2], 1 / 40, method="contour")
+        rows.append(torch.autograd.grad(log_p.sum(), spread)[0])
+    weight = log_p.detach().exp() * torch.cosh(t) * (t[1] - t[0])
+    q = torch.stack(rows)
+    expected = torch.linalg.inv(len(data) * (q * weight) @ q.T).diagonal().sqrt()
+    assert found.alpha_std == pytest.approx(float(expected[2]), rel=0.1)
+    assert float(found.std(0.0)[2]) == pytest.approx(float(expected[1]), rel=0.1)
+
+
+def test_a_tiny_coefficient_that_the_data_needs_is_not_called_superfluous():
+    """Nearly half of the steps in a narrow peak, the rest wide: without D_o there would be no such width."""
+    rng = np.random.default_rng(5)
+    n = 4000
+    jumps = np.where(rng.uniform(size=n) < 0.55, rng.standard_cauchy(n), 0.0)
+    data = Transitions(rng.uniform(0, 6, n), jumps + 2e-4 * rng.standard_normal(n), 1.0)
+    with pytest.warns(LevytorchWarning, match="log-likelihood falls by"):
+        found = recover(data, alpha=0.05, n_basis=1)
+    b, D_o, D_f = (float(f(0.0)) for f in (found.b, found.D_o, found.D_f))
+    assert D_o == pytest.approx(0.5 * 2e-4**2, rel=0.5)
+    with_it, without = (
+        float(log_density(data.dx, b, d, D_f, found.alpha, 1.0, method="contour").sum()) for d in (D_o, 0.0)
+    )
+    assert found.metrics["vanishing_loss"]["D_o"] == pytest.approx(with_it - without, rel=1e-6)
 
 
 def test_a_coefficient_that_is_there_is_not_called_vanishing():

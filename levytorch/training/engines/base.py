@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from levytorch.coefficients import FourierHead, Head
+from levytorch.coefficients import FourierHead, Head, LinearHead
+from levytorch.coefficients.build import LINEAR
 from levytorch.convert import choice, known_keys, real_number, switch, whole_number
 from levytorch.errors import InputError
 
@@ -105,7 +106,7 @@ def chosen_engine(
 
     given: options of the engine; None stands for one that is left to "auto". head, n_basis: the name of a head, and
     what it was asked for; or a Head. An unpenalised fit of many functions wiggles where there is little data, so that
-    "auto" smooths those of a Fourier head as much as the evidence of the data says.
+    "auto" smooths those of a linear head as much as the evidence of the data says.
     """
     options = dict(given)
     if name == "evidence":
@@ -113,19 +114,20 @@ def chosen_engine(
     if name != "auto":
         return {"name": choice("engine", name, ("auto", *ENGINES)), **options}, "as asked"
     options = {key: value for key, value in options.items() if value is not None}
-    if head != "fourier" and not isinstance(head, FourierHead):
+    if not (isinstance(head, LinearHead) or (isinstance(head, str) and head in LINEAR)):
         return {"name": "lbfgs", **options}, "auto: any head that is not a Fourier head"
-    K = head.n_basis if isinstance(head, FourierHead) else n_basis
+    K = head.n_basis if isinstance(head, LinearHead) else n_basis
+    kind = "a Fourier head" if head == "fourier" or isinstance(head, FourierHead) else "a spline head"
     if "penalty" in options:
-        reason = "auto: a Fourier head, with the penalty that was given"
+        reason = f"auto: {kind}, with the penalty that was given"
     elif isinstance(K, str) and K == "auto":
-        reason = "auto: a Fourier head with as many functions as cross-validation chooses, which needs no penalty"
+        reason = f"auto: {kind} with as many functions as cross-validation chooses, which needs no penalty"
     elif not isinstance(K, int) or K <= FEW:
-        reason = f"auto: a Fourier head with at most {FEW} functions per coefficient, which needs no penalty"
+        reason = f"auto: {kind} with at most {FEW} functions per coefficient, which needs no penalty"
     elif units == "none":
         reason = "auto: strengths of a penalty are found in internal units, which units=none does without"
     else:
-        reason = f"auto: a Fourier head with {K} functions per coefficient, smoothed as the evidence of the data says"
+        reason = f"auto: {kind} with {K} functions per coefficient, smoothed as the evidence of the data says"
         options["penalty"] = "evidence"
     if options.get("penalty") == "evidence":
         options.setdefault("max_steps", PASSES)

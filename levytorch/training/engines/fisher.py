@@ -1,4 +1,4 @@
-"""`fisher`: full-batch Fisher scoring of Fourier heads, tens of passes over the batch."""
+"""`fisher`: full-batch Fisher scoring of linear heads, tens of passes over the batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import cast
 
 from torch.optim import Optimizer
 
-from levytorch.coefficients import FourierHead, Head
+from levytorch.coefficients import Head, LinearHead
 from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.likelihood import Likelihood
@@ -38,12 +38,14 @@ class FisherEngine(Engine):
         self.penalty = check_strength(self.penalty)
 
     def accepts(self, head: Head) -> None:
-        if not isinstance(head, FourierHead):
-            raise InputError("the fisher engine needs a Fourier head, found another; use engine lbfgs or adam.")
+        if not isinstance(head, LinearHead):
+            raise InputError(
+                "the fisher engine needs a spline, polynomial or Fourier head, found another; use engine lbfgs or adam."
+            )
 
     def optimizer(self, likelihood: Likelihood) -> Optimizer:
         head = likelihood.head
-        assert isinstance(head, FourierHead)
+        assert isinstance(head, LinearHead)
         return FisherScoring([head.theta], damping=self.damping, tolerance=self.tolerance)
 
     def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:

@@ -162,8 +162,8 @@ class FisherScoring(Optimizer):
 
     def _largest_move(self, delta: Tensor, ev: Evaluation) -> float:
         """Largest change of a positive coefficient's predictor over the bins that hold data."""
-        d, K = self.objective.head.dim, self.objective.head.basis.size
-        moves = delta[d * K : (d + 2) * K].reshape(2, K) @ self.objective.design[0]
+        d, at = self.objective.head.dim, self.objective.head.starts
+        moves = delta[at[d] : at[d + 2]].reshape(2, -1) @ self.objective.design[d]
         return float((moves * (ev.main.second[0, 0] > 0)).abs().max())
 
     def _accept(self, ev: Evaluation) -> None:

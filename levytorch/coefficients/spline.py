@@ -1,0 +1,210 @@
+"""Heads on a line: cubic splines over a window, continued beyond it.
+
+The functions are linear combinations of SciPy's B-splines that are orthonormal over the window and whose second
+derivatives are orthogonal to each other (Demmler and Reinsch): 1, a straight line, then waves of rising frequency. A
+roughness penalty, the integral of the squared second derivative, is then a sum over squared coefficients, as it is for
+a Fourier series. Constants and straight lines are free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.interpolate import BSpline
+from torch import Tensor
+
+from levytorch.coefficients.basis import Basis, TensorBasis
+from levytorch.coefficients.fourier import LinearHead, alpha_functions
+from levytorch.coefficients.head import AlphaSpec, Units
+from levytorch.convert import choice, real_array, shown, whole_number
+from levytorch.errors import InputError
+
+MOST = 999
+KNOTS = ("even", "quantiles")
+CONTINUATIONS = ("constant", "linear")
+_DEGREE = 3
+Array = NDArray[np.float64]
+
+
+class SplineBasis:
+    """`n_basis` functions on the window (low, high): 1, a straight line, waves; n_basis = 1 is the constant alone.
+
+    knots: where the cubics meet, n_basis - 4 states inside of the window, ascending; None: evenly spaced.
+    continuation: beyond the window the functions stay "constant", or go on along their tangents ("linear").
+    """
+
+    def __init__(
+        self,
+        n_basis: int,
+        window: tuple[float, float] = (0.0, 1.0),
+        knots: Sequence[float] | None = None,
+        continuation: str = "constant",
+    ) -> None:
+        self.n_basis, self.window = check_n_basis(n_basis), check_window(window)
+        self.continuation = choice("continuation", continuation, CONTINUATIONS)
+        low, high = self.window
+        self.low, self.length = low, high - low
+        if self.n_basis == 1:
+            self.roughness = torch.zeros(1, dtype=torch.float64)
+            return
+        inner = np.linspace(0, 1, n_basis - 2)[1:-1] if knots is None else self._inner(knots)
+        breaks = np.concatenate([[0.0], inner, [1.0]])
+        t = np.concatenate([np.zeros(_DEGREE), breaks, np.ones(_DEGREE)])
+        coefficients, roughness = demmler_reinsch(t, breaks)
+        splines = BSpline(t, coefficients, _DEGREE)
+        # of every function on every interval, highest power first: (K, intervals) each
+        powers = [splines.derivative(m)(breaks[:-1]) / math.factorial(m) for m in range(_DEGREE, -1, -1)]
+        self.breaks = torch.from_numpy(breaks)
+        self.pieces = [torch.from_numpy(np.ascontiguousarray(p.T)) for p in powers]
+        slope = splines.derivative()
+        self.end_slopes = torch.from_numpy(np.stack([slope(0.0), slope(1.0)], axis=1))  # (K, 2)
+        self.roughness = torch.from_numpy(roughness)
+
+    def _inner(self, knots: Sequence[float]) -> Array:
+        inner = (real_array("knots", knots) - self.low) / self.length
+        if inner.shape != (self.n_basis - 4,) or not (np.diff(np.concatenate([[0.0], inner, [1.0]])) > 0).all():
+            raise InputError(
+                f"knots must be {self.n_basis - 4} ascending states inside of the window for n_basis = {self.n_basis}, "
+                f"found {shown(knots)}; give these, or even."
+            )
+        return np.asarray(inner)
+
+    @property
+    def size(self) -> int:
+        """Number of functions."""
+        return self.n_basis
+
+    def harmonic_numbers(self) -> Tensor:
+        """Half waves per half window, as it were: fourth roots of the roughness of each function, (size,)."""
+        return self.roughness**0.25
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Functions at states: (n,) -> (size, n)."""
+        if self.n_basis == 1:
+            return torch.ones((1, x.shape[0]), dtype=x.dtype, device=x.device)
+        u = (x - self.low) / self.length
+        inside = u.clamp(0.0, 1.0)
+        index = torch.bucketize(inside, self.breaks[1:-1], right=True)
+        offset = inside - self.breaks[index]
+        out = self.pieces[0][:, index]
+        for piece in self.pieces[1:]:
+            out = out.mul_(offset).add_(piece[:, index])
+        if self.continuation == "linear":
+            beyond = u - inside
+            out += self.end_slopes[:, :1] * beyond.clamp(max=0.0) + self.end_slopes[:, 1:] * beyond.clamp(min=0.0)
+        return out
+
+
+def demmler_reinsch(t: Array, breaks: Array) -> tuple[Array, Array]:
+    """B-spline coefficients (n, n) of the functions, one per column, and their roughness (n,), rising from 0, 0.
+
+    Roughness is in the units of a Fourier series: a wave of h periods over the window has about h^4.
+    """
+    n = len(t) - _DEGREE - 1
+    nodes, weights = np.polynomial.legendre.leggauss(_DEGREE + 1)  # exact for products of two cubics
+    lengths = np.diff(breaks)
+    points = (breaks[:-1, None] + lengths[:, None] * (nodes + 1) / 2).ravel()
+    w = (lengths[:, None] * weights / 2).ravel()
+    splines = BSpline(t, np.eye(n), _DEGREE)
+    values, second = splines(points), splines.derivative(2)(points)
+    factor = np.linalg.cholesky(values.T @ (w[:, None] * values))
+    greville = np.array([t[i + 1 : i + 1 + _DEGREE].mean() for i in range(n)])  # the coefficients of u itself
+    flat = np.stack([np.ones(n), np.sqrt(12.0) * (greville - 0.5)], axis=1)
+    # in the coordinates factor^T c the inner product is the plain one
+    rest = np.linalg.svd(factor.T @ flat)[0][:, 2:]
+    bent = np.linalg.solve(factor.T, rest)
+    curvature = second @ bent
+    omega, vectors = np.linalg.eigh(curvature.T @ (w[:, None] * curvature))
+    waves = bent @ vectors
+    waves = waves * np.sign(waves[-1])  # a value at the right end, which no wave has zero: signs are the same anywhere
+    roughness = np.concatenate([[0.0, 0.0], omega / (2 * math.pi) ** 4])
+    return np.concatenate([flat, waves], axis=1), np.maximum(roughness, 0.0)
+
+
+def check_n_basis(n_basis: Any) -> int:
+    """1 (constants), or as many as cubic splines need."""
+    n = whole_number("n_basis of splines", n_basis, 1, MOST, "use 1 for constants, 21 where nothing is known")
+    if n in (2, 3):
+        raise InputError(f"n_basis of splines must be 1 (constants) or at least 4, found {n}; use one of these.")
+    return n
+
+
+def check_window(window: Any) -> tuple[float, float]:
+    """Two finite numbers in order, far enough apart to tell states in between from each other."""
+    ends = real_array("window", window, "give the two ends of a part of the line")
+    if ends.shape != (2,) or not np.isfinite(ends).all() or not ends[1] - ends[0] > 1e-9 * np.abs(ends).max():
+        raise InputError(f"window must be (low, high) with low < high, found {shown(window)}; give both ends in order.")
+    return float(ends[0]), float(ends[1])
+
+
+def check_windows(window: Any, dim: int) -> list[tuple[float, float]]:
+    """One window per coordinate; None stands for (0, 1), until the data is there."""
+    if window is None:
+        return [(0.0, 1.0)] * dim
+    given = [window] if dim == 1 else list(window)
+    if len(given) != dim:
+        raise InputError(f"window must be {dim} pairs (low, high), found {shown(window)}; give one per coordinate.")
+    return [check_window(pair) for pair in given]
+
+
+class SplineHead(LinearHead):
+    """Cubic splines on a line: D_o and D_f stay constant beyond the window, b does, or goes on straight.
+
+    window: (low, high), or one such pair per coordinate; knots: "even", or states inside the window ("quantiles": of
+    the data, which a fit puts in their place); continuation: of b, "constant" or "linear".
+    """
+
+    period = None
+
+    def __init__(
+        self,
+        n_basis: int = 21,
+        window: Any = None,
+        knots: str | Sequence[float] = "even",
+        continuation: str = "constant",
+        positivity_link: str = "softplus",
+        alpha: AlphaSpec | None = None,
+        n_basis_alpha: int = 4,
+        units: Units | None = None,
+        dim: int = 1,
+        truncation: str = "total",
+    ) -> None:
+        windows = check_windows(window, dim)
+        if isinstance(knots, str):
+            choice("knots", knots, KNOTS, "or give the states where the cubics meet")
+        elif dim > 1:
+            raise InputError(f"knots must be even for dim = {dim}, found {shown(knots)}; leave it out.")
+        choice("continuation", continuation, CONTINUATIONS)
+        inner = None if isinstance(knots, str) or n_basis == 1 else list(knots)
+
+        def basis(n: int, own: Sequence[float] | None = None, how: str = "constant") -> Basis:
+            lines = [SplineBasis(n, pair, own, how) for pair in windows]
+            return lines[0] if dim == 1 else TensorBasis(dim, n, truncation=truncation, lines=lines)
+
+        n_alpha = alpha_functions(alpha, n_basis_alpha)
+        everywhere = basis(n_basis, inner)
+        drift = self._drift(windows, basis, everywhere, continuation, n_basis, inner)
+        own = basis(n_alpha) if n_alpha else None
+        super().__init__(everywhere, own, positivity_link, alpha, units, dim, drift)
+        self.n_basis, self.n_basis_alpha, self.truncation = n_basis, n_alpha, truncation
+        self.knots, self.continuation = knots if inner is None else inner, continuation
+        self.window = windows[0] if dim == 1 else windows
+        self.origin = windows[0][0] if dim == 1 else tuple(low for low, _ in windows)
+
+    def _drift(
+        self, windows: list[tuple[float, float]], basis: Any, same: Basis, continuation: str, n: int, inner: Any
+    ) -> Basis:
+        """The basis of b."""
+        return same if continuation == "constant" or n == 1 else basis(n, inner, continuation)
+
+    def config(self) -> dict[str, Any]:
+        more = {} if self.dim == 1 else {"dim": self.dim, "truncation": self.truncation}
+        window = list(self.window) if self.dim == 1 else [list(pair) for pair in self.window]
+        own = {"name": "spline", "n_basis": self.n_basis, "window": window, "knots": self.knots}
+        shared = self.settings() | {"n_basis_alpha": self.n_basis_alpha or 4}
+        return more | own | {"continuation": self.continuation} | shared

@@ -1,0 +1,196 @@
+"""d/dx, d2/dx2 and (-Lap)^alpha on an interval, with what happens beyond its ends, as dense matrices on nodes.
+
+    (-Lap)^alpha V(x) = c int (V(x) - V(y)) |x - y|^(-1 - 2 alpha) dy,
+    c = 4^alpha Gamma(1/2 + alpha) / (sqrt(pi) |Gamma(-alpha)|)
+
+Inside of the interval the integral is a trapezoidal sum over nodes that are even in u (`line_grid`), without the node
+at x itself. What the singularity there takes from the sum is known: |t|^(-1 - 2 alpha) phi(t), phi(0) = 0, loses
+
+    sum_m 2 zeta(1 + 2 alpha - 2m) h^(2m - 2 alpha) phi^(2m)(0) / (2m)!,    m = 1, 2, ...
+
+(Sidi 2012; Wu and Martinsson 2021), which a few weights next to the diagonal put back. Outside, V is what the exterior
+says, and its integral is closed, or a sum in the logarithm of the distance to the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import gamma, zetac
+from torch import Tensor
+
+from levytorch.errors import InputError
+from levytorch.policy.line_grid import HALF, LineGrid, differences, line_grid
+
+Array = NDArray[np.float64]
+_STEP = 0.02  # of the logarithm of the distance to an end, where V is g
+_REACH = (math.log(1e-10), math.log(1e9))  # of that logarithm, in half intervals
+
+
+class Exterior(NamedTuple):
+    """V beyond the ends: "constant" (its value at the end), or given: values at `distances()`, one row per side."""
+
+    constant: bool
+    outside: Tensor | None = None  # (2, m): below the low end, above the high end; None: zero
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """V at the two ends where it is given."""
+        return (0.0, 0.0) if self.outside is None else (float(self.outside[0, 0]), float(self.outside[1, 0]))
+
+
+class LineOperators(NamedTuple):
+    """V at the inner nodes v (m,) -> V' = first v + first_end, and so on; matrices (m, m), ends (m,).
+
+    x: (m,) the inner nodes. `fractional` is (-Lap)^alpha V, jumps past the ends included.
+    """
+
+    x: Tensor
+    first: Tensor
+    second: Tensor
+    fractional: Tensor
+    first_end: Tensor
+    second_end: Tensor
+    fractional_end: Tensor
+
+
+def distances() -> Tensor:
+    """Distances from an end, in half intervals, at which g is looked at."""
+    return torch.exp(torch.arange(*_REACH, _STEP, dtype=torch.float64))
+
+
+def operators(
+    n: int, window: tuple[float, float], alpha: Tensor, exterior: Exterior, free: tuple[bool, bool] = (False, False)
+) -> LineOperators:
+    """On n - 1 inner nodes of the window. alpha: one number, or (n - 1,) for alpha(x).
+
+    free: at which ends V inside does not have to meet what is given outside (nothing reaches that end but by jumps).
+    """
+    grid, half = line_grid(n), 0.5 * (window[1] - window[0])
+    a = np.broadcast_to(alpha.numpy(), (n - 1,)) if alpha.ndim else float(alpha)
+    tied = (exterior.constant or free[0], exterior.constant or free[1])
+    first, second = _derivatives(grid)
+    jumps, below, above = _jumps(grid, a)
+    given = np.zeros(n - 1)
+    if exterior.constant:
+        jumps[:, 0] -= below
+        jumps[:, -1] -= above
+    elif exterior.outside is not None:
+        for distance, values, mass in zip((grid.to_low, grid.to_high), exterior.outside, (below, above)):
+            given -= _integral(distance[grid.inner], a, values.numpy(), mass)
+    scale = half ** (-2 * np.asarray(a, dtype=float)).reshape(-1, 1)
+    full = [first / half, second / half**2, jumps * scale]
+    eliminated = [_eliminate(rows, exterior.ends, tied) for rows in full]
+    ends = [torch.from_numpy(end) for _, end in eliminated]
+    ends[2] = ends[2] + torch.from_numpy(given * scale[:, 0])
+    middle = 0.5 * (window[0] + window[1])
+    x = torch.from_numpy(middle + half * grid.s[grid.inner])
+    return LineOperators(x, *(torch.from_numpy(matrix) for matrix, _ in eliminated), *ends)
+
+
+def _eliminate(rows: Array, ends: tuple[float, float], tied: tuple[bool, bool]) -> tuple[Array, Array]:
+    """(m, n + 1) -> (m, m): the ends are the nodes next to them, or are given and go into a vector."""
+    matrix, vector = rows[:, 1:-1].copy(), np.zeros(len(rows))
+    for side, (value, same) in enumerate(zip(ends, tied)):
+        column = rows[:, -side]
+        if same:
+            matrix[:, -side] += column
+        else:
+            vector += column * value
+    return matrix, vector
+
+
+def _derivatives(grid: LineGrid) -> tuple[Array, Array]:
+    """d/ds and d2/ds2 at the inner nodes, (n - 1, n + 1)."""
+    rows = np.arange(grid.n - 1)
+    centers = rows + grid.extra + 1
+    in_u = np.zeros((2, grid.n - 1, len(grid.s)))
+    for order, weights in enumerate(differences()):
+        for offset, weight in zip(range(-HALF, HALF + 1), weights):
+            in_u[order, rows, centers + offset] = weight / grid.h ** (order + 1)
+    slope, bend = grid.slope[grid.inner, None], grid.bend[grid.inner, None]
+    first, second = (grid.fold(part) for part in in_u)
+    out = first / slope, (second - bend * first) / slope**2
+    for matrix in out:
+        matrix[rows, rows + 1] -= matrix.sum(1)  # constants have no derivative
+    return out
+
+
+def _jumps(grid: LineGrid, alpha: Array | float) -> tuple[Array, Array, Array]:
+    """(-Lap)^alpha on functions that are zero outside, (n - 1, n + 1), and the mass beyond either end, (n - 1,)."""
+    power = -1 - 2 * np.asarray(alpha, dtype=float).reshape(-1, 1)
+    measure = torch.from_numpy(grid.h * grid.slope)
+    rows, inner = np.arange(grid.n - 1), grid.inner
+    apart = torch.from_numpy(_apart(grid))
+    centers = rows + grid.extra + 1
+    apart[rows, centers] = 1.0
+    weights = apart.abs_().log_().mul_(torch.from_numpy(power)).exp_().mul_(measure).numpy()
+    weights[rows, centers] = 0.0
+    for k, factor in enumerate(_corrections(np.asarray(alpha, dtype=float).reshape(-1)), start=1):
+        weights[rows, centers - k] *= factor
+        weights[rows, centers + k] *= factor
+    a = -0.5 * (power[:, 0] + 1)
+    below, above = (d[inner] ** (-2 * a) / (2 * a) for d in (grid.to_low, grid.to_high))
+    out = grid.fold(weights)
+    np.negative(out, out=out)
+    out[rows, rows + 1] += weights.sum(1) + below + above
+    c = normalisation(a)
+    out *= c[:, None]
+    return out, c * below, c * above
+
+
+def _apart(grid: LineGrid) -> Array:
+    """x_i - x_j of inner and all nodes; of two near one end from their distances to it, which have all their digits."""
+    middle = len(grid.s) // 2
+    left, right = np.arange(len(grid.s)) < middle, np.arange(len(grid.s)) >= middle
+    out = grid.s[grid.inner, None] - grid.s
+    for side, distance in ((left, grid.to_low), (right, -grid.to_high)):
+        out[np.ix_(side[grid.inner], side)] = distance[grid.inner][side[grid.inner], None] - distance[side]
+    return np.asarray(out)
+
+
+def normalisation(alpha: Array) -> Array:
+    """c of the fractional Laplacian in one dimension."""
+    return np.asarray(4**alpha * gamma(0.5 + alpha) / (math.sqrt(math.pi) * np.abs(gamma(-alpha))))
+
+
+def _corrections(alpha: Array) -> list[Array]:
+    """Factors on the weights k = 1 ... HALF steps away from the diagonal, each (1,) or (n - 1,)."""
+    k = np.arange(1, HALF + 1).astype(float)
+    orders = np.arange(1, HALF + 1)
+    lost = -2 * (zetac(1 + 2 * alpha[:, None] - 2 * orders) + 1)  # (n, HALF)
+    share = np.linalg.solve(2 * k ** (2 * orders[:, None]), lost.T)  # of values at +-k, so that even powers are right
+    return [1 + share[j] * k[j] ** (1 + 2 * alpha) for j in range(HALF)]
+
+
+def _integral(distance: Array, alpha: Array | float, g: Array, mass: Array) -> Array:
+    """c int g(y) |x - y|^(-1 - 2 alpha) dy beyond one end, for x at these distances from it; mass: that of g = 1."""
+    a = np.asarray(alpha, dtype=float).reshape(-1)
+    away = distances().numpy()
+    power = torch.from_numpy(-1 - 2 * a[:, None])
+    weights = torch.from_numpy(distance[:, None] + away).log_().mul_(power).exp_().mul_(torch.from_numpy(_STEP * away))
+    c = normalisation(a)
+    beyond = c * (away[-1] * math.exp(0.5 * _STEP)) ** (-2 * a) / (2 * a)  # g stays what it is farther out
+    total = c * (weights @ torch.from_numpy(g)).numpy()
+    rest = mass - beyond - c * weights.sum(1).numpy()  # between the end and the first distance, and rounding
+    return np.asarray(total + beyond * g[-1] + rest * g[0])
+
+
+def given_outside(g: Callable[[Tensor], Tensor], window: tuple[float, float], alpha: Tensor) -> Exterior:
+    """V = g beyond the ends."""
+    half, away = 0.5 * (window[1] - window[0]), distances()
+    away = torch.cat([torch.zeros(1, dtype=torch.float64), away[1:]])  # the first is the end itself
+    outside = torch.stack([g(window[0] - half * away), g(window[1] + half * away)])
+    far, less = outside[:, -1].abs(), outside[:, -1 - round(math.log(1e3) / _STEP)].abs()
+    growth = torch.log((far + 1e-300) / (less + 1e-300)) / math.log(1e3)
+    if bool(((growth > 2 * float(alpha.min()) - 1e-3) & (far > 0)).any()):
+        raise InputError(
+            f"exterior must grow more slowly than |x|^{2 * float(alpha.min()):.3g}, or jumps make V infinite, found "
+            f"growth like |x|^{float(growth.max()):.3g}; bound it."
+        )
+    return Exterior(False, outside)

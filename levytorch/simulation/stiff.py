@@ -1,0 +1,55 @@
+"""Drift that is too steep for an explicit step: on a line a jump may land where b = x - x^3 is a million per unit time.
+
+An explicit Euler step would overshoot, and the next one overshoot farther. Where the drift changes along such a step it
+is followed by implicit Euler steps instead (each solved by Newton's method), whose lengths grow geometrically from a
+small part of the step on, as the time that a drift like -x^3 takes grows on its way in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+_STEEP = 0.5  # relative change of b over an explicit step, from which it is not trusted
+_OCTAVES, _PER_OCTAVE = 20, 6
+_NEWTON = 12
+
+
+def effective_drift(b: Callable[[Tensor], Tensor], x: Tensor, here: Tensor, h: float) -> Tensor:
+    """b such that x + b h is where the drift alone leads within h; `here` is b(x), which it is but for steep places."""
+    there = b(x + h * here)
+    steep = (there - here).abs() > _STEEP * here.abs()
+    steep &= (here * h).abs() > 1e-6 * (1 + x.abs())  # next to a place of rest every step is a change
+    if not bool(steep.any()):
+        return here
+    start = x[steep]
+    out = here.clone()
+    out[steep] = (_follow(b, start, h) - start) / h
+    return out
+
+
+def _follow(b: Callable[[Tensor], Tensor], x: Tensor, h: float) -> Tensor:
+    ratio = 2.0 ** (1 / _PER_OCTAVE)
+    n = _OCTAVES * _PER_OCTAVE
+    ends = h * ratio ** (torch.arange(n + 1, dtype=torch.float64) - n)
+    steps = [float(ends[0]), *ends.diff().tolist()]
+    for step in steps:
+        x = _implicit(b, x, step)
+    return x
+
+
+def _implicit(b: Callable[[Tensor], Tensor], x: Tensor, h: float) -> Tensor:
+    """y = x + h b(y), from y = x on."""
+    y = x
+    for _ in range(_NEWTON):
+        value = b(y)
+        width = 1e-6 * (1 + y.abs())
+        slope = (b(y + width) - b(y - width)) / (2 * width)
+        # where the drift drives apart, a step of Newton's method could go anywhere: an explicit one is no worse
+        change = (y - x - h * value) / (1 - h * slope.clamp(max=0.0))
+        y = y - change
+        if bool((change.abs() <= 1e-9 * (1 + y.abs())).all()):
+            break
+    return y

@@ -1,0 +1,86 @@
+"""Coefficients that a fit has driven to zero: what the data loses without them, and the errors of the others there.
+
+On the boundary the estimate of a coefficient is one-sided, and information matrices that treat it like any other
+parameter blame its supposed uncertainty on the rest (alpha most of all): it is held where it is instead.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Coefficients, LinearHead
+from levytorch.data.batches import FullBatch
+from levytorch.errors import LevytorchWarning
+from levytorch.law import log_density
+from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.penalty import symmetric_inverse
+
+VANISHED = 1e-4
+_AS_WELL = 2.0  # in log-likelihood: what one parameter is worth by AIC, and a bit
+
+
+def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
+    """D_o or D_f, when it is below 1e-4 of its internal unit (the square of a typical step) at all observed states."""
+    head = objective.head
+    seen = ev.main.second[0, 0] > 0
+    c = head.chain(ev.theta, objective.design).coefficients
+    if head.units.length == 1.0 or not bool(seen.any()):
+        return []  # in the data's own units there is no scale to compare with
+    sizes = {"D_o": c.D_o / head.units.D_o, "D_f": c.D_f / head.units.D_f(c.alpha)}
+    return [name for name, size in sizes.items() if float(size[seen].max()) < VANISHED]
+
+
+@torch.no_grad()
+def loss_without(name: str, head: LinearHead, batch: FullBatch) -> float:
+    """How much log-likelihood the main batch loses when D_o or D_f is exactly zero and all else stays."""
+    main = batch.main
+    c = head(main.x)
+    # without jumps the law is a Gaussian: the smallest D_f that the quadrature takes
+    none = torch.zeros_like(c.D_o) if name == "D_o" else torch.full_like(c.D_f, 1e-300)
+    without = c._replace(**{name: none})
+
+    def log_p(at: Coefficients) -> Tensor:
+        return log_density(main.dx, at.b, at.D_o, at.D_f, at.alpha, main.dt, dim=head.dim, method="contour")
+
+    return float((main.weight * (log_p(c) - log_p(without))).sum())
+
+
+def report(losses: dict[str, float]) -> None:
+    """A warning for each, which says what the likelihoods say."""
+    for name, loss in losses.items():
+        if loss < _AS_WELL:
+            told = (
+                f"{name} has run to zero: the likelihood has its maximum on that boundary, so the data is described as "
+                f"well without {name}, and its standard error means nothing."
+            )
+        else:
+            told = (
+                f"{name} has become tiny beside a typical step, but the log-likelihood falls by {loss:.3g} without it: "
+                "look for steps that are exactly equal, or rounded, before reading anything into it."
+            )
+        warnings.warn(told, LevytorchWarning, stacklevel=3)
+
+
+def on_the_boundary(losses: dict[str, float]) -> list[str]:
+    """Those that the data does as well without."""
+    return [name for name, loss in losses.items() if loss < _AS_WELL]
+
+
+def held(covariance: Tensor, head: LinearHead, names: list[str]) -> Tensor:
+    """The covariance of the other parameters given that these coefficients stay where they are (rows of zeros)."""
+    fixed = torch.zeros(covariance.shape[0], dtype=torch.bool)
+    sizes = list(head.sizes)
+    for name in names:
+        row = head.dim + (0 if name == "D_o" else 1)
+        start = sum(sizes[:row])
+        fixed[start : start + sizes[row]] = True
+    out = torch.zeros_like(covariance)
+    free = torch.nonzero(~fixed).reshape(-1)
+    bound = torch.nonzero(fixed).reshape(-1)
+    cross = covariance[free][:, bound]
+    given = covariance[free][:, free] - cross @ symmetric_inverse(covariance[bound][:, bound]) @ cross.T
+    out[free[:, None], free] = given
+    return out
