@@ -73,10 +73,12 @@ def field_columns(fields: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def sample_states(states: Any, source: Any) -> Array:
-    """Some of the observed states (n, 2), folded into the cell."""
+    """Some of the observed states (n, 2), folded into the cell where there is one."""
     x = np.asarray(states, dtype=float)
     if len(x) > _DOTS:
         x = x[np.random.default_rng(0).choice(len(x), _DOTS, replace=False)]
+    if source.period is None:
+        return x
     period, origin = (np.broadcast_to(np.asarray(v, dtype=float), (2,)) for v in (source.period, source.origin))
     return origin + np.mod(x - origin, period)
 
