@@ -59,6 +59,10 @@ class FileClock:
             self._dates = column.dtype.is_temporal()
             if self.beside_dt:
                 self._read_beside_dt()
+        if column.dtype in (pl.Time, pl.Duration) or not (column.dtype.is_temporal() or column.dtype.is_numeric()):
+            raise InputError(
+                f"{self.where}: times must be datetimes or numbers, found {column.dtype}; choose or convert a column."
+            )
         if column.dtype.is_temporal():
             if self.units.time_unit is None:
                 raise InputError(
@@ -66,11 +70,6 @@ class FileClock:
                     f"{', '.join(NANOSECONDS)}."
                 )
             self._tick = 1
-        if column.dtype in (pl.Time, pl.Duration) or not (column.dtype.is_temporal() or column.dtype.is_numeric()):
-            raise InputError(
-                f"{self.where}: times must be datetimes or numbers, found {column.dtype}; choose or convert a column."
-            )
-        if column.dtype.is_temporal():
             return column.dt.epoch("ns").to_numpy()
         if self.units.time_unit is not None:
             if self.units.time_in is None:

@@ -54,19 +54,18 @@ def _search(blocks: Blocks, wanted: list[int]) -> dict[int, float]:
     """Value at each of some ascending positions."""
     found: dict[int, float] = {}
     groups = [_Group(0, wanted, 0, 1 << 62)]  # positions whose values share their leading bits
-    for level in range(5):
-        few = [g for g in groups if g.size <= _MOST or level == 4]
-        groups = [g for g in groups if g.size > _MOST and level < 4]
-        bits = 16 * level
-        for group, part in zip(few, _matching(blocks, few, bits, bits == 64)):
-            ordered = np.sort(np.concatenate(part)) if level < 4 else np.array([group.prefix], dtype=np.uint64)
-            found |= {k: _value(int(ordered[k - group.start if level < 4 else 0])) for k in group.positions}
+    for bits in (0, 16, 32, 48):
+        counts = _count(blocks, groups, bits)
+        groups = [longer for group, count in zip(groups, counts) for longer in group.split(count)]
+        few = [group for group in groups if group.size <= _MOST]
+        for group, values in zip(few, _matching(blocks, few, bits + 16)):
+            ordered = np.sort(np.concatenate(values))
+            found |= {k: _value(int(ordered[k - group.start])) for k in group.positions}
+        groups = [group for group in groups if group.size > _MOST]
         if not groups:
             break
-        groups = [
-            longer for group, counts in zip(groups, _count(blocks, groups, bits)) for longer in group.split(counts)
-        ]
-    return found
+    # of values that occur more often than can be collected, all bits are known by now
+    return found | {k: _value(group.prefix) for group in groups for k in group.positions}
 
 
 class _Group(NamedTuple):
@@ -103,15 +102,13 @@ def _count(blocks: Blocks, groups: list[_Group], bits: int) -> list[NDArray[np.i
     return counts
 
 
-def _matching(blocks: Blocks, groups: list[_Group], bits: int, whole: bool) -> list[list[NDArray[np.uint64]]]:
-    """All values of each group."""
+def _matching(blocks: Blocks, groups: list[_Group], bits: int) -> list[list[NDArray[np.uint64]]]:
+    """All values of each group, which share so many leading bits."""
     parts: list[list[NDArray[np.uint64]]] = [[] for _ in groups]
-    if not groups or whole:
-        return parts
-    for keys in _keys(blocks):
-        heads = keys >> np.uint64(64 - bits) if bits else None
+    for keys in _keys(blocks) if groups else ():
+        heads = keys >> np.uint64(64 - bits)
         for part, group in zip(parts, groups):
-            part.append(keys if heads is None else keys[heads == np.uint64(group.prefix)])
+            part.append(keys[heads == np.uint64(group.prefix)])
     return parts
 
 

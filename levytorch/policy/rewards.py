@@ -125,11 +125,6 @@ def check_reward(config: Mapping[str, Any], beta: Any) -> None:
 def check_reward_with_data(config: Mapping[str, Any], dim: int, transitions: Any) -> None:
     """Refuse a reward that these data have not logged, or that has no form in two dimensions."""
     name, options = _options(config)
-    if name == "regressed" and getattr(transitions, "reward", None) is None:
-        raise ConfigError(
-            "reward=regressed needs data with a reward column, found none; name it with data.reward= (train.py) "
-            "or with data.path= and data.options.reward= (evaluate.py)."
-        )
     if dim == 2 and name not in ("cosine_power", "manufactured", "callable"):
         raise ConfigError(
             f"reward must be cosine_power, manufactured or callable in two dimensions, found {name}; choose one."
@@ -138,6 +133,11 @@ def check_reward_with_data(config: Mapping[str, Any], dim: int, transitions: Any
         raise ConfigError(
             "reward.period must be left open in two dimensions, where it is that of the cell, found "
             f"{shown(options['period'])}; remove it."
+        )
+    if name == "regressed" and getattr(transitions, "reward", None) is None:
+        raise ConfigError(
+            "reward=regressed needs data with a reward column, found none; name it with data.reward= (train.py) "
+            "or with data.path= and data.options.reward= (evaluate.py)."
         )
 
 

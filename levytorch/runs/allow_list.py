@@ -1,7 +1,7 @@
 """What a run directory from someone else may say: its settings, what may be built from them, where it may write.
 
 Settings are data. Every stored override is looked at by itself (`objection`), then the whole configuration, resolved
-once (`check_settings`); what it names is built from a list (`build`), not by hydra, which would resolve strings and
+once (`check_resumed`); what it names is built from a list (`build`), not by hydra, which would resolve strings and
 import names once more. Names that are not on the list are built only where the user's own command line repeats them.
 """
 
@@ -112,7 +112,7 @@ def check_links(directory: Path) -> None:
                 )
 
 
-def check_settings(config: Any, directory: Path, own: Mapping[str, str] | None = None) -> None:
+def check_resumed(config: Any, directory: Path, own: Mapping[str, str] | None = None) -> None:
     """Refuse a configuration that would build anything but what is on the list, or write elsewhere.
 
     config: plain containers, resolved. What is left of an interpolation in them would be resolved again by whoever
@@ -184,14 +184,14 @@ def build(config: Any, where: str = "", own: Mapping[str, str] | None = None) ->
     if (name not in TARGETS and not mine) or odd:
         raise ConfigError(f"a resumed run may only build what it names, found {odd or name}; start it anew.")
     try:
-        return (imported(where, name) if mine else listed(name))(**values)
+        return (imported(where, name) if mine else target_named(name))(**values)
     except TypeError as error:
         raise ConfigError(
             f"the settings of {name} must fit it, found that they do not ({error}); start the run anew."
         ) from error
 
 
-def listed(name: str) -> Any:
+def target_named(name: str) -> Any:
     """What a name of the list stands for."""
     module, _, attribute = TARGETS[name].partition(":")
     found: Any = importlib.import_module(module)

@@ -81,7 +81,7 @@ def prepare(
     settings: dict[str, Any] = OmegaConf.to_container(unresolved, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     build: Build = build_with_hydra
     if resumed:
-        allow_list.check_settings(settings, directory, own_targets)  # before anything that it names is looked at
+        allow_list.check_resumed(settings, directory, own_targets)  # before anything that it names is looked at
 
         def build(where: str, node: Any) -> Any:
             return allow_list.build(node, where, own_targets)
@@ -199,7 +199,7 @@ def entries(group: str, config: Mapping[str, Any], build: Build, directory: Path
         _check_target(where, node)
         target = node["_target_"]
         if target in allow_list.TARGETS:
-            named = set(inspect.signature(allow_list.listed(target)).parameters) - {"directory"}
+            named = set(inspect.signature(allow_list.target_named(target)).parameters) - {"directory"}
             known_keys(f"the settings of {where}", set(node) - {"_target_"}, named, ConfigError)
             with within_configuration():
                 whole_number(f"{where}.every", node.get("every", 1), 1)

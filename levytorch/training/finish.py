@@ -141,10 +141,7 @@ def finish(
 
 @dataclass
 class Ended:
-    """Where a maximisation under the frozen law has ended, for the law that follows.
-
-    seconds: that it took; samples: see `finish`.
-    """
+    """Where a maximisation under the frozen law has ended, for the law that follows; samples: see `finish`."""
 
     likelihood: Likelihood
     engine: Engine
@@ -154,7 +151,6 @@ class Ended:
     facts: PoolFacts
     converged: bool
     steps: int
-    seconds: float
     samples: FullBatch | None = None
     ranks: Ranks = field(default_factory=Ranks)
 

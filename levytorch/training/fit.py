@@ -120,7 +120,7 @@ def fit(
     optimizer, facts = module.torch_optimizer(), data.facts()
     ended = Ended(
         *(final, engine, optimizer, batch, data.observed, facts, convergence.converged, int(lightning.global_step)),
-        *(time.perf_counter() - began, samples, everyone),
+        *(samples, everyone),
     )
     recovery, final = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, transitions)
     recovery.history = list(module.history) + recovery.history

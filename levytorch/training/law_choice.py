@@ -19,7 +19,6 @@ from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
-from levytorch.likelihood.exact_scores import expected_scores
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.ranks import Ranks
@@ -29,9 +28,10 @@ from levytorch.training.finish import Ended
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 
-PATIENCE, SECONDS = 5.0, 60.0  # times the frozen fit, or seconds, whichever is more: what auto may take
+SECONDS = 60.0  # that auto may take beyond the frozen fit
 GOOD = 0.1  # standard errors that the frozen law may be off
 _EVALUATIONS = {True: 8, False: 80}  # that a linear head, and any other, is expected to take
+_FORWARD, _GROWTH = 0.03, 2.5  # seconds of a forward evaluation on 65 points (two cores of 2026), and its power of n
 _GRADIENT = 6.0  # what one with gradient costs, in forward evaluations as the corrected law takes them
 _INFORMATION = 20.0  # and what the information costs
 
@@ -94,7 +94,7 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
     ranks = ended.ranks
     setting = Setting.of(replace(ended.likelihood, ranks=Ranks()), ended.engine, ended.observed, ranks)
     if law == "auto":
-        law, reason = affordable(setting, head, ended.seconds)
+        law, reason = affordable(setting, head)
         if law == "frozen":
             return ended.frozen(reason)
     if isinstance(head, FourierHead):
@@ -121,21 +121,21 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
     return recovery, likelihood
 
 
-def affordable(setting: Setting, head: Head, seconds: float) -> tuple[str, str]:
-    """The law that auto can afford beside a frozen fit of so many seconds, and why: from one forward evaluation."""
-    began = clock()
-    for dt in setting.lattice.dt.tolist():
-        expected_scores(setting.law, head, dt, scores=False)
-    one = clock() - began
-    limit = max(PATIENCE * seconds, SECONDS)
+def affordable(setting: Setting, head: Head) -> tuple[str, str]:
+    """The law that auto can afford, and why.
+
+    Times are nominal, from the size of the grid alone: the answer must not depend on the load of the machine, or on
+    whether kernels were compiled before.
+    """
+    sizes = [setting.law.rule(head, dt).n for dt in setting.lattice.dt.tolist()]
+    one = sum(_FORWARD * (n / 65) ** _GROWTH for n in sizes)
     linear = isinstance(head, FourierHead)
     corrected = one * (ROUNDS + 2 * _INFORMATION)
     exact = one * _GRADIENT * _EVALUATIONS[linear] + (corrected if linear else 0.0)
-    n = max(rule.n for rule in setting.law.rules.values())
-    if exact < limit:
+    if exact < SECONDS:
         return "exact", "available, and the frozen law would be off by more than a tenth of a standard error"
-    too_long = f"the exact law would take about {exact:.0f} s on a grid of {n} points, more than {limit:.0f} s"
-    return ("corrected", too_long) if linear and corrected < limit else ("frozen", too_long)
+    too_long = f"the exact law would take about {exact:.0f} s on a grid of {max(sizes)} points, more than {SECONDS:g} s"
+    return ("corrected", too_long) if linear and corrected < SECONDS else ("frozen", too_long)
 
 
 def off_by(first: Corrected, head: Head, before: Tensor, penalty: RoughnessPenalty | None, n: float) -> float:

@@ -48,7 +48,7 @@ def fit_full_batch(
     likelihood.ranks = Ranks() if whole else ranks
     ended = Ended(
         *(likelihood, engine, done.optimizer, batches.fitted, batches.observed, batches.facts),
-        *(done.converged, done.steps, time.perf_counter() - began, batches.samples, ranks),
+        *(done.converged, done.steps, batches.samples, ranks),
     )
     recovery, likelihood = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, data)
     if batches.blocks is not None:

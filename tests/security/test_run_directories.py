@@ -166,15 +166,15 @@ def test_a_resumed_run_writes_its_cache_into_its_directory(tmp_path):
     run = tmp_path / "run"
     for outside in (tmp_path / "elsewhere", run / ".." / "elsewhere"):
         with pytest.raises(ConfigError, match="on_disk"):
-            allow_list.check_settings({"data": {"path": "x.csv", "on_disk": str(outside)}}, run)
+            allow_list.check_resumed({"data": {"path": "x.csv", "on_disk": str(outside)}}, run)
     for fine in (True, None, str(run / "cache")):
-        allow_list.check_settings({"data": {"path": "x.csv", "on_disk": fine}}, run)
+        allow_list.check_resumed({"data": {"path": "x.csv", "on_disk": fine}}, run)
 
 
 def test_what_a_resumed_run_reads_is_said(caplog, tmp_path):
     reward = {"name": "tabulated", "path": "r.csv"}
     with caplog.at_level("INFO"):
-        allow_list.check_settings({"data": {"path": "/somewhere/prices.csv"}, "reward": reward}, tmp_path)
+        allow_list.check_resumed({"data": {"path": "/somewhere/prices.csv"}, "reward": reward}, tmp_path)
     assert "/somewhere/prices.csv" in caplog.text
     assert "r.csv" in caplog.text
 
