@@ -112,8 +112,8 @@ def evaluate(settings: Mapping[str, Any]) -> tuple[EvaluatedRuns, tuple[float, f
     elif trajectories is not None:
         if basis is None:
             raise ConfigError(
-                "empirical values must have a period for the basis they are fitted in, found runs on a line; train with "
-                "coefficients.period=<length>."
+                "empirical values must have a period for the basis they are fitted in, found runs on a line; train "
+                "with coefficients.period=<length>."
             )
         options = {"n_terms": data["n_terms"], "horizon": data["horizon"], "linear": data["linear"]}
         reference = empirical_reference(trajectories, reward, beta, basis, **options)
