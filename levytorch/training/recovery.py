@@ -37,7 +37,8 @@ class Recovery:
     """b(x), D_o(x), D_f(x) and alpha in the units of the data.
 
     covariance: (P, P) of theta (None when the engine gives none); metrics: plain numbers and strings about the fit;
-    blocks: the data of the fit, for standard errors that are computed from it (not saved).
+    shift: (P,) what theta was moved by from the frozen law's maximum, where law "corrected" is the frozen one without
+    the bias of its drift; blocks: the data of the fit, for standard errors that are computed from it (not saved).
     """
 
     head: Head
@@ -47,6 +48,7 @@ class Recovery:
     covariance: Tensor | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
+    shift: Tensor | None = field(default=None, repr=False)
     blocks: Blocks | None = field(default=None, repr=False, compare=False)
     replicas: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # computed once
 
@@ -208,6 +210,7 @@ class Recovery:
             "covariance": self.covariance,
             "metrics": self.metrics,
             "history": self.history,
+            "shift": self.shift,
         }
 
     @classmethod
@@ -247,6 +250,11 @@ class Recovery:
             covariance = real_tensor("covariance", covariance)
             if covariance.shape != (theta.numel(), theta.numel()):
                 raise InputError("covariance must have a row and a column per parameter, found others; fit again.")
+        shift = content.get("shift")
+        if shift is not None:
+            shift = real_tensor("shift", shift)
+            if shift.shape != theta.shape:
+                raise InputError("shift must have one number per parameter, found others; fit again.")
         head.set_flat(theta)
         metrics, history = dict(content["metrics"]), [dict(entry) for entry in content["history"]]
         return cls(
@@ -257,6 +265,7 @@ class Recovery:
             covariance=covariance,
             metrics=metrics,
             history=history,
+            shift=shift,
         )
 
     def __repr__(self) -> str:

@@ -193,12 +193,22 @@ def test_auto_takes_no_longer_than_it_may(monkeypatch, share, law):
     assert "the exact law would take about 3 s" in found.metrics["law_reason"]
 
 
-def test_auto_where_the_exact_law_is_not_to_be_had():
-    data = steep()[:2000]
-    short = Transitions(data.x, data.dx / 1000, 1e-7)
-    found = recover(short, alpha=0.5, n_basis=3)
+def test_where_the_exact_law_is_not_to_be_had():
+    data = steep()[:4000]
+    found = recover(Transitions(data.x, data.dx / 1000, 1e-7), alpha=0.5, n_basis=3)
     assert found.law == "frozen"
     assert "steps that a grid can hold" in found.metrics["law_reason"]
+    assert "the drift is off by less than 0.1 standard errors" in found.metrics["law_reason"]
+    many = Transitions(data.x, data.dx, np.linspace(0.099, 0.101, len(data)))
+    frozen, found = (recover(many, alpha=0.5, n_basis=3, law=law) for law in ("frozen", "corrected"))
+    assert (found.law, found.metrics["law/correction"]) == ("corrected", "drift")
+    assert "at most 12 distinct dt" in found.metrics["law_reason"]
+    # only the drift moves, and by what the frozen law is off by: D_o' is positive at 0
+    assert torch.allclose(
+        found.theta[3:], frozen.theta[3:], atol=0.2 * float(found.covariance.diagonal()[3:].sqrt().min())
+    )
+    assert float(found.b(0.0)) > float(frozen.b(0.0))
+    assert isinstance(law_of(found), FrozenLaw)
 
 
 @pytest.mark.parametrize("method", ["none", "conditional", "tcf"])
