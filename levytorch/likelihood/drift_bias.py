@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.law import score
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.sums import project
@@ -27,7 +27,7 @@ from levytorch.likelihood.sums import project
 _POINTS = 1200  # of the radius
 _FARTHEST = 60.0  # in widths of the Brownian part: beyond, the law is a power of the radius and psi vanishes
 _RATIOS = 33  # of jumps to diffusion between which kappa is interpolated
-_SMALL = 1e-4  # of the period, for differences of D_o
+_SMALL = 1e-3  # of the width of a step, for differences of D_o
 
 
 def kappa(ratio: Tensor, alpha: float, dim: int) -> tuple[Tensor, Tensor]:
@@ -61,7 +61,7 @@ def kappa(ratio: Tensor, alpha: float, dim: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def drift_bias(head: FourierHead, x: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+def drift_bias(head: LinearHead, x: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
     """What the frozen law adds to b at states x (m,) or (m, d) after dt (m,), and the information on b there, (m,)."""
     c = head(x)
     spread = c.D_o * dt
@@ -95,14 +95,10 @@ def _interpolated(nodes: Tensor, values: Tensor, at: Tensor) -> Tensor:
     return values[right - 1] * (1 - share) + values[right] * share
 
 
-def _gradient(head: FourierHead, x: Tensor) -> Tensor:
-    """grad D_o at states, in the shape of x."""
+def _gradient(head: LinearHead, x: Tensor) -> Tensor:
+    """grad D_o at states, in the shape of x, by differences over a small part of a step."""
+    h = _SMALL * head.units.length
     if head.dim == 1:
-        h = _SMALL * float(head.period)
         return (head(x + h).D_o - head(x - h).D_o) / (2 * h)
-    columns = []
-    for i, period in enumerate(head.period):
-        move = torch.zeros(head.dim, dtype=torch.float64)
-        move[i] = _SMALL * float(period)
-        columns.append((head(x + move).D_o - head(x - move).D_o) / (2 * move[i]))
-    return torch.stack(columns, dim=1)
+    moves = h * torch.eye(head.dim, dtype=torch.float64)
+    return torch.stack([(head(x + move).D_o - head(x - move).D_o) / (2 * h) for move in moves], dim=1)

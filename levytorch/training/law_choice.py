@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead, Head
+from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
@@ -97,7 +97,7 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
         law, reason = affordable(setting, head)
         if law == "frozen":
             return ended.frozen(reason)
-    if isinstance(head, FourierHead):
+    if isinstance(head, LinearHead):
         penalty = ended.engine.objective(ended.likelihood, ended.optimizer, ended.batch).penalty
         before, strengths = head.flat(), None if penalty is None else penalty.state()
         first = corrected_start(setting, penalty)
@@ -125,7 +125,7 @@ def without_drift_bias(ended: Ended, law: str, reason: str) -> tuple[Recovery, L
     """Where the exact law is not to be had: the frozen law's answer, without the bias of its drift."""
     recovery, likelihood = ended.frozen(reason)
     head, bins = likelihood.head, likelihood.bins
-    if not isinstance(head, FourierHead) or head.alpha_spec.mode == "function" or bins is None:
+    if not isinstance(head, LinearHead) or head.alpha_spec.mode == "function" or bins is None:
         return recovery, likelihood
     objective = ended.engine.objective(likelihood, ended.optimizer, ended.batch)
     shift = ended.ranks.same(drift_step(objective, objective.evaluate(), counts_on(bins, ended.observed)))
@@ -146,7 +146,7 @@ def affordable(setting: Setting, head: Head) -> tuple[str, str]:
     """
     sizes = [setting.law.rule(head, dt).n for dt in setting.lattice.dt.tolist()]
     one = sum(_FORWARD * (n / 65) ** _GROWTH for n in sizes)
-    linear = isinstance(head, FourierHead)
+    linear = isinstance(head, LinearHead)
     corrected = one * (ROUNDS + 2 * _INFORMATION)
     exact = one * _GRADIENT * _EVALUATIONS[linear] + (corrected if linear else 0.0)
     if exact < SECONDS:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from levytorch.coefficients import AlphaSpec, FourierHead
+from levytorch.coefficients import AlphaSpec, LinearHead
 from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, LINEAR, ON_A_LINE, OPTIONS, build_head
 from levytorch.coefficients.head import Head, check_head
@@ -142,9 +142,9 @@ def _check_law(options: dict[str, Any], head: Head, alpha: AlphaSpec, engine: st
                 f'law "{law}" must have one alpha, found alpha as a function of x (the far tail would be a mixture of '
                 'powers of |dx|); use law="frozen".'
             )
-        if law == "corrected" and not isinstance(head, FourierHead):
+        if law == "corrected" and not isinstance(head, LinearHead):
             raise InputError(
-                f'law "corrected" must have a Fourier head, found a {type(head).__name__}; use law="exact".'
+                f'law "corrected" must have a linear head, found a {type(head).__name__}; use law="exact".'
             )
 
 
