@@ -11,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from levytorch import Dynamics, Trajectories, diagnose, recover, simulate, solve_value
@@ -19,7 +18,8 @@ from levytorch import Dynamics, Trajectories, diagnose, recover, simulate, solve
 
 def make_file(path: Path) -> Path:
     """Something that is drawn back to x = 50 and jumps now and then, seen every quarter of an hour."""
-    walk = Dynamics(b=lambda x: -4.0 * torch.sin((x - 50.0) / 40.0), D_o=2.0, D_f=0.3, alpha=0.5, period=80 * np.pi)
+    pull = lambda x: -16.0 * torch.sin(2 * torch.pi * (x - 50.0) / 1000.0)  # noqa: E731
+    walk = Dynamics(b=pull, D_o=2.0, D_f=0.3, alpha=0.5, period=1000.0)
     x = simulate(walk, 1, 8000, 0.25, x0=50.0, seed=1).to_array()[0]
     rows = (f"{0.25 * k:.2f},{value:.4f}\n" for k, value in enumerate(x))
     path.write_text("time,x\n" + "".join(rows), encoding="utf-8")
@@ -31,10 +31,8 @@ def main(file: Path) -> None:
     data = trajectories.transitions()
     print(data.describe())
 
-    # the cell has room to spare on both sides; engine="evidence" lets the data choose how smooth the curves are
-    low, high = float(data.x.min()), float(data.x.max())
-    room = 0.5 * (high - low)
-    found = recover(data, alpha="learn", n_basis=7, period=high - low + 2 * room, origin=low - room, engine="evidence")
+    # period=None: a line; give a period where states repeat, such as angles
+    found = recover(data, alpha="learn", period=None)
 
     at = torch.quantile(data.x, torch.linspace(0.1, 0.9, 5, dtype=torch.float64))
     b, D_o, D_f = found.std(at)
@@ -45,9 +43,9 @@ def main(file: Path) -> None:
 
     print(diagnose(found, data))  # does the law fit, does the data need jumps, is the step short enough
 
-    # one unit of reward per hour in the middle of the cell, none at its ends
-    middle = float(found.origin + found.period / 2)
-    V = solve_value(found, lambda x: torch.cos(torch.pi * (x - middle) / found.period) ** 2, beta=0.5)
+    # one unit of reward per hour near the median of the data, less elsewhere
+    middle = float(data.x.median())
+    V = solve_value(found, lambda x: torch.exp(-(((x - middle) / 30.0) ** 2)), beta=0.5)
     print(f"V({middle:.2f}) = {float(V(middle)):.4f} +- {float(V.std(middle)):.4f}")
 
 

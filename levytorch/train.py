@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import hydra
@@ -72,8 +73,17 @@ def run(config: DictConfig, directory: Path, sweep: bool) -> float | None:
     log.info(table(outcome.metrics))
     for line in alarms(outcome.metrics):
         log.warning(line)
+    in_full({**dict.fromkeys(outcome.metrics["warnings"]), **dict.fromkeys(outcome.metrics.get("alarms", {}).values())})
     log.info(f"run directory: {directory} (open report.html in it)")
     return outcome.mean_error()
+
+
+def in_full(sentences: Iterable[str]) -> None:
+    """Alarms with all their numbers: into the log file, not onto the terminal, which has had them in short."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.FileHandler):
+            for sentence in sentences:
+                handler.handle(log.makeRecord(log.name, logging.WARNING, __file__, 0, sentence, (), None))
 
 
 def start() -> None:

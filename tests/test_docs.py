@@ -56,6 +56,7 @@ SMALL = [
     (r"^python evaluate.py$", [f"run={RUN}"]),
     (r"^python evaluate.py", []),
     (r"^python -m benchmarks.paper", []),
+    (r"^python -m levytorch$", []),
 ]
 # what the reader is to put in
 MEANT = {
@@ -157,6 +158,11 @@ def samples(folder: Path) -> None:
     first = monday.lattice(CT=8.0, TRT=20.0)
     first.save(folder / "monday.npz")
     tuesday.lattice(like=first).save(folder / "tuesday.npz")
+    track = [50.0]
+    for _ in range(3000):
+        jump = 3.0 * rng.standard_cauchy() if rng.random() < 0.03 else 0.0
+        track.append(track[-1] - 0.02 * (track[-1] - 50.0) + rng.standard_normal() + np.clip(jump, -60.0, 60.0))
+    (folder / "track.csv").write_text("time,x\n" + "".join(f"{k / 4:.2f},{x:.4f}\n" for k, x in enumerate(track)))
     walk = np.cumsum(rng.standard_t(2, (600, 2)) * 100, axis=0)
     (folder / "buffalo.csv").write_text(
         "id,t,x,y\n" + "".join(f"{k // 300},{3600 * (k % 300)},{u:.1f},{v:.1f}\n" for k, (u, v) in enumerate(walk))

@@ -332,3 +332,20 @@ def test_groups_follow_references(runs, tmp_path) -> None:
     chosen = settings(f"run={tmp_path}/0*", f"out={tmp_path}/out", "group_by=alpha", "reward=cosine_power")
     groups = json.loads((evaluate.run_evaluation(chosen) / "metrics.json").read_text())["groups"]
     assert set(groups) == {"alpha = 0.3", "alpha = 0.4"}
+
+
+def test_runs_on_a_line_are_evaluated_where_all_of_them_have_data(tmp_path) -> None:
+    for number, scale in enumerate((0.1, 0.2)):
+        x = 50 + scale * np.cumsum(np.random.default_rng(number).standard_t(3, 1500))
+        data = Trajectories.from_arrays(x, dt=1.0).transitions()
+        recover(data, alpha=0.7, n_basis=1, coefficients="spline", period=None, law="frozen").save(
+            tmp_path / f"run{number}" / "recovery.pt"
+        )
+    found = settings(
+        f"run={tmp_path}/run*", f"out={tmp_path}/out", "reward=cosine_power", "reward.period=100", "beta=0.5"
+    )
+    out = evaluate.run_evaluation(found | {"tensorboard": False})
+    supports = [Recovery.load(tmp_path / f"run{number}").support for number in (0, 1)]
+    low, high = json.loads((out / "metrics.json").read_text())["interval"]
+    assert (low, high) == (max(s[0] for s in supports), min(s[1] for s in supports))
+    assert "levytorch evaluation" in (out / "report.html").read_text()

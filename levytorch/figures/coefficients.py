@@ -43,7 +43,9 @@ def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401, states: A
     out = Curves(x=x.numpy())
     out.observed = observed_parts(getattr(recovery, "support", None), low, high - low)
     if states is not None:
-        folded = low + np.mod(np.asarray(states, dtype=float) - low, high - low)
+        folded = np.asarray(states, dtype=float)
+        if recovery.period is not None:
+            folded = low + np.mod(folded - low, high - low)
         heights, edges = np.histogram(folded, bins=_BINS, range=(low, high))
         out.density = (edges, heights / max(1, heights.max()))
     errors = recovery.std(x) if getattr(recovery, "covariance", None) is not None else (None, None, None)

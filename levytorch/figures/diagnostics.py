@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import betaincinv, ndtri
 
 from levytorch.diagnostics.p_values import p_text
-from levytorch.figures.base import CHANCE, RECOVERED, ZERO, Units, legend_above, panels, tidy
+from levytorch.figures.base import CHANCE, RECOVERED, SMALL, ZERO, Units, legend_above, panels, tidy
 from levytorch.figures.coefficients import set_limits
 
 if TYPE_CHECKING:
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 _OBSERVED = {"color": "#404040", "linewidth": 1.3}  # what the data does: the darker grey
 _CHANCE = "95 % by chance"
-_LEVELS = ("tab:blue", "tab:cyan", "tab:green", "tab:orange", "tab:red")
 _QUANTILES = ("data", "paths", "paths_std")
 
 
 def drawings(diagnosis: Diagnosis, units: Units | None = None) -> dict[str, Callable[[], Figure]]:
     """What makes the figures of the checks that were made, by name."""
-    made: dict[str, Any] = {"fit": goodness, "step_size": partial(step_size, units=units), "predictive": predictive}
+    made: dict[str, Any] = {
+        "fit": goodness,
+        "step_size": partial(step_size, units=units),
+        "predictive": predictive,
+    }
     return {f"diagnostics_{name}": partial(_draw, made[name], arrays) for name, arrays in diagnosis.arrays.items()}
 
 
@@ -137,28 +140,43 @@ def predictive(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[F
     """Displacements over several steps: quantiles of the data (dots) and of the fit (bands: 95 % of replicas), and how
     the spread between the quartiles depends on the state."""
     horizons = arrays["horizons"]
-    fig, axs = panels(axes, 2, width=5.0, height=3.6)
+    fig, axs = panels(axes, 2, width=5.0, height=3.5, margins={"left": 0.8, "gap_x": 1.1, "top": 0.5})
+    left, right = axs[0], axs[1]
     for column, level in enumerate(arrays["levels"]):
-        color = _LEVELS[column]
         data, paths, std = (np.array([arrays[f"{n}_{k}"][column] for k in horizons]) for n in _QUANTILES)
-        axs[0].fill_between(horizons, paths - 1.96 * std, paths + 1.96 * std, color=color, alpha=0.25, linewidth=0)
-        axs[0].plot(horizons, paths, color=color, linewidth=1.0)
-        axs[0].plot(horizons, data, "o", color=color, markersize=4, label=f"{level:.0%}")
+        shown = {} if column else {"label": "paths of the fit, 95 %"}
+        left.fill_between(
+            horizons, paths - 1.96 * std, paths + 1.96 * std, color=RECOVERED, alpha=0.25, linewidth=0, **shown
+        )
+        left.plot(horizons, paths, color=RECOVERED, linewidth=1.0)
+        left.plot(horizons, data, "o", color=_OBSERVED["color"], markersize=4, label=None if column else "data")
+        place = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+        left.annotate(f"{level:.0%}", (horizons[-1], data[-1]), fontsize=SMALL, **place)
     scale = float(np.median(np.abs(arrays[f"data_{horizons[0]}"]))) or 1.0
-    axs[0].set_yscale("symlog", linthresh=2 * scale)
-    axs[0].set_xscale("log")
-    axs[0].set_xticks(horizons, [str(k) for k in horizons])
-    axs[0].minorticks_off()
-    axs[0].set_xlabel("steps")
-    axs[0].set_title(f"quantiles of displacements (p = {float(arrays['p_value']):.2g})")
-    axs[0].legend(frameon=False, fontsize="x-small", ncols=2, title="dots: data", title_fontsize="x-small")
-    for k, color in zip(horizons, ("tab:purple", "tab:blue", "tab:green", "tab:red")):
+    left.set_yscale("symlog", linthresh=2 * scale)
+    left.set_xscale("log")
+    left.set_xticks(horizons, [str(k) for k in horizons])
+    left.minorticks_off()
+    left.set_xlabel("steps")
+    left.set_ylabel(f"quantiles of displacements  ({p_text(float(arrays['p_value']))})")
+    legend_above(left)
+    for k, marker in zip(horizons, "os^Dv"):
         x, data, paths, std = (arrays[f"{n}_{k}"] for n in ("x", "spread_data", "spread_paths", "spread_std"))
         low = np.maximum(paths - 1.96 * std, 0.1 * paths)  # a band of a logarithmic axis
-        axs[1].fill_between(x, low, paths + 1.96 * std, color=color, alpha=0.25, linewidth=0)
-        axs[1].plot(x, data, "o-", color=color, markersize=4, linewidth=0.8, label=f"{k} steps")
-    axs[1].set_yscale("log")
-    axs[1].set_xlabel("x in one period")
-    axs[1].set_title("spread between the quartiles, by state")
-    axs[1].legend(frameon=False, fontsize="small")
+        right.fill_between(x, low, paths + 1.96 * std, color=RECOVERED, alpha=0.25, linewidth=0)
+        right.plot(
+            x,
+            data,
+            f"{marker}-",
+            color=_OBSERVED["color"],
+            markersize=4,
+            linewidth=0.8,
+            label=f"data, {k} step{'s' if k > 1 else ''}",
+        )
+    right.set_yscale("log")
+    right.set_xlabel("x in one period")
+    right.set_ylabel("spread between the quartiles")
+    legend_above(right, columns=2)
+    for ax in axs:
+        tidy(ax)
     return fig, axs

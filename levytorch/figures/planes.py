@@ -73,10 +73,12 @@ def field_columns(fields: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def sample_states(states: Any, source: Any) -> Array:
-    """Some of the observed states (n, 2), folded into the cell."""
+    """Some of the observed states (n, 2), folded into the cell where there is one."""
     x = np.asarray(states, dtype=float)
     if len(x) > _DOTS:
         x = x[np.random.default_rng(0).choice(len(x), _DOTS, replace=False)]
+    if source.period is None:
+        return x
     period, origin = (np.broadcast_to(np.asarray(v, dtype=float), (2,)) for v in (source.period, source.origin))
     return origin + np.mod(x - origin, period)
 
@@ -138,7 +140,7 @@ def honest_range(sizes: Sequence[Array]) -> tuple[float, float]:
 
 def _error_map(fig: Figure, ax: Axes, u: Array, v: Array, symbol: str, error: Array, truth: Array) -> None:
     size = _size(error)
-    top = max(float(np.abs(size).max()), 1e-300)
+    top = _reach(size, truth)
     vector = error.ndim == 3
     image = _heat(ax, u, v, size, 0.0 if vector else -top, top, "Reds" if vector else "RdBu_r")
     if vector:
@@ -148,11 +150,16 @@ def _error_map(fig: Figure, ax: Axes, u: Array, v: Array, symbol: str, error: Ar
     _bar(fig, image, ax)
 
 
+def _reach(error: Array, truth: Array) -> float:
+    """Where the colours of an error end: not far below a thousandth of what it is an error of, or rounding has some."""
+    return max(float(np.abs(error).max()), 1e-3 * float(np.abs(truth).max()), 1e-300)
+
+
 def _bar(fig: Figure, image: Any, ax: Axes) -> None:
     """A colour bar that shows its numbers as they are: no offset to be added."""
     from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-    formatter = ScalarFormatter(useOffset=False, useMathText=True)
+    formatter = ScalarFormatter(useOffset=False, useMathText=False)
     formatter.set_powerlimits((-3, 5))
     bar = fig.colorbar(image, ax=ax, fraction=0.046, pad=0.03, format=formatter, ticks=MaxNLocator(5))
     bar.ax.tick_params(labelsize=SMALL)
@@ -195,7 +202,7 @@ def contours(
         _bar(fig, image, ax)
     if reference is not None:
         error = heights[1] - heights[0]
-        top = max(float(np.abs(error).max()), 1e-300)
+        top = _reach(error, heights[0])
         image = _heat(row[2], u, v, error, -top, top, "RdBu_r")
         row[2].set_title("difference", fontsize="medium")
         _bar(fig, image, row[2])

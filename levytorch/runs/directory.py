@@ -19,7 +19,7 @@ from hydra.experimental.callback import Callback
 from levytorch.errors import ConfigError, InputError, LevytorchError, OutputError
 from levytorch.files import check_place, move_directory, remove_leftovers, unwritable, write_json, write_text
 from levytorch.ranks import is_first
-from levytorch.runs.reading import MARKER, RECORD
+from levytorch.runs.reading import DEFAULTS, MARKER, RECORD
 
 try:
     import fcntl
@@ -92,7 +92,7 @@ def write_record(directory: Path, config: Any, overrides: Sequence[str], *, new:
     for name, content in (("config", config), ("hydra", hydra), ("overrides", OmegaConf.create(list(overrides)))):
         write_text(directory / ".hydra" / f"{name}.yaml", OmegaConf.to_yaml(content))
     if new:
-        write_json(directory / RECORD, {"overrides": list(overrides)})
+        write_json(directory / RECORD, {"overrides": list(overrides), "defaults": DEFAULTS})
 
 
 def check_output(out: str | Path) -> Path:

@@ -103,12 +103,18 @@ def evaluate(settings: Mapping[str, Any]) -> tuple[EvaluatedRuns, tuple[float, f
         trajectories = Trajectories.from_file(data["path"], **given)
         transitions = trajectories.transitions()
     reward = build_reward(settings["reward"], RewardContext(period, origin, beta, truth, transitions))
-    window = data_window(settings["window"], transitions, [run.recovery.support for run in runs])
+    chosen = "data" if settings["window"] is None and period is None else settings["window"]  # a line has no cell
+    window = data_window(chosen, transitions, [run.recovery.support for run in runs])
     reference = None
-    basis = FourierBasis(data["n_basis"], period, origin)
+    basis = None if period is None else FourierBasis(data["n_basis"], period, origin)
     if truth is not None:
         reference = true_reference(truth, reward, beta, window, settings["tolerance"])
     elif trajectories is not None:
+        if basis is None:
+            raise ConfigError(
+                "empirical values must have a period for the basis they are fitted in, found runs on a line; train "
+                "with coefficients.period=<length>."
+            )
         options = {"n_terms": data["n_terms"], "horizon": data["horizon"], "linear": data["linear"]}
         reference = empirical_reference(trajectories, reward, beta, basis, **options)
         observed = observed_points(data, trajectories, transitions)

@@ -193,8 +193,8 @@ def _metrics(result: EvaluatedRuns, beta: float) -> dict[str, Any]:
                 "group": label,
                 "relative_l2": None if math.isnan(error) else error,
                 "n_modes": V.n_modes,
-                "residual": V.residual,
-                "condition": V.condition,
+                "residual": getattr(V, "residual", None),  # of a series in the cell
+                "condition": getattr(V, "condition", None),
                 "change": V.change,
                 "converged": V.converged,
                 "recovery_converged": bool(run.recovery.converged),

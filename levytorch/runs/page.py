@@ -20,6 +20,7 @@ CAPTIONS = {
     "coefficients": "Recovered coefficients, pointwise 95 % bands. Grey: where the data is; the rest is extrapolation.",
     "history": "The fit itself: it is done when the lines stand still.",
     "diagnostics_fit": "Does the law fit? The lines should stay within what chance does (amber).",
+    "diagnostics_predictive": "Several steps ahead: the data (dots) should lie within the paths of the fit (bands).",
     "diagnostics_step_size": "Is the step short enough? Both lines should agree within what chance does (amber).",
     "value": "The value function with its band, and its distance to the truth or the reference where there is one.",
     "selection": "What was held out, under every candidate: the chosen one is marked.",

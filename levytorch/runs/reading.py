@@ -26,6 +26,7 @@ from levytorch.training.recovery import Recovery
 SIMULATED = ("levytorch.simulation.Simulated", "levytorch.simulation.source.Simulated")
 FROM_FILE = ("levytorch.data.sources.FromFile",)
 FROM_LATTICE = ("levytorch.data.lattice_source.FromLattice",)
+DEFAULTS = 2  # of conf/, as run.json tells them
 RECORD = "run.json"  # the overrides a training run was started with
 MARKER = "evaluation.yaml"  # what an evaluation's own output directory can be told by
 Columns = dict[str, np.ndarray[Any, Any]]
@@ -221,7 +222,9 @@ def load_runs(pattern: str | Sequence[str]) -> list[Run]:
     runs = [load_run(path) for path in find_runs(pattern)]
     cells: dict[tuple[Any, Any], list[str]] = {}
     for run in runs:
-        cells.setdefault((run.recovery.period, run.recovery.origin), []).append(str(run.path))
+        # a line begins where its own data does
+        origin = None if run.recovery.period is None else run.recovery.origin
+        cells.setdefault((run.recovery.period, origin), []).append(str(run.path))
     if len(cells) > 1:
         found = "; ".join(f"({_told(period)}, {_told(origin)}) in {_few(at)}" for (period, origin), at in cells.items())
         raise InputError(

@@ -12,7 +12,7 @@ from pathlib import Path
 from levytorch.errors import ConfigError
 from levytorch.files import load_tensors, read_json
 from levytorch.runs.allow_list import check_links, objection, own_targets
-from levytorch.runs.reading import RECORD
+from levytorch.runs.reading import DEFAULTS, RECORD
 
 # what may be given beside resume=: it changes nothing in the numbers of the fit (data.path: the file has moved)
 CHANGEABLE = ("data.path", "beta", "reward", "diagnostics", "callbacks", "logger", "trainer.progress")
@@ -52,7 +52,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
             )
     kept = [override for override in stored if override not in own]
     _check_overrides(kept, own, directory / RECORD)
-    return [*kept, *own, *end]
+    return [*kept, *own, *_defaults_of_then(directory, stored), *end]
 
 
 def read_overrides(directory: Path) -> list[str]:
@@ -67,6 +67,20 @@ def read_overrides(directory: Path) -> list[str]:
     except (ValueError, KeyError, TypeError) as error:  # read_json's own refusal is a ValueError
         raise ConfigError(f"{record} must list the overrides of a run, found something else; start anew.") from error
     return stored
+
+
+def _defaults_of_then(directory: Path, stored: Sequence[str]) -> list[str]:
+    """What the defaults were when the run was started, where they have changed since and it has not chosen itself.
+
+    Runs whose record does not tell them are of the time of law=frozen, when engine=auto was fisher for Fourier heads.
+    """
+    if read_json(directory / RECORD).get("defaults", 1) == DEFAULTS:
+        return []
+    chosen = {override.lstrip("+~").partition("=")[0] for override in stored}
+    out = [] if "law" in chosen else ["law=frozen"]
+    if not chosen & {"engine", "coefficients", "coefficients._target_", "experiment", "paper"}:
+        out.append("engine=fisher")
+    return out
 
 
 def _check_overrides(stored: Sequence[str], own: Sequence[str], record: Path) -> None:

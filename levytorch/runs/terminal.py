@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.training.engines.base import build_engine, engine_facts
 from levytorch.training.settings import FitSettings
+
+LONGEST = 140  # letters of an alarm on a line
 
 
 def opening(data: Transitions | Lattice, settings: FitSettings, config: Mapping[str, Any]) -> str:
@@ -95,6 +98,8 @@ def table(metrics: Mapping[str, Any]) -> str:
         f"tail {metrics['tail_method']}, TCF {metrics['tcf']:.4g}, "
         f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
     )
+    if "law_reason" in metrics:
+        lines.append(f"law {metrics['law']}: {metrics['law_reason']}")
     if metrics.get("left_out"):
         lines.append("left out: " + ", ".join(f"{count} {reason}" for reason, count in metrics["left_out"].items()))
     lines += metrics.get("diagnosis", [])
@@ -104,12 +109,23 @@ def table(metrics: Mapping[str, Any]) -> str:
 
 
 def alarms(metrics: Mapping[str, Any]) -> list[str]:
-    """Alarms and warnings, a line each, and where they are explained."""
+    """Alarms and warnings, a short line each, and where they are explained."""
     named = {sentence: name.replace("_", " ") for name, sentence in (metrics.get("alarms") or {}).items()}
     sentences = [*named, *(doubt for doubt in metrics.get("warnings", []) if doubt not in named)]
     if not sentences:
         return []
     count = f"{len(sentences)} alarm{'s' if len(sentences) > 1 else ''}"
-    return [f"{count} (docs/diagnostics.md, Alarms):"] + [
-        f"  {named.get(sentence, 'warning')}: {' '.join(sentence.split())}" for sentence in sentences
-    ]
+    lines = [f"  {named.get(sentence, 'warning')}: {short(sentence)}" for sentence in sentences]
+    return [f"{count} (in full in report.html and train.log, explained in docs/diagnostics.md):", *lines]
+
+
+def short(sentence: str) -> str:
+    """What is wrong and what to do about it, on a line: without what stands in brackets or between the two."""
+    text = " ".join(sentence.split())
+    while (bare := re.sub(r" ?\([^()]*\)", "", text)) != text:
+        text = bare
+    what, *rest = text.split("; ")
+    told = "; ".join([what, *rest[-1:]])
+    if len(told) > LONGEST:
+        told = "; ".join([what.split(": ")[0], *rest[-1:]]) if rest else what.split(": ")[0] + "."
+    return told if len(told) <= LONGEST else told[: LONGEST - 1].rsplit(" ", 1)[0] + " …"

@@ -33,7 +33,8 @@ def maximise(
 ) -> Maximised:
     """Steps of a full-batch engine, the TCF updated after each, until it has converged."""
     done, clock = Maximised(engine.optimizer(likelihood)), Clock()
-    for step in _steps(engine.max_steps, progress):
+    steps = _steps(engine.max_steps, progress)
+    for step in steps:
         mixed = batch._replace(tcf=likelihood.correction.tcf)
         nll = engine.step(likelihood, done.optimizer, mixed, step, seed)
         done.steps = step + 1
@@ -43,6 +44,8 @@ def maximise(
         accepted = getattr(done.optimizer, "accepted", None)
         likelihood.correct(None if accepted is None else accepted.R_theta)
         done.converged = engine.converged(done.optimizer)
+        if progress:
+            steps.set_postfix_str(f"log-likelihood per pair {-nll:.6g}", refresh=False)  # type: ignore[attr-defined]
         if done.converged:
             break
     return done
@@ -53,4 +56,4 @@ def _steps(n: int, progress: bool) -> Iterable[int]:
         return range(n)
     from tqdm import tqdm
 
-    return tqdm(range(n), desc="passes", leave=False)
+    return tqdm(range(n), desc="passes", leave=False, disable=None)  # not into files and pipes

@@ -4,11 +4,19 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import torch
 
 from levytorch import Dynamics, solve_value
-from levytorch.figures import new_axes, save
-from levytorch.figures.planes import coefficient_fields, contours, field_columns, fields
+from levytorch.figures import Units, new_axes, save
+from levytorch.figures.planes import (
+    coefficient_fields,
+    contours,
+    field_columns,
+    fields,
+    honest_range,
+    sample_states,
+)
 
 TRUTH = Dynamics.named("plane")
 OTHER = Dynamics(TRUTH.b, lambda x: 1.1 * TRUTH.D_o(x), TRUTH.D_f, 0.3, dim=2)
@@ -56,3 +64,29 @@ def test_contours_of_value_reference_and_difference():
 def test_figures_leave_pyplot_alone():
     code = "import sys, levytorch.figures.planes; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_constant_field_gets_no_structure_and_no_offset():
+    """A field that differs from 4.346 by rounding has one color, and its bar shows numbers as they are."""
+    numbers = coefficient_fields(OTHER, n=8)
+    numbers["D_f"] = 4.346 + 1e-10 * np.arange(64.0).reshape(8, 8)
+    fig, grid = fields(numbers)
+    low, high = grid[2, 0].collections[0].get_clim()
+    assert high - low == pytest.approx(0.01 * 4.346, rel=1e-3)
+    fig.canvas.draw()
+    bars = [ax for ax in fig.axes if ax not in set(grid.ravel())]
+    assert all(ax.yaxis.get_offset_text().get_text() == "" for ax in bars)
+    assert honest_range([np.zeros((2, 2))])[0] < 0 < honest_range([np.zeros((2, 2))])[1]
+
+
+def test_without_a_truth_there_is_a_map_of_errors_and_the_data_are_dots():
+    numbers = coefficient_fields(OTHER, n=8)
+    numbers |= {"b_std": 0.1 * np.ones((8, 8, 2)), "D_o_std": 0.2 * np.ones((8, 8)), "D_f_std": np.ones((8, 8))}
+    dots = sample_states(np.array([[7.0, -1.0], [0.5, 0.5]]), OTHER)
+    np.testing.assert_allclose(dots, [[7.0 - 2 * np.pi, 2 * np.pi - 1.0], [0.5, 0.5]])
+    _, grid = fields(numbers, dots=dots, units=Units("east, north", "h"))
+    assert grid.shape == (3, 2)
+    assert "standard error" in grid[1, 1].get_title()
+    np.testing.assert_allclose(grid[0, 1].collections[0].get_array(), np.hypot(0.1, 0.1))
+    np.testing.assert_allclose(grid[1, 0].lines[0].get_xydata(), dots)
+    assert (grid[0, 0].get_xlabel(), grid[0, 0].get_ylabel()) == ("east", "north")

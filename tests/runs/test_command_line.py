@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -108,6 +109,19 @@ def test_the_table_has_errors_only_where_a_truth_is_known():
     assert terminal.alarms(base) == []
     doubtful = base | {"alarms": {"few_jumps": "only 3 jumps;\n bring more data."}, "warnings": ["odd", "only"]}
     lines = terminal.alarms(doubtful)
-    assert lines[0] == "3 alarms (docs/diagnostics.md, Alarms):"
+    assert re.match(r"3 alarms \(.*docs/diagnostics.md\):", lines[0])
     assert lines[1] == "  few jumps: only 3 jumps; bring more data."
     assert lines[2] == "  warning: odd"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "line"),
+    [
+        ("it is so (p < 1e-12 (by far)); and odd; do this.", "it is so; do this."),
+        (f"a thing: {'very ' * 40}long; do this.", "a thing; do this."),
+        ("short: and good.", "short: and good."),
+    ],
+)
+def test_alarms_are_cut_to_what_is_wrong_and_what_to_do(sentence, line):
+    assert terminal.short(sentence) == line
+    assert len(terminal.short(f"{'word ' * 100}")) <= terminal.LONGEST

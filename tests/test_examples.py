@@ -1,0 +1,52 @@
+"""The scripts of examples/ run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*arguments: str | Path, cwd: Path) -> str:
+    places = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
+    environment = {**os.environ, "PYTHONPATH": places, "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_every_example_is_run_here():
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == {"own_data.py", "own_head.py"}
+
+
+@pytest.mark.slow
+def test_own_data(tmp_path):
+    """alpha = 0.5 and D_o = 2 are found within five of their own standard errors."""
+    said = run(ROOT / "examples" / "own_data.py", cwd=tmp_path)
+    alpha, error = map(float, re.search(r"alpha ([\d.]+) \+- ([\d.]+)", said).groups())  # type: ignore[union-attr]
+    assert abs(alpha - 0.5) < 5 * error < 0.4
+    D_o, error = map(float, re.search(r"D_o +([\d.]+) \+- ([\d.]+)", said).groups())  # type: ignore[union-attr]
+    assert abs(D_o - 2.0) < 5 * error < 1.0
+    assert re.search(r"V\([\d.]+\) = [\d.]+ \+- [\d.]+", said)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_own_head_and_callback(tmp_path):
+    """Four standard errors: of b over 400 units of time sqrt(4 D_o / 400) = 0.12, of D_o and D_f below 0.05."""
+    said = run(ROOT / "examples" / "own_head.py", cwd=tmp_path)
+    amplitude, D_o, D_f = map(float, re.findall(r" ([\d.]+) \(", said))
+    assert abs(amplitude - 2.0) < 0.5
+    assert abs(D_o - 1.5) < 0.2
+    assert abs(D_f - 1.0) < 0.2
+    quiet = ["debug=default", "trainer.progress=false", "diagnostics=none", "logger=none", "beta=null"]
+    said = run(ROOT / "train.py", "+callbacks.watch._target_=own_head.Watch", *quiet, cwd=tmp_path)
+    assert re.search(r"^pass 1: -?[\d.]+ per pair$", said, re.M)
