@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import answer_of, check_finite, choice, real_array, real_tensor, shown, whole_number
+from levytorch.convert import answer_of, check_finite, choice, real_array, real_number, real_tensor, shown, whole_number
 from levytorch.errors import InputError
 
 Coefficient = Callable[[Tensor], Any] | float
@@ -77,6 +77,7 @@ class Dynamics:
         origin: where the cell begins.
         window: on a line, (low, high) of the states that matter (one such pair per coordinate): where coefficients are
             looked at before a simulation, and where it starts unless told otherwise. None: 10 to either side of origin.
+        tempering: a rate per unit of x: jumps beyond its inverse are exponentially rare; 0 for jumps without end.
 
     `dynamics.b(x)`, `.D_o(x)`, `.D_f(x)` and `.alpha_at(x)` accept tensors, arrays and floats and return float64
     tensors.
@@ -98,6 +99,7 @@ class Dynamics:
         dim: int = 1,
         origin: float | Sequence[float] = 0.0,
         window: Sequence[Any] | None = None,
+        tempering: float = 0.0,
     ) -> None:
         if isinstance(dim, bool) or not isinstance(dim, int) or dim not in (1, 2, 3):
             raise InputError(f"dim must be 1, 2 or 3, found {shown(dim)}; pass the number of coordinates of the state.")
@@ -121,10 +123,15 @@ class Dynamics:
         self.alpha: float | Callable[[Any], Tensor] = (
             self.alpha_at if self.alpha_at.value is None else float(self.alpha_at.value)
         )
+        self.tempering = real_number("tempering", tempering, "pass a rate per unit of x, or 0")
+        if self.tempering < 0:
+            raise InputError(
+                f"tempering must be >= 0, found {self.tempering:g}; pass a rate per unit of x, or 0 for none."
+            )
         self._probe()
 
     @staticmethod
-    def named(name: str, alpha: Coefficient | None = None) -> Dynamics:
+    def named(name: str, alpha: Coefficient | None = None, tempering: float = 0.0) -> Dynamics:
         """A system of the paper: "constant" (Examples 4.1, 4.4, 4.5), "variable" (4.2, 4.3), "asymptotic" (4.2.2).
 
         "plane" has two dimensions and coefficients that depend on both variables. "double_well" is a particle on a
@@ -136,9 +143,9 @@ class Dynamics:
         if name == "double_well":
             alpha = 0.75 if alpha is None else alpha
             jumps = DoubleWellJumps(alpha)
-            return Dynamics(b, D_o, jumps, alpha, period=None, window=(-2.0, 2.0))
+            return Dynamics(b, D_o, jumps, alpha, period=None, window=(-2.0, 2.0), tempering=tempering)
         alpha = 0.3 if alpha is None else alpha
-        return Dynamics(b, D_o, D_f, alpha, dim=_DIM.get(name, 1))
+        return Dynamics(b, D_o, D_f, alpha, dim=_DIM.get(name, 1), tempering=tempering)
 
     @property
     def repeats(self) -> bool:
@@ -218,6 +225,8 @@ class Dynamics:
             f"{c.name}={'f(x)' if c.value is None else c.value.tolist()}"
             for c in (self.b, self.D_o, self.D_f, self.alpha_at)
         ]
+        if self.tempering:
+            parts.append(f"tempering={self.tempering:g}")
         return f"Dynamics({', '.join(parts)}, period={self.period}, dim={self.dim})"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from levytorch.coefficients.basis import TRUNCATIONS, check_basis
 from levytorch.coefficients.fourier import FourierHead
-from levytorch.coefficients.head import MODES, AlphaSpec, Head, Units
+from levytorch.coefficients.head import MODES, AlphaSpec, Head, TemperingSpec, Units
 from levytorch.coefficients.mlp import MLPHead
 from levytorch.coefficients.polynomial import PolynomialHead
 from levytorch.coefficients.spline import SplineHead, check_n_basis
@@ -21,7 +21,7 @@ HEADS: dict[str, type[Head]] = {
     "mlp": MLPHead,
 }
 
-_SHARED = {"positivity", "alpha_mode", "alpha", "length", "time", "dim"}
+_SHARED = {"positivity", "alpha_mode", "alpha", "length", "time", "dim", "tempering_mode", "tempering"}
 _CELL, _LINE = {"period", "origin"}, {"window"}
 _SPLINE = _SHARED | _LINE | {"n_basis", "n_basis_alpha", "knots"}
 OPTIONS = {
@@ -72,8 +72,9 @@ def build_head(config: Mapping[str, Any]) -> Head:
     if "truncation" in settings:
         choice("truncation", settings["truncation"], TRUNCATIONS)
     alpha = AlphaSpec(mode, float(settings.pop("alpha", 0.5)))
+    tempering = TemperingSpec.build(settings.pop("tempering_mode", "fixed"), settings.pop("tempering", 0.0))
     units = Units(float(settings.pop("length", 1.0)), float(settings.pop("time", 1.0)))
     settings["dim"] = head_dim(settings) or 1
     if "positivity" in settings:
         settings["positivity_link"] = settings.pop("positivity")
-    return HEADS[name](alpha=alpha, units=units, **settings)
+    return HEADS[name](alpha=alpha, units=units, tempering=tempering, **settings)

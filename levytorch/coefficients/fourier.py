@@ -1,8 +1,9 @@
 """Linear heads: every coefficient is a link of a linear predictor eta = Phi(x) theta; Fourier heads (equation 3.3).
 
 The linearity is what Fisher scoring lives on: scores in the coefficients chain to theta through one diagonal factor and
-the basis. Parts of theta, in order: b, D_o, D_f, then alpha (none, 1 or K_alpha). In d > 1 dimensions b has d parts and
-the basis consists of products of one-dimensional functions. The first function of a basis is the constant 1.
+the basis. Parts of theta, in order: b, D_o, D_f, then alpha (none, 1 or K_alpha), then tempering (none or 1). In d > 1
+dimensions b has d parts and the basis consists of products of one-dimensional functions. The first function of a basis
+is the constant 1.
 """
 
 from __future__ import annotations
@@ -15,9 +16,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients.basis import Basis, fourier_basis, per_coordinate
-from levytorch.coefficients.head import AlphaSpec, Coefficients, Head, Units
-from levytorch.coefficients.links import FLOOR_D_F, FLOOR_D_O, Link, alpha_inverse, alpha_link, positivity
+from levytorch.coefficients.basis import Basis, FourierBasis, fourier_basis, per_coordinate
+from levytorch.coefficients.head import AlphaSpec, Coefficients, Head, TemperingSpec, Units
+from levytorch.coefficients.links import (
+    FLOOR_D_F,
+    FLOOR_D_O,
+    Link,
+    alpha_inverse,
+    alpha_link,
+    positivity,
+    tempering_inverse,
+    tempering_link,
+)
 
 
 class Chain(NamedTuple):
@@ -48,8 +58,10 @@ class LinearHead(Head):
         units: Units | None = None,
         dim: int = 1,
         drift: Basis | None = None,
+        tempering: TemperingSpec | None = None,
     ) -> None:
         super().__init__()
+        self.tempering_spec = tempering or TemperingSpec()
         self.dim, self.basis, self.drift, self.alpha_basis = dim, basis, drift or basis, alpha_basis
         self.alpha_spec = alpha or AlphaSpec()
         self.units = units or Units()
@@ -70,7 +82,7 @@ class LinearHead(Head):
 
     @property
     def n_predictors(self) -> int:
-        return self.n_linear + (self.alpha_basis is not None)
+        return self.n_linear + (self.alpha_basis is not None) + self.tempering_spec.learned
 
     @property
     def sizes(self) -> list[int]:
@@ -80,7 +92,9 @@ class LinearHead(Head):
     @property
     def bases(self) -> list[Basis]:
         """The basis of each predictor."""
-        return [self.drift] * self.dim + [self.basis] * 2 + ([self.alpha_basis] if self.alpha_basis else [])
+        more: list[Basis] = [self.alpha_basis] if self.alpha_basis else []
+        more += [FourierBasis(1)] * self.tempering_spec.learned
+        return [self.drift] * self.dim + [self.basis] * 2 + more
 
     @property
     def starts(self) -> list[int]:
@@ -100,10 +114,18 @@ class LinearHead(Head):
             "n_basis_alpha": self.n_basis_alpha or 3,
             "length": self.units.length,
             "time": self.units.time,
+            **self.tempering_spec.config(),
         }
 
     @torch.no_grad()
-    def set_constants(self, b: float | Sequence[float], D_o: float, D_f: float, alpha: float | None = None) -> None:
+    def set_constants(
+        self,
+        b: float | Sequence[float],
+        D_o: float,
+        D_f: float,
+        alpha: float | None = None,
+        tempering: float | None = None,
+    ) -> None:
         """Coefficients that do not depend on x, in physical units."""
         a = self.alpha_spec.value if alpha is None else alpha
         unit_f = float(self.units.D_f(torch.tensor(a, dtype=torch.float64)))
@@ -114,6 +136,9 @@ class LinearHead(Head):
             self.theta[self.starts[row]] = link.inverse(torch.tensor(float(value), dtype=torch.float64))
         if self.alpha_basis is not None:
             self.theta[self.starts[self.n_linear]] = alpha_inverse(a)
+        if self.tempering_spec.learned:
+            lam = self.tempering_spec.value if tempering is None else tempering
+            self.theta[-1] = tempering_inverse(lam, self.alpha_spec.value, self.units.length)
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
     def forward(self, x: Tensor) -> Coefficients:
@@ -127,14 +152,30 @@ class LinearHead(Head):
         D_o = self.links[1](eta[d]) * self.units.D_o
         D_f = self.links[2](eta[d + 1]) * self.units.D_f(alpha)
         shape = x.shape if d == 1 else x.shape[:-1]
-        return Coefficients(b.reshape(x.shape), *(c.reshape(shape) if c.dim() else c for c in (D_o, D_f, alpha)))
+        D_o, D_f, alpha = (c.reshape(shape) if c.dim() else c for c in (D_o, D_f, alpha))
+        return Coefficients(b.reshape(x.shape), D_o, D_f, alpha, self._tempering(self.theta[-1])[0])
+
+    def _tempering(self, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """lam, and its derivatives in the predictor where it is learned."""
+        if self.tempering_spec.learned:
+            return tempering_link(raw, self.alpha_spec.value, self.units.length)
+        zero = torch.zeros((), dtype=torch.float64, device=self.theta.device)
+        return zero + self.tempering_spec.value, zero, zero
+
+    def tempering_slope(self) -> Tensor:
+        out = torch.zeros_like(self.theta.detach())
+        if self.tempering_spec.learned:
+            out[-1] = self._tempering(self.theta.detach()[-1])[1]
+        return out
 
     def design(self, x: Tensor) -> list[Tensor]:
         """Basis rows (K_c, n) of each predictor; predictors with the same basis share one tensor."""
         phi = self.basis.rows(x)
         drift = phi if self.drift is self.basis else self.drift.rows(x)
         rows = [drift] * self.dim + [phi] * 2
-        return rows if self.alpha_basis is None else [*rows, self._alpha_rows(x, phi)]
+        if self.alpha_basis is not None:
+            rows.append(self._alpha_rows(x, phi))
+        return rows + [phi[:1]] * self.tempering_spec.learned
 
     def _alpha_rows(self, x: Tensor, phi: Tensor) -> Tensor:
         assert self.alpha_basis is not None
@@ -143,7 +184,7 @@ class LinearHead(Head):
     def chain(self, theta: Tensor, design: list[Tensor]) -> Chain:
         """Coefficients, d c / d eta and d2 c / d eta2 at the states behind `design`, without autograd."""
         eta, eta_alpha = self.predictors(theta, design)
-        return self.respond(eta, eta_alpha)
+        return self.respond(eta, eta_alpha, theta[-1])
 
     def predictors(self, theta: Tensor, design: list[Tensor]) -> tuple[Tensor, Tensor | None]:
         """eta of b, D_o and D_f (d + 2, n), and that of alpha: None, 0-d or (n,)."""
@@ -154,10 +195,11 @@ class LinearHead(Head):
             eta = torch.stack([theta[at[i] : at[i + 1]] @ design[i] for i in range(m)])
         if self.alpha_basis is None:
             return eta, None
-        return eta, theta[at[m]] if self.alpha_basis.size == 1 else theta[at[m] :] @ design[m]
+        raw = theta[at[m] : at[m + 1]]
+        return eta, raw[0] if self.alpha_basis.size == 1 else raw @ design[m]
 
-    def respond(self, eta: Tensor, eta_alpha: Tensor | None) -> Chain:
-        """`chain` from the predictors themselves."""
+    def respond(self, eta: Tensor, eta_alpha: Tensor | None, eta_tempering: Tensor) -> Chain:
+        """`chain` from the predictors themselves; that of tempering is the last parameter where it is learned."""
         d, n = self.dim, eta.shape[1]
         slope = torch.empty((self.n_predictors, n), dtype=eta.dtype, device=eta.device)
         curvature = torch.zeros_like(slope)
@@ -177,7 +219,11 @@ class LinearHead(Head):
         if self.alpha_basis is not None:
             D_f_alpha = 2.0 * self.units.log_length * D_f
         b = eta[0] * self.units.b if d == 1 else (eta[:d] * self.units.b).T.contiguous()
-        return Chain(Coefficients(b, D_o * self.units.D_o, D_f, alpha), slope, curvature, D_f_alpha, d)
+        tempering, slope_t, curve_t = self._tempering(eta_tempering)
+        if self.tempering_spec.learned:
+            slope[-1], curvature[-1] = slope_t, curve_t
+        found = Coefficients(b, D_o * self.units.D_o, D_f, alpha, tempering)
+        return Chain(found, slope, curvature, D_f_alpha, d)
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         flat = self.states(x)
@@ -188,8 +234,9 @@ class LinearHead(Head):
         for row in range(m):
             out[row, :, at[row] : at[row + 1]] = (chain.slope[row] * design[row]).T
         if self.alpha_basis is not None:
-            out[m, :, at[m] :] = (chain.slope[m] * design[m]).T
-            out[m - 1, :, at[m] :] = (chain.D_f_alpha * chain.slope[m] * design[m]).T
+            part = slice(at[m], at[m + 1])
+            out[m, :, part] = (chain.slope[m] * design[m]).T
+            out[m - 1, :, part] = (chain.D_f_alpha * chain.slope[m] * design[m]).T
         return out[0] if d == 1 else out[:d].transpose(0, 1), out[d], out[d + 1], out[m]
 
 
@@ -207,11 +254,12 @@ class FourierHead(LinearHead):
         units: Units | None = None,
         dim: int = 1,
         truncation: str = "total",
+        tempering: TemperingSpec | None = None,
     ) -> None:
         basis = fourier_basis(dim, n_basis, period, origin, truncation)
         n_alpha = alpha_functions(alpha, n_basis_alpha)
         own = fourier_basis(dim, n_alpha, period, origin, truncation) if n_alpha else None
-        super().__init__(basis, own, positivity_link, alpha, units, dim)
+        super().__init__(basis, own, positivity_link, alpha, units, dim, tempering=tempering)
         self.n_basis, self.n_basis_alpha, self.truncation = n_basis, n_alpha, truncation
         self.period, self.origin = basis.period, basis.origin
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,23 +13,46 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from levytorch.convert import real_number, shown
+from levytorch.convert import choice, real_number, shown
 from levytorch.errors import InputError
 
 MODES = ("fixed", "constant", "function")
+TEMPERINGS = ("fixed", "learn")
 _MARGIN = 1 / 64  # of the window: many nodes of the grids that are interpolated from
 
 
-class Coefficients(NamedTuple):
-    """b, D_o, D_f at n states, shape (n,); alpha is 0-d when it does not depend on the state.
+NO_TEMPERING = torch.zeros((), dtype=torch.float64)
 
-    In d > 1 dimensions b is a vector at each state: (n, d).
-    """
 
+class _Four(NamedTuple):
     b: Tensor
     D_o: Tensor
     D_f: Tensor
     alpha: Tensor
+
+
+class Coefficients(_Four):
+    """b, D_o, D_f at n states, shape (n,); alpha is 0-d when it does not depend on the state.
+
+    In d > 1 dimensions b is a vector at each state: (n, d). The tempering, one number (0-d), stands beside the four.
+    """
+
+    tempering: Tensor
+
+    def __new__(
+        cls, b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tempering: Tensor = NO_TEMPERING
+    ) -> Coefficients:
+        self = super().__new__(cls, b, D_o, D_f, alpha)
+        self.tempering = tempering
+        return self
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> Coefficients:
+        """The function of each of the four."""
+        b, D_o, D_f, alpha = (function(v) for v in self)
+        return Coefficients(b, D_o, D_f, alpha, self.tempering)
+
+    def _replace(self, **changes: Any) -> Coefficients:
+        return Coefficients(**(self._asdict() | {"tempering": self.tempering} | changes))
 
 
 @dataclass(frozen=True)
@@ -62,6 +85,52 @@ class AlphaSpec:
     @property
     def learned(self) -> bool:
         return self.mode != "fixed"
+
+
+@dataclass(frozen=True)
+class TemperingSpec:
+    """Jumps beyond 1 / lam are exponentially rare; one lam for all states.
+
+    `value`: lam in the units of the data, or where a learned one starts; 0 and fixed is the stable law.
+    """
+
+    mode: str = "fixed"
+    value: float = 0.0
+
+    @staticmethod
+    def parse(tempering: object) -> TemperingSpec:
+        """A number >= 0 (known; 0 for none), or "learn"."""
+        if isinstance(tempering, TemperingSpec):
+            return tempering
+        if isinstance(tempering, str):
+            if tempering != "learn":
+                raise InputError(
+                    f'tempering must be a number >= 0 or "learn", found {shown(tempering)}; give one of these.'
+                )
+            return TemperingSpec("learn")
+        value = real_number("tempering", tempering, 'give a number >= 0 or "learn"')
+        if value < 0:
+            raise InputError(
+                f"tempering must be >= 0 (a rate per unit of x), found {value}; 0 is for jumps without end."
+            )
+        return TemperingSpec("fixed", value)
+
+    @staticmethod
+    def build(mode: str, value: float) -> TemperingSpec:
+        """From the plain settings of a head."""
+        return TemperingSpec(choice("tempering_mode", mode, TEMPERINGS), TemperingSpec.parse(value).value)
+
+    @property
+    def learned(self) -> bool:
+        return self.mode == "learn"
+
+    @property
+    def active(self) -> bool:
+        return self.learned or self.value > 0
+
+    def config(self) -> dict[str, float | str]:
+        """Plain settings; none where there is no tempering."""
+        return {"tempering_mode": self.mode, "tempering": self.value} if self.active else {}
 
 
 @dataclass(frozen=True)
@@ -130,6 +199,7 @@ class Head(nn.Module, ABC):
     dim: int = 1
     columns: int = 1  # more where a state is a row of numbers beside which the displacement has one
     units = Units()
+    tempering_spec = TemperingSpec()
     is_constant: Any = False  # True: no coefficient depends on x, so that one state stands for all
 
     @abstractmethod
@@ -147,6 +217,14 @@ class Head(nn.Module, ABC):
     def learns_alpha(self) -> bool:
         return self.alpha_spec.learned
 
+    @property
+    def tempered(self) -> bool:
+        return self.tempering_spec.active
+
+    def tempering_slope(self) -> Tensor:
+        """d lam / d theta (P,); zero where it is not learned."""
+        return torch.zeros_like(self.flat())
+
     def config(self) -> dict[str, Any]:
         """Plain constructor arguments: `build_head(head.config())` is the same head, untrained."""
         raise InputError(
@@ -154,7 +232,14 @@ class Head(nn.Module, ABC):
             "state_dict() and build it yourself."
         )
 
-    def set_constants(self, b: float | Sequence[float], D_o: float, D_f: float, alpha: float | None = None) -> None:
+    def set_constants(
+        self,
+        b: float | Sequence[float],
+        D_o: float,
+        D_f: float,
+        alpha: float | None = None,
+        tempering: float | None = None,
+    ) -> None:
         """Start at these constants (in the data's units); a head without this starts where its parameters are."""
 
     def states(self, x: Tensor) -> Tensor:
@@ -235,13 +320,15 @@ def check_head(head: Head) -> None:
         c = head(x)
     if not isinstance(c, Coefficients):
         raise InputError(f"forward(x) must return Coefficients(b, D_o, D_f, alpha), found {type(c).__name__}; do so.")
-    shapes = {"b": x.shape, "D_o": x.shape[:1], "D_f": x.shape[:1], "alpha": x.shape[:1]}
+    shapes = {"b": x.shape} | dict.fromkeys(("D_o", "D_f", "alpha", "tempering"), x.shape[:1])
     bounds = {"D_o": lambda t: t >= 0, "D_f": lambda t: t > 0, "alpha": lambda t: (t > 0) & (t < 1)}
+    bounds["tempering"] = bounds["D_o"]
     words = {"b": "finite", "D_o": "finite and >= 0", "D_f": "finite and > 0", "alpha": "within (0, 1)"}
-    for name, value in c._asdict().items():
+    words["tempering"] = words["D_o"]
+    for name, value in (c._asdict() | {"tempering": c.tempering}).items():
         if value.dtype != torch.float64:
             raise InputError(f"{name} of a head must be float64, found {value.dtype}; call head.double() first.")
-        if value.shape != shapes[name] and not (name == "alpha" and value.dim() == 0):
+        if value.shape != shapes[name] and not (name in ("alpha", "tempering") and value.dim() == 0):
             raise InputError(
                 f"{name} of a head must have shape {tuple(shapes[name])} at {tuple(x.shape)} states, found "
                 f"{tuple(value.shape)}; return one value per state."

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.head import AlphaSpec, Head, Units
+from levytorch.coefficients.head import AlphaSpec, Head, TemperingSpec, Units
 from levytorch.errors import InputError
 from levytorch.law import log_density, tail_probability
 
 _SAMPLE = 200_000  # quantiles of that many pairs are far more precise than a start needs to be
 _ALPHAS = (0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93)
+_RATES = (0.03, 0.1, 0.3, 1.0, 3.0)  # candidates of a learned tempering, per distance at which a step counts as a jump
 _FAR = 6.0  # multiples of the median deviation (about four standard deviations) beyond which a step counts as a jump
 _MEDIAN = {1: 0.6745, 2: 1.1774, 3: 1.5382}  # of the norm of d standard normal variables
 
@@ -30,14 +31,28 @@ class Guess:
     D_f: float
     alpha: float
     units: Units
+    tempering: float = 0.0
 
     def apply(self, head: Head) -> None:
         """Set a head to these constants."""
-        head.set_constants(self.b, self.D_o, self.D_f, self.alpha if head.learns_alpha else None)
+        alpha = self.alpha if head.learns_alpha else None
+        if head.tempering_spec.learned:
+            head.set_constants(self.b, self.D_o, self.D_f, alpha, self.tempering)
+        else:
+            head.set_constants(self.b, self.D_o, self.D_f, alpha)
 
 
-def initial_guess(dx: Tensor, dt: Tensor, mu: float | Tensor, alpha: AlphaSpec, *, uniform_dt: bool = True) -> Guess:
-    """Constants that match the median deviation and the mass far out; a learned alpha is picked by likelihood."""
+def initial_guess(
+    dx: Tensor,
+    dt: Tensor,
+    mu: float | Tensor,
+    alpha: AlphaSpec,
+    tempering: TemperingSpec | None = None,
+    *,
+    uniform_dt: bool = True,
+) -> Guess:
+    """Constants that match the median deviation and the mass far out; learned alpha and tempering by likelihood."""
+    tempering = tempering or TemperingSpec()
     stride = max(1, dx.shape[0] // _SAMPLE)
     dx, dt = dx[::stride].to(torch.float64), dt.expand(dx.shape[0])[::stride].to(torch.float64)
     dt_ref = float(dt.median())
@@ -49,16 +64,17 @@ def initial_guess(dx: Tensor, dt: Tensor, mu: float | Tensor, alpha: AlphaSpec, 
     width = _central_width(deviation)
     far = _FAR * width
     mass = max(float((deviation > far).double().mean()), 0.5 / deviation.shape[0])
-    candidates = [alpha.value] if not alpha.learned else list(_ALPHAS)
+    rates = [r / far for r in _RATES] if tempering.learned else [tempering.value]
+    candidates = [(a, lam) for a in (_ALPHAS if alpha.learned else [alpha.value]) for lam in rates]
     best: tuple[float, Guess] | None = None
     probe = centered[:: max(1, dx.shape[0] // 4000)]
     start = drift.tolist() if isinstance(drift, Tensor) else drift
-    for a in candidates:
-        D_o, D_f = _match(width, far, mass, a, dt_ref, dim)
-        guess = Guess(start, D_o, D_f, a, Units(width / _MEDIAN[dim], dt_ref))
+    for a, lam in candidates:
+        D_o, D_f = _match(width, far, mass, a, dt_ref, dim, lam)
+        guess = Guess(start, D_o, D_f, a, Units(width / _MEDIAN[dim], dt_ref), lam)
         if len(candidates) == 1:
             return guess
-        fit = float(log_density(probe, 0.0, D_o, D_f, a, dt_ref, dim=dim).mean())
+        fit = float(log_density(probe, 0.0, D_o, D_f, a, dt_ref, dim=dim, tempering=lam).mean())
         if best is None or fit > best[0]:
             best = (fit, guess)
     assert best is not None
@@ -74,7 +90,9 @@ def _central_width(deviation: Tensor) -> float:
     raise InputError("the displacements must vary, found all dx equal; check that the right column was read.")
 
 
-def _match(width: float, far: float, mass: float, alpha: float, dt: float, dim: int = 1) -> tuple[float, float]:
+def _match(
+    width: float, far: float, mass: float, alpha: float, dt: float, dim: int = 1, lam: float = 0.0
+) -> tuple[float, float]:
     """Solve P(|y| > width) = 1/2, P(|y| > far) = mass for (D_o, D_f), each in turn on a logarithmic grid."""
     grid = torch.logspace(-7, 2, 73, dtype=torch.float64)
     D_o = (width / _MEDIAN[dim]) ** 2 / (2 * dt)
@@ -82,9 +100,11 @@ def _match(width: float, far: float, mass: float, alpha: float, dt: float, dim: 
     center = torch.zeros(() if dim == 1 else (dim,), dtype=torch.float64)
     for _ in range(4):
         jumps = grid * far ** (2 * alpha) / dt
-        D_f = _solve(jumps, tail_probability(far, center, 0.0, D_o, jumps, alpha, dt, dim=dim), mass)
+        beyond = tail_probability(far, center, 0.0, D_o, jumps, alpha, dt, dim=dim, tempering=lam)
+        D_f = _solve(jumps, beyond, mass)
         spreads = grid[:61] * 10 * width**2 / dt
-        D_o = _solve(spreads, tail_probability(width, center, 0.0, spreads, D_f, alpha, dt, dim=dim), 0.5)
+        beyond = tail_probability(width, center, 0.0, spreads, D_f, alpha, dt, dim=dim, tempering=lam)
+        D_o = _solve(spreads, beyond, 0.5)
     return D_o, D_f
 
 

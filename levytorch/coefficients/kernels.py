@@ -64,10 +64,10 @@ def scatter(
     C = len(scores)
     if HAVE_NUMBA and x.device.type == "cpu" and x.dtype == torch.float64:
         s = tuple(v.contiguous().numpy() for v in scores)
-        s4 = s if C == 4 else (*s, s[0])
+        s5 = (*s, *(s[0] for _ in range(5 - C)))
         shape = (M, n_x, n_groups, C)
         more = (group.numpy(), weight.reshape(-1).contiguous().numpy(), shape)
-        parts = run(_scatter, x.shape[0], x.numpy(), origin, period, *s4, *more, grain=_GRAIN)
+        parts = run(_scatter, x.shape[0], x.numpy(), origin, period, *s5, *more, grain=_GRAIN)
         # blocks are added in their order: the sum may depend on the number of threads, never on their timing
         nodes = torch.from_numpy(sum((p[0] for p in parts[1:]), start=parts[0][0]))
         packed = torch.from_numpy(sum((p[1] for p in parts[1:]), start=parts[0][1]))
@@ -143,14 +143,14 @@ if HAVE_NUMBA:
                 out[2, i] = max(out[2, i], 0.0)
 
     @cached_njit(nogil=True)
-    def _scatter(start, stop, x, origin, period, s0, s1, s2, s3, group, weight, shape):
+    def _scatter(start, stop, x, origin, period, s0, s1, s2, s3, s4, group, weight, shape):
         M, n_x, n_groups, C = shape
         nodes = np.zeros((M + 3, C))
         packed = np.zeros((n_groups * n_x, C + C * (C + 1) // 2))
         coarse = M // n_x
         grouped, weighted = group.size > 0, weight.size > 1
         common = weight[0]
-        s = np.empty(4)
+        s = np.empty(5)
         for i in range(start, stop):
             j, f = _locate(x[i], origin, period, M)
             w0 = -f * (f - 1) * (f - 2) / 6
@@ -160,8 +160,10 @@ if HAVE_NUMBA:
             s[0] = s0[i]
             s[1] = s1[i]
             s[2] = s2[i]
-            if C == 4:
+            if C >= 4:
                 s[3] = s3[i]
+            if C == 5:
+                s[4] = s4[i]
             m = j // coarse
             if grouped:
                 m += n_x * group[i]

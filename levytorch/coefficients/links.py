@@ -18,6 +18,7 @@ from levytorch.convert import choice
 
 FLOOR_D_O = 0.0  # Algorithm E.4, line 2
 FLOOR_D_F = 1e-8
+TEMPERING_FLOOR = 1e-12  # of lam^(2 alpha): the law is finite there, and no data can tell it from zero
 ALPHA_MIN, ALPHA_MAX = 0.03, 0.98  # a learned alpha stays where the law is accurate and the parts are separable
 
 
@@ -88,3 +89,22 @@ def alpha_inverse(alpha: float) -> float:
     """eta of a start value; starts outside the admissible range are moved just inside."""
     u = (min(max(alpha, ALPHA_MIN + 1e-3), ALPHA_MAX - 1e-3) - ALPHA_MIN) / (ALPHA_MAX - ALPHA_MIN)
     return math.log(u / (1 - u))
+
+
+def tempering_link(raw: Tensor, alpha: float, length: float) -> tuple[Tensor, Tensor, Tensor]:
+    """lam = softplus(raw)^(1 / (2 alpha)) / length: value, first and second derivative.
+
+    alpha is where the fit starts: near zero the likelihood is smooth in lam^(2 alpha), not in lam (`law/tempered.py`).
+    """
+    p = 0.5 / alpha
+    eta, slope = F.softplus(raw) + TEMPERING_FLOOR, torch.sigmoid(raw)
+    curvature = slope * (1.0 - slope)
+    lam = eta**p / length
+    first = p * lam / eta
+    return lam, first * slope, first * ((p - 1.0) / eta * slope * slope + curvature)
+
+
+def tempering_inverse(lam: float, alpha: float, length: float) -> float:
+    """raw of a start value."""
+    eta = torch.tensor(max((lam * length) ** (2.0 * alpha) - TEMPERING_FLOOR, 1e-10), dtype=torch.float64)
+    return float(eta + torch.log(-torch.expm1(-eta)))

@@ -15,8 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from levytorch.coefficients.basis import FourierBasis, check_basis, per_coordinate
-from levytorch.coefficients.head import AlphaSpec, Coefficients, Head, Units
-from levytorch.coefficients.links import FLOOR_D_F, FLOOR_D_O, Link, alpha_inverse, alpha_link, positivity
+from levytorch.coefficients.head import AlphaSpec, Coefficients, Head, TemperingSpec, Units
+from levytorch.coefficients.links import (
+    FLOOR_D_F,
+    FLOOR_D_O,
+    Link,
+    alpha_inverse,
+    alpha_link,
+    positivity,
+    tempering_inverse,
+    tempering_link,
+)
 from levytorch.coefficients.spline import check_windows
 from levytorch.convert import shown, switch, whole_number
 from levytorch.errors import InputError
@@ -38,9 +47,11 @@ class MLPHead(Head):
         units: Units | None = None,
         dim: int = 1,
         window: Any = None,
+        tempering: TemperingSpec | None = None,
     ) -> None:
         super().__init__()
         self.dim = dim
+        self.tempering_spec = tempering or TemperingSpec()
         for name, value in (("width", width), ("depth", depth), ("n_features", n_features)):
             whole_number(f"{name} of an MLP head", value, 1, 4096, "try 16, 2 and 3")
         self.width, self.depth, self.n_features = int(width), int(depth), int(n_features)
@@ -65,6 +76,8 @@ class MLPHead(Head):
         self.nets = nn.ModuleDict({name: self._network(dim if name == "b" else 1) for name in names})
         if self.alpha_spec.mode == "constant":
             self.raw_alpha = nn.Parameter(torch.tensor(alpha_inverse(self.alpha_spec.value), dtype=torch.float64))
+        if self.tempering_spec.learned:
+            self.raw_tempering = nn.Parameter(torch.zeros((), dtype=torch.float64))
         self.set_constants(0.0, self.units.D_o, float(self.units.D_f(torch.tensor(self.alpha_spec.value))))
 
     def _network(self, outputs: int) -> nn.Sequential:
@@ -81,6 +94,7 @@ class MLPHead(Head):
         return (
             ({} if self.dim == 1 else {"dim": self.dim})
             | cell
+            | self.tempering_spec.config()
             | {
                 "name": "mlp",
                 "width": self.width,
@@ -96,7 +110,14 @@ class MLPHead(Head):
         )
 
     @torch.no_grad()
-    def set_constants(self, b: float | Sequence[float], D_o: float, D_f: float, alpha: float | None = None) -> None:
+    def set_constants(
+        self,
+        b: float | Sequence[float],
+        D_o: float,
+        D_f: float,
+        alpha: float | None = None,
+        tempering: float | None = None,
+    ) -> None:
         """Start near constants: the output bias carries the value, the output weights are made small, not zero."""
         a = self.alpha_spec.value if alpha is None else alpha
         unit_f = float(self.units.D_f(torch.tensor(a, dtype=torch.float64)))
@@ -108,6 +129,9 @@ class MLPHead(Head):
             self._set_output("alpha", torch.tensor([alpha_inverse(a)], dtype=torch.float64))
         elif self.alpha_spec.mode == "constant":
             self.raw_alpha.fill_(alpha_inverse(a))
+        if self.tempering_spec.learned:
+            lam = self.tempering_spec.value if tempering is None else tempering
+            self.raw_tempering.fill_(tempering_inverse(lam, self.alpha_spec.value, self.units.length))
 
     def _set_output(self, name: str, bias: Tensor) -> None:
         last = self.nets[name][-1]  # type: ignore[index]
@@ -133,9 +157,14 @@ class MLPHead(Head):
             alpha = alpha_link(self.raw_alpha)[0]
         else:
             alpha = torch.tensor(self.alpha_spec.value, dtype=torch.float64, device=x.device)
+        if self.tempering_spec.learned:
+            tempering = tempering_link(self.raw_tempering, self.alpha_spec.value, self.units.length)[0]
+        else:
+            tempering = torch.tensor(self.tempering_spec.value, dtype=torch.float64, device=x.device)
         return Coefficients(
             out["b"] * self.units.b,
             self.links[1](out["D_o"]) * self.units.D_o,
             self.links[2](out["D_f"]) * self.units.D_f(alpha),
             alpha,
+            tempering,
         )

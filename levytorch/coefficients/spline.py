@@ -20,7 +20,7 @@ from torch import Tensor
 
 from levytorch.coefficients.basis import Basis, TensorBasis
 from levytorch.coefficients.fourier import LinearHead, alpha_functions
-from levytorch.coefficients.head import AlphaSpec, Units
+from levytorch.coefficients.head import AlphaSpec, TemperingSpec, Units
 from levytorch.convert import choice, real_array, shown, whole_number
 from levytorch.errors import InputError
 
@@ -173,6 +173,7 @@ class SplineHead(LinearHead):
         units: Units | None = None,
         dim: int = 1,
         truncation: str = "total",
+        tempering: TemperingSpec | None = None,
     ) -> None:
         windows = check_windows(window, dim)
         if isinstance(knots, str):
@@ -190,7 +191,7 @@ class SplineHead(LinearHead):
         everywhere = basis(n_basis, inner)
         drift = self._drift(windows, basis, everywhere, continuation, n_basis, inner)
         own = basis(n_alpha) if n_alpha else None
-        super().__init__(everywhere, own, positivity_link, alpha, units, dim, drift)
+        super().__init__(everywhere, own, positivity_link, alpha, units, dim, drift, tempering)
         self.n_basis, self.n_basis_alpha, self.truncation = n_basis, n_alpha, truncation
         self.knots, self.continuation = knots if inner is None else inner, continuation
         self.window = windows[0] if dim == 1 else windows

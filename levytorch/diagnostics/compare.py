@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -204,7 +204,24 @@ def _judge(blocks: Blocks, head: Any, law: FrozenLaw, tail: TailSettings) -> Any
 # -- on given data ----------------------------------------------------------------------------------------------------
 
 
-def _on(named: dict[str, Recovery], data: Any) -> tuple[list[_Model], Tensor]:
+class Extra(NamedTuple):
+    """log p of every pair of the sample under a law that is no recovery, and its number of parameters."""
+
+    name: str
+    log_p: Tensor
+    parameters: float
+
+
+def compare_on(
+    named: dict[str, Recovery], data: Any, more: Callable[[Sample], list[Extra]] | None = None
+) -> Comparison:
+    """As `compare` on given data, with further laws of its pairs."""
+    return _table(*_on(named, data, more), held_out=False)
+
+
+def _on(
+    named: dict[str, Recovery], data: Any, more: Callable[[Sample], list[Extra]] | None = None
+) -> tuple[list[_Model], Tensor]:
     regions = []
     for recovery in named.values():
         transitions = check_data(recovery, data)
@@ -238,6 +255,8 @@ def _on(named: dict[str, Recovery], data: Any) -> tuple[list[_Model], Tensor]:
     if head is not None and scale == 1.0:
         plain = fit_brownian(head, region, sample)
         models.append(model("without jumps", plain.log_prob(sample), float((head.dim + 1) * head.basis.size)))
+    if more is not None:
+        models += [model(*extra) for extra in more(sample)]
     return models, pairs
 
 

@@ -17,7 +17,7 @@ from levytorch.coefficients import FourierHead, Head, LinearHead, SplineHead
 from levytorch.data import Pools, Transitions
 from levytorch.data.thresholds import Threshold
 from levytorch.diagnostics.sample import Region, follows
-from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import make_objective
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty
@@ -83,6 +83,7 @@ def stand_in(head: Head) -> LinearHead:
     """A linear head with the mean coefficients of another: what changes with dt is a matter of the data."""
     n = _STAND_IN if head.dim == 1 else 3
     shared: dict[str, Any] = {"alpha": head.alpha_spec, "units": head.units, "dim": head.dim}
+    shared["tempering"] = head.tempering_spec
     shared["positivity_link"] = getattr(head, "positivity_link", "softplus")
     own: LinearHead
     if head.period is None:
@@ -91,12 +92,13 @@ def stand_in(head: Head) -> LinearHead:
         own = FourierHead(n, head.period, head.origin, **shared)
     with torch.no_grad():
         c = head(head.grid(256))
-    own.set_constants(c.b.mean(0).tolist(), float(c.D_o.mean()), float(c.D_f.mean()), float(c.alpha.mean()))
+    means = (float(v.mean()) for v in (*c[1:], c.tempering))
+    own.set_constants(c.b.mean(0).tolist(), *means)
     return own
 
 
 def _objective(head: LinearHead, side: Side, strengths: list[float] | None, share: float) -> FullBatchObjective:
-    law = FrozenLaw("contour" if head.learns_alpha else "table", head.dim)
+    law = FrozenLaw(steady_method("auto", head), head.dim)
     empty = torch.empty(0, dtype=torch.int64)
     inner = side.region.inner
     pools = Pools(side.kept, empty, None, inner)
@@ -144,6 +146,8 @@ def _scores(fitted: Fitted, data: Transitions, rows: Tensor, weight: Tensor) -> 
     parts += [step.D_o, step.D_f]
     if step.alpha is not None:
         parts.append(step.alpha + step.D_f * chain.D_f_alpha)
+    if head.tempering_spec.learned and step.tempering is not None:
+        parts.append(step.tempering)
     q = torch.stack([p.expand(len(rows)) for p in parts]) * chain.slope
     if fitted.evaluation.kept is not None:
         q = q - fitted.evaluation.kept[2][:, objective.bins.index(x, dt)]

@@ -97,6 +97,8 @@ class Tangent:
         step = self.law.score(c, dx, dt, wrt_alpha=self.head.learns_alpha)
         rows = [step.b] if self.head.dim == 1 else list(step.b.T)
         rows += [step.D_o, step.D_f, *([step.alpha] if step.alpha is not None else [])]
+        if self.head.tempering_spec.learned and step.tempering is not None:
+            rows.append(step.tempering)
         q, log_p = torch.stack([r.expand(dx.shape[0]) for r in rows]), step.log_p
         if self.kept:
             node = self.bins.index(x, dt)
@@ -146,9 +148,9 @@ class Tangent:
             return []
         c = self.coefficients(self.bins.x)
         M = len(self.bins)
-        shapes = [c.b.shape, (M,), (M,), (M,)]
-        leaves = [v.expand(s).clone().requires_grad_(True) for v, s in zip(c, shapes)]
-        wanted = leaves if self.head.learns_alpha else leaves[:3]
+        shapes = [c.b.shape, (M,), (M,), (M,), *([(M,)] if self.head.tempered else [])]
+        leaves = [v.expand(s).clone().requires_grad_(True) for v, s in zip((*c, c.tempering), shapes)]
+        wanted = leaves[: 4 if self.head.learns_alpha else 3] + leaves[4:] * self.head.tempering_spec.learned
         out = []
         with torch.enable_grad():
             for mass in self.region.log_kept(self.law, Coefficients(*leaves), self.center, self.bins.dt):
@@ -162,7 +164,10 @@ def coefficient_jacobian(head: Head, bins: StateBins) -> Tensor:
     """(C, n_x, P): rows b (one per coordinate), D_o, D_f and alpha when it is learned."""
     b, D_o, D_f, alpha = (j.detach() for j in head.jacobian(bins.x[: bins.n_x]))
     rows = [b] if head.dim == 1 else list(b.unbind(1))
-    return torch.stack([*rows, D_o, D_f, *([alpha] if head.learns_alpha else [])])
+    rows += [D_o, D_f, *([alpha] if head.learns_alpha else [])]
+    if head.tempering_spec.learned:
+        rows.append(head.tempering_slope().expand_as(D_o))
+    return torch.stack(rows)
 
 
 def _correlation(q: Tensor, c: Coefficients) -> float:
@@ -222,13 +227,13 @@ def draw(tangent: Tangent, sample: Sample, count: int, seed: int) -> Draws:
             break
     keep = torch.ones(len(rows), dtype=torch.bool)
     keep[waiting] = False
-    kept = Coefficients(*(v[keep] if v.dim() else v for v in c))
+    kept = c.each(lambda v: v[keep] if v.dim() else v)
     return Draws(rows[keep], kept, dx[keep])
 
 
 def _steps(c: Coefficients, dt: Tensor, at: Tensor, dim: int, generator: torch.Generator) -> Tensor:
     b, D_o, D_f, alpha = (v[at] if v.dim() else v for v in c)
-    return LevyStep(b, D_o, D_f, alpha, dt, dim).sample(generator=generator)
+    return LevyStep(b, D_o, D_f, alpha, dt, dim, c.tempering).sample(generator=generator)
 
 
 def _inside(region: Region, dx: Tensor, sample: Sample, rows: Tensor) -> Tensor:

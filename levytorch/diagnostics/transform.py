@@ -34,7 +34,7 @@ def transform(
         return _radial(c, dx, dt, center, label, region)
     A, B = c.D_o * dt, c.D_f * dt
     y = dx - c.b * dt
-    half = 0.5 * radial_tail(y.abs(), A, B, c.alpha)
+    half = 0.5 * radial_tail(y.abs(), A, B, c.alpha, lam=_lam(c))
     lower, upper = torch.where(y < 0, half, 1.0 - half), torch.where(y < 0, 1.0 - half, half)
     if region.whole:
         return Transform(lower, upper)
@@ -69,8 +69,12 @@ def edge_masses(c: Coefficients, dt: Tensor, center: Tensor, region: Region) -> 
     rows = []
     for threshold in region.thresholds(dt):
         if threshold is not None:
-            rows += [survival(threshold - shift, A, B, c.alpha), survival(threshold + shift, A, B, c.alpha)]
+            rows += [survival(threshold + side * shift, A, B, c.alpha, _lam(c)) for side in (-1.0, 1.0)]
     return torch.stack(torch.broadcast_tensors(*rows))
+
+
+def _lam(c: Coefficients) -> Tensor | None:
+    return c.tempering if bool((c.tempering > 0).any()) else None
 
 
 def _radial(c: Coefficients, dx: Tensor, dt: Tensor, center: Tensor, label: Tensor, region: Region) -> Transform:
@@ -82,7 +86,7 @@ def _radial(c: Coefficients, dx: Tensor, dt: Tensor, center: Tensor, label: Tens
     A, B = c.D_o * dt, c.D_f * dt
 
     def tail(radius: Tensor) -> Tensor:
-        return radial_tail(radius, A, B, c.alpha, dim=dim)
+        return radial_tail(radius, A, B, c.alpha, dim=dim, lam=_lam(c))
 
     beyond = tail(r)
     if region.whole:

@@ -84,8 +84,9 @@ def paths_of(
         step = torch.zeros_like(at)
         for _ in range(substeps):
             # the state of a path that has jumped far is its place in the cell, to all digits of where it began
-            b, D_o, D_f, alpha = coefficients(_wrapped(head, at + moved + step))
-            step += LevyStep(b, D_o, D_f, alpha, dt / substeps, dim, validate_args=False).sample(generator=generator)
+            c = coefficients(_wrapped(head, at + moved + step))
+            law = LevyStep(*c, dt / substeps, dim, c.tempering, validate_args=False)
+            step += law.sample(generator=generator)
         moved += step
         center = windows.center[:, j].repeat((copies, *[1] * (at.dim() - 1)))
         apart = (step - center).abs() if dim == 1 else (step - center).norm(dim=1)
@@ -107,12 +108,12 @@ def _coefficients(head: Head) -> Callable[[Tensor], Coefficients]:
     origin, end = head.bounds[0]
     period = end - origin
     grid = origin + period / _TABLE * torch.arange(_TABLE + 1, dtype=torch.float64)
-    values = [v.expand(_TABLE + 1).clone() for v in head(grid)]
+    values = head(grid).each(lambda v: v.expand(_TABLE + 1).clone())
 
     def read(x: Tensor) -> Coefficients:
         place = ((x - origin) * (_TABLE / period)).clamp(0, _TABLE - 1e-6)
         left = place.floor().to(torch.int64)
         share = place - left
-        return Coefficients(*(torch.lerp(v[left], v[left + 1], share) for v in values))
+        return values.each(lambda v: torch.lerp(v[left], v[left + 1], share))
 
     return read

@@ -61,7 +61,10 @@ def evaluate(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim
     from levytorch.law.tempered_kernels import tempered_many
 
     out = torch.empty((N_OUT[order], n), dtype=torch.float64)
-    threads.run(tempered_many, n, *_arrays(y, A, B, alpha, lam), dim, order, out.numpy(), grain=GRAIN)
+    try:
+        threads.run(tempered_many, n, *_arrays(y, A, B, alpha, lam), dim, order, out.numpy(), grain=GRAIN)
+    except ZeroDivisionError:  # complex arithmetic, where a scale overflows
+        raise out_of_range(0) from None
     return out
 
 
@@ -166,7 +169,11 @@ def log_density(step: Step, lam: Tensor, *, dim: int) -> Tensor:
     check_range(*radial[:3])
     # inside an autograd.Function grad mode is always off, so it is read here
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in radial)
-    return _Radial.apply(*radial, dim, grad).expand(shape.numel()).reshape(shape)
+    log_p = _Radial.apply(*radial, dim, grad)
+    good = torch.isfinite(log_p.detach())
+    if not bool(good.all()):
+        raise out_of_range(int((~good).nonzero()[0]))
+    return log_p.expand(shape.numel()).reshape(shape)
 
 
 def score(step: Step, lam: Tensor) -> tuple[torch.Size, list[Tensor]]:

@@ -35,8 +35,9 @@ def tempered_time(alpha: Tensor, B: Tensor, lam: Tensor, generator: torch.Genera
     owner = torch.repeat_interleave(torch.arange(len(out), device=out.device), counts)
     log_scale = torch.log(B / parts) / alpha
     while len(owner):
-        log_T = (log_stable_time(alpha[owner], generator) + log_scale[owner]).clamp_max(690.0)
-        T = torch.exp(log_T)
+        log_T = log_stable_time(alpha[owner], generator) + log_scale[owner]
+        # alpha of 1e-300 overflows on the way: its times are zero or beyond all numbers
+        T = torch.exp(log_T.nan_to_num(-690.0).clamp(-690.0, 690.0))
         uniform = torch.rand(T.shape, generator=generator, dtype=torch.float64, device=T.device)
         good = torch.log1p(-uniform) < -(lam[owner] ** 2) * T
         good |= lam[owner] == 0

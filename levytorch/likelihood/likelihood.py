@@ -129,6 +129,14 @@ def shared_dt(pools: Pools) -> Tensor:
     return pools.main.dt[0] if pools.main.uniform_dt else pools.main.dt
 
 
+def counts_on(bins: StateBins, data: Pools | Lattice) -> Tensor:
+    """How many pairs start in each bin, (M,)."""
+    if isinstance(data, Lattice):
+        states = data.counts_of_states("main")
+        return torch.bincount(bins.index(states.x, states.dt), states.pairs, minlength=len(bins))
+    return bins.counts(data.main.x, shared_dt(data))
+
+
 def tail_masses(bins: StateBins, data: Pools | Lattice, tail: TailSettings, law: FrozenLaw | ExactLaw) -> TailMasses:
     """Thresholds and numbers of observed states on the bins."""
     found = _of_lattice(bins, data) if isinstance(data, Lattice) else _of_pools(bins, data)

@@ -115,14 +115,14 @@ class TailMasses:
         c = chain.coefficients
         M = len(self.bins)
         d, learned = head.dim, head.alpha_basis is not None
-        shapes = ((M,) if d == 1 else (M, d), (M,), (M,), (M,))
-        leaves = [v.expand(s).clone().requires_grad_(True) for v, s in zip(c, shapes)]
+        shapes = ((M,) if d == 1 else (M, d), (M,), (M,), (M,), *([(M,)] if head.tempered else []))
+        leaves = [v.expand(s).clone().requires_grad_(True) for v, s in zip((*c, c.tempering), shapes)]
         with torch.enable_grad():
             at = Coefficients(*leaves)
             core, middle = self._log_kept(lambda threshold: law.exceedance(at, threshold, self.center(dt), dt))
             q = []
             for mass in (core, middle):
-                wanted = leaves if learned else leaves[:3]
+                wanted = leaves[: 4 if learned else 3] + leaves[4:]
                 if mass.requires_grad:
                     parts = torch.autograd.grad(mass.sum(), wanted, retain_graph=True)
                 else:
@@ -130,6 +130,8 @@ class TailMasses:
                 rows = [*(parts[0].unsqueeze(0) if d == 1 else parts[0].T), parts[1], parts[2]]
                 if learned:
                     rows.append(parts[3] + parts[2] * chain.D_f_alpha)
+                if head.tempering_spec.learned:
+                    rows.append(parts[-1])
                 q.append(torch.stack(rows) * chain.slope)
         return core.detach(), middle.detach(), q[0], q[1]
 
@@ -150,7 +152,7 @@ class TailMasses:
     def _mean_coefficients(self, head: Head) -> Coefficients:
         """Arithmetic means over one cell: theta_{1,1}, theta_{2,1}, theta_{3,1} for a Fourier head with clamp."""
         c = head(self.bins.x)
-        return Coefficients(*(v.mean(0) if v.dim() else v for v in c))
+        return c.each(lambda v: v.mean(0) if v.dim() else v)
 
     def _log_kept(self, beyond: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         zero = torch.zeros(len(self.bins), dtype=torch.float64)

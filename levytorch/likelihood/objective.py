@@ -144,7 +144,7 @@ class FullBatchObjective:
 
     # -- private ------------------------------------------------------------------------------------------------------
     def _vanishing(self, ev: Evaluation) -> Tensor:
-        """Curvature (P, P) of the links of D_o and D_f, in the directions in which it outweighs the score products.
+        """Curvature (P, P) of the links of D_o, D_f and tempering, where it outweighs the score products.
 
         Where the data wants a coefficient to be zero, score products vanish faster than the gradient and promise steps
         without bound, which would hold up all other parameters; with the link's own curvature such a coefficient falls
@@ -160,7 +160,8 @@ class FullBatchObjective:
         for counts, _, q in self.regions(ev):
             score -= q * counts / self.n
         out = torch.zeros((ev.theta.numel(), ev.theta.numel()), dtype=torch.float64)
-        for row in (d, d + 1):
+        rows = [d, d + 1] + [len(score) - 1] * self.head.tempering_spec.learned
+        for row in rows:
             bend = -score[row] * chain.curvature[row] / chain.slope[row].clamp(min=1e-300)
             # summed over the states first: in single bins the score is noise, larger than its products
             excess = (self.design[row] * (bend - products[row])) @ self.design[row].T

@@ -22,7 +22,12 @@ from levytorch.likelihood.states import StateBins
 from levytorch.likelihood.sums import Sums, project, slices, where
 from levytorch.likelihood.tensor_sweep import tensor_sweep
 
-_NAMES = ("b", "D_o", "D_f", "alpha")
+_NAMES = ("b", "D_o", "D_f", "alpha", "tempering")
+
+
+def _learned(head: LinearHead) -> list[int]:
+    """Which of the coefficients have predictors."""
+    return [0, 1, 2] + [3] * head.learns_alpha + [4] * head.tempering_spec.learned
 
 
 @torch.no_grad()
@@ -31,7 +36,7 @@ def sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, he
     if head.dim > 1 or head.columns > 1:
         return tensor_sweep(head, law, batch, bins, hessian=hessian)
     theta = head.theta.detach()
-    C, M = head.n_predictors, len(bins)
+    C, M, learned = head.n_predictors, len(bins), _learned(head)
     grid = grid_of(head, bins)
     ((origin, period),) = head.cell
     x_nodes = origin + period / grid * torch.arange(grid, dtype=torch.float64)
@@ -47,18 +52,19 @@ def sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, he
     for x, dx, dt, weight in slices(batch):
         at = head.place(x).contiguous()
         rows = interpolate(at, origin, period, table, positive=True)
-        c = Coefficients(rows[0], rows[1], rows[2], rows[3] if alpha_varies else fine.coefficients.alpha)
-        step = law.score(c, dx, dt, wrt_alpha=C == 4)
+        alpha = rows[3] if alpha_varies else fine.coefficients.alpha
+        c = Coefficients(rows[0], rows[1], rows[2], alpha, fine.coefficients.tempering)
+        step = law.score(c, dx, dt, wrt_alpha=head.learns_alpha)
         part = float((step.log_p.numpy() * weight.numpy()).sum())
         if not math.isfinite(part):
             raise NumericalError(where(step.log_p, seen, x, dx))
-        scores = [getattr(step, name) for name in _NAMES[:C]]
+        scores = [getattr(step, _NAMES[k]) for k in learned]
         place = (bins.n_x, bins.group(dt, x.shape[0]), bins.n_groups, weight)
         moved = scatter(at, origin, period, scores, grid, *place)
         for total, more in zip((nodes, first, second), moved):
             total += more
         if hessian:
-            curved += _second_derivatives(law, c, dx, dt, at, head, grid, place, C)
+            curved += _second_derivatives(law, c, dx, dt, at, head, grid, place)
         log_p += part
         seen += x.shape[0]
         n += float(weight.expand(x.shape[0]).sum())
@@ -83,7 +89,7 @@ def grid_of(head: LinearHead, bins: StateBins) -> int:
 def to_predictors(sums: Tensor, chain: Chain) -> Tensor:
     """Sums of scores in the coefficients -> in the predictors: d log p / d eta = d log p / d c * d c / d eta."""
     out = sums * chain.slope
-    if sums.shape[0] == 4:
+    if chain.D_f_alpha.dim():
         out[3] += sums[2] * chain.D_f_alpha * chain.slope[3]
     return out
 
@@ -93,7 +99,7 @@ def predictor_jacobian(chain: Chain, C: int, M: int) -> Tensor:
     jacobian = torch.zeros((C, C, M), dtype=torch.float64)
     for row in range(C):
         jacobian[row, row] = chain.slope[row]
-    if C == 4:
+    if chain.D_f_alpha.dim():
         jacobian[2, 3] = chain.D_f_alpha * chain.slope[3]
     return jacobian
 
@@ -103,7 +109,7 @@ def link_curvature(chain: Chain, first: Tensor, C: int, M: int) -> Tensor:
     out = torch.zeros((C, C, M), dtype=torch.float64)
     for row in range(C):
         out[row, row] = first[row] * chain.curvature[row]
-    if C == 4:
+    if chain.D_f_alpha.dim():
         ratio = chain.D_f_alpha / chain.coefficients.D_f  # 2 log(length): D_f scales as exp(ratio * alpha)
         out[2, 3] = out[3, 2] = first[2] * ratio * chain.slope[2] * chain.slope[3]
         bend = ratio * chain.D_f_alpha * chain.slope[3] ** 2 + chain.D_f_alpha * chain.curvature[3]
@@ -120,7 +126,6 @@ def _second_derivatives(
     head: LinearHead,
     grid: int,
     place: tuple[int, Tensor, int, Tensor],
-    C: int,
 ) -> Tensor:
     """Second derivatives of log p in the coefficients, summed per bin.
 
@@ -129,17 +134,19 @@ def _second_derivatives(
     """
     ((origin, period),) = head.cell
     steps = [1e-4 * (c.D_o / dt).sqrt(), 1e-4 * c.D_o, 1e-4 * c.D_f, 1e-4 * torch.ones_like(c.alpha)]
-    out = torch.empty((C, C, place[0] * place[2]), dtype=torch.float64)
-    for row in range(C):
+    steps.append(1e-4 * c.tempering)
+    learned = _learned(head)
+    out = torch.empty((len(learned), len(learned), place[0] * place[2]), dtype=torch.float64)
+    for row, k in enumerate(learned):
         moved = []
         for sign in (1.0, -1.0):
-            shifted = list(c)
-            shifted[row] = c[row] + sign * steps[row]
-            moved.append(law.score(Coefficients(*shifted), dx, dt, wrt_alpha=C == 4))
-        width = 2 * steps[row].numpy()
+            shifted = [*c, c.tempering]
+            shifted[k] = shifted[k] + sign * steps[k]
+            moved.append(law.score(Coefficients(*shifted), dx, dt, wrt_alpha=head.learns_alpha))
+        width = 2 * steps[k].numpy()
         changes = [
             torch.from_numpy((getattr(moved[0], name).numpy() - getattr(moved[1], name).numpy()) / width)
-            for name in _NAMES[:C]
+            for name in (_NAMES[k] for k in learned)
         ]
         out[row] = scatter(x, origin, period, changes, grid, *place)[1]
     return 0.5 * (out + out.transpose(0, 1))

@@ -158,3 +158,18 @@ def check_alpha(settings: TailSettings, learns_alpha: bool, *, given: bool) -> T
         stacklevel=3,
     )
     return replace(settings, method="conditional")
+
+
+def check_tempering(settings: TailSettings, learned: bool, *, given: bool) -> TailSettings:
+    """A learned tempering is read off the very tails that the TCF weights by the model's own: as for alpha."""
+    if not (learned and settings.method == "tcf"):
+        return settings
+    if given:
+        raise InputError(
+            'tempering cannot be learned together with the tail correction factor, found method "tcf"; use tail=none '
+            "or tail=conditional with a TRT, or give tempering."
+        )
+    warnings.warn(
+        'tempering is learned, so tail="auto" uses the conditional likelihood.', LevytorchWarning, stacklevel=3
+    )
+    return replace(settings, method="conditional")

@@ -36,7 +36,7 @@ def tensor_sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins
     for x, dx, dt, weight in slices(batch, CHUNK if constant else max(1024, _NUMBERS // max(head.sizes))):
         design = one or head.design(x)
         eta, eta_alpha = head.predictors(theta, design)
-        chain = head.respond(eta, eta_alpha)
+        chain = head.respond(eta, eta_alpha, theta[-1])
         step = law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
         part = float((weight * step.log_p).sum())
         if not math.isfinite(part):
@@ -44,7 +44,7 @@ def tensor_sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins
         q = predictor_scores(chain, step)
         columns = [q, q[upper[0]] * q[upper[1]]]
         if hessian:
-            columns.append(_curvature(head, law, eta, eta_alpha, dx, dt)[upper[0], upper[1]])
+            columns.append(_curvature(head, law, eta, eta_alpha, theta[-1], dx, dt)[upper[0], upper[1]])
         moments = torch.cat(columns) * weight
         if M == 1:
             packed[0] += moments.sum(1)
@@ -65,15 +65,23 @@ def predictor_scores(chain: Chain, step: StepScore) -> Tensor:
     rows = [*(step.b.T if chain.dim > 1 else [step.b]), step.D_o, step.D_f]
     if step.alpha is not None:
         rows.append(step.alpha + step.D_f * chain.D_f_alpha)
+    if step.tempering is not None and len(rows) < len(chain.slope):
+        rows.append(step.tempering)
     return torch.stack(rows) * chain.slope
 
 
 def _curvature(
-    head: LinearHead, law: FrozenLaw, eta: Tensor, eta_alpha: Tensor | None, dx: Tensor, dt: Tensor
+    head: LinearHead,
+    law: FrozenLaw,
+    eta: Tensor,
+    eta_alpha: Tensor | None,
+    eta_tempering: Tensor,
+    dx: Tensor,
+    dt: Tensor,
 ) -> Tensor:
     """d2 log p / d eta d eta of every pair, (C, C, n): central differences of the analytic scores."""
     d, C = head.dim, head.n_predictors
-    chain = head.respond(eta, eta_alpha)
+    chain = head.respond(eta, eta_alpha, eta_tempering)
     c = chain.coefficients
     widths = [1e-4 * (c.D_o / dt).sqrt() / head.units.b] * d
     # relative steps of the coefficients themselves, brought to the predictors
@@ -83,14 +91,15 @@ def _curvature(
         moved = []
         width = widths[row] if row < d + 2 else torch.full((), 1e-4, dtype=torch.float64)
         for sign in (1.0, -1.0):
-            here, here_alpha = eta, eta_alpha
+            here, here_alpha, here_tempering = eta, eta_alpha, eta_tempering
             if row < d + 2:
                 here = eta.clone()
                 here[row] += sign * width
-            else:
-                assert eta_alpha is not None
+            elif eta_alpha is not None and row == d + 2:
                 here_alpha = eta_alpha + sign * width
-            at = head.respond(here, here_alpha)
+            else:
+                here_tempering = eta_tempering + sign * width
+            at = head.respond(here, here_alpha, here_tempering)
             moved.append(predictor_scores(at, law.score(at.coefficients, dx, dt, wrt_alpha=head.learns_alpha)))
         out.append((moved[0] - moved[1]) / (2 * width))
     bent = torch.stack(out)

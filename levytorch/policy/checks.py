@@ -60,7 +60,8 @@ def coefficients_at(source: Any, x: Tensor, dim: int = 1) -> Coefficients:
             raise InputError(f"{name} must not be negative, found {low:.3g} on the cell; check the coefficients.")
     if not bool(((alpha > 0) & (alpha <= 1)).all()):
         raise InputError(f"alpha must lie in (0, 1], found {float(alpha.min()):.3g}; check the dynamics.")
-    return Coefficients(b, D_o, D_f, alpha)
+    tempering = torch.as_tensor(float(getattr(source, "tempering", 0.0)), dtype=torch.float64)
+    return Coefficients(b, D_o, D_f, alpha, tempering)
 
 
 def _values(f: Any, x: Tensor, shape: torch.Size, name: str) -> Tensor:

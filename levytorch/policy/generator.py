@@ -4,6 +4,7 @@ Section 3.3 of the paper: V solves (beta - L) V = r (equation of Lemma 2.1). Col
 
     sum_m c_m (beta phi_m - b phi_m' - D_o phi_m'' + D_f (-Lap)^alpha phi_m)(x_j) = r(x_j).
 
+Tempered jumps have (lam^2 - Lap)^alpha - lam^(2 alpha) in the place of (-Lap)^alpha.
 alpha may depend on x: row j then uses |k|^(2 alpha(x_j)). Coefficients carry any leading batch dimensions; the four
 fixed matrices are shared by the whole batch, so that assembly is one batched product. Everything is torch and
 differentiable in b, D_o, D_f, alpha and r; many small systems on the CPU without gradients go to NumPy's LAPACK in
@@ -40,10 +41,10 @@ class Operators(NamedTuple):
     fractional: Tensor
 
 
-def operators(basis: FourierBasis, x: Tensor, alpha: Tensor) -> Operators:
+def operators(basis: FourierBasis, x: Tensor, alpha: Tensor, tempering: float = 0.0) -> Operators:
     """The generator's parts applied to the basis at x (m,). alpha: one number, or (..., m) for alpha(x)."""
     phi = basis.matrix(x)
-    return Operators(phi, basis.matrix(x, 1), basis.matrix(x, 2), basis.symbol(alpha) * phi)
+    return Operators(phi, basis.matrix(x, 1), basis.matrix(x, 2), basis.symbol(alpha, 0, tempering) * phi)
 
 
 def resolvent_matrix(ops: Operators, b: Tensor, D_o: Tensor, D_f: Tensor, beta: float | Tensor) -> Tensor:
@@ -53,20 +54,33 @@ def resolvent_matrix(ops: Operators, b: Tensor, D_o: Tensor, D_f: Tensor, beta: 
 
 
 def column_scale(
-    basis: FourierBasis, b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, beta: float | Tensor
+    basis: FourierBasis,
+    b: Tensor,
+    D_o: Tensor,
+    D_f: Tensor,
+    alpha: Tensor,
+    beta: float | Tensor,
+    tempering: float = 0.0,
 ) -> Tensor:
     """Size of (beta - L) phi_m, (n,).
 
     Dividing it out keeps the condition number near that of the coefficients, not n^2.
     """
     k = basis.wavenumbers.to(b.device)
-    jump = basis.symbol(alpha.detach().mean())
+    jump = basis.symbol(alpha.detach().mean(), 0, tempering)
     size = beta + b.detach().abs().mean() * k + D_o.detach().abs().mean() * k**2 + D_f.detach().abs().mean() * jump
     return torch.as_tensor(size, dtype=b.dtype)
 
 
 def resolvent_coefficients(
-    basis: FourierBasis, b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, r: Tensor, beta: float
+    basis: FourierBasis,
+    b: Tensor,
+    D_o: Tensor,
+    D_f: Tensor,
+    alpha: Tensor,
+    r: Tensor,
+    beta: float,
+    tempering: float = 0.0,
 ) -> Tensor:
     """Fourier coefficients of V = (beta - L)^-1 r by collocation, for many coefficient sets at once.
 
@@ -76,15 +90,15 @@ def resolvent_coefficients(
     x = basis.points().to(b.device)
     n = basis.n_modes
     shape = common_shape(b.shape, D_o.shape, D_f.shape, r.shape, alpha.shape, (n,))
-    scale = column_scale(basis, b, D_o, D_f, alpha, beta)
+    scale = column_scale(basis, b, D_o, D_f, alpha, beta, tempering)
     if len(shape) == 1:
-        A = resolvent_matrix(operators(basis, x, alpha), b, D_o, D_f, beta)
+        A = resolvent_matrix(operators(basis, x, alpha, tempering), b, D_o, D_f, beta)
         return torch.linalg.solve(A / scale, r.expand(shape)) / scale
 
     b, D_o, D_f, r = (t.expand(shape).reshape(-1, n) for t in (b, D_o, D_f, r))
     tracked = torch.is_grad_enabled() and any(t.requires_grad for t in (b, D_o, D_f, r, alpha))
     if alpha.ndim == 0 and not tracked and b.device.type == "cpu":
-        ops = operators(basis, x, alpha)
+        ops = operators(basis, x, alpha, tempering)
         parts = torch.stack([beta * ops.phi, ops.first, ops.second, ops.fractional], dim=1) / scale
         weights = torch.stack([torch.ones_like(b), -b, -D_o, D_f], dim=-1)
         return solve_many(parts, weights, r).reshape(shape) / scale
@@ -94,7 +108,7 @@ def resolvent_coefficients(
     out = []
     for start in range(0, len(b), chunk):
         part = slice(start, start + chunk)
-        ops = operators(basis, x, alpha if alphas is None else alphas[part])
+        ops = operators(basis, x, alpha if alphas is None else alphas[part], tempering)
         A = resolvent_matrix(ops, b[part], D_o[part], D_f[part], beta)
         out.append(torch.linalg.solve(A / scale, r[part]))
     return torch.cat(out).reshape(shape) / scale

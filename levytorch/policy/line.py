@@ -134,6 +134,11 @@ def _solve(
     free = (False, False) if outside.constant else _free_ends(source, window)
     x = operators_at(n, window)
     at = coefficients_at(source, x)
+    if float(at.tempering) > 0:
+        raise InputError(
+            f"jumps must be without tempering on a line, found tempering {float(at.tempering):g}; give the "
+            "coefficients a period a little wider than the states."
+        )
     if bool((at.alpha >= 1).any()):
         raise InputError("alpha must lie in (0, 1) on a line, found 1; for Brownian motion set D_f = 0 and any alpha.")
     ops = operators(n, window, at.alpha, outside, free)

@@ -56,8 +56,9 @@ def linear_system(
         x = low + (high - low) * (torch.from_numpy(nodes) + 1) / 2
         weight = (torch.from_numpy(weights) / 2).sqrt()
     at = coefficients_at(source, x)
-    ops = operators(basis, x, at.alpha)
-    scale = column_scale(basis, at.b, at.D_o, at.D_f, at.alpha, beta)
+    lam = float(at.tempering)
+    ops = operators(basis, x, at.alpha, lam)
+    scale = column_scale(basis, at.b, at.D_o, at.D_f, at.alpha, beta, lam)
     A = weight[:, None] * resolvent_matrix(ops, at.b, at.D_o, at.D_f, beta) / scale
     return LinearSystem(basis, x, weight, ops, at, scale, A, r(x), beta)
 
@@ -117,7 +118,9 @@ def sensitivity(source: Any, system: LinearSystem, c: Tensor, factor: Factor) ->
     with torch.no_grad():
         J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in source.jacobian(system.x))
     basis, ops, D_f = system.basis, system.ops, system.at.D_f
-    jump_alpha = basis.symbol(system.at.alpha, log_power=1) * ops.phi  # d/dalpha of |k|^(2 alpha) phi
+    lam = float(system.at.tempering)
+    jump_alpha = basis.symbol(system.at.alpha, 1, lam) * ops.phi  # d/dalpha of |k|^(2 alpha) phi
+    jump_lam, J_lam = _tempering_part(source, system)
     w = system.weight[:, None]
     # dA/dtheta_p c, row by row; A = beta - L
     change = -(
@@ -125,6 +128,7 @@ def sensitivity(source: Any, system: LinearSystem, c: Tensor, factor: Factor) ->
         + J_D_o * (ops.second @ c)[:, None]
         - J_D_f * (ops.fractional @ c)[:, None]
         - J_alpha * (D_f * (jump_alpha @ c))[:, None]
+        - J_lam * (D_f * (jump_lam @ c))[:, None]
     )
     dc = factor.solve(-w * change)
     if system.A.shape[0] > system.A.shape[1]:
@@ -134,9 +138,22 @@ def sensitivity(source: Any, system: LinearSystem, c: Tensor, factor: Factor) ->
             + ops.second.T @ (J_D_o * residual)
             - ops.fractional.T @ (J_D_f * residual)
             - jump_alpha.T @ (J_alpha * D_f[:, None] * residual)
+            - jump_lam.T @ (J_lam * D_f[:, None] * residual)
         )
         dc = dc - factor.gram_solve(dA_T_residual / system.scale[:, None])
     return dc / system.scale[:, None]
+
+
+def _tempering_part(source: Any, system: LinearSystem) -> tuple[Tensor, Tensor]:
+    """d/dlam of ((lam^2 + k^2)^alpha - lam^(2 alpha)) phi, and d lam / d theta (1, P): zero where it is not learned."""
+    slope = getattr(getattr(source, "head", None), "tempering_slope", None)
+    lam, alpha = float(system.at.tempering), system.at.alpha
+    if slope is None or lam == 0.0:
+        return torch.zeros_like(system.ops.phi), torch.zeros((1, 1), dtype=torch.float64)
+    k2 = system.basis.wavenumbers**2 + lam * lam
+    power = alpha[..., None] - 1.0
+    symbol = 2.0 * alpha[..., None] * lam * (k2**power - lam ** (2.0 * power))
+    return symbol * system.ops.phi, slope()[None]
 
 
 def covariance_factor(source: Any, system: LinearSystem, c: Tensor, factor: Factor) -> Tensor | None:

@@ -48,6 +48,11 @@ def monte_carlo_value(
     horizon) = 1e-6).
     """
     cell = cell_of(dynamics)
+    if getattr(dynamics, "tempering", 0.0):
+        raise InputError(
+            f"monte_carlo_value must have jumps without tempering, found tempering {dynamics.tempering:g}; use "
+            "solve_value, or simulate and average."
+        )
     beta = check_beta(beta)
     n_paths = whole_number("n_paths", n_paths, 2)
     dt = positive_number("dt", dt, "give the length of a step")

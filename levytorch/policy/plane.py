@@ -74,19 +74,21 @@ class Fields(NamedTuple):
     D_o: Array
     D_f: Array
     alpha: float | Array
+    tempering: float = 0.0
 
 
 def fields_at(source: Any, x: Tensor) -> Fields:
     """b, D_o, D_f and alpha at the points x (n, n, 2)."""
-    b, D_o, D_f, alpha = (t.numpy() for t in coefficients_at(source, x, dim=2))
-    return Fields(np.moveaxis(b, -1, 0), D_o, D_f, alpha if alpha.ndim else float(alpha))
+    at = coefficients_at(source, x, dim=2)
+    b, D_o, D_f, alpha = (t.numpy() for t in at)
+    return Fields(np.moveaxis(b, -1, 0), D_o, D_f, alpha if alpha.ndim else float(alpha), float(at.tempering))
 
 
 class PlaneOperator:
     """L and its parts on an n x n grid, acting on Fourier coefficients (of `scipy.fft.rfft2`)."""
 
-    def __init__(self, cell: Torus, n: int) -> None:
-        self.cell, self.n = cell, n
+    def __init__(self, cell: Torus, n: int, tempering: float = 0.0) -> None:
+        self.cell, self.n, self.tempering = cell, n, tempering
         k_1 = fft.fftfreq(n, 1 / n) * (2 * math.pi / cell.period[0])
         k_2 = fft.rfftfreq(n, 1 / n) * (2 * math.pi / cell.period[1])
         self.square = k_1[:, None] ** 2 + k_2[None, :] ** 2
@@ -95,7 +97,8 @@ class PlaneOperator:
         if n % 2 == 0:
             d_1[n // 2] = d_2[n // 2] = 0.0
         self.gradient = (1j * d_1[:, None], 1j * d_2[None, :])
-        self.logarithm = np.log(np.where(self.square > 0, self.square, 1.0))
+        total = self.square + tempering**2
+        self.logarithm = np.log(np.where(total > 0, total, 1.0))
 
     def forward(self, field: Array) -> Array:
         """Coefficients of a real field on the grid."""
@@ -106,9 +109,15 @@ class PlaneOperator:
         return fft.irfft2(c, s=(self.n, self.n))
 
     def symbol(self, alpha: float, log_power: int = 0) -> Array:
-        """|k|^(2 alpha), or its derivative of order `log_power` in alpha; zero at k = 0."""
-        power = np.where(self.square > 0, np.exp(alpha * self.logarithm), 0.0)
-        return power * self.logarithm**log_power if log_power else power
+        """|k|^(2 alpha), or its derivative of order `log_power` in alpha; zero at k = 0.
+
+        Tempered: (lam^2 + |k|^2)^alpha - lam^(2 alpha).
+        """
+        power = np.where(self.square > 0, np.exp(alpha * self.logarithm) * self.logarithm**log_power, 0.0)
+        if self.tempering > 0:
+            low = 2.0 * math.log(self.tempering)
+            power -= np.where(self.square > 0, math.exp(alpha * low) * low**log_power, 0.0)
+        return power
 
     def shifted(self, c: Array, shift: float) -> Array:
         """Coefficients of the field moved by `shift` spacings: what it is between the points of the grid."""
@@ -173,8 +182,8 @@ def solve_plane(
 
 def plane_system(source: Any, cell: Torus, n: int, beta: float) -> PlaneSystem:
     """The system on an n x n grid."""
-    operator = PlaneOperator(cell, n)
     at = fields_at(source, cell.points(n))
+    operator = PlaneOperator(cell, n, at.tempering)
     cut = math.sqrt(float(operator.square.max())) / 4
     alpha = at.alpha
     scale = at.D_o + at.D_f * cut ** (2 * alpha - 2) + 1e-12 * beta
@@ -286,5 +295,9 @@ def _covariance_factor(source: Any, r: Reward, cell: Torus, beta: float, n: int)
     right -= J_D_o * flat(operator.inverse(operator.square * c))
     right -= J_D_f * flat(operator.fractional(c, at.alpha))
     right -= J_alpha * flat(at.D_f * operator.fractional(c, at.alpha, log_power=1))
+    if at.tempering > 0 and hasattr(source, "head") and not isinstance(at.alpha, np.ndarray):
+        lam, power = at.tempering, at.alpha - 1.0
+        symbol = 2.0 * at.alpha * lam * ((operator.square + lam * lam) ** power - lam ** (2.0 * power))
+        right -= source.head.tempering_slope()[None] * flat(at.D_f * operator.inverse(c * symbol))
     columns = (right @ directions).T.reshape(-1, n, n).numpy()
     return torch.stack([torch.from_numpy(solve_system(system, column, 1e-6)[0] / n**2) for column in columns], dim=-1)

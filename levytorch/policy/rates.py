@@ -93,7 +93,7 @@ def rate_study(
     x = basis.points()
     at = coefficients_at(dynamics, x)
     reward = Manufactured(V or CosinePower(period=period), dynamics, beta)(x)
-    exact = resolvent_coefficients(basis, at.b, at.D_o, at.D_f, at.alpha, reward, beta)
+    exact = resolvent_coefficients(basis, at.b, at.D_o, at.D_f, at.alpha, reward, beta, float(at.tempering))
     draw = PERTURBATIONS[perturbation]
     generator = torch.Generator().manual_seed(seed)
     c0, c2 = torch.empty((2, len(sizes), n_trials), dtype=torch.float64)
@@ -103,7 +103,8 @@ def rate_study(
             n = min(_BATCH, n_trials - start)
             b, D_o, D_f = (f + size * draw(basis, n, generator) for f in (at.b, at.D_o, at.D_f))
             invalid = max(invalid, float(((D_o <= 0) | (D_f < 0)).any(-1).to(torch.float64).mean()))
-            error = resolvent_coefficients(basis, b, D_o, D_f, at.alpha, reward, beta) - exact
+            found = resolvent_coefficients(basis, b, D_o, D_f, at.alpha, reward, beta, float(at.tempering))
+            error = found - exact
             c0[i, start : start + n] = c0_norm(basis, error)
             c2[i, start : start + n] = c2_norm(basis, error)
     if invalid > 0:

@@ -101,7 +101,7 @@ class Manufactured:
         at = coefficients_at(self.dynamics, x)
         c = self.coefficients
         V, V1, V2 = (self.basis.matrix(x, order) @ c for order in (0, 1, 2))
-        jump = (self.basis.matrix(x) * self.basis.symbol(at.alpha) * c).sum(-1)
+        jump = (self.basis.matrix(x) * self.basis.symbol(at.alpha, 0, float(at.tempering)) * c).sum(-1)
         return self.beta * V - at.b * V1 - at.D_o * V2 + at.D_f * jump
 
 
@@ -116,7 +116,7 @@ class PlaneManufactured:
         self.dynamics, self.beta, self.cell = dynamics, float(beta), torus(dynamics)
         n = 32
         while True:
-            operator = PlaneOperator(self.cell, n)
+            operator = PlaneOperator(self.cell, n, float(getattr(dynamics, "tempering", 0.0)))
             c = operator.forward(V(self.cell.points(n)).numpy()) / n**2
             size = abs(c).max()
             outer = operator.square > 0.25 * operator.square.max()

@@ -178,7 +178,7 @@ def _residual(source: Any, r: Reward, system: LinearSystem, c: Tensor, window: t
     basis, n = system.basis, 2 * system.basis.n_modes + 1
     x = basis.grid(n) if window is None else torch.linspace(*window, n + 2, dtype=torch.float64)[1:-1]
     at = coefficients_at(source, x)
-    A = resolvent_matrix(operators(basis, x, at.alpha), at.b, at.D_o, at.D_f, system.beta)
+    A = resolvent_matrix(operators(basis, x, at.alpha, float(at.tempering)), at.b, at.D_o, at.D_f, system.beta)
     values = r(x)
     return float((A @ c - values).abs().max() / values.abs().max().clamp_min(1e-300))
 

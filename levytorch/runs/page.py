@@ -108,6 +108,9 @@ def _coefficients(metrics: Mapping[str, Any]) -> str:
     if metrics.get("alpha") is not None:
         std = metrics.get("alpha_std")
         rows.append(["alpha", f"{metrics['alpha']:.4g}", "given" if std == 0.0 else _told(std, ".3g"), "-"])
+    if metrics.get("tempering") is not None:
+        std = metrics.get("tempering_std")
+        rows.append(["tempering", f"{metrics['tempering']:.4g}", "given" if std == 0.0 else _told(std, ".3g"), "-"])
     if "error_V" in metrics:
         rows.append(["V", "-", "-", f"{metrics['error_V']:.2%}"])
     return html.table(["", "mean", "standard error", "relative L2 error"], rows)

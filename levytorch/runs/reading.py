@@ -117,10 +117,10 @@ class Run:
         name = system.get("name") if isinstance(system, Mapping) else None
         if not isinstance(system, Mapping) or not isinstance(name, str) or name not in SYSTEMS:
             return None
-        alpha = system.get("alpha", 0.3)
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+        alpha, tempering = system.get("alpha", 0.3), system.get("tempering", 0.0)
+        if any(isinstance(v, bool) or not isinstance(v, int | float) for v in (alpha, tempering)):
             return None
-        return Dynamics.named(name, alpha=float(alpha))
+        return Dynamics.named(name, alpha=float(alpha), tempering=float(tempering))
 
 
 def find_runs(pattern: str | Sequence[str]) -> list[Path]:

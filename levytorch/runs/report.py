@@ -88,6 +88,10 @@ def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
         out["alpha"] = recovery.alpha
         if recovery.covariance is not None:
             out["alpha_std"] = recovery.alpha_std
+    if recovery.head.tempered:
+        out["tempering"] = recovery.tempering
+        if recovery.covariance is not None and recovery.metrics.get("tempering_told_from_zero", True):
+            out["tempering_std"] = recovery.tempering_std
     return out
 
 

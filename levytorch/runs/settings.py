@@ -36,7 +36,7 @@ SECTIONS = (
 )
 KEYS = (
     *SECTIONS,
-    *("dynamics", "seed", "alpha", "law", "init", "units", "beta", "empirical"),
+    *("dynamics", "seed", "alpha", "tempering", "law", "init", "units", "beta", "empirical"),
     *("resume", "directory", "experiment", "arm", "variant"),
 )
 OWN_FLAGS = ("progress", "log_every", "devices", "num_nodes")  # of the trainer group; the others are Lightning's
@@ -144,6 +144,7 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
         _check_diagnostics(config["diagnostics"])
         return make_settings(
             alpha=config["alpha"],
+            tempering=config.get("tempering", 0.0),
             **head,
             tail="auto" if tail.get("method") == "auto" else tail,
             engine=engine,

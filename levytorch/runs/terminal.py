@@ -64,6 +64,12 @@ def _tail(settings: FitSettings) -> str:
     return f"tail {tail.method} ({', '.join(thresholds) or 'no threshold given'}{auto})"
 
 
+LOCATION = (
+    "2 alpha <= 1 without tempering: steps have no mean, and b is a location (where their center goes), not a mean; "
+    "tempering=learn gives jumps an end and b its meaning"
+)
+
+
 def table(metrics: Mapping[str, Any]) -> str:
     """The coefficients at the observed states, what the fit took, what the checks say, and V."""
     observed = metrics.get("observed") or {}
@@ -78,6 +84,14 @@ def table(metrics: Mapping[str, Any]) -> str:
         error = metrics.get("alpha_std")
         given = "    given" if error == 0.0 else ""
         lines.append(f"{'alpha':6}{metrics['alpha']:>12.4g}{'-' if not error else format(error, '.4g'):>12}{given}")
+    if metrics.get("tempering") is not None:
+        error, bound = metrics.get("tempering_std"), ""
+        if not metrics.get("tempering_told_from_zero", True):
+            bound = f"    not told from 0; at most {metrics['tempering_upper']:.3g} (95 %)"
+        shown = "-" if not error else format(error, ".4g")
+        lines.append(f"{'lam':6}{metrics['tempering']:>12.4g}{shown:>12}{bound}")
+    elif metrics.get("alpha") is not None and metrics["alpha"] <= 0.5:
+        lines.append(LOCATION)
     lines.append(
         f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
         f"{'converged' if metrics['converged'] else 'NOT converged'}; {metrics['n_main']} pairs, "

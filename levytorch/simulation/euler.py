@@ -20,6 +20,7 @@ from levytorch.convert import real_array
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.simulation.stiff import effective_drift
+from levytorch.simulation.tempered import tempered_euler
 
 Array = NDArray[np.float64]
 CHUNK = 24_576  # trajectories in flight per thread: they stay in the cache, and torch spawns no threads of its own
@@ -79,6 +80,8 @@ def euler(
     """(n, n_steps + 1, d) states, `substeps` Euler-Maruyama steps between any two."""
     from tqdm import tqdm
 
+    if dynamics.tempering > 0:
+        return tempered_euler(dynamics, x0, n_steps, dt, substeps, seed)
     engine = kernels()
     n, d = x0.shape
     out = np.empty((n, n_steps + 1, d))

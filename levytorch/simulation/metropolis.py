@@ -109,7 +109,8 @@ class _Walk:
         self.engine = kernels()
         self.keys = self.engine.stream_keys(seed, _STREAM, 0, chains)
         self.draws = np.empty((1 + 2 * ((dynamics.dim + 1) // 2), chains))
-        self.method = "table" if isinstance(dynamics.alpha, float) else "contour"  # one alpha, asked very often
+        one = isinstance(dynamics.alpha, float) and not dynamics.tempering  # one alpha, asked very often
+        self.method = "table" if one else "contour"
         self.moves = 0
         self.dx: Tensor | None = None
 
@@ -138,7 +139,8 @@ class _Walk:
 
     def _log_target(self, dx: Tensor) -> Tensor:
         b, D_o, D_f, alpha = self.coefficients
-        log_p = log_density(dx, b, D_o, D_f, alpha, self.dt, dim=self.dynamics.dim, method=self.method)
+        law = self.dynamics
+        log_p = log_density(dx, b, D_o, D_f, alpha, self.dt, dim=law.dim, method=self.method, tempering=law.tempering)
         apart = dx - b * self.dt
         distance = apart.abs() if apart.ndim == 1 else torch.linalg.vector_norm(apart, dim=-1)
         return torch.where(distance <= self.reach, log_p, -torch.inf)

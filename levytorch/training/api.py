@@ -26,6 +26,7 @@ def recover(
     coefficients: str | dict[str, Any] | Head = "auto",
     n_basis: int | str = 21,
     period: float | Sequence[float] | None = 2 * math.pi,
+    tempering: float | str = 0.0,
     tail: str | dict[str, Any] | None = None,
     engine: str | dict[str, Any] = "auto",
     seed: int = 0,
@@ -57,6 +58,8 @@ def recover(
         period: of the coefficients; in d > 1 dimensions one number or one per coordinate. None: a state on a line,
             whose window is the range of the data but for excursions; pairs that start outside of it are left out and
             counted, and beyond it coefficients are constant (b: see continuation).
+        tempering: a rate lam >= 0 per unit of x beyond whose inverse jumps are exponentially rare, when known (0: the
+            paper's law); "learn" for an unknown one.
         tail: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT": 20.0, "method": "tcf" |
             "conditional" | "none"}.
         engine: "fisher" (Fourier heads: maximum likelihood), "evidence" (fisher, smoothed as much as the data asks
@@ -98,6 +101,7 @@ def recover(
         coefficients=coefficients,
         n_basis=n_basis,
         period=period,
+        tempering=tempering,
         tail=tail,
         engine=engine,
         seed=seed,
@@ -112,6 +116,11 @@ def recover(
         raise InputError(
             "a state with actions must lie on a cell, found a line (period None); give a period a little wider than "
             "the data, or actions=None to fit all pairs alike."
+        )
+    if with_actions and settings.tempering.active:
+        raise InputError(
+            f"tempering must be 0 for transitions with actions, found {shown(tempering)}; leave it out, or give "
+            "actions=None to fit all pairs alike."
         )
     if actions and isinstance(transitions, Transitions) and transitions.actions:
         return recover_by_action(transitions, settings, _fit, shared)

@@ -11,7 +11,7 @@ import copy
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.likelihood.corrected import Strata, expected_by_state
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_information import informations
@@ -27,7 +27,7 @@ class Centered:
 
     def __init__(self, likelihood: Likelihood, blocks: Blocks, strengths: Strength, tcf: float) -> None:
         head, law = likelihood.head, likelihood.law
-        assert isinstance(head, FourierHead)
+        assert isinstance(head, LinearHead)
         assert isinstance(law, FrozenLaw)
         assert likelihood.bins is not None
         self.head, self.blocks, self.likelihood, self.tcf = copy.deepcopy(head), blocks, likelihood, tcf

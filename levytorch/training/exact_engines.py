@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from levytorch.coefficients import FourierHead
+from levytorch.coefficients import LinearHead
 from levytorch.data.batches import FullBatch
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_information import Information
@@ -43,7 +43,7 @@ class ExactEngine(FisherEngine):
     moves: bool = True
 
     def optimizer(self, likelihood: Likelihood) -> Optimizer:
-        head = cast(FourierHead, likelihood.head)
+        head = cast(LinearHead, likelihood.head)
         return FisherScoring([head.theta], damping=1e-4, tolerance=self.tolerance, pairs=self.max_steps)
 
     def objective(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch) -> FullBatchObjective:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 
-from levytorch.coefficients import FourierHead, Head
+from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Pools
 from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice, lattice_of
@@ -128,7 +128,7 @@ def fit_linear(
 
     std: whose information standard errors are from, "frozen" or the law's own ("auto").
     """
-    mine, head = setting.likelihood, cast(FourierHead, setting.likelihood.head)
+    mine, head = setting.likelihood, cast(LinearHead, setting.likelihood.head)
     done: Maximised
     history: list[dict[str, float]] = []
     for _ in range(2):

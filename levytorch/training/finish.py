@@ -27,6 +27,7 @@ from levytorch.training.boundary import loss_without, vanishing
 from levytorch.training.engines import Engine
 from levytorch.training.polish import polish
 from levytorch.training.recovery import Recovery
+from levytorch.training.tempering import judge_tempering
 
 _INSEPARABLE = 0.98
 _MOST_REMOVED = 0.05  # share of all pairs beyond TRT
@@ -104,6 +105,9 @@ def finish(
         tcf = ev.tcf
         if ev.R_theta is not None:
             metrics["R_theta"] = ev.R_theta
+        if head.tempering_spec.learned:
+            told, cov = judge_tempering(objective, ev, cov)
+            metrics |= told
         metrics["vanishing"] = vanishing(objective, ev)
         losses = {name: loss_without(name, head, batch) for name in metrics["vanishing"]}
         if losses:

@@ -26,7 +26,7 @@ from levytorch.training.callbacks import Convergence, MovingAverage, Progress, U
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.finish import Ended
-from levytorch.training.law_choice import check_law, conclude
+from levytorch.training.law_choice import check_exact, conclude
 from levytorch.training.maximise import fit_full_batch, joined
 from levytorch.training.module import LevyModule
 from levytorch.training.problem import Problem, all_data, check_pools, head_settings, pool_options, prepare
@@ -77,8 +77,8 @@ def fit(
     if problem.settings.left_open:
         problem, selection = select(problem, all_data(problem, Ranks()).blocks)
     settings = problem.settings
-    if settings.law in ("exact", "corrected"):
-        check_law(settings.law, problem.head, transitions, started=settings.init == "data")
+    if settings.law == "exact":
+        check_exact(problem.head, transitions, started=settings.init == "data")
     module, data = make_module(problem), make_data(problem)
     engine = module.engine
     averaging = None if engine.full_batch else MovingAverage(engine.window)  # type: ignore[attr-defined]

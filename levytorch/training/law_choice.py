@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead, Head
+from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
+from levytorch.likelihood.drift_bias import drift_step
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
-from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.likelihood import Likelihood, counts_on
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.ranks import Ranks
 from levytorch.training.corrected_fit import ROUNDS, Corrected
@@ -36,11 +37,11 @@ _GRADIENT = 6.0  # what one with gradient costs, in forward evaluations as the c
 _INFORMATION = 20.0  # and what the information costs
 
 
-def check_law(law: str, head: Head, data: Transitions | Lattice, *, started: bool = True) -> None:
-    """Refuse data that the law which is asked for, exact or corrected, does not know, before anything is fitted."""
+def check_exact(head: Head, data: Transitions | Lattice, *, started: bool = True) -> None:
+    """Refuse data that the exact law does not know, before anything is fitted."""
     found = unavailable(head, data, started=started)
     if found is not None:
-        raise InputError(f'law "{law}" must have {found}; use law="frozen".')
+        raise InputError(f'law "exact" must have {found}; use law="auto".')
 
 
 def unavailable(head: Head, data: Transitions | Lattice, *, started: bool = True) -> str | None:
@@ -84,12 +85,11 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
     """The recovery under the law of the settings, and the likelihood that judges held-out data."""
     law, head = settings.law, ended.likelihood.head
     reason = "asked for"
-    if law == "auto":
-        if head.is_constant:
-            return ended.frozen("constant coefficients, for which it is exact")
-        found = unavailable(head, data)
-        if found is not None:
-            return ended.frozen(f"the exact law must have {found}")
+    if law == "auto" and head.is_constant:
+        return ended.frozen("constant coefficients, for which it is exact")
+    found = unavailable(head, data)
+    if found is not None:
+        return without_drift_bias(ended, law, f"the exact law must have {found}")
     began = clock()
     ranks = ended.ranks
     setting = Setting.of(replace(ended.likelihood, ranks=Ranks()), ended.engine, ended.observed, ranks)
@@ -97,7 +97,7 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
         law, reason = affordable(setting, head)
         if law == "frozen":
             return ended.frozen(reason)
-    if isinstance(head, FourierHead):
+    if isinstance(head, LinearHead):
         penalty = ended.engine.objective(ended.likelihood, ended.optimizer, ended.batch).penalty
         before, strengths = head.flat(), None if penalty is None else penalty.state()
         first = corrected_start(setting, penalty)
@@ -121,6 +121,23 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
     return recovery, likelihood
 
 
+def without_drift_bias(ended: Ended, law: str, reason: str) -> tuple[Recovery, Likelihood]:
+    """Where the exact law is not to be had: the frozen law's answer, without the bias of its drift."""
+    recovery, likelihood = ended.frozen(reason)
+    head, bins = likelihood.head, likelihood.bins
+    if not isinstance(head, LinearHead) or head.alpha_spec.mode == "function" or bins is None:
+        return recovery, likelihood
+    objective = ended.engine.objective(likelihood, ended.optimizer, ended.batch)
+    shift = ended.ranks.same(drift_step(objective, objective.evaluate(), counts_on(bins, ended.observed)))
+    if law == "auto" and (recovery.covariance is None or _standard_errors(head, shift, recovery.covariance) < GOOD):
+        recovery.metrics["law_reason"] += f"; the drift is off by less than {GOOD} standard errors"
+        return recovery, likelihood
+    head.set_flat(head.flat() + shift)
+    recovery.shift = shift
+    recovery.metrics |= {"law": "corrected", "law/correction": "drift"}
+    return recovery, likelihood
+
+
 def affordable(setting: Setting, head: Head) -> tuple[str, str]:
     """The law that auto can afford, and why.
 
@@ -129,7 +146,7 @@ def affordable(setting: Setting, head: Head) -> tuple[str, str]:
     """
     sizes = [setting.law.rule(head, dt).n for dt in setting.lattice.dt.tolist()]
     one = sum(_FORWARD * (n / 65) ** _GROWTH for n in sizes)
-    linear = isinstance(head, FourierHead)
+    linear = isinstance(head, LinearHead)
     corrected = one * (ROUNDS + 2 * _INFORMATION)
     exact = one * _GRADIENT * _EVALUATIONS[linear] + (corrected if linear else 0.0)
     if exact < SECONDS:
@@ -143,9 +160,13 @@ def off_by(first: Corrected, head: Head, before: Tensor, penalty: RoughnessPenal
     information = n * first.informations.corrected.godambe
     if penalty is not None and penalty.active:
         information = information + torch.diag(penalty.precision())
-    covariance, moved = symmetric_inverse(information), head.flat() - before
+    return _standard_errors(head, head.flat() - before, symmetric_inverse(information))
+
+
+def _standard_errors(head: Head, moved: Tensor, covariance: Tensor) -> float:
+    """How far coefficients move with theta, in standard errors, where that is farthest."""
     farthest = 0.0
-    for J in head.jacobian(head.grid(128)):
+    for J in head.jacobian(head.grid(128 if head.dim == 1 else 400)):
         std = ((J @ covariance) * J).sum(-1).clamp(min=0.0).sqrt()
         farthest = max(farthest, float(((J @ moved).abs() / std.clamp(min=1e-300)).max()))
     return farthest

@@ -13,6 +13,6 @@ def law_of(recovery: Recovery) -> FrozenLaw | ExactLaw:
 
     An ExactLaw chooses its grid for the head and the dt it is asked for, and keeps its tables until they change.
     """
-    if recovery.law in ("exact", "corrected"):
-        return ExactLaw()
-    return FrozenLaw(steady_method("auto", recovery.head), recovery.dim)
+    if recovery.law == "frozen" or recovery.shift is not None:  # corrected where the exact law is not to be had
+        return FrozenLaw(steady_method("auto", recovery.head), recovery.dim)
+    return ExactLaw()

@@ -15,7 +15,7 @@ from levytorch.ranks import Ranks
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.finish import Ended
-from levytorch.training.law_choice import check_law, conclude
+from levytorch.training.law_choice import check_exact, conclude
 from levytorch.training.loop import maximise
 from levytorch.training.problem import all_data, prepare
 from levytorch.training.recovery import Recovery
@@ -36,8 +36,8 @@ def fit_full_batch(
         problem, selection = select(problem, batches.blocks)
     settings, head = problem.settings, problem.head
     engine = build_engine(settings.engine)
-    if settings.law in ("exact", "corrected"):
-        check_law(settings.law, head, data, started=settings.init == "data")
+    if settings.law == "exact":
+        check_exact(head, data, started=settings.init == "data")
     law = FrozenLaw(steady_method(settings.density, head), head.dim)
     likelihood = Likelihood(head, law, settings.tail)
     likelihood.observe(batches.observed, engine.n_bins)

@@ -89,10 +89,11 @@ def prepare(
 def _guess(data: Transitions | Lattice, settings: FitSettings) -> Guess:
     if isinstance(data, Lattice):
         dx, dt = data.typical_steps()
-        return initial_guess(dx, dt, data.mu, settings.alpha, uniform_dt=not data.mu_is_rate)
+        uniform = not data.mu_is_rate
+        return initial_guess(dx, dt, data.mu, settings.alpha, settings.tempering, uniform_dt=uniform)
     mu = torch.as_tensor(data.mu, dtype=torch.float64)
     center = float(mu) if data.dim == 1 else mu
-    return initial_guess(data.dx, data.dt, center, settings.alpha, uniform_dt=data.uniform_dt)
+    return initial_guess(data.dx, data.dt, center, settings.alpha, settings.tempering, uniform_dt=data.uniform_dt)
 
 
 @dataclass
@@ -224,7 +225,8 @@ def head_settings(settings: FitSettings, guess: Guess) -> dict[str, Any]:
     assert not isinstance(settings.head, Head)
     alpha = guess.alpha if settings.alpha.learned else settings.alpha.value
     units = {"length": guess.units.length, "time": guess.units.time} if settings.units == "data" else {}
-    return settings.head | {"alpha_mode": settings.alpha.mode, "alpha": alpha} | units
+    tempering = replace(settings.tempering, value=guess.tempering).config()
+    return settings.head | {"alpha_mode": settings.alpha.mode, "alpha": alpha} | units | tempering
 
 
 def starting_head(settings: FitSettings, guess: Guess, start: Tensor | None = None) -> Head:

@@ -37,7 +37,8 @@ class Recovery:
     """b(x), D_o(x), D_f(x) and alpha in the units of the data.
 
     covariance: (P, P) of theta (None when the engine gives none); metrics: plain numbers and strings about the fit;
-    blocks: the data of the fit, for standard errors that are computed from it (not saved).
+    shift: (P,) what theta was moved by from the frozen law's maximum, where law "corrected" is the frozen one without
+    the bias of its drift; blocks: the data of the fit, for standard errors that are computed from it (not saved).
     """
 
     head: Head
@@ -47,6 +48,7 @@ class Recovery:
     covariance: Tensor | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
+    shift: Tensor | None = field(default=None, repr=False)
     blocks: Blocks | None = field(default=None, repr=False, compare=False)
     replicas: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # computed once
 
@@ -58,8 +60,9 @@ class Recovery:
         shape = states.shape if self.dim == 1 else states.shape[:-1]
         with torch.no_grad():
             c = self.head(flat)
-        rest = (v.expand(flat.shape[0]).reshape(shape).clone() for v in c[1:])
-        return Coefficients(c.b.expand(flat.shape).reshape(states.shape).clone(), *rest)
+        b = c.b.expand(flat.shape).reshape(states.shape).clone()
+        D_o, D_f, alpha = (v.expand(flat.shape[0]).reshape(shape).clone() for v in c[1:])
+        return Coefficients(b, D_o, D_f, alpha, c.tempering)
 
     def b(self, x: ArrayLike) -> Tensor:
         return self.coefficients(x).b
@@ -79,6 +82,11 @@ class Recovery:
         if self.head.alpha_spec.mode == "function":
             return self.alpha_at
         return float(self.alpha_at(self.origin))
+
+    @property
+    def tempering(self) -> float:
+        """The rate lam per unit of x beyond whose inverse jumps are exponentially rare; 0 for jumps without end."""
+        return float(self.coefficients(self.head.grid(1)).tempering)
 
     @property
     def dim(self) -> int:
@@ -159,6 +167,19 @@ class Recovery:
             return lambda x: self._stds(x, self.covariance)[3]
         return float(self._stds(self.origin, self.covariance)[3])
 
+    @property
+    def tempering_std(self) -> float:
+        """Standard error of the tempering: 0 when it was given; without meaning at the boundary 0 (see metrics)."""
+        if not self.head.tempering_spec.learned:
+            return 0.0
+        if self.covariance is None:
+            raise InputError(
+                "the standard error of tempering needs a covariance, found none (MLP heads give none); fit with a "
+                "Fourier or spline head."
+            )
+        slope = self.head.tempering_slope()
+        return float((slope @ self.covariance @ slope).clamp(min=0).sqrt())
+
     def _stds(self, x: ArrayLike, covariance: Tensor | None) -> tuple[Tensor, ...]:
         if covariance is None:
             raise InputError(
@@ -177,7 +198,7 @@ class Recovery:
         """The recovered system, ready for simulation or policy evaluation."""
         near = None if self.period is not None else self.head.bounds if self.dim > 1 else self.head.window
         cell = {"period": self.period, "dim": self.dim, "origin": self.origin, "window": near}
-        return Dynamics(self.b, self.D_o, self.D_f, self.alpha, **cell)
+        return Dynamics(self.b, self.D_o, self.D_f, self.alpha, **cell, tempering=self.tempering)
 
     def simulate(self, n_trajectories: int, n_steps: int, dt: float, **options: Any) -> Trajectories:
         """Paths of the recovered system; options: those of `levytorch.simulate` (x0, substeps, seed)."""
@@ -208,6 +229,7 @@ class Recovery:
             "covariance": self.covariance,
             "metrics": self.metrics,
             "history": self.history,
+            "shift": self.shift,
         }
 
     @classmethod
@@ -247,6 +269,11 @@ class Recovery:
             covariance = real_tensor("covariance", covariance)
             if covariance.shape != (theta.numel(), theta.numel()):
                 raise InputError("covariance must have a row and a column per parameter, found others; fit again.")
+        shift = content.get("shift")
+        if shift is not None:
+            shift = real_tensor("shift", shift)
+            if shift.shape != theta.shape:
+                raise InputError("shift must have one number per parameter, found others; fit again.")
         head.set_flat(theta)
         metrics, history = dict(content["metrics"]), [dict(entry) for entry in content["history"]]
         return cls(
@@ -257,6 +284,7 @@ class Recovery:
             covariance=covariance,
             metrics=metrics,
             history=history,
+            shift=shift,
         )
 
     def __repr__(self) -> str:
@@ -264,6 +292,7 @@ class Recovery:
         means = [v.mean(0).tolist() for v in c]
         shown = [f"{m:.4g}" if isinstance(m, float) else "(" + ", ".join(f"{v:.4g}" for v in m) + ")" for m in means]
         mean = ", ".join(f"{name} {value}" for name, value in zip(c._fields, shown))
+        mean += f", tempering {self.tempering:.4g}" if self.head.tempered else ""
         return f"Recovery({mean}; TCF {self.tcf:.4g}, converged {self.converged})"
 
 

@@ -84,7 +84,10 @@ def bootstrap(recovery: Recovery, n: int, seed: int, data: Transitions | Lattice
     """Refits to blocks drawn with replacement, each from the fit to all of them."""
     refit, _, blocks = refitting(recovery, data)
     generator = torch.Generator().manual_seed(seed)
-    return Replicas(recovery, [refit(times) for times in _draws(blocks, n, generator)])
+    found = [refit(times) for times in _draws(blocks, n, generator)]
+    if recovery.shift is not None:
+        found = [replace(f, theta=f.theta + recovery.shift) for f in found]
+    return Replicas(recovery, found)
 
 
 Refit = Callable[[Tensor], Refitted]
@@ -130,7 +133,7 @@ def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Rewe
     likelihood, blocks = _setting(recovery, data)
     strengths: Strength = recovery.metrics.get("penalty_strengths") or "none"
     made: Reweighting | Centered
-    if recovery.law == "frozen":
+    if recovery.law == "frozen" or recovery.shift is not None:
         made = Reweighting(likelihood, blocks, strengths)
     else:
         made = Centered(likelihood, blocks, strengths, recovery.tcf)
@@ -141,7 +144,7 @@ def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Rewe
 
 def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Likelihood, Blocks]:
     """The likelihood that was maximised and its data in blocks."""
-    if recovery.law != "frozen" and not isinstance(recovery.head, LinearHead):
+    if recovery.law == "exact" and not isinstance(recovery.head, LinearHead):
         raise InputError(
             f'standard errors from blocks must have a Fourier head under law "{recovery.law}", found '
             f'{type(recovery.head).__name__}; fit with law="frozen".'
@@ -156,7 +159,10 @@ def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Li
         raise InputError("data must come in at least two blocks, found one; make the lattice with n_blocks=60.")
     blocks = quick(blocks, recovery.head)
     law = blocks.law or FrozenLaw(steady_method("auto", recovery.head), recovery.dim)
-    return blocks.likelihood(copy.deepcopy(recovery.head), law, blocks.treatment or TailSettings()), blocks
+    head = copy.deepcopy(recovery.head)
+    if recovery.shift is not None:
+        head.set_flat(recovery.theta - recovery.shift)  # the frozen law's maximum
+    return blocks.likelihood(head, law, blocks.treatment or TailSettings()), blocks
 
 
 def blocks_from(recovery: Recovery, data: Any) -> Blocks:

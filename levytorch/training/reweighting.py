@@ -198,6 +198,8 @@ def block_scores(head: LinearHead, law: FrozenLaw, blocks: Blocks, part: Batch) 
         q += [step.D_o, step.D_f]
         if step.alpha is not None:
             q.append(step.alpha + step.D_f * chain.D_f_alpha)
+        if head.tempering_spec.learned and step.tempering is not None:
+            q.append(step.tempering)
         scores = torch.cat([design[i] * (q[i] * chain.slope[i]) for i in range(len(q))])
         weight = part.weight[..., rows]
         total += blocks.sums(Batch(x, dx, dt, weight), scores)

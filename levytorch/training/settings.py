@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from levytorch.coefficients import AlphaSpec, FourierHead
+from levytorch.coefficients import AlphaSpec, LinearHead
 from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, LINEAR, ON_A_LINE, OPTIONS, build_head
-from levytorch.coefficients.head import Head, check_head
+from levytorch.coefficients.head import Head, TemperingSpec, check_head
 from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
 from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
-from levytorch.likelihood.tail import TailSettings, check_alpha, parse_tail
+from levytorch.likelihood.tail import TailSettings, check_alpha, check_tempering, parse_tail
 from levytorch.training.engines.base import build_engine, chosen_engine, engine_options
 
 DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size", "lattice"}
@@ -49,6 +49,7 @@ class FitSettings:
     log_every: int = 50
     progress: bool = False
     seed: int = 0
+    tempering: TemperingSpec = field(default_factory=TemperingSpec)
     left_open: tuple[str, ...] = ()  # of n_basis and penalty: what cross-validation chooses
     engine_reason: str = "as asked"  # why this engine
 
@@ -62,10 +63,11 @@ def make_settings(
     tail: Any = None,
     engine: Any = "auto",
     seed: int = 0,
+    tempering: Any = 0.0,
     **options: Any,
 ) -> FitSettings:
     """Check every argument and sort the options; nothing has been computed yet."""
-    spec = AlphaSpec.parse(alpha)
+    spec, tempered = AlphaSpec.parse(alpha), TemperingSpec.parse(tempering)
     left_open: tuple[str, ...] = ()
     if not isinstance(coefficients, Head):
         coefficients = _plain_head(coefficients, n_basis, period)
@@ -78,6 +80,7 @@ def make_settings(
     if not isinstance(coefficients, Head):
         head = coefficients
         head_keys = OPTIONS[head_name] - {"alpha", "alpha_mode", "length", "time", "period", "n_basis"}
+        head_keys -= {"tempering", "tempering_mode"}
         asked = head.get("n_basis")
         if isinstance(asked, str) and asked == "auto":
             head["n_basis"], left_open = 1, ("n_basis",)  # a place holder
@@ -105,11 +108,12 @@ def make_settings(
         raise InputError(f"knots must be even where n_basis is auto, found {shown(head['knots'])}; leave knots out.")
     if isinstance(coefficients, Head):
         check_head(coefficients)
-    built = coefficients if isinstance(coefficients, Head) else _checked_head(head, spec)
+    built = coefficients if isinstance(coefficients, Head) else _checked_head(head, spec, tempered)
     build_engine(engine_config).accepts(built)
     for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES), ("law", LAWS), ("std", STDS)):
         choice(key, rest.get(key, choices[0]), choices)
     _check_law(rest, built, spec, engine_name)
+    _check_tempering(rest, coefficients, tempered)
     if "log_every" in rest:
         rest["log_every"] = whole_number("log_every", rest["log_every"], 1)
     if "progress" in rest:
@@ -117,13 +121,24 @@ def make_settings(
     check_data_options(data)
     given = not (tail is None or isinstance(tail, str))
     tail_settings = check_alpha(parse_tail(tail), spec.learned, given=given)
-    return FitSettings(
-        *(spec, head or built, engine_config, tail_settings, data),
-        seed=seed,
-        left_open=left_open,
-        engine_reason=reason,
-        **rest,
-    )
+    tail_settings = check_tempering(tail_settings, tempered.learned, given=given)
+    rest |= {"tempering": tempered, "left_open": left_open, "engine_reason": reason}
+    return FitSettings(spec, head or built, engine_config, tail_settings, data, seed=seed, **rest)
+
+
+def _check_tempering(options: dict[str, Any], coefficients: Any, tempering: TemperingSpec) -> None:
+    if isinstance(coefficients, Head):
+        if tempering.active:
+            raise InputError(
+                "tempering must be left to a head of one's own, found one given; return it in Coefficients(..., "
+                "tempering=lam)."
+            )
+        return
+    if tempering.active and options.get("density", "auto") not in ("auto", "contour"):
+        raise InputError(
+            f"density must be auto or contour with tempering, found {options['density']}; leave it out (there is no "
+            "table of the tempered law)."
+        )
 
 
 def _check_law(options: dict[str, Any], head: Head, alpha: AlphaSpec, engine: str) -> None:
@@ -136,15 +151,21 @@ def _check_law(options: dict[str, Any], head: Head, alpha: AlphaSpec, engine: st
                 "evidence or lbfgs."
             )
         options["law"] = "frozen"
+    elif head.tempered:
+        if law not in ("auto", "frozen"):
+            raise InputError(
+                f'law "{law}" must have jumps without tempering, found tempered jumps; use law="frozen", or auto.'
+            )
+        options["law"] = "frozen"
     elif law in ("exact", "corrected"):
         if alpha.mode == "function":
             raise InputError(
                 f'law "{law}" must have one alpha, found alpha as a function of x (the far tail would be a mixture of '
                 'powers of |dx|); use law="frozen".'
             )
-        if law == "corrected" and not isinstance(head, FourierHead):
+        if law == "corrected" and not isinstance(head, LinearHead):
             raise InputError(
-                f'law "corrected" must have a Fourier head, found a {type(head).__name__}; use law="exact".'
+                f'law "corrected" must have a linear head, found a {type(head).__name__}; use law="exact".'
             )
 
 
@@ -184,11 +205,11 @@ def _of_head(own: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key in OPTIONS[name] and value is not None}
 
 
-def _checked_head(head: dict[str, Any], spec: AlphaSpec) -> Head:
+def _checked_head(head: dict[str, Any], spec: AlphaSpec, tempering: TemperingSpec) -> Head:
     """The head, once, to see that it can be built."""
     if head.get("origin") is not None:
         head["origin"] = _plain_cell("origin", head["origin"])
-    plain = {**head, "alpha_mode": spec.mode, "alpha": spec.value}
+    plain = {**head, "alpha_mode": spec.mode, "alpha": spec.value, **tempering.config()}
     if head["period"] is None:
         if head["name"] in ON_A_LINE:
             del plain["period"]

@@ -16,6 +16,8 @@ from tests.inputs.targets import (
     system,
 )
 
+TEMPERED = STEP | dict(tempering=0.2)
+
 
 def targets() -> list[Target]:
     step = lt.LevyStep(**LAW)
@@ -36,6 +38,33 @@ def targets() -> list[Target]:
             STEP | dict(method="windowed"),
             STEP_NUMBERS,
             choices=names("method"),
+        ),
+        Target("log_density tempered", lt.log_density, TEMPERED, STEP_NUMBERS | names("tempering")),
+        Target(
+            "log_density tempered 3",
+            lt.log_density,
+            TEMPERED | dict(displacement=[0.5, 0.1, 1.0], dim=3),
+            STEP_NUMBERS | names("tempering"),
+        ),
+        Target("score tempered", lt.score, TEMPERED | dict(wrt_alpha=True), STEP_NUMBERS | names("tempering")),
+        Target(
+            "tail_probability tempered",
+            lt.tail_probability,
+            dict(threshold=8.0, center=0.125, **LAW, tempering=0.2),
+            names("threshold center b D_o D_f alpha dt tempering"),
+        ),
+        Target(
+            "LevyStep tempered",
+            lambda **a: lt.LevyStep(**a).log_prob(0.5),
+            LAW | dict(tempering=0.2),
+            names("b D_o D_f alpha dt tempering"),
+        ),
+        Target(
+            "LevyStep.sample tempered",
+            sampled,
+            LAW | dict(sample_shape=(3,), tempering=0.2),
+            names("b D_o D_f alpha dt tempering"),
+            finite=False,
         ),
         Target(
             "log_density 2", lt.log_density, STEP | dict(displacement=[0.5, 0.1], b=[1.0, 2.0], dim=2), STEP_NUMBERS
@@ -76,8 +105,8 @@ def targets() -> list[Target]:
         Target(
             "Dynamics",
             dynamics_values,
-            dict(b=1.0, D_o=1.0, D_f=0.5, alpha=0.4, period=6.0, dim=1, origin=0.5),
-            names("b D_o D_f alpha period origin"),
+            dict(b=1.0, D_o=1.0, D_f=0.5, alpha=0.4, period=6.0, dim=1, origin=0.5, tempering=0.3),
+            names("b D_o D_f alpha period origin tempering"),
             functions=names("b D_o D_f alpha"),
         ),
         Target(

@@ -1,0 +1,87 @@
+"""The bias of the frozen law's drift against the exact law, and against simulated steps in the plane."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from levytorch import Dynamics, recover, simulate
+from levytorch.coefficients import AlphaSpec, FourierHead
+from levytorch.likelihood.corrected import frozen_scores
+from levytorch.likelihood.drift_bias import drift_bias, kappa
+from levytorch.likelihood.exact import ExactLaw
+from levytorch.likelihood.exact_scores import expected_scores
+from levytorch.likelihood.frozen import FrozenLaw
+
+D = torch.float64
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.5, 0.75])
+def test_against_the_exact_law(alpha):
+    head = FourierHead(n_basis=3, alpha=AlphaSpec("fixed", alpha))
+    head.set_constants(0.0, 1.0, 2.0)
+    theta = head.flat()
+    theta[5] = 0.02  # a wave of D_o so weak that one order is enough, and far longer than a step
+    head.set_flat(theta)
+    dt = 0.004
+    rows = expected_scores(ExactLaw(), head, dt, scores=False)
+    s = frozen_scores(head, FrozenLaw(), rows, dt)[0]
+    mean, square = (
+        torch.zeros(len(rows.states), dtype=D).index_add_(0, rows.which, rows.p * v) for v in (s, s.square())
+    )
+    bias, information = drift_bias(head, rows.states, torch.full_like(rows.states, dt))
+    assert torch.allclose(information, square, rtol=1e-3)
+    found = mean / square
+    # what is left is of second order: the size of the wave, and the square of a step's width over its length
+    assert float((found - bias).abs().max()) < 0.02 * float(bias.abs().max())
+    assert float(bias.abs().max()) > 1e-4
+
+
+def test_no_jumps_no_bias():
+    for dim in (1, 2, 3):
+        factor, information = kappa(torch.tensor([1e-9], dtype=D), 0.4, dim)
+        assert abs(float(factor)) < 1e-4
+        assert float(information) == pytest.approx(0.5, rel=1e-4)  # of a Gaussian of variance 2
+
+
+@pytest.mark.slow
+def test_in_the_plane():
+    system = Dynamics(
+        b=lambda x: torch.stack([torch.cos(x[..., 0]), torch.sin(x[..., 1])], -1),
+        D_o=lambda x: torch.exp(0.7 * torch.sin(x[..., 0]) + 0.5 * torch.cos(x[..., 1])),
+        D_f=lambda x: 2.0 + 0 * x[..., 0],
+        alpha=0.3,
+        period=(2 * math.pi, 2 * math.pi),
+        dim=2,
+    )
+    data = simulate(system, 20_000, 10, 1 / 20, substeps=20, seed=1).transitions()
+    x = system_states(2000)
+    direction = gradient(system, x)
+    found = recover(data, alpha=0.3, n_basis=3, law="auto")
+    assert (found.law, found.metrics["law/correction"]) == ("corrected", "drift")
+    J = found.jacobian(x)[0]  # (n, 2, P)
+    weight = torch.einsum("ni,nip->p", direction, J) / direction.square().sum()
+    std = float((weight @ found.covariance @ weight).sqrt())
+
+    def along(recovered) -> float:
+        return float(((recovered - system.b(x)) * direction).sum() / direction.square().sum())
+
+    frozen = recover(data, alpha=0.3, n_basis=3, law="frozen")
+    assert abs(along(found.b(x))) < 4 * std
+    assert along(frozen.b(x)) < -4 * std
+    # as far from the frozen law as it says, and replicas are around it
+    assert torch.allclose(found.theta - found.shift, frozen.theta, atol=1e-8)
+    replicas = found.bootstrap(20)
+    off = float((weight @ (replicas.theta.mean(0) - found.theta)).abs())
+    assert off < 4 * std / math.sqrt(20) + 0.1 * std
+
+
+def system_states(n: int) -> torch.Tensor:
+    return 2 * math.pi * torch.rand((n, 2), dtype=D, generator=torch.Generator().manual_seed(0))
+
+
+def gradient(system: Dynamics, x: torch.Tensor) -> torch.Tensor:
+    steps = 1e-4 * torch.eye(2, dtype=D)
+    return torch.stack([(system.D_o(x + h) - system.D_o(x - h)) / 2e-4 for h in steps], dim=1)

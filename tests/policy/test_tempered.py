@@ -1,0 +1,96 @@
+"""Value functions with tempered jumps: the symbol, limits, a manufactured V, the plane, error bars, simulation."""
+
+import math
+
+import pytest
+import torch
+
+from levytorch import Dynamics, recover, simulate, solve_value
+from levytorch.coefficients.basis import FourierBasis
+from levytorch.errors import InputError
+from levytorch.policy.monte_carlo import monte_carlo_value
+from levytorch.policy.rewards import Manufactured
+
+D = torch.float64
+
+
+def test_symbol():
+    basis = FourierBasis(9, 2 * math.pi, 0.0)
+    k, alpha, lam = basis.wavenumbers, torch.tensor(0.3, dtype=D), 0.7
+    want = (k**2 + lam**2) ** 0.3 - lam**0.6
+    torch.testing.assert_close(basis.symbol(alpha, 0, lam), want, rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(basis.symbol(alpha, 0, 1e-9), basis.symbol(alpha), rtol=1e-4, atol=0)
+    h = 1e-6
+    slope = (basis.symbol(alpha + h, 0, lam) - basis.symbol(alpha - h, 0, lam)) / (2 * h)
+    torch.testing.assert_close(basis.symbol(alpha, 1, lam), slope, rtol=1e-8, atol=1e-10)
+
+
+def test_one_mode_in_closed_form():
+    """r = cos x, constants without drift: V = cos x / (beta + D_o + D_f ((1 + lam^2)^alpha - lam^(2 alpha)))."""
+    V = solve_value(Dynamics(0.0, 0.5, 2.0, 0.3, tempering=0.7), torch.cos, beta=0.4)
+    x = torch.linspace(0, 6, 7, dtype=D)
+    rate = 0.4 + 0.5 + 2.0 * ((1 + 0.49) ** 0.3 - 0.7**0.6)
+    torch.testing.assert_close(V(x), torch.cos(x) / rate, rtol=1e-10, atol=1e-12)
+
+
+def test_generator_is_that_of_the_simulated_steps():
+    """E cos(X_t) under constants decays at the symbol's rate: 40,000 steps, 4.5 standard errors."""
+    d = Dynamics(0.0, 0.2, 1.5, 0.6, tempering=0.8)
+    x = simulate(d, 40_000, 1, 0.7, x0=0.0, seed=2).to_array()[:, 1]
+    cosine = torch.cos(torch.as_tensor(x))
+    want = math.exp(-0.7 * (0.2 + 1.5 * ((1 + 0.64) ** 0.6 - 0.8**1.2)))
+    assert abs(float(cosine.mean()) - want) < 4.5 * float(cosine.std()) / 200
+
+
+def test_variable_coefficients_are_simulated_in_substeps():
+    """One step of a system that varies: the mean of dx is b dt at x0 to first order, reproducible, by seed."""
+    d = Dynamics(torch.sin, 0.1, lambda x: 1 + 0.5 * torch.cos(x), 0.4, tempering=1.0)
+    one, two, other = (simulate(d, 5000, 2, 0.01, x0=1.0, seed=s, substeps=4).to_array() for s in (1, 1, 2))
+    assert (one == two).all()
+    assert (one != other).any()
+    dx = torch.as_tensor(one[:, 1] - one[:, 0])
+    assert abs(float(dx.mean()) - 0.01 * math.sin(1.0)) < 4.5 * float(dx.std()) / math.sqrt(5000)
+
+
+def test_manufactured_value():
+    d = Dynamics(torch.sin, lambda x: 1 + 0.3 * torch.cos(x), lambda x: 1 + 0.5 * torch.sin(x), 0.4, tempering=0.6)
+    V = solve_value(d, Manufactured(lambda x: torch.cos(2 * x), d, 0.5), beta=0.5)
+    x = torch.linspace(0, 6, 9, dtype=D)
+    torch.testing.assert_close(V(x), torch.cos(2 * x), rtol=1e-8, atol=1e-9)
+
+
+def test_plane():
+    """r = cos(x_1 + 2 x_2), constants: one mode with |k|^2 = 5."""
+    d = Dynamics([0.0, 0.0], 0.5, 2.0, 0.3, dim=2, tempering=0.7)
+    V = solve_value(d, lambda x: torch.cos(x[..., 0] + 2 * x[..., 1]), beta=0.4)
+    rate = 0.4 + 0.5 * 5 + 2.0 * ((5 + 0.49) ** 0.3 - 0.7**0.6)
+    at = torch.tensor([[0.3, 1.1], [2.0, 0.2]], dtype=D)
+    torch.testing.assert_close(V(at), torch.cos(at[:, 0] + 2 * at[:, 1]) / rate, rtol=1e-7, atol=1e-9)
+
+
+def test_error_bar_of_V_counts_the_tempering():
+    """V.std from the delta method against V at parameters moved along each column of a root of the covariance."""
+    data = simulate(Dynamics(1.0, 0.1, 1.0, 0.45, tempering=0.4), 500, 20, 0.25, seed=4).transitions()
+    found = recover(data, alpha="learn", tempering="learn", n_basis=1, engine="fisher")
+    V = solve_value(found, torch.cos, beta=0.5)
+    x = torch.tensor([0.5, 2.0], dtype=D)
+    root, theta, total = torch.linalg.cholesky(found.covariance), found.theta, torch.zeros(2, dtype=D)
+    for column in root.T:
+        moved = []
+        for sign in (1e-3, -1e-3):
+            found.head.set_flat(theta + sign * column)
+            moved.append(solve_value(found, torch.cos, beta=0.5)(x))
+        total += ((moved[0] - moved[1]) / 2e-3) ** 2
+    found.head.set_flat(theta)
+    torch.testing.assert_close(V.std(x), total.sqrt(), rtol=1e-4, atol=1e-9)
+
+
+def test_monte_carlo_refuses():
+    with pytest.raises(InputError, match="without tempering"):
+        monte_carlo_value(Dynamics(0.0, 1.0, 1.0, 0.4, tempering=1.0), torch.cos, 0.5, 0.0)
+
+
+def test_dynamics_refuse_bad_tempering():
+    for bad in (-1.0, math.nan, "much", None, [1.0, 2.0]):
+        with pytest.raises(InputError, match="tempering"):
+            Dynamics(0.0, 1.0, 1.0, 0.4, tempering=bad)
