@@ -38,9 +38,6 @@ class FourierSeries:
             [self.basis.matrix(part) @ self.coefficients for part in at.reshape(-1).split(_CHUNK)]
         ).reshape(at.shape)
 
-    def derivative(self, x: Tensor | np.ndarray | float, order: int = 1) -> Tensor:
-        return self.basis.matrix(torch.as_tensor(x, dtype=torch.float64), order) @ self.coefficients
-
 
 def fit_fourier(
     x: Tensor | np.ndarray, y: Tensor | np.ndarray, basis: FourierBasis, rcond: float = 1e-10

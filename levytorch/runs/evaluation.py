@@ -21,6 +21,8 @@ from levytorch.policy.solver import solve_value
 from levytorch.policy.value import ValueFunction
 from levytorch.runs.reading import Run
 
+_POINTS = 400  # at which the curves of an evaluation are written and drawn
+
 
 @dataclass(frozen=True)
 class EvaluatedRuns:
@@ -119,7 +121,6 @@ def evaluate_runs(
     reference: Reference | None = None,
     observed: Tensor | None = None,
     crl_basis: FourierBasis | None = None,
-    n_points: int = 400,
 ) -> EvaluatedRuns:
     """Solve V for every run and compare.
 
@@ -142,7 +143,7 @@ def evaluate_runs(
                 "window must lie within the data, found no value that starts in it; choose another, or a "
                 "shorter horizon."
             )
-    x = torch.linspace(low, high, n_points + 1, dtype=torch.float64)
+    x = torch.linspace(low, high, _POINTS + 1, dtype=torch.float64)
     baselines: dict[str, Function] = {"trivial": trivial_baseline(reward, beta)}
     # Without a choice of observations CRL would be the reference itself
     if reference is not None and reference.values is not None and observed is not None:
