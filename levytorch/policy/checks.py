@@ -80,8 +80,8 @@ def check_beta(beta: float) -> float:
     return positive_number("beta", beta, "give the discount rate per unit of time")
 
 
-def check_modes(name: str, n_modes: int, least: int = 1) -> int:
-    return whole_number(name, n_modes, least, MOST_MODES, "give the number of Fourier modes")
+def check_modes(name: str, n_modes: int) -> int:
+    return whole_number(name, n_modes, 1, MOST_MODES, "give the number of Fourier modes")
 
 
 def reward_function(
