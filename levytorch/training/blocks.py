@@ -20,6 +20,7 @@ from levytorch.data.lattice_build import runs_by_block
 from levytorch.data.pools import Pools
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
+from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.states import StateBins
@@ -106,7 +107,7 @@ class Blocks:
         out = torch.zeros((self.n_blocks, values.shape[0]), dtype=torch.float64)
         return out.index_add_(0, part.weight, values.T.contiguous())
 
-    def likelihood(self, head: Head, law: FrozenLaw, tail: TailSettings) -> Likelihood:
+    def likelihood(self, head: Head, law: FrozenLaw | ExactLaw, tail: TailSettings) -> Likelihood:
         """That of all data once."""
         likelihood = Likelihood(head, law, tail)
         likelihood.observe(self.observed)
