@@ -15,7 +15,8 @@ import torch
 
 from levytorch.convert import real_number, switch, whole_number
 from levytorch.data.batches import CHUNK, Batch, Drawer, FullBatch, check_data_options, full_batch
-from levytorch.data.lattice import Lattice, lattice_of, wanted
+from levytorch.data.lattice import Lattice
+from levytorch.data.lattice_of_pools import lattice_of, wanted
 from levytorch.data.pools import PoolFacts, Pools, check_alpha, make_pools, split
 from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from levytorch.coefficients import Head
 from levytorch.data.batches import Batch, FullBatch
-from levytorch.data.lattice import Lattice, lattice_of, wanted
+from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_build import runs_by_block
+from levytorch.data.lattice_of_pools import lattice_of, wanted
 from levytorch.data.pools import Pools
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
