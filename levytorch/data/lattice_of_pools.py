@@ -41,11 +41,11 @@ def lattice_of(
     pools: Pools, period: float, origin: float, ranks: Ranks, n_blocks: int = 1, reach: float | None = None
 ) -> Lattice:
     """The lattice of the pools; with several ranks each reads its share, and all get the sum, in one block."""
-    main = pools.main
+    data = pools.data  # the lattice leaves out what lies beyond TRT
     options: dict[str, Any] = {"period": period, "origin": origin, "mu": float(pools.mu)}
     options |= {"CT": pools.CT, "TRT": pools.TRT, "reach": reach}
     if ranks.world == 1:
-        return Lattice.from_transitions(main, n_blocks=n_blocks, **options)
-    like = Lattice.from_transitions(main[: min(len(main), 1000)], **options)  # says the grid, which all ranks share
-    parts = ranks.gather(Lattice.from_transitions(main[ranks.shard(len(main))], like=like, period=period))
+        return Lattice.from_transitions(data, n_blocks=n_blocks, **options)
+    like = Lattice.from_transitions(data[: min(len(data), 1000)], **options)  # says the grid, which all ranks share
+    parts = ranks.gather(Lattice.from_transitions(data[ranks.shard(len(data))], like=like, period=period))
     return functools.reduce(operator.add, parts)

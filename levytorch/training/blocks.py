@@ -160,9 +160,9 @@ def kept_for_later(data: Pools | Lattice) -> Blocks | None:
 def quick(blocks: Blocks, head: Head, mode: str = "auto") -> Blocks:
     """The same blocks on a lattice, where that is possible and pays for going over them again and again."""
     data = blocks.observed
-    if isinstance(data, Lattice) or mode == "never" or not wanted(data.main, "auto", _WORTH):
+    if isinstance(data, Lattice) or mode == "never" or not wanted(data.data, "auto", _WORTH):
         return blocks
-    lattice = lattice_of(data, head.period, head.origin, Ranks(), n_blocks_for(data.main))
+    lattice = lattice_of(data, head.period, head.origin, Ranks(), n_blocks_for(data.data))
     return replace(blocks, observed=lattice)
 
 
