@@ -171,7 +171,7 @@ def test_pairs_without_a_copy_are_the_same_pairs(world):
 
 
 def test_what_trt_removes_never_counts_as_tail():
-    t = Transitions(np.arange(6.0), [0.0, 3.0, 50.0, 0.1, 4.0, -60.0], 0.1)
+    t = Transitions(np.arange(6.0), [0.0, 3.0, 50.0, 0.1, 4.0, -60.0], 0.1, mu=0.0)
     pools = make_pools(t, CT=2.0, TRT=20.0, min_tail=1)
     assert pools.removed.tolist() == [2, 5]
     assert pools.tail.tolist() == [1, 3]
