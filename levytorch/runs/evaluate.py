@@ -105,10 +105,17 @@ def evaluate(settings: Mapping[str, Any]) -> tuple[EvaluatedRuns, tuple[float, f
     reward = build_reward(settings["reward"], RewardContext(period, origin, beta, truth, transitions))
     window = data_window(settings["window"], transitions, [run.recovery.support for run in runs])
     reference = None
-    basis = FourierBasis(data["n_basis"], period, origin)
+    if period is None and window is None:  # V depends on where its window ends: one for all
+        window = common_support([run.recovery.support for run in runs])
+    basis = None if period is None else FourierBasis(data["n_basis"], period, origin)
     if truth is not None:
         reference = true_reference(truth, reward, beta, window, settings["tolerance"])
     elif trajectories is not None:
+        if basis is None:
+            raise ConfigError(
+                "empirical values are regressed on a cell, found runs on a line; train with coefficients.period, or "
+                "leave data.path out."
+            )
         options = {"n_terms": data["n_terms"], "horizon": data["horizon"], "linear": data["linear"]}
         reference = empirical_reference(trajectories, reward, beta, basis, **options)
         observed = observed_points(data, trajectories, transitions)

@@ -221,7 +221,8 @@ def load_runs(pattern: str | Sequence[str]) -> list[Run]:
     runs = [load_run(path) for path in find_runs(pattern)]
     cells: dict[tuple[Any, Any], list[str]] = {}
     for run in runs:
-        cells.setdefault((run.recovery.period, run.recovery.origin), []).append(str(run.path))
+        cell = run.recovery.period, None if run.recovery.period is None else run.recovery.origin
+        cells.setdefault(cell, []).append(str(run.path))
     if len(cells) > 1:
         found = "; ".join(f"({_told(period)}, {_told(origin)}) in {_few(at)}" for (period, origin), at in cells.items())
         raise InputError(
