@@ -4,6 +4,7 @@ python benchmarks/exact_fit.py recovery    b, D_o, D_f and the coverage of their
 python benchmarks/exact_fit.py slope       the same errors from 10,000 to 400,000 trajectories
 python benchmarks/exact_fit.py value       V of 10,000 trajectories, beside model-free LSTD
 python benchmarks/exact_fit.py long        steps of 1/10 and 1/4
+python benchmarks/exact_fit.py speed       seconds of fits to 16 million pairs
 python benchmarks/exact_fit.py summary     the tables, from what the others have written
 
 Every number is a row of a CSV (--results), appended as soon as it is there; rows that are there are not made again.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -168,7 +170,7 @@ def one(data: Transitions, law: str, tail: dict | None, dt: float, study: str, o
         yield from lstd_rows(data, dt)
         return
     start = time.perf_counter()
-    std = options.std if law == "exact" else "frozen"
+    std = "frozen" if law == "frozen" else options.std
     found = recover(data, alpha=ALPHA, n_basis=options.n_basis, engine="evidence", law=law, std=std, tail=tail)
     seconds = time.perf_counter() - start
     yield from coefficient_rows(found)
@@ -233,23 +235,48 @@ def slopes(found: dict[tuple[str, ...], dict[str, dict[int, float]]]) -> None:
         print(f"slope {kind} {dt} {law}: {', '.join(text)} (n = {', '.join(str(n) for n, _ in sizes)})")
 
 
+def speed(options: argparse.Namespace) -> None:
+    """Seconds, and seconds of processor time, which tell more on a machine that has other things to do."""
+    count, dt = (options.trajectories or [400_000])[0], (options.dt or [1 / 40])[0]
+    data = simulate(TRUTH, count, 40, dt, substeps=options.substeps, seed=options.first).transitions()
+    print(
+        f"{len(data):,} pairs, dt = {dt:g}, K = {options.n_basis}, evidence; load {os.getloadavg()[0]:.1f}", flush=True
+    )
+    for law in options.laws or ["frozen", "corrected", "exact"]:
+        for std in ("frozen", "auto"):
+            start, work = time.perf_counter(), time.process_time()
+            found = recover(data, alpha=ALPHA, n_basis=options.n_basis, engine="evidence", law=law, std=std)
+            seconds, work = time.perf_counter() - start, time.process_time() - work
+            print(
+                f"law {law:9} standard errors {found.metrics.get('covariance', 'frozen'):9} {seconds:6.1f} s, "
+                f"processor {work:6.1f} s, grid {found.metrics.get('law/grid', 0)}, "
+                f"evaluations {found.metrics.get('law/evaluations', 0)}",
+                flush=True,
+            )
+            if law == "frozen":
+                break
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=["recovery", "slope", "value", "long", "summary"])
+    parser.add_argument("study", choices=["recovery", "slope", "value", "long", "speed", "summary"])
     parser.add_argument("--results", type=Path, default=HERE)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--n-basis", type=int, default=21)
     parser.add_argument("--substeps", type=int, default=SUBSTEPS, help="of the simulation")
-    parser.add_argument("--std", default="frozen", choices=["frozen", "exact"], help="standard errors of exact fits")
+    parser.add_argument("--std", default="auto", choices=["auto", "frozen"], help="standard errors of exact fits")
     parser.add_argument("--trajectories", type=int, nargs="+")
     parser.add_argument("--dt", type=float, nargs="+")
     parser.add_argument("--data", nargs="+", choices=list(TAILS))
-    parser.add_argument("--laws", nargs="+", choices=["frozen", "exact", "lstd"])
+    parser.add_argument("--laws", nargs="+", choices=["frozen", "corrected", "exact", "lstd"])
     options = parser.parse_args()
     warnings.simplefilter("ignore", LevytorchWarning)
     if options.study == "summary":
         summary(options)
+        return
+    if options.study == "speed":
+        speed(options)
         return
     dt, counts, kinds, laws = {
         "recovery": ([1 / 40], [100_000], ["unbiased"], ["frozen", "exact"]),

@@ -1,8 +1,8 @@
 """Figures of the training part: accuracy over seeds, speed and memory, paper-literal adam beside the default engine.
 
 python benchmarks/recovery.py                    everything (about an hour on 2 cores)
-python benchmarks/recovery.py censored alpha     some of: censored unbiased speed memory adam alpha coverage
-                                                 lattice selection bootstrap robust
+python benchmarks/recovery.py censored alpha     some of: censored unbiased speed memory parquet adam alpha coverage
+                                                 lattice scan selection bootstrap robust
 python benchmarks/recovery.py censored --seeds 4
 """
 
@@ -11,14 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
-import sys
 import time
 import warnings
 
 import numpy as np
 import torch
+from large_data import memory, parquet
 
+import levytorch.training.selection as cross_validation
 from levytorch import Dynamics, Transitions, recover, simulate
 from levytorch.errors import LevytorchWarning
 
@@ -129,22 +129,32 @@ def lattice(seeds: int) -> None:
             )
 
 
-def selection(seeds: int) -> None:
-    """n_basis="auto" on 4 million transitions against one fit; its errors against those of every K of the scan."""
-    variable = Dynamics.named("variable", alpha=ALPHA)
-    data = simulate(variable, 100_000, 40, 1 / 40, seed=0).transitions()
-    recover(data, alpha=ALPHA)
+def scan(seeds: int) -> None:
+    """Held-out likelihood of all of 20 numbers of functions, five folds, on 4 million transitions, against one fit."""
+    data = simulate(Dynamics.named("variable", alpha=ALPHA), 100_000, 40, 1 / 40, seed=0).transitions()
+    recover(data[:400_000], alpha=ALPHA, n_basis="auto")
     start = time.perf_counter()
     recover(data, alpha=ALPHA, engine="fisher")
     one = time.perf_counter() - start
     start = time.perf_counter()
     found = recover(data, alpha=ALPHA, n_basis="auto", engine="fisher")
-    seconds = time.perf_counter() - start
+    usual = time.perf_counter() - start
     looked = found.metrics["selection"]["candidates"]
+    stops = (cross_validation.CANDIDATES, cross_validation.Selection.turned)
+    cross_validation.CANDIDATES, cross_validation.Selection.turned = tuple(range(1, 41, 2)), False
+    start = time.perf_counter()
+    found = recover(data, alpha=ALPHA, n_basis="auto", engine="fisher")
+    full = time.perf_counter() - start
+    cross_validation.CANDIDATES, cross_validation.Selection.turned = stops
     print(
-        f"selection: K = {found.head.n_basis} of {looked[0]} ... {looked[-1]} in {seconds:.1f} s = "
-        f"{seconds / one:.1f} fits"
+        f"scan: one fit {one:.1f} s; n_basis=auto {usual:.1f} s = {usual / one:.1f} fits ({len(looked)} candidates); "
+        f"all of {len(found.metrics['selection']['candidates'])} candidates {full:.1f} s = {full / one:.1f} fits"
     )
+
+
+def selection(seeds: int) -> None:
+    """Errors of n_basis="auto" against those of every K of a scan, with and without shrinking of harmonics."""
+    variable = Dynamics.named("variable", alpha=ALPHA)
     x = torch.linspace(0, 2 * math.pi, 1025, dtype=torch.float64)[:-1]
 
     def errors(fitted) -> np.ndarray:
@@ -152,15 +162,28 @@ def selection(seeds: int) -> None:
         return np.array([float(((g(x) - t(x)).square().sum() / t(x).square().sum()).sqrt()) for g, t in pairs])
 
     for n in (10_000, 100_000):
-        data = simulate(variable, n, 40, 1 / 400, seed=1).transitions()
-        scan = np.array([errors(recover(data, alpha=ALPHA, n_basis=K, engine="fisher")) for K in range(3, 28, 2)])
-        chosen = recover(data, alpha=ALPHA, n_basis="auto", engine="fisher")
-        ratios = errors(chosen) / scan.min(0)
-        print(
-            f"  {n} trajectories: K = {chosen.head.n_basis}, errors of b, D_o, D_f {np.round(ratios, 2)} times those "
-            "of the best K for each",
-            flush=True,
-        )
+        count = seeds if n == 10_000 else max(1, seeds // 3)
+        rows, chosen = {"auto": [], "fisher": []}, []
+        scans = []
+        for seed in range(count):
+            lattice = simulate(variable, n, 40, 1 / 400, seed=seed).transitions().lattice(n_blocks=60)
+            scans.append([errors(recover(lattice, alpha=ALPHA, n_basis=K, engine="fisher")) for K in range(3, 28, 2)])
+            for engine, found in rows.items():
+                fitted = recover(lattice, alpha=ALPHA, n_basis="auto", engine=engine)
+                found.append(errors(fitted))
+            chosen.append(fitted.head.n_basis)
+        scan_errors = np.array(scans)  # (seeds, K, 3)
+        best = scan_errors.mean(0).min(0)  # of one K for all seeds, chosen knowing the truth, each coefficient its own
+        hindsight = scan_errors.min(1)  # of the K that happens to be best for this data and this coefficient
+        for engine, found in rows.items():
+            table = np.array(found)
+            print(
+                f"selection, {n} trajectories, {count} seeds, engine {engine}: mean errors of b, D_o, D_f are "
+                f"{np.round(table.mean(0) / best, 3)} times those of the best K for each; seed by seed, against the "
+                f"best in hindsight, {np.round((table / hindsight).mean(0), 3)}, at most "
+                f"{np.round((table / hindsight).max(0), 3)} (K = {chosen})",
+                flush=True,
+            )
 
 
 def bootstrap(seeds: int) -> None:
@@ -194,22 +217,6 @@ def robust(seeds: int) -> None:
                 hit += np.abs(values(found) - truth) < 1.96 * np.array([float(s) for s in found.std(0.0, kind=kind)])
         shares = {kind: (hit / seeds).tolist() for kind, hit in hits.items()}
         print(f"coverage over {seeds} seeds, alpha {alpha} taken as {ALPHA}: {json.dumps(shares)}", flush=True)
-
-
-def memory(seeds: int) -> None:
-    """Peak memory of the fit above what was resident with imports and data, in a process of its own."""
-    code = (
-        "import resource,sys,numpy as np;sys.path.insert(0,'.');"
-        "from levytorch import Transitions,recover;rng=np.random.default_rng(0);"
-        "small=Transitions(rng.uniform(0,6,50000),rng.standard_cauchy(50000),.1);recover(small,alpha=.3);"
-        "peak=lambda:resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024;base=peak();n=16_000_000;"
-        "t=Transitions(rng.uniform(0,6.28,n),.4*rng.standard_normal(n)+.001*rng.standard_cauchy(n),.1);"
-        "recover(t,alpha=.3,max_steps=4);print((peak()-base)/(16*n/2**20))"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
-    print(
-        f"memory: peak above the import baseline is {float(done.stdout):.2f} times the data (x and dx), data included"
-    )
 
 
 def adam(seeds: int) -> None:
@@ -257,7 +264,10 @@ def coverage(seeds: int) -> None:
 
 PARTS = {
     f.__name__: f
-    for f in (censored, alpha, unbiased, speed, memory, adam, coverage, lattice, selection, bootstrap, robust)
+    for f in (
+        *(censored, alpha, unbiased, speed, memory, parquet, adam, coverage),
+        *(lattice, scan, selection, bootstrap, robust),
+    )
 }
 
 

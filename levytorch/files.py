@@ -39,18 +39,15 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _ZIP = b"PK\x03\x04"  # how torch.load tells an archive from its older format
 
 
-def path_of(path: Any, name: str = "path") -> Path:
+def path_of(path: Any) -> Path:
     """A path from text or a path; anything else is refused (open(5) would be somebody's socket)."""
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise InputError(
-            f"{name} must be the path of a file, found {' '.join(repr(path).split())[:80]}; pass text or a "
-            "pathlib.Path."
+            f"path must be that of a file, found {' '.join(repr(path).split())[:80]}; pass text or a pathlib.Path."
         )
     if any(len(part.encode(errors="surrogateescape")) > _LONGEST_NAME for part in Path(text).parts):
-        raise InputError(
-            f"{name} must have names of at most {_LONGEST_NAME} bytes, found {text[:60]!r}...; shorten it."
-        )
+        raise InputError(f"path must have names of at most {_LONGEST_NAME} bytes, found {text[:60]!r}...; shorten it.")
     return Path(text)
 
 

@@ -83,8 +83,9 @@ def test_a_run_leaves_everything(tmp_path):
     assert metrics["engine"] == "fisher"
     assert 0 < metrics["error_D_f"] < 2
     assert str(run) in done.stdout
-    opening, head = done.stdout.splitlines()[:2]
+    opening, law, head = done.stdout.splitlines()[:3]
     assert re.match(r"fitting [\d,]+ pairs of 150 trajectories at dt = 0.025 .*engine fisher \(auto", opening)
+    assert law == "law frozen: asked for"
     assert "averaged over the observed states" in head
     for name in ("b", "D_o", "D_f"):
         assert {"mean", "std", "error"} == set(metrics["observed"][name])

@@ -92,7 +92,7 @@ class FullBatch(NamedTuple):
     def _part(self, batch: Batch, scale: float) -> Iterator[Batch]:
         for low in range(0, batch.x.shape[0], self.chunk):
             x, dx, dt, weight = (values[low : low + self.chunk] for values in batch)
-            yield Batch(x, dx, dt, scale * weight)
+            yield Batch(x, dx, dt, scale * weight.to(torch.float64))
 
 
 def full_batch(pools: Pools, tcf: float = 0.0, rank: int = 0, world: int = 1, chunk: int = CHUNK) -> FullBatch:
@@ -110,6 +110,23 @@ def full_batch(pools: Pools, tcf: float = 0.0, rank: int = 0, world: int = 1, ch
     dt = main.dt[:1].expand(len(rows)) if main.uniform_dt else main.dt[rows]
     tail = Batch(main.x[rows], main.dx[rows], dt, one.expand(len(rows)))
     return FullBatch(parts, tail, n, pools.n_tail, tcf, chunk)
+
+
+def uncopied(pools: Pools, rank: int = 0, world: int = 1, chunk: int = CHUNK) -> FullBatch:
+    """The same pairs without a copy of those that TRT leaves: all of them, with weight 0 or 1 in a byte each."""
+    if not len(pools.removed):
+        return full_batch(pools, 0.0, rank, world, chunk)
+    data, n = pools.data, len(pools.data)
+    n_chunks = -(-n // chunk)
+    start, stop = (min(k * n_chunks // world * chunk, n) for k in (rank, rank + 1))
+    weight = torch.from_numpy(pools.kept(slice(start, stop))).to(torch.uint8)
+    main = Batch(data.x[start:stop], data.dx[start:stop], data.dt[start:stop], weight)
+    if not pools.n_tail:
+        return FullBatch(main, None, pools.n_main, 0, chunk=chunk)
+    rows = pools.tail_of_data[(pools.tail_of_data >= start) & (pools.tail_of_data < stop)]
+    dt = data.dt[:1].expand(len(rows)) if data.uniform_dt else data.dt[rows]
+    tail = Batch(data.x[rows], data.dx[rows], dt, torch.ones(1, dtype=torch.float64).expand(len(rows)))
+    return FullBatch(main, tail, pools.n_main, pools.n_tail, chunk=chunk)
 
 
 class Drawer:

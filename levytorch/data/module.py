@@ -14,8 +14,9 @@ import lightning
 import torch
 
 from levytorch.convert import real_number, switch, whole_number
-from levytorch.data.batches import CHUNK, Batch, Drawer, FullBatch, check_data_options, full_batch
-from levytorch.data.lattice import Lattice, lattice_of, wanted
+from levytorch.data.batches import CHUNK, Batch, Drawer, FullBatch, check_data_options, full_batch, uncopied
+from levytorch.data.lattice import Lattice
+from levytorch.data.lattice_of_pools import lattice_of, wanted
 from levytorch.data.pools import PoolFacts, Pools, check_alpha, make_pools, split
 from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
@@ -107,7 +108,7 @@ class LevyDataModule(lightning.LightningDataModule):
         self._drawers: dict[tuple[int, int], Drawer] = {}
         self._full: dict[tuple[int, int], FullBatch] = {}
         self._lattice: Lattice | None = None
-        self._as_lattice = self.full_batch and self._cell is not None and wanted(self.pools.main, self._wish)
+        self._as_lattice = self.full_batch and self._cell is not None and wanted(self.pools.data, self._wish)
 
     @property
     def observed(self) -> Pools:
@@ -171,7 +172,11 @@ class LevyDataModule(lightning.LightningDataModule):
 
     def behind(self, rank: int = 0, world: int = 1) -> FullBatch | None:
         """The pairs of a shard where `everything` is a lattice made of them; None where it is those pairs."""
-        return None if self.lattice is None else self.samples(rank, world)
+        if self.lattice is None:
+            return None
+        if (rank, world) not in self._full:
+            self._full[rank, world] = uncopied(self.pools, rank, world, self.chunk_size)
+        return self._full[rank, world]
 
     def train_dataloader(self) -> Steps:
         return Steps(self)

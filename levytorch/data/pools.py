@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.convert import positive_number, real_number, whole_number
@@ -21,34 +22,67 @@ from levytorch.data.thresholds import Threshold, check_thresholds, threshold_at
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 
+Rows = NDArray[np.int64]
 _MOST_HALVINGS = 60
+_BEYOND = "beyond TRT"
 
 
 @dataclass(frozen=True, eq=False)
 class Pools:
-    """The two pools; the tail is kept as row numbers of the main one.
+    """The two pools, as row numbers: pairs are copied when somebody asks for `main`, and only if TRT removes some.
 
     Attributes:
-        main: the pairs within TRT.
+        data: all pairs, those that TRT removes among them.
         tail: rows of `main` beyond CT, (n_tail,) int64, ascending.
         CT: the threshold in use: None (no tail pool), a number, or a function of dt.
         TRT: the removal threshold, or None.
         halvings: how often CT was halved to fill the tail pool.
+        removed: rows of `data` at or beyond TRT, int64, ascending.
     """
 
-    main: Transitions
+    data: Transitions
     tail: Tensor
     CT: Threshold | None
     TRT: Threshold | None
     halvings: int = 0
+    removed: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    @functools.cached_property
+    def main(self) -> Transitions:
+        """The pairs within TRT; the data itself, uncopied, when that is all of them."""
+        return self.data._without(self.removed, {_BEYOND: len(self.removed)}) if len(self.removed) else self.data
 
     @property
     def n_main(self) -> int:
-        return len(self.main)
+        return len(self.data) - len(self.removed)
 
     @property
     def n_tail(self) -> int:
         return len(self.tail)
+
+    @functools.cached_property
+    def tail_of_data(self) -> Tensor:
+        """The tail pool as rows of `data`."""
+        if not len(self.removed):
+            return self.tail
+        before = self.removed - np.arange(len(self.removed))  # pairs of the main pool before each removed one
+        rows = self.tail.numpy()
+        return torch.from_numpy(rows + np.searchsorted(before, rows, side="right"))
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many pairs were left out, by reason."""
+        found = dict(self.data.dropped)
+        if len(self.removed):
+            found[_BEYOND] = found.get(_BEYOND, 0) + len(self.removed)
+        return found
+
+    def kept(self, rows: slice) -> NDArray[np.bool_]:
+        """Which of some rows of `data` belong to the main pool."""
+        low, high = np.searchsorted(self.removed, [rows.start, rows.stop])
+        mask = np.ones(rows.stop - rows.start, dtype=bool)
+        mask[self.removed[low:high] - rows.start] = False
+        return mask
 
     @property
     def R_sample(self) -> float:
@@ -58,7 +92,7 @@ class Pools:
     @property
     def mu(self) -> Tensor:
         """The center of dx (of dx / dt when dt varies), from the data before any removal."""
-        return self.main.mu
+        return self.data.mu
 
     @property
     def threshold(self) -> Tensor:
@@ -69,7 +103,7 @@ class Pools:
 
     def threshold_of(self, rows: slice) -> Tensor:
         """CT of some pairs, one each."""
-        dt = self.main.dt[rows]
+        dt = self.data.dt[rows] if self.data.uniform_dt else self.main.dt[rows]
         value = float("inf") if self.CT is None else threshold_at(self.CT, dt)
         return torch.as_tensor(value, dtype=torch.float64).expand(len(dt))
 
@@ -99,16 +133,20 @@ class PoolFacts:
     def of(cls, pools: Pools) -> PoolFacts:
         CT, TRT = (v if isinstance(v, (int, float)) else None for v in (pools.CT, pools.TRT))
         x_range = None
-        if pools.main.dim == 1:
-            low, high = torch.aminmax(pools.main.x)
-            x_range = (float(low), float(high))
+        if pools.data.dim == 1:
+            low, high = np.inf, -np.inf
+            for rows in pools.data.blocks():
+                x = pools.data.x[rows].numpy()
+                x = x[pools.kept(rows)] if len(pools.removed) else x
+                low, high = min(low, float(x.min(initial=np.inf))), max(high, float(x.max(initial=-np.inf)))
+            x_range = (low, high)
         return cls(
             pools.n_main,
             pools.n_tail,
             pools.mu.tolist(),
             CT,
             TRT,
-            dict(pools.main.dropped),
+            pools.dropped,
             x_range,
             pools.halvings,
             threshold_settings(pools.CT),
@@ -152,16 +190,18 @@ def make_pools(
         else:
             D_o = central_D_o(transitions) if D_o is None else D_o
             CT = ct_of_dt(CT, transitions.median_dt, alpha, D_o)
-    main = _within(transitions, TRT)
-    empty = torch.empty(0, dtype=torch.int64)
+    removed = np.empty(0, dtype=np.int64) if TRT is None else transitions.beyond(TRT, included=True)
+    if len(removed) == len(transitions):
+        transitions._without(removed, {})  # refuses
+    n_main, empty = len(transitions) - len(removed), torch.empty(0, dtype=torch.int64)
     if CT is None:
-        return Pools(main, empty, None, TRT)
-    if len(main) < min_tail:
+        return Pools(transitions, empty, None, TRT, removed=removed)
+    if n_main < min_tail:
         raise InputError(
-            f"the tail pool must hold at least {min_tail} pairs, found {len(main)} pairs in all: bring more data or a "
+            f"the tail pool must hold at least {min_tail} pairs, found {n_main} pairs in all: bring more data or a "
             "smaller batch."
         )
-    tail, halvings = torch.from_numpy(main.beyond(CT)), 0
+    tail, halvings = _tail(transitions, CT, removed), 0
     found, asked = len(tail), CT
     while len(tail) < min_tail:
         halvings += 1
@@ -171,7 +211,7 @@ def make_pools(
                 "halvings of CT: the increments hardly vary, so check the data with describe()."
             )
         CT = _half(CT)
-        tail = torch.from_numpy(main.beyond(CT))
+        tail = _tail(transitions, CT, removed)
     if halvings:
         now = f"{CT:.6g}" if isinstance(CT, float) else f"{0.5**halvings:.6g} of its value"
         before = f"{asked:g}" if isinstance(asked, float) else "CT(dt)"
@@ -181,7 +221,7 @@ def make_pools(
             LevytorchWarning,
             stacklevel=2,
         )
-    return Pools(main, tail, CT, TRT, halvings)
+    return Pools(transitions, tail, CT, TRT, halvings, removed)
 
 
 def ct_of_dt(
@@ -259,12 +299,13 @@ def _halved(CT: Callable[[Tensor], Tensor], dt: Tensor) -> Tensor:
     return CT(dt) / 2
 
 
-def _within(t: Transitions, TRT: Threshold | None) -> Transitions:
-    """Pairs with |dx - mu| < TRT; the transitions themselves, uncopied, when that is all of them."""
-    if TRT is None:
-        return t
-    removed = t.beyond(TRT, included=True)
-    return t if len(removed) == 0 else t._without(removed, {"beyond TRT": len(removed)})
+def _tail(t: Transitions, CT: Threshold, removed: Rows) -> Tensor:
+    """Rows beyond CT of what is left when some rows are removed."""
+    rows = t.beyond(CT)
+    if len(removed):
+        rows = np.setdiff1d(rows, removed, assume_unique=True)
+        rows = rows - np.searchsorted(removed, rows)
+    return torch.from_numpy(rows)
 
 
 def split(transitions: Transitions, validation: float, seed: int) -> tuple[Transitions, Transitions | None]:

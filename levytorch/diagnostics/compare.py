@@ -13,6 +13,7 @@ from torch import Tensor
 
 from levytorch.coefficients import LinearHead
 from levytorch.data import Trajectories, Transitions
+from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_build import runs_by_block
 from levytorch.diagnostics.brownian import fit_brownian
 from levytorch.diagnostics.checks import check_data
@@ -148,12 +149,6 @@ def _parameters(recovery: Recovery) -> float:
 
 def _cross_validated(named: dict[str, Recovery]) -> tuple[list[_Model], Tensor]:
     for name, recovery in named.items():
-        if recovery.law != "frozen":
-            raise InputError(
-                f'recoveries must be of law "frozen" to be compared without transitions, found {name} of law '
-                f'"{recovery.law}", which is not refitted to parts of its data; pass transitions, best those of '
-                "trajectories that were not fitted."
-            )
         if recovery.blocks is None:
             raise InputError(
                 f"recoveries must have their data to be compared without transitions, found {name} without (it was "
@@ -175,8 +170,10 @@ def _cross_validated(named: dict[str, Recovery]) -> tuple[list[_Model], Tensor]:
                 f"recoveries must be of the same data, found other numbers of pairs in {name}; pass transitions."
             )
         first = pairs
-        assert isinstance(likelihood.law, FrozenLaw)  # refits are
-        judged = _judge(blocks, likelihood.head, likelihood.law, likelihood.tail)
+        law = law_of(recovery)
+        if isinstance(law, ExactLaw):
+            blocks = _pairs_of(recovery, blocks)
+        judged = _judge(blocks, likelihood.head, law, likelihood.tail)
         total = torch.zeros_like(blocks.once)
         for held in folds(blocks):
             judged.head.set_flat(refit(blocks.once - held).theta)
@@ -194,7 +191,15 @@ def _treatment(blocks: Blocks) -> tuple[Any, ...]:
     return (tail.method, tail.CT, tail.TRT, tail.conditions_on) if tail.active else ("none",)
 
 
-def _judge(blocks: Blocks, head: Any, law: FrozenLaw, tail: TailSettings) -> Any:
+def _pairs_of(recovery: Recovery, blocks: Blocks) -> Blocks:
+    """The pairs themselves where the recovery has them: beyond a period no node stands for them under the exact law."""
+    own = recovery.blocks
+    if own is None or isinstance(own.observed, Lattice) or not torch.equal(own.pairs[0], blocks.pairs[0]):
+        return blocks
+    return own
+
+
+def _judge(blocks: Blocks, head: Any, law: FrozenLaw | ExactLaw, tail: TailSettings) -> Any:
     """The likelihood by which models are compared: a TCF is each model's own, the conditional likelihood is not."""
     if tail.method == "tcf":
         tail = TailSettings(method="conditional", CT=tail.CT, TRT=tail.TRT, region="strata")

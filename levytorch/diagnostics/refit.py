@@ -105,8 +105,8 @@ def _objective(head: LinearHead, side: Side, strengths: list[float] | None, shar
     settings = TailSettings() if inner is None else TailSettings(method="conditional", TRT=1.0, region="TRT")
     objective = make_objective(head, pools, settings, law)
     if strengths is not None:
-        penalty = RoughnessPenalty(head, 1.0)
-        penalty.strengths = torch.tensor(strengths, dtype=torch.float64) * share
+        penalty = RoughnessPenalty(head, strengths)
+        penalty.strengths = penalty.strengths * share
         objective.penalty = penalty
     return objective
 

@@ -125,8 +125,8 @@ class Likelihood:
 
 
 def shared_dt(pools: Pools) -> Tensor:
-    """dt of all pairs, 0-d when they share it."""
-    return pools.main.dt[0] if pools.main.uniform_dt else pools.main.dt
+    """dt of all pairs within TRT, 0-d when they share it."""
+    return pools.data.dt[0] if pools.data.uniform_dt else pools.main.dt
 
 
 def counts_on(bins: StateBins, data: Pools | Lattice) -> Tensor:
@@ -162,16 +162,20 @@ def _of_lattice(bins: StateBins, lattice: Lattice) -> _Found:
 
 
 def _of_pools(bins: StateBins, pools: Pools) -> _Found:
-    main, dt = pools.main, shared_dt(pools)
+    data, dt = pools.data, shared_dt(pools)
     CT = TRT = None
     if pools.CT is not None:
-        varies = callable(pools.CT) and not main.uniform_dt
+        varies = callable(pools.CT) and not data.uniform_dt
         CT = bins.means(pools.threshold_of, dt) if varies else pools.threshold_of(slice(0, 1)).expand(len(bins))
     if pools.TRT is not None:
         TRT = torch.as_tensor(threshold_at(pools.TRT, bins.dt), dtype=torch.float64).expand(len(bins))
     tail_dt = dt if dt.dim() == 0 else dt[pools.tail]
-    tail_counts = bins.counts(main.x[pools.tail], tail_dt)
-    return pools.mu, not main.uniform_dt, CT, TRT, bins.counts(main.x, dt), tail_counts
+    tail_counts = bins.counts(data.x[pools.tail_of_data], tail_dt)
+    if dt.dim() == 0:  # counts of all but those of the removed: nothing is copied
+        counts = bins.counts(data.x, dt) - bins.counts(data.x[torch.from_numpy(pools.removed)], dt)
+    else:
+        counts = bins.counts(pools.main.x, dt)
+    return pools.mu, not data.uniform_dt, CT, TRT, counts, tail_counts
 
 
 def make_objective(

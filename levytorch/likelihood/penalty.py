@@ -3,6 +3,11 @@
 Each of b, D_o, D_f (and alpha(x)) has its own strength lambda in  -lambda/2 sum_j j^4 |theta_j|^2  (j: harmonic number
 of the basis; the constant is free). Read as a prior, the evidence of the data picks lambda: MacKay's fixed point
 lambda = gamma / (theta^T S theta), with gamma the number of well-determined coefficients, updated once per pass.
+
+With "harmonics" every harmonic has a variance s_j of its own, drawn towards the same trend m / j^4 by an inverse-gamma
+prior of shape _SHAPE (so that theta has a Student prior): s_j = (|theta_j|^2 + 2 a m / j^4) / (gamma_j + 2 a), and m is
+the scale under which all s_j are most probable. A harmonic that stands out is then left alone, and does not loosen the
+others.
 """
 
 from __future__ import annotations
@@ -19,10 +24,12 @@ from levytorch.convert import choice, real_array, shown
 from levytorch.errors import InputError
 
 Strength = str | float | Sequence[float]
-CHOICES = ("none", "evidence")
+CHOICES = ("none", "evidence", "harmonics")
 # At least: in internal units, where coefficients are of order one, a first harmonic is of size 10 at most. Without this
 # bound a predictor whose coefficient vanishes on a part of the cell runs off to minus infinity there.
 _LAMBDA_RANGE = (1e-2, 1e12)
+_SHAPE = 1.0  # of the prior of s_j: two coefficients of a harmonic count as much as the trend does
+_LOG = 0.1  # of a change of log lambda, beside slopes of the evidence
 _START = 1.0  # harmonic j of size 1 / j^2; the evidence is asked once the data has had its say
 
 
@@ -37,19 +44,30 @@ def check_strength(strength: Any) -> str | float | list[float]:
 
 
 class RoughnessPenalty:
-    """strength: "none", "evidence", a number for every coefficient, or one number for each (b, D_o, D_f, alpha)."""
+    """strength: "none", "evidence", "harmonics", a number for every coefficient, one number for each (b, D_o, D_f,
+    alpha), or one for each harmonic of each, the constant's first.
+    """
 
     def __init__(self, head: LinearHead, strength: Strength = "none") -> None:
         strength = check_strength(strength)
         wanted = [] if isinstance(strength, str) else strength if isinstance(strength, list) else [strength]
-        self.adaptive = strength == "evidence"
+        self.adaptive = strength in ("evidence", "harmonics")
         harmonics = [basis.harmonic_numbers() for basis in head.bases]
+        self.apart = [torch.unique(h) for h in harmonics]  # ascending; the constant's 0 is the first
+        each = sum(len(h) for h in self.apart)
+        self.by_harmonic = strength == "harmonics" or (len(wanted) == each > len(harmonics))
+        if self.by_harmonic:
+            self.roughness = torch.cat([(h > 0).to(torch.float64) for h in harmonics])
+            starts = [sum(len(h) for h in self.apart[:i]) for i in range(len(harmonics))]
+            self.group = torch.cat([s + torch.searchsorted(u, h) for s, u, h in zip(starts, self.apart, harmonics)])
+            self.strengths = torch.tensor(wanted, dtype=torch.float64) if wanted else torch.cat(self.apart) ** 4
+            return
         self.roughness = torch.cat([h**4 for h in harmonics])
         self.group = torch.cat([torch.full((h.numel(),), i) for i, h in enumerate(harmonics)])
         start = wanted or [_START if self.adaptive else 0.0]
         if len(start) not in (1, len(harmonics)):
             raise InputError(
-                f"penalty must be one number or {len(harmonics)}, found {len(start)}; give one per coefficient."
+                f"penalty must be one number, {len(harmonics)} or {each}, found {len(start)}; give one per coefficient."
             )
         self.strengths = torch.tensor(start, dtype=torch.float64).expand(len(harmonics)).clone()
 
@@ -78,6 +96,8 @@ class RoughnessPenalty:
         precision = self.precision()
         covariance = symmetric_inverse(information + torch.diag(precision))
         shrink = precision * covariance.diagonal()
+        if self.by_harmonic:
+            return self._update_harmonics(theta, shrink)
         change = 0.0
         for g in range(self.strengths.numel()):
             mask = (self.group == g) & (self.roughness > 0)
@@ -89,6 +109,26 @@ class RoughnessPenalty:
             target = (determined / size).clamp(*_LAMBDA_RANGE)
             change = max(change, abs(float(size * (target - old))))
             self.strengths[g] = target
+        return change
+
+    def _update_harmonics(self, theta: Tensor, shrink: Tensor) -> float:
+        """The same for a strength 1 / s_j of every harmonic; the variances of a coefficient share their trend."""
+        zero = torch.zeros_like(self.strengths)
+        determined = zero.index_add(0, self.group, (1.0 - shrink) * self.roughness)
+        size = zero.index_add(0, self.group, theta**2 * self.roughness)
+        change, start = 0.0, 0
+        for harmonics in self.apart:
+            rows, trend = slice(start + 1, start + len(harmonics)), harmonics[1:] ** 4
+            start += len(harmonics)
+            if len(trend) == 0:
+                continue
+            old = self.strengths[rows]
+            m = 1.0 / (old / trend).mean()
+            s = (size[rows] + 2 * _SHAPE * m / trend) / (determined[rows] + 2 * _SHAPE)
+            target = (1.0 / s).clamp(*_LAMBDA_RANGE)
+            moved = torch.maximum(size[rows] * (target - old).abs(), _LOG * (target / old).log().abs())
+            change = max(change, float(moved.max()))
+            self.strengths[rows] = target
         return change
 
 

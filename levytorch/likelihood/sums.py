@@ -62,7 +62,7 @@ def slices(batch: Batch, chunk: int = CHUNK) -> Iterable[Batch]:
             batch.x[rows],
             batch.dx[rows],
             dt if not dt.dim() else dt[rows],
-            weight if not weight.dim() else weight[rows],
+            weight if not weight.dim() else weight[rows].to(torch.float64),
         )
 
 

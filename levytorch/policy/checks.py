@@ -18,49 +18,49 @@ from levytorch.errors import InputError
 Reward = Callable[[Tensor], Tensor]
 
 
-def cell_of(source: Any) -> tuple[float, float]:
+def cell_of(dynamics: Any) -> tuple[float, float]:
     """(period, origin) of a one-dimensional Dynamics or Recovery; refuses what cannot be solved."""
-    missing = [name for name in ("b", "D_o", "D_f", "alpha") if not hasattr(source, name)]
+    missing = [name for name in ("b", "D_o", "D_f", "alpha") if not hasattr(dynamics, name)]
     if missing:
         raise InputError(
-            f"What is solved must be a Dynamics or a Recovery, found a {type(source).__name__} without "
+            f"What is solved must be a Dynamics or a Recovery, found a {type(dynamics).__name__} without "
             f"{', '.join(missing)}; build one with Dynamics(...) or recover(...)."
         )
-    dim = getattr(source, "dim", 1)
+    dim = getattr(dynamics, "dim", 1)
     if dim != 1:
         raise InputError(
             f"The dynamics must have dim = 1 here, found dim = {dim}; solve_value takes one and two dimensions."
         )
-    period = getattr(source, "period", 2 * math.pi)
+    period = getattr(dynamics, "period", 2 * math.pi)
     if period is None or not math.isfinite(float(period)) or float(period) <= 0:
         raise InputError(f"The dynamics must have a positive period, found {period!r}; set period= in it.")
-    return float(period), float(getattr(source, "origin", 0.0))
+    return float(period), float(getattr(dynamics, "origin", 0.0))
 
 
-def is_line(source: Any) -> bool:
+def is_line(dynamics: Any) -> bool:
     """Whether the state of a Dynamics or a Recovery lies on a line."""
-    period = getattr(source, "period", 2 * math.pi)
+    period = getattr(dynamics, "period", 2 * math.pi)
     return period is None or (isinstance(period, float) and math.isinf(period))
 
 
-def coefficients_at(source: Any, x: Tensor, dim: int = 1) -> Coefficients:
+def coefficients_at(dynamics: Any, x: Tensor, dim: int = 1) -> Coefficients:
     """b, D_o, D_f, alpha at x ([...], or [..., dim]) without gradient; alpha is 0-d when it is constant."""
     shape = x.shape if dim == 1 else x.shape[:-1]
     with torch.no_grad():
         b, D_o, D_f = (
-            _values(getattr(source, name), x, x.shape if name == "b" else shape, name) for name in ("b", "D_o", "D_f")
+            _values(getattr(dynamics, name), x, x.shape if name == "b" else shape, name) for name in ("b", "D_o", "D_f")
         )
-        if callable(source.alpha):
-            alpha = _values(getattr(source, "alpha_at", source.alpha), x, shape, "alpha")
+        if callable(dynamics.alpha):
+            alpha = _values(getattr(dynamics, "alpha_at", dynamics.alpha), x, shape, "alpha")
         else:
-            alpha = torch.as_tensor(float(source.alpha), dtype=torch.float64)
+            alpha = torch.as_tensor(float(dynamics.alpha), dtype=torch.float64)
     for name, value in (("D_o", D_o), ("D_f", D_f)):
         low = float(value.min())
         if low < 0:
             raise InputError(f"{name} must not be negative, found {low:.3g} on the cell; check the coefficients.")
     if not bool(((alpha > 0) & (alpha <= 1)).all()):
         raise InputError(f"alpha must lie in (0, 1], found {float(alpha.min()):.3g}; check the dynamics.")
-    tempering = torch.as_tensor(float(getattr(source, "tempering", 0.0)), dtype=torch.float64)
+    tempering = torch.as_tensor(float(getattr(dynamics, "tempering", 0.0)), dtype=torch.float64)
     return Coefficients(b, D_o, D_f, alpha, tempering)
 
 
@@ -80,8 +80,8 @@ def check_beta(beta: float) -> float:
     return positive_number("beta", beta, "give the discount rate per unit of time")
 
 
-def check_modes(name: str, n_modes: int, least: int = 1) -> int:
-    return whole_number(name, n_modes, least, MOST_MODES, "give the number of Fourier modes")
+def check_modes(name: str, n_modes: int) -> int:
+    return whole_number(name, n_modes, 1, MOST_MODES, "give the number of Fourier modes")
 
 
 def reward_function(

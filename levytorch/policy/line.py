@@ -42,7 +42,7 @@ class Accuracy(NamedTuple):
 
 
 def solve_line(
-    source: Any,
+    dynamics: Any,
     reward: Callable[[Tensor], Any] | float,
     beta: float,
     window: Sequence[float] | None,
@@ -52,18 +52,18 @@ def solve_line(
 ) -> LineValue:
     """V on the window; `n_modes` counts the intervals between nodes, None doubles them until V stands still."""
     n_modes, tolerance, max_modes = accuracy
-    dim = getattr(source, "dim", 1)
+    dim = getattr(dynamics, "dim", 1)
     if dim != 1:
         raise InputError(f"value functions on a line are one-dimensional, found dim = {dim}; give the state a period.")
-    limits = line_window(source, window, beyond_data)
+    limits = line_window(dynamics, window, beyond_data)
     r = reward_function(reward)
     if hasattr(reward, "check_covers"):
         reward.check_covers(*limits, "window")
-    outside = _exterior(exterior, limits, source)
+    outside = _exterior(exterior, limits, dynamics)
     name = "constant" if outside.constant else "absorb" if outside.outside is None else "given"
 
     def value(n: int, change: float | None = None, converged: bool = True, std: bool = False) -> LineValue:
-        values, factor = _solve(source, r, beta, n, limits, outside, std=std)
+        values, factor = _solve(dynamics, r, beta, n, limits, outside, std=std)
         return LineValue(values, limits, beta, name, change, converged, outside.outside, factor)
 
     if n_modes is not None:
@@ -87,12 +87,12 @@ def solve_line(
     return value(n, change, change < tolerance, std=True)
 
 
-def line_window(source: Any, window: Sequence[float] | None, beyond_data: bool) -> tuple[float, float]:
+def line_window(dynamics: Any, window: Sequence[float] | None, beyond_data: bool) -> tuple[float, float]:
     """The window as two numbers: that of the data for a Recovery, unless it is given."""
-    support = getattr(source, "support", None)
+    support = getattr(dynamics, "support", None)
     if window is not None:
         return check_window(window, math.inf, None if beyond_data else support)
-    found = support or getattr(source, "window", None)
+    found = support or getattr(dynamics, "window", None)
     if found is None:
         raise InputError(
             "window must be given for a state on a line, found none; pass window=(low, high), beyond which the "
@@ -101,13 +101,13 @@ def line_window(source: Any, window: Sequence[float] | None, beyond_data: bool) 
     return float(found[0]), float(found[1])
 
 
-def _exterior(exterior: Any, window: tuple[float, float], source: Any) -> Exterior:
+def _exterior(exterior: Any, window: tuple[float, float], dynamics: Any) -> Exterior:
     if exterior is None or exterior == "constant":
         return Exterior(True)
     if callable(exterior):
         g = reward_function(exterior)
         ends = torch.tensor(window, dtype=torch.float64)
-        return given_outside(g, window, coefficients_at(source, ends).alpha)
+        return given_outside(g, window, coefficients_at(dynamics, ends).alpha)
     if not isinstance(exterior, str):
         raise InputError(
             f"exterior must be constant, absorb or a function of x, found {shown(exterior)}; give one of these."
@@ -116,24 +116,24 @@ def _exterior(exterior: Any, window: tuple[float, float], source: Any) -> Exteri
     return Exterior(False)
 
 
-def _free_ends(source: Any, window: tuple[float, float]) -> tuple[bool, bool]:
+def _free_ends(dynamics: Any, window: tuple[float, float]) -> tuple[bool, bool]:
     """Ends that a path leaves only by a jump, where V does not go over into what is outside.
 
     Nothing diffuses, the drift points inward, and jumps are too rare to undo it (2 alpha < 1).
     """
-    at = coefficients_at(source, torch.tensor(window, dtype=torch.float64))
+    at = coefficients_at(dynamics, torch.tensor(window, dtype=torch.float64))
     jumps = (2 * at.alpha < 1).expand(2)
     low, high = ((at.D_o == 0) & jumps & (at.b * torch.tensor([1.0, -1.0]) > 0)).tolist()
     return low, high
 
 
 def _solve(
-    source: Any, r: Reward, beta: float, n: int, window: tuple[float, float], outside: Exterior, *, std: bool
+    dynamics: Any, r: Reward, beta: float, n: int, window: tuple[float, float], outside: Exterior, *, std: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """V at all nodes, and the factor of its covariance where the source has one and it is asked for."""
-    free = (False, False) if outside.constant else _free_ends(source, window)
+    """V at all nodes, and the factor of its covariance where the dynamics have one and it is asked for."""
+    free = (False, False) if outside.constant else _free_ends(dynamics, window)
     x = operators_at(n, window)
-    at = coefficients_at(source, x)
+    at = coefficients_at(dynamics, x)
     if float(at.tempering) > 0:
         raise InputError(
             f"jumps must be without tempering on a line, found tempering {float(at.tempering):g}; give the "
@@ -151,10 +151,10 @@ def _solve(
             f"(beta - L) V = r must have one solution, found none on {n} nodes; check that D_o and D_f do not both "
             "vanish, or use a larger beta."
         )
-    directions = principal_directions(source) if std else None
+    directions = principal_directions(dynamics) if std else None
     factor = None
     if directions is not None:
-        change = _change(source, ops, at, v, n, window, outside, free)
+        change = _change(dynamics, ops, at, v, n, window, outside, free)
         inner = torch.linalg.lu_solve(lu, pivots, change / size[:, None]) @ directions
         factor = _with_ends(inner, (0.0, 0.0), outside, free)
     return _with_ends(v[:, None], outside.ends, outside, free)[:, 0], factor
@@ -183,7 +183,7 @@ def _with_ends(inner: Tensor, ends: tuple[float, float], outside: Exterior, free
 
 
 def _change(
-    source: Any,
+    dynamics: Any,
     ops: LineOperators,
     at: Coefficients,
     v: Tensor,
@@ -194,7 +194,7 @@ def _change(
 ) -> Tensor:
     """(beta - L) dV / dtheta at the inner nodes, (n - 1, P)."""
     with torch.no_grad():
-        J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in source.jacobian(ops.x))
+        J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in dynamics.jacobian(ops.x))
     out = J_b * (ops.first @ v + ops.first_end)[:, None] + J_D_o * (ops.second @ v + ops.second_end)[:, None]
     out = out - J_D_f * (ops.fractional @ v + ops.fractional_end)[:, None]
     if bool((J_alpha != 0).any()):

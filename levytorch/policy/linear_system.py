@@ -45,7 +45,7 @@ class LinearSystem(NamedTuple):
 
 
 def linear_system(
-    source: Any, r: Reward, beta: float, basis: FourierBasis, window: tuple[float, float] | None
+    dynamics: Any, r: Reward, beta: float, basis: FourierBasis, window: tuple[float, float] | None
 ) -> LinearSystem:
     if window is None:
         x = basis.points()
@@ -55,7 +55,7 @@ def linear_system(
         low, high = window
         x = low + (high - low) * (torch.from_numpy(nodes) + 1) / 2
         weight = (torch.from_numpy(weights) / 2).sqrt()
-    at = coefficients_at(source, x)
+    at = coefficients_at(dynamics, x)
     lam = float(at.tempering)
     ops = operators(basis, x, at.alpha, lam)
     scale = column_scale(basis, at.b, at.D_o, at.D_f, at.alpha, beta, lam)
@@ -113,14 +113,14 @@ def factorise(system: LinearSystem) -> Factor:
     return Factor(solve_ls, gram_solve_ls, unreached_ls, condition_ls)
 
 
-def sensitivity(source: Any, system: LinearSystem, c: Tensor, factor: Factor) -> Tensor:
+def sensitivity(dynamics: Any, system: LinearSystem, c: Tensor, factor: Factor) -> Tensor:
     """dc / dtheta, (n_modes, P), c the Fourier coefficients of V."""
     with torch.no_grad():
-        J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in source.jacobian(system.x))
+        J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in dynamics.jacobian(system.x))
     basis, ops, D_f = system.basis, system.ops, system.at.D_f
     lam = float(system.at.tempering)
     jump_alpha = basis.symbol(system.at.alpha, 1, lam) * ops.phi  # d/dalpha of |k|^(2 alpha) phi
-    jump_lam, J_lam = _tempering_part(source, system)
+    jump_lam, J_lam = _tempering_part(dynamics, system)
     w = system.weight[:, None]
     # dA/dtheta_p c, row by row; A = beta - L
     change = -(
@@ -144,9 +144,9 @@ def sensitivity(source: Any, system: LinearSystem, c: Tensor, factor: Factor) ->
     return dc / system.scale[:, None]
 
 
-def _tempering_part(source: Any, system: LinearSystem) -> tuple[Tensor, Tensor]:
+def _tempering_part(dynamics: Any, system: LinearSystem) -> tuple[Tensor, Tensor]:
     """d/dlam of ((lam^2 + k^2)^alpha - lam^(2 alpha)) phi, and d lam / d theta (1, P): zero where it is not learned."""
-    slope = getattr(getattr(source, "head", None), "tempering_slope", None)
+    slope = getattr(getattr(dynamics, "head", None), "tempering_slope", None)
     lam, alpha = float(system.at.tempering), system.at.alpha
     if slope is None or lam == 0.0:
         return torch.zeros_like(system.ops.phi), torch.zeros((1, 1), dtype=torch.float64)
@@ -156,16 +156,16 @@ def _tempering_part(source: Any, system: LinearSystem) -> tuple[Tensor, Tensor]:
     return symbol * system.ops.phi, slope()[None]
 
 
-def covariance_factor(source: Any, system: LinearSystem, c: Tensor, factor: Factor) -> Tensor | None:
-    """S with cov(c) = S S^T, (n_modes, P); None when the source has no covariance."""
-    directions = principal_directions(source)
-    return None if directions is None else sensitivity(source, system, c, factor) @ directions
+def covariance_factor(dynamics: Any, system: LinearSystem, c: Tensor, factor: Factor) -> Tensor | None:
+    """S with cov(c) = S S^T, (n_modes, P); None when the dynamics have no covariance."""
+    directions = principal_directions(dynamics)
+    return None if directions is None else sensitivity(dynamics, system, c, factor) @ directions
 
 
-def principal_directions(source: Any) -> Tensor | None:
+def principal_directions(dynamics: Any) -> Tensor | None:
     """S with cov(theta) = S S^T, (P, P), of a Recovery; None when it has no covariance."""
-    covariance = getattr(source, "covariance", None)
-    if covariance is None or not hasattr(source, "jacobian"):
+    covariance = getattr(dynamics, "covariance", None)
+    if covariance is None or not hasattr(dynamics, "jacobian"):
         return None
     return root_of(covariance)
 

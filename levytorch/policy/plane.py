@@ -54,9 +54,9 @@ class Torus(NamedTuple):
         return torch.from_numpy(np.stack([first, second], axis=-1))
 
 
-def torus(source: Any) -> Torus:
+def torus(dynamics: Any) -> Torus:
     """The cell of a two-dimensional Dynamics or Recovery; refuses what has no finite period."""
-    period, origin = (_pair(getattr(source, name)) for name in ("period", "origin"))
+    period, origin = (_pair(getattr(dynamics, name)) for name in ("period", "origin"))
     if not all(math.isfinite(p) and p > 0 for p in period):
         raise InputError(f"solve_value needs a finite period in both coordinates, found {period}; set period= in it.")
     return Torus(period, origin)
@@ -77,9 +77,9 @@ class Fields(NamedTuple):
     tempering: float = 0.0
 
 
-def fields_at(source: Any, x: Tensor) -> Fields:
+def fields_at(dynamics: Any, x: Tensor) -> Fields:
     """b, D_o, D_f and alpha at the points x (n, n, 2)."""
-    at = coefficients_at(source, x, dim=2)
+    at = coefficients_at(dynamics, x, dim=2)
     b, D_o, D_f, alpha = (t.numpy() for t in at)
     return Fields(np.moveaxis(b, -1, 0), D_o, D_f, alpha if alpha.ndim else float(alpha), float(at.tempering))
 
@@ -166,23 +166,23 @@ class PlaneSystem(NamedTuple):
 
 
 def solve_plane(
-    source: Any, reward: Any, beta: float, *, n_modes: int | None, tolerance: float, max_modes: int
+    dynamics: Any, reward: Any, beta: float, *, n_modes: int | None, tolerance: float, max_modes: int
 ) -> PlaneValue:
     """V of a two-dimensional Dynamics or Recovery; called by `solve_value`."""
-    cell = torus(source)
+    cell = torus(dynamics)
     r = reward_function(reward, lambda x: x.shape[:-1])
     check_periodic(r, cell.period, cell.points(12, 0.37))
     if n_modes is not None:
         n_modes = whole_number("n_modes", n_modes, 4, _MOST_MODES, "give the modes per coordinate")
-        system = plane_system(source, cell, n_modes, beta)
+        system = plane_system(dynamics, cell, n_modes, beta)
         c, iterations = solve_system(system, r(cell.points(n_modes)).numpy())
-        return _finish(source, r, system, c, iterations, None, True)
-    return _refine(source, r, cell, beta, tolerance, max_modes)
+        return _finish(dynamics, r, system, c, iterations, None, True)
+    return _refine(dynamics, r, cell, beta, tolerance, max_modes)
 
 
-def plane_system(source: Any, cell: Torus, n: int, beta: float) -> PlaneSystem:
+def plane_system(dynamics: Any, cell: Torus, n: int, beta: float) -> PlaneSystem:
     """The system on an n x n grid."""
-    at = fields_at(source, cell.points(n))
+    at = fields_at(dynamics, cell.points(n))
     operator = PlaneOperator(cell, n, at.tempering)
     cut = math.sqrt(float(operator.square.max())) / 4
     alpha = at.alpha
@@ -228,42 +228,42 @@ def solve_system(system: PlaneSystem, right: Array, rtol: float = _RTOL) -> tupl
     return operator.forward(y.reshape(n, n)) / system.symbol, count
 
 
-def _refine(source: Any, r: Reward, cell: Torus, beta: float, tolerance: float, max_modes: int) -> PlaneValue:
+def _refine(dynamics: Any, r: Reward, cell: Torus, beta: float, tolerance: float, max_modes: int) -> PlaneValue:
     """Double the modes per coordinate until V stands still and satisfies the equation between the points."""
     n, change = 16, math.inf
-    system = plane_system(source, cell, n, beta)
+    system = plane_system(dynamics, cell, n, beta)
     c, iterations = solve_system(system, r(cell.points(n)).numpy(), tolerance * 1e-3)
     limit = min(max_modes, 1024)
     while 2 * n <= limit:
         n *= 2
-        finer = plane_system(source, cell, n, beta)
+        finer = plane_system(dynamics, cell, n, beta)
         refined, iterations = solve_system(finer, r(cell.points(n)).numpy(), min(_RTOL * 10, tolerance * 1e-3))
         new, old = finer.operator.inverse(refined)[::2, ::2], system.operator.inverse(c)
         change = float(np.abs(new - old).max() / max(np.abs(new).max(), 1e-300))
         system, c = finer, refined
-        if change < tolerance and _residual(source, r, system, c) < 1e-2:
-            return _finish(source, r, system, c, iterations, change, True)
+        if change < tolerance and _residual(dynamics, r, system, c) < 1e-2:
+            return _finish(dynamics, r, system, c, iterations, change, True)
     warnings.warn(
         f"V still changes by {change:.2g} (tolerance {tolerance:.2g}) at {n} modes per coordinate, the most that "
         "max_modes allows; raise max_modes or beta, or smooth the reward.",
         LevytorchWarning,
         stacklevel=4,
     )
-    return _finish(source, r, system, c, iterations, change, False)
+    return _finish(dynamics, r, system, c, iterations, change, False)
 
 
-def _residual(source: Any, r: Reward, system: PlaneSystem, c: Array) -> float:
+def _residual(dynamics: Any, r: Reward, system: PlaneSystem, c: Array) -> float:
     """max |(beta - L) V - r| / max |r| half a spacing away from the grid."""
     operator = system.operator
     x = operator.cell.points(operator.n, 0.5)
     moved = operator.shifted(c, 0.5)
     values = r(x).numpy()
-    left = system.beta * operator.inverse(moved) - operator.apply(moved, fields_at(source, x)) - values
+    left = system.beta * operator.inverse(moved) - operator.apply(moved, fields_at(dynamics, x)) - values
     return float(np.abs(left).max() / max(np.abs(values).max(), 1e-300))
 
 
 def _finish(
-    source: Any, r: Reward, system: PlaneSystem, c: Array, iterations: int, change: float | None, converged: bool
+    dynamics: Any, r: Reward, system: PlaneSystem, c: Array, iterations: int, change: float | None, converged: bool
 ) -> PlaneValue:
     cell, n = system.operator.cell, system.operator.n
     return PlaneValue(
@@ -271,33 +271,33 @@ def _finish(
         period=cell.period,
         origin=cell.origin,
         beta=system.beta,
-        residual=_residual(source, r, system, c),
+        residual=_residual(dynamics, r, system, c),
         change=change,
         iterations=iterations,
         converged=converged,
-        covariance_factor=_covariance_factor(source, r, cell, system.beta, min(n, _FACTOR_MODES)),
+        covariance_factor=_covariance_factor(dynamics, r, cell, system.beta, min(n, _FACTOR_MODES)),
     )
 
 
-def _covariance_factor(source: Any, r: Reward, cell: Torus, beta: float, n: int) -> Tensor | None:
+def _covariance_factor(dynamics: Any, r: Reward, cell: Torus, beta: float, n: int) -> Tensor | None:
     """S with cov(c) = S S^T: (beta - L) dV/dtheta = dL/dtheta V for each principal direction of the parameters."""
-    directions = principal_directions(source)
+    directions = principal_directions(dynamics)
     if directions is None:
         return None
-    system = plane_system(source, cell, n, beta)
+    system = plane_system(dynamics, cell, n, beta)
     operator, at = system.operator, system.at
     c, _ = solve_system(system, r(cell.points(n)).numpy())
     with torch.no_grad():
-        J_b, J_D_o, J_D_f, J_alpha = source.jacobian(cell.points(n).reshape(-1, 2))
+        J_b, J_D_o, J_D_f, J_alpha = dynamics.jacobian(cell.points(n).reshape(-1, 2))
     flat = lambda f: torch.from_numpy(f).reshape(-1, 1)  # noqa: E731
     right = J_b[:, 0] * flat(operator.inverse(operator.gradient[0] * c))
     right += J_b[:, 1] * flat(operator.inverse(operator.gradient[1] * c))
     right -= J_D_o * flat(operator.inverse(operator.square * c))
     right -= J_D_f * flat(operator.fractional(c, at.alpha))
     right -= J_alpha * flat(at.D_f * operator.fractional(c, at.alpha, log_power=1))
-    if at.tempering > 0 and hasattr(source, "head") and not isinstance(at.alpha, np.ndarray):
+    if at.tempering > 0 and hasattr(dynamics, "head") and not isinstance(at.alpha, np.ndarray):
         lam, power = at.tempering, at.alpha - 1.0
         symbol = 2.0 * at.alpha * lam * ((operator.square + lam * lam) ** power - lam ** (2.0 * power))
-        right -= source.head.tempering_slope()[None] * flat(at.D_f * operator.inverse(c * symbol))
+        right -= dynamics.head.tempering_slope()[None] * flat(at.D_f * operator.inverse(c * symbol))
     columns = (right @ directions).T.reshape(-1, n, n).numpy()
     return torch.stack([torch.from_numpy(solve_system(system, column, 1e-6)[0] / n**2) for column in columns], dim=-1)

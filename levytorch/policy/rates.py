@@ -23,6 +23,7 @@ from levytorch.policy.generator import resolvent_coefficients
 from levytorch.policy.reward_functions import CosinePower, Manufactured
 
 _BATCH = 2048
+_FIT_BELOW = 0.03  # eps up to which the error is linear in it
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,11 @@ def rate_study(
     n_trials: int = 10_000,
     n_modes: int = 64,
     perturbation: str = "noise",
-    fit_below: float = 0.03,
     seed: int = 0,
 ) -> RateStudy:
     """Solve `n_trials` perturbed problems per eps in batches. V: the manufactured solution, by default cos^3(2x).
 
-    Slopes are fitted over eps <= `fit_below`, where the dependence is linear; larger ones show where it stops being so.
+    Slopes are fitted over eps <= 0.03, where the dependence is linear; larger ones show where it stops being so.
     """
     period, origin = cell_of(dynamics)
     beta = check_beta(beta)
@@ -83,9 +83,9 @@ def rate_study(
         sizes = torch.empty(0)
     if sizes.numel() < 2 or not bool(((sizes > 0) & torch.isfinite(sizes)).all()):
         raise InputError(f"eps must be two or more positive numbers, found {eps!r}; give the sizes to be tried.")
-    if len(torch.unique(sizes[sizes <= fit_below])) < 2:
+    if len(torch.unique(sizes[sizes <= _FIT_BELOW])) < 2:
         raise InputError(
-            f"A slope needs two different eps of at most {fit_below:g}, but {eps!r} has fewer; add smaller ones."
+            f"A slope needs two different eps of at most {_FIT_BELOW:g}, but {eps!r} has fewer; add smaller ones."
         )
     n_trials = whole_number("n_trials", n_trials, 1, remedy="give the number of trials per eps")
     choice("perturbation", perturbation, tuple(PERTURBATIONS))
@@ -115,7 +115,7 @@ def rate_study(
             LevytorchWarning,
             stacklevel=2,
         )
-    small = sizes <= fit_below
+    small = sizes <= _FIT_BELOW
     slopes = [fit_slope(sizes[small], errors[small].mean(-1)) for errors in (c0, c2)]
     return RateStudy(sizes, c0, c2, slopes[0], slopes[1], n_modes, perturbation)
 

@@ -15,6 +15,7 @@ from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
 
 _CHUNK = 65536
+_RCOND = 1e-10  # singular values below this, relative to the largest, are left out
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,8 @@ class FourierSeries:
             [self.basis.matrix(part) @ self.coefficients for part in at.reshape(-1).split(_CHUNK)]
         ).reshape(at.shape)
 
-    def derivative(self, x: Tensor | np.ndarray | float, order: int = 1) -> Tensor:
-        return self.basis.matrix(torch.as_tensor(x, dtype=torch.float64), order) @ self.coefficients
 
-
-def fit_fourier(
-    x: Tensor | np.ndarray, y: Tensor | np.ndarray, basis: FourierBasis, rcond: float = 1e-10
-) -> FourierSeries:
+def fit_fourier(x: Tensor | np.ndarray, y: Tensor | np.ndarray, basis: FourierBasis) -> FourierSeries:
     """The Fourier series that fits y at x best in the mean square; of several, the one with the smallest coefficients.
 
     One pass in chunks (a QR factorisation that is updated), so that a million points need no (n, n_modes) matrix.
@@ -65,7 +61,7 @@ def fit_fourier(
         R = torch.linalg.qr(torch.cat([R, block]), mode="r").R
     A, z = R[:, :n], R[:, n]
     U, s, Vh = torch.linalg.svd(A, full_matrices=False)
-    keep = s > rcond * s[0]
+    keep = s > _RCOND * s[0]
     condition = float(s[0] / s[-1]) if len(s) == n and float(s[-1]) > 0 else float("inf")
     if not bool(keep.all()) or len(s) < n:
         warnings.warn(

@@ -124,7 +124,7 @@ def _solve(system: LinearSystem) -> Solution:
 
 
 def _finish(
-    source: Any,
+    dynamics: Any,
     r: Reward,
     system: LinearSystem,
     solution: Solution,
@@ -140,7 +140,7 @@ def _finish(
             f"The system (beta - L) V = r is ill-conditioned: condition number {condition:.2g} with n_modes = {n}, "
             f"at most {_MAX_CONDITION:.0e} is solved; {remedy}."
         )
-    factor = covariance_factor(source, system, solution.c, solution.factor)
+    factor = covariance_factor(dynamics, system, solution.c, solution.factor)
     excess = 1.0 if window is None else _excess(r, system, solution.c)
     if excess > _EXCESS:
         warnings.warn(
@@ -156,7 +156,7 @@ def _finish(
         origin=system.basis.origin,
         beta=system.beta,
         window=window,
-        residual=_residual(source, r, system, solution.c, window),
+        residual=_residual(dynamics, r, system, solution.c, window),
         condition=condition,
         change=change,
         converged=converged,
@@ -173,18 +173,18 @@ def _excess(r: Reward, system: LinearSystem, c: Tensor) -> float:
     return float((system.ops.phi @ c).abs().max() * system.beta / largest.clamp_min(1e-300))
 
 
-def _residual(source: Any, r: Reward, system: LinearSystem, c: Tensor, window: tuple[float, float] | None) -> float:
+def _residual(dynamics: Any, r: Reward, system: LinearSystem, c: Tensor, window: tuple[float, float] | None) -> float:
     """max |(beta - L) V - r| / max |r| off the collocation points."""
     basis, n = system.basis, 2 * system.basis.n_modes + 1
     x = basis.grid(n) if window is None else torch.linspace(*window, n + 2, dtype=torch.float64)[1:-1]
-    at = coefficients_at(source, x)
+    at = coefficients_at(dynamics, x)
     A = resolvent_matrix(operators(basis, x, at.alpha, float(at.tempering)), at.b, at.D_o, at.D_f, system.beta)
     values = r(x)
     return float((A @ c - values).abs().max() / values.abs().max().clamp_min(1e-300))
 
 
 def _refine(
-    source: Any,
+    dynamics: Any,
     r: Reward,
     build: Callable[[int], LinearSystem],
     window: tuple[float, float] | None,
@@ -213,8 +213,8 @@ def _refine(
         if window is None or moved <= change:
             system, solution, change = finer, refined, moved
         # Two coarse grids can agree on an aliased reward: the equation must hold between the points as well.
-        if moved < tolerance and _residual(source, r, finer, refined.c, window) < 1e-2:
-            return _finish(source, r, finer, refined, window, moved, True)
+        if moved < tolerance and _residual(dynamics, r, finer, refined.c, window) < 1e-2:
+            return _finish(dynamics, r, finer, refined, window, moved, True)
     n = system.basis.n_modes
     found = "cannot be compared with a finer one" if math.isinf(change) else f"still changes by {change:.2g}"
     remedy = "use a wider window, or none" if window is not None else "raise max_modes or beta, or smooth the reward"
@@ -224,4 +224,4 @@ def _refine(
         LevytorchWarning,
         stacklevel=3,
     )
-    return _finish(source, r, system, solution, window, change, False)
+    return _finish(dynamics, r, system, solution, window, change, False)

@@ -14,12 +14,15 @@ from torch import Tensor
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
 from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
+from levytorch.policy.checks import is_line
 from levytorch.policy.empirical import crl_baseline, trivial_baseline
 from levytorch.policy.metrics import Function, coverage, relative_l2
 from levytorch.policy.reference import Reference
 from levytorch.policy.solver import solve_value
 from levytorch.policy.value import ValueFunction
 from levytorch.runs.reading import Run
+
+_POINTS = 400  # at which the curves of an evaluation are written and drawn
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ def true_reference(
 
     The equation on a window alone does not determine V. Only a reward that is not known elsewhere leaves no choice.
     """
+    if is_line(truth):
+        return Reference(solve_value(truth, reward, beta, window=window, tolerance=tolerance), "true V")
     try:
         return Reference(solve_value(truth, reward, beta, tolerance=tolerance), "true V")
     except InputError:
@@ -119,7 +124,6 @@ def evaluate_runs(
     reference: Reference | None = None,
     observed: Tensor | None = None,
     crl_basis: FourierBasis | None = None,
-    n_points: int = 400,
 ) -> EvaluatedRuns:
     """Solve V for every run and compare.
 
@@ -133,7 +137,7 @@ def evaluate_runs(
         solve_value(run.recovery, reward, beta, n_modes=n_modes, window=window, tolerance=tolerance) for run in runs
     ]
     first = values[0]
-    low, high = window or (first.origin, first.origin + first.period)
+    low, high = window or first.window or (first.origin, first.origin + first.period)
     if reference is not None and reference.values is not None:
         # A fit to data says nothing where there is none
         low, high = max(low, float(reference.values.x.min())), min(high, float(reference.values.x.max()))
@@ -142,7 +146,7 @@ def evaluate_runs(
                 "window must lie within the data, found no value that starts in it; choose another, or a "
                 "shorter horizon."
             )
-    x = torch.linspace(low, high, n_points + 1, dtype=torch.float64)
+    x = torch.linspace(low, high, _POINTS + 1, dtype=torch.float64)
     baselines: dict[str, Function] = {"trivial": trivial_baseline(reward, beta)}
     # Without a choice of observations CRL would be the reference itself
     if reference is not None and reference.values is not None and observed is not None:

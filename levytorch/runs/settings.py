@@ -162,7 +162,10 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
 def _own_head(node: Mapping[str, Any], build: Build) -> Head:
     """A head of the user's own, given what it names of the settings that our heads have, and all others."""
     _check_target("coefficients", node)
-    named = inspect.signature(allow_list.imported("coefficients", node["_target_"])).parameters
+    target = allow_list.imported("coefficients", node["_target_"])
+    if not callable(target):
+        raise ConfigError(f"coefficients._target_ must name a Head, found {shown(target)}; derive it from Head.")
+    named = inspect.signature(target).parameters
     shared = {"name", *(key for options in OPTIONS.values() for key in options)}
     head = build("coefficients", {key: value for key, value in node.items() if key in named or key not in shared})
     if not isinstance(head, Head):

@@ -104,6 +104,7 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
         if not found.trainer.is_global_zero:
             return None
         recovery = found.recovery
+        log.info(law_line(recovery.metrics))
         seconds = time.perf_counter() - began
         recovery.save(directory / "recovery.pt")  # whatever the checks run into, the fit is there
         diagnosis, pairs = None, data.transitions
@@ -134,6 +135,14 @@ def units_of(data: Mapping[str, Any]) -> Units:
     columns = data.get("value")
     state = ", ".join(map(str, columns)) if isinstance(columns, (list, tuple)) else str(columns or "")
     return Units(f"log {state}".strip() if data.get("log") else state, str(data.get("time_unit") or ""))
+
+
+def law_line(metrics: Mapping[str, Any]) -> str:
+    """Which law the fit ended under, and why."""
+    accuracy = ""
+    if "law/log_p_error" in metrics:
+        accuracy = f"; log p on {metrics['law/grid']} points is right to {metrics['law/log_p_error']:.1g}"
+    return f"law {metrics['law']}: {metrics['law_reason']}{accuracy}"
 
 
 def start_processes(trainer: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from levytorch.figures import planes
 from levytorch.figures.coefficients import observed_parts
 from levytorch.figures.values import Band, value_bands
 from levytorch.files import write_json
+from levytorch.policy.checks import is_line
 from levytorch.policy.metrics import relative_error
 from levytorch.policy.rewards import RewardContext, build_reward, check_reward_with_data
 from levytorch.policy.solver import solve_value
@@ -37,9 +38,10 @@ def add_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     if config["empirical"] is not None:
         add_empirical_value(outcome, config)
         return
-    if truth is None and config["reward"]["name"] == "manufactured":
+    if (truth is None or is_line(truth)) and config["reward"]["name"] == "manufactured":
         log.info(
-            "no value function: a manufactured reward needs a known system; choose one with reward=... (docs/policy.md)"
+            "no value function: a manufactured reward needs a known system on a cell; choose one with reward=... "
+            "(docs/policy.md)"
         )
         return
     if recovery.dim > 2:
@@ -49,7 +51,8 @@ def add_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     context = RewardContext(recovery.period, recovery.origin, beta, truth, transitions, dim)
     reward = build_reward(config["reward"], context)
     V = solve_value(recovery, reward, beta)
-    V_truth = None if truth is None else solve_value(truth, reward, beta)
+    same = {"window": V.window} if V.period is None else {}  # on a line V depends on where its window ends
+    V_truth = None if truth is None else solve_value(truth, reward, beta, **same)
     curves = write_value(outcome.directory / "value", V, {} if V_truth is None else {"V_truth": V_truth})
     if "V_truth" in curves:
         outcome.metrics["error_V"] = relative_error(curves["V"], curves["V_truth"])

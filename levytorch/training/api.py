@@ -64,7 +64,7 @@ def recover(
             "conditional" | "none"}.
         engine: "fisher" (Fourier heads: maximum likelihood), "evidence" (fisher, smoothed as much as the data asks
             for), "lbfgs", "adam" (the paper's Algorithm B.1), or "auto": evidence for Fourier heads with more than 5
-            functions, fisher for fewer and for n_basis="auto", lbfgs for all others.
+            functions, fisher for fewer, penalty "harmonics" for n_basis="auto", lbfgs for others.
         seed: of adam's batches, of a random start and of the split of validation.
         init: start at the scale of the "data", or at "random" (the paper).
         units: internal units from the scale of the "data", or "none" (the paper).
@@ -85,9 +85,10 @@ def recover(
             ("even" or "quantiles"), continuation of b ("constant" or "linear"), positivity, n_basis_alpha, truncation;
             polynomial: degree, window, knots, positivity, n_basis_alpha; mlp: origin, positivity, width, depth,
             n_features, periodic, window), of the engine (fisher: max_steps, tolerance, damping, n_bins, and
-            penalty, a strength, "evidence" or "cross_validation"; lbfgs: max_steps, iterations, history, tolerance;
-            adam: max_steps, lr, window, gradient, stop_early, ...) and of batches (batch_size, mixing, chunk_size); an
-            unknown one is refused with the list. Also as a mapping: engine={"name": "adam", "max_steps": 1000}.
+            penalty, a strength, "evidence", "harmonics" or "cross_validation"; lbfgs: max_steps, iterations, history,
+            tolerance; adam: max_steps, lr, window, gradient, stop_early, ...) and of batches (batch_size, mixing,
+            chunk_size); an unknown one is refused with the list. Also as a mapping: engine={"name": "adam",
+            "max_steps": 1000}.
 
     Example:
         >>> from levytorch import Dynamics, recover, simulate

@@ -15,11 +15,13 @@ from torch import Tensor
 
 from levytorch.coefficients import Head
 from levytorch.data.batches import Batch, FullBatch
-from levytorch.data.lattice import Lattice, lattice_of, wanted
+from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_build import runs_by_block
+from levytorch.data.lattice_of_pools import lattice_of, wanted
 from levytorch.data.pools import Pools
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
+from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.states import StateBins
@@ -106,7 +108,7 @@ class Blocks:
         out = torch.zeros((self.n_blocks, values.shape[0]), dtype=torch.float64)
         return out.index_add_(0, part.weight, values.T.contiguous())
 
-    def likelihood(self, head: Head, law: FrozenLaw, tail: TailSettings) -> Likelihood:
+    def likelihood(self, head: Head, law: FrozenLaw | ExactLaw, tail: TailSettings) -> Likelihood:
         """That of all data once."""
         likelihood = Likelihood(head, law, tail)
         likelihood.observe(self.observed)
@@ -158,9 +160,9 @@ def kept_for_later(data: Pools | Lattice) -> Blocks | None:
 def quick(blocks: Blocks, head: Head, mode: str = "auto") -> Blocks:
     """The same blocks on a lattice, where that is possible and pays for going over them again and again."""
     data = blocks.observed
-    if isinstance(data, Lattice) or mode == "never" or not wanted(data.main, "auto", _WORTH):
+    if isinstance(data, Lattice) or mode == "never" or not wanted(data.data, "auto", _WORTH):
         return blocks
-    lattice = lattice_of(data, head.period, head.origin, Ranks(), n_blocks_for(data.main))
+    lattice = lattice_of(data, head.period, head.origin, Ranks(), n_blocks_for(data.data))
     return replace(blocks, observed=lattice)
 
 

@@ -63,8 +63,8 @@ def correct(objective: FullBatchObjective, exact: ExactLaw, strata: Strata, roun
         steps.append(step)
         if done == rounds:
             break
-        d, K = head.dim, head.basis.size
-        moves = step[d * K : (d + 2) * K].reshape(2, K) @ objective.design[0]
+        d, at = head.dim, head.starts
+        moves = step[at[d] : at[d + 2]].reshape(2, -1) @ objective.design[d]
         head.set_flat(ev.theta + step * min(1.0, _FARTHEST / max(float(moves.abs().max()), 1e-300)))
         if distance < _DONE:
             break

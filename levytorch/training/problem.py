@@ -17,8 +17,9 @@ from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import LINEAR, head_dim
 from levytorch.coefficients.init import Guess, randomise
 from levytorch.data import Pools, Transitions, make_pools
-from levytorch.data.batches import CHUNK, FullBatch, full_batch
-from levytorch.data.lattice import Lattice, lattice_of, wanted
+from levytorch.data.batches import CHUNK, FullBatch, full_batch, uncopied
+from levytorch.data.lattice import Lattice
+from levytorch.data.lattice_of_pools import lattice_of, wanted
 from levytorch.data.pools import PoolFacts, split
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood
@@ -124,12 +125,14 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
         return AllData(fitted, lattice, lattice.facts(), from_lattice=True, blocks=blocks)
     pools = make_pools(problem.train, **pool_options(settings, problem.guess))
     check_pools(pools, settings, problem.train)
-    pairs = full_batch(pools, 0.0, ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
-    if not wanted(pools.main, settings.data.get("lattice") or "auto"):
+    share = (ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
+    if not wanted(pools.data, settings.data.get("lattice") or "auto"):
+        pairs = full_batch(pools, 0.0, *share)
         alone = kept_for_later(pools) if ranks.world == 1 else None
         return AllData(pairs, pools, PoolFacts.of(pools), blocks=alone)
-    lattice = lattice_of(pools, head.period, head.origin, ranks, n_blocks_for(pools.main))
+    lattice = lattice_of(pools, head.period, head.origin, ranks, n_blocks_for(pools.data))
     blocks = kept_for_later(lattice)
+    pairs = uncopied(pools, *share)
     return AllData(lattice.full_batch(), pools, PoolFacts.of(pools), pairs, from_lattice=True, blocks=blocks)
 
 
@@ -261,7 +264,7 @@ def pool_options(settings: FitSettings, guess: Guess) -> dict[str, Any]:
 
 def check_pools(pools: Pools, settings: FitSettings, transitions: Transitions) -> None:
     """Warn of pairs that are lost for nothing, and refuse a tail pool that is everything."""
-    lost = pools.main.dropped.get("beyond TRT", 0) - transitions.dropped.get("beyond TRT", 0)
+    lost = pools.dropped.get("beyond TRT", 0) - transitions.dropped.get("beyond TRT", 0)
     if lost and not settings.tail.active:
         warnings.warn(
             f"{lost} pairs lie beyond tail.TRT = {settings.tail.TRT:g} and are left out, which tail.method none does "

@@ -9,7 +9,8 @@ import torch
 
 from levytorch import Dynamics, Transitions, cutting_threshold, simulate, tail_probability
 from levytorch.data import ct_of_dt, make_pools
-from levytorch.data.pools import central_D_o
+from levytorch.data.batches import uncopied
+from levytorch.data.pools import PoolFacts, central_D_o
 from levytorch.errors import InputError, LevytorchWarning
 
 DT = 1 / 40
@@ -145,3 +146,35 @@ def test_thresholds_of_the_law_make_pools(paper):
     pools, same = make_pools(paper, CT, np.float32(20)), make_pools(paper, float(CT), 20.0)
     assert (type(pools.CT), type(pools.TRT), pools.CT) == (float, float, float(CT))
     assert torch.equal(pools.tail, same.tail)
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_pairs_without_a_copy_are_the_same_pairs(world):
+    rng = np.random.default_rng(5)
+    t = Transitions(rng.uniform(0, 6, 5000), rng.standard_cauchy(5000), 0.1)
+    pools = make_pools(t, CT=2.0, TRT=15.0)
+    assert "main" not in vars(pools)  # nothing has been copied
+    parts = [uncopied(pools, rank, world, chunk=300) for rank in range(world)]
+    here = t.x.untyped_storage().data_ptr()
+    assert all(part.main.x.untyped_storage().data_ptr() == here for part in parts)
+    assert "main" not in vars(pools)
+    assert len(pools.removed) == int((t.deviation >= 15.0).sum()) > 50
+    assert (pools.n_main, pools.dropped) == (len(pools.main), pools.main.dropped)
+    for name in ("x", "dx", "dt"):
+        found = torch.cat([getattr(part.main, name)[part.main.weight > 0] for part in parts])
+        assert torch.equal(found, getattr(pools.main, name))
+        tails = torch.cat([getattr(part.tail, name) for part in parts])
+        assert torch.equal(tails, getattr(pools.main, name)[pools.tail])
+    total = sum(float(chunk.weight.sum()) for part in parts for chunk in part._replace(tcf=0.3).chunks())
+    assert total == pytest.approx(1.0, rel=1e-12)
+    assert PoolFacts.of(pools).x_range == (float(pools.main.x.min()), float(pools.main.x.max()))
+
+
+def test_what_trt_removes_never_counts_as_tail():
+    t = Transitions(np.arange(6.0), [0.0, 3.0, 50.0, 0.1, 4.0, -60.0], 0.1, mu=0.0)
+    pools = make_pools(t, CT=2.0, TRT=20.0, min_tail=1)
+    assert pools.removed.tolist() == [2, 5]
+    assert pools.tail.tolist() == [1, 3]
+    assert pools.tail_of_data.tolist() == [1, 4]
+    assert pools.kept(slice(1, 4)).tolist() == [True, False, True]
+    assert pools.main.dx[pools.tail].tolist() == [3.0, 4.0]

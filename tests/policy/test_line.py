@@ -12,6 +12,7 @@ from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.errors import InputError
 from levytorch.policy import LineValue
 from levytorch.policy.line import operators_at, resolvent_on_line
+from levytorch.policy.line_monte_carlo import monte_carlo_on_line
 from levytorch.policy.line_operator import Exterior, given_outside, normalisation, operators
 
 X = torch.linspace(-0.9, 0.9, 37, dtype=torch.float64)
@@ -151,3 +152,12 @@ def test_refusals(options, match):
         solve_value(WELL, torch.cos, 1.0, **options)
     with pytest.raises(InputError, match="for a state on a line"):
         solve_value(Dynamics.named("constant"), torch.cos, 1.0, exterior="absorb")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("system", "exterior"), [(WELL, "constant"), (stable(0.5), "absorb")])
+def test_monte_carlo_of_the_same_rule(system, exterior):
+    x = torch.tensor([-0.9, 0.0, 0.6], dtype=torch.float64)
+    V = solve_value(system, torch.cos, 5.0, window=(-1, 1), exterior=exterior)
+    found = monte_carlo_on_line(system, torch.cos, 5.0, x, (-1, 1), exterior=exterior, n_paths=4000, dt=0.005, seed=1)
+    assert float(((V(x) - found.V) / found.standard_error).abs().max()) < 3.5  # six comparisons

@@ -196,7 +196,7 @@ def test_bad_input_is_refused():
         solve_value(plane, lambda x: x[..., 0] * math.nan, 0.5)
     with pytest.raises(InputError, match="one and two dimensions"):
         solve_value(Dynamics((0.0, 0.0, 0.0), 1.0, 1.0, 0.5, dim=3), 1.0, 0.5)
-    with pytest.raises(InputError, match="finite period"):
+    with pytest.raises(InputError, match="on a line are one-dimensional, found dim = 2; give the state a period"):
         solve_value(Dynamics((0.0, 0.0), 1.0, 1.0, 0.5, dim=2, period=math.inf), 1.0, 0.5)
 
 

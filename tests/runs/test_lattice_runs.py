@@ -19,7 +19,7 @@ from levytorch.runs.training import train
 from tests.training.problems import variable
 
 ROOT = Path(__file__).parents[2]
-BARE = ["callbacks.figures.files=[]", "logger=none", "trainer.progress=false"]
+BARE = ["callbacks.figures.files=[]", "logger=none", "trainer.progress=false", "law=frozen"]
 PAPER = {"CT": 8.0, "TRT": 20.0}
 
 
@@ -48,7 +48,7 @@ def test_a_run_is_the_fit_of_the_sum(tmp_path, days, options):
     outcome = train(config, tmp_path / "run")
     both = Lattice.load(days[0]) + Lattice.load(days[1])
     tail = {**PAPER, "method": "conditional" if "tail=conditional" in options else "tcf"}
-    found = recover(both, alpha=0.3, n_basis=int(options[0][-1]), tail=tail)
+    found = recover(both, alpha=0.3, n_basis=int(options[0][-1]), tail=tail, law="frozen")
     torch.testing.assert_close(outcome.recovery.theta, found.theta, rtol=1e-12, atol=1e-12)
     assert outcome.metrics["n_main"] == len(both)
     assert outcome.metrics["engine"] == found.metrics["engine"]

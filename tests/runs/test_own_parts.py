@@ -102,6 +102,7 @@ def test_an_engine(tmp_path):
         (["+callbacks.mine._target_=tests.runs.parts.Nothing"], r"callbacks\.mine must name what can be built"),
         ([STEPS, "+callbacks.steps.colour=red"], r"callbacks\.steps must name what can be built"),
         (["coefficients._target_=tests.runs.parts.Plain"], "derive it from Head"),
+        (["coefficients._target_=tests.runs.parts"], "must name a Head, found <module"),
         (["engine._target_=tests.runs.parts.Plain"], "derive it from Engine"),
         (["coefficients._target_=tests.runs.nowhere.Head"], "must be importable"),
     ],

@@ -96,3 +96,20 @@ def test_blocks_of_a_lattice_serve_all_uses():
     found = recover(lattice, alpha=0.3, n_basis="auto")
     ratio = torch.stack(found.std(1.0, kind="robust")) / torch.stack(found.std(1.0))
     assert 0.3 < float(ratio.min()) <= float(ratio.max()) < 2.0  # 20 blocks: 16 % each
+
+
+def test_a_fit_on_a_lattice_copies_no_pairs(monkeypatch):
+    """What lies beyond TRT is left out by its weight: a copy of the rest would be as large as the data."""
+    data = variable(100_000, 1)
+    options = {"alpha": 0.3, "n_basis": 3, "tail": PAPER, "engine": "fisher"}
+    samples = recover(data, **options, lattice="never")
+
+    def refuse(*arguments):
+        raise AssertionError("pairs were copied")
+
+    monkeypatch.setattr(Transitions, "_without", refuse)
+    found = recover(data, **options, lattice="always")
+    assert found.metrics["left_out"] == samples.metrics["left_out"]
+    assert found.metrics["left_out"]["beyond TRT"] > 100
+    assert apart(found, samples) < 0.02
+    assert found.log_likelihood == pytest.approx(samples.log_likelihood, abs=0.01)

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from levytorch import InputError
+from levytorch.coefficients import AlphaSpec, FourierHead
+from levytorch.likelihood.penalty import RoughnessPenalty
 from tests.training.problems import ALPHA, steps
 from tests.training.problems import frozen_recover as recover
 
@@ -46,3 +49,62 @@ def test_data_on_a_part_of_the_cell_does_not_extrapolate_wildly():
     data = steps(20_000, 3, x=rng.uniform(1.0, 1.5, 20_000))
     found = recover(data, alpha=ALPHA, n_basis=11, penalty="evidence")
     assert float(found.D_o(X).max() / found.D_o(X).min()) < 1.5
+
+
+def settled(penalty: RoughnessPenalty, theta, information) -> RoughnessPenalty:
+    """Strengths at the fixed point of the evidence, for data whose information does not depend on theta."""
+    estimate = theta
+    for _ in range(500):
+        posterior = torch.linalg.solve(information + torch.diag(penalty.precision()), information @ theta)
+        penalty.update(posterior, information)
+        estimate = posterior
+    assert bool(torch.isfinite(estimate).all())
+    return penalty
+
+
+def test_harmonics_that_stand_out_are_left_alone_and_do_not_loosen_the_others():
+    """Coefficients known to one unit each: a fifth harmonic of size 30 beside harmonics of noise."""
+    head = FourierHead(13, alpha=AlphaSpec.parse(0.3))
+    K = head.basis.size
+    theta = torch.tensor([50.0, 1.0, -1.0, 0.7, 0.7, -0.5, 0.9, 0.4, -1.1, 30.0, 30.0, 0.6, -0.6], dtype=torch.float64)
+    theta, information = theta.repeat(3), torch.eye(3 * K, dtype=torch.float64)
+    harmonics = settled(RoughnessPenalty(head, "harmonics"), theta, information)
+    evidence = settled(RoughnessPenalty(head, "evidence"), theta, information)
+    kept = {p: 1.0 / (1.0 + p.precision()[:K]) for p in (harmonics, evidence)}
+    assert float(kept[harmonics][9]) > 0.99  # of the one that stands out; its James-Stein factor is 1 - 2 / 1800
+    assert float(kept[harmonics][11]) < 0.2  # the noise beside it is taken away
+    assert float(kept[evidence][9]) < 0.5  # one strength for all cannot do both
+    assert float(kept[harmonics][0]) == 1.0  # constants are free
+    assert torch.equal(harmonics.precision()[:K], harmonics.precision()[K : 2 * K])
+
+
+def test_the_fixed_point_of_harmonics_is_what_it_is_said_to_be():
+    head = FourierHead(9, alpha=AlphaSpec.parse(0.3))
+    K = head.basis.size
+    theta = torch.linspace(-3, 5, 3 * K, dtype=torch.float64)
+    information = torch.diag(torch.linspace(0.5, 4.0, 3 * K, dtype=torch.float64))
+    found = settled(RoughnessPenalty(head, "harmonics"), theta, information)
+    precision, known = found.precision(), information.diagonal()
+    posterior = known * theta / (known + precision)
+    j, s = head.basis.harmonic_numbers()[1::2], 1.0 / precision[1:K:2]
+    m = 1.0 / (1.0 / (j**4 * s)).mean()
+    for row, number in enumerate(j):
+        mine = slice(2 * row + 1, 2 * row + 3)
+        determined = (known[:K] / (known[:K] + precision[:K]))[mine].sum()
+        expected = (posterior[:K][mine].square().sum() + 2 * m / number**4) / (determined + 2)
+        assert float(s[row]) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_strengths_of_harmonics_are_kept_and_given_again():
+    data = steps(20_000, 3, D_o=lambda x: 4 + 2 * np.cos(3 * x))
+    found = recover(data, alpha=ALPHA, n_basis=9, penalty="harmonics")
+    assert found.converged
+    strengths = found.metrics["penalty_strengths"]
+    assert len(strengths) == 3 * 5
+    again = recover(data, alpha=ALPHA, n_basis=9, engine="fisher", penalty=strengths)
+    # log strengths have settled to 0.1, and a factor of shrinking moves by at most a quarter of that: 0.025 of what is
+    # shrunk, which is some two standard errors at most where it is shrunk by half
+    assert float(((again.theta - found.theta).abs() / found.covariance.diagonal().sqrt()).max()) < 0.05
+    assert bool((torch.stack(found.std(X, kind="robust")) > 0).all())
+    with pytest.raises(InputError, match="one number, 3 or 15, found 4"):
+        recover(data, alpha=ALPHA, n_basis=9, engine="fisher", penalty=[1.0] * 4)

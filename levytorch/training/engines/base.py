@@ -28,6 +28,7 @@ ENGINES = {
 }
 MOST = 1 << 31
 FEW = 5  # functions per coefficient (in d > 1 dimensions: per coordinate) that wiggle little without a penalty
+SMOOTHING = ("evidence", "harmonics")  # penalties whose strengths the evidence of the data chooses
 PASSES = 200  # strengths and coefficients settle together, in more passes than coefficients alone
 # option -> (low, high, whether low itself is allowed); every other number is positive
 RANGES = {
@@ -120,23 +121,26 @@ def chosen_engine(
     kind = "a Fourier head" if head == "fourier" or isinstance(head, FourierHead) else "a spline head"
     if "penalty" in options:
         reason = f"auto: {kind}, with the penalty that was given"
-    elif isinstance(K, str) and K == "auto":
-        reason = f"auto: {kind} with as many functions as cross-validation chooses, which needs no penalty"
-    elif not isinstance(K, int) or K <= FEW:
+    elif K != "auto" and (not isinstance(K, int) or K <= FEW):
         reason = f"auto: {kind} with at most {FEW} functions per coefficient, which needs no penalty"
     elif units == "none":
         reason = "auto: strengths of a penalty are found in internal units, which units=none does without"
+    elif K == "auto" and kind != "a Fourier head":
+        reason = f"auto: {kind} with as many functions as cross-validation chooses, which needs no penalty"
+    elif K == "auto":
+        reason = f"auto: {kind} with as many functions as cross-validation chooses, shrunk harmonic by harmonic"
+        options["penalty"] = "harmonics"
     else:
         reason = f"auto: {kind} with {K} functions per coefficient, smoothed as the evidence of the data says"
         options["penalty"] = "evidence"
-    if options.get("penalty") == "evidence":
+    if options.get("penalty") in SMOOTHING:
         options.setdefault("max_steps", PASSES)
     return {"name": "fisher", **options}, reason
 
 
 def engine_facts(engine: Engine, reason: str) -> dict[str, str]:
     """What metrics say of the engine; Fisher scoring with the penalty of the evidence goes by the name of that."""
-    smoothed = engine.name == "fisher" and getattr(engine, "penalty", None) == "evidence"
+    smoothed = engine.name == "fisher" and getattr(engine, "penalty", None) in SMOOTHING
     return {"engine": "evidence" if smoothed else engine.name, "engine_reason": reason}
 
 

@@ -1,0 +1,106 @@
+"""A lattice in the making: what is decided from a first look at the data, or by a lattice that it shall be like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from levytorch.convert import positive_number, real_number, shown, whole_number
+from levytorch.data.lattice_build import Builder, Settings
+from levytorch.data.lattice_grid import choose_grid, look, window
+from levytorch.data.thresholds import check_thresholds
+from levytorch.data.transitions import Transitions
+from levytorch.errors import InputError
+
+if TYPE_CHECKING:
+    from levytorch.data.lattice import Lattice
+
+Array = NDArray[np.float64]
+
+
+def built(
+    pieces: Iterable[Transitions],
+    like: Lattice | None,
+    options: dict[str, Any],
+    *,
+    period: float | None,
+    origin: float,
+    order: int,
+    n_x: int,
+) -> Builder:
+    """All pieces summed; options: CT, TRT, mu, n_blocks and reach of `Lattice.from_blocks`."""
+    if not isinstance(pieces, Iterable):
+        raise InputError(f"pieces must be an iterable of Transitions, found {shown(pieces)}; pass a list of them.")
+    given: Iterator[Transitions] = iter(pieces)
+    first = next(given, None)
+    if first is None:
+        raise InputError("a lattice must be made of at least one pair, found no data; pass transitions.")
+    check_piece(first)
+    some = look(first)
+    if like is not None:
+        builder = _like(like, options, period, window(some))
+    else:
+        period = None if period is None or period == math.inf else period
+        grid = choose_grid(some, period=period, origin=real_number("origin", origin), order=order, n_x=n_x)
+        builder = Builder(grid, _settings(first, some, **options), window(some))
+    builder.add(first)
+    for piece in given:
+        check_piece(piece)
+        builder.add(piece)
+    return builder
+
+
+def _settings(first: Transitions, some: Transitions, CT: Any, TRT: Any, mu: Any, n_blocks: Any, reach: Any) -> Settings:
+    """What pairs are sorted by; mu is that of the first piece, or of a part of it where nothing hangs on it."""
+    CT, TRT = check_thresholds(CT, TRT, first.dt)
+    reach = math.inf if reach is None else positive_number("reach", reach, "pass a distance from mu")
+    n_blocks = 1 if n_blocks is None else whole_number("n_blocks", n_blocks, 1, 4096)
+    if mu is not None:
+        center = real_number("mu", mu)
+    else:
+        exact = CT is not None or TRT is not None or reach < math.inf or first._mu is not None
+        center = float((first if exact else some).mu)
+    return Settings(n_blocks, center, not first.uniform_dt, CT, TRT, reach)
+
+
+def check_piece(piece: Any) -> None:
+    """Refuse what a lattice cannot be made of."""
+    if not isinstance(piece, Transitions):
+        raise InputError(
+            f"a lattice must be made of Transitions, found {type(piece).__name__}; call .transitions() on Trajectories."
+        )
+    if piece.dim != 1:
+        raise InputError(
+            f"a lattice must be made of one-dimensional data, found {piece.dim} coordinates; use the samples instead."
+        )
+
+
+class _AtSheet:
+    """A threshold of a lattice as a function of its dt."""
+
+    def __init__(self, dt: Array, values: Array) -> None:
+        self.dt, self.values = np.log(dt), values
+
+    def __call__(self, dt: Tensor) -> Tensor:
+        nearest = np.abs(np.log(dt.numpy())[:, None] - self.dt).argmin(1)
+        return torch.from_numpy(self.values[nearest])
+
+
+def _like(like: Lattice, options: dict[str, Any], period: float | None, states: tuple[float, float]) -> Builder:
+    """A builder with the grid, dt and pools of another lattice."""
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(f"{name} must be left out beside like=..., found {value!r}; the lattice says it already.")
+    if period not in (2 * math.pi, like.grid.period):
+        raise InputError(
+            f"period must be that of the lattice, {like.grid.period}, found {period!r}; leave it out beside like=..."
+        )
+    CT, TRT = (_AtSheet(like.dt, v) if np.isfinite(v).any() else None for v in (like.CT, like.TRT))
+    settings = Settings(like.n_blocks, like.mu, like.mu_is_rate, CT, TRT, like.reach)
+    return Builder(like.grid, settings, states, like.dt.tolist())
