@@ -98,8 +98,6 @@ def table(metrics: Mapping[str, Any]) -> str:
         f"tail {metrics['tail_method']}, TCF {metrics['tcf']:.4g}, "
         f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
     )
-    if "law_reason" in metrics:
-        lines.append(f"law {metrics['law']}: {metrics['law_reason']}")
     if metrics.get("left_out"):
         lines.append("left out: " + ", ".join(f"{count} {reason}" for reason, count in metrics["left_out"].items()))
     lines += metrics.get("diagnosis", [])
