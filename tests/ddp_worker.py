@@ -58,11 +58,16 @@ def settings(engine: str, head: str, dim: int, tail: str):
     """
     options: dict = {"n_basis": 7 if engine == "auto" else 3} if head == "fourier" else {"width": 6, "depth": 1}
     if engine in ("lattice", "given"):
-        engine, options = "fisher", options | {"lattice": "always", "tolerance": 1e-12}
+        engine, options = "fisher", options | {"lattice": "always", "tolerance": 1e-12, "law": "auto"}
     if engine == "lbfgs":
         options |= {"chunk_size": 300, "max_steps": 12 if dim == 1 else 5}  # several chunks for each rank
     if engine == "adam":
         options |= {"max_steps": 40, "window": 30, "batch_size": 20, "log_every": 1}
+    if engine in (
+        "fisher",
+        "lbfgs",
+    ):  # engines are compared; the others go on under the law of auto
+        options.setdefault("law", "frozen")
     alpha = "learn" if tail == "learn" else 0.3
     found = make_settings(alpha=alpha, coefficients=head, tail=TAILS[tail], engine=engine, **options)
     return replace(found, tail=replace(found.tail, start=15))

@@ -132,7 +132,7 @@ def test_a_file_that_is_no_lattice(tmp_path):
         Lattice.load(tmp_path / "absent.npz")
     with pytest.raises(InputError, match="found no file; check the path"):
         Lattice.load(tmp_path)
-    with pytest.raises(InputError, match="must be the path"):
+    with pytest.raises(InputError, match="must be that of a file"):
         Lattice.load(3)
 
 

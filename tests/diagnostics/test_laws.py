@@ -19,6 +19,7 @@ def table(data):
     return compare_laws(data, engine="fisher")
 
 
+@pytest.mark.slow
 def test_table(data, table):
     rows = {row.model: row for row in table.rows}
     assert set(rows) == {"stable", "tempered", "without jumps", "Student t", "NIG"}
@@ -29,6 +30,7 @@ def test_table(data, table):
         assert row.aic == pytest.approx(2 * row.parameters - 2 * len(data) * row.log_likelihood, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_other_laws_are_scipys(data, table):
     """Their maxima: no smaller than what SciPy's own fits reach."""
     rows = {row.model: row for row in table.rows}

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import InputError, Transitions, recover
+from levytorch import InputError, Transitions
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import FEW, engine_facts
 from levytorch.training.settings import make_settings
+from tests.training.problems import frozen_recover as recover
 from tests.training.problems import steps, variable
 
 PAPER = {"CT": 8.0, "TRT": 20.0}
