@@ -102,7 +102,8 @@ def table(metrics: Mapping[str, Any]) -> str:
         lines.append("left out: " + ", ".join(f"{count} {reason}" for reason, count in metrics["left_out"].items()))
     lines += metrics.get("diagnosis", [])
     if "error_V" in metrics:
-        lines.append(f"value function: relative L2 error {metrics['error_V']:.2%}")
+        expected = f" (standard error {metrics['std_V']:.2%})" if "std_V" in metrics else ""
+        lines.append(f"value function: relative L2 error {metrics['error_V']:.2%}{expected}")
     return "\n".join(lines)
 
 

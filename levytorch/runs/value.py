@@ -56,6 +56,8 @@ def add_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     curves = write_value(outcome.directory / "value", V, {} if V_truth is None else {"V_truth": V_truth})
     if "V_truth" in curves:
         outcome.metrics["error_V"] = relative_error(curves["V"], curves["V_truth"])
+        if "V_std" in curves:  # the size of error that the data leads one to expect, in the same norm
+            outcome.metrics["std_V"] = relative_error(curves["V_truth"] + curves["V_std"], curves["V_truth"])
     write_json(outcome.directory / "metrics.json", outcome.metrics)
     outcome.publish("value", lambda: _draw(V, V_truth, curves, outcome))
 
