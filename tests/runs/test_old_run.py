@@ -51,14 +51,8 @@ def test_it_is_gone_on_with(tmp_path):
     torch.testing.assert_close(new.theta, old.theta, rtol=1e-10, atol=1e-10)
     assert new.metrics["steps"] == old.metrics["steps"]
     metrics = [json.loads((place / "metrics.json").read_text()) for place in (OLD, run)]
-    later = {
-        "engine_reason",
-        "law",
-        "law_reason",
-        "observed",
-        "opening",
-        "seconds_of",
-    }  # which runs of then do not tell
+    # which runs of then do not tell
+    later = {"engine_reason", "law", "law_reason", "observed", "opening", "seconds_of", "std_V"}
     assert metrics[1].keys() == metrics[0].keys() | later
     for key in ("error_b", "error_D_o", "error_D_f", "error_V", "mean_b", "mean_std_D_f", "tcf"):
         assert metrics[1][key] == pytest.approx(metrics[0][key], rel=1e-8), key
