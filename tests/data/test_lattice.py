@@ -300,6 +300,7 @@ def test_blocks_of_trajectories():
     close(t[shuffled].lattice(like=lattice), lattice)
 
 
+@pytest.mark.slow
 def test_blocks_of_time_where_trajectories_are_few():
     t = some_pairs(10_000, trajectories=1)
     starts = [int(runs[0][0]) for runs in runs_by_block(t, 8)]

@@ -137,6 +137,7 @@ def test_the_example_of_the_documentation(tmp_path, monkeypatch):
     assert (tmp_path / "fit.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_no_checks_leave_no_trace(tmp_path):
     config = {"coefficients.n_basis": 1, "data.n_trajectories": 100, "trainer.progress": "false", "beta": "null"}
     arguments = [f"{k}={v}" for k, v in config.items()]

@@ -21,7 +21,7 @@ def data_for(tail: str, n: int = 60_000, seed: int = 0) -> Transitions:
     return data if tail == "none" else data.censor(seed=1)
 
 
-@pytest.fixture(scope="module", params=list(TAILS))
+@pytest.fixture(scope="module", params=["none", "tcf", pytest.param("conditional", marks=pytest.mark.slow)])
 def fitted(request):
     tail = request.param
     return recover(data_for(tail), alpha=0.3, n_basis=5, tail=TAILS[tail])
@@ -114,6 +114,7 @@ def test_bootstrap_gives_recoveries_for_anything():
     assert not torch.equal(found.bootstrap(20, seed=4).theta, replicas.theta)
 
 
+@pytest.mark.slow
 def test_mlp_heads_get_bootstrap_errors():
     data = variable(20_000, 1)
     found = recover(data, alpha=0.3, coefficients={"name": "mlp", "width": 4, "depth": 1, "n_features": 2})

@@ -84,6 +84,7 @@ def test_tcf_with_known_tempering(data):
     assert float(plain.D_f(0.0)) < float(found.D_f(0.0)) - 4 * float(found.std(0.0)[2])
 
 
+@pytest.mark.slow
 def test_boundary():
     """Data without tempering: an upper bound instead of an error bar, and the other errors are not inflated."""
     stable = simulate(Dynamics(1.0, 0.1, 1.0, 0.45), 1500, 20, 0.25, seed=3).transitions()
