@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from levytorch.convert import choice, positive_number, whole_number
+from levytorch.errors import InputError
 from levytorch.policy.checks import check_beta, check_window, reward_function
 from levytorch.policy.line import EXTERIORS
 from levytorch.policy.monte_carlo import MonteCarloValue, Noise, draw_noise, stable_draw
@@ -37,6 +38,10 @@ def monte_carlo_on_line(
     """V at the states x0 from `n_paths` paths each, until exp(-beta t) = 1e-6."""
     beta, low_high = check_beta(beta), check_window(window, math.inf, None)
     choice("exterior", exterior, EXTERIORS)
+    if getattr(dynamics, "tempering", 0.0):
+        raise InputError(
+            f"jumps must be without tempering on a line, found tempering {dynamics.tempering:g}; give the stable law."
+        )
     n_paths, dt = whole_number("n_paths", n_paths, 2), positive_number("dt", dt, "give the length of a step")
     r, generator = reward_function(reward), torch.Generator().manual_seed(seed)
     n_steps = max(1, math.ceil(math.log(1e6) / beta / dt))
