@@ -185,7 +185,8 @@ def test_lbfgs_finds_what_fisher_finds():
     assert fisher.tcf == pytest.approx(lbfgs.tcf, rel=0.05)
 
 
-@pytest.mark.parametrize("tail", [PAPER, pytest.param({**PAPER, "method": "conditional"}, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("tail", [PAPER, {**PAPER, "method": "conditional"}])
 def test_networks_and_adam_take_vectors(tail):
     data = steps(2, 4_000, 8, "plane").censor(TRT=20.0, CT=8.0, drop_tail=0.5, seed=1)
     options = {"max_steps": 60, "window": 20, "batch_size": 50}

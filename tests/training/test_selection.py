@@ -131,6 +131,7 @@ def test_two_dimensions_by_samples():
     assert found.metrics["selection"]["chosen"] == found.head.n_basis
 
 
+@pytest.mark.slow
 def test_selection_under_every_treatment_of_tails():
     data = steps(60_000, 2).censor(seed=1)
     for method in ("tcf", "conditional"):
