@@ -21,14 +21,14 @@ from levytorch import Transitions, recover
 warnings.simplefilter("ignore")
 peak, rng, n, tail = {PEAK}, np.random.default_rng(0), 16_000_000, json.loads(sys.argv[1])
 small = Transitions(rng.uniform(0, 6, 400_000), 0.4 * rng.standard_normal(400_000) + rng.standard_cauchy(400_000), 0.1)
-recover(small, alpha=0.3, tail=tail)  # compiled code and tables
+recover(small, alpha=0.3, tail=tail, law="frozen")  # compiled code and tables
 x, dx = rng.uniform(0, 6.28, n), np.empty(n)
 for low in range(0, n, 1 << 20):
     part = dx[low : low + (1 << 20)]
     part[:] = 0.4 * rng.standard_normal(len(part)) + 0.05 * rng.standard_cauchy(len(part))
 data = Transitions(x, dx, 0.1)
 before = peak()
-found = recover(data, alpha=0.3, tail=tail)
+found = recover(data, alpha=0.3, tail=tail, law="frozen")
 print(json.dumps([peak() - before, found.metrics["left_out"], found.metrics["steps"]]))
 """
 READ = f"""
@@ -40,7 +40,7 @@ peak, start = {PEAK}, time.perf_counter()
 files = (transition_blocks(path, value="x", id="id", dt=1 / 40) for path in sys.argv[1:])
 lattice = Lattice.from_blocks(itertools.chain.from_iterable(files), n_blocks=60)
 read = time.perf_counter() - start
-found = recover(lattice, alpha=0.3, n_basis=21, engine="fisher")
+found = recover(lattice, alpha=0.3, n_basis=21, engine="fisher", law="frozen")
 seconds = time.perf_counter() - start
 print(json.dumps([len(lattice), read, seconds, peak(), found.converged]))
 """
