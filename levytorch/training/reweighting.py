@@ -45,9 +45,12 @@ class Refitted:
 class Reweighting:
     """Fits of a Fourier head to weighted blocks, near the fit to all of them once.
 
-    observed: second derivatives for the slope, which a sandwich needs; otherwise products of scores, which are free.
-    close: how near a refit comes before its last step, in standard errors.
+    close: how near a refit comes, in standard errors.
+    evaluation: of all blocks once at the head's parameters, where there is one already.
+    missed: how far the last refit was from its first-order start, in standard errors.
     """
+
+    missed: float = math.inf
 
     def __init__(
         self,
@@ -55,17 +58,17 @@ class Reweighting:
         blocks: Blocks,
         strengths: Strength = "none",
         *,
-        observed: bool = True,
-        close: float = 0.02,
+        close: float = 0.002,
+        evaluation: Evaluation | None = None,
     ) -> None:
         assert isinstance(likelihood.head, LinearHead)
         self.head: LinearHead = copy.deepcopy(likelihood.head)
         self.blocks, self.strengths, self.close = blocks, strengths, close
         self.likelihood = replace(likelihood, head=self.head, correction=TailCorrection())
         self.objective = self.objective_of(blocks.once)
-        self.evaluation = self.objective.evaluate()
+        self.evaluation = self.objective.evaluate() if evaluation is None else evaluation
         self.theta = self.evaluation.theta
-        self.inverse = -self._slope(observed)
+        self.inverse = -self._slope()
 
     @cached_property
     def counts(self) -> tuple[Tensor, Tensor] | None:
@@ -84,8 +87,13 @@ class Reweighting:
         times = self.blocks.once.requires_grad_(True)
         with torch.enable_grad():
             G = self._mean_score(times)
-            rows = [torch.autograd.grad(g, times, retain_graph=True)[0] for g in G]
-        return torch.stack(rows).T @ self.inverse.T
+            (rows,) = torch.autograd.grad(G, times, torch.eye(len(G), dtype=G.dtype), is_grads_batched=True)
+        return rows.T @ self.inverse.T
+
+    @cached_property
+    def curvature(self) -> Tensor:
+        """(P, P) minus the slope, per pair: the metric in which distances are standard errors."""
+        return torch.linalg.pinv(self.inverse)
 
     @property
     def covariance(self) -> Tensor:
@@ -126,7 +134,7 @@ class Reweighting:
                 main = main - torch.cat([self.objective.design[i] @ (q[i] * number) for i in range(q.shape[0])])
         return main / n
 
-    def _slope(self, observed: bool) -> Tensor:
+    def _slope(self) -> Tensor:
         """(dG / d theta)^-1; with products of scores where second derivatives are not those of a maximum."""
         objective, ev = self.objective, self.evaluation
         expected = -objective.local_model(ev).curvature
@@ -135,20 +143,30 @@ class Reweighting:
             slope = observed_slope(objective, ev)
             if bool(torch.isfinite(slope).all()):
                 return torch.linalg.pinv(slope)
-        elif observed:
+        else:
             objective.add_hessian(ev, most=1 << 62)
             slope = observed_slope(objective, ev)
             if bool(torch.isfinite(slope).all()) and float(torch.linalg.eigvalsh(slope)[-1]) < 0:
                 return -symmetric_inverse(-slope)
         return -symmetric_inverse(-expected)
 
+    def first_change(self, times: Tensor) -> Tensor:
+        """(P,) of theta, to first order, when block k counts times[k] times.
+
+        At the fit to all blocks the mean score is linear in `times`, but for the number of pairs it is divided by.
+        """
+        n = self.objective.n / float(times @ self.blocks.pairs[0])
+        return (times - 1.0) @ self.influence * n + self.inverse @ self.objective.gradient(self.evaluation)
+
     # -- refits -------------------------------------------------------------------------------------------------------
     def refit(self, times: Tensor) -> Refitted:
         """The fit in which block k counts times[k] times, to a small part of a standard error."""
         objective = self.objective_of(times)
-        self.head.set_flat(self.theta + (times - 1.0) @ self.influence)
-        before = math.inf
-        for _ in range(_CHORDS):
+        change = self.first_change(times)
+        self.head.set_flat(self.theta + change)
+        before = math.sqrt(abs(float(objective.n * change @ self.curvature @ change)))
+        self.missed = math.inf
+        for k in range(_CHORDS):
             try:
                 ev = objective.evaluate()
             except NumericalError:
@@ -156,10 +174,13 @@ class Reweighting:
             gradient = objective.gradient(ev)
             step = self.inverse @ gradient
             distance = math.sqrt(abs(float(objective.n * gradient @ step)))
-            if not distance < 0.5 * before:
+            if k == 0:
+                self.missed = distance
+            elif not distance < 0.5 * before:
                 break
             self.head.set_flat(ev.theta + step)
-            if distance < self.close:
+            # what a step leaves is to it as it was to the one before; the slope ages by the first change, hence twice
+            if 2 * distance * distance < self.close * before:
                 return self._found(objective, ev)
             before = distance
         return self._scored(times, objective)
