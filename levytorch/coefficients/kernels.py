@@ -28,7 +28,8 @@ _GRAIN = 8192  # samples below which a second thread does not pay
 def interpolate(x: Tensor, origin: float, period: float, table: Tensor, *, positive: bool = False) -> Tensor:
     """(C, M) values on the M nodes origin + period j / M, as (C, n) values at x; periodic, four-point.
 
-    positive: rows 1 and 2 (D_o, D_f) stay >= 0, where a cubic through values close to zero may undershoot.
+    positive: rows 1 and 2 (D_o, D_f) stay > 0 if they are on the nodes: where the cubic through values close to zero
+    undershoots, the smaller of the two neighbours stands.
     """
     C, M = table.shape
     padded = torch.cat([table[:, -1:], table, table[:, :2]], dim=1).T.contiguous()
@@ -40,7 +41,8 @@ def interpolate(x: Tensor, origin: float, period: float, table: Tensor, *, posit
     j, weights = _stencil(x, origin, period, M)
     rows: Tensor = sum(w * padded[j + k].T for k, w in enumerate(weights))  # type: ignore[assignment]
     if positive:
-        rows[1:3].clamp_(min=0.0)
+        low = torch.minimum(padded[j + 1, 1:3], padded[j + 2, 1:3]).T
+        rows[1:3] = torch.where(rows[1:3] > 0, rows[1:3], low)
     return rows
 
 
@@ -139,8 +141,9 @@ if HAVE_NUMBA:
             for c in range(C):
                 out[c, i] = w0 * table[j, c] + w1 * table[j + 1, c] + w2 * table[j + 2, c] + w3 * table[j + 3, c]
             if positive:
-                out[1, i] = max(out[1, i], 0.0)
-                out[2, i] = max(out[2, i], 0.0)
+                for c in range(1, 3):
+                    if not out[c, i] > 0:
+                        out[c, i] = min(table[j + 1, c], table[j + 2, c])
 
     @cached_njit(nogil=True)
     def _scatter(start, stop, x, origin, period, s0, s1, s2, s3, s4, group, weight, shape):

@@ -134,3 +134,17 @@ def test_compiled_sums_keep_groups_of_dt_apart():
     bin_of = (x * 8).long() + 8 * group
     expected = torch.zeros(24, dtype=torch.float64).index_add_(0, bin_of, scores[3])
     torch.testing.assert_close(first[3], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_interpolated_coefficients_stay_positive_beside_steep_rises(monkeypatch, compiled):
+    """A cubic through 1e-12, 1e-12, 1e-12, 1 dips below zero; D_f = 0 is none that the law takes."""
+    if not compiled:
+        monkeypatch.setattr(kernels, "HAVE_NUMBA", False)
+    table = torch.full((3, 64), 1e-12, dtype=torch.float64)
+    table[:, 32:40] = 1.0
+    x = torch.linspace(0, 64, 4001, dtype=torch.float64)
+    plain, kept = (kernels.interpolate(x, 0.0, 64.0, table, positive=positive) for positive in (False, True))
+    assert float(plain[2].min()) < -0.01
+    assert float(kept[1:].min()) > 0
+    torch.testing.assert_close(torch.where(plain > 0, plain, kept), kept, rtol=0, atol=0)
