@@ -165,9 +165,9 @@ class MLPHead(Head):
             tempering = tempering_link(self.raw_tempering, self.alpha_spec.value, self.units.length)[0]
         else:
             tempering = torch.tensor(self.tempering_spec.value, dtype=torch.float64, device=x.device)
-        units = (self.units.D_o, self.units.D_f(alpha))
-        D_o, D_f = (
-            u.new_full(shape, self.known[name]) if name in self.known else link(out[name]) * unit
-            for name, link, unit in zip(KNOWABLE, self.links[1:], units)
-        )
+        D_o, D_f = (u.new_full(shape, self.known.get(name, 0.0)) for name in KNOWABLE)
+        if "D_o" in out:
+            D_o = self.links[1](out["D_o"]) * self.units.D_o
+        if "D_f" in out:
+            D_f = self.links[2](out["D_f"]) * self.units.D_f(alpha)
         return Coefficients(out["b"] * self.units.b, D_o, D_f, alpha, tempering)

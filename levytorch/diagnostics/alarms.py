@@ -14,6 +14,7 @@ from levytorch.training.recovery import Recovery
 FEW_JUMPS = 30
 INSEPARABLE = 0.98
 _BETTER = 3.0  # standard errors of a difference of log-likelihoods
+_AIC = 10.0
 _CLEAR = 4.0  # standard errors of a correlation between successive steps
 _PARTS = {
     "shape": "the shape of the step's law is wrong",
@@ -61,17 +62,18 @@ def _of_laws(laws: Comparison, recovery: Recovery) -> dict[str, str]:
     rows = {row.model: row for row in laws.rows}
     best, ours = laws.rows[0], rows["tempered"]
     if best.model in ("Student t", "NIG") and -ours.difference > _BETTER * ours.difference_std:
-        told = f"{best.model} describes the steps better than the tempered law"
         return {
-            "other_law": f"{told} ({-ours.difference:.2g} per pair in log-likelihood, {ours.difference_std:.1g} standard "
-            "error): constants of this model class may not be what the data is; let the coefficients depend on x."
+            "other_law": f"{best.model} describes the steps better than the tempered law ({-ours.difference:.2g} per "
+            f"pair in log-likelihood, standard error {ours.difference_std:.1g}): constants of this model class may not "
+            "be what the data is; let the coefficients depend on x."
         }
     plain = rows["stable"]
     gain = ours.log_likelihood - plain.log_likelihood
-    if not recovery.head.tempered and best is ours and gain > _BETTER * plain.difference_std and plain.aic - ours.aic > 10:
+    better = gain > _BETTER * plain.difference_std and plain.aic - ours.aic > _AIC
+    if not recovery.head.tempered and best is ours and better:
         return {
             "tempered_jumps": f"jumps have an end: the tempered law describes the steps better than the stable one "
-            f"({gain:.2g} per pair in log-likelihood, {plain.difference_std:.1g} standard error); use tempering=learn."
+            f"({gain:.2g} per pair in log-likelihood, standard error {plain.difference_std:.1g}); use tempering=learn."
         }
     return {}
 

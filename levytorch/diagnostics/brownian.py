@@ -112,7 +112,7 @@ def fit_brownian(head: Head, region: Region, sample: Sample) -> Brownian:
     if own:
         plain = copy.deepcopy(head)
     else:  # the Brownian part takes over what a known D_o would leave to the jumps
-        known = {name: None for name in head.known}
+        known = dict.fromkeys(head.known)
         plain = build_head({**head.config(), **known, "length": length, "time": time})
     drift = (sample.center / (dt if d == 1 else dt.unsqueeze(-1))).mean(0)
     plain.set_constants(drift.tolist(), max(D, 1e-290), float(plain.units.D_f(torch.tensor(0.5))))

@@ -16,8 +16,8 @@ from levytorch.diagnostics.brownian import check_jumps
 from levytorch.diagnostics.diagnosis import Diagnosis
 from levytorch.diagnostics.exact_step_size import check_exact_step_size
 from levytorch.diagnostics.exact_tangent import ExactTangent
-from levytorch.diagnostics.law_table import table_of_laws
 from levytorch.diagnostics.goodness import FitCheck, check_fit, goodness_arrays
+from levytorch.diagnostics.law_table import table_of_laws
 from levytorch.diagnostics.predictive import PredictiveCheck, check_predictions
 from levytorch.diagnostics.sample import Region, Sample, make_sample
 from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size

@@ -20,7 +20,7 @@ _CHECKS = ("fit", "jumps", "step_size", "predictive", "laws")
 
 @dataclass
 class Diagnosis:
-    """fit, jumps, step_size, predictive, laws: the checks, each None when it was not asked for and Skipped when it could
+    """fit, jumps, step_size, predictive, laws: the checks, each None when it was not asked for, Skipped when it could
     not be made.
 
     alarms: what deserves a second look, by name, with a sentence. arrays: the numbers behind the figures.
@@ -141,7 +141,8 @@ def _laws_line(laws: Comparison) -> str:
     kind = "held-out log p" if laws.held_out else "log p"
     apart = ", ".join(f"{row.model} {row.difference:+.2g} ({row.difference_std:.1g})" for row in others)
     by_aic = min(laws.rows, key=lambda row: row.aic).model
-    return f"laws of a step, {kind} per pair: {best.model} {best.log_likelihood:.5g} ({best.std:.1g}); {apart}; AIC: {by_aic}"
+    told = f"{best.model} {best.log_likelihood:.5g} ({best.std:.1g})"
+    return f"laws of a step, {kind} per pair: {told}; {apart}; AIC: {by_aic}"
 
 
 def off(fit: FitCheck) -> str:

@@ -33,9 +33,8 @@ class OtherLaw(NamedTuple):
 
     def scores(self, dx: Array) -> Array:
         """d log p / d parameters, (3, n), by central differences."""
-        rows = []
-        for shift in _STEP * np.eye(3):
-            rows.append((self.log_prob(dx, self.parameters + shift) - self.log_prob(dx, self.parameters - shift)))
+        p = self.parameters
+        rows = [self.log_prob(dx, p + shift) - self.log_prob(dx, p - shift) for shift in _STEP * np.eye(3)]
         return np.stack(rows) / (2 * _STEP)
 
 
@@ -46,9 +45,13 @@ def other_laws(dx: Array) -> list[OtherLaw]:
     z = (dx - center) / width
     found = []
     for name, law, start in (("Student t", _student, (0.0, 0.0, 1.0)), ("NIG", _nig, (0.0, 0.0, 0.0))):
-        best = optimize.minimize(lambda p, law=law: -float(law(z, p).mean()), start, method="BFGS", options={"gtol": 1e-6})
+        best = optimize.minimize(_mean, start, (law, z), method="BFGS", options={"gtol": 1e-6})
         found.append(OtherLaw(name, law, best.x, center, width))
     return found
+
+
+def _mean(p: Array, law: Callable[[Array, Array], Array], z: Array) -> float:
+    return -float(law(z, p).mean())
 
 
 def _student(z: Array, p: Array) -> Array:

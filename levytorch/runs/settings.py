@@ -169,7 +169,9 @@ def _own_head(node: Mapping[str, Any], build: Build) -> Head:
     named = inspect.signature(target).parameters
     shared = {"name", *(key for options in OPTIONS.values() for key in options)}
     taken = {key: value for key, value in node.items() if key in named or key not in shared}
-    head = build("coefficients", {key: value for key, value in taken.items() if key not in KNOWABLE or value is not None})
+    head = build(
+        "coefficients", {key: value for key, value in taken.items() if key not in KNOWABLE or value is not None}
+    )
     if not isinstance(head, Head):
         raise ConfigError(f"coefficients._target_ must name a Head, found {shown(head)}; derive it from Head.")
     return head

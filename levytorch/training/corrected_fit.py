@@ -17,7 +17,7 @@ from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_information import Informations, informations
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
-from levytorch.training.engines.scoring import largest_moves
+from levytorch.training.engines.scoring import largest_moves, within_scale
 
 ROUNDS = 5
 _DONE = 1e-2  # squared standard errors still to go, over all parameters together
@@ -65,7 +65,10 @@ def correct(objective: FullBatchObjective, exact: ExactLaw, strata: Strata, roun
         if done == rounds:
             break
         moves = largest_moves(objective, step)
-        head.set_flat(ev.theta + step * min(1.0, _FARTHEST / max(float(moves.max()), 1e-300)))
+        step = step * min(1.0, _FARTHEST / max(float(moves.max()), 1e-300))
+        if head.tempering_spec.learned:
+            step = torch.cat([step[:-1], within_scale(ev.theta[-1:], step[-1:])])
+        head.set_flat(ev.theta + step)
         if distance < _DONE:
             break
         U, ev = centered_score(objective, exact, strata)

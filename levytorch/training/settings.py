@@ -158,12 +158,6 @@ def _check_law(options: dict[str, Any], head: Head, alpha: AlphaSpec, engine: st
                 "evidence or lbfgs."
             )
         options["law"] = "frozen"
-    elif head.tempered:
-        if law not in ("auto", "frozen"):
-            raise InputError(
-                f'law "{law}" must have jumps without tempering, found tempered jumps; use law="frozen", or auto.'
-            )
-        options["law"] = "frozen"
     elif law in ("exact", "corrected"):
         if alpha.mode == "function":
             raise InputError(
