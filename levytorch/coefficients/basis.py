@@ -41,6 +41,18 @@ class Basis(Protocol):
         ...
 
 
+class NoBasis:
+    """No functions at all: of a coefficient that is known."""
+
+    size = 0
+
+    def rows(self, x: Tensor) -> Tensor:
+        return x.new_zeros((0, x.shape[0]))
+
+    def harmonic_numbers(self) -> Tensor:
+        return torch.zeros(0, dtype=torch.float64)
+
+
 @dataclass(frozen=True)
 class FourierBasis:
     """`n_modes` functions 1, cos k_1 s, sin k_1 s, cos k_2 s, ... with s = x - origin and k_m = 2 pi m / period.

@@ -7,7 +7,7 @@ from typing import Any
 
 from levytorch.coefficients.basis import TRUNCATIONS, check_basis
 from levytorch.coefficients.fourier import FourierHead
-from levytorch.coefficients.head import MODES, AlphaSpec, Head, TemperingSpec, Units
+from levytorch.coefficients.head import KNOWABLE, MODES, AlphaSpec, Head, TemperingSpec, Units, known_constants
 from levytorch.coefficients.mlp import MLPHead
 from levytorch.coefficients.polynomial import PolynomialHead
 from levytorch.coefficients.spline import SplineHead, check_n_basis
@@ -21,7 +21,7 @@ HEADS: dict[str, type[Head]] = {
     "mlp": MLPHead,
 }
 
-_SHARED = {"positivity", "alpha_mode", "alpha", "length", "time", "dim", "tempering_mode", "tempering"}
+_SHARED = {"positivity", "alpha_mode", "alpha", "length", "time", "dim", "tempering_mode", "tempering", *KNOWABLE}
 _CELL, _LINE = {"period", "origin"}, {"window"}
 _SPLINE = _SHARED | _LINE | {"n_basis", "n_basis_alpha", "knots"}
 OPTIONS = {
@@ -74,7 +74,8 @@ def build_head(config: Mapping[str, Any]) -> Head:
     alpha = AlphaSpec(mode, float(settings.pop("alpha", 0.5)))
     tempering = TemperingSpec.build(settings.pop("tempering_mode", "fixed"), settings.pop("tempering", 0.0))
     units = Units(float(settings.pop("length", 1.0)), float(settings.pop("time", 1.0)))
+    known = known_constants({key: settings.pop(key, None) for key in KNOWABLE})
     settings["dim"] = head_dim(settings) or 1
     if "positivity" in settings:
         settings["positivity_link"] = settings.pop("positivity")
-    return HEADS[name](alpha=alpha, units=units, tempering=tempering, **settings)
+    return HEADS[name](alpha=alpha, units=units, tempering=tempering, known=known, **settings)

@@ -3,21 +3,21 @@
 The linearity is what Fisher scoring lives on: scores in the coefficients chain to theta through one diagonal factor and
 the basis. Parts of theta, in order: b, D_o, D_f, then alpha (none, 1 or K_alpha), then tempering (none or 1). In d > 1
 dimensions b has d parts and the basis consists of products of one-dimensional functions. The first function of a basis
-is the constant 1.
+is the constant 1. A D_o or D_f that is known has a predictor without functions: its part of theta is empty.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients.basis import Basis, FourierBasis, fourier_basis, per_coordinate
-from levytorch.coefficients.head import AlphaSpec, Coefficients, Head, TemperingSpec, Units
+from levytorch.coefficients.basis import Basis, FourierBasis, NoBasis, fourier_basis, per_coordinate
+from levytorch.coefficients.head import KNOWABLE, AlphaSpec, Coefficients, Head, TemperingSpec, Units
 from levytorch.coefficients.links import (
     FLOOR_D_F,
     FLOOR_D_O,
@@ -59,9 +59,10 @@ class LinearHead(Head):
         dim: int = 1,
         drift: Basis | None = None,
         tempering: TemperingSpec | None = None,
+        known: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
-        self.tempering_spec = tempering or TemperingSpec()
+        self.tempering_spec, self.known = tempering or TemperingSpec(), dict(known or {})
         self.dim, self.basis, self.drift, self.alpha_basis = dim, basis, drift or basis, alpha_basis
         self.alpha_spec = alpha or AlphaSpec()
         self.units = units or Units()
@@ -94,7 +95,7 @@ class LinearHead(Head):
         """The basis of each predictor."""
         more: list[Basis] = [self.alpha_basis] if self.alpha_basis else []
         more += [FourierBasis(1)] * self.tempering_spec.learned
-        return [self.drift] * self.dim + [self.basis] * 2 + more
+        return [self.drift] * self.dim + [NoBasis() if name in self.known else self.basis for name in KNOWABLE] + more
 
     @property
     def starts(self) -> list[int]:
@@ -115,6 +116,7 @@ class LinearHead(Head):
             "length": self.units.length,
             "time": self.units.time,
             **self.tempering_spec.config(),
+            **self.known,
         }
 
     @torch.no_grad()
@@ -133,7 +135,8 @@ class LinearHead(Head):
         links = [self.links[0]] * self.dim + list(self.links[1:])
         self.theta.zero_()
         for row, (link, value) in enumerate(zip(links, (*drift, D_o / self.units.D_o, D_f / unit_f))):
-            self.theta[self.starts[row]] = link.inverse(torch.tensor(float(value), dtype=torch.float64))
+            if self.sizes[row]:
+                self.theta[self.starts[row]] = link.inverse(torch.tensor(float(value), dtype=torch.float64))
         if self.alpha_basis is not None:
             self.theta[self.starts[self.n_linear]] = alpha_inverse(a)
         if self.tempering_spec.learned:
@@ -151,6 +154,10 @@ class LinearHead(Head):
         b = (eta[0] if d == 1 else eta[:d].T) * self.units.b
         D_o = self.links[1](eta[d]) * self.units.D_o
         D_f = self.links[2](eta[d + 1]) * self.units.D_f(alpha)
+        if "D_o" in self.known:
+            D_o = torch.full_like(D_o, self.known["D_o"])
+        if "D_f" in self.known:
+            D_f = torch.full_like(D_f, self.known["D_f"])
         shape = x.shape if d == 1 else x.shape[:-1]
         D_o, D_f, alpha = (c.reshape(shape) if c.dim() else c for c in (D_o, D_f, alpha))
         return Coefficients(b.reshape(x.shape), D_o, D_f, alpha, self._tempering(self.theta[-1])[0])
@@ -172,7 +179,7 @@ class LinearHead(Head):
         """Basis rows (K_c, n) of each predictor; predictors with the same basis share one tensor."""
         phi = self.basis.rows(x)
         drift = phi if self.drift is self.basis else self.drift.rows(x)
-        rows = [drift] * self.dim + [phi] * 2
+        rows = [drift] * self.dim + [phi[:0] if name in self.known else phi for name in KNOWABLE]
         if self.alpha_basis is not None:
             rows.append(self._alpha_rows(x, phi))
         return rows + [phi[:1]] * self.tempering_spec.learned
@@ -189,7 +196,7 @@ class LinearHead(Head):
     def predictors(self, theta: Tensor, design: list[Tensor]) -> tuple[Tensor, Tensor | None]:
         """eta of b, D_o and D_f (d + 2, n), and that of alpha: None, 0-d or (n,)."""
         m, at = self.n_linear, self.starts
-        if self.drift is self.basis:
+        if self.drift is self.basis and not self.known:
             eta = theta[: at[m]].reshape(m, -1) @ design[0]
         else:
             eta = torch.stack([theta[at[i] : at[i + 1]] @ design[i] for i in range(m)])
@@ -215,14 +222,21 @@ class LinearHead(Head):
         torch.mul(slope_f, unit_f, out=slope[d + 1])
         torch.mul(curve_o, self.units.D_o, out=curvature[d])
         torch.mul(curve_f, unit_f, out=curvature[d + 1])
-        D_f = D_f * unit_f
+        D_o, D_f = D_o * self.units.D_o, D_f * unit_f
         if self.alpha_basis is not None:
             D_f_alpha = 2.0 * self.units.log_length * D_f
+        if "D_o" in self.known:
+            D_o = torch.full_like(D_o, self.known["D_o"])
+        if "D_f" in self.known:
+            D_f, D_f_alpha = torch.full_like(D_f, self.known["D_f"]), torch.zeros_like(unit_f.reshape(-1)[0])
+        for row, name in enumerate(KNOWABLE, start=d):
+            if name in self.known:
+                slope[row], curvature[row] = 0.0, 0.0
         b = eta[0] * self.units.b if d == 1 else (eta[:d] * self.units.b).T.contiguous()
         tempering, slope_t, curve_t = self._tempering(eta_tempering)
         if self.tempering_spec.learned:
             slope[-1], curvature[-1] = slope_t, curve_t
-        found = Coefficients(b, D_o * self.units.D_o, D_f, alpha, tempering)
+        found = Coefficients(b, D_o, D_f, alpha, tempering)
         return Chain(found, slope, curvature, D_f_alpha, d)
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -255,11 +269,12 @@ class FourierHead(LinearHead):
         dim: int = 1,
         truncation: str = "total",
         tempering: TemperingSpec | None = None,
+        known: Mapping[str, float] | None = None,
     ) -> None:
         basis = fourier_basis(dim, n_basis, period, origin, truncation)
         n_alpha = alpha_functions(alpha, n_basis_alpha)
         own = fourier_basis(dim, n_alpha, period, origin, truncation) if n_alpha else None
-        super().__init__(basis, own, positivity_link, alpha, units, dim, tempering=tempering)
+        super().__init__(basis, own, positivity_link, alpha, units, dim, tempering=tempering, known=known)
         self.n_basis, self.n_basis_alpha, self.truncation = n_basis, n_alpha, truncation
         self.period, self.origin = basis.period, basis.origin
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from levytorch.convert import choice, real_number, shown
 from levytorch.errors import InputError
 
 MODES = ("fixed", "constant", "function")
+KNOWABLE = ("D_o", "D_f")  # coefficients that may be given as known constants
 TEMPERINGS = ("fixed", "learn")
 _MARGIN = 1 / 64  # of the window: many nodes of the grids that are interpolated from
 
@@ -133,6 +135,23 @@ class TemperingSpec:
         return {"tempering_mode": self.mode, "tempering": self.value} if self.active else {}
 
 
+def known_constants(given: Mapping[str, Any]) -> dict[str, float]:
+    """D_o and D_f where they are given as known constants (None: not), in the units of the data."""
+    out = {}
+    for name in KNOWABLE:
+        if given.get(name) is None:
+            continue
+        value = real_number(name, given[name], "give a known constant, or leave it out to have it recovered")
+        if value < 0 or (name == "D_f" and value == 0):
+            least = "positive" if name == "D_f" else ">= 0"
+            raise InputError(
+                f"{name} must be {least} where it is known, found {value:g}; leave it out to have it recovered"
+                f"{' (the checks compare with a law without jumps)' if name == 'D_f' else ''}."
+            )
+        out[name] = value
+    return out
+
+
 @dataclass(frozen=True)
 class Units:
     """A length s and a time T in which a head's numbers are of order one; Units() are the data's own, as in the paper.
@@ -200,6 +219,7 @@ class Head(nn.Module, ABC):
     columns: int = 1  # more where a state is a row of numbers beside which the displacement has one
     units = Units()
     tempering_spec = TemperingSpec()
+    known: Mapping[str, float] = MappingProxyType({})  # D_o or D_f, where it is a given constant
     is_constant: Any = False  # True: no coefficient depends on x, so that one state stands for all
 
     @abstractmethod

@@ -6,6 +6,7 @@ internal units: the length is the width of one step, the time one sampling inter
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,9 @@ from levytorch.law import log_density, tail_probability
 _SAMPLE = 200_000  # quantiles of that many pairs are far more precise than a start needs to be
 _ALPHAS = (0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93)
 _RATES = (0.03, 0.1, 0.3, 1.0, 3.0)  # candidates of a learned tempering, per distance at which a step counts as a jump
+_RATES_OF_LARGEST = (0.5, 3.0)  # and per largest step: without tempering it has hardly a say beyond that
+_LARGEST = 200  # steps that candidates of a learned tempering are tried on beside others
+_LEAST_D_O = 0.1  # of what the width of a step would be by itself
 _FAR = 6.0  # multiples of the median deviation (about four standard deviations) beyond which a step counts as a jump
 _MEDIAN = {1: 0.6745, 2: 1.1774, 3: 1.5382}  # of the norm of d standard normal variables
 
@@ -50,8 +54,12 @@ def initial_guess(
     tempering: TemperingSpec | None = None,
     *,
     uniform_dt: bool = True,
+    known: Mapping[str, float] | None = None,
 ) -> Guess:
-    """Constants that match the median deviation and the mass far out; learned alpha and tempering by likelihood."""
+    """Constants that match the median deviation and the mass far out; learned alpha and tempering by likelihood.
+
+    known: D_o or D_f where it is a given constant; the other one then matches the median deviation.
+    """
     tempering = tempering or TemperingSpec()
     stride = max(1, dx.shape[0] // _SAMPLE)
     dx, dt = dx[::stride].to(torch.float64), dt.expand(dx.shape[0])[::stride].to(torch.float64)
@@ -64,17 +72,26 @@ def initial_guess(
     width = _central_width(deviation)
     far = _FAR * width
     mass = max(float((deviation > far).double().mean()), 0.5 / deviation.shape[0])
-    rates = [r / far for r in _RATES] if tempering.learned else [tempering.value]
+    rates = [tempering.value]
+    if tempering.learned:
+        rates = [r / far for r in _RATES] + [r / float(deviation.max()) for r in _RATES_OF_LARGEST]
     candidates = [(a, lam) for a in (_ALPHAS if alpha.learned else [alpha.value]) for lam in rates]
     best: tuple[float, Guess] | None = None
-    probe = centered[:: max(1, dx.shape[0] // 4000)]
+    probe, weight = centered[:: max(1, dx.shape[0] // 4000)], None
+    if tempering.learned:  # which the largest steps have most to say about
+        most = torch.topk(deviation, min(_LARGEST, len(deviation))).indices
+        weight = torch.cat([torch.full((len(probe),), len(dx) / len(probe)), torch.ones(len(most))])
+        probe = torch.cat([probe, centered[most]])
     start = drift.tolist() if isinstance(drift, Tensor) else drift
     for a, lam in candidates:
-        D_o, D_f = _match(width, far, mass, a, dt_ref, dim, lam)
+        D_o, D_f = _match(width, far, mass, a, dt_ref, dim, lam, known or {})
+        if tempering.learned and "D_o" not in (known or {}):  # from next to nothing it would take many passes to return
+            D_o = max(D_o, _LEAST_D_O * (width / _MEDIAN[dim]) ** 2 / (2 * dt_ref))
         guess = Guess(start, D_o, D_f, a, Units(width / _MEDIAN[dim], dt_ref), lam)
         if len(candidates) == 1:
             return guess
-        fit = float(log_density(probe, 0.0, D_o, D_f, a, dt_ref, dim=dim, tempering=lam).mean())
+        log_p = log_density(probe, 0.0, D_o, D_f, a, dt_ref, dim=dim, tempering=lam)
+        fit = float(log_p.mean() if weight is None else weight.to(log_p.dtype) @ log_p)
         if best is None or fit > best[0]:
             best = (fit, guess)
     assert best is not None
@@ -91,20 +108,30 @@ def _central_width(deviation: Tensor) -> float:
 
 
 def _match(
-    width: float, far: float, mass: float, alpha: float, dt: float, dim: int = 1, lam: float = 0.0
+    width: float,
+    far: float,
+    mass: float,
+    alpha: float,
+    dt: float,
+    dim: int,
+    lam: float,
+    known: Mapping[str, float],
 ) -> tuple[float, float]:
     """Solve P(|y| > width) = 1/2, P(|y| > far) = mass for (D_o, D_f), each in turn on a logarithmic grid."""
     grid = torch.logspace(-7, 2, 73, dtype=torch.float64)
-    D_o = (width / _MEDIAN[dim]) ** 2 / (2 * dt)
-    D_f = 0.0
+    D_o = known.get("D_o", (width / _MEDIAN[dim]) ** 2 / (2 * dt))
+    D_f = known.get("D_f", 0.0)
     center = torch.zeros(() if dim == 1 else (dim,), dtype=torch.float64)
-    for _ in range(4):
-        jumps = grid * far ** (2 * alpha) / dt
-        beyond = tail_probability(far, center, 0.0, D_o, jumps, alpha, dt, dim=dim, tempering=lam)
-        D_f = _solve(jumps, beyond, mass)
-        spreads = grid[:61] * 10 * width**2 / dt
-        beyond = tail_probability(width, center, 0.0, spreads, D_f, alpha, dt, dim=dim, tempering=lam)
-        D_o = _solve(spreads, beyond, 0.5)
+    jumps, spreads = grid * far ** (2 * alpha) / dt, grid[:61] * 10 * width**2 / dt
+    # a known D_o leaves the center to the jumps
+    place, target = (width, 0.5) if "D_o" in known else (far, mass)
+    for _ in range(1 if known else 4):
+        if "D_f" not in known:
+            beyond = tail_probability(place, center, 0.0, D_o, jumps, alpha, dt, dim=dim, tempering=lam)
+            D_f = _solve(jumps, beyond, target)
+        if "D_o" not in known:
+            beyond = tail_probability(width, center, 0.0, spreads, D_f, alpha, dt, dim=dim, tempering=lam)
+            D_o = _solve(spreads, beyond, 0.5)
     return D_o, D_f
 
 

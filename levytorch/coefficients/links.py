@@ -19,6 +19,7 @@ from levytorch.convert import choice
 FLOOR_D_O = 0.0  # Algorithm E.4, line 2
 FLOOR_D_F = 1e-8
 TEMPERING_FLOOR = 1e-12  # of lam^(2 alpha): the law is finite there, and no data can tell it from zero
+_LEAST_SLOPE = 1e-7  # of eta = raw^2: at raw = 0 itself nothing could move any more
 ALPHA_MIN, ALPHA_MAX = 0.03, 0.98  # a learned alpha stays where the law is accurate and the parts are separable
 
 
@@ -92,19 +93,25 @@ def alpha_inverse(alpha: float) -> float:
 
 
 def tempering_link(raw: Tensor, alpha: float, length: float) -> tuple[Tensor, Tensor, Tensor]:
-    """lam = softplus(raw)^(1 / (2 alpha)) / length: value, first and second derivative.
+    """lam = (raw^2)^(1 / (2 alpha)) / length: value, first and second derivative.
 
-    alpha is where the fit starts: near zero the likelihood is smooth in lam^(2 alpha), not in lam (`law/tempered.py`).
+    alpha is where the fit starts: near zero the likelihood is smooth in eta = lam^(2 alpha), not in lam
+    (`law/tempered.py`). Where the data wants no tempering the likelihood is a parabola in raw with its top at zero, at
+    which Newton's steps arrive at once; a link with its zero at infinity would take a pass for every factor of e.
     """
     p = 0.5 / alpha
-    eta, slope = F.softplus(raw) + TEMPERING_FLOOR, torch.sigmoid(raw)
-    curvature = slope * (1.0 - slope)
+    eta, slope = tempering_eta(raw)
     lam = eta**p / length
     first = p * lam / eta
-    return lam, first * slope, first * ((p - 1.0) / eta * slope * slope + curvature)
+    return lam, first * slope, first * ((p - 1.0) / eta * slope * slope + 2.0)
+
+
+def tempering_eta(raw: Tensor) -> tuple[Tensor, Tensor]:
+    """eta = (lam length)^(2 alpha) and d eta / d raw."""
+    slope = 2.0 * raw.detach()
+    return raw * raw + TEMPERING_FLOOR, torch.where(slope.abs() < _LEAST_SLOPE, _LEAST_SLOPE, slope)
 
 
 def tempering_inverse(lam: float, alpha: float, length: float) -> float:
     """raw of a start value."""
-    eta = torch.tensor(max((lam * length) ** (2.0 * alpha) - TEMPERING_FLOOR, 1e-10), dtype=torch.float64)
-    return float(eta + torch.log(-torch.expm1(-eta)))
+    return math.sqrt(max((lam * length) ** (2.0 * alpha) - TEMPERING_FLOOR, 1e-10))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from levytorch.coefficients.basis import FourierBasis, check_basis, per_coordinate
-from levytorch.coefficients.head import AlphaSpec, Coefficients, Head, TemperingSpec, Units
+from levytorch.coefficients.head import KNOWABLE, AlphaSpec, Coefficients, Head, TemperingSpec, Units
 from levytorch.coefficients.links import (
     FLOOR_D_F,
     FLOOR_D_O,
@@ -48,9 +48,10 @@ class MLPHead(Head):
         dim: int = 1,
         window: Any = None,
         tempering: TemperingSpec | None = None,
+        known: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__()
-        self.dim = dim
+        self.dim, self.known = dim, dict(known or {})
         self.tempering_spec = tempering or TemperingSpec()
         for name, value in (("width", width), ("depth", depth), ("n_features", n_features)):
             whole_number(f"{name} of an MLP head", value, 1, 4096, "try 16, 2 and 3")
@@ -72,7 +73,8 @@ class MLPHead(Head):
             self.period = None
         self.alpha_spec, self.units, self.positivity_link = alpha or AlphaSpec(), units or Units(), positivity_link
         self.links = (Link("identity"), positivity(positivity_link, FLOOR_D_O), positivity(positivity_link, FLOOR_D_F))
-        names = ["b", "D_o", "D_f"] + (["alpha"] if self.alpha_spec.mode == "function" else [])
+        names = ["b", *(name for name in KNOWABLE if name not in self.known)]
+        names += ["alpha"] if self.alpha_spec.mode == "function" else []
         self.nets = nn.ModuleDict({name: self._network(dim if name == "b" else 1) for name in names})
         if self.alpha_spec.mode == "constant":
             self.raw_alpha = nn.Parameter(torch.tensor(alpha_inverse(self.alpha_spec.value), dtype=torch.float64))
@@ -95,6 +97,7 @@ class MLPHead(Head):
             ({} if self.dim == 1 else {"dim": self.dim})
             | cell
             | self.tempering_spec.config()
+            | dict(self.known)
             | {
                 "name": "mlp",
                 "width": self.width,
@@ -124,7 +127,8 @@ class MLPHead(Head):
         drift = [v / self.units.b for v in per_coordinate("b", b, self.dim)]
         values = {"b": drift, "D_o": [D_o / self.units.D_o], "D_f": [D_f / unit_f]}
         for link, (name, value) in zip(self.links, values.items()):
-            self._set_output(name, link.inverse(torch.tensor([float(v) for v in value], dtype=torch.float64)))
+            if name in self.nets:
+                self._set_output(name, link.inverse(torch.tensor([float(v) for v in value], dtype=torch.float64)))
         if self.alpha_spec.mode == "function":
             self._set_output("alpha", torch.tensor([alpha_inverse(a)], dtype=torch.float64))
         elif self.alpha_spec.mode == "constant":
@@ -161,10 +165,9 @@ class MLPHead(Head):
             tempering = tempering_link(self.raw_tempering, self.alpha_spec.value, self.units.length)[0]
         else:
             tempering = torch.tensor(self.tempering_spec.value, dtype=torch.float64, device=x.device)
-        return Coefficients(
-            out["b"] * self.units.b,
-            self.links[1](out["D_o"]) * self.units.D_o,
-            self.links[2](out["D_f"]) * self.units.D_f(alpha),
-            alpha,
-            tempering,
-        )
+        D_o, D_f = (u.new_full(shape, self.known.get(name, 0.0)) for name in KNOWABLE)
+        if "D_o" in out:
+            D_o = self.links[1](out["D_o"]) * self.units.D_o
+        if "D_f" in out:
+            D_f = self.links[2](out["D_f"]) * self.units.D_f(alpha)
+        return Coefficients(out["b"] * self.units.b, D_o, D_f, alpha, tempering)

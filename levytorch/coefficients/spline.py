@@ -9,7 +9,7 @@ a Fourier series. Constants and straight lines are free.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -174,6 +174,7 @@ class SplineHead(LinearHead):
         dim: int = 1,
         truncation: str = "total",
         tempering: TemperingSpec | None = None,
+        known: Mapping[str, float] | None = None,
     ) -> None:
         windows = check_windows(window, dim)
         if isinstance(knots, str):
@@ -191,7 +192,7 @@ class SplineHead(LinearHead):
         everywhere = basis(n_basis, inner)
         drift = self._drift(windows, basis, everywhere, continuation, n_basis, inner)
         own = basis(n_alpha) if n_alpha else None
-        super().__init__(everywhere, own, positivity_link, alpha, units, dim, drift, tempering)
+        super().__init__(everywhere, own, positivity_link, alpha, units, dim, drift, tempering, known)
         self.n_basis, self.n_basis_alpha, self.truncation = n_basis, n_alpha, truncation
         self.knots, self.continuation = knots if inner is None else inner, continuation
         self.window = windows[0] if dim == 1 else windows

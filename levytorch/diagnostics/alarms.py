@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from levytorch.diagnostics.brownian import JumpCheck
+from levytorch.diagnostics.comparison import Comparison
 from levytorch.diagnostics.diagnosis import SURE, Diagnosis
 from levytorch.diagnostics.goodness import FitCheck
 from levytorch.diagnostics.p_values import p_text
@@ -12,6 +13,8 @@ from levytorch.training.recovery import Recovery
 
 FEW_JUMPS = 30
 INSEPARABLE = 0.98
+_BETTER = 3.0  # standard errors of a difference of log-likelihoods
+_AIC = 10.0
 _CLEAR = 4.0  # standard errors of a correlation between successive steps
 _PARTS = {
     "shape": "the shape of the step's law is wrong",
@@ -27,6 +30,8 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
     """New alarms of these checks, by name; `scale`: pairs of the data per pair that was looked at."""
     out: dict[str, str] = {}
     fit, jumps, step, ahead = diagnosis.fit, diagnosis.jumps, diagnosis.step_size, diagnosis.predictive
+    if isinstance(diagnosis.laws, Comparison):
+        out |= _of_laws(diagnosis.laws, recovery)
     if isinstance(fit, FitCheck):
         out |= _of_fit(fit, recovery, scale)
     if isinstance(jumps, JumpCheck) and not jumps.needed:
@@ -52,6 +57,27 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
     return out
 
 
+def _of_laws(laws: Comparison, recovery: Recovery) -> dict[str, str]:
+    """Another law of a step that describes the same pairs clearly better."""
+    rows = {row.model: row for row in laws.rows}
+    best, ours = laws.rows[0], rows["tempered"]
+    if best.model in ("Student t", "NIG") and -ours.difference > _BETTER * ours.difference_std:
+        return {
+            "other_law": f"{best.model} describes the steps better than the tempered law ({-ours.difference:.2g} per "
+            f"pair in log-likelihood, standard error {ours.difference_std:.1g}): constants of this model class may not "
+            "be what the data is; let the coefficients depend on x."
+        }
+    plain = rows["stable"]
+    gain = ours.log_likelihood - plain.log_likelihood
+    better = gain > _BETTER * plain.difference_std and plain.aic - ours.aic > _AIC
+    if not recovery.head.tempered and best is ours and better:
+        return {
+            "tempered_jumps": f"jumps have an end: the tempered law describes the steps better than the stable one "
+            f"({gain:.2g} per pair in log-likelihood, standard error {plain.difference_std:.1g}); use tempering=learn."
+        }
+    return {}
+
+
 def _of_fit(fit: FitCheck, recovery: Recovery, scale: float) -> dict[str, str]:
     out: dict[str, str] = {}
     if fit.p_value < SURE:
@@ -69,7 +95,7 @@ def _of_fit(fit: FitCheck, recovery: Recovery, scale: float) -> dict[str, str]:
     if fit.correlation > INSEPARABLE and "D_o_D_f_correlation" not in recovery.metrics:
         out["hardly_separable"] = (
             f"D_o and D_f are hardly separable here (correlation {fit.correlation:.3f} of their estimates); "
-            "trust their combined effect, or fix one."
+            "trust their combined effect, or fix one (D_o=<number> or D_f=<number>)."
         )
     if fit.jumps * scale < FEW_JUMPS:
         out["few_jumps"] = (

@@ -109,7 +109,11 @@ def fit_brownian(head: Head, region: Region, sample: Sample) -> Brownian:
     time = float(dt.median())
     length = math.sqrt(max(D * time, 1e-290))
     own = type(head) not in HEADS.values()  # a user's head starts where it is
-    plain = copy.deepcopy(head) if own else build_head({**head.config(), "length": length, "time": time})
+    if own:
+        plain = copy.deepcopy(head)
+    else:  # the Brownian part takes over what a known D_o would leave to the jumps
+        known = dict.fromkeys(head.known)
+        plain = build_head({**head.config(), **known, "length": length, "time": time})
     drift = (sample.center / (dt if d == 1 else dt.unsqueeze(-1))).mean(0)
     plain.set_constants(drift.tolist(), max(D, 1e-290), float(plain.units.D_f(torch.tensor(0.5))))
     bins = StateBins(plain, sample.step_dt, 1024 if d == 1 else 512)

@@ -17,6 +17,7 @@ from levytorch.diagnostics.diagnosis import Diagnosis
 from levytorch.diagnostics.exact_step_size import check_exact_step_size
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.goodness import FitCheck, check_fit, goodness_arrays
+from levytorch.diagnostics.law_table import table_of_laws
 from levytorch.diagnostics.predictive import PredictiveCheck, check_predictions
 from levytorch.diagnostics.sample import Region, Sample, make_sample
 from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size
@@ -28,6 +29,7 @@ from levytorch.training.line import inside
 from levytorch.training.recovery import Recovery
 
 CHECKS = ("fit", "jumps", "step_size", "predictive")
+ALL_CHECKS = (*CHECKS, "laws")
 MAX_PAIRS = 100_000
 _COST = {1: 1, 2: 8, 3: 2}  # a tail mass in d dimensions, in those of one
 _FEWEST = 50
@@ -45,7 +47,8 @@ def diagnose(
 
     Args:
         data: the transitions (censored ones as they were fitted), or trajectories that were not censored.
-        checks: which of "fit", "jumps", "step_size" and "predictive".
+        checks: which of "fit", "jumps", "step_size", "predictive" and "laws" (a table of laws on the same pairs, which
+            train.py makes where the truth is not known).
         max_pairs: at most so many pairs are looked at, in blocks drawn at random: the cost does not grow with the data.
         seed: of that choice and of the draws from the fitted law.
 
@@ -88,6 +91,9 @@ def diagnose(
         diagnosis.predictive = ahead
         if isinstance(ahead, PredictiveCheck):
             diagnosis.arrays["predictive"] = ahead.arrays
+    if "laws" in checks:
+        strengths = recovery.metrics.get("penalty_strengths")
+        diagnosis.laws = _attempt(table_of_laws, recovery.head, transitions, region, strengths, seed=seed)
     found = raise_alarms(diagnosis, recovery, scale)
     diagnosis.alarms = earlier_alarms(recovery) | found
     diagnosis.seconds = time.perf_counter() - began
@@ -98,8 +104,8 @@ def diagnose(
 
 def check_options(checks: Any, max_pairs: Any) -> None:
     """Refuse options that mean nothing."""
-    if not isinstance(checks, (list, tuple)) or not all(isinstance(c, str) and c in CHECKS for c in checks):
-        raise InputError(f"checks must be some of {', '.join(CHECKS)}, found {checks!r}; pass a list of these.")
+    if not isinstance(checks, (list, tuple)) or not all(isinstance(c, str) and c in ALL_CHECKS for c in checks):
+        raise InputError(f"checks must be some of {', '.join(ALL_CHECKS)}, found {checks!r}; pass a list of these.")
     whole_number("max_pairs", max_pairs, 1000, remedy="100000 is the default")
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +12,9 @@ from torch import Tensor
 from levytorch.coefficients import LinearHead
 from levytorch.data import Trajectories, Transitions
 from levytorch.data.lattice import Lattice
-from levytorch.data.lattice_build import runs_by_block
 from levytorch.diagnostics.brownian import fit_brownian
 from levytorch.diagnostics.checks import check_data
+from levytorch.diagnostics.comparison import Comparison, Model, block_of, table
 from levytorch.diagnostics.exact_tangent import exact_log_kept, rounded
 from levytorch.diagnostics.sample import Region, Sample, choose, make_sample
 from levytorch.errors import InputError
@@ -25,7 +23,7 @@ from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.likelihood.states import StateBins
 from levytorch.likelihood.tail import TailSettings
-from levytorch.training.blocks import N_BLOCKS, Blocks
+from levytorch.training.blocks import Blocks
 from levytorch.training.law_of import law_of
 from levytorch.training.recovery import Recovery
 from levytorch.training.resampling import refitting
@@ -34,55 +32,6 @@ from levytorch.training.selection import folds
 
 MOST = 2_000_000  # pairs that are looked at one by one
 _CHUNK = 1 << 16
-_CLEAR = 2.0  # standard errors
-
-
-@dataclass
-class Row:
-    """One model: log-likelihood per pair and its standard error, the same of its difference to the best, AIC (smaller
-    is better), parameters (a penalty counts them by what it leaves of them)."""
-
-    model: str
-    log_likelihood: float
-    std: float
-    difference: float
-    difference_std: float
-    aic: float
-    parameters: float
-
-
-@dataclass
-class Comparison:
-    """rows: best first; held_out: whether the likelihood is that of trajectories a fit has not seen; sentence: what
-    it comes to."""
-
-    rows: list[Row]
-    held_out: bool
-    n_pairs: int
-    sentence: str
-
-    @property
-    def preferred(self) -> str:
-        """The model with the largest log-likelihood."""
-        return self.rows[0].model
-
-    def __repr__(self) -> str:
-        width = max(len("model"), *(len(row.model) for row in self.rows))
-        kind = "held-out " if self.held_out else ""
-        lines = [f"{'model':{width}}  {kind + 'log p per pair':>24}  {'difference':>20}  {'AIC':>14}  parameters"]
-        for row in self.rows:
-            value = f"{row.log_likelihood:.6f} ({row.std:.6f})"
-            apart = "" if row is self.rows[0] else f"{row.difference:.2e} ({row.difference_std:.1e})"
-            lines.append(f"{row.model:{width}}  {value:>24}  {apart:>20}  {row.aic:14.1f}  {row.parameters:10.1f}")
-        return "\n".join([*lines, self.sentence])
-
-
-@dataclass
-class _Model:
-    name: str
-    blocks: Tensor  # (n_blocks,) log-likelihoods
-    total: float  # of the data a fit has seen, for AIC
-    parameters: float
 
 
 def compare(
@@ -111,7 +60,7 @@ def compare(
         models, pairs = _cross_validated(named)
     else:
         models, pairs = _on(named, transitions)
-    return _table(models, pairs, held_out=transitions is None)
+    return table(models, pairs, held_out=transitions is None)
 
 
 def _named(recoveries: Any) -> dict[str, Recovery]:
@@ -147,7 +96,7 @@ def _parameters(recovery: Recovery) -> float:
 # -- held out: folds of the data the recoveries still have ------------------------------------------------------------
 
 
-def _cross_validated(named: dict[str, Recovery]) -> tuple[list[_Model], Tensor]:
+def _cross_validated(named: dict[str, Recovery]) -> tuple[list[Model], Tensor]:
     for name, recovery in named.items():
         if recovery.blocks is None:
             raise InputError(
@@ -160,7 +109,7 @@ def _cross_validated(named: dict[str, Recovery]) -> tuple[list[_Model], Tensor]:
             f"recoveries must treat lost tails alike to be compared without transitions, found {kinds}; pass "
             "transitions."
         )
-    models: list[_Model] = []
+    models: list[Model] = []
     first: Tensor | None = None
     for name, recovery in named.items():
         refit, likelihood, blocks = refitting(recovery)
@@ -181,7 +130,7 @@ def _cross_validated(named: dict[str, Recovery]) -> tuple[list[_Model], Tensor]:
             total += held * block_log_likelihoods(judged, blocks, counts)
         judged.head.set_flat(recovery.theta)
         seen = float(block_log_likelihoods(judged, blocks, blocks.state_counts(judged)).sum())
-        models.append(_Model(name, total, seen, _parameters(recovery)))
+        models.append(Model(name, total, seen, _parameters(recovery)))
     assert first is not None
     return models, first
 
@@ -221,12 +170,12 @@ def compare_on(
     named: dict[str, Recovery], data: Any, more: Callable[[Sample], list[Extra]] | None = None
 ) -> Comparison:
     """As `compare` on given data, with further laws of its pairs."""
-    return _table(*_on(named, data, more), held_out=False)
+    return table(*_on(named, data, more), held_out=False)
 
 
 def _on(
     named: dict[str, Recovery], data: Any, more: Callable[[Sample], list[Extra]] | None = None
-) -> tuple[list[_Model], Tensor]:
+) -> tuple[list[Model], Tensor]:
     regions = []
     for recovery in named.values():
         transitions = check_data(recovery, data)
@@ -239,18 +188,14 @@ def _on(
     region = treated[0]
     chosen = choose(transitions, MOST, 0)
     sample = make_sample(chosen, region, MOST, 0)
-    ids = torch.empty(len(chosen), dtype=torch.int64)
-    n_blocks = min(N_BLOCKS, len(chosen))
-    for block, (starts, stops) in enumerate(runs_by_block(chosen, n_blocks)):
-        for start, stop in zip(starts.tolist(), stops.tolist()):
-            ids[start:stop] = block
+    ids, n_blocks = block_of(chosen)
     ids = ids[region.labels(chosen.deviation, chosen.dt) >= 0]
     pairs = torch.bincount(ids, minlength=n_blocks).to(torch.float64)
     scale = len(transitions) / len(chosen)
 
-    def model(name: str, log_p: Tensor, parameters: float) -> _Model:
+    def model(name: str, log_p: Tensor, parameters: float) -> Model:
         blocks = torch.zeros(n_blocks, dtype=torch.float64).index_add_(0, ids, log_p)
-        return _Model(name, blocks, scale * float(log_p.sum()), parameters)
+        return Model(name, blocks, scale * float(log_p.sum()), parameters)
 
     models = [
         model(name, _log_prob(recovery, sample, region, transitions.mu), _parameters(recovery))
@@ -290,50 +235,3 @@ def _log_prob(recovery: Recovery, sample: Sample, region: Region, mu: Tensor) ->
         for stratum, mass in enumerate(region.log_kept(law, head(bins.x), center, bins.dt)):
             out = torch.where(sample.label == stratum, out - mass[node], out)
     return out
-
-
-# -- what it comes to -------------------------------------------------------------------------------------------------
-
-
-def _table(models: list[_Model], pairs: Tensor, held_out: bool) -> Comparison:
-    n = float(pairs.sum())
-    order = sorted(models, key=lambda model: -float(model.blocks.sum()))
-    best = order[0]
-    rows = []
-    for model in order:
-        mean, std = _mean(model.blocks, pairs)
-        apart, apart_std = _mean(model.blocks - best.blocks, pairs)
-        aic = 2 * model.parameters - 2 * model.total
-        rows.append(Row(model.name, mean, std, apart, apart_std, aic, model.parameters))
-    return Comparison(rows, held_out, round(n), _sentence(rows, n))
-
-
-def _mean(blocks: Tensor, pairs: Tensor) -> tuple[float, float]:
-    """Per pair, and the standard error from the scatter of blocks."""
-    n, used = float(pairs.sum()), int((pairs > 0).sum())
-    mean = float(blocks.sum()) / n
-    if used < 2:
-        return mean, math.nan
-    return mean, float(((blocks - mean * pairs).square().sum() * used / (used - 1)).sqrt()) / n
-
-
-def _sentence(rows: list[Row], n: float) -> str:
-    if len(rows) == 1:
-        return f"There is nothing to compare {rows[0].model} with."
-    best, second = rows[:2]
-    gain, error = -second.difference, second.difference_std
-    errors = gain / error if error > 0 else math.inf
-    if errors >= _CLEAR:
-        return (
-            f"{best.model} is preferred: {gain * n:.1f} in log-likelihood over {n:.0f} pairs to the next, "
-            f"{second.model}, which is {errors:.1f} standard errors."
-        )
-    simplest = min((r for r in rows if -r.difference < _CLEAR * r.difference_std or r is best), key=_parameters_of)
-    return (
-        f"The data does not tell {best.model} and {second.model} apart ({gain * n:.1f} in log-likelihood, {errors:.1f} "
-        f"standard errors); the simplest of those it does not is {simplest.model}."
-    )
-
-
-def _parameters_of(row: Row) -> float:
-    return row.parameters

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from levytorch.diagnostics.brownian import JumpCheck
+from levytorch.diagnostics.comparison import Comparison
 from levytorch.diagnostics.goodness import FitCheck
 from levytorch.diagnostics.p_values import p_text
 from levytorch.diagnostics.predictive import PredictiveCheck
 from levytorch.diagnostics.step_size import Skipped, StepCheck
 
 SURE = 1e-3  # p-value below which an alarm is raised
-_CHECKS = ("fit", "jumps", "step_size", "predictive")
+_CHECKS = ("fit", "jumps", "step_size", "predictive", "laws")
 
 
 @dataclass
 class Diagnosis:
-    """fit, jumps, step_size, predictive: the checks, each None when it was not asked for and Skipped when it could not
-    be made.
+    """fit, jumps, step_size, predictive, laws: the checks, each None when it was not asked for, Skipped when it could
+    not be made.
 
     alarms: what deserves a second look, by name, with a sentence. arrays: the numbers behind the figures.
     """
@@ -29,6 +30,7 @@ class Diagnosis:
     jumps: JumpCheck | Skipped | None = None
     step_size: StepCheck | Skipped | None = None
     predictive: PredictiveCheck | Skipped | None = None
+    laws: Comparison | Skipped | None = None
     alarms: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, repr=False)
     seconds: float = 0.0
@@ -84,6 +86,9 @@ class Diagnosis:
                     f"predictive_spread_std_{k}": ahead.ratio_std[k],
                     f"predictive_windows_{k}": ahead.windows[k],
                 }
+        if isinstance(self.laws, Comparison):
+            out |= {"laws": [asdict(row) for row in self.laws.rows], "laws_held_out": self.laws.held_out}
+            out |= {"laws_pairs": self.laws.n_pairs, "laws_sentence": self.laws.sentence}
         for name in _CHECKS:
             check = getattr(self, name)
             if isinstance(check, Skipped):
@@ -110,6 +115,8 @@ class Diagnosis:
             ahead = self.predictive
             shown = ", ".join(f"{k} steps {ahead.ratio[k]:.2f} +- {ahead.ratio_std[k]:.2f}" for k in ahead.parts)
             lines.append(f"several steps ahead: {p_text(ahead.p_value)}; spread of the fit over the data's: {shown}")
+        if isinstance(self.laws, Comparison):
+            lines.append(_laws_line(self.laws))
         for name in _CHECKS:
             check = getattr(self, name)
             if isinstance(check, Skipped):
@@ -127,6 +134,15 @@ def _fit_line(fit: FitCheck) -> str:
         f"goodness of fit: {p_text(fit.p_value, sign)} (worst part: {worst}, {p_text(fit.parts[worst][0])}); "
         f"{off(fit)}; {fit.pairs} pairs"
     )
+
+
+def _laws_line(laws: Comparison) -> str:
+    best, *others = laws.rows
+    kind = "held-out log p" if laws.held_out else "log p"
+    apart = ", ".join(f"{row.model} {row.difference:+.2g} ({row.difference_std:.1g})" for row in others)
+    by_aic = min(laws.rows, key=lambda row: row.aic).model
+    told = f"{best.model} {best.log_likelihood:.5g} ({best.std:.1g})"
+    return f"laws of a step, {kind} per pair: {told}; {apart}; AIC: {by_aic}"
 
 
 def off(fit: FitCheck) -> str:

@@ -83,7 +83,7 @@ def stand_in(head: Head) -> LinearHead:
     """A linear head with the mean coefficients of another: what changes with dt is a matter of the data."""
     n = _STAND_IN if head.dim == 1 else 3
     shared: dict[str, Any] = {"alpha": head.alpha_spec, "units": head.units, "dim": head.dim}
-    shared["tempering"] = head.tempering_spec
+    shared |= {"tempering": head.tempering_spec, "known": head.known}
     shared["positivity_link"] = getattr(head, "positivity_link", "softplus")
     own: LinearHead
     if head.period is None:
@@ -134,7 +134,7 @@ def curvature(fitted: Fitted) -> Tensor:
     return fitted.objective.local_model(fitted.evaluation).curvature
 
 
-def _scores(fitted: Fitted, data: Transitions, rows: Tensor, weight: Tensor) -> Tensor:
+def scores(fitted: Fitted, data: Transitions, rows: Tensor, weight: Tensor) -> Tensor:
     """Scores in theta of some pairs, given their region, times a weight: (P, m)."""
     head, objective = fitted.head, fitted.objective
     x, dx = data.x[rows], data.dx[rows]
@@ -163,8 +163,8 @@ def block_products(one: Fitted, two: Fitted, short: Side, long_: Side, first: Te
     for lo in range(0, len(first), _CHUNK):
         rows = first[lo : lo + _CHUNK]
         blocks = torch.arange(lo, lo + len(rows))
-        s1 = _scores(one, short.all, rows, inside1[rows]) + _scores(one, short.all, rows + 1, inside1[rows + 1])
-        s2 = _scores(two, long_.all, blocks, inside2[blocks])
+        s1 = scores(one, short.all, rows, inside1[rows]) + scores(one, short.all, rows + 1, inside1[rows + 1])
+        s2 = scores(two, long_.all, blocks, inside2[blocks])
         G11 += s1 @ s1.T
         G12 += s1 @ s2.T
         G22 += s2 @ s2.T
@@ -174,6 +174,6 @@ def block_products(one: Fitted, two: Fitted, short: Side, long_: Side, first: Te
     alone = torch.nonzero(single).reshape(-1)
     for lo in range(0, len(alone), _CHUNK):
         rows = alone[lo : lo + _CHUNK]
-        s1 = _scores(one, short.all, rows, inside1[rows])
+        s1 = scores(one, short.all, rows, inside1[rows])
         G11 += s1 @ s1.T
     return G11, G12, G22

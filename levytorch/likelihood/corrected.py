@@ -153,7 +153,7 @@ def expected_by_state(
         scores = frozen_scores(head, frozen, rows, dt)
         here = strata.main.dt == dt
         x, S = strata.main.x[here], len(rows.states)
-        jacobian = [J.detach() for J in head.jacobian(x)]
+        jacobian = learned_rates(head, x)
         for name, p, _ in strata.parts(rows, dt):
             mass = p.new_zeros(S).index_add_(0, rows.which, p)
             fields = p.new_zeros((len(scores), S)).index_add_(1, rows.which, scores * p) / mass
@@ -166,11 +166,18 @@ def expected_by_state(
 
 
 def frozen_scores(head: Head, frozen: FrozenLaw, rows: ExpectedScores, dt: float) -> Tensor:
-    """d log p_frozen / d(b, D_o, D_f[, alpha]) of every row, (3 or 4, N)."""
+    """d log p_frozen / d(b, D_o, D_f[, alpha][, tempering]) of every row, (3 to 5, N)."""
     c = head(rows.states)
-    at = Coefficients(c.b[rows.which], c.D_o[rows.which], c.D_f[rows.which], c.alpha)
+    at = Coefficients(c.b[rows.which], c.D_o[rows.which], c.D_f[rows.which], c.alpha, c.tempering)
     step = frozen.score(at, rows.dx, torch.tensor(dt, dtype=torch.float64), wrt_alpha=head.learns_alpha)
-    return torch.stack([getattr(step, name) for name in _NAMES[: 3 + head.learns_alpha]])
+    names = _NAMES[: 3 + head.learns_alpha] + ("tempering",) * head.tempering_spec.learned
+    return torch.stack([getattr(step, name) for name in names])
+
+
+def learned_rates(head: Head, x: Tensor) -> list[Tensor]:
+    """d(b, D_o, D_f[, alpha][, tempering]) / d theta at states, (n, P) each, as `frozen_scores` has them."""
+    rates = [J.detach() for J in head.jacobian(x)][: 3 + head.learns_alpha]
+    return rates + [head.tempering_slope().expand_as(rates[0])] * head.tempering_spec.learned
 
 
 def _at(values: Tensor, x: Tensor, head: Head) -> Tensor:

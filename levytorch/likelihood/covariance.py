@@ -67,6 +67,8 @@ def _bend_of_masses(objective: FullBatchObjective, ev: Evaluation, width: float 
     firsts = [sum(head.sizes[:row]) for row in range(len(head.sizes))]
     assert objective.masses is not None
     for row, first in enumerate(firsts):
+        if not head.sizes[row]:
+            continue  # known
         moved = []
         for sign in (1.0, -1.0):
             theta = ev.theta.clone()

@@ -22,6 +22,7 @@ from levytorch.errors import InputError
 from levytorch.likelihood.exact_rule import PROBES, TOLERANCE, Rule, choose
 from levytorch.likelihood.exact_step import ExactStep
 
+_UNLIKELY = 40.0  # in 1 / tempering: steps beyond are not found
 MANY_STEPS = 12  # distinct dt in one batch, each with tables of its own
 
 
@@ -64,10 +65,11 @@ class ExactLaw:
         """
         rule = self.rule(head, dt)
         c = on_grid(head, dt, rule.n)
-        if any(v.requires_grad for v in c):
+        if any(v.requires_grad for v in (*c, c.tempering)):
             return ScaledStep(head, rule, c)
         last = self._last.get(dt)
-        if last is None or last.tables.rule != rule or not all(map(torch.equal, last.c, c)):
+        same = last is not None and last.tables.rule == rule and torch.equal(last.c.tempering, c.tempering)
+        if last is None or not (same and all(map(torch.equal, last.c, c))):
             if len(self._last) >= MANY_STEPS:
                 self._last.clear()
             self._last[dt] = last = ScaledStep(head, rule, c)
@@ -85,6 +87,9 @@ class ExactLaw:
         out = step.scores(x, dx, directions)
         if bool(power.any()):
             out += step.alpha_score(x, dx)[:, None] * power
+        slope = head.tempering_slope()
+        if bool(slope.any()):
+            out += step.tempering_score(x, dx)[:, None] * (slope / unit)
         return out
 
     def rule(self, head: Any, dt: float) -> Rule:
@@ -93,7 +98,8 @@ class ExactLaw:
             return self.rules[dt]
         with torch.no_grad():
             c = on_grid(head, dt, PROBES)
-        return choose(c.b.detach(), c.D_o.detach(), c.D_f.detach(), c.alpha.detach(), self.tolerance)
+        c = c.each(Tensor.detach)
+        return choose(c.b, c.D_o, c.D_f, c.alpha, self.tolerance, float(c.tempering))
 
     def fixed(self, head: Any, dt: Tensor) -> ExactLaw:
         """This law with the rules of this head kept, for a fit from it; it refuses nothing afterwards."""
@@ -108,6 +114,8 @@ class ExactLaw:
         x = head.origin + head.period * u
         spread = math.sqrt(2 * float(coarse.c.D_o.mean()))
         size = spread * torch.sinh(torch.linspace(-1.0, 1.0, n_points, dtype=torch.float64) * 18.0) / math.sinh(1.0)
+        if float(coarse.c.tempering) > 0:
+            size = size.clamp(-_UNLIKELY / float(coarse.c.tempering), _UNLIKELY / float(coarse.c.tempering))
         dx = (size + float(coarse.c.b.mean())) / coarse.unit
         return float((coarse.log_density(x, dx) - fine.log_density(x, dx)).abs().max())
 
@@ -157,6 +165,15 @@ class ScaledStep:
         )
         return (up - down) / (2 * change)
 
+    def tempering_score(self, x: Tensor, dx: Tensor, change: float = 1e-4) -> Tensor:
+        """The same in the scaled tempering, whose change is relative."""
+        state, y, lam = self._state(x), dx * self.unit, self.c.tempering
+        up, down = (
+            ExactStep(self.c._replace(tempering=lam * (1 + sign * change)), self.tables.rule).log_density(state, y)
+            for sign in (1, -1)
+        )
+        return (up - down) / (2 * change * lam)
+
     def upper(self, x: Tensor, a: Tensor) -> Tensor:
         return self.tables.upper(self._state(x), a * self.unit)
 
@@ -175,7 +192,7 @@ def on_grid(head: Any, dt: float, n: int) -> Coefficients:
         )
     alpha = c.alpha.reshape(()).to(torch.float64)
     b, D_o, D_f = (torch.as_tensor(v, dtype=torch.float64).expand(n) * dt for v in (c.b, c.D_o, c.D_f))
-    return Coefficients(b * unit, D_o * unit**2, D_f * unit ** (2 * alpha), alpha)
+    return Coefficients(b * unit, D_o * unit**2, D_f * unit ** (2 * alpha), alpha, c.tempering / unit)
 
 
 def grid(head: Any, n: int) -> Tensor:

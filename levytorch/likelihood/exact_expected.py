@@ -79,10 +79,16 @@ def _tail(step: ScaledStep, states: Tensor, sign: float, cells: int) -> tuple[Te
     """(M, cells * LANDINGS): one period within each cell, with the mass of the cell."""
     M, two_alpha = states.shape[0], 2 * float(step.c.alpha)
     edges = [step.seam * (1 + 1e-12)]
+    lam = float(step.c.tempering) * step.unit
     for _ in range(cells):
-        edges.append(max(edges[-1] + step.period, min(edges[-1] * REST ** (-1 / (cells * two_alpha)), FARTHEST)))
+        farther = min(
+            edges[-1] * REST ** (-1 / (cells * two_alpha)), FARTHEST, edges[-1] + (2 / lam if lam else FARTHEST)
+        )
+        edges.append(max(edges[-1] + step.period, farther))
     starts = [max(low, math.sqrt(low * high) - step.period / 2) for low, high in pairwise(edges)]
     starts[-1] = min(edges[-2] * math.exp(1 / two_alpha), FARTHEST)  # the mean of log |dx| beyond
+    if lam:
+        starts[-1] = min(starts[-1], edges[-2] + 1 / lam)
     ends = torch.tensor(edges[:-1], dtype=torch.float64, device=states.device)
     mass = step.upper if sign > 0 else step.lower
     beyond = mass(states.repeat_interleave(cells), sign * ends.repeat(M)).reshape(M, cells)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head
-from levytorch.likelihood.corrected import Strata, frozen_scores
+from levytorch.likelihood.corrected import Strata, frozen_scores, learned_rates
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_scores import ExpectedScores, expected_scores
 from levytorch.likelihood.frozen import FrozenLaw
@@ -57,7 +57,7 @@ def informations(
         rows = expected_scores(exact, head, dt, cuts=strata.cuts(dt))
         assert rows.scores is not None
         fields = frozen_scores(head, frozen, rows, dt)
-        rates = head.jacobian(rows.states)
+        rates = learned_rates(head, rows.states)
         scores = sum(
             (field[:, None] * J[rows.which] for field, J in zip(fields[1:], rates[1:])),
             start=fields[0][:, None] * rates[0][rows.which],

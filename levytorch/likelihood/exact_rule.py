@@ -17,6 +17,7 @@ from levytorch.errors import InputError
 TOLERANCE = 1e-5  # of log p where p is smallest, at the seam; elsewhere a fit has two or three digits more
 CUT = 32.0  # what the turned contour leaves out at the seam is e^{-32} of the peak
 SEAM = 1.5  # the seam lies at this multiple of where the Brownian part falls below e^{-32}
+STEEP, STEEPEST = 6.0, 16.0  # lam times the seam: where the seam comes nearer for it, and where it cannot
 FARTHEST_SEAM = 80 * math.pi
 PROBES = 512  # points at which the coefficients are looked at
 # odd, products of small primes, about a tenth apart: a small change of the coefficients rarely changes the grid
@@ -29,7 +30,7 @@ class Rule:
     """n grid points, `core` nodes in s with k = s^power / 2, `tail` nodes in tau^gamma on either side.
 
     seam: |y| where the core ends; reach: the largest tau; growth, drift: e^{growth tau^2 +- drift tau} is taken out of
-    the tail's integrand before it is interpolated.
+    the tail's integrand before it is interpolated. tempered: jumps have an end, and tau begins at the branch point.
     """
 
     n: int
@@ -40,6 +41,7 @@ class Rule:
     reach: float
     growth: float
     drift: float
+    tempered: bool = False
 
     def finer(self) -> Rule:
         """A rule to compare with: a grid a third finer, more nodes, and the seam elsewhere."""
@@ -65,7 +67,7 @@ class Rule:
     def tail_nodes(self, alpha: Tensor) -> Tensor:
         """tau (N,), Chebyshev in tau^gamma; they move with alpha, and so does the gradient."""
         u = chebyshev(self.tail).to(alpha.device)
-        return self.reach * u ** (1 / gamma(alpha))
+        return self.reach * u ** (1 / gamma(alpha, self.tempered))
 
 
 def chebyshev(n: int) -> Tensor:
@@ -73,20 +75,34 @@ def chebyshev(n: int) -> Tensor:
     return (1 + torch.cos(math.pi * (torch.arange(n, dtype=torch.float64) + 0.5) / n)) / 2
 
 
-def gamma(alpha: Tensor) -> Tensor:
-    """The power of tau in which the tail's integrand is smooth: it is a function of tau^(2 alpha) and tau."""
+def gamma(alpha: Tensor, tempered: bool = False) -> Tensor:
+    """The power of tau in which the tail's integrand is smooth: it is a function of tau^(2 alpha) and tau.
+
+    Tempered, near the branch point, it is one of tau^alpha.
+    """
+    if tempered:
+        return alpha if float(alpha.detach()) <= 0.5 else alpha / 2
     if float(alpha.detach()) < 0.22:
         return 2 * alpha
     return torch.clamp(alpha, max=0.5)
 
 
-def choose(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tolerance: float = TOLERANCE) -> Rule:
+def choose(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tolerance: float = TOLERANCE, lam: float = 0.0) -> Rule:
     """The rule for coefficients at PROBES points of the cell; refuses steps that are too short for a grid.
 
-    tolerance: of log p. e^{-decay} is what the grid leaves out of p, and log p is wanted where p is 1e-5 of its peak.
+    tolerance: of log p. e^{-decay} is what the grid leaves out of p, and log p is wanted where p is 1e-5 of its peak;
+    where a tempering lam makes it smaller still, the seam comes nearer and the grid finer.
     """
     least, most = float(D_o.min()), float(D_o.max())
-    decay = 11.0 - math.log(tolerance)
+    shift = float(b.abs().max())
+    seam = shift + SEAM * math.sqrt(4 * CUT * most)
+    if lam * seam > STEEPEST:
+        raise InputError(
+            f"tempering must be at most {STEEPEST / seam:.3g} for the exact law, in units where the period is 2 pi, "
+            f"found {lam:.3g}: jumps are no longer than diffusion reaches; use the frozen law."
+        )
+    seam = max(seam, min(2 * math.pi, STEEP / lam if lam > 0 else math.inf))
+    decay = 11.0 - math.log(tolerance) + lam * seam
     need = 2 * math.sqrt(decay / least) if least > 0 else math.inf
     if not need <= SIZES[-1]:
         raise InputError(
@@ -95,24 +111,24 @@ def choose(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tolerance: float 
         )
     need = max(need, min(2 * _half_width(b, D_o, D_f, float(alpha), decay, tolerance), BROADEST[tolerance > 1e-7]))
     n = next(size for size in SIZES if size >= need)
-    shift = float(b.abs().max())
-    seam = max(2 * math.pi, shift + SEAM * math.sqrt(4 * CUT * most))
     if not seam <= FARTHEST_SEAM:
         raise InputError(
             f"a step must stay within {FARTHEST_SEAM / (4 * math.pi):.0f} periods but for jumps, for the exact law, "
             f"found b dt up to {shift:.3g} and D_o dt up to {most:.3g} in units where the period is 2 pi; use shorter "
             "steps or a longer period."
         )
-    q = seam - shift
+    q, cut = seam - shift, CUT + lam * (seam - shift)
+    reach = 2 * cut / (q + math.sqrt(max(q * q - 4 * cut * most, 0.0)))  # solves reach q - most reach^2 = cut
     return Rule(
         n=n,
-        core=12 + math.ceil(0.65 * seam),
+        core=12 + math.ceil(0.65 * max(seam, 2 * math.pi) + 0.5 * lam * seam),
         power=4 if float(alpha) < 0.25 else 3,
-        tail=24,
+        tail=24 if not lam else 32,
         seam=seam,
-        reach=2 * CUT / (q + math.sqrt(q * q - 4 * CUT * most)),  # solves reach q - most reach^2 = CUT
+        reach=reach - lam,
         growth=(least + most) / 2,
         drift=float(b.min() + b.max()) / 2,
+        tempered=lam > 0,
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,11 +31,12 @@ STATES = 45  # at least so many states of the cell
 LANDINGS = 20  # and so many landing points of a far jump
 TAIL_NODES = 12  # of the quadrature of the tail: three digits, where a fit has six
 NEAR = 4  # periods within which dx runs over the grid when the law is cut there
-FAR_CELLS = {False: 6, True: 24}  # of |dx| beyond, where alpha is known, and where it is learned
+FAR_CELLS = {False: 6, True: 24}  # of |dx| beyond, where alpha is known, and where it is learned or jumps are tempered
 _REST = 1e-3  # of the mass of the tail, in the last cell
 _FARTHEST = 1e12
 _SMALLEST = 1e-14  # p below is rounding
 _ALPHA_STEP = 1e-4
+_UNLIKELY, _NARROW = 40.0, 0.7  # in 1 / lam: where nothing is left of the law, and the width of its cells
 _BYTES = 200_000_000  # of derivatives to hold at once
 
 
@@ -81,7 +83,9 @@ def expected_scores(
     c = on_grid(head, dt, rule.n)
     learned = scores and bool(getattr(head, "learns_alpha", False))
     unit = 2 * math.pi / float(head.period)
-    rows = _Rows.of(rule, float(c.alpha), [cut * unit for cut in cuts], learned, STATES if scores else rule.n)
+    lam, places = float(c.tempering), [cut * unit for cut in cuts]
+    far = learned or (scores and lam > 0)  # scores that change all the way out
+    rows = _Rows.of(rule, float(c.alpha), lam, places, far, STATES if scores else rule.n)
     found = None
     if scores:
         p, found = rows.derivatives(c, _directions(head, c, dt, rule.n, unit))
@@ -90,6 +94,11 @@ def expected_scores(
             moved = [rows.densities(c._replace(alpha=c.alpha + sign * _ALPHA_STEP)) for sign in (1, -1)]
             slope = (moved[0] - moved[1]) / (2 * _ALPHA_STEP)
             found += torch.where(p > _SMALLEST, slope / p.clamp(min=_SMALLEST), 0.0)[:, None] * power
+        rate = head.tempering_slope() / unit
+        if bool(rate.any()):
+            moved = [rows.densities(c._replace(tempering=c.tempering * (1 + sign * _ALPHA_STEP))) for sign in (1, -1)]
+            slope = (moved[0] - moved[1]) / (2 * _ALPHA_STEP * lam)
+            found += torch.where(p > _SMALLEST, slope / p.clamp(min=_SMALLEST), 0.0)[:, None] * rate
     else:
         p = rows.densities(c)
     probability = (p * rows.measure).clamp(min=0.0)
@@ -116,13 +125,14 @@ class _Rows:
 
     rule: Rule
     alpha: float
+    lam: float
     states: Tensor
     periods: int
     edges: list[list[float]]
     stride: int
 
     @classmethod
-    def of(cls, rule: Rule, alpha: float, cuts: Sequence[float], learned: bool, states: int) -> _Rows:
+    def of(cls, rule: Rule, alpha: float, lam: float, cuts: Sequence[float], learned: bool, states: int) -> _Rows:
         n, h = rule.n, 2 * math.pi / rule.n
         stride = max(d for d in range(1, n + 1) if n % d == 0 and n // d >= min(states, n))
         landings = max(d for d in range(1, n + 1) if n % d == 0 and n // d >= LANDINGS)
@@ -133,12 +143,13 @@ class _Rows:
             first = 2 * math.pi * periods - side * h / 2
             ladder, cells = [first], FAR_CELLS[learned]
             for _ in range(cells - 1):
-                ladder.append(
-                    max(ladder[-1] + 2 * math.pi, min(ladder[-1] * _REST ** (-1 / (2 * alpha * cells)), _FARTHEST))
-                )
+                farther = min(ladder[-1] * _REST ** (-1 / (2 * alpha * cells)), _FARTHEST)
+                if lam > 0:
+                    farther = min(farther, ladder[-1] + _NARROW / lam)
+                ladder.append(max(ladder[-1] + 2 * math.pi, farther))
             ladder = sorted({*ladder, *(side * cut for cut in cuts if side * cut > first)})
             edges.append([*ladder, math.inf])
-        return cls(rule, alpha, torch.arange(0, n, stride), periods, edges, landings)
+        return cls(rule, alpha, lam, torch.arange(0, n, stride), periods, edges, landings)
 
     # -- the list of rows -----------------------------------------------------------------------------------------
     @property
@@ -153,6 +164,8 @@ class _Rows:
         grown = math.exp(1 / (2 * self.alpha))  # the mean of log |y| beyond
 
         def middle(low: float, high: float) -> float:
+            if self.lam > 0:  # of what is left of the law there
+                return min(low * grown, low + 1 / self.lam, math.sqrt(low * min(high, _FARTHEST)))
             return min(low * grown, _FARTHEST) if math.isinf(high) else math.sqrt(low * high)
 
         return [torch.tensor([middle(*cell) for cell in pairwise(e)], dtype=torch.float64) for e in self.edges]
@@ -189,30 +202,42 @@ class _Rows:
 
     @property
     def measure(self) -> Tensor:
-        """What p is multiplied by: the width of a cell; beyond, p falls as |y|^-(1 + 2 alpha) within it."""
+        """What p is multiplied by: the width of a cell; beyond, p falls as |y|^-(1 + 2 alpha) e^{-lam |y|} in it."""
         a2 = 2 * self.alpha
         near = torch.full_like(self.displacements, 2 * math.pi / self.rule.n)
         cells = []
         for e, y in zip(self.edges, self.far):
+            if self.lam > 0:
+                cells.append(self._tempered_widths(e, y) / (self.rule.n // self.stride))
+                continue
             edges = torch.tensor(e, dtype=torch.float64) ** -a2
             cells.append((edges[:-1] - edges[1:]) / a2 * y ** (1 + a2) / (self.rule.n // self.stride))
         return self._all(self._table(near, cells))
 
+    def _tempered_widths(self, edges: Sequence[float], y: Tensor) -> Tensor:
+        low = torch.tensor(edges[:-1], dtype=torch.float64)
+        high = torch.minimum(torch.tensor(edges[1:], dtype=torch.float64), low + _UNLIKELY / self.lam)
+        s, w = (torch.from_numpy(v) for v in np.polynomial.legendre.leggauss(48))
+        u = (s + 1) / 2
+        at = low[:, None] + (high - low)[:, None] * u * u  # crowded where the law is largest
+        fall = (at / y[:, None]) ** -(1 + 2 * self.alpha) * torch.exp(-self.lam * (at - y[:, None]))
+        return (fall * (w * u)).sum(1) * (high - low)
+
     # -- the law on them ------------------------------------------------------------------------------------------
-    def _weights(self, alpha: Tensor) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+    def _weights(self, alpha: Tensor, lam: Tensor) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
         """k, tau, and what the matrices of each family weigh: (nodes, 2 W n) at the displacements, (nodes, cells)."""
         rule, y = self.rule, self.displacements
         k, w = rule.core_nodes()
         tau = rule.tail_nodes(alpha)
-        scales = node_scales(rule, alpha, tau, rule.n)
+        scales = node_scales(rule, alpha, tau, rule.n, lam)
         inside = (y.abs() <= rule.seam).to(torch.float64)
         core = torch.polar((w * rule.n / math.pi)[:, None] * inside, -k[:, None] * y)
 
         def beyond(side: int, size: Tensor) -> Tensor:
             if not len(size):
                 return size.new_zeros((len(tau), 0))
-            V = ladder_weights(rule, alpha, side, size.log(), False)
-            return (V * scales[side] * size[:, None] ** -(1 + 2 * alpha)).T
+            V = ladder_weights(rule, alpha, side, size.log(), False, lam)
+            return (V * scales[side] * (size ** -(1 + 2 * alpha) * torch.exp(-lam * size))[:, None]).T
 
         near, far = [core], [core[:, :0]]
         for side, outside in enumerate((y > rule.seam, y < -rule.seam)):
@@ -224,8 +249,8 @@ class _Rows:
 
     def densities(self, c: Coefficients) -> Tensor:
         """p at every row, (N,)."""
-        k, tau, near, far = self._weights(c.alpha)
-        P = propagators(*c, k, tau)
+        k, tau, near, far = self._weights(c.alpha, c.tempering)
+        P = propagators(*c, k, tau, c.tempering)
         parts = [self._shifted(P.core[:, self.states]), *(self._shifted(P.tail[s][:, self.states]) for s in (0, 1))]
         n = self.rule.n
         rows = torch.zeros((len(self.states), 2 * self.periods * n), dtype=torch.float64)
@@ -262,14 +287,14 @@ class _Rows:
     def _slopes(self, c: Coefficients, W: int, cells: list[int]) -> Tensor:
         """dp in the coefficients at the grid points, (rows, 3 n)."""
         n, S, G = self.rule.n, len(self.states), SIMPSON
-        k, tau, near, far = self._weights(c.alpha)
+        k, tau, near, far = self._weights(c.alpha, c.tempering)
         simpson = torch.full((G + 1,), 2.0, dtype=torch.float64)
         simpson[1::2], simpson[0], simpson[-1] = 4.0, 1.0, 1.0
         simpson /= 3 * G
         index = (self.states[:, None] + torch.arange(n)) % n
         rows = torch.zeros((W, n, S, 3, n), dtype=torch.float64)  # windings, place of the change, state, which, dx
         beyond = [torch.zeros((m, n, S, 3, n // self.stride), dtype=torch.float64) for m in cells]
-        for path in paths(c[:3], c.alpha, k, tau, G):
+        for path in paths(c[:3], c.alpha, k, tau, G, c.tempering):
             left = (path.S.flip(0)[:, self.states] * simpson[:, None, None]).permute(2, 1, 0)  # (n, S, G + 1)
             right = path.B.permute(2, 1, 0, 3).reshape(n, G + 1, 3 * n)
             T = torch.bmm(left, right).reshape(n, S, 3, n)

@@ -28,14 +28,14 @@ _FLOOR = 1e-18  # below it a density on the grid is rounding: it is told as this
 
 
 class ExactStep:
-    """c: coefficients on the n grid points of the rule, times the step; differentiable in them and in alpha (0-d)."""
+    """c: coefficients on the n grid points of the rule, times the step; differentiable in all of them."""
 
     def __init__(self, c: Coefficients, rule: Rule) -> None:
-        self.rule, self.c, self.alpha, self.n = rule, c, c.alpha, rule.n
+        self.rule, self.c, self.alpha, self.lam, self.n = rule, c, c.alpha, c.tempering, rule.n
         k, weights = (t.to(c.b.device) for t in rule.core_nodes())
         self.k, self.weights = k, weights
         self.tau = rule.tail_nodes(c.alpha)
-        self.P = propagators(c.b, c.D_o, c.D_f, c.alpha, k, self.tau)
+        self.P = propagators(c.b, c.D_o, c.D_f, c.alpha, k, self.tau, self.lam)
         self.step_y = 2 * math.pi / (self.n * REFINE_Y)
         self.half = math.ceil(rule.seam / self.step_y) + _MARGIN  # columns of the table on either side of dx = 0
 
@@ -58,10 +58,10 @@ class ExactStep:
                 value = self._density_tail.value(side, *points, ladder).clamp(min=1e-300)
                 sides.append((side, chosen, points, ladder, value))
         out = torch.zeros((x.shape[0], directions.shape[0]), dtype=torch.float64, device=x.device)
-        tangents = propagator_tangents(self.c[:3], self.alpha, self.k, self.tau, directions)
+        tangents = propagator_tangents(self.c[:3], self.alpha, self.k, self.tau, directions, self.lam)
         for column, P in zip(out.T, tangents):
             column[inside] = core_values(self._refined(self._core(P.core, cumulative=False)) / p, *at)
-            tail = Tail(P.tail, self.alpha, self.tau, self.rule, mass=False) if sides else None
+            tail = self._tail(P.tail, mass=False) if sides else None
             for side, chosen, points, ladder, value in sides:
                 assert tail is not None
                 column[chosen] = tail.value(side, *points, ladder) / value
@@ -99,11 +99,14 @@ class ExactStep:
 
     @cached_property
     def _density_tail(self) -> Tail:
-        return Tail(self.P.tail, self.alpha, self.tau, self.rule, mass=False)
+        return self._tail(self.P.tail, mass=False)
 
     @cached_property
     def _mass_tail(self) -> Tail:
-        return Tail(self.P.tail, self.alpha, self.tau, self.rule, mass=True)
+        return self._tail(self.P.tail, mass=True)
+
+    def _tail(self, P: Tensor, mass: bool) -> Tail:
+        return Tail(P, self.alpha, self.tau, self.rule, mass=mass, lam=self.lam)
 
     @cached_property
     def _log_masses(self) -> tuple[Tensor, Tensor]:

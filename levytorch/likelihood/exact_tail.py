@@ -8,6 +8,9 @@ where G is smooth in tau^gamma and is interpolated there from Chebyshev nodes. W
 node, V(y) = y^(2 alpha + 1) int e^{-tau y} ..., computed on a ladder of log |y|; what depends on x and z is a table per
 node. The mass beyond y has the same form: integrating e^{-tau y + imy} divides each mode by tau - im, and m = 0,
 which decays more slowly, has channels of its own.
+
+With tempered jumps the cut begins at lam, k = -i (lam + tau), and all of it is e^{-lam y} times the same integral, with
+(tau (tau + 2 lam))^alpha in the place of tau^(2 alpha).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import math
 import torch
 from torch import Tensor
 
+from levytorch.coefficients.head import NO_TEMPERING
 from levytorch.likelihood.exact_kernels import X_POINTS, tail_values
 from levytorch.likelihood.exact_rule import Rule, chebyshev, gamma
 
@@ -29,10 +33,13 @@ _LONGEST = 45.0  # e^{-45} is where it ends at the latest
 class Tail:
     """Both sides of the tail. P: (2, N, n, n) imaginary parts; alpha 0-d; tau (N,)."""
 
-    def __init__(self, P: Tensor, alpha: Tensor, tau: Tensor, rule: Rule, *, mass: bool) -> None:
-        self.alpha, self.rule, self.mass = alpha, rule, mass
+    def __init__(
+        self, P: Tensor, alpha: Tensor, tau: Tensor, rule: Rule, *, mass: bool, lam: Tensor = NO_TEMPERING
+    ) -> None:
+        self.alpha, self.rule, self.mass, self.lam = alpha, rule, mass, lam
         self.n = P.shape[-1]
-        G = P * node_scales(rule, alpha, tau, self.n)[..., None, None]
+        G = P * node_scales(rule, alpha, tau, self.n, lam)[..., None, None]
+        tau = tau + lam
         R = rule.refine_tail
         G = R * torch.fft.irfft(torch.fft.rfft(G, dim=2), n=R * self.n, dim=2)
         modes = torch.fft.rfft(G, dim=3)
@@ -51,10 +58,11 @@ class Tail:
     def log_value(self, side: int, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
         """log p, or log of the mass beyond y, on side 0 (dx > 0) or 1; x, z (n,) in [0, 2 pi), y = |dx| (n,)."""
         value = self.value(side, x, z, y, self.ladder(side, y))
-        return value.clamp(min=1e-300).log() - (2 * self.alpha + (0 if self.mass else 1)) * y.log()
+        log_y, power = y.log(), 2 * self.alpha + (0 if self.mass else 1)
+        return value.clamp(min=1e-300).log() - power * log_y - self.lam * y
 
     def value(self, side: int, x: Tensor, z: Tensor, y: Tensor, ladder: Tensor) -> Tensor:
-        """p |y|^(2 alpha + 1), or mass |y|^(2 alpha); linear in P."""
+        """p |y|^(2 alpha + 1) e^{lam |y|}, or the same of the mass with one power of |y| less; linear in P."""
         unit = self.tables.shape[1] / (2 * math.pi)
         rung = (y.log() - math.log(self.rule.seam)) / LADDER
         return tail_values(self.tables[side], ladder, x * unit, z * unit, rung)
@@ -64,17 +72,24 @@ class Tail:
         low = math.log(self.rule.seam)
         rungs = X_POINTS + 1 + math.ceil(max(math.log(float(y.max())) - low, 0.0) / LADDER)
         log_y = low + LADDER * torch.arange(rungs, dtype=torch.float64, device=y.device)
-        return ladder_weights(self.rule, self.alpha, side, log_y, self.mass)
+        return ladder_weights(self.rule, self.alpha, side, log_y, self.mass, self.lam)
 
 
-def node_scales(rule: Rule, alpha: Tensor, tau: Tensor, n: int) -> Tensor:
+def node_scales(rule: Rule, alpha: Tensor, tau: Tensor, n: int, lam: Tensor = NO_TEMPERING) -> Tensor:
     """(2, N): what Im P of either side is multiplied by before it is interpolated in tau."""
     side = torch.tensor([1.0, -1.0], dtype=torch.float64, device=tau.device)[:, None]
-    return n / math.pi * tau ** (-2 * alpha) * torch.exp(-rule.growth * tau**2 - side * rule.drift * tau)
+    height = tau + lam
+    size = (tau * (tau + 2 * lam)) ** -alpha
+    return n / math.pi * size * torch.exp(-rule.growth * height**2 - side * rule.drift * height)
 
 
-def ladder_weights(rule: Rule, alpha: Tensor, side: int, log_y: Tensor, mass: bool) -> Tensor:
-    """(L, channels): integrals over t = tau y, e^{-t} t^(2 alpha) e^{growth tau^2 +- drift tau} l_q(tau^gamma)."""
+def ladder_weights(
+    rule: Rule, alpha: Tensor, side: int, log_y: Tensor, mass: bool, lam: Tensor = NO_TEMPERING
+) -> Tensor:
+    """(L, channels): integrals over t = tau y, e^{-t} t^(2 alpha) e^{growth tau^2 +- drift tau} l_q(tau^gamma).
+
+    Tempered: of (t (t + 2 lam y))^alpha, and growth and drift are those of lam + tau.
+    """
     y = log_y.exp()[:, None]
     end = (rule.reach * y).clamp(max=_LONGEST).log()  # v - e^{-v} = log t ends there
     top = end
@@ -87,7 +102,7 @@ def ladder_weights(rule: Rule, alpha: Tensor, side: int, log_y: Tensor, mass: bo
     measure = step * torch.exp(log_t) * (1 + torch.exp(-v))
     measure[:, -1] *= 0.5
     # nodes in u = (tau / T)^gamma stay where they are when alpha moves: the polynomials l_q(u) are then constants
-    power = gamma(alpha)
+    power = gamma(alpha, rule.tempered)
     still = float(power.detach())
     log_u = still * (log_t - log_y[:, None] - math.log(rule.reach))
     basis = _lagrange(log_u.exp(), rule.tail)
@@ -96,13 +111,14 @@ def ladder_weights(rule: Rule, alpha: Tensor, side: int, log_y: Tensor, mass: bo
         measure = measure * torch.exp(moved) * (still / power)
         log_t = log_t + moved
     t = log_t.exp()
-    tau = t / y
+    tau = t / y + lam
     direction = 1.0 if side == 0 else -1.0
-    f = measure * torch.exp(-t + 2 * alpha * log_t + rule.growth * tau**2 + direction * rule.drift * tau)
+    size = 2 * alpha * log_t if not rule.tempered else alpha * (log_t + (t + 2 * lam * y).log())
+    f = measure * torch.exp(-t + size + rule.growth * tau**2 + direction * rule.drift * tau)
     V = torch.einsum("lj,ljq->lq", f, basis)
     if not mass:
         return V
-    return torch.cat([V / y, torch.einsum("lj,ljq->lq", f / t, basis)], dim=1)
+    return torch.cat([V / y, torch.einsum("lj,ljq->lq", f / (t + lam * y), basis)], dim=1)
 
 
 def _lagrange(u: Tensor, n: int) -> Tensor:

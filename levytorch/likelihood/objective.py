@@ -161,8 +161,9 @@ class FullBatchObjective:
             score -= q * counts / self.n
         out = torch.zeros((ev.theta.numel(), ev.theta.numel()), dtype=torch.float64)
         rows = [d, d + 1] + [len(score) - 1] * self.head.tempering_spec.learned
-        for row in rows:
-            bend = -score[row] * chain.curvature[row] / chain.slope[row].clamp(min=1e-300)
+        for row in (r for r in rows if self.head.sizes[r]):  # none of what is known
+            slope = chain.slope[row]
+            bend = -score[row] * chain.curvature[row] / torch.where(slope.abs() < 1e-300, 1e-300, slope)
             # summed over the states first: in single bins the score is noise, larger than its products
             excess = (self.design[row] * (bend - products[row])) @ self.design[row].T
             values, vectors = torch.linalg.eigh(excess)

@@ -11,6 +11,10 @@ k = -+ i tau all modes but m = 0 come in conjugate pairs, so that the imaginary 
 D_f tau^(2 alpha) sin(pi alpha) / n in every entry: it is set exactly, because the tail is the imaginary part of exp(L)
 relative to tau^(2 alpha), however small that is.
 
+Tempered jumps have (xi^2 + lam^2)^alpha - lam^(2 alpha) in the place of |xi|^(2 alpha). The cut then begins at
+k = -+ i lam, and tau counts from there: k = -+ i (lam + tau), with (tau (tau + 2 lam))^alpha in the place of
+tau^(2 alpha).
+
 The exponential is a Taylor polynomial of degree 9 and s squarings. Modes that decay by e^{-w} within the step carry the
 absolute error e^{-w} w^10 / (10! 2^(9 s)): what limits s is only that the polynomial must not exceed one where |L| is
 largest. Its reverse mode is written out, two products for each of the forward pass.
@@ -25,32 +29,42 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from levytorch.coefficients.head import NO_TEMPERING
+
 STABLE = 3.0  # the Taylor polynomial of degree 9 stays below one on [-4.6, 0]; the rest is for what is not normal
 _CHUNK = 36_000  # entries of the matrices that are worked on together: they stay in the cache
 _KEPT = 600_000_000  # bytes of intermediate products to keep for the reverse mode; beyond, they are computed again
 
 
 class Propagators(NamedTuple):
-    """core: (Q, n, n) complex exp(L_k) at k; tail: (2, N, n, n) imaginary parts at k = -i tau (dx > 0), +i tau."""
+    """core: (Q, n, n) complex exp(L_k) at k; tail: (2, N, n, n) imaginary parts at k = -i tau (dx > 0), +i tau, beyond
+    the branch point."""
 
     core: Tensor
     tail: Tensor
 
 
-def propagators(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, k: Tensor, tau: Tensor) -> Propagators:
-    """b, D_o, D_f: (n,) times the step, in units where the period is 2 pi; alpha: 0-d; k: (Q,); tau: (N,).
+def propagators(
+    b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, k: Tensor, tau: Tensor, lam: Tensor = NO_TEMPERING
+) -> Propagators:
+    """b, D_o, D_f: (n,) times the step, in units where the period is 2 pi; alpha, lam: 0-d; k: (Q,); tau: (N,).
 
-    Differentiable in b, D_o, D_f, alpha and tau.
+    Differentiable in b, D_o, D_f, alpha, tau and lam.
     """
-    core, tail = _Propagate.apply(b, D_o, D_f, alpha, tau, k)
+    core, tail = _Propagate.apply(b, D_o, D_f, alpha, tau, lam, k)
     return Propagators(core, tail)
 
 
 def propagator_tangents(
-    c: tuple[Tensor, Tensor, Tensor], alpha: Tensor, k: Tensor, tau: Tensor, directions: Tensor
+    c: tuple[Tensor, Tensor, Tensor],
+    alpha: Tensor,
+    k: Tensor,
+    tau: Tensor,
+    directions: Tensor,
+    lam: Tensor = NO_TEMPERING,
 ) -> Iterator[Propagators]:
     """The derivatives of `propagators` along directions (A, 3, n) in c = (b, D_o, D_f), one after the other."""
-    work = _Work(*c, alpha, tau, k, False)
+    work = _Work(*c, alpha, tau, lam, k, False)
     parts = work.parts()
     keep = work.bytes <= _KEPT
     kept = [work.powers(*part) for part in parts] if keep else []
@@ -77,9 +91,16 @@ class Path(NamedTuple):
     B: Tensor
 
 
-def paths(c: tuple[Tensor, Tensor, Tensor], alpha: Tensor, k: Tensor, tau: Tensor, intervals: int) -> Iterator[Path]:
+def paths(
+    c: tuple[Tensor, Tensor, Tensor],
+    alpha: Tensor,
+    k: Tensor,
+    tau: Tensor,
+    intervals: int,
+    lam: Tensor = NO_TEMPERING,
+) -> Iterator[Path]:
     """The matrices of `propagators`, one after the other, each at intervals + 1 moments of the step."""
-    work = _Work(*c, alpha, tau, k, False)
+    work = _Work(*c, alpha, tau, lam, k, False)
     halvings = max(2, work.squarings - math.floor(math.log2(intervals)))
     signs = torch.tensor([1.0, -1.0, -1.0], dtype=torch.float64, device=k.device)[:, None, None, None]
     for family, size in enumerate(work.sizes):
@@ -113,24 +134,46 @@ def _columns(symbol: Tensor) -> Tensor:
     return torch.fft.ifft(symbol, dim=-1)
 
 
-def _core_circulants(k: Tensor, n: int, alpha: Tensor, derivative: bool) -> tuple[_Circulants, Tensor | None]:
-    """At real k; and the derivative of the last in alpha."""
+class _Symbols(NamedTuple):
+    """Circulants at some nodes, and their derivatives in alpha (of the power alone), lam and tau where wanted."""
+
+    value: _Circulants
+    in_alpha: Tensor | None = None
+    in_lam: _Circulants | None = None
+    in_tau: _Circulants | None = None
+
+
+def _core_circulants(k: Tensor, n: int, alpha: Tensor, lam: Tensor, derivative: bool) -> _Symbols:
+    """At real k."""
     xi = k[:, None] + _modes(n, k)
-    power = xi.abs() ** (2 * alpha)
-    circulants = _Circulants(_columns(1j * xi), _columns(xi * xi), _columns(power))
-    return circulants, _columns(2 * power * xi.abs().log()) if derivative else None
+    first, second = _columns(1j * xi), _columns(xi * xi)
+    if not float(lam) > 0:
+        power = xi.abs() ** (2 * alpha)
+        in_alpha = _columns(2 * power * xi.abs().log()) if derivative else None
+        return _Symbols(_Circulants(first, second, _columns(power)), in_alpha)
+    eta, square = lam ** (2 * alpha), xi * xi + lam * lam
+    # without the difference of two large numbers
+    value = _Circulants(first, second, _columns(eta * torch.expm1(alpha * torch.log1p((xi / lam) ** 2))))
+    if not derivative:
+        return _Symbols(value)
+    power = square**alpha
+    in_alpha = _columns(power * square.log() - 2 * eta * lam.log())
+    rate = _columns(2 * alpha * lam * (power / square - eta / lam**2))
+    nothing = torch.zeros_like(rate)
+    return _Symbols(value, in_alpha, _Circulants(nothing, nothing, rate))
 
 
-def _tail_circulants(
-    tau: Tensor, sign: float, n: int, alpha: Tensor, derivative: bool
-) -> tuple[_Circulants, Tensor | None, _Circulants | None]:
-    """At k = sign i tau; the derivative of the last in alpha, and of all in tau."""
-    m = _modes(n, tau)
-    xi = torch.complex(m.expand(tau.shape[0], n), (sign * tau)[:, None].expand(-1, n))
-    xi[:, 0] = 1.0  # m = 0 is real, and set below
-    log_square = (xi * xi).log()
-    power = torch.exp(log_square * alpha)
-    size = tau ** (2 * alpha)
+def _tail_circulants(tau: Tensor, sign: float, n: int, alpha: Tensor, lam: Tensor, derivative: bool) -> _Symbols:
+    """At k = sign i (lam + tau), on one side of the cut."""
+    m, height = _modes(n, tau), lam + tau
+    xi = torch.complex(m.expand(tau.shape[0], n), (sign * height)[:, None].expand(-1, n))
+    beyond = tau * (tau + 2 * lam)  # -(xi^2 + lam^2) at m = 0, which is real, and set below
+    square = torch.complex(m * m - beyond[:, None], 2 * m * (sign * height)[:, None])
+    square[:, 0] = 1.0
+    log_square = square.log()
+    tempered = float(lam) > 0
+    eta, log_lam = (lam ** (2 * alpha), lam.log()) if tempered else (torch.zeros_like(alpha), torch.zeros_like(alpha))
+    power, size = torch.exp(log_square * alpha), beyond**alpha
     real, imaginary = torch.cos(math.pi * alpha), torch.sin(math.pi * alpha)
 
     def circulant(symbol: Tensor, zero: Tensor, edge: Tensor | None = None) -> Tensor:
@@ -139,24 +182,32 @@ def _tail_circulants(
         constant = torch.zeros_like(column) if edge is None else (edge / n)[:, None].expand_as(column)
         return torch.complex(column, constant)
 
-    first = circulant(1j * xi, -sign * tau)
-    second = circulant(xi * xi, -tau * tau)
-    third = circulant(power, size * real, -size * imaginary)
+    first = circulant(1j * xi, -sign * height)
+    second = circulant(xi * xi, -height * height)
+    third = circulant(power - eta, size * real - eta, -size * imaginary)
+    value = _Circulants(first, second, third)
     if not derivative:
-        return _Circulants(first, second, third), None, None
-    log = 2 * tau.log()
+        return _Symbols(value)
+    log = beyond.log()
     in_alpha = circulant(
-        power * log_square,
-        size * (log * real - math.pi * imaginary),
+        power * log_square - 2 * eta * log_lam,
+        size * (log * real - math.pi * imaginary) - 2 * eta * log_lam,
         -size * (log * imaginary + math.pi * real),
     )
-    turn, rate = 1j * sign, 2 * alpha * size / tau
-    in_tau = _Circulants(
+    turn, slope = 1j * sign, alpha * power / square  # d power = slope d(xi^2 + lam^2)
+    shared = (
         circulant(torch.full_like(xi, -sign), torch.full_like(tau, -sign)),
-        circulant(2 * turn * xi, -2 * tau),
-        circulant(2 * alpha * power * turn / xi, rate * real, -rate * imaginary),
+        circulant(2 * turn * xi, -2 * height),
     )
-    return _Circulants(first, second, third), in_alpha, in_tau
+    rate = 2 * alpha * size / beyond * height
+    in_tau = _Circulants(*shared, circulant(2 * slope * turn * xi, rate * real, -rate * imaginary))
+    if not tempered:
+        return _Symbols(value, in_alpha, None, in_tau)
+    rate, loss = 2 * alpha * size / beyond * tau, 2 * alpha * eta / lam
+    in_lam = _Circulants(
+        *shared, circulant(2 * slope * (turn * xi + lam) - loss, rate * real - loss, -rate * imaginary)
+    )
+    return _Symbols(value, in_alpha, in_lam, in_tau)
 
 
 def _generator(c: _Circulants, part: slice, index: Tensor, b: Tensor, D_o: Tensor, D_f: Tensor) -> Tensor:
@@ -222,7 +273,7 @@ def exponential_tangent(p: _Powers, A: Tensor) -> Tensor:
 
 
 def squarings(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, n: int, tau: float) -> int:
-    """How often L must be halved for the polynomial to be stable; tau: the largest in the tail."""
+    """How often L must be halved for the polynomial to be stable; tau: the largest imaginary part in the tail."""
     top = math.hypot(n / 2, tau)
     growth = float(D_o.max()) * top**2 + float(D_f.max()) * top ** (2 * float(alpha)) + float(b.abs().max()) * top
     return max(5, math.ceil(math.log2(max(growth, 1e-300) / STABLE)))
@@ -231,9 +282,9 @@ def squarings(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, n: int, tau: f
 class _Propagate(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tau: Tensor, k: Tensor
+        ctx: Any, b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tau: Tensor, lam: Tensor, k: Tensor
     ) -> tuple[Tensor, Tensor]:
-        work = _Work(b, D_o, D_f, alpha, tau, k, any(ctx.needs_input_grad[3:5]))
+        work = _Work(b, D_o, D_f, alpha, tau, lam, k, any(ctx.needs_input_grad[3:6]))
         keep = any(ctx.needs_input_grad) and work.bytes <= _KEPT
         core, tail = work.empty()
         kept = []
@@ -262,20 +313,26 @@ class _Work:
     """The matrices of one call: family 0 is the core, 1 and 2 the two sides of the tail."""
 
     def __init__(
-        self, b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tau: Tensor, k: Tensor, derivative: bool
+        self,
+        b: Tensor,
+        D_o: Tensor,
+        D_f: Tensor,
+        alpha: Tensor,
+        tau: Tensor,
+        lam: Tensor,
+        k: Tensor,
+        derivative: bool,
     ) -> None:
         self.n = n = b.shape[0]
         self.b, self.D_o, self.D_f = b, D_o, D_f
-        core, core_alpha = _core_circulants(k, n, alpha, derivative)
-        right, right_alpha, right_tau = _tail_circulants(tau, -1.0, n, alpha, derivative)
-        left, left_alpha, left_tau = _tail_circulants(tau, +1.0, n, alpha, derivative)
-        self.circulants = (core, right, left)
-        self.in_alpha = (core_alpha, right_alpha, left_alpha)
-        self.in_tau = (None, right_tau, left_tau)
+        core = _core_circulants(k, n, alpha, lam, derivative)
+        sides = (_tail_circulants(tau, sign, n, alpha, lam, derivative) for sign in (-1.0, 1.0))
+        self.symbols = (core, *sides)
+        self.circulants = tuple(symbols.value for symbols in self.symbols)
         self.sizes = (k.shape[0], tau.shape[0], tau.shape[0])
         i = torch.arange(n, device=b.device)
         self.index = (i[:, None] - i) % n
-        self.squarings = squarings(b, D_o, D_f, alpha, n, float(tau.max()))
+        self.squarings = squarings(b, D_o, D_f, alpha, n, float(tau.max() + lam))
         self.bytes = 16 * n * n * sum(self.sizes) * (self.squarings + 6)
 
     def parts(self) -> list[tuple[int, slice]]:
@@ -304,24 +361,27 @@ class _Work:
 
     def zeros(self) -> list[Tensor]:
         zero = torch.zeros(self.n, dtype=torch.float64, device=self.b.device)
-        return [zero.clone(), zero.clone(), zero.clone(), zero.new_zeros(()), zero.new_zeros(self.sizes[1])]
+        one = zero.new_zeros(())
+        return [zero.clone(), zero.clone(), zero.clone(), one.clone(), zero.new_zeros(self.sizes[1]), one.clone()]
 
     def collect(self, totals: list[Tensor], family: int, part: slice, bar: Tensor) -> None:
-        """Add what the gradient in the matrices of this part means for b, D_o, D_f (n,), alpha and tau (N,)."""
+        """Add what the gradient in the matrices of this part means for b, D_o, D_f (n,), alpha, tau (N,) and lam."""
         bar = torch.view_as_real(bar.mul_(0.5**self.squarings))
 
         def product(column: Tensor) -> Tensor:  # (Q, n): summed over the entries of each row
             return (torch.view_as_real(column[part][:, self.index]) * bar).sum((2, 3))
 
-        c = self.circulants[family]
+        def along(c: _Circulants) -> Tensor:
+            return product(c.first) @ self.b - product(c.second) @ self.D_o - product(c.power) @ self.D_f
+
+        symbols = self.symbols[family]
+        c = symbols.value
         totals[0] += product(c.first).sum(0)
         totals[1] -= product(c.second).sum(0)
         totals[2] -= product(c.power).sum(0)
-        in_alpha, in_tau = self.in_alpha[family], self.in_tau[family]
-        if in_alpha is not None:
-            totals[3] -= self.D_f @ product(in_alpha).sum(0)
-        if in_tau is not None:
-            rates = (
-                product(in_tau.first) @ self.b - product(in_tau.second) @ self.D_o - product(in_tau.power) @ self.D_f
-            )
-            totals[4][part] += rates
+        if symbols.in_alpha is not None:
+            totals[3] -= self.D_f @ product(symbols.in_alpha).sum(0)
+        if symbols.in_tau is not None:
+            totals[4][part] += along(symbols.in_tau)
+        if symbols.in_lam is not None:
+            totals[5] += along(symbols.in_lam).sum()

@@ -133,19 +133,22 @@ def _second_derivatives(
     whatever the number of parameters. Relative steps of 1e-4 leave about 1e-8.
     """
     ((origin, period),) = head.cell
-    steps = [1e-4 * (c.D_o / dt).sqrt(), 1e-4 * c.D_o, 1e-4 * c.D_f, 1e-4 * torch.ones_like(c.alpha)]
+    width = (c.D_o / dt).sqrt() if bool((c.D_o > 0).all()) else torch.full_like(c.D_o, head.units.b)
+    steps = [1e-4 * width, 1e-4 * c.D_o, 1e-4 * c.D_f, 1e-4 * torch.ones_like(c.alpha)]
     steps.append(1e-4 * c.tempering)
     learned = _learned(head)
-    out = torch.empty((len(learned), len(learned), place[0] * place[2]), dtype=torch.float64)
+    out = torch.zeros((len(learned), len(learned), place[0] * place[2]), dtype=torch.float64)
     for row, k in enumerate(learned):
+        if not head.sizes[row]:
+            continue  # known
         moved = []
         for sign in (1.0, -1.0):
             shifted = [*c, c.tempering]
             shifted[k] = shifted[k] + sign * steps[k]
             moved.append(law.score(Coefficients(*shifted), dx, dt, wrt_alpha=head.learns_alpha))
-        width = 2 * steps[k].numpy()
+        apart = 2 * steps[k].numpy()
         changes = [
-            torch.from_numpy((getattr(moved[0], name).numpy() - getattr(moved[1], name).numpy()) / width)
+            torch.from_numpy((getattr(moved[0], name).numpy() - getattr(moved[1], name).numpy()) / apart)
             for name in (_NAMES[k] for k in learned)
         ]
         out[row] = scatter(x, origin, period, changes, grid, *place)[1]

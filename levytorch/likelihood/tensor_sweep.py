@@ -83,7 +83,8 @@ def _curvature(
     d, C = head.dim, head.n_predictors
     chain = head.respond(eta, eta_alpha, eta_tempering)
     c = chain.coefficients
-    widths = [1e-4 * (c.D_o / dt).sqrt() / head.units.b] * d
+    spread = (c.D_o / dt).sqrt() if bool((c.D_o > 0).all()) else torch.full_like(c.D_o, head.units.b)
+    widths = [1e-4 * spread / head.units.b] * d
     # relative steps of the coefficients themselves, brought to the predictors
     widths += [1e-4 * value / slope.clamp(min=1e-12) for value, slope in zip((c.D_o, c.D_f), chain.slope[d : d + 2])]
     out = []

@@ -73,14 +73,10 @@ class _System:
                 "alpha must be one number for the exact law, found a function of x; use log_density, which freezes the "
                 "coefficients over the step."
             )
-        if getattr(source, "tempering", 0.0):
-            raise InputError(
-                f"tempering must be 0 for the exact law, found {shown(source.tempering)}; use log_density, which "
-                "freezes the coefficients over the step."
-            )
         self.source, self.period = source, float(source.period)
         self.origin = float(getattr(source, "origin", 0.0))
         self.alpha = torch.tensor(float(source.alpha), dtype=torch.float64)
+        self.tempering = torch.tensor(float(getattr(source, "tempering", 0.0)), dtype=torch.float64)
 
     def __call__(self, x: Tensor) -> Coefficients:
-        return Coefficients(self.source.b(x), self.source.D_o(x), self.source.D_f(x), self.alpha)
+        return Coefficients(self.source.b(x), self.source.D_o(x), self.source.D_f(x), self.alpha, self.tempering)

@@ -134,14 +134,14 @@ def _solve(
     free = (False, False) if outside.constant else _free_ends(dynamics, window)
     x = operators_at(n, window)
     at = coefficients_at(dynamics, x)
-    if float(at.tempering) > 0:
+    if float(at.tempering) > 0 and at.alpha.ndim:
         raise InputError(
-            f"jumps must be without tempering on a line, found tempering {float(at.tempering):g}; give the "
-            "coefficients a period a little wider than the states."
+            f"alpha must be one number for tempered jumps on a line, found a function of x beside tempering "
+            f"{float(at.tempering):g}; give one alpha."
         )
     if bool((at.alpha >= 1).any()):
         raise InputError("alpha must lie in (0, 1) on a line, found 1; for Brownian motion set D_f = 0 and any alpha.")
-    ops = operators(n, window, at.alpha, outside, free)
+    ops = operators(n, window, at.alpha, outside, free, float(at.tempering))
     matrix, right = _system(ops, at, r(x), beta)
     size = matrix.abs().amax(1)  # rows near the ends are larger by many orders of magnitude
     lu, pivots, _ = torch.linalg.lu_factor_ex(matrix / size[:, None])
@@ -200,9 +200,18 @@ def _change(
     if bool((J_alpha != 0).any()):
         moved = []
         for sign in (1.0, -1.0):
-            other = operators(n, window, at.alpha + sign * _DIFFERENCE, outside, free)
+            other = operators(n, window, at.alpha + sign * _DIFFERENCE, outside, free, float(at.tempering))
             moved.append(other.fractional @ v + other.fractional_end)
         out = out - J_alpha * (at.D_f * (moved[0] - moved[1]) / (2 * _DIFFERENCE))[:, None]
+    slope = getattr(getattr(dynamics, "head", None), "tempering_slope", None)
+    if float(at.tempering) > 0 and slope is not None and bool((J_lam := slope()).any()):
+        moved = []
+        for sign in (1.0, -1.0):
+            lam = float(at.tempering) * (1 + sign * _DIFFERENCE)
+            other = operators(n, window, at.alpha, outside, free, lam)
+            moved.append(other.fractional @ v + other.fractional_end)
+        change = (moved[0] - moved[1]) / (2 * _DIFFERENCE * float(at.tempering))
+        out = out - J_lam * (at.D_f * change)[:, None]
     return out
 
 

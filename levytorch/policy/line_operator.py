@@ -26,6 +26,7 @@ from torch import Tensor
 
 from levytorch.errors import InputError
 from levytorch.policy.line_grid import HALF, LineGrid, differences, line_grid
+from levytorch.policy.tempered_line import TemperedJumps
 
 Array = NDArray[np.float64]
 _STEP = 0.02  # of the logarithm of the distance to an end, where V is g
@@ -65,9 +66,14 @@ def distances() -> Tensor:
 
 
 def operators(
-    n: int, window: tuple[float, float], alpha: Tensor, exterior: Exterior, free: tuple[bool, bool] = (False, False)
+    n: int,
+    window: tuple[float, float],
+    alpha: Tensor,
+    exterior: Exterior,
+    free: tuple[bool, bool] = (False, False),
+    tempering: float = 0.0,
 ) -> LineOperators:
-    """On n - 1 inner nodes of the window. alpha: one number, or (n - 1,) for alpha(x).
+    """On n - 1 inner nodes of the window. alpha: one number, or (n - 1,) for alpha(x) without tempering.
 
     free: at which ends V inside does not have to meet what is given outside (nothing reaches that end but by jumps).
     """
@@ -75,14 +81,15 @@ def operators(
     a = np.broadcast_to(alpha.numpy(), (n - 1,)) if alpha.ndim else float(alpha)
     tied = (exterior.constant or free[0], exterior.constant or free[1])
     first, second = _derivatives(grid)
-    jumps, below, above = _jumps(grid, a)
+    tempered = TemperedJumps(float(alpha), tempering * half) if tempering > 0 else None
+    jumps, below, above = _jumps(grid, a, tempered)
     given = np.zeros(n - 1)
     if exterior.constant:
         jumps[:, 0] -= below
         jumps[:, -1] -= above
     elif exterior.outside is not None:
         for distance, values, mass in zip((grid.to_low, grid.to_high), exterior.outside, (below, above)):
-            given -= _integral(distance[grid.inner], a, values.numpy(), mass)
+            given -= _integral(distance[grid.inner], a, values.numpy(), mass, tempered)
     scale = half ** (-2 * np.asarray(a, dtype=float)).reshape(-1, 1)
     full = [first / half, second / half**2, jumps * scale]
     eliminated = [_eliminate(rows, exterior.ends, tied) for rows in full]
@@ -121,7 +128,7 @@ def _derivatives(grid: LineGrid) -> tuple[Array, Array]:
     return out
 
 
-def _jumps(grid: LineGrid, alpha: Array | float) -> tuple[Array, Array, Array]:
+def _jumps(grid: LineGrid, alpha: Array | float, tempered: TemperedJumps | None = None) -> tuple[Array, Array, Array]:
     """(-Lap)^alpha on functions that are zero outside, (n - 1, n + 1), and the mass beyond either end, (n - 1,)."""
     power = -1 - 2 * np.asarray(alpha, dtype=float).reshape(-1, 1)
     measure = torch.from_numpy(grid.h * grid.slope)
@@ -131,11 +138,23 @@ def _jumps(grid: LineGrid, alpha: Array | float) -> tuple[Array, Array, Array]:
     apart[rows, centers] = 1.0
     weights = apart.abs_().log_().mul_(torch.from_numpy(power)).exp_().mul_(measure).numpy()
     weights[rows, centers] = 0.0
-    for k, factor in enumerate(_corrections(np.asarray(alpha, dtype=float).reshape(-1)), start=1):
-        weights[rows, centers - k] *= factor
-        weights[rows, centers + k] *= factor
+    if tempered is None:
+        for k, factor in enumerate(_corrections(np.asarray(alpha, dtype=float).reshape(-1)), start=1):
+            weights[rows, centers - k] *= factor
+            weights[rows, centers + k] *= factor
+    else:
+        distance, singular = np.abs(_apart(grid)), weights
+        weights = weights * tempered.factor(distance)
+        for share, near in tempered.nearby:
+            for k, factor in enumerate(_corrections(np.array([near])), start=1):
+                back = share * (factor - 1) * k ** (2 * (tempered.alpha - near))
+                for place in (centers - k, centers + k):
+                    weights[rows, place] += back * singular[rows, place] * tempered.even(distance[rows, place], near)
     a = -0.5 * (power[:, 0] + 1)
-    below, above = (d[inner] ** (-2 * a) / (2 * a) for d in (grid.to_low, grid.to_high))
+    below, above = (
+        d[inner] ** (-2 * a) / (2 * a) if tempered is None else tempered.beyond(d[inner])
+        for d in (grid.to_low, grid.to_high)
+    )
     out = grid.fold(weights)
     np.negative(out, out=out)
     out[rows, rows + 1] += weights.sum(1) + below + above
@@ -168,7 +187,9 @@ def _corrections(alpha: Array) -> list[Array]:
     return [1 + share[j] * k[j] ** (1 + 2 * alpha) for j in range(HALF)]
 
 
-def _integral(distance: Array, alpha: Array | float, g: Array, mass: Array) -> Array:
+def _integral(
+    distance: Array, alpha: Array | float, g: Array, mass: Array, tempered: TemperedJumps | None = None
+) -> Array:
     """c int g(y) |x - y|^(-1 - 2 alpha) dy beyond one end, for x at these distances from it; mass: that of g = 1."""
     a = np.asarray(alpha, dtype=float).reshape(-1)
     away = distances().numpy()
@@ -176,6 +197,9 @@ def _integral(distance: Array, alpha: Array | float, g: Array, mass: Array) -> A
     weights = torch.from_numpy(distance[:, None] + away).log_().mul_(power).exp_().mul_(torch.from_numpy(_STEP * away))
     c = normalisation(a)
     beyond = c * (away[-1] * math.exp(0.5 * _STEP)) ** (-2 * a) / (2 * a)  # g stays what it is farther out
+    if tempered is not None:
+        weights *= torch.from_numpy(tempered.factor(distance[:, None] + away))
+        beyond = np.zeros_like(beyond)
     total = c * (weights @ torch.from_numpy(g)).numpy()
     rest = mass - beyond - c * weights.sum(1).numpy()  # between the end and the first distance, and rounding
     return np.asarray(total + beyond * g[-1] + rest * g[0])

@@ -44,6 +44,7 @@ def write_run(outcome: Outcome, overrides: Sequence[str]) -> Path:
         html.heading("Coefficients at the observed states"),
         _coefficients(metrics),
         html.paragraph(_fit_words(metrics)),
+        *_laws(metrics),
         html.heading("Figures") if outcome.pictures else "",
         *_pictures(outcome.pictures),
         html.heading("Again, and further"),
@@ -114,6 +115,27 @@ def _coefficients(metrics: Mapping[str, Any]) -> str:
     if "error_V" in metrics:
         rows.append(["V", "-", "-", f"{metrics['error_V']:.2%}"])
     return html.table(["", "mean", "standard error", "relative L2 error"], rows)
+
+
+def _laws(metrics: Mapping[str, Any]) -> list[str]:
+    """The table of laws, where it was made."""
+    if "laws" not in metrics:
+        return []
+    kind = "held-out log p per pair" if metrics["laws_held_out"] else "log p per pair"
+    rows = [
+        [
+            *(str(law["model"]), f"{law['log_likelihood']:.6g}", _told(law["std"], ".2g")),
+            *(_told(law["difference"], ".2g"), _told(law["difference_std"], ".2g")),
+            *(f"{law['aic']:.1f}", f"{law['parameters']:.1f}"),
+        ]
+        for law in metrics["laws"]
+    ]
+    columns = ["", kind, "standard error", "difference", "standard error", "AIC", "parameters"]
+    return [
+        html.heading(f"Laws of a step on the same {metrics['laws_pairs']:,} pairs"),
+        html.table(columns, rows),
+        html.paragraph(metrics["laws_sentence"]),
+    ]
 
 
 def _fit_words(metrics: Mapping[str, Any]) -> str:

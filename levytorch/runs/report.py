@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -139,7 +140,10 @@ def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
     figures = _write_curves(outcome)
     if recovery.history:
         keys = [k for k in recovery.history[-1] if all(k in entry for entry in recovery.history)]
-        write_csv(directory / "history.csv", {k: [entry[k] for entry in recovery.history] for k in keys})
+        if any("val/nll" in entry for entry in recovery.history) and "val/nll" not in keys:
+            keys.append("val/nll")  # not at every step of adam, nor under the exact law
+        columns = {k: [entry.get(k, math.nan) for entry in recovery.history] for k in keys}
+        write_csv(directory / "history.csv", columns)
     write_json(directory / "metrics.json", outcome.metrics)
     if len(recovery.history) > 1:
         figures["history"] = lambda: plots.history(recovery.history)[0]

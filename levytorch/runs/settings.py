@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from levytorch.coefficients import Head
 from levytorch.coefficients.build import OPTIONS
+from levytorch.coefficients.head import KNOWABLE
 from levytorch.convert import choice, known_keys, shown, whole_number
 from levytorch.diagnostics.checks import check_options
 from levytorch.errors import ConfigError, LevytorchError, within_configuration
@@ -167,7 +168,10 @@ def _own_head(node: Mapping[str, Any], build: Build) -> Head:
         raise ConfigError(f"coefficients._target_ must name a Head, found {shown(target)}; derive it from Head.")
     named = inspect.signature(target).parameters
     shared = {"name", *(key for options in OPTIONS.values() for key in options)}
-    head = build("coefficients", {key: value for key, value in node.items() if key in named or key not in shared})
+    taken = {key: value for key, value in node.items() if key in named or key not in shared}
+    head = build(
+        "coefficients", {key: value for key, value in taken.items() if key not in KNOWABLE or value is not None}
+    )
     if not isinstance(head, Head):
         raise ConfigError(f"coefficients._target_ must name a Head, found {shown(head)}; derive it from Head.")
     return head
@@ -277,11 +281,23 @@ def _check_target(where: str, node: Any) -> None:
         raise ConfigError(f"{where} must be a group whose _target_ names a class, found {shown(found)}; name one.")
 
 
+def diagnostics_options(options: Mapping[str, Any], *, truth_known: bool) -> dict[str, Any]:
+    """Arguments of `diagnose`: laws are compared where they are asked for, or where the truth is not known (auto)."""
+    chosen = dict(options)
+    laws = chosen.pop("laws", False)
+    if laws not in ("auto", True, False):
+        raise ConfigError(f"diagnostics.laws must be auto, true or false, found {shown(laws)}; leave it out for auto.")
+    check_options(**chosen)
+    if chosen["checks"] and (laws is True or (laws == "auto" and not truth_known)) and "laws" not in chosen["checks"]:
+        chosen["checks"] = [*chosen["checks"], "laws"]
+    return chosen
+
+
 def _check_diagnostics(options: Mapping[str, Any]) -> None:
     """Refuse what `diagnose` would stumble over after the fit."""
-    if set(options) != {"checks", "max_pairs"}:
+    if not {"checks", "max_pairs"} <= set(options) <= {"checks", "max_pairs", "laws"}:
         raise ConfigError(
-            f"diagnostics must have checks and max_pairs, found {', '.join(map(str, options)) or 'neither'}; use "
+            f"diagnostics must have checks, max_pairs and laws, found {', '.join(map(str, options)) or 'none'}; use "
             "diagnostics=default or diagnostics=none."
         )
-    check_options(**options)
+    diagnostics_options(options, truth_known=True)

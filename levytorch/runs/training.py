@@ -26,7 +26,7 @@ from levytorch.runs import page, report, resume, terminal, value
 from levytorch.runs.allow_list import own_targets
 from levytorch.runs.directory import write_record
 from levytorch.runs.report import Outcome
-from levytorch.runs.settings import Prepared, prepare
+from levytorch.runs.settings import Prepared, diagnostics_options, prepare
 from levytorch.runs.tensorboard import CoefficientFigures
 from levytorch.training.fit import fit
 
@@ -112,7 +112,8 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
             if isinstance(pairs, Lattice):
                 log.info("no diagnostics: they look at the pairs themselves, and a lattice stands for them")
             else:
-                diagnosis = diagnose(recovery, pairs, seed=config["seed"], **config["diagnostics"])
+                options = diagnostics_options(config["diagnostics"], truth_known=data.dynamics is not None)
+                diagnosis = diagnose(recovery, pairs, seed=config["seed"], **options)
     doubts = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)))
     metrics = dict(recovery.metrics) | report.summary(recovery, data.dynamics)
     metrics |= {"seconds_fit": seconds, "warnings": doubts, "seed": config["seed"]}

@@ -27,6 +27,8 @@ def recover(
     n_basis: int | str = 21,
     period: float | Sequence[float] | None = 2 * math.pi,
     tempering: float | str = 0.0,
+    D_o: float | None = None,
+    D_f: float | None = None,
     tail: str | dict[str, Any] | None = None,
     engine: str | dict[str, Any] = "auto",
     seed: int = 0,
@@ -60,6 +62,8 @@ def recover(
             counted, and beyond it coefficients are constant (b: see continuation).
         tempering: a rate lam >= 0 per unit of x beyond whose inverse jumps are exponentially rare, when known (0: the
             paper's law); "learn" for an unknown one.
+        D_o, D_f: a known constant, in the units of the data, instead of a coefficient to be recovered (D_o=0: jumps
+            alone).
         tail: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT": 20.0, "method": "tcf" |
             "conditional" | "none"}.
         engine: "fisher" (Fourier heads: maximum likelihood), "evidence" (fisher, smoothed as much as the data asks
@@ -103,6 +107,8 @@ def recover(
         n_basis=n_basis,
         period=period,
         tempering=tempering,
+        D_o=D_o,
+        D_f=D_f,
         tail=tail,
         engine=engine,
         seed=seed,

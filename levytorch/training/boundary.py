@@ -15,6 +15,7 @@ from levytorch.coefficients import Coefficients, LinearHead
 from levytorch.data.batches import FullBatch
 from levytorch.errors import LevytorchWarning
 from levytorch.law import log_density
+from levytorch.likelihood.frozen import rate
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import symmetric_inverse
 
@@ -30,7 +31,7 @@ def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
     if head.units.length == 1.0 or not bool(seen.any()):
         return []  # in the data's own units there is no scale to compare with
     sizes = {"D_o": c.D_o / head.units.D_o, "D_f": c.D_f / head.units.D_f(c.alpha)}
-    return [name for name, size in sizes.items() if float(size[seen].max()) < VANISHED]
+    return [n for n, size in sizes.items() if n not in head.known and float(size[seen].max()) < VANISHED]
 
 
 @torch.no_grad()
@@ -43,7 +44,10 @@ def loss_without(name: str, head: LinearHead, batch: FullBatch) -> float:
     without = c._replace(**{name: none})
 
     def log_p(at: Coefficients) -> Tensor:
-        return log_density(main.dx, at.b, at.D_o, at.D_f, at.alpha, main.dt, dim=head.dim, method="contour")
+        lam = rate(at)
+        return log_density(
+            main.dx, at.b, at.D_o, at.D_f, at.alpha, main.dt, dim=head.dim, method="contour", tempering=lam
+        )
 
     return float((main.weight * (log_p(c) - log_p(without))).sum())
 
@@ -54,7 +58,8 @@ def report(losses: dict[str, float]) -> None:
         if loss < _AS_WELL:
             told = (
                 f"{name} has run to zero: the likelihood has its maximum on that boundary, so the data is described as "
-                f"well without {name}, and its standard error means nothing."
+                f"well without {name}, and its standard error means nothing"
+                f"{' (D_o=0 leaves it out)' if name == 'D_o' else ''}."
             )
         else:
             told = (

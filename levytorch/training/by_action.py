@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierHead, Head
+from levytorch.coefficients.head import known_constants
 from levytorch.coefficients.init import initial_guess
 from levytorch.convert import shown
 from levytorch.data import Transitions
@@ -30,8 +31,9 @@ def recover_by_action(
     """One head per action; alpha, and the coefficients named in `shared`, are the same for all."""
     names = _check_shared(shared, settings)
     actions, codes = transitions.actions, transitions.action_codes
+    known = {} if isinstance(settings.head, Head) else known_constants(settings.head)
     guess = initial_guess(
-        transitions.dx, transitions.dt, transitions.mu, settings.alpha, uniform_dt=transitions.uniform_dt
+        transitions.dx, transitions.dt, transitions.mu, settings.alpha, uniform_dt=transitions.uniform_dt, known=known
     )
     own = settings
     if not isinstance(settings.head, Head) and settings.units == "data":

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients.action import ActionHead, HeldHead
-from levytorch.coefficients.head import Coefficients, Head, Units
+from levytorch.coefficients.head import Coefficients, Head, Units, known_constants
 from levytorch.coefficients.init import initial_guess
 from levytorch.convert import answer_of, real_tensor, shown, whole_number
 from levytorch.data import Transitions
@@ -161,6 +161,8 @@ def _checked(transitions: Transitions, settings: FitSettings, n_action: int) -> 
         found = "another head or engine"
     elif settings.alpha.mode == "function":
         found = 'alpha="function"'
+    elif known_constants(settings.head):
+        found = "a known D_o or D_f"
     if found is not None:
         raise InputError(
             "continuous actions are fitted in one dimension, with Fourier heads, engine fisher or evidence, the frozen "

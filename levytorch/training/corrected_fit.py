@@ -17,6 +17,7 @@ from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_information import Informations, informations
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
+from levytorch.training.engines.scoring import largest_moves, within_scale
 
 ROUNDS = 5
 _DONE = 1e-2  # squared standard errors still to go, over all parameters together
@@ -63,9 +64,11 @@ def correct(objective: FullBatchObjective, exact: ExactLaw, strata: Strata, roun
         steps.append(step)
         if done == rounds:
             break
-        d, at = head.dim, head.starts
-        moves = step[at[d] : at[d + 2]].reshape(2, -1) @ objective.design[d]
-        head.set_flat(ev.theta + step * min(1.0, _FARTHEST / max(float(moves.abs().max()), 1e-300)))
+        moves = largest_moves(objective, step)
+        step = step * min(1.0, _FARTHEST / max(float(moves.max()), 1e-300))
+        if head.tempering_spec.learned:
+            step = torch.cat([step[:-1], within_scale(ev.theta[-1:], step[-1:])])
+        head.set_flat(ev.theta + step)
         if distance < _DONE:
             break
         U, ev = centered_score(objective, exact, strata)

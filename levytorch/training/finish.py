@@ -116,16 +116,12 @@ def finish(
             at_zero = boundary.on_the_boundary(losses)
             if cov is not None and at_zero:
                 cov = boundary.held(cov, head, at_zero)
-        mean = None
-        if head.period is None:  # over the states that were observed: the ends of a window hold few of them
-            weight = ev.main.second[head.dim, head.dim]
-            mean = objective.design[head.dim] @ weight / weight.sum()
-        correlation = separability(objective.n * objective.information(ev), head.starts, head.dim, mean)
+        correlation = 0.0 if head.known else _correlation(objective, ev)
         metrics["D_o_D_f_correlation"] = correlation
         if correlation > _INSEPARABLE:
             warnings.warn(
                 f"D_o and D_f are hardly separable from this data (correlation {correlation:.3f} of their estimates): "
-                "trust their combined effect, not each alone, or fix one.",
+                "trust their combined effect, not each alone, or fix one (D_o=<number> or D_f=<number>).",
                 LevytorchWarning,
                 stacklevel=2,
             )
@@ -164,6 +160,15 @@ class Ended:
         recovery = finish(*done, samples=self.samples)
         recovery.metrics |= {"law": "frozen", "law_reason": reason}
         return recovery, self.likelihood
+
+
+def _correlation(objective: FullBatchObjective, ev: Evaluation) -> float:
+    """Of the estimates of D_o and D_f."""
+    head, mean = objective.head, None
+    if head.period is None:  # over the states that were observed: the ends of a window hold few of them
+        weight = ev.main.second[head.dim, head.dim]
+        mean = objective.design[head.dim] @ weight / weight.sum()
+    return separability(objective.n * objective.information(ev), head.starts, head.dim, mean)
 
 
 def missing_between(

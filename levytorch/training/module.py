@@ -53,6 +53,7 @@ class LevyModule(L.LightningModule):
         self.history: list[dict[str, float]] = []
         self.began = False  # whether a checkpoint, if there was one, has been taken in
         self._clock = Clock()
+        self._held_out: float | None = None  # what validation has summed up so far
 
     def torch_optimizer(self) -> Optimizer:
         """The optimiser itself, without Lightning's wrapper."""
@@ -75,6 +76,10 @@ class LevyModule(L.LightningModule):
     def on_train_start(self) -> None:
         self.began = True
         self._clock = Clock(self.trainer.global_step)
+        if self.history and "val/nll" in self.history[0] and "val/nll" not in self.history[-1]:
+            # a run that was stopped between a step and its validation
+            data = self.trainer.datamodule  # type: ignore[attr-defined]
+            self.history[-1]["val/nll"] = sum(float(self._nll(batch)) for batch in data.val_dataloader())
 
     def training_step(self, batch: Batch | FullBatch, batch_idx: int) -> None:
         if not isinstance(batch, (Batch, FullBatch)):
@@ -88,9 +93,20 @@ class LevyModule(L.LightningModule):
             n = batch.n_main if isinstance(batch, FullBatch) else batch[0].shape[0] * self.likelihood.ranks.world
             self._log(step, float(nll), n)
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+    def on_validation_epoch_start(self) -> None:
+        self._held_out = 0.0
+
+    def on_validation_epoch_end(self) -> None:
+        if self.history and self._held_out is not None:
+            self.history[-1]["val/nll"] = self._held_out
+
+    def _nll(self, batch: Batch) -> torch.Tensor:
         with torch.no_grad():
-            nll = -(batch.weight * self.likelihood.log_prob(batch.x, batch.dx, batch.dt)).sum()
+            return -(batch.weight * self.likelihood.log_prob(batch.x, batch.dx, batch.dt)).sum()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        nll = self._nll(batch)
+        self._held_out = (self._held_out or 0.0) + float(nll)
         # the weights of all chunks sum to one; every rank sees all of them
         self.log("val/nll", nll, batch_size=batch.x.shape[0], on_epoch=True, prog_bar=True, reduce_fx="sum")
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from levytorch.coefficients import Head, LinearHead, build_head, initial_guess
 from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import LINEAR, head_dim
+from levytorch.coefficients.head import known_constants
 from levytorch.coefficients.init import Guess, randomise
 from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, full_batch, uncopied
@@ -88,13 +89,15 @@ def prepare(
 
 
 def _guess(data: Transitions | Lattice, settings: FitSettings) -> Guess:
+    known = {} if isinstance(settings.head, Head) else known_constants(settings.head)
     if isinstance(data, Lattice):
         dx, dt = data.typical_steps()
         uniform = not data.mu_is_rate
-        return initial_guess(dx, dt, data.mu, settings.alpha, settings.tempering, uniform_dt=uniform)
+        return initial_guess(dx, dt, data.mu, settings.alpha, settings.tempering, uniform_dt=uniform, known=known)
     mu = torch.as_tensor(data.mu, dtype=torch.float64)
     center = float(mu) if data.dim == 1 else mu
-    return initial_guess(data.dx, data.dt, center, settings.alpha, settings.tempering, uniform_dt=data.uniform_dt)
+    at = (data.dx, data.dt, center, settings.alpha, settings.tempering)
+    return initial_guess(*at, uniform_dt=data.uniform_dt, known=known)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 from levytorch.coefficients import AlphaSpec, LinearHead
 from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, LINEAR, ON_A_LINE, OPTIONS, build_head
-from levytorch.coefficients.head import Head, TemperingSpec, check_head
+from levytorch.coefficients.head import KNOWABLE, Head, TemperingSpec, check_head, known_constants
 from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
 from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
@@ -64,13 +64,20 @@ def make_settings(
     engine: Any = "auto",
     seed: int = 0,
     tempering: Any = 0.0,
+    D_o: Any = None,
+    D_f: Any = None,
     **options: Any,
 ) -> FitSettings:
     """Check every argument and sort the options; nothing has been computed yet."""
     spec, tempered = AlphaSpec.parse(alpha), TemperingSpec.parse(tempering)
     left_open: tuple[str, ...] = ()
+    known = known_constants({"D_o": D_o, "D_f": D_f})
     if not isinstance(coefficients, Head):
-        coefficients = _plain_head(coefficients, n_basis, period)
+        coefficients = _plain_head(coefficients, n_basis, period) | known
+    elif known:
+        raise InputError(
+            f"{' and '.join(known)} must be left to a head of one's own, found a known constant; return it in forward."
+        )
     head_name = "own" if isinstance(coefficients, Head) else coefficients["name"]
     engine_name, engine_given = _named("engine", engine)
     seed = whole_number("seed", seed, 0, 2**63 - 1, "0 is the default")
@@ -80,7 +87,7 @@ def make_settings(
     if not isinstance(coefficients, Head):
         head = coefficients
         head_keys = OPTIONS[head_name] - {"alpha", "alpha_mode", "length", "time", "period", "n_basis"}
-        head_keys -= {"tempering", "tempering_mode"}
+        head_keys -= {"tempering", "tempering_mode", *KNOWABLE}
         asked = head.get("n_basis")
         if isinstance(asked, str) and asked == "auto":
             head["n_basis"], left_open = 1, ("n_basis",)  # a place holder
@@ -149,12 +156,6 @@ def _check_law(options: dict[str, Any], head: Head, alpha: AlphaSpec, engine: st
             raise InputError(
                 f'law "{law}" must have a full-batch engine, found adam, which follows the paper; use engine fisher, '
                 "evidence or lbfgs."
-            )
-        options["law"] = "frozen"
-    elif head.tempered:
-        if law not in ("auto", "frozen"):
-            raise InputError(
-                f'law "{law}" must have jumps without tempering, found tempered jumps; use law="frozen", or auto.'
             )
         options["law"] = "frozen"
     elif law in ("exact", "corrected"):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from levytorch.coefficients.links import tempering_eta
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import symmetric_inverse
@@ -31,13 +32,12 @@ def judge_tempering(
     information = objective.n * objective.information(ev)
     if objective.penalty is not None and objective.penalty.active:
         information = information + torch.diag(objective.penalty.precision())
-    raw = ev.theta[-1]
-    slope = torch.sigmoid(raw)  # d eta / d raw
+    value, slope = tempering_eta(ev.theta[-1])
     others = symmetric_inverse(information[:-1, :-1])
     row = information[:-1, -1]
     curvature = float((information[-1, -1] - row @ others @ row).clamp(min=1e-300) / slope**2)
     gradient = min(0.0, float(objective.n * objective.gradient(ev)[-1] / slope))  # zero at a maximum inside
-    eta = float(torch.nn.functional.softplus(raw))
+    eta = float(value)
     upper = eta + (gradient + math.sqrt(gradient**2 + 2.0 * _DROP * curvature)) / curvature
     power = 0.5 / head.alpha_spec.value
     z = eta * math.sqrt(curvature)

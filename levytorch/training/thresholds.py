@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from levytorch.coefficients.head import KNOWABLE
 from levytorch.data import Transitions
 from levytorch.data.quantiles import cut, order_statistics
 from levytorch.errors import InputError, LevytorchWarning
@@ -111,6 +112,8 @@ def _preliminary_CT(
     head = {"name": "fourier", "n_basis": 1, "period": given.get("period"), "dim": transitions.dim}
     if head["period"] is None:
         head = {"name": "spline", "n_basis": 1, "window": given["window"], "dim": transitions.dim}
+    if isinstance(settings.head, dict):
+        head |= {name: given.get(name) for name in KNOWABLE}
     quick = replace(
         settings, head=head, engine={"name": "fisher"}, tail=TailSettings(), data={}, init="data", progress=False
     )

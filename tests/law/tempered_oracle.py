@@ -154,10 +154,31 @@ def random_cases(n: int, seed: int) -> list[tuple[float, ...]]:
     return out
 
 
+def deep_cases(n: int, seed: int) -> list[tuple[float, ...]]:
+    """The same, with y where the exponent at the saddle, and so log p but for a logarithm, is from -100 to -200."""
+    rng = np.random.default_rng(seed)
+    out = []
+    while len(out) < n:
+        alpha = round(float(rng.uniform(0.05, 0.97)), 4)
+        A = 0.0 if rng.random() < 0.125 else 1.0
+        B, lam = 10.0 ** rng.uniform(-4.0, np.log10(300.0)), 10.0 ** rng.uniform(-3.0, 2.0)
+        goal = -rng.uniform(100.0, 200.0)
+        s = lam * (1.0 - np.geomspace(1e-12, 1.0, 400))
+        flat = A * s * s - B * ((lam * lam - s * s) ** alpha - lam ** (2.0 * alpha))
+        low, high = 0.0, 1e9 / lam
+        for _ in range(200):
+            y = 0.5 * (low + high)
+            low, high = (y, high) if (flat - y * s).min() > goal else (low, y)
+        unit = 10.0 ** rng.uniform(-3.0, 3.0)
+        out.append((y * unit, A * unit**2, B * unit ** (2.0 * alpha), alpha, lam / unit))
+    return out
+
+
 def table_cases() -> list[tuple[float, ...]]:
-    """The points of the committed table: 300 on a line, 40 each in the plane and in space."""
+    """The points of the committed table: 360 on a line, 40 each in the plane and in space."""
     cases = [(*c, 1) for c in random_cases(300, 1)]
-    return cases + [(*c, d) for d in (2, 3) for c in random_cases(40, d)]
+    cases += [(*c, d) for d in (2, 3) for c in random_cases(40, d)]
+    return cases + [(*c, 1) for c in deep_cases(60, 4)]
 
 
 def read_table(path: Path = TABLE) -> list[dict[str, str]]:
@@ -166,11 +187,16 @@ def read_table(path: Path = TABLE) -> list[dict[str, str]]:
 
 
 def write_table(path: Path = TABLE) -> None:
+    """All rows, or those that are missing at the end of a table that was begun."""
     cases = table_cases()
-    with path.open("w", newline="") as file:
+    done = len(read_table(path)) if path.exists() else 0
+    with path.open("a", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        if not done:
+            writer.writerow(COLUMNS)
         for number, (*point, d) in enumerate(cases):
+            if number < done:
+                continue
             v = evaluate(*point, d)
             texts = [mpmath.nstr(x, 18, min_fixed=-5, max_fixed=5) for x in (v.log_p, *v.first, v.log_tail)]
             writer.writerow([*(repr(float(x)) for x in point), d, *texts])

@@ -2,14 +2,18 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.integrate import trapezoid
 
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
+from levytorch.policy.line_operator import given_outside, operators
 from levytorch.policy.monte_carlo import monte_carlo_value
 from levytorch.policy.rewards import Manufactured
+from levytorch.policy.tempered_line import TemperedJumps, log_factor
 
 D = torch.float64
 
@@ -94,3 +98,52 @@ def test_dynamics_refuse_bad_tempering():
     for bad in (-1.0, math.nan, "much", None, [1.0, 2.0]):
         with pytest.raises(InputError, match="tempering"):
             Dynamics(0.0, 1.0, 1.0, 0.4, tempering=bad)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8])
+def test_generator_on_a_line(alpha):
+    """cos everywhere, inside and outside of the window: the operator multiplies it by its symbol."""
+    window, lam, k = (-3.0, 3.0), 1.5, 1.0
+    a = torch.tensor(alpha, dtype=torch.float64)
+
+    def wave(x):
+        return torch.cos(k * x)
+
+    symbol = (k * k + lam * lam) ** alpha - lam ** (2 * alpha)
+    ops = operators(256, window, a, given_outside(wave, window, a), tempering=lam)
+    image = ops.fractional @ wave(ops.x) + ops.fractional_end
+    off = (image - symbol * wave(ops.x))[ops.x.abs() < 2.9].abs().max() / symbol
+    assert float(off) < 2e-6
+
+
+def test_value_on_a_line():
+    """Without an end it is that of stable jumps; the mass beyond a distance is the integral of the density."""
+    system = {"b": lambda x: -x, "D_o": 0.2, "D_f": 1.0, "alpha": 0.6, "period": None}
+    options = {"window": (-3.0, 3.0), "exterior": "absorb"}
+    x = torch.linspace(-2, 2, 5, dtype=torch.float64)
+    V = [
+        solve_value(Dynamics(**system, tempering=lam), lambda x: torch.exp(-x * x), 1.0, **options)(x)
+        for lam in (0.0, 1e-6, 2.0)
+    ]
+    torch.testing.assert_close(V[1], V[0], rtol=1e-5, atol=1e-6)
+    assert bool((V[2] > V[0]).all())  # fewer jumps leave the window
+    jumps = TemperedJumps(0.6, 0.8)
+    t = np.geomspace(0.5, 80.0, 200_001)
+    density = t**-2.2 * np.exp(log_factor(0.8 * t, 0.6))
+    assert jumps.beyond(np.array([0.5]))[0] == pytest.approx(trapezoid(density, t), rel=1e-7)
+
+
+def test_error_bar_on_a_line_counts_the_tempering():
+    data = simulate(Dynamics(lambda x: -x, 0.3, 0.5, 0.5, period=None, tempering=1.0), 60, 60, 0.1, x0=0.0, seed=6)
+    found = recover(data.transitions(), alpha=0.5, tempering="learn", n_basis=1, period=None, law="frozen")
+    V = solve_value(found, lambda x: x * x, 1.0, window=(-1.5, 1.5), n_modes=64)
+    theta, J = found.theta.clone(), []
+    for i in range(len(theta)):
+        moved = []
+        for sign in (1, -1):
+            found.head.set_flat(theta + sign * 1e-4 * torch.eye(len(theta), dtype=torch.float64)[i])
+            moved.append(solve_value(found, lambda x: x * x, 1.0, window=(-1.5, 1.5), n_modes=64)(0.4))
+        J.append(float(moved[0] - moved[1]) / 2e-4)
+    found.head.set_flat(theta)
+    slope = torch.tensor(J, dtype=torch.float64)
+    assert float(V.std(0.4)) == pytest.approx(float((slope @ found.covariance @ slope).sqrt()), rel=1e-3)

@@ -129,6 +129,20 @@ def test_held_out_likelihood_is_reported(tmp_path, engine):
     nll = float(found.trainer.callback_metrics["val/nll"])
     assert found.data.pools.n_main == 6000
     assert nll == pytest.approx(-found.recovery.log_likelihood / 6000, abs=0.1)
+    entries = found.recovery.history
+    if engine == "fisher":  # after every pass; the last one is that of the recovery, whose law is the frozen one
+        assert all("val/nll" in entry for entry in entries)
+        assert entries[-1]["val/nll"] == pytest.approx(nll, rel=1e-12)
+        assert found.recovery.metrics["val/nll"] == pytest.approx(nll, abs=1e-6)
+
+
+def test_held_out_likelihood_of_a_resumed_run(tmp_path):
+    """A checkpoint is written before the validation of its step: what is missing is filled in."""
+    options = {"engine": "fisher", "validation": 0.25, "n_basis": 1, "law": "frozen"}
+    whole = run(tmp_path, "whole", **options)
+    again = run(tmp_path, "whole", resume=str(tmp_path / "whole" / "last.ckpt"), **options)
+    values = [[entry["val/nll"] for entry in found.recovery.history] for found in (whole, again)]
+    assert values[0] == pytest.approx(values[1], rel=1e-12)
 
 
 @pytest.mark.parametrize("engine", ["adam", "fisher", "lbfgs"])

@@ -94,13 +94,14 @@ def test_boundary():
     assert not found.metrics["tempering_told_from_zero"]
     assert 0 < found.metrics["tempering_upper"] < 0.1
     assert found.log_likelihood >= plain.log_likelihood - 0.01
+    assert found.metrics["steps"] <= 30  # not a pass for every factor of e on the way to zero
     assert found.alpha == pytest.approx(plain.alpha, abs=2 * plain.alpha_std)
 
 
 def test_functions_of_x_and_saving(tmp_path):
     truth = Dynamics(lambda x: torch.sin(x), 0.1, lambda x: 1 + 0.5 * torch.cos(x), 0.45, tempering=0.4)
     pairs = simulate(truth, 1000, 20, 0.05, seed=5).transitions()
-    found = recover(pairs, alpha=0.45, tempering="learn", n_basis=3, engine="evidence")
+    found = recover(pairs, alpha=0.45, tempering="learn", n_basis=3, engine="evidence", law="frozen")
     assert abs(found.tempering - 0.4) < 4 * found.tempering_std
     again = Recovery.load(found.save(tmp_path / "recovery.pt"))
     assert again.tempering == found.tempering
@@ -124,7 +125,5 @@ def test_refusals(data):
             make_settings(alpha=0.4, tempering=bad)
     with pytest.raises(InputError, match="density must be auto or contour with tempering"):
         make_settings(alpha=0.4, tempering=1.0, density="table")
-    with pytest.raises(InputError, match="tempered jumps"):
-        make_settings(alpha=0.4, tempering=1.0, law="exact")
     with pytest.raises(InputError, match="tail correction factor"):
         make_settings(alpha=0.4, tempering="learn", tail={"method": "tcf", "CT": 8.0})

@@ -15,12 +15,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from levytorch.coefficients.links import tempering_eta
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.sums import Sums
 from levytorch.training.engines.base import uncompiled
 
 _PAIRS = 6  # secant pairs kept, unless more are asked for
 _FLOOR = 1e-4  # curvature of the total log-likelihood below which a direction counts as flat
+_ZERO = 0.5  # standard errors of a learned tempering from zero, within which its value does not matter
+_FLAT = 0.01  # twice the log-likelihood that may be left in it then
+_SHRINK, _GROW, _LEAST = 0.8, 2.0, 1e-3  # of that parameter in one step
 _MAX_ETA_STEP = 2.0  # a predictor of D_o or D_f moves by a factor of at most e^2 or so in one step
 
 
@@ -124,12 +128,29 @@ class FisherScoring(Optimizer):
             # (A - u v^T)^{-1} g; far from the fixed point the TCF's feedback is not trusted beyond a factor of ten
             delta = delta + toward * (v @ delta) / (1.0 - v @ toward).clamp(min=0.1)
         delta = delta * min(1.0, _MAX_ETA_STEP / max(self._largest_move(delta, ev), 1e-300))
+        if self.objective.head.tempering_spec.learned:
+            delta = torch.cat([delta[:-1], within_scale(ev.theta[-1:], delta[-1:])])
         predicted = float(g @ delta - 0.5 * delta @ F @ delta)
         delta = self.objective.ranks.same(delta)
         predicted, merit = self._same(predicted, merit)
         memory["decrement"] = self.objective.n * merit
-        memory["converged"] = memory["decrement"] < self.param_groups[0]["tolerance"]
+        tolerance = self.param_groups[0]["tolerance"]
+        memory["converged"] = memory["decrement"] < tolerance
+        if not memory["converged"] and memory["decrement"] < _FLAT and self._tempering_is_nothing(ev, factor):
+            rest = float(g[:-1] @ torch.linalg.solve(factor[:-1, :-1], g[:-1]))
+            memory["converged"] = self._same(self.objective.n * rest)[0] < tolerance
         return delta, predicted, merit
+
+    def _tempering_is_nothing(self, ev: Evaluation, curvature: Tensor) -> bool:
+        """Whether there is a learned tempering that is far from being told from zero.
+
+        Down to the inverse of the largest step the likelihood is then all but flat in it, with more structure than a
+        parabola has, and the last digits of a number that means nothing would take most of the passes.
+        """
+        if not self.objective.head.tempering_spec.learned:
+            return False
+        eta, slope = tempering_eta(ev.theta[-1])
+        return float(eta * (self.objective.n * curvature[-1, -1]).sqrt() / slope.abs()) < _ZERO
 
     def _same(self, *numbers: float) -> list[float]:
         """The first rank's numbers, so that all ranks decide alike."""
@@ -162,13 +183,24 @@ class FisherScoring(Optimizer):
 
     def _largest_move(self, delta: Tensor, ev: Evaluation) -> float:
         """Largest change of a positive coefficient's predictor over the bins that hold data."""
-        d, at = self.objective.head.dim, self.objective.head.starts
-        moves = delta[at[d] : at[d + 2]].reshape(2, -1) @ self.objective.design[d]
-        return float((moves * (ev.main.second[0, 0] > 0)).abs().max())
+        return float((largest_moves(self.objective, delta) * (ev.main.second[0, 0] > 0)).max())
 
     def _accept(self, ev: Evaluation) -> None:
         self._restored = ev
         self.memory["evaluation"] = _pack(ev)
+
+
+def within_scale(raw: Tensor, step: Tensor) -> Tensor:
+    """A step of a learned tempering that stays on its side of zero, within a factor of a few: see `tempering_link`."""
+    side = torch.where(raw < 0, -1.0, 1.0)
+    return side * (side * step).clamp(-_SHRINK * raw.abs(), _GROW * raw.abs() + _LEAST)
+
+
+def largest_moves(objective: FullBatchObjective, step: Tensor) -> Tensor:
+    """How far the predictors of D_o and D_f move with a step in theta, the farther of the two at every bin, (M,)."""
+    d, at = objective.head.dim, objective.head.starts
+    moves = [step[at[row] : at[row + 1]] @ objective.design[row] for row in (d, d + 1)]
+    return torch.stack(moves).abs().amax(0)
 
 
 def _pack(ev: Evaluation) -> dict[str, Any]:

@@ -1,0 +1,227 @@
+"""The laws of a step on the same pairs, with the head of a recovery: without jumps, stable, tempered.
+
+Coefficients are frozen over a step in all of them, alpha (and the tempering) are learned, and nothing else differs. For
+constants Student's t and the normal inverse Gaussian law stand beside them (`other_laws`). Where no tails are lost the
+likelihood is that of pairs a fit has not seen: each fifth of the blocks of trajectories (of time where there are few)
+under the parameters that the others lead to, to first order, theta - (n F - n_k F)^-1 (score of the fifth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Head, LinearHead, build_head
+from levytorch.coefficients.build import LINEAR
+from levytorch.coefficients.links import alpha_inverse
+from levytorch.data import Transitions
+from levytorch.diagnostics.brownian import Brownian, fit_brownian
+from levytorch.diagnostics.comparison import Comparison, Model, block_of, table
+from levytorch.diagnostics.other_laws import OtherLaw, other_laws
+from levytorch.diagnostics.refit import Fitted, Side, curvature, fit_again, scores, stand_in
+from levytorch.diagnostics.sample import Region, Sample, choose, make_sample
+from levytorch.diagnostics.step_size import Skipped
+from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
+from levytorch.training.engines.scoring import within_scale
+from levytorch.training.selection import N_FOLDS
+
+MOST = 8_000  # pairs that are looked at
+FEWEST = 200
+_RATES = (0.5, 3.0, 10.0)  # per largest step: where a tempering may start
+_AT_ONCE = 1 << 14
+_HALVINGS = 5
+
+
+def table_of_laws(
+    head: Head, transitions: Transitions, region: Region, strengths: list[float] | None = None, *, seed: int = 0
+) -> Comparison | Skipped:
+    """strengths: of the roughness penalty of the fit."""
+    chosen = choose(transitions, MOST, seed)
+    side = Side(chosen, region.core())
+    if side.n < FEWEST:
+        return Skipped(f"only {side.n} pairs lie where laws can be compared and {FEWEST} are needed; bring more data")
+    start = head if isinstance(head, LinearHead) and head.config()["name"] in LINEAR else stand_in(head)
+    ids, n_blocks = block_of(chosen)
+    work = _Work(side, ids[side.inside], n_blocks, len(transitions) / len(chosen), region.whole)
+    sample = make_sample(chosen, region.core(), len(chosen), seed)
+    models = [work.brownian(fit_brownian(start, region.core(), sample), sample)]
+    stable = fit_again(as_law(start, tempered=False), side, _strengths(start, strengths, False), work.share)
+    models.append(work.levy("stable", stable))
+    tempered = fit_again(_tempered(start, stable, side), side, _strengths(start, strengths, True), work.share)
+    models.append(work.levy("tempered", tempered))
+    if start.is_constant and start.dim == 1 and chosen.uniform_dt and region.whole:
+        models += [work.other(law) for law in other_laws(side.kept.dx.numpy())]
+    return table(models, work.pairs, held_out=work.held_out)
+
+
+def as_law(head: LinearHead, *, tempered: bool, rate: float = 0.0) -> LinearHead:
+    """The head with its b, D_o and D_f, a learned alpha, and a learned tempering or none."""
+    plain: dict[str, Any] = {k: v for k, v in head.config().items() if k not in ("tempering", "tempering_mode")}
+    learned = head.learns_alpha
+    with torch.no_grad():
+        alpha = float(head(head.grid(1)).alpha.mean())
+    if not learned:
+        plain |= {"alpha_mode": "constant", "alpha": alpha}
+    if tempered:
+        plain |= {"tempering_mode": "learn", "tempering": rate}
+    made = build_head(plain)
+    assert isinstance(made, LinearHead)
+    old, theta = head.flat(), made.flat()
+    first = head.starts[head.n_linear]
+    theta[:first] = old[:first]
+    size = made.sizes[made.n_linear]
+    theta[first : first + size] = old[first : first + size] if learned else alpha_inverse(alpha)
+    made.set_flat(theta)
+    return made
+
+
+def _tempered(head: LinearHead, stable: Fitted, side: Side) -> LinearHead:
+    """Where the tempered law starts: at the fit itself where that is one, else the stable law with a rate added."""
+    with torch.no_grad():
+        own = float(head(head.grid(1)).tempering)
+    rates = [r / float(side.kept.deviation.max()) for r in _RATES]
+    starts = [as_law(stable.head, tempered=True, rate=rate) for rate in rates]
+    if own > 0:
+        starts.append(as_law(head, tempered=True, rate=own))
+
+    def fit(start: LinearHead) -> float:
+        kept = side.kept
+        with torch.no_grad():
+            return float(stable.objective.law.log_prob(start, kept.x, kept.dx, kept.dt).sum())
+
+    return max(starts, key=fit)
+
+
+def _strengths(head: LinearHead, strengths: list[float] | None, tempered: bool) -> list[float] | None:
+    """Those of a penalty of the head, for one with a learned alpha and a learned tempering or none (not penalised)."""
+    if strengths is None or len(strengths) in (0, 1):
+        return strengths
+    own = RoughnessPenalty(head, strengths)
+    kept = head.n_linear + (head.alpha_basis is not None)
+    count = sum(len(part) for part in own.apart[:kept]) if own.by_harmonic else kept
+    return strengths[:count] + [0.0] * ((not head.learns_alpha) + tempered)
+
+
+class _Work:
+    """The pairs in blocks and folds, and what each law makes of them."""
+
+    def __init__(self, side: Side, ids: Tensor, n_blocks: int, scale: float, whole: bool) -> None:
+        self.side, self.ids, self.n_blocks, self.scale = side, ids, n_blocks, scale
+        self.pairs = torch.bincount(ids, minlength=n_blocks).to(torch.float64)
+        self.share = 1.0 / scale
+        self.held_out = whole and n_blocks >= 2 * N_FOLDS
+        self.fold = ids % N_FOLDS
+
+    def levy(self, name: str, fitted: Fitted) -> Model:
+        kept, head, objective = self.side.kept, fitted.head, fitted.objective
+
+        @torch.no_grad()
+        def log_p(rows: Tensor) -> Tensor:
+            dt = kept.dt[0] if kept.uniform_dt else kept.dt[rows]
+            out = objective.law.log_prob(head, kept.x[rows], kept.dx[rows], dt)
+            if fitted.evaluation.kept is not None:
+                out = out - fitted.evaluation.kept[0][objective.bins.index(kept.x[rows], dt)]
+            return out
+
+        every = torch.arange(self.side.n)
+        seen = log_p(every)
+        used = _free_parameters(fitted)
+        if not self.held_out:
+            return self._model(name, seen, seen, used)
+        sums = torch.zeros((N_FOLDS, head.flat().numel()), dtype=torch.float64)
+        for low in range(0, self.side.n, _AT_ONCE):
+            rows = every[low : low + _AT_ONCE]
+            part = scores(fitted, kept, rows, torch.ones(len(rows), dtype=torch.float64))
+            sums.index_add_(0, self.fold[rows], part.T)
+        theta = head.flat()
+
+        def at(move: Tensor) -> Tensor:
+            if head.tempering_spec.learned:
+                move = torch.cat([move[:-1], within_scale(theta[-1:], move[-1:])])
+            head.set_flat(theta + move)
+            return log_p(every)
+
+        out = self._left_out(sums, symmetric_inverse(curvature(fitted) * objective.n), at, seen)
+        head.set_flat(theta)
+        return self._model(name, seen, out, used)
+
+    def brownian(self, plain: Brownian, sample: Sample) -> Model:
+        head = plain.head
+        seen = plain.log_prob(sample)
+        J_b, J_D_o = (J.detach() for J in head.jacobian(sample.x)[:2])
+        used = (J_b.reshape(-1, J_b.shape[-1]).abs().sum(0) + J_D_o.abs().sum(0)) > 0
+        count = float(used.sum())
+        if not self.held_out:
+            return self._model("Gaussian", seen, seen, count)
+        with torch.no_grad():
+            c = head(sample.x)
+        d, dt = sample.dim, sample.dt
+        y = (sample.dx - c.b * (dt if d == 1 else dt.unsqueeze(-1))).reshape(len(dt), d)
+        J_b, J_D_o = J_b.reshape(len(dt), d, -1)[:, :, used], J_D_o[:, used]
+        each = (J_b * (y / (2 * c.D_o[:, None]))[:, :, None]).sum(1)
+        each = each + J_D_o * ((y * y).sum(1) / (4 * c.D_o**2 * dt) - d / (2 * c.D_o))[:, None]
+        F = torch.einsum("ndp,ndq,n->pq", J_b, J_b, dt / (2 * c.D_o))
+        F = F + torch.einsum("np,nq,n->pq", J_D_o, J_D_o, d / (2 * c.D_o**2))
+        inverse, theta = symmetric_inverse(F), head.flat()
+
+        def at(move: Tensor) -> Tensor:
+            moved = theta.clone()
+            moved[used] += move
+            head.set_flat(moved)
+            return plain.log_prob(sample)
+
+        out = self._left_out(self._by_fold(each.T), inverse, at, seen)
+        head.set_flat(theta)
+        return self._model("Gaussian", seen, out, count)
+
+    def other(self, law: OtherLaw) -> Model:
+        dx = self.side.kept.dx.numpy()
+        seen = torch.from_numpy(law.log_prob(dx))
+        if not self.held_out:
+            return self._model(law.name, seen, seen, 3.0)
+        each = torch.from_numpy(law.scores(dx))
+
+        def at(move: Tensor) -> Tensor:
+            return torch.from_numpy(law.log_prob(dx, np.asarray(law.parameters + move.numpy())))
+
+        out = self._left_out(self._by_fold(each), symmetric_inverse(each @ each.T), at, seen)
+        return self._model(law.name, seen, out, 3.0)
+
+    def _by_fold(self, each: Tensor) -> Tensor:
+        return torch.zeros((N_FOLDS, len(each)), dtype=torch.float64).index_add_(0, self.fold, each.T)
+
+    def _left_out(self, sums: Tensor, inverse: Tensor, at: Callable[[Tensor], Tensor], seen: Tensor) -> Tensor:
+        """log p of every pair without its fold.
+
+        sums: (folds, P) of scores; at: log p of all pairs after a move of the parameters; seen: at none. A move that
+        the pairs of the other folds do not agree with, because first order is not enough, is halved.
+        """
+        out = seen.clone()
+        for k, score in enumerate(sums):
+            held = self.fold == k
+            move = -(inverse @ score) * (self.side.n / (~held).sum())
+            for half in range(_HALVINGS):
+                log_p = at(move * 0.5**half)
+                if float((log_p - seen)[~held].sum()) >= 0:
+                    out[held] = log_p[held]
+                    break
+        return out
+
+    def _model(self, name: str, seen: Tensor, judged: Tensor, parameters: float) -> Model:
+        blocks = torch.zeros(self.n_blocks, dtype=torch.float64).index_add_(0, self.ids, judged)
+        return Model(name, blocks, self.scale * float(seen.sum()), parameters)
+
+
+def _free_parameters(fitted: Fitted) -> float:
+    """How many parameters the data determines, where a penalty shrinks them."""
+    P, penalty = fitted.head.flat().numel(), fitted.objective.penalty
+    if penalty is None or not penalty.active:
+        return float(P)
+    precision = penalty.precision()
+    information = fitted.objective.n * fitted.objective.information(fitted.evaluation)
+    shrunk = precision * symmetric_inverse(information + torch.diag(precision)).diagonal()
+    return float(P - shrunk.clamp(max=1.0).sum())
