@@ -2,8 +2,8 @@
 
 A circle on which one of three pushes is held over each step of 1/40, logged under a uniform policy. V of four other
 policies from the recovered coefficients of every action, beside what a user would do without a model: per-decision
-importance sampling of discounted returns, and LSTD with importance weights, both on the same logs. Then the best policy,
-beside dynamic programming on the true coefficients; and all of it once more on censored logs, with the TCF.
+importance sampling of discounted returns, and LSTD with importance weights, both on the same logs. Then the best
+policy, beside dynamic programming on the true coefficients; and all of it once more on censored logs, with the TCF.
 
 python benchmarks/actions.py seeds --trajectories 100000 --seeds 12
 python benchmarks/actions.py coverage --trajectories 10000 --seeds 100
