@@ -65,11 +65,11 @@ def logs_of(trajectories: int, seed: int) -> Trajectories:
     return simulate(SYSTEM, "uniform", trajectories, STEPS, DT, substeps=SUBSTEPS, seed=seed)
 
 
-def model(paths: Trajectories, censored: bool) -> ControlledRecovery:
+def model(paths: Trajectories, censored: bool, law: str = "auto") -> ControlledRecovery:
     data, tail = paths.transitions(), None
     if censored:
         data, tail = data.censor(TRT=CENSORED["TRT"], CT=CENSORED["CT"], drop_tail=0.5), CENSORED
-    return recover(data, alpha=ALPHA, n_basis=N_BASIS, engine="evidence", tail=tail)
+    return recover(data, alpha=ALPHA, n_basis=N_BASIS, engine="evidence", tail=tail, law=law)
 
 
 # -- rivals -----------------------------------------------------------------------------------------------------------
@@ -195,7 +195,8 @@ def one_seed(trajectories: int, seed: int, truth: Truth) -> Iterator[Row]:
 
 
 def one_repetition(trajectories: int, seed: int, truth: Truth) -> Iterator[Row]:
-    found = model(logs_of(trajectories, 1000 + seed), False)
+    """The corrected law: 100 fits in half the time of the exact one, with the same information."""
+    found = model(logs_of(trajectories, 1000 + seed), False, "corrected")
     yield from coverages(rank(found, POLICIES, reward, BETA), truth, "whole")
     yield from improvement(found, truth, "whole")
 
@@ -257,7 +258,8 @@ def summary() -> None:
         inside, n = int((np.abs(told["z"]) < 1.96).sum()), len(told["z"])
         print(f"gain within 1.96 standard errors: {inside} of {n}; monotone: {int(told['monotone'].sum())} of {n}")
     size, found = collected("coverage")
-    print(f"\nshare of the cell on which 95 % bands hold the truth, {size}\n\n| | coverage in % |\n|---|---|")
+    print(f"\nshare of the cell on which 95 % bands hold the truth, law corrected, {size}\n")
+    print("| | coverage in % |\n|---|---|")
     for (_, _, what, quantity), values in found.items():
         if quantity == "coverage":
             share, error = 100 * np.mean(values), 100 * np.std(values) / math.sqrt(len(values))

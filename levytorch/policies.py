@@ -162,6 +162,11 @@ class NumberPolicy:
             self._function, self._drawn = given, takes_action(given)
         else:
             self._table = self.inside(given).reshape(-1, self.size)
+            if weights is None and len(self._table) > 1:
+                raise InputError(
+                    f"one action for all x must have {self.size} numbers, found {self._table.numel()}; give a "
+                    "function of x for several."
+                )
 
     def __call__(self, x: Tensor) -> Tensor:
         """The action at every state, (n,) or (n, m); the mean of those that are drawn."""

@@ -52,7 +52,7 @@ def _vectors(given: NDArray[Any]) -> NDArray[np.float64]:
     """Actions of several numbers, (n, m)."""
     if given.shape[1] > _WIDEST or given.dtype.kind not in "biuf":
         raise InputError(
-            f"vectors of actions must be {_WIDEST} numbers each, found shape {given.shape} of {given.dtype}; give these, "
+            f"vectors of actions must be {_WIDEST} numbers each, found {given.dtype} of shape {given.shape}; give so, "
             "or labels."
         )
     vectors = given.astype(np.float64)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from levytorch.figures.base import OTHERS, SMALL, SYMBOLS, Units, new_axes, plain, tidy
+from levytorch.figures.base import OTHERS, SMALL, Units, new_axes, plain, tidy
 from levytorch.figures.coefficients import set_limits
 from levytorch.training.controlled import FEW
 
@@ -39,32 +39,30 @@ def action_coefficients(
 ) -> tuple[Figure, list[Axes]]:
     """b, D_o and D_f of every action, {label: {name: Curve}}, and below how many pairs each is made of."""
     units = units or Units()
-    names = ("b", "D_o", "D_f")
-    fig, axes = new_axes(2, 3, width=3.6, height=2.3, margins={"top": 0.45, "gap_y": 0.3})
-    for column, name in enumerate(names):
-        ax = axes[0, column]
-        shown, widths = [], []
+    fig, axes = new_axes(1, 4, width=3.3, height=3.0, margins={"top": 0.5})
+    row = list(axes[0])
+    for ax, name in zip(row, ("b", "D_o", "D_f")):
+        shown, widths = [], [0.0]
         for number, (label, own) in enumerate(curves.items()):
-            color, curve = COLORS[number % len(COLORS)], own[name]
-            _line(ax, x, curve, color, plain(label, 20))
-            shown.append(curve.values[curve.pairs >= FEW] if (curve.pairs >= FEW).any() else curve.values)
+            curve = own[name]
+            _line(ax, x, curve, COLORS[number % len(COLORS)], plain(label, 20))
+            shown += [curve.values, *([] if curve.truth is None else [curve.truth])]
             if curve.std is not None:
-                widths.append(float(np.median(curve.std)))
-        spread = None if not widths else np.full(1, 1.96 * max(widths))
-        set_limits(ax, [np.concatenate(shown)], spread)
-        if name != "b":
-            ax.set_ylim(bottom=0.0)
-        ax.set_ylabel(units.of(name) if name in SYMBOLS else name)
-        _pairs(axes[1, column], x, {label: own[name].pairs for label, own in curves.items()}, units)
-        for row in range(2):
-            ax = axes[row, column]
-            ax.set_xlim(x[0], x[-1])
-            tidy(ax)
+                widths.append(1.96 * float(np.median(curve.std)))
+        set_limits(ax, shown, None)
+        low, high = ax.get_ylim()
+        ax.set_ylim(0.0 if name != "b" else low - max(widths), high + max(widths))
+        ax.set_ylabel(units.of(name))
+        ax.set_xlabel(units.x)
+    _pairs(row[3], x, {label: own["b"].pairs for label, own in curves.items()}, units)
+    for ax in row:
+        ax.set_xlim(x[0], x[-1])
+        tidy(ax)
     if any(curve.truth is not None for own in curves.values() for curve in own.values()):
-        axes[0, 0].plot([], [], color="black", linestyle="--", linewidth=1.0, label="truth")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    fig.legend(handles, labels, ncols=8, loc="upper center", **_LEGEND)
-    return fig, list(axes.ravel())
+        row[0].plot([], [], color="black", linestyle="--", linewidth=1.0, label="truth")
+    row[0].plot([], [], color="black", linestyle=":", linewidth=1.0, label=f"fewer than {FEW} pairs nearby")
+    fig.legend(*row[0].get_legend_handles_labels(), ncols=8, loc="upper center", **_LEGEND)
+    return fig, row
 
 
 def _line(ax: Axes, x: Array, curve: Curve, color: str, label: str) -> None:
@@ -173,10 +171,9 @@ def action_over_state(
 def _hatch(ax: Axes, x: Array, pairs: Array) -> None:
     thin = pairs < FEW
     if thin.any():
-        ax.fill_between(
-            x, 0, 1, where=thin, facecolor="none", edgecolor="white", hatch="///", linewidth=0.0, alpha=0.9,
-            transform=ax.get_xaxis_transform(), label=f"fewer than {FEW} pairs",
-        )  # fmt: skip
+        look: dict[str, Any] = {"facecolor": "none", "edgecolor": "white", "hatch": "///", "linewidth": 0.0}
+        ax.fill_between(x, 0, 1, where=thin, transform=ax.get_xaxis_transform(), **look)
+        ax.fill_between([], [], [], label=f"fewer than {FEW} pairs", **{**look, "facecolor": "#9A9A9A"})
 
 
 def policy_map(

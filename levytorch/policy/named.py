@@ -47,10 +47,9 @@ def check_policies(policies: Any) -> dict[str, dict[str, Any]]:
     for name, given in policies.items():
         if given is None or given is False:
             continue
-        if not isinstance(given, Mapping) or given.get("kind") not in KINDS:
-            kind = given.get("kind") if isinstance(given, Mapping) else given
+        kind = given.get("kind") if isinstance(given, Mapping) else given
+        if not isinstance(given, Mapping) or not isinstance(kind, str) or kind not in KINDS:
             raise ConfigError(f"policy.{name}.kind must be one of {', '.join(KINDS)}, found {shown(kind)}; choose one.")
-        kind = str(given["kind"])
         options = {str(key): value for key, value in given.items() if key != "kind" and value is not None}
         known_keys(f"the options of policy.{name}", options, KINDS[kind], ConfigError)
         needed = _NEEDED.get(kind)
@@ -154,7 +153,7 @@ def _same(text: str, label: Any) -> bool:
 def _nearest(states: Any, chosen: list[Any], labels: tuple[Any, ...], period: float | None) -> Policy:
     codes = torch.tensor([labels.index(a) for a in chosen])
     rows = torch.nn.functional.one_hot(codes, len(labels)).to(torch.float64)
-    at_states = torch.from_numpy(states)
+    at_states = torch.tensor(states, dtype=torch.float64)
 
     def policy(x: Tensor) -> Tensor:
         gap = x.reshape(-1, 1) - at_states

@@ -21,6 +21,10 @@ from levytorch.policy.solver import solve_value
 from levytorch.policy.spread import spread
 from levytorch.policy.value import PlaneValue
 
+_LOOK = {False: 1024, True: 4096}  # states at which it is looked whether a policy jumps; in the plane
+_JUMP = 0.3  # of the range of a policy, from one of these states to the next
+_NODES = {False: 512, True: 48}  # of V then: on a circle and a line, per coordinate of the plane
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -114,7 +118,8 @@ def rank(recovery: Any, policies: Mapping[str, Any], reward: Any, beta: float, *
     """Evaluate policies by name on a ControlledRecovery; differences are to "behaviour" if it is among them, else to
     the first.
 
-    policies: {name: whatever describes a policy}; options: those of `solve_value`.
+    policies: {name: whatever describes a policy}; options: those of `solve_value`. V of a policy that jumps between
+    actions has kinks, and is found on a fixed number of nodes unless n_modes says otherwise.
     """
     if not hasattr(recovery, "under") or not hasattr(recovery, "counts"):
         raise InputError(
@@ -124,11 +129,27 @@ def rank(recovery: Any, policies: Mapping[str, Any], reward: Any, beta: float, *
     if not policies:
         raise InputError("policies must name at least one, found none; give {name: policy}.")
     loops = {name: recovery.under(policy) for name, policy in policies.items()}
-    values = {name: solve_value(loop, reward, beta, **options) for name, loop in loops.items()}
+    values = {name: solve_value(loop, reward, beta, **_resolution(loop, options)) for name, loop in loops.items()}
     states, weights = observed_states(recovery, next(iter(values.values())))
     reference = "behaviour" if "behaviour" in values else next(iter(values))
     extrapolated = {name: float(loop.metrics["extrapolated"]) for name, loop in loops.items()}
     return Ranking(values, states, weights, reference, extrapolated)
+
+
+def _resolution(loop: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `solve_value`, with n_modes where the policy of a closed loop jumps."""
+    if options.get("n_modes") is not None:
+        return dict(options)
+    plane = loop.dim == 2
+    x = loop.head.grid(_LOOK[plane])
+    rows = loop.policy(x).reshape(len(x), -1)
+    if plane:
+        side = math.isqrt(len(x))
+        rows = rows.reshape(side, side, -1)
+    size = rows.amax() - rows.amin()
+    steps = [rows.diff(dim=axis).abs().amax() for axis in range(rows.ndim - 1)]
+    jumps = bool(size > 0) and float(max(steps)) > _JUMP * float(size)
+    return dict(options) | ({"n_modes": _NODES[plane]} if jumps else {})
 
 
 def observed_states(recovery: Any, V: Any) -> tuple[Tensor, Tensor]:

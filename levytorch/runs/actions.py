@@ -243,7 +243,7 @@ def _policies(outcome: Outcome, config: Mapping[str, Any], truth: Any) -> None:
     reward = _reward(config, outcome.source, recovery.period, recovery.origin)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LevytorchWarning)
-        result = evaluate_policies(recovery, check_policies(config["policy"]), reward, float(config["beta"]), truth)
+        result = evaluate_policies(recovery, check_policies(config.get("policy")), reward, float(config["beta"]), truth)
     doubts = (str(w.message) for w in caught if issubclass(w.category, LevytorchWarning))
     outcome.metrics["warnings"] = list(dict.fromkeys([*outcome.metrics["warnings"], *doubts]))
     outcome.metrics["values"] = {**result.metrics(), "text": result.text().splitlines()}

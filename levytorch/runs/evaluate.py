@@ -52,7 +52,7 @@ def run_evaluation(settings: dict[str, Any]) -> Path:
     runs = [] if settings["run"] is None else load_runs(texts(settings, "run"))
     if any(run.has_actions for run in runs):
         return _publish(target, lambda written: policy_evaluation.write(settings, runs, written))
-    if settings["policy"]:
+    if settings.get("policy"):
         raise ConfigError("policy is for runs on data with actions, found runs without; leave policy out.")
     result, support = evaluate(settings, runs) if runs else (None, None)
     studies = study_rates(settings) if settings["rates"]["enabled"] else []

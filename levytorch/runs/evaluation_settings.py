@@ -79,7 +79,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         reward = settings["reward"]
         if reward.get("name") == "regressed" and settings["data"]["path"] is None:
             raise InputError("reward=regressed needs data with a reward column, found none; add data.path=.")
-        check_policies(settings["policy"])
+        check_policies(settings.get("policy"))
         if settings["run"] is not None:
             check_reward(reward, settings["beta"])
 

@@ -25,7 +25,6 @@ from levytorch.policy.ranking import Ranking, rank
 from levytorch.policy.solver import solve_value
 
 _POINTS, _SIDE = 401, 64  # of curves, and per coordinate of the plane
-_TOLERANCE = 1e-4  # policies that choose the best jump between actions: V has kinks, and more digits are not worth it
 ONE = {"behaviour": {"kind": "behaviour"}}  # what is evaluated where no policy is named
 
 
@@ -170,14 +169,17 @@ def evaluate_policies(
         for name, config in (settings or ONE).items()
     }
     chosen = {name: recovery.policy(policy_of(one)) for name, one in given.items()}
-    options = {"n_modes": n_modes, "tolerance": _TOLERANCE, **on_line}
+    options = {"n_modes": n_modes, **on_line}
     table = rank(recovery, chosen, reward, beta, **options)
     improved = {name: one for name, one in given.items() if isinstance(one, Improvement)}
     first = next(iter(table.values.values()))
     truths = {}
     if truth is not None and tuple(truth.actions) == tuple(getattr(recovery, "actions", ())):
-        same = {**options, "window": first.window} if recovery.period is None else options
-        truths = {name: solve_value(truth.under(pi), reward, beta, **same) for name, pi in chosen.items()}
+        same = {"window": first.window} if recovery.period is None else {}
+        truths = {
+            name: solve_value(truth.under(pi), reward, beta, n_modes=table.values[name].n_modes, **same)
+            for name, pi in chosen.items()
+        }
     return PolicyResult(recovery, table, chosen, improved, truths, beta, _grid(first, recovery))
 
 

@@ -55,7 +55,7 @@ def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> PolicyResult:
         window = None if window == "data" else check_window(window, float("inf"), support)
     truth = run.truth()
     known = truth if isinstance(truth, ControlledDynamics) else None
-    policies = check_policies(settings["policy"])
+    policies = check_policies(settings.get("policy"))
     return evaluate_policies(recovery, policies, reward, beta, known, window=window, n_modes=settings["n_modes"])
 
 

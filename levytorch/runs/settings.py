@@ -117,7 +117,7 @@ def with_actions(settings: Mapping[str, Any]) -> None:
         if not isinstance(shared, list) or not set(shared) <= {"b", "D_o", "D_f"}:
             raise ConfigError(f"shared must list some of b, D_o and D_f, found {shown(shared)}; give shared=[D_o,D_f].")
         whole_number("n_action", settings["n_action"], 2, 12, "3 is a parabola")
-        check_policies(settings["policy"])
+        check_policies(settings.get("policy"))
 
 
 def check_sections(config: Mapping[str, Any]) -> None:

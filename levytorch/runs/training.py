@@ -74,7 +74,7 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
     from lightning.pytorch.callbacks import Checkpoint
     from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-    config, loggers = prepared.config, prepared.loggers
+    config, loggers, data = prepared.config, prepared.loggers, actions.alike(data)
     directory.mkdir(parents=True, exist_ok=True)
     formats: tuple[str, ...] = ()
     for callback in prepared.callbacks:

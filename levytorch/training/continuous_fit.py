@@ -30,6 +30,8 @@ from levytorch.training.settings import FitSettings
 # bins of states and of actions, for products of scores, by how many of each there are
 _SIDES = {(1, 1): (64, 16), (1, 2): (32, 8, 8), (2, 1): (16, 16, 8), (2, 2): (10, 10, 5, 5)}
 
+_PARTS = {1: 16, 2: 64}  # of the cell, for counts of pairs: with bins of the action beside them
+
 
 def recover_continuous(transitions: Transitions, settings: FitSettings, n_action: int = 3) -> ContinuousRecovery:
     """Fisher scoring over all pairs; n_action: polynomials of the action, 3 for a parabola."""
@@ -57,7 +59,7 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
         metrics |= {"x_min": float(transitions.x.min()), "x_max": float(transitions.x.max())}
     bins = ActionBins(head.action_bounds)
     index = bins.index(action)
-    counts = Parts(head).counts(transitions.x, index, bins.count)
+    counts = Parts(head, _PARTS[head.dim]).counts(transitions.x, index, bins.count)
     places = torch.zeros((bins.count, action.shape[1]), dtype=torch.float64).index_add_(0, index, action)
     empty = counts.sum(1) == 0
     places = torch.where(empty[:, None], _middles(head), places / counts.sum(1).clamp(min=1)[:, None])
