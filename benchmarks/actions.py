@@ -267,6 +267,22 @@ def summary() -> None:
     z = np.array(found["whole", "model", "improve", "z"])
     print(f"\ngain of improve within 1.96 standard errors in {int((np.abs(z) < 1.96).sum())} of {len(z)}")
     draw()
+    pictures()
+
+
+def pictures() -> None:
+    """V of policies with their bands and the policy that was found, of one small set of logs."""
+    from levytorch.figures.base import save
+    from levytorch.runs.policies import evaluate_policies
+
+    found = model(logs_of(2000, 0), False, "corrected")
+    kinds = {"behaviour": {"kind": "behaviour"}, "rest": {"kind": "action", "action": 0}}
+    kinds |= {"improved": {"kind": "improved"}}
+    result = evaluate_policies(found, kinds, reward, BETA, SYSTEM)
+    for name, make in result.drawings().items():
+        if name in ("value", "policy_improved"):
+            stem = FIGURE.parent / {"value": "policy_values"}.get(name, name)
+            save(make(), stem, formats=("png",))
 
 
 def draw() -> None:
