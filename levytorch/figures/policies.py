@@ -159,7 +159,7 @@ def action_over_state(
     for number, column in enumerate(actions.T):
         label = "action" if actions.shape[1] == 1 else f"action[{number}]"
         ax.plot(x, column, color=COLORS[number], linewidth=1.5, label=label)
-    _hatch(ax, x, pairs)
+    _hatch(ax, x, pairs, "#BBBBBB")
     ax.set_xlim(x[0], x[-1])
     ax.set_xlabel((units or Units()).x)
     ax.set_ylabel("action")
@@ -168,12 +168,18 @@ def action_over_state(
     return fig, [ax]
 
 
-def _hatch(ax: Axes, x: Array, pairs: Array) -> None:
+def _hatch(ax: Axes, x: Array, pairs: Array, color: str = "white") -> None:
     thin = pairs < FEW
     if thin.any():
-        look: dict[str, Any] = {"facecolor": "none", "edgecolor": "white", "hatch": "///", "linewidth": 0.0}
+        look: dict[str, Any] = {"facecolor": "none", "edgecolor": color, "hatch": "///", "linewidth": 0.0}
         ax.fill_between(x, 0, 1, where=thin, transform=ax.get_xaxis_transform(), **look)
-        ax.fill_between([], [], [], label=f"fewer than {FEW} pairs", **{**look, "facecolor": "#9A9A9A"})
+        ax.fill_between(
+            [],
+            [],
+            [],
+            label=f"fewer than {FEW} pairs",
+            **{**look, "facecolor": "#9A9A9A" if color == "white" else "white"},
+        )
 
 
 def policy_map(
@@ -188,12 +194,13 @@ def policy_map(
     colors = np.array([to_rgb(COLORS[number % len(COLORS)]) for number in range(len(labels))])
     best, share = probabilities.argmax(-1), probabilities.max(-1)
     image = 1 - share[..., None] * 0.8 * (1 - colors[best])
-    extent = (float(u[0]), float(u[-1]), float(v[0]), float(v[-1]))
+    steps = [0.5 * float(side[1] - side[0]) for side in (u, v)]
+    extent = (u[0] - steps[0], u[-1] + steps[0], v[0] - steps[1], v[-1] + steps[1])
     ax.imshow(image.transpose(1, 0, 2), origin="lower", extent=extent, aspect="auto", interpolation="nearest")
     if (pairs < FEW).any():
         ax.contourf(u, v, (pairs < FEW).T.astype(float), levels=[0.5, 1.5], colors="none", hatches=["///"])
-    ax.set_xlabel("u")
-    ax.set_ylabel("v")
+    ax.set_xlabel("$x_1$")
+    ax.set_ylabel("$x_2$")
     tidy(ax)
     patches = [Patch(color=colors[k], label=plain(str(label), 20)) for k, label in enumerate(labels)]
     ax.legend(handles=patches, ncols=len(labels), loc="lower center", bbox_to_anchor=(0.5, 1.0), **_LEGEND)

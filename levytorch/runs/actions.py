@@ -166,7 +166,7 @@ def _held(recovery: Any) -> dict[str, Any]:
     """Some actions by name: all labels, or the ends and the middle of a scale."""
     if getattr(recovery, "actions", ()):
         return {str(a): a for a in recovery.actions}
-    ends = [(low, 0.5 * (low + high), high) for low, high in recovery.bounds]
+    ends = [(low, round(0.5 * (low + high) / (high - low), 2) * (high - low), high) for low, high in recovery.bounds]
     rows = [tuple(side[k] for side in ends) for k in range(3)]
     return {", ".join(f"{v:.3g}" for v in row): row[0] if len(row) == 1 else row for row in rows}
 

@@ -24,6 +24,7 @@ from levytorch.policy.named import build_policy, policy_of
 from levytorch.policy.ranking import Ranking, rank
 from levytorch.policy.solver import solve_value
 
+_TOLERANCE = 1e-5  # of V: the behaviour policy, linear between parts of the cell, has kinks
 _POINTS, _SIDE = 401, 64  # of curves, and per coordinate of the plane
 ONE = {"behaviour": {"kind": "behaviour"}}  # what is evaluated where no policy is named
 
@@ -169,7 +170,7 @@ def evaluate_policies(
         for name, config in (settings or ONE).items()
     }
     chosen = {name: recovery.policy(policy_of(one)) for name, one in given.items()}
-    options = {"n_modes": n_modes, **on_line}
+    options = {"n_modes": n_modes, "tolerance": _TOLERANCE, **on_line}
     table = rank(recovery, chosen, reward, beta, **options)
     improved = {name: one for name, one in given.items() if isinstance(one, Improvement)}
     first = next(iter(table.values.values()))

@@ -113,10 +113,16 @@ def table_of_actions(metrics: Mapping[str, Any]) -> str:
     """The same for a run on data with actions: a row per action, then the policies."""
     known = any("error" in row["b"] for row in metrics["by_action"].values())
     names = ("b", "D_o", "D_f")
-    lines = [f"{'action':>10}{'pairs':>12}" + "".join(f"{name:>12}{'+-':>10}" for name in names)]
+    rows = [
+        [_number(row[name].get(key)) for name in names for key in ("mean", "std")]
+        for row in metrics["by_action"].values()
+    ]
+    widths = [2 + max(8, *(len(cell) for cell in column)) for column in zip(*rows)]
+    heads = [text for name in names for text in (name, "+-")]
+    lines = [f"{'action':>10}{'pairs':>12}" + "".join(f"{text:>{width}}" for text, width in zip(heads, widths))]
     lines[0] += f"{'rel. L2 errors':>26}" if known else ""
-    for label, row in metrics["by_action"].items():
-        cells = "".join(f"{_number(row[name]['mean']):>12}{_number(row[name].get('std')):>10}" for name in names)
+    for (label, row), own in zip(metrics["by_action"].items(), rows):
+        cells = "".join(f"{cell:>{width}}" for cell, width in zip(own, widths))
         errors = ", ".join(f"{row[name]['error']:.1%}" for name in names) if known else ""
         lines.append(f"{label[:10]:>10}{row.get('pairs', ''):>12}{cells}{errors:>26}")
     lines.append(f"alpha {metrics['alpha']:.4g}; means over the observed states")
