@@ -32,6 +32,7 @@ _HOME = {
     "solve_value": "levytorch.policy",
     "improve": "levytorch.policy.improve",
     "ControlledRecovery": "levytorch.training.controlled",
+    "ContinuousRecovery": "levytorch.training.continuous",
     "ValueFunction": "levytorch.policy",
     "LevytorchError": "levytorch.errors",
     "InputError": "levytorch.errors",
@@ -39,6 +40,7 @@ _HOME = {
 }
 
 __all__ = [
+    "ContinuousRecovery",
     "ControlledDynamics",
     "ControlledRecovery",
     "Dynamics",
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     from levytorch.policy.improve import improve
     from levytorch.simulation import simulate
     from levytorch.training import Recovery, recover
+    from levytorch.training.continuous import ContinuousRecovery
     from levytorch.training.controlled import ControlledRecovery
 
 

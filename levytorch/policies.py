@@ -1,4 +1,4 @@
-"""Policies over labelled actions: pi(a | x), whatever form a user has it in.
+"""Policies pi(a | x), over labels or over numbers, whatever form a user has them in.
 
 While an action is held over a step, the step's law has the coefficients of that action; a randomised policy that is
 observed at short intervals has the averaged generator, L^pi = sum_a pi(a | x) L^a.
@@ -123,6 +123,128 @@ class Policy:
         return InputError(
             f"a policy must use the actions {shown(self.actions)}, found {shown(action)}; nothing is known of others."
         )
+
+
+_NODES = 8  # of u, per coordinate of the action: exact for polynomials of degree 15
+_SLACK = 1e-9  # of a range: rounding at its ends
+
+
+class NumberPolicy:
+    """pi(a | x) over numbers or vectors a within `bounds`, one (low, high) per coordinate of a; made of
+
+    - a function of x that returns one action per x, (n,) or (n, m);
+    - a function of (x, u), u uniform on (0, 1) and of the shape of the actions: an action that is drawn;
+    - one action for all x;
+    - "uniform" over the bounds.
+
+    >>> NumberPolicy(lambda x: -0.5 * x, ((-1.0, 1.0),))(torch.tensor([1.0, -1.0]))
+    tensor([-0.5000,  0.5000], dtype=torch.float64)
+    """
+
+    def __init__(
+        self, given: Any, bounds: Sequence[tuple[float, float]], weights: Any = None, known: str = "logged range"
+    ) -> None:
+        self.known = known
+        self.bounds, self.size = tuple(bounds), len(bounds)
+        self.low, self.high = (torch.tensor(end, dtype=torch.float64) for end in zip(*bounds))
+        self.weights = weights  # of the rows of `given` as a function of x, where it is a table of actions (K, m)
+        self._function: Callable[..., Any] | None = None
+        self._table: Tensor | None = None
+        self._drawn = False
+        if isinstance(given, NumberPolicy):
+            self._function, self._drawn, self.weights = given._function, given._drawn, given.weights
+            self._table = given._table if given._table is None else self.inside(given._table)
+            return
+        if isinstance(given, str) and given == "uniform":
+            low, span = self.low, self.high - self.low
+            given = lambda x, u: low + span * u.reshape(-1, len(low))  # noqa: E731
+        if callable(given):
+            self._function, self._drawn = given, takes_action(given)
+        else:
+            self._table = self.inside(given).reshape(-1, self.size)
+            if weights is None and len(self._table) > 1:
+                raise InputError(
+                    f"one action for all x must have {self.size} numbers, found {self._table.numel()}; give a "
+                    "function of x for several."
+                )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The action at every state, (n,) or (n, m); the mean of those that are drawn."""
+        actions, weights = self.components(x)
+        mean = (actions * weights.T.unsqueeze(-1)).sum(0)
+        return mean[:, 0] if self.size == 1 else mean
+
+    def components(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions (K, n, m) and their probabilities (n, K): what averages over the policy are taken of."""
+        n = len(x)
+        if self._table is not None:
+            actions = self._table.unsqueeze(1).expand(-1, n, -1)
+            weights = torch.ones((n, 1), dtype=torch.float64) if self.weights is None else self.weights(x)
+            return actions, weights
+        if not self._drawn:
+            assert self._function is not None
+            return self._answer(answer_of("policy", self._function, x), n).unsqueeze(0), torch.ones((n, 1)).double()
+        nodes, share = np.polynomial.legendre.leggauss(_NODES)
+        grid = np.stack(np.meshgrid(*[(nodes + 1) / 2] * self.size, indexing="ij"), axis=-1).reshape(-1, self.size)
+        weight = np.stack(np.meshgrid(*[share / 2] * self.size, indexing="ij"), axis=-1).reshape(-1, self.size).prod(1)
+        actions = torch.stack([self.draw(x, torch.from_numpy(u).expand(n, -1)) for u in grid])
+        return actions, torch.from_numpy(weight).expand(n, -1)
+
+    def draw(self, x: Tensor, u: Tensor) -> Tensor:
+        """Actions (n, m) at states x for uniform numbers u (n, m)."""
+        if self._table is not None and self.weights is not None:
+            edges = self.weights(x).cumsum(-1)[:, :-1]
+            return self._table[(u[:, :1] > edges).sum(1)]
+        if not self._drawn:
+            return self.components(x)[0][0]
+        noise = u[:, 0] if self.size == 1 else u
+        function = self._function
+        assert function is not None
+        return self._answer(answer_of("policy", lambda states: function(states, noise), x), len(x))
+
+    def averaged(self, reward: Any, dim: int = 1) -> Any:
+        """The reward of the closed loop: r(x, a) averaged over the actions; a reward of x alone as it is."""
+        if not takes_action(reward):
+            return reward
+
+        def r(x: Tensor) -> Tensor:
+            flat = x.reshape(-1) if dim == 1 else x.reshape(-1, dim)
+            actions, weights = self.components(flat)
+            of_actions = torch.stack([reward_of(reward, a[:, 0] if self.size == 1 else a, flat) for a in actions], -1)
+            return (weights * of_actions).sum(-1).reshape(x.shape if dim == 1 else x.shape[:-1])
+
+        return r
+
+    def inside(self, action: Any) -> Tensor:
+        """Actions (..., m), refused outside of the bounds."""
+        a = real_tensor("action", action, "give numbers").detach()
+        if self.size == 1 and (a.ndim == 0 or a.shape[-1] != 1):
+            a = a.unsqueeze(-1)
+        if a.ndim == 0 or a.shape[-1] != self.size:
+            raise InputError(
+                f"an action must have {self.size} numbers, found shape {tuple(a.shape)}; put them on the last axis."
+            )
+        slack = _SLACK * (self.high - self.low)
+        outside = ~((a >= self.low - slack) & (a <= self.high + slack))
+        if bool(outside.any()):
+            worst = a.reshape(-1, self.size)[int(outside.reshape(-1, self.size).any(-1).to(torch.int8).argmax())]
+            told = " x ".join(f"[{low:g}, {high:g}]" for low, high in self.bounds)
+            found = ", ".join(f"{v:g}" for v in worst.tolist())
+            raise InputError(f"actions must lie in the {self.known} {told}, found {found}; nothing is known beyond.")
+        return a.maximum(self.low).minimum(self.high)
+
+    def _answer(self, answer: Any, n: int) -> Tensor:
+        found = real_tensor("policy(x)", answer, "return one action per state").detach()
+        if self.size == 1 and found.shape in ((), (n,)):
+            found = found.unsqueeze(-1)
+        try:
+            found = found.expand(n, self.size)
+        except RuntimeError:
+            raise InputError(
+                f"policy(x) must return one action of {self.size} numbers per state, {n} of them, found shape "
+                f"{tuple(found.shape)}; return shape ({n}, {self.size})."
+            ) from None
+        return self.inside(found)
 
 
 def reward_of(reward: Any, action: Any, x: Tensor) -> Tensor:

@@ -163,6 +163,11 @@ def samples(folder: Path) -> None:
         jump = 3.0 * rng.standard_cauchy() if rng.random() < 0.03 else 0.0
         track.append(track[-1] - 0.02 * (track[-1] - 50.0) + rng.standard_normal() + np.clip(jump, -60.0, 60.0))
     (folder / "track.csv").write_text("time,x\n" + "".join(f"{k / 4:.2f},{x:.4f}\n" for k, x in enumerate(track)))
+    pushes, x = rng.choice(["left", "right"], 6000), [0.0]
+    for push in pushes:
+        x.append(0.98 * x[-1] + (0.05 if push == "right" else -0.05) + 0.1 * rng.standard_t(3))
+    rows = (f"{k / 40},{at:.5f},{push},{-at * at:.5f}\n" for k, (at, push) in enumerate(zip(x, pushes)))
+    (folder / "logs.csv").write_text("t,x,push,r\n" + "".join(rows))
     walk = np.cumsum(rng.standard_t(2, (600, 2)) * 100, axis=0)
     (folder / "buffalo.csv").write_text(
         "id,t,x,y\n" + "".join(f"{k // 300},{3600 * (k % 300)},{u:.1f},{v:.1f}\n" for k, (u, v) in enumerate(walk))

@@ -1,63 +1,80 @@
-"""Coefficients of a state and a continuous action: products of Fourier functions of x and low polynomials of a."""
+"""Coefficients of a state and a continuous action: products of functions of x and low polynomials of a."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from levytorch.coefficients.basis import FourierBasis
-from levytorch.coefficients.fourier import FourierHead
+from levytorch.coefficients.basis import Basis
+from levytorch.coefficients.fourier import LinearHead
 from levytorch.coefficients.head import AlphaSpec, Coefficients, Head
+
+Bounds = tuple[tuple[float, float], ...]
 
 
 class ActionBasis:
-    """phi_k(x) P_j(u), u = a scaled to [-1, 1] over the logged range; x and a are the columns of a state (n, 2)."""
+    """phi_k(x) P_j(u), u = a scaled to [-1, 1] over the logged range; x and a are the columns of a state (n, dim + m).
 
-    def __init__(self, states: FourierBasis, n_action: int, low: float, high: float) -> None:
-        self.states, self.n_action, self.low, self.high = states, n_action, low, high
-        self.period, self.origin = states.period, states.origin
+    P_j are Legendre's polynomials, for a vector their products of total degree below n_action.
+    """
+
+    def __init__(self, states: Basis, n_action: int, bounds: Bounds, dim: int) -> None:
+        self.states, self.n_action, self.dim = states, n_action, dim
+        self.low, self.high = (torch.tensor(end, dtype=torch.float64) for end in zip(*bounds))
+        powers = itertools.product(range(n_action), repeat=len(bounds))
+        self.powers = sorted((p for p in powers if sum(p) < n_action), key=sum)  # the constant is first
 
     @property
     def size(self) -> int:
-        return self.states.size * self.n_action
+        return self.states.size * len(self.powers)
 
     def rows(self, x: Tensor) -> Tensor:
-        """(n, 2) -> (K, n); the constant is first."""
-        phi, u = self.states.rows(x[:, 0].contiguous()), 2 * (x[:, 1] - self.low) / (self.high - self.low) - 1
+        """(n, dim + m) -> (K, n); the constant is first."""
+        phi = self.states.rows(x[:, 0].contiguous() if self.dim == 1 else x[:, : self.dim].contiguous())
+        u = 2 * (x[:, self.dim :] - self.low) / (self.high - self.low) - 1
         P = [torch.ones_like(u), u]
         for j in range(1, self.n_action - 1):  # Legendre
             P.append(((2 * j + 1) * u * P[j] - j * P[j - 1]) / (j + 1))
-        return (phi.unsqueeze(1) * torch.stack(P[: self.n_action])).reshape(self.size, -1)
+        products = [torch.stack([P[j][:, i] for i, j in enumerate(power)]).prod(0) for power in self.powers]
+        return (phi.unsqueeze(1) * torch.stack(products)).reshape(self.size, -1)
 
     def harmonic_numbers(self) -> Tensor:
         """What a roughness penalty weighs: waves in x; a polynomial is smooth by itself."""
-        return self.states.harmonic_numbers().repeat_interleave(self.n_action)
+        return self.states.harmonic_numbers().repeat_interleave(len(self.powers))
 
 
-class ActionHead(FourierHead):
-    """b, D_o, D_f of (x, a), linear predictors over an ActionBasis; states are rows (x, a)."""
+class ActionHead(LinearHead):
+    """b, D_o, D_f of (x, a), linear predictors over an ActionBasis; states are rows (x, a).
 
-    columns = 2
+    of_states: a head of x alone, whose functions, cell, units and alpha these are.
+    """
 
-    def __init__(self, n_basis: int, n_action: int, low: float, high: float, **same: Any) -> None:
-        super().__init__(n_basis, **same)
-        assert isinstance(self.basis, FourierBasis)
-        self.n_action, self.low, self.high = n_action, low, high
-        self.basis = self.drift = ActionBasis(self.basis, n_action, low, high)
-        self.theta = nn.Parameter(torch.zeros(sum(self.sizes), dtype=torch.float64))
-        self.set_constants(0.0, self.units.D_o, float(self.units.D_f(torch.tensor(self.alpha_spec.value))))
+    def __init__(self, of_states: LinearHead, n_action: int, bounds: Sequence[tuple[float, float]]) -> None:
+        self.n_action, self.action_bounds = n_action, tuple((float(low), float(high)) for low, high in bounds)
+        self.columns = of_states.dim + len(self.action_bounds)
+
+        def products(states: Basis) -> ActionBasis:
+            return ActionBasis(states, n_action, self.action_bounds, of_states.dim)
+
+        basis = products(of_states.basis)
+        drift = basis if of_states.drift is of_states.basis else products(of_states.drift)
+        same = of_states.positivity_link, of_states.alpha_spec, of_states.units, of_states.dim
+        super().__init__(basis, of_states.alpha_basis, *same, drift)
+        self.period, self.origin, self.window = of_states.period, of_states.origin, of_states.window
+        self.of_states = of_states.config()
 
     def states(self, x: Tensor) -> Tensor:
-        return x.to(torch.float64).reshape(-1, 2)
+        return x.to(torch.float64).reshape(-1, self.columns)
 
     def grid(self, n: int) -> Tensor:
-        side = max(2, round(n**0.5))
+        side = max(2, round(n ** (1 / self.columns)))
         unit = (torch.arange(side, dtype=torch.float64) + 0.5) / side
-        axes = (self.origin + self.period * unit, self.low + (self.high - self.low) * unit)
-        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 2)
+        axes = [low + (high - low) * unit for low, high in (*self.bounds, *self.action_bounds)]
+        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, self.columns)
 
     def forward(self, x: Tensor) -> Coefficients:
         """Without gradients: these heads are fitted by scoring, through `chain`."""
@@ -65,27 +82,46 @@ class ActionHead(FourierHead):
             return self.chain(self.theta, self.design(self.states(x))).coefficients
 
     def config(self) -> dict[str, Any]:
-        kept = {key: value for key, value in super().config().items() if key not in ("name", "n_basis_alpha")}
-        return kept | {"n_action": self.n_action, "low": self.low, "high": self.high}
+        bounds = [list(pair) for pair in self.action_bounds]
+        return {"of_states": self.of_states, "n_action": self.n_action, "bounds": bounds}
+
+
+Components = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class HeldHead(Head):
-    """The coefficients of an ActionHead where the action is a function of x: a head of x alone, same parameters."""
+    """The coefficients of an ActionHead under a policy: a head of x alone, same parameters.
 
-    def __init__(self, head: ActionHead, action: Callable[[Tensor], Tensor]) -> None:
+    components: x -> actions (K, n, m) and their probabilities (n, K), over which the coefficients are averaged.
+    """
+
+    def __init__(self, head: ActionHead, components: Components) -> None:
         super().__init__()
-        self.of_pairs, self.action = head, action
-        self.period, self.origin = head.period, head.origin
+        self.of_pairs, self.components = head, components
+        self.period, self.origin, self.dim, self.window = head.period, head.origin, head.dim, head.window
 
     @property
     def alpha_spec(self) -> AlphaSpec:
         return self.of_pairs.alpha_spec
 
     def forward(self, x: Tensor) -> Coefficients:
-        return self.of_pairs(self._pairs(x))
+        actions, weights = self.components(x)
+        c = self.of_pairs(torch.cat([self._pairs(x, a) for a in actions]))
+        K = len(actions)
+
+        def mean(values: Tensor) -> Tensor:
+            parts = values.reshape(K, len(x), *values.shape[1:])
+            return (parts * weights.T.reshape(K, len(x), *[1] * (values.dim() - 1))).sum(0)
+
+        return Coefficients(mean(c.b), mean(c.D_o), mean(c.D_f), c.alpha)
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.of_pairs.jacobian(self._pairs(x))
+        actions, weights = self.components(x)
+        total: list[Any] = [0.0] * 4
+        for a, w in zip(actions, weights.T):
+            for k, J in enumerate(self.of_pairs.jacobian(self._pairs(x, a))):
+                total[k] = total[k] + w.reshape(-1, *[1] * (J.dim() - 1)) * J
+        return total[0], total[1], total[2], total[3]
 
-    def _pairs(self, x: Tensor) -> Tensor:
-        return torch.stack([x, self.action(x).expand(x.shape)], dim=-1)
+    def _pairs(self, x: Tensor, action: Tensor) -> Tensor:
+        return torch.cat([x.reshape(len(x), -1), action], dim=-1)

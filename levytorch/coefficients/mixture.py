@@ -22,7 +22,7 @@ class MixtureHead(Head):
         self.parts = nn.ModuleList(heads)  # whose parameters are this head's
         self.weights = weights
         first = heads[0]
-        self.period, self.origin, self.dim = first.period, first.origin, first.dim
+        self.period, self.origin, self.dim, self.window = first.period, first.origin, first.dim, first.window
 
     @property
     def alpha_spec(self) -> AlphaSpec:

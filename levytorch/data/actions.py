@@ -1,4 +1,4 @@
-"""Actions of pairs: labels as numbers in one column, and the labels themselves."""
+"""Actions of pairs: labels as numbers in one column, and the labels themselves; or numbers and vectors as they are."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from levytorch.convert import shown
 from levytorch.errors import InputError
 
 MOST = 64  # different actions: more are numbers on a scale, not labels
+_WIDEST = 2  # numbers of a vector
 
 
 def label(action: Any) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
     """The place of each action among the sorted labels, as float64 (a column like all others), and the labels.
 
-    More than MOST different numbers are a continuous action: they are returned as they are, without labels.
+    More than MOST different numbers are a continuous action: they are returned as they are, without labels. So are
+    vectors, (n, 2).
 
     >>> label(["up", "down", "up"])
     (array([1., 0., 1.]), ('down', 'up'))
@@ -26,6 +28,8 @@ def label(action: Any) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
     given = action.detach().cpu().numpy() if isinstance(action, Tensor) else np.asarray(action)
     if given.dtype == object and all(isinstance(a, str) for a in given.ravel()):
         given = given.astype(str)
+    if given.ndim == 2:
+        return _vectors(given), ()
     if given.dtype.kind not in "biufU":
         raise InputError(f"actions must be numbers or strings, found {shown(action)}; fill gaps or leave pairs out.")
     if given.dtype.kind == "f":
@@ -44,6 +48,22 @@ def label(action: Any) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
     return codes.reshape(given.shape).astype(np.float64), tuple(labels.tolist())
 
 
+def _vectors(given: NDArray[Any]) -> NDArray[np.float64]:
+    """Actions of several numbers, (n, m)."""
+    if given.shape[1] > _WIDEST or given.dtype.kind not in "biuf":
+        raise InputError(
+            f"vectors of actions must be {_WIDEST} numbers each, found {given.dtype} of shape {given.shape}; give so, "
+            "or labels."
+        )
+    vectors = given.astype(np.float64)
+    if not np.isfinite(vectors).all():
+        row = int(np.argmax(~np.isfinite(vectors).all(1)))
+        raise InputError(
+            f"actions must have no gaps, found {vectors[row].tolist()} at {row}; fill it, or leave it out."
+        )
+    return vectors[:, 0] if vectors.shape[1] == 1 else vectors
+
+
 def named(action: NDArray[np.float64], actions: Sequence[Any]) -> NDArray[Any]:
     """The inverse of `label`."""
     return np.asarray(actions)[action.astype(np.int64)] if len(actions) else action
@@ -52,28 +72,56 @@ def named(action: NDArray[np.float64], actions: Sequence[Any]) -> NDArray[Any]:
 def per_point(action: Any, lengths: NDArray[np.int64]) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
     """One action per point (that of the last point of a trajectory is not used) from one per point or one per pair.
 
-    action: (n_traj, n_time) or (n_traj, n_time - 1), or a list of such rows; (n_time,) for one trajectory.
+    action: (n_traj, n_time) or (n_traj, n_time - 1), or a list of such rows; (n_time,) for one trajectory. Vectors
+    have an axis of their own at the end, and one trajectory of them is action[None].
     """
+    return label(_points("action", action, lengths))
+
+
+def rewards_per_point(reward: Any, lengths: NDArray[np.int64]) -> Any:
+    """Rewards of pairs (n_traj, n_time - 1) as rewards of points, the last repeated; those of points as they are."""
+    shape = getattr(reward, "shape", None)
+    of_pairs = shape is not None and len(shape) == 2 and tuple(shape) == (len(lengths), int(lengths[0]) - 1)
+    return _points("reward", reward, lengths).reshape(len(lengths), -1) if of_pairs else reward
+
+
+def _points(name: str, given: Any, lengths: NDArray[np.int64]) -> NDArray[Any]:
+    """One entry per point, trajectory after trajectory."""
+    action = given
     rows = action if isinstance(action, list | tuple) and len(action) and np.ndim(action[0]) else None
     if rows is None:
         whole = action.detach().cpu().numpy() if isinstance(action, Tensor) else np.asarray(action)
         rows = [whole] if whole.ndim < 2 else list(whole)
     parts = [r.detach().cpu().numpy() if isinstance(r, Tensor) else np.asarray(r) for r in rows]
     if len(parts) != len(lengths):
-        raise InputError(f"action must have {len(lengths)} trajectories like x, found {len(parts)}; give one row each.")
+        raise InputError(f"{name} must have {len(lengths)} trajectories like x, found {len(parts)}; give one row each.")
     full = [_padded(part, int(n), k) for k, (part, n) in enumerate(zip(parts, lengths))]
-    return label(np.concatenate(full))
+    if len({part.shape[1:] for part in full}) > 1:
+        raise InputError(f"{name} must be alike in all trajectories, found several shapes; give all of them one.")
+    return np.concatenate(full)
 
 
 def _padded(part: NDArray[Any], n: int, k: int) -> NDArray[Any]:
-    if part.shape == (n,):
-        return part
-    if part.shape == (n - 1,):
-        return np.concatenate([part, part[-1:]])
+    if part.ndim in (1, 2) and len(part) in (n, n - 1):
+        return part if len(part) == n else np.concatenate([part, part[-1:]])
     raise InputError(
         f"action of trajectory {k} must have {n} entries (one per point) or {n - 1} (one per pair), found shape "
         f"{part.shape}; give one label each."
     )
+
+
+def table_of_numbers(action: NDArray[np.float64], x: NDArray[np.float64]) -> list[str]:
+    """The same for actions on a scale: their range, mean and spread, and the mean by quarters of the states."""
+    edges = np.quantile(x, [0.25, 0.5, 0.75])
+    quarter = np.searchsorted(edges, x)
+    heads = [f"x < {edges[0]:.3g}", f"< {edges[1]:.3g}", f"< {edges[2]:.3g}", f">= {edges[2]:.3g}"]
+    lines = ["", f"{'action':<10}{'min':>11}{'mean':>11}{'max':>11}{'spread':>11}   mean where " + ", ".join(heads)]
+    columns = action.reshape(len(action), -1).T
+    for k, a in enumerate(columns):
+        means = ", ".join(f"{a[quarter == q].mean():.3g}" if (quarter == q).any() else "-" for q in range(4))
+        name = "a" if len(columns) == 1 else f"a[{k}]"
+        lines.append(f"{name:<10}{a.min():>11.4g}{a.mean():>11.4g}{a.max():>11.4g}{a.std():>11.4g}   {means}")
+    return lines
 
 
 def table_of_actions(codes: NDArray[np.int64], x: NDArray[np.float64], actions: Sequence[Any]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from levytorch.data.actions import table_of_actions
+from levytorch.data.actions import table_of_actions, table_of_numbers
 from levytorch.data.quantiles import Blocks, cut, quantiles
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def describe(t: Transitions) -> str:
         lines.append(f"{'reward':<10}" + _row(cut(t.reward.numpy()), len(t)))
     if t.actions:
         lines += table_of_actions(t.action_codes.numpy(), t.x.reshape(len(t), -1)[:, 0].numpy(), t.actions)
+    elif t.action is not None:
+        lines += table_of_numbers(np.asarray(t.action), t.x.reshape(len(t), -1)[:, 0].numpy())
     lines += ["", f"dropped   {lost:,} of {lost + len(t):,} pairs" + (":" if lost else "")]
     lines += [f"          {count:>12,}  {reason}" for reason, count in t.dropped.items()]
     return "\n".join(lines)

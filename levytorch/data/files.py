@@ -82,7 +82,8 @@ def _write_table(t: Trajectories, file: Path) -> None:
     if t.reward is not None:
         columns["reward"] = t.reward
     if t.action is not None:
-        columns["action"] = named(t.action, t.actions)
+        for k, column in enumerate(np.atleast_2d(named(t.action, t.actions).T)):
+            columns["action" if t.action.ndim == 1 else f"action{k + 1}"] = column
     if t.max_dt is not None:
         columns[MAX_DT] = np.full(len(t.x), t.max_dt)
     table = pl.DataFrame(columns)

@@ -89,7 +89,7 @@ class ArrayFile(PointFile):
             raise NeedsMemory(f"{self.path}: actions are read in memory only, found action with blocks; leave it out.")
         self._action = self._array("action", "action") if self.whole else None
         if self._action is not None:
-            self._check_shape("action", self._action)
+            self._check_shape("action", self._action, vectors=True)
         ids = self._array("id", "ids")
         self.ids = None if ids is None else self._names(ids)
         dim = self._width
@@ -115,7 +115,8 @@ class ArrayFile(PointFile):
         times, reward = self._clocked(), None if self._reward is None else self._parts(self._reward, 1)
         action = None
         if self._action is not None:
-            action, self.actions = label(np.concatenate(list(self._parts(self._action, 1))))
+            held, n = np.concatenate(list(self._parts(self._action, 1))), int(self.lengths.sum())
+            action, self.actions = label(held if len(held) == n else held.reshape(n, -1))
         for part in self._parts(self._x, self._width):
             x = np.asarray(part, dtype=np.float64)
             if self.options.log:
@@ -206,15 +207,16 @@ class ArrayFile(PointFile):
             f"{self.path}: offsets must be integers that rise from 0 to the {n} points of x, found {found}; {_BESIDE}."
         )
 
-    def _check_shape(self, name: str, member: Member) -> None:
-        """One number per point."""
+    def _check_shape(self, name: str, member: Member, vectors: bool = False) -> None:
+        """One number per point; where there may be `vectors`, also two."""
         shape, like = member.shape, self._x.shape
         n = int(self.lengths.sum())
         if "offsets" in self._arrays:
-            right = shape in ((n,), (n, 1))
+            right = shape in ((n,), (n, 1)) or (vectors and shape == (n, 2))
         else:
             grid = (len(self.lengths), n // len(self.lengths))
             right = shape in (grid, (*grid, 1)) or (grid[0] == 1 and shape == (n,))
+            right |= vectors and shape == (*grid, 2)
         if not right:
             raise InputError(
                 f"{self.path}: {name} must have one number per point of x (shape {like}, {n} points), found shape "

@@ -62,8 +62,8 @@ class FileOptions:
             else one trajectory.
         time: the column of times: numbers, or dates (year first, or `time_format`). Default: time if there is one.
         reward: the column of a logged reward, carried along. Default: reward if there is one.
-        action: the column of the action held from each observation to the next, text or numbers (not with on_disk).
-            Default: action if there is one.
+        action: the column of the action held from each observation to the next, text or numbers (not with on_disk); two
+            columns of numbers are a vector. Default: action, or action1 and action2, if there are such.
         dt: instead of times, the time between two observations; or the column that says so. A file that has times too
             is refused where they disagree with it.
         time_unit: the unit of dt that you want: ns, us, ms, s, min, h, day or week. Required for dates.
@@ -87,7 +87,7 @@ class FileOptions:
     id: str | None = None
     time: str | None = None
     reward: str | None = None
-    action: str | None = None
+    action: str | Sequence[str] | None = None
     dt: float | str | None = None
     time_unit: str | None = None
     time_in: str | None = None
@@ -118,9 +118,10 @@ class FileOptions:
             raise InputError(f"separator must be one character, found {self.separator!r}; pass such as ';'.")
         for name in ("value", "id", "time", "reward", "action"):
             column = getattr(self, name)
-            if isinstance(column, (Mapping, bool)) or (name != "value" and isinstance(column, (list, tuple))):
+            several = name in ("value", "action")
+            if isinstance(column, (Mapping, bool)) or (not several and isinstance(column, (list, tuple))):
                 raise InputError(f"{name} must name a column, found {shown(column)}; pass its name.")
-            if name == "value" and hasattr(column, "__iter__") and not isinstance(column, str):
+            if several and hasattr(column, "__iter__") and not isinstance(column, str):
                 object.__setattr__(self, name, [str(one) for one in column])
             elif name != "value" and column is not None:
                 # a column may be called 1, and a command line makes a number of that
@@ -151,9 +152,17 @@ class FileOptions:
             return None
         return list(self.value) if isinstance(self.value, list) else [str(self.value)]
 
+    @property
+    def columns_of_action(self) -> list[str] | None:
+        """The columns of the action, if they are named; two are those of a vector."""
+        if self.action is None:
+            return None
+        return list(self.action) if isinstance(self.action, list) else [str(self.action)]
+
     def named(self) -> list[tuple[str, str]]:
         """The options that name columns, and which."""
-        both = [(option, getattr(self, option)) for option in ("id", "time", "reward", "action", "dt")]
+        both = [(option, getattr(self, option)) for option in ("id", "time", "reward", "dt")]
+        both += [("action", name) for name in self.columns_of_action or []]
         both += [("value", name) for name in self.columns or []]
         return [(option, name) for option, name in both if isinstance(name, str)]
 
@@ -166,7 +175,7 @@ class ColumnNames(NamedTuple):
     time: str | None = None
     reward: str | None = None
     dt: float | str | None = None  # a number: that of all
-    action: str | None = None
+    action: list[str] | None = None  # two: a vector
 
 
 def column_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnNames:
@@ -196,13 +205,14 @@ def _long_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnN
     value = options.columns
     free = [name for name in columns if name not in (value or []) and name != options.dt]
     # a time also beside a dt: the two must agree
-    id, time, reward, action = (
-        getattr(options, option) or (option if option in free else None)
-        for option in ("id", "time", "reward", "action")
+    id, time, reward = (
+        getattr(options, option) or (option if option in free else None) for option in ("id", "time", "reward")
     )
+    held = [["action"], ["action1", "action2"]]  # as to_file writes it
+    action = options.columns_of_action or next((names for names in held if set(names) <= set(free)), None)
     dt = "dt" if time is None and options.dt is None and "dt" in free else options.dt
     if value is None:
-        rest = [name for name in free if name not in (id, time, reward, action, dt, MAX_DT)]
+        rest = [name for name in free if name not in (id, time, reward, dt, MAX_DT, *(action or ()))]
         numbered = [f"x{k + 1}" for k in range(len(rest))]
         value = ["x"] if "x" in rest else numbered if rest == numbered else rest
         if not value or (len(value) != 1 and value != numbered):

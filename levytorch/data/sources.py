@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,8 +17,7 @@ from levytorch.data.pairing import is_gap
 from levytorch.data.store import Entry
 from levytorch.data.trajectories import Trajectories
 from levytorch.data.transitions import Transitions
-from levytorch.dynamics import Dynamics
-from levytorch.errors import InputError, LevytorchWarning
+from levytorch.errors import InputError
 
 if TYPE_CHECKING:
     from levytorch.data.lattice import Lattice
@@ -29,8 +27,9 @@ class SourceData(NamedTuple):
     """Transitions or the lattice of them, with the true dynamics and the trajectories where there are any."""
 
     transitions: Transitions | Lattice
-    dynamics: Dynamics | None = None
+    dynamics: Any = None  # a Dynamics, or a ControlledDynamics
     trajectories: Trajectories | None = None
+    policy: Any = None  # that simulated actions were drawn from
 
 
 class FromFile:
@@ -75,13 +74,6 @@ class FromFile:
             self._check_dt(trajectories, self.expected_dt)
         with within_memory(Path(self.path)):
             transitions = trajectories.transitions()
-        if transitions.action is not None:
-            warnings.warn(
-                f"{self.path} has actions, and a configured run fits all pairs alike: use recover() in Python for "
-                "coefficients of every action (docs/policy.md).",
-                LevytorchWarning,
-                stacklevel=2,
-            )
         n = len(transitions)
         for name, count in (("first", self.first), ("sample", self.sample)):
             if count is not None and count > n:

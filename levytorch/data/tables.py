@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from levytorch.data.columns import OneNumber, Runs, TableReader, check_id, first
 from levytorch.data.misread import check_header, refuse_clock, refuse_index, refuse_unnamed
 from levytorch.data.options import MAX_DT, FileOptions, column_names, listed
 from levytorch.data.points import NeedsMemory, PointFile, Points, numbers_of
-from levytorch.errors import InputError
+from levytorch.errors import InputError, LevytorchWarning
 
 if TYPE_CHECKING:
     import polars as pl
@@ -134,6 +135,13 @@ class TableFile(PointFile):
         self._kept = lengths > 1
         self.lengths = lengths[self._kept]
         self.ids = None if self.ids is None else [self.ids[k] for k in np.flatnonzero(self._kept)]
+        if lost and self.names.action is not None and self.max_dt is None:
+            warnings.warn(
+                f"{self.path}: {lost} rows without a value are left out, over which another action may have been held "
+                "than at the row before; pass max_dt to leave out the pairs across them.",
+                LevytorchWarning,
+                stacklevel=2,
+            )
         for reason, count in (("row without a value", lost), ("trajectory of one point", int(single.sum()))):
             if count:
                 self.dropped[reason] = count
@@ -146,7 +154,7 @@ class TableFile(PointFile):
             return
         names, step = self.names, self.names.dt
         dt = OneNumber(self.path, "dt", "name a column of times instead")
-        asked = [*names.value, names.id, names.time, names.reward, names.action, step]
+        asked = [*names.value, names.id, names.time, names.reward, *(names.action or ()), step]
         columns = list(dict.fromkeys(name for name in asked if isinstance(name, str)))
         runs, before = Runs(self.path, names.id), 0
         for frame in self.table.frames(columns):
@@ -210,8 +218,19 @@ class TableFile(PointFile):
             range(before + 1, before + len(frame) + 1),
             self._ticks(frame, before),
             None if reward is None else numbers(self.path, frame[reward], before),
-            None if self.names.action is None else self._actions_of(frame[self.names.action], before),
+            None if self.names.action is None else self._actions(frame, self.names.action, before),
         )
+
+    def _actions(self, frame: pl.DataFrame, names: list[str], before: int) -> Array:
+        """(n,), or (n, 2) where the action is a vector."""
+        columns = [self._actions_of(frame[name], before) for name in names]
+        if len(columns) == 1:
+            return columns[0]
+        if self._names_of_actions:
+            raise InputError(
+                f"{self.path}: an action of several columns must be numbers, found text in {listed(names)}; name one."
+            )
+        return np.stack(columns, axis=1)
 
     def _actions_of(self, column: pl.Series, before: int) -> Array:
         """Actions as numbers: text by the order in which names are met."""

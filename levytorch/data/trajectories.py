@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from levytorch.convert import positive_number, shown
-from levytorch.data.actions import per_point
+from levytorch.data.actions import per_point, rewards_per_point
 from levytorch.data.arrays import Array, Counts, flatten, match, warn_of_columns
 from levytorch.data.files import open_file, write
 from levytorch.data.memory import within_memory
@@ -99,9 +99,9 @@ class Trajectories:
                 a list of (n_time,) or (n_time, d) arrays holds trajectories of different lengths.
             dt: the time between any two neighbours; or
             times: (n_time,) for all trajectories, or (n_traj, n_time), or a list like x; strictly increasing.
-            reward: one number per point, shaped like x without its d.
+            reward: one number per point, shaped like x without its d, or one per pair, (n_traj, n_time - 1).
             action: the label of the action held from each point to the next, numbers or strings: one per point (that of
-                the last is not used) or one per pair, (n_traj, n_time - 1).
+                the last is not used) or one per pair, (n_traj, n_time - 1). Vectors of two numbers: (..., 2).
             ids: a name per trajectory.
             max_dt: pairs further apart are gaps: left out of transitions() and counted.
 
@@ -124,7 +124,7 @@ class Trajectories:
             np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             dt=None if dt is None else positive_number("dt", dt),
             times=None if times is None else match("times", times, lengths, shared=True),
-            reward=None if reward is None else match("reward", reward, lengths),
+            reward=None if reward is None else match("reward", rewards_per_point(reward, lengths), lengths),
             action=held,
             actions=actions,
             ids=ids,

@@ -46,7 +46,7 @@ class Transitions:
         dt: the time between the two, a number or (n,).
         trajectory: (n,) integer, the trajectory each pair comes from; None: all from one.
         reward: (n,) reward logged at x, or None.
-        action: (n,) label of the action held over the pair, numbers or strings, or None.
+        action: (n,) label of the action held over the pair, numbers or strings, or (n, 2) vectors, or None.
         mu: the center of dx (of dx / dt when dt varies); None: computed from these pairs when first asked for.
         dropped: how many pairs were left out before, by reason.
 
@@ -97,7 +97,7 @@ class Transitions:
             codes, self.actions = label(action)
             self._codes = torch.from_numpy(codes)
         for name, column in (("trajectory", self._trajectory), ("reward", self.reward), ("action", self._codes)):
-            if column is not None and column.shape != (n,):
+            if column is not None and (column.shape[:1] if name == "action" else column.shape) != (n,):
                 raise InputError(f"{name} must have shape ({n},), found {tuple(column.shape)}; pass one per pair.")
         if self.reward is not None:
             finite_pairs("reward", self.reward)

@@ -13,21 +13,20 @@ V_theta*(pi*) - V_theta(pi*) is what choosing adds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierBasis
 from levytorch.convert import real_number, real_tensor, whole_number
 from levytorch.errors import InputError
-from levytorch.policies import Policy, reward_of
-from levytorch.policy.checks import cell_of, check_beta
-from levytorch.policy.generator import Operators, operators
+from levytorch.policies import NumberPolicy, Policy, reward_of
+from levytorch.policy.checks import check_beta, check_window, is_line
 from levytorch.policy.linear_system import root_of
-from levytorch.policy.value import ValueFunction
+from levytorch.policy.nodes import Local, Nodes, nodes_of
 
 _ITERATIONS = 100
 _STILL = 1e-9  # relative change of V at which iteration ends
@@ -38,18 +37,20 @@ _DRAWS = 100  # of the bootstrap: the error of the correction is then a tenth of
 class Improvement:
     """What policy iteration has found.
 
-    policy: pi(a | x); V: its value (without the entropy of a temperature); q: x -> (..., n_actions); gain: mean of
-    V - V(behaviour) over the observed states, corrected for having chosen the best, with its standard error (None
-    without a covariance); history: the mean over the cell of what is maximised, never falling; converged.
+    policy: pi(a | x), for `under` of what it was found for; V: its value (without the entropy of a temperature); q:
+    x -> (..., n_actions), in the order of `actions`; gain: mean of V - V(behaviour) over the observed states, corrected
+    for having chosen the best, with its standard error (None without a covariance); history: the mean over the cell of
+    what is maximised, never falling; converged.
     """
 
-    policy: Policy
-    V: ValueFunction
+    policy: Any
+    V: Any
     q: Callable[[Any], Tensor]
     gain: float
     gain_std: float | None
     history: list[float] = field(default_factory=list)
     converged: bool = True
+    actions: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
         error = "" if self.gain_std is None else f" +- {self.gain_std:.2g}"
@@ -57,15 +58,27 @@ class Improvement:
 
 
 def improve(
-    recovery: Any, reward: Any, beta: float, *, temperature: float = 0.0, n_modes: int = 129, seed: int = 0
+    recovery: Any,
+    reward: Any,
+    beta: float,
+    *,
+    temperature: float = 0.0,
+    n_modes: int | None = None,
+    window: Any = None,
+    seed: int = 0,
 ) -> Improvement:
-    """The best policy over the actions of a ControlledRecovery (or ControlledDynamics), by policy iteration.
+    """The best policy over the actions of a recovery with actions (or of a ControlledDynamics), by policy iteration.
 
     Args:
         reward: r(x), or r(x, action).
         temperature: of the entropy; 0 takes the best action everywhere.
-        n_modes: collocation points of V; a greedy policy jumps between actions, so V has kinks in its curvature.
+        n_modes: nodes of V: 129 on a cell, 256 on a line, 24 per coordinate on a torus if None; a greedy policy jumps
+            between actions, so V has kinks in its curvature.
+        window: of a state on a line, as of `solve_value`; beyond its ends V stays what it is there.
         seed: of the bootstrap that corrects the gain.
+
+    Actions on a scale are chosen from a grid over the logged range (9 numbers, 5 x 5 vectors);
+    `improve(found.on([...]), ...)` chooses from others.
 
     >>> from levytorch import ControlledDynamics
     >>> push = ControlledDynamics(lambda x, a: float(a) + 0 * x, 1.0, 0.5, 0.6, actions=(-1, 1))
@@ -73,7 +86,7 @@ def improve(
     >>> best.policy(torch.tensor([1.0, -1.0])).argmax(1).tolist()  # towards 0, where cos is largest
     [0, 1]
     """
-    if not hasattr(recovery, "actions"):
+    if not hasattr(recovery, "actions") and not hasattr(recovery, "on"):
         raise InputError(
             f"improve needs a system with actions, found a {type(recovery).__name__}; recover one from data with "
             "actions, or build a ControlledDynamics."
@@ -83,20 +96,45 @@ def improve(
     if temperature < 0:
         raise InputError(f"temperature must not be negative, found {temperature:g}; give 0 for the best action.")
     seed = whole_number("seed", seed, 0, 2**63 - 1)
-    period, origin = cell_of(recovery.of(recovery.actions[0]))
-    basis = FourierBasis(whole_number("n_modes", n_modes, 3, 2049, "give an odd number"), period, origin)
-    problem = _Problem.of(recovery, reward, beta, temperature, basis)
+    bounds = None if getattr(recovery, "actions", ()) else recovery.bounds
+    if bounds is not None:
+        recovery = recovery.on()
+    systems = {a: recovery.of(a) for a in recovery.actions}
+    _refuse_tempering(systems)
+    nodes = nodes_of(systems[recovery.actions[0]], beta, n_modes, _window(recovery, systems, window))
+    problem = _Problem.of(systems, reward, beta, temperature, nodes)
     found = problem.iterate(problem.start())
-    weights, behaviour = _reference(recovery, basis)
+    weights, behaviour = _reference(recovery, nodes)
     gain, gain_std = problem.gain(found.pi, weights, behaviour), None
     covariance = getattr(recovery, "covariance", None)
     if covariance is not None:
-        added = _optimism(recovery, problem, root_of(covariance), weights, behaviour, seed)
+        added = _optimism(recovery, problem, found.pi, root_of(covariance), weights, behaviour, seed)
         gain, gain_std = gain - float(added.mean()), float(added.std())
-    q = problem.rates(recovery, found.c)
-    policy = Policy(lambda x: _choose(q(x), temperature), recovery.actions)
-    V = ValueFunction(problem.value(found.pi), period, origin, beta, converged=found.converged)
-    return Improvement(policy, V, q, gain, gain_std, found.history, found.converged)
+    q = problem.rates(systems, found.c)
+    labels = tuple(recovery.actions)
+    policy: Any = Policy(lambda x: _choose(q(x), temperature), labels)
+    if bounds is not None:
+        table = torch.tensor(labels, dtype=torch.float64).reshape(len(labels), -1)
+        policy = NumberPolicy(table, bounds, weights=policy)
+    V = replace(nodes.value(problem.value(found.pi)), converged=found.converged)
+    return Improvement(policy, V, q, gain, gain_std, found.history, found.converged, labels)
+
+
+def _window(recovery: Any, systems: dict[Any, Any], window: Any) -> Any:
+    """On a line: within the data of all actions together."""
+    support = getattr(recovery, "support", None)
+    if window is not None:
+        return check_window(window, math.inf, support)
+    return support if is_line(next(iter(systems.values()))) else None
+
+
+def _refuse_tempering(systems: dict[Any, Any]) -> None:
+    for system in systems.values():
+        if float(getattr(system, "tempering", 0.0)) > 0:
+            raise InputError(
+                f"policies are improved where jumps are without tempering, found tempering {system.tempering:g}; "
+                "compare policies by solve_value instead."
+            )
 
 
 @dataclass
@@ -109,11 +147,10 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Problem:
-    """Coefficients and rewards of all actions at the collocation points, (n, A) each."""
+    """Coefficients and rewards of all actions at the nodes, (n, A) each; b one such per coordinate."""
 
-    basis: FourierBasis
-    ops: Operators
-    b: Tensor
+    nodes: Nodes
+    b: list[Tensor]
     D_o: Tensor
     D_f: Tensor
     r: Tensor
@@ -122,73 +159,87 @@ class _Problem:
     temperature: float
 
     @staticmethod
-    def of(recovery: Any, reward: Any, beta: float, temperature: float, basis: FourierBasis) -> _Problem:
-        x = basis.points()
-        systems = [recovery.of(a) for a in recovery.actions]
-        alpha = torch.as_tensor(float(systems[0].alpha), dtype=torch.float64)
+    def of(systems: dict[Any, Any], reward: Any, beta: float, temperature: float, nodes: Nodes) -> _Problem:
+        x = nodes.x
         b, D_o, D_f = (
-            torch.stack([getattr(system, name)(x).detach() for system in systems], dim=1)
+            torch.stack([getattr(system, name)(x).detach() for system in systems.values()], dim=-1)
             for name in ("b", "D_o", "D_f")
         )
-        r = torch.stack([reward_of(reward, a, x) for a in recovery.actions], dim=1)
-        return _Problem(basis, operators(basis, x, alpha), b, D_o, D_f, r, reward, beta, temperature)
+        r = torch.stack([reward_of(reward, a, x) for a in systems], dim=1)
+        drift = [b] if b.ndim == 2 else list(b.unbind(1))
+        return _Problem(nodes, drift, D_o, D_f, r, reward, beta, temperature)
 
     def start(self) -> Tensor:
         """All actions alike, (n, A)."""
         return torch.full_like(self.r, 1 / self.r.shape[1])
 
     def value(self, pi: Tensor, entropy: bool = False) -> Tensor:
-        """Fourier coefficients of V of a policy at the points."""
-        b, D_o, D_f, r = ((pi * part).sum(1, keepdim=True) for part in (self.b, self.D_o, self.D_f, self.r))
+        """c of V under pi (n, A) at the nodes; with the entropy of pi as a reward where that is asked for."""
+        D_o, D_f, r = ((pi * part).sum(1, keepdim=True) for part in (self.D_o, self.D_f, self.r))
         if entropy and self.temperature > 0:
             r = r - self.temperature * torch.special.xlogy(pi, pi).sum(1, keepdim=True)
-        A = self.beta * self.ops.phi - b * self.ops.first - D_o * self.ops.second + D_f * self.ops.fractional
+        A = self.beta * self.nodes.phi - D_o * self.nodes.second + D_f * self.nodes.fractional
+        for b, first in zip(self.b, self.nodes.first):
+            A -= (pi * b).sum(1, keepdim=True) * first
+        if self.nodes.scale:
+            size = A.abs().amax(1, keepdim=True)
+            A, r = A / size, r / size
         return torch.linalg.solve(A, r)[:, 0]
 
     def advantage(self, c: Tensor) -> Tensor:
-        """q at the points, (n, A)."""
-        V, first, second, jump = ((part @ c).unsqueeze(1) for part in self.ops)
-        return self.r + self.b * first + self.D_o * second - self.D_f * jump - self.beta * V
+        """q at the nodes, (n, A)."""
+        return _q(self.r, self.b, self.D_o, self.D_f, self.nodes.at_nodes(c), self.beta)
+
+    def mean(self, c: Tensor) -> float:
+        """Mean over the cell of the V that belongs to c."""
+        return float(self.nodes.share @ (self.nodes.phi @ c))
 
     def iterate(self, pi: Tensor) -> _Found:
         """Policy iteration from pi; keeps the best policy should rounding make a step worse."""
         c = self.value(pi, entropy=True)
-        history = [float(c[0])]
+        history = [self.mean(c)]
         for _ in range(_ITERATIONS):
             new = _choose(self.advantage(c), self.temperature, pi)
             moved = self.value(new, entropy=True)
-            if float(moved[0]) < history[-1] - _STILL * abs(history[-1]):
+            level = self.mean(moved)
+            if level < history[-1] - _STILL * abs(history[-1]):
                 return _Found(pi, c, history, True)
-            change, size = (float((self.ops.phi @ part).abs().max()) for part in (moved - c, moved))
+            change, size = (float((self.nodes.phi @ part).abs().max()) for part in (moved - c, moved))
             pi, c = new, moved
-            history.append(float(c[0]))
+            history.append(level)
             if change <= _STILL * size:
                 return _Found(pi, c, history, True)
         return _Found(pi, c, history, False)
 
     def gain(self, pi: Tensor, weights: Tensor, behaviour: Tensor) -> float:
         """Mean over the states that `weights` (n,) weighs of V(pi) - V(behaviour)."""
-        return float(weights @ (self.ops.phi @ (self.value(pi) - self.value(behaviour))))
+        return float(weights @ (self.nodes.phi @ (self.value(pi) - self.value(behaviour))))
 
-    def rates(self, recovery: Any, c: Tensor) -> Callable[[Any], Tensor]:
+    def rates(self, systems: dict[Any, Any], c: Tensor) -> Callable[[Any], Tensor]:
         """q as a function of any x."""
-        V = ValueFunction(c, self.basis.period, self.basis.origin, self.beta)
-        systems = {a: recovery.of(a) for a in recovery.actions}
-        alpha = float(next(iter(systems.values())).alpha)
 
         def q(x: Any) -> Tensor:
             at = real_tensor("x", x)
-            first, second = V.derivative(at), V.derivative(at, 2)
-            jump, level = V.fractional_laplacian(at, alpha), self.beta * V(at)
-            flat = at.reshape(-1)
-            of_actions = [
-                reward_of(self.reward, a, flat).reshape(at.shape)
-                + s.b(at) * first + s.D_o(at) * second - s.D_f(at) * jump - level
-                for a, s in systems.items()
-            ]  # fmt: skip
-            return torch.stack(of_actions, dim=-1)
+            dim = len(self.b)
+            flat = at.reshape(-1) if dim == 1 else at.reshape(-1, dim)
+            b, D_o, D_f = (
+                torch.stack([getattr(s, name)(flat).detach() for s in systems.values()], dim=-1)
+                for name in ("b", "D_o", "D_f")
+            )
+            drift = [b] if dim == 1 else list(b.unbind(1))
+            r = torch.stack([reward_of(self.reward, a, flat) for a in systems], dim=1)
+            found = _q(r, drift, D_o, D_f, self.nodes.local(c, flat), self.beta)
+            return found.reshape(*(at.shape if dim == 1 else at.shape[:-1]), -1)
 
         return q
+
+
+def _q(r: Tensor, b: list[Tensor], D_o: Tensor, D_f: Tensor, at: Local, beta: float) -> Tensor:
+    """r + L^a V - beta V, (n, A)."""
+    q = r + D_o * at.second[:, None] - D_f * at.jump[:, None] - beta * at.V[:, None]
+    for own, slope in zip(b, at.first):
+        q = q + own * slope[:, None]
+    return q
 
 
 def _choose(q: Tensor, temperature: float, before: Tensor | None = None) -> Tensor:
@@ -204,24 +255,22 @@ def _choose(q: Tensor, temperature: float, before: Tensor | None = None) -> Tens
     return torch.nn.functional.one_hot(best, q.shape[-1]).to(q.dtype)
 
 
-def _reference(recovery: Any, basis: FourierBasis) -> tuple[Tensor, Tensor]:
-    """How often states near each point were observed, (n,), and what was done there, (n, A); even without data."""
-    x = basis.points()
+def _reference(recovery: Any, nodes: Nodes) -> tuple[Tensor, Tensor]:
+    """How often states near each node were observed, (n,), and what was done there, (n, A); even without data."""
+    x = nodes.x
     if not hasattr(recovery, "counts"):
         even = torch.full((len(x), len(recovery.actions)), 1 / len(recovery.actions), dtype=torch.float64)
-        return torch.full((len(x),), 1 / len(x), dtype=torch.float64), even
-    seen = recovery.counts.sum(0)
-    part = torch.remainder(x - basis.origin, basis.period) * (len(seen) / basis.period)
-    weights = seen[part.to(torch.int64).clamp(max=len(seen) - 1)]
+        return nodes.share, even
+    weights = nodes.share * recovery.counts.sum(0)[recovery.parts.index(x)]
     return weights / weights.sum(), recovery.behaviour(x)
 
 
 def _optimism(
-    recovery: Any, problem: _Problem, directions: Tensor, weights: Tensor, behaviour: Tensor, seed: int
+    recovery: Any, problem: _Problem, pi: Tensor, directions: Tensor, weights: Tensor, behaviour: Tensor, seed: int
 ) -> Tensor:
-    """gain_theta*(pi*) - gain_theta(pi*) of policies pi* that draws theta* choose, (draws,)."""
+    """gain_theta*(pi*) - gain_theta(pi*) of policies pi* that draws theta* choose, (draws,); iteration starts at pi."""
     generator = torch.Generator().manual_seed(seed)
-    heads = [found.head for found in recovery.recoveries]
+    heads, systems = recovery.heads, {a: recovery.of(a) for a in recovery.actions}
     kept = [head.flat() for head in heads]
     sizes = [theta.numel() for theta in kept]
     added = []
@@ -230,9 +279,9 @@ def _optimism(
             noise = directions @ torch.randn(directions.shape[1], generator=generator, dtype=torch.float64)
             for head, theta, step in zip(heads, kept, torch.split(noise, sizes)):
                 head.set_flat(theta + step)
-            drawn = _Problem.of(recovery, problem.reward, problem.beta, problem.temperature, problem.basis)
-            pi = drawn.iterate(behaviour).pi
-            added.append(drawn.gain(pi, weights, behaviour) - problem.gain(pi, weights, behaviour))
+            drawn = _Problem.of(systems, problem.reward, problem.beta, problem.temperature, problem.nodes)
+            best = drawn.iterate(pi).pi
+            added.append(drawn.gain(best, weights, behaviour) - problem.gain(best, weights, behaviour))
     finally:
         for head, theta in zip(heads, kept):
             head.set_flat(theta)

@@ -6,24 +6,54 @@ difference is that of V_1 - V_2 under one and the same draw of the parameters, n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from levytorch.convert import shown
+from levytorch.convert import real_tensor, shown
 from levytorch.errors import InputError
+from levytorch.policy.line_value import LineValue
 from levytorch.policy.solver import solve_value
-from levytorch.policy.value import ValueFunction
+from levytorch.policy.spread import spread
+from levytorch.policy.value import PlaneValue
+
+_LOOK = {False: 1024, True: 4096}  # states at which it is looked whether a policy jumps; in the plane
+_JUMP = 0.3  # of the range of a policy, from one of these states to the next
+_NODES = {False: 512, True: 48}  # of V then: on a circle and a line, per coordinate of the plane
+
+
+@dataclass(frozen=True)
+class Difference:
+    """V of one policy minus V of another, and the error of that: both move with the same parameters."""
+
+    first: Any
+    second: Any
+
+    def __call__(self, x: Any) -> Tensor:
+        return self.first(x) - self.second(x)
+
+    def std(self, x: Any) -> Tensor:
+        at = real_tensor("x", x)
+        plane = isinstance(self.first, PlaneValue)
+        flat = at.reshape(-1, 2) if plane else at.reshape(-1)
+        one, other = spread(self.first, flat), spread(self.second, flat)
+        if one is None or other is None:
+            raise InputError(
+                "the error of a difference needs recovered coefficients with a covariance, found none; fit with a "
+                "Fourier or spline head."
+            )
+        return (one - other).norm(dim=-1).reshape(at.shape[:-1] if plane else at.shape)
 
 
 @dataclass(frozen=True)
 class Ranking:
     """V of every policy; means are over the observed states (`states`, weighted by `weights`)."""
 
-    values: dict[str, ValueFunction]
+    values: dict[str, Any]
     states: Tensor
     weights: Tensor
     reference: str
@@ -34,20 +64,18 @@ class Ranking:
         return float(self.weights @ self._of(name)(self.states))
 
     def mean_std(self, name: str) -> float:
-        return self._mean_std(self._of(name))
+        return self._mean_std(spread(self._of(name), self.states))
 
-    def difference(self, first: str, second: str) -> ValueFunction:
+    def difference(self, first: str, second: str) -> Difference:
         """V_first - V_second, whose `.std(x)` is the error of the difference."""
-        one, other = _padded(self._of(first), self._of(second))
-        factor = None
-        if one.covariance_factor is not None and other.covariance_factor is not None:
-            factor = one.covariance_factor - other.covariance_factor
-        return replace(one, coefficients=one.coefficients - other.coefficients, covariance_factor=factor)
+        return Difference(self._of(first), self._of(second))
 
     def gap(self, first: str, second: str) -> tuple[float, float]:
         """Mean of V_first - V_second over the observed states, and its standard error."""
-        V = self.difference(first, second)
-        return float(self.weights @ V(self.states)), self._mean_std(V)
+        D = self.difference(first, second)
+        one, other = spread(D.first, self.states), spread(D.second, self.states)
+        error = math.nan if one is None or other is None else self._mean_std(one - other)
+        return float(self.weights @ D(self.states)), error
 
     @property
     def order(self) -> list[str]:
@@ -77,22 +105,21 @@ class Ranking:
         ]
         return "\n".join(lines)
 
-    def _of(self, name: str) -> ValueFunction:
+    def _of(self, name: str) -> Any:
         if name not in self.values:
             raise InputError(f"policy must be one of {shown(list(self.values))}, found {shown(name)}; choose one.")
         return self.values[name]
 
-    def _mean_std(self, V: ValueFunction) -> float:
-        if V.covariance_factor is None:
-            return float("nan")
-        return float((self.weights @ V.basis.matrix(self.states) @ V.covariance_factor).norm())
+    def _mean_std(self, moved: Tensor | None) -> float:
+        return math.nan if moved is None else float((self.weights @ moved).norm())
 
 
 def rank(recovery: Any, policies: Mapping[str, Any], reward: Any, beta: float, **options: Any) -> Ranking:
     """Evaluate policies by name on a ControlledRecovery; differences are to "behaviour" if it is among them, else to
     the first.
 
-    policies: {name: whatever describes a policy}; options: those of `solve_value`.
+    policies: {name: whatever describes a policy}; options: those of `solve_value`. V of a policy that jumps between
+    actions has kinks, and is found on a fixed number of nodes unless n_modes says otherwise.
     """
     if not hasattr(recovery, "under") or not hasattr(recovery, "counts"):
         raise InputError(
@@ -102,21 +129,33 @@ def rank(recovery: Any, policies: Mapping[str, Any], reward: Any, beta: float, *
     if not policies:
         raise InputError("policies must name at least one, found none; give {name: policy}.")
     loops = {name: recovery.under(policy) for name, policy in policies.items()}
-    values = {name: solve_value(loop, reward, beta, **options) for name, loop in loops.items()}
-    seen = recovery.counts.sum(0)
+    values = {name: solve_value(loop, reward, beta, **_resolution(loop, options)) for name, loop in loops.items()}
+    states, weights = observed_states(recovery, next(iter(values.values())))
     reference = "behaviour" if "behaviour" in values else next(iter(values))
     extrapolated = {name: float(loop.metrics["extrapolated"]) for name, loop in loops.items()}
-    return Ranking(values, recovery.centers(), seen / seen.sum(), reference, extrapolated)
+    return Ranking(values, states, weights, reference, extrapolated)
 
 
-def _padded(one: ValueFunction, other: ValueFunction) -> tuple[ValueFunction, ValueFunction]:
-    """Both with the larger number of modes; missing ones are zero."""
-    n = max(one.n_modes, other.n_modes)
+def _resolution(loop: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `solve_value`, with n_modes where the policy of a closed loop jumps."""
+    if options.get("n_modes") is not None:
+        return dict(options)
+    plane = loop.dim == 2
+    x = loop.head.grid(_LOOK[plane])
+    rows = loop.policy(x).reshape(len(x), -1)
+    if plane:
+        side = math.isqrt(len(x))
+        rows = rows.reshape(side, side, -1)
+    size = rows.amax() - rows.amin()
+    steps = [rows.diff(dim=axis).abs().amax() for axis in range(rows.ndim - 1)]
+    jumps = bool(size > 0) and float(max(steps)) > _JUMP * float(size)
+    return dict(options) | ({"n_modes": _NODES[plane]} if jumps else {})
 
-    def pad(V: ValueFunction) -> ValueFunction:
-        more = n - V.n_modes
-        c, S = V.coefficients, V.covariance_factor
-        S = None if S is None else torch.cat([S, S.new_zeros((more, S.shape[1]))])
-        return replace(V, coefficients=torch.cat([c, c.new_zeros(more)]), covariance_factor=S)
 
-    return pad(one), pad(other)
+def observed_states(recovery: Any, V: Any) -> tuple[Tensor, Tensor]:
+    """The parts of the cell where pairs were seen, and how large a share of them; on a line those within V's window."""
+    states, seen = recovery.centers(), recovery.counts.sum(0)
+    if isinstance(V, LineValue):
+        low, high = V.window
+        seen = torch.where((states >= low) & (states <= high), seen, torch.zeros_like(seen))
+    return states, seen / seen.sum()

@@ -12,37 +12,35 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierBasis
-from levytorch.convert import known_keys, shown
+from levytorch.convert import known_keys, real_number, shown
 from levytorch.errors import ConfigError
 from levytorch.policy.checks import cell_of, check_beta, check_modes
+from levytorch.policy.logged import logged_reward
 from levytorch.policy.reward_functions import CosinePower, CosineProduct, Manufactured, PlaneManufactured, Tabulated
 from levytorch.policy.series import fit_fourier
 
 
-def import_callable(path: str) -> Callable[[Tensor], Any]:
-    """The function at a dotted path, 'package.module.name' or 'package.module:name'.
+def import_callable(path: str, where: str = "reward.path") -> Callable[..., Any]:
+    """The function at a dotted path, 'package.module.name' or 'package.module:name'; `where` the settings name it.
 
     Runs that module: only for the user's own input.
     """
     module_name, _, name = path.replace(":", ".").rpartition(".")
     if not module_name or not all(part.isidentifier() for part in f"{module_name}.{name}".split(".")):
-        raise ConfigError(
-            f"reward.path must be a dotted path, found {path!r}; give one such as my_package.rewards.mine."
-        )
+        raise ConfigError(f"{where} must be a dotted path, found {path!r}; give one such as my_package.rewards.mine.")
     try:
         found = getattr(importlib.import_module(module_name), name)
     except Exception as error:  # importing runs code that someone else wrote
         raise ConfigError(
-            f"reward.path = {path!r} must be importable, found that it is not ({' '.join(str(error).split())}); check "
+            f"{where} = {path!r} must be importable, found that it is not ({' '.join(str(error).split())}); check "
             "the name and that it is on PYTHONPATH."
         ) from error
     if not callable(found):
-        raise ConfigError(
-            f"reward.path = {path!r} must name a function of x, found a {type(found).__name__}; choose one."
-        )
+        raise ConfigError(f"{where} = {path!r} must name a function of x, found a {type(found).__name__}; choose one.")
     return found
 
 
@@ -50,7 +48,8 @@ def import_callable(path: str) -> Callable[[Tensor], Any]:
 class RewardContext:
     """What a reward may be built from: the cell, the discount rate, the true dynamics and logged data when known.
 
-    In the plane (dim 2) period and origin are those of the coordinates; on a line the period is None.
+    In the plane (dim 2) period and origin are those of the coordinates; on a line the period is None. actions: the
+    labels of data with actions, () where these are numbers on a scale, None without actions.
     """
 
     period: Any
@@ -59,9 +58,29 @@ class RewardContext:
     truth: Any = None
     transitions: Any = None
     dim: int = 1
+    actions: tuple[Any, ...] | None = None
+
+
+class ActionCost:
+    """r(x) - cost(action): a number times |action|, or a cost of its own for every label."""
+
+    def __init__(self, reward: Callable[[Tensor], Any], cost: Any) -> None:
+        self.reward, self.cost = reward, cost
+
+    def __call__(self, x: Tensor, action: Any) -> Any:
+        if isinstance(self.cost, Mapping):
+            return self.reward(x) - float(self.cost.get(action, 0.0))
+        size = torch.as_tensor(action, dtype=torch.float64).abs()
+        several = size.ndim == 2 or isinstance(action, tuple)
+        return self.reward(x) - self.cost * (size.square().sum(-1).sqrt() if several else size)
 
 
 def _manufactured(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+    if context.actions is not None:
+        raise ConfigError(
+            "reward=manufactured is for one system, found data with actions; choose a reward: reward=cosine_power "
+            "reward.cost=0.1, reward=regressed, or reward=callable reward.path=<a function of x and action>."
+        )
     if context.truth is None:
         raise ConfigError(
             "reward=manufactured needs the true coefficients, found data whose coefficients are not known; choose "
@@ -84,7 +103,10 @@ def _tabulated(config: Mapping[str, Any], context: RewardContext) -> Callable[[T
     return Tabulated.from_csv(**{"period": context.period, **config})
 
 
-def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[..., Any]:
+    if context.actions is not None:
+        options = {"period": context.period, "origin": context.origin, "n_basis": config.get("n_basis", 11)}
+        return logged_reward(context.transitions, **options)
     if context.period is None:
         raise ConfigError(
             "reward=regressed is a Fourier series, found a state on a line; tabulate it (reward=tabulated), name a "
@@ -99,10 +121,10 @@ def _callable(config: Mapping[str, Any], context: RewardContext) -> Callable[[Te
 
 
 # name -> (builder, its options)
-REWARDS: dict[str, tuple[Callable[[Mapping[str, Any], RewardContext], Callable[[Tensor], Any]], frozenset[str]]] = {
+REWARDS: dict[str, tuple[Callable[[Mapping[str, Any], RewardContext], Callable[..., Any]], frozenset[str]]] = {
     "manufactured": (_manufactured, frozenset({"power", "frequency", "shift", "amplitude"})),
-    "cosine_power": (_cosine_power, frozenset({"power", "frequency", "shift", "amplitude", "period"})),
-    "tabulated": (_tabulated, frozenset({"path", "x", "r", "period"})),
+    "cosine_power": (_cosine_power, frozenset({"power", "frequency", "shift", "amplitude", "period", "cost"})),
+    "tabulated": (_tabulated, frozenset({"path", "x", "r", "period", "cost"})),
     "regressed": (_regressed, frozenset({"n_basis"})),
     "callable": (_callable, frozenset({"path"})),
 }
@@ -112,6 +134,7 @@ def check_reward(config: Mapping[str, Any], beta: Any) -> None:
     """Refuse a reward that could not be built whatever data and recovery turn out to be; before any work."""
     check_beta(beta)
     name, options = _options(config)
+    _check_cost(options.pop("cost", None))
     if name in ("manufactured", "cosine_power"):
         CosinePower(**options)
     elif name == "tabulated":
@@ -125,7 +148,12 @@ def check_reward(config: Mapping[str, Any], beta: Any) -> None:
 def check_reward_with_data(config: Mapping[str, Any], dim: int, transitions: Any) -> None:
     """Refuse a reward that these data have not logged, or that has no form in two dimensions."""
     name, options = _options(config)
-    if dim == 2 and name not in ("cosine_power", "manufactured", "callable"):
+    of_actions = transitions is not None and getattr(transitions, "action", None) is not None
+    if (
+        dim == 2
+        and name not in ("cosine_power", "manufactured", "callable")
+        and not (name == "regressed" and of_actions)
+    ):
         raise ConfigError(
             f"reward must be cosine_power, manufactured or callable in two dimensions, found {name}; choose one."
         )
@@ -141,14 +169,40 @@ def check_reward_with_data(config: Mapping[str, Any], dim: int, transitions: Any
         )
 
 
-def build_reward(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
+def build_reward(config: Mapping[str, Any], context: RewardContext) -> Callable[..., Any]:
     """The reward that a configuration names: {"name": one of REWARDS, and its options}.
 
     Options that are None take their default.
     """
     name, options = _options(config)
     check_reward_with_data(config, context.dim, context.transitions)
-    return REWARDS[name][0](options, context)
+    cost = _check_cost(options.pop("cost", None), context.actions, known=True)
+    reward = REWARDS[name][0](options, context)
+    return reward if cost is None else ActionCost(reward, cost)
+
+
+def _check_cost(cost: Any, actions: tuple[Any, ...] | None = None, *, known: bool = False) -> Any:
+    """A number, or {label: cost}; `known`: what the data has for actions is known, and must go with it."""
+    if cost is None:
+        return None
+    several = isinstance(cost, Mapping)
+    for value in cost.values() if several else [cost]:
+        real_number("reward.cost", value, "give a cost per unit of |action|, or {label: cost}")
+    if not known:
+        return cost
+    if actions is None:
+        raise ConfigError("reward.cost is for data with actions, found none; leave it out.")
+    if several:
+        unknown = [label for label in cost if label not in actions]
+        if unknown or not actions:
+            raise ConfigError(
+                f"reward.cost must name actions of the data, {shown(actions)}, found {shown(list(cost))}; name these."
+            )
+    elif any(isinstance(a, str) for a in actions):
+        raise ConfigError(
+            f"reward.cost must be {{label: cost}} for actions that are names, found {shown(cost)}; give one each."
+        )
+    return cost
 
 
 def _options(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -28,6 +28,7 @@ TARGETS = {
     "levytorch.data.lattice_source.FromLattice": "levytorch.data.lattice_source:FromLattice",
     "levytorch.dynamics.Dynamics": "levytorch.dynamics:Dynamics",
     "levytorch.dynamics.Dynamics.named": "levytorch.dynamics:Dynamics.named",
+    "levytorch.controlled.ControlledDynamics.named": "levytorch.controlled:ControlledDynamics.named",
     "levytorch.training.callbacks.Checkpoints": "levytorch.training.callbacks:Checkpoints",
     "levytorch.runs.tensorboard.CoefficientFigures": "levytorch.runs.tensorboard:CoefficientFigures",
     "levytorch.runs.tensorboard.TensorBoard": "levytorch.runs.tensorboard:TensorBoard",
@@ -137,8 +138,10 @@ def _check_node(config: Any, where: str, own: Mapping[str, str]) -> None:
                 f"a resumed run may only build {', '.join(sorted(TARGETS))}, found _target_ {target!r}; start it anew "
                 f"on your own command line, or repeat {where}._target_ there."
             )
-        if config.get("name") == "callable" and config.get("path") is not None:
-            raise ConfigError("a resumed run may not import a reward by path, found one; use evaluate.py for that.")
+        if "callable" in (config.get("name"), config.get("kind")) and config.get("path") is not None:
+            raise ConfigError(
+                "a resumed run may not import a reward or a policy by path, found one; use evaluate.py for that."
+            )
         for key, value in config.items():
             _check_node(key, "", {})
             _check_node(value, f"{where}.{key}" if where else str(key), own)

@@ -47,8 +47,9 @@ def claimed(directory: Path) -> Iterator[None]:
         raise unwritable(directory, error) from error
     try:
         _lock(handle, directory)
-        for part in (".", "checkpoints", "figures", ".hydra"):
-            remove_leftovers(directory / part)
+        for place in (directory, *(directory / "actions").glob("*")):
+            for part in (".", "checkpoints", "figures", ".hydra", "values"):
+                remove_leftovers(place / part)
         yield
     finally:
         os.close(handle)
@@ -74,7 +75,11 @@ def _lock(handle: int, directory: Path) -> None:
 
 def check_unused(directory: Path) -> None:
     """A new run must not write over an old one."""
-    found = [directory / "recovery.pt", *sorted((directory / "checkpoints").glob("*.ckpt"))]
+    places = [directory, *sorted((directory / "actions").glob("*"))]
+    found = [
+        directory / "recovery.pt",
+        *(file for place in places for file in sorted(place.glob("checkpoints/*.ckpt"))),
+    ]
     held = next((path for path in found if path.exists()), None)
     if held is not None:
         raise ConfigError(

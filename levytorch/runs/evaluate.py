@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from levytorch.policy.checks import check_beta, check_window
 from levytorch.policy.rates import RateStudy, rate_study
 from levytorch.policy.reference import empirical_reference
 from levytorch.policy.rewards import RewardContext, build_reward
-from levytorch.runs import page
+from levytorch.runs import page, policy_evaluation
 from levytorch.runs.directory import planned_output, publish, write_marker
 from levytorch.runs.evaluation import EvaluatedRuns, evaluate_runs, true_reference
 from levytorch.runs.evaluation_settings import check_settings, texts
@@ -49,10 +49,20 @@ def run_evaluation(settings: dict[str, Any]) -> Path:
     if settings["run"] is None and not settings["rates"]["enabled"]:
         raise ConfigError("run must name a run directory or a glob, found none; add run=outputs/<date>/<time>.")
     target = planned_output(None if settings["out"] is None else str(settings["out"]))
-    result, support = evaluate(settings) if settings["run"] is not None else (None, None)
+    runs = [] if settings["run"] is None else load_runs(texts(settings, "run"))
+    if any(run.has_actions for run in runs):
+        return _publish(target, lambda written: policy_evaluation.write(settings, runs, written))
+    if settings.get("policy"):
+        raise ConfigError("policy is for runs on data with actions, found runs without; leave policy out.")
+    result, support = evaluate(settings, runs) if runs else (None, None)
     studies = study_rates(settings) if settings["rates"]["enabled"] else []
+    return _publish(target, lambda written: write_results(settings, result, support, studies, written))
+
+
+def _publish(target: Path, write: Callable[[Path], None]) -> Path:
+    """What is written into a directory beside the target becomes visible when it is complete."""
     with temporary_directory(target) as written:
-        write_results(settings, result, support, studies, written)
+        write(written)
         out = publish(written, target)
     log.info(f"written to {out}")
     return out
@@ -87,10 +97,9 @@ def write_results(
     page.write_evaluation(out, settings, metrics, {name: one.png for name, one in drawn.items()}, "\n".join(told))
 
 
-def evaluate(settings: Mapping[str, Any]) -> tuple[EvaluatedRuns, tuple[float, float] | None]:
+def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[EvaluatedRuns, tuple[float, float] | None]:
     """The evaluation, and the range of the data that the model-free baseline has seen (None without data)."""
     beta = check_beta(settings["beta"])
-    runs = load_runs(texts(settings, "run"))
     truth = true_dynamics(settings["truth"], runs)
     period, origin = runs[0].recovery.period, runs[0].recovery.origin
     data = settings["data"]
@@ -150,7 +159,7 @@ def check_scale(options: Mapping[str, Any], runs: Sequence[Run]) -> None:
 
 def true_dynamics(truth: Mapping[str, Any], runs: Sequence[Run]) -> Dynamics | None:
     """The true system: named on the command line, or the one that all runs name in their configuration."""
-    known = [run.truth() for run in runs]
+    known: list[Any] = [run.truth() for run in runs]
     if truth["name"] is not None:
         alphas = {system.alpha for system in known if system is not None}
         own = alphas.pop() if len(alphas) == 1 else 0.3

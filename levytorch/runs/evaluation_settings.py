@@ -12,6 +12,7 @@ from levytorch.convert import choice, known_keys, number_within, positive_number
 from levytorch.dynamics import SYSTEMS
 from levytorch.errors import ConfigError, InputError, within_configuration
 from levytorch.policy.checks import check_window
+from levytorch.policy.named import check_policies
 from levytorch.policy.rates import PERTURBATIONS
 from levytorch.policy.rewards import check_reward
 
@@ -37,7 +38,7 @@ KEYS = {
     "": (
         *("run", "out", "beta", "n_modes", "tolerance", "window", "group_by", "truth", "data", "rates", "tensorboard"),
         "figures",
-        *("reward", "experiment", "of", "sweep", "size"),  # the last three: conf/experiment/value_error.yaml
+        *("reward", "policy", "experiment", "of", "sweep", "size"),  # the last three: conf/experiment/value_error.yaml
     ),
     "truth": ("name", "alpha"),
     "data": ("path", "options", "n_terms", "horizon", "linear", "n_basis", "first", "random", "seed"),
@@ -78,6 +79,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         reward = settings["reward"]
         if reward.get("name") == "regressed" and settings["data"]["path"] is None:
             raise InputError("reward=regressed needs data with a reward column, found none; add data.path=.")
+        check_policies(settings.get("policy"))
         if settings["run"] is not None:
             check_reward(reward, settings["beta"])
 

@@ -11,6 +11,7 @@ from levytorch.files import write_text
 from levytorch.runs import html
 from levytorch.runs.command_line import is_clone
 from levytorch.runs.resume import without_resume
+from levytorch.runs.terminal import table_of_actions
 
 if TYPE_CHECKING:
     from levytorch.runs.report import Outcome
@@ -23,6 +24,7 @@ CAPTIONS = {
     "diagnostics_predictive": "Several steps ahead: the data (dots) should lie within the paths of the fit (bands).",
     "diagnostics_step_size": "Is the step short enough? Both lines should agree within what chance does (amber).",
     "value": "The value function with its band, and its distance to the truth or the reference where there is one.",
+    "policy_improved": "The policy that was found, over the state; hatched where few pairs speak for it.",
     "selection": "What was held out, under every candidate: the chosen one is marked.",
     "errors": "Relative errors of V, a point per run.",
     "rates": "Error of V against the size of a perturbation of the coefficients.",
@@ -51,6 +53,36 @@ def write_run(outcome: Outcome, overrides: Sequence[str]) -> Path:
         html.code(f"{repeat}\n{after}"),
         html.code(load),
         html.paragraph("docs/outputs.md explains every file and number here, docs/diagnostics.md every alarm."),
+    )
+    write_text(directory / NAME, text)
+    return directory / NAME
+
+
+def write_actions(outcome: Outcome, overrides: Sequence[str]) -> Path:
+    """The page of a training run on data with actions."""
+    metrics, directory = outcome.metrics, outcome.directory
+    train, evaluate = _commands()
+    repeat = shlex.join([*train, *without_resume(overrides)])
+    after = shlex.join([*evaluate, f"run={directory}", "policy=[behaviour,uniform,improved]", "reward=cosine_power"])
+    kind = "ControlledRecovery" if metrics["actions"] else "ContinuousRecovery"
+    load = f"from levytorch import {kind}\nfound = {kind}.load({str(directory)!r})"
+    doubts = [(doubt, False) for doubt in metrics["warnings"]] or [("no warning was raised", True)]
+    text = html.page(
+        f"levytorch run {directory.name}",
+        html.paragraph(metrics.get("opening", "")),
+        html.heading("Verdict"),
+        html.verdicts(doubts),
+        html.heading("Actions and policies"),
+        html.code(table_of_actions(metrics)),
+        html.heading("Figures") if outcome.pictures else "",
+        *_pictures(outcome.pictures),
+        html.paragraph(
+            "actions/<number> holds the fit of every action, with its own checks, in the order of the labels."
+        ),
+        html.heading("Again, and further"),
+        html.code(f"{repeat}\n{after}"),
+        html.code(load),
+        html.paragraph("docs/policy.md explains policies, docs/outputs.md every file here."),
     )
     write_text(directory / NAME, text)
     return directory / NAME

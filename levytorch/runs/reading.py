@@ -17,9 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from levytorch.controlled import SYSTEMS as WITH_ACTIONS
+from levytorch.controlled import ControlledDynamics
 from levytorch.dynamics import SYSTEMS, Dynamics
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.files import lookup, read_csv, read_json, read_settings
+from levytorch.files import load_tensors, lookup, read_csv, read_json, read_settings
+from levytorch.training.continuous import ContinuousRecovery
+from levytorch.training.controlled import ControlledRecovery
 from levytorch.training.recovery import Recovery
 
 # what the sources of data are and were called; compared with, never imported from a configuration
@@ -40,9 +44,10 @@ class Run:
     config: Mapping[str, Any]
 
     @cached_property
-    def recovery(self) -> Recovery:
+    def recovery(self) -> Any:
+        """A Recovery; of data with actions a ControlledRecovery or a ContinuousRecovery."""
         try:
-            return Recovery.load(self.path / "recovery.pt")
+            return load_recovery(self.path / "recovery.pt")
         except InputError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -50,6 +55,10 @@ class Run:
                 f"{self.path / 'recovery.pt'} must be a recovery written by levytorch, found one that cannot be "
                 f"read ({error}); recover again."
             ) from error
+
+    @property
+    def has_actions(self) -> bool:
+        return not isinstance(self.recovery, Recovery)
 
     @cached_property
     def metrics(self) -> Mapping[str, Any]:
@@ -108,19 +117,33 @@ class Run:
             return None
         return {"time_unit": self.setting("data.time_unit"), "log": bool(self.setting("data.log"))}
 
-    def truth(self) -> Dynamics | None:
-        """The true system when the data was simulated from one of the paper's, else None."""
+    def truth(self) -> Dynamics | ControlledDynamics | None:
+        """The true system when the data was simulated from one of the examples, else None."""
         data, system = self.config.get("data"), self.config.get("dynamics")
         # train.py's configuration always names a dynamics; it is the truth only of data that was simulated from it
         if isinstance(data, Mapping) and data.get("_target_", SIMULATED[0]) not in SIMULATED:
             return None
         name = system.get("name") if isinstance(system, Mapping) else None
-        if not isinstance(system, Mapping) or not isinstance(name, str) or name not in SYSTEMS:
+        known = WITH_ACTIONS if self.has_actions else SYSTEMS
+        if not isinstance(system, Mapping) or not isinstance(name, str) or name not in known:
             return None
         alpha, tempering = system.get("alpha", 0.3), system.get("tempering", 0.0)
         if any(isinstance(v, bool) or not isinstance(v, int | float) for v in (alpha, tempering)):
             return None
+        if self.has_actions:
+            return ControlledDynamics.named(name, alpha=float(alpha))
         return Dynamics.named(name, alpha=float(alpha), tempering=float(tempering))
+
+
+def load_recovery(path: Path) -> Any:
+    """What a run has found, of whichever kind; nothing in the file is executed."""
+    kinds: dict[Any, Any] = {"levytorch.controlled.1": ControlledRecovery, "levytorch.continuous.1": ContinuousRecovery}
+    try:
+        content = load_tensors(path)
+        kind = kinds.get(content.get("format")) if isinstance(content, dict) else None
+    except Exception:  # pickle, zip, torch and I/O errors of foreign files have no common base: told by the loader
+        kind = None
+    return (Recovery if kind is None else kind).load(path)
 
 
 def find_runs(pattern: str | Sequence[str]) -> list[Path]:

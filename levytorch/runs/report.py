@@ -35,7 +35,7 @@ Drawings = dict[str, Callable[[], Any]]  # name of a figure -> what draws it
 class Outcome:
     """What a finished run has: the recovery, its source, its numbers and where they are."""
 
-    recovery: Recovery
+    recovery: Any  # a Recovery, or one with actions
     source: SourceData
     metrics: dict[str, Any]
     directory: Path
@@ -67,6 +67,15 @@ class Outcome:
         """Of b, D_o and D_f where the truth is known: what a sweep would minimise."""
         errors = [self.metrics[k] for k in ("error_b", "error_D_o", "error_D_f") if k in self.metrics]
         return sum(errors) / len(errors) if errors else None
+
+
+def units_of(data: Mapping[str, Any]) -> Units:
+    """Names for the axes where the data has some: the columns of a file, and its unit of time."""
+    if "path" not in data:
+        return Units()
+    columns = data.get("value")
+    state = ", ".join(map(str, columns)) if isinstance(columns, (list, tuple)) else str(columns or "")
+    return Units(f"log {state}".strip() if data.get("log") else state, str(data.get("time_unit") or ""))
 
 
 def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:

@@ -15,7 +15,17 @@ from levytorch.runs.allow_list import check_links, objection, own_targets
 from levytorch.runs.reading import DEFAULTS, RECORD
 
 # what may be given beside resume=: it changes nothing in the numbers of the fit (data.path: the file has moved)
-CHANGEABLE = ("data.path", "beta", "reward", "diagnostics", "figures", "callbacks", "logger", "trainer.progress")
+CHANGEABLE = (
+    "data.path",
+    "beta",
+    "reward",
+    "policy",
+    "diagnostics",
+    "figures",
+    "callbacks",
+    "logger",
+    "trainer.progress",
+)
 _RESUME = re.compile(r"\+{0,2}resume=")
 # what Lightning reads from a checkpoint, and of what kind
 _PARTS = {"state_dict": dict, "callbacks": dict, "loops": dict, "optimizer_states": list, "global_step": int}

@@ -21,6 +21,7 @@ from levytorch.coefficients.head import KNOWABLE
 from levytorch.convert import choice, known_keys, shown, whole_number
 from levytorch.diagnostics.checks import check_options
 from levytorch.errors import ConfigError, LevytorchError, within_configuration
+from levytorch.policy.named import check_policies
 from levytorch.policy.rewards import check_reward
 from levytorch.ranks import processes
 from levytorch.runs import allow_list
@@ -38,6 +39,7 @@ SECTIONS = (
 KEYS = (
     *SECTIONS,
     *("dynamics", "seed", "alpha", "tempering", "law", "init", "units", "beta", "empirical"),
+    *("policy", "actions", "shared", "n_action"),
     *("resume", "directory", "experiment", "arm", "variant"),
 )
 OWN_FLAGS = ("progress", "log_every", "devices", "num_nodes")  # of the trainer group; the others are Lightning's
@@ -68,6 +70,7 @@ class Prepared:
     callbacks: list[Any]
     loggers: list[Any]
     trainer: dict[str, Any]  # flags of lightning.Trainer
+    rebuild: Callable[[Path], tuple[list[Any], list[Any]]]  # callbacks and loggers that write into another directory
 
 
 def prepare(
@@ -97,7 +100,25 @@ def prepare(
     options_of(settings)
     if settings["beta"] is not None:
         check_reward(settings["reward"], settings["beta"])
-    return Prepared(settings, fit, _source(unresolved, settings, build, directory), callbacks, loggers, trainer)
+    with_actions(settings)
+
+    def rebuild(place: Path) -> tuple[list[Any], list[Any]]:
+        return entries("callbacks", settings, build, place), entries("logger", settings, build, place)
+
+    source = _source(unresolved, settings, build, directory)
+    return Prepared(settings, fit, source, callbacks, loggers, trainer, rebuild)
+
+
+def with_actions(settings: Mapping[str, Any]) -> None:
+    """Refuse what the settings say of data with actions, before it is known whether the data has some."""
+    with within_configuration():
+        if settings["actions"] is not None:
+            choice("actions", settings["actions"], ("auto",), "give null to fit all pairs alike")
+        shared = settings["shared"]
+        if not isinstance(shared, list) or not set(shared) <= {"b", "D_o", "D_f"}:
+            raise ConfigError(f"shared must list some of b, D_o and D_f, found {shown(shared)}; give shared=[D_o,D_f].")
+        whole_number("n_action", settings["n_action"], 2, 12, "3 is a parabola")
+        check_policies(settings.get("policy"))
 
 
 def check_sections(config: Mapping[str, Any]) -> None:

@@ -72,6 +72,8 @@ LOCATION = (
 
 def table(metrics: Mapping[str, Any]) -> str:
     """The coefficients at the observed states, what the fit took, what the checks say, and V."""
+    if "by_action" in metrics:
+        return table_of_actions(metrics)
     observed = metrics.get("observed") or {}
     known = any("error" in row for row in observed.values())
     head = f"{'':6}{'mean':>12}{'std error':>12}" + (f"{'rel. L2 error':>16}" if known else "")
@@ -105,6 +107,42 @@ def table(metrics: Mapping[str, Any]) -> str:
         expected = f" (standard error {metrics['std_V']:.2%})" if "std_V" in metrics else ""
         lines.append(f"value function: relative L2 error {metrics['error_V']:.2%}{expected}")
     return "\n".join(lines)
+
+
+def table_of_actions(metrics: Mapping[str, Any]) -> str:
+    """The same for a run on data with actions: a row per action, then the policies."""
+    known = any("error" in row["b"] for row in metrics["by_action"].values())
+    names = ("b", "D_o", "D_f")
+    rows = [
+        [_number(row[name].get(key)) for name in names for key in ("mean", "std")]
+        for row in metrics["by_action"].values()
+    ]
+    widths = [2 + max(8, *(len(cell) for cell in column)) for column in zip(*rows)]
+    heads = [text for name in names for text in (name, "+-")]
+    lines = [f"{'action':>10}{'pairs':>12}" + "".join(f"{text:>{width}}" for text, width in zip(heads, widths))]
+    lines[0] += f"{'rel. L2 errors':>26}" if known else ""
+    for (label, row), own in zip(metrics["by_action"].items(), rows):
+        cells = "".join(f"{cell:>{width}}" for cell, width in zip(own, widths))
+        errors = ", ".join(f"{row[name]['error']:.1%}" for name in names) if known else ""
+        lines.append(f"{label[:10]:>10}{row.get('pairs', ''):>12}{cells}{errors:>26}")
+    lines.append(f"alpha {metrics['alpha']:.4g}; means over the observed states")
+    if "shared/chi2" in metrics:
+        lines.append(
+            f"shared {', '.join(['alpha', *metrics['shared']])}: chi squared {metrics['shared/chi2']:.1f} with "
+            f"{metrics['shared/freedom']} degrees of freedom"
+        )
+    lines.append(
+        f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
+        f"{'converged' if metrics['converged'] else 'NOT converged'}; tail {metrics['tail_method']}; "
+        f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
+    )
+    return "\n".join([*lines, *metrics.get("values", {}).get("text", [])])
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else "(" + ", ".join(f"{v:.2g}" for v in value) + ")"
 
 
 def alarms(metrics: Mapping[str, Any]) -> list[str]:

@@ -19,13 +19,12 @@ from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import diagnose
 from levytorch.errors import ConfigError, LevytorchWarning
-from levytorch.figures import Units
 from levytorch.files import write_json
 from levytorch.ranks import Ranks
-from levytorch.runs import page, report, resume, terminal, value
+from levytorch.runs import actions, page, report, resume, terminal, value
 from levytorch.runs.allow_list import own_targets
 from levytorch.runs.directory import write_record
-from levytorch.runs.report import Outcome
+from levytorch.runs.report import Outcome, units_of
 from levytorch.runs.settings import Prepared, diagnostics_options, prepare
 from levytorch.runs.tensorboard import CoefficientFigures
 from levytorch.training.fit import fit
@@ -48,8 +47,15 @@ def train(config: Any, directory: Path) -> Outcome | None:
         write_record(directory, config, resume.without_resume(overrides), new=not resumed)
     began = time.perf_counter()
     data = prepared.source()
-    value.check_data(prepared.config, data)
     seconds = time.perf_counter() - began
+    if actions.has_actions(prepared.config, data):
+        made = actions.train(prepared, data, directory, resumed=resumed, run=run)
+        made.took("data", seconds)
+        write_json(directory / "metrics.json", made.metrics)
+        page.write_actions(made, overrides)
+        return made
+    data = actions.alike(data)
+    value.check_data(prepared.config, data)
     outcome = run(prepared, data, directory, checkpoint=checkpoint)
     if outcome is None:
         return None
@@ -68,7 +74,7 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
     from lightning.pytorch.callbacks import Checkpoint
     from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-    config, loggers = prepared.config, prepared.loggers
+    config, loggers, data = prepared.config, prepared.loggers, actions.alike(data)
     directory.mkdir(parents=True, exist_ok=True)
     formats: tuple[str, ...] = ()
     for callback in prepared.callbacks:
@@ -127,15 +133,6 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
     )
     report.write_report(outcome, config)
     return outcome
-
-
-def units_of(data: Mapping[str, Any]) -> Units:
-    """Names for the axes where the data has some: the columns of a file, and its unit of time."""
-    if "path" not in data:
-        return Units()
-    columns = data.get("value")
-    state = ", ".join(map(str, columns)) if isinstance(columns, (list, tuple)) else str(columns or "")
-    return Units(f"log {state}".strip() if data.get("log") else state, str(data.get("time_unit") or ""))
 
 
 def law_line(metrics: Mapping[str, Any]) -> str:

@@ -16,7 +16,6 @@ from levytorch.data.thresholds import check_censoring
 from levytorch.data.trajectories import Trajectories
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
-from levytorch.policies import Policy
 from levytorch.simulation.euler import euler, initial_states
 from levytorch.simulation.held import held
 from levytorch.simulation.metropolis import check_options
@@ -107,11 +106,15 @@ def simulate_controlled(
     >>> simulate(system, "uniform", 2, 40, 1 / 40, seed=1).transitions().actions
     (-1, 0, 1)
     """
-    pi, first = Policy(policy, system.actions), system.of(system.actions[0])
+    pi, first = system.policy(policy), system.first
     n, steps, parts, seed, dt = check_simulation(first, n_trajectories, n_steps, dt, substeps=substeps, seed=seed)
-    x, codes = held(system, pi, initial_states(first, n, x0, seed), steps, dt, parts, seed)
-    action = np.asarray(system.actions)[codes]
-    return Trajectories.from_arrays(x[..., 0] if system.dim == 1 else x, dt=dt, action=action)
+    x, held_over = held(system, pi, initial_states(first, n, x0, seed), steps, dt, parts, seed)
+    action: Any = np.asarray(system.actions)[held_over] if system.actions else held_over
+    if not system.actions and action.shape[-1] == 1:
+        action = action[..., 0]
+    made = Trajectories.from_arrays(x[..., 0] if system.dim == 1 else x, dt=dt, action=action)
+    made.repeats = first.repeats
+    return made
 
 
 def check_simulation(
@@ -151,21 +154,28 @@ class Simulated:
     """Transitions of simulated trajectories, and the dynamics they came from.
 
     Args:
-        dynamics, n_trajectories, n_steps, dt, options: those of `simulate`.
+        dynamics, n_trajectories, n_steps, dt, options: those of `simulate`; policy: of a ControlledDynamics.
         censor: arguments of `Transitions.censor` (TRT, CT, drop_tail, seed), or None for all transitions.
     """
 
     def __init__(
         self,
-        dynamics: Dynamics,
+        dynamics: Dynamics | ControlledDynamics,
         n_trajectories: int,
         n_steps: int,
         dt: float,
         *,
+        policy: Any = None,
         censor: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if not isinstance(dynamics, Dynamics):
+        controlled = isinstance(dynamics, ControlledDynamics)
+        if controlled != (policy is not None):
+            told = (
+                "under a policy, found none; use data=actions" if controlled else "as it is, found a policy; remove it"
+            )
+            raise InputError(f"a system {'with' if controlled else 'without'} actions is simulated {told}.")
+        if not isinstance(dynamics, Dynamics | ControlledDynamics):
             raise InputError(
                 f"dynamics must be a Dynamics, found {type(dynamics).__name__}; choose one with dynamics=<name>."
             )
@@ -175,16 +185,23 @@ class Simulated:
             )
         self.dynamics, self.n_trajectories, self.n_steps, self.dt = dynamics, n_trajectories, n_steps, dt
         self.censor = None if censor is None else dict(censor)
-        self.options = options
+        self.options, self.policy = options, policy
         # before anything is simulated: a run may wait an hour for its data
         checked = {name: value for name, value in options.items() if name not in ("x0", "progress")}
-        check_simulation(dynamics, n_trajectories, n_steps, dt, **checked)
+        check_simulation(
+            dynamics.first if isinstance(dynamics, ControlledDynamics) else dynamics,
+            *(n_trajectories, n_steps, dt),
+            **checked,
+        )
+        if isinstance(dynamics, ControlledDynamics):
+            dynamics.policy(policy)  # refused now if it cannot be one
         if self.censor is not None:
             check_censoring(**self.censor)
 
     def __call__(self) -> SourceData:
-        trajectories = simulate(self.dynamics, self.n_trajectories, self.n_steps, self.dt, **self.options)
+        under = () if self.policy is None else (self.policy,)
+        trajectories = simulate(self.dynamics, *under, self.n_trajectories, self.n_steps, self.dt, **self.options)
         transitions = trajectories.transitions()
         if self.censor is not None:
             transitions = transitions.censor(**self.censor)
-        return SourceData(transitions, self.dynamics, trajectories)
+        return SourceData(transitions, self.dynamics, trajectories, self.policy)

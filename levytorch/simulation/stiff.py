@@ -17,8 +17,17 @@ _OCTAVES, _PER_OCTAVE = 20, 6
 _NEWTON = 12
 
 
-def effective_drift(b: Callable[[Tensor], Tensor], x: Tensor, here: Tensor, h: float) -> Tensor:
-    """b such that x + b h is where the drift alone leads within h; `here` is b(x), which it is but for steep places."""
+def effective_drift(
+    b: Callable[[Tensor], Tensor],
+    x: Tensor,
+    here: Tensor,
+    h: float,
+    part: Callable[[Tensor], Callable[[Tensor], Tensor]] | None = None,
+) -> Tensor:
+    """b such that x + b h is where the drift alone leads within h; `here` is b(x), which it is but for steep places.
+
+    part: b of some of the states, by a mask, where every state has its own.
+    """
     there = b(x + h * here)
     steep = (there - here).abs() > _STEEP * here.abs()
     steep &= (here * h).abs() > 1e-6 * (1 + x.abs())  # next to a place of rest every step is a change
@@ -26,7 +35,7 @@ def effective_drift(b: Callable[[Tensor], Tensor], x: Tensor, here: Tensor, h: f
         return here
     start = x[steep]
     out = here.clone()
-    out[steep] = (_follow(b, start, h) - start) / h
+    out[steep] = (_follow(b if part is None else part(steep), start, h) - start) / h
     return out
 
 

@@ -11,8 +11,8 @@ from levytorch.convert import choice, shown
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
-from levytorch.training.by_action import recover_by_action
-from levytorch.training.continuous import recover_continuous
+from levytorch.training.by_action import check_with_actions, recover_by_action
+from levytorch.training.continuous_fit import recover_continuous
 from levytorch.training.engines import engine_class
 from levytorch.training.maximise import fit_full_batch
 from levytorch.training.recovery import Recovery
@@ -118,20 +118,10 @@ def recover(
     )
     if actions is not None:
         choice("actions", actions, ("auto",), "give None to fit all pairs alike")
-    with_actions = actions and isinstance(transitions, Transitions) and transitions.action is not None
-    if with_actions and not isinstance(settings.head, Head) and settings.head["period"] is None:
-        raise InputError(
-            "a state with actions must lie on a cell, found a line (period None); give a period a little wider than "
-            "the data, or actions=None to fit all pairs alike."
-        )
-    if with_actions and settings.tempering.active:
-        raise InputError(
-            f"tempering must be 0 for transitions with actions, found {shown(tempering)}; leave it out, or give "
-            "actions=None to fit all pairs alike."
-        )
-    if actions and isinstance(transitions, Transitions) and transitions.actions:
-        return recover_by_action(transitions, settings, _fit, shared)
     if actions and isinstance(transitions, Transitions) and transitions.action is not None:
+        check_with_actions(settings)
+        if transitions.actions:
+            return recover_by_action(transitions, settings, _fit, shared)
         return recover_continuous(transitions, settings, n_action)
     if shared:
         raise InputError(f"shared is for transitions with actions, found {shown(shared)} without; leave it out.")

@@ -9,59 +9,97 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead, Head
+from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients.build import LINEAR
 from levytorch.coefficients.head import known_constants
 from levytorch.coefficients.init import initial_guess
 from levytorch.convert import shown
 from levytorch.data import Transitions
 from levytorch.errors import InputError
-from levytorch.training.controlled import ControlledRecovery, bin_index
+from levytorch.training.controlled import ControlledRecovery
+from levytorch.training.line import on_the_line
+from levytorch.training.parts import Parts
 from levytorch.training.problem import Fitting
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 from levytorch.training.sharing import independent, share
 
 NAMES = ("b", "D_o", "D_f")
-_BINS = {1: 64, 2: 256, 3: 512}  # of the cell, for counts of actions
 
 
 def recover_by_action(
     transitions: Transitions, settings: FitSettings, fit: Fitting, shared: Sequence[str]
 ) -> ControlledRecovery:
     """One head per action; alpha, and the coefficients named in `shared`, are the same for all."""
-    names = _check_shared(shared, settings)
-    actions, codes = transitions.actions, transitions.action_codes
-    known = {} if isinstance(settings.head, Head) else known_constants(settings.head)
+    names = check_shared(shared, settings)
+    transitions, own = common_settings(transitions, settings)
+    found = [fit_action(pairs, own, fit, action) for action, pairs in by_action(transitions)]
+    return joined(transitions, found, names, settings)
+
+
+def by_action(transitions: Transitions) -> list[tuple[Any, Transitions]]:
+    """Every action and its pairs."""
+    codes = transitions.action_codes
+    return [(action, transitions[codes == i]) for i, action in enumerate(transitions.actions)]
+
+
+def common_settings(transitions: Transitions, settings: FitSettings) -> tuple[Transitions, FitSettings]:
+    """What all fits have in common, from all pairs: units, so that parameters mean the same, and the window of a line
+    (the pairs that start in it come back).
+    """
+    if isinstance(settings.head, Head):
+        return transitions, settings
+    if settings.head["period"] is None:
+        kept, settings = on_the_line(transitions, settings)
+        assert isinstance(kept, Transitions)
+        transitions = kept
+        assert not isinstance(settings.head, Head)
+        settings = replace(settings, head={**settings.head, "period": None})
+    if settings.units != "data":
+        return transitions, settings
+    assert not isinstance(settings.head, Head)
+    known = known_constants(settings.head)
     guess = initial_guess(
         transitions.dx, transitions.dt, transitions.mu, settings.alpha, uniform_dt=transitions.uniform_dt, known=known
     )
-    own = settings
-    if not isinstance(settings.head, Head) and settings.units == "data":
-        # the same units for all, so that parameters mean the same in every fit
-        units = {"length": guess.units.length, "time": guess.units.time}
-        own = replace(settings, head={**settings.head, **units}, units="none")
-    found = [_fit(transitions[codes == i], own, fit, action) for i, action in enumerate(actions)]
-    head = found[0].head
-    size = _BINS[head.dim]
-    index = bin_index(transitions.x, size, head.period, head.origin, head.dim)
-    counts = torch.bincount(codes * size + index, minlength=len(actions) * size).reshape(len(actions), size)
-    metrics: dict[str, Any] = {"actions": list(actions), "shared": list(names)}
+    units = {"length": guess.units.length, "time": guess.units.time}
+    return transitions, replace(settings, head={**settings.head, **units}, units="none")
+
+
+def joined(
+    transitions: Transitions, found: Sequence[Recovery], shared: Sequence[str], settings: FitSettings
+) -> ControlledRecovery:
+    """One recovery of the fits of all actions, moved to what they share."""
+    actions = transitions.actions
+    counts = Parts(found[0].head).counts(transitions.x, transitions.action_codes, len(actions))
+    metrics: dict[str, Any] = {"actions": list(actions), "shared": list(shared)}
     covariance = None
     if all(one.covariance is not None for one in found):
         covariance = independent([one.covariance for one in found])  # type: ignore[misc]
-    if names or settings.alpha.learned:
-        covariance = _share(found, names, metrics)
-    return ControlledRecovery(tuple(actions), tuple(found), covariance, counts.to(torch.float64), metrics)
+    if shared or settings.alpha.learned:
+        covariance = _share(found, shared, metrics)
+    return ControlledRecovery(tuple(actions), tuple(found), covariance, counts, metrics)
 
 
-def _fit(pairs: Transitions, settings: FitSettings, fit: Fitting, action: Any) -> Recovery:
+def fit_action(pairs: Transitions, settings: FitSettings, fit: Fitting, action: Any) -> Recovery:
     try:
         return fit(pairs, settings)
     except InputError as error:
         raise InputError(f"action {shown(action)}, of {len(pairs)} pairs: {error}") from error
 
 
-def _check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...]:
+def check_with_actions(settings: FitSettings) -> None:
+    """Refuse what no data with actions can be fitted with."""
+    if settings.tempering.active:
+        raise InputError(
+            f"tempering must be 0 for transitions with actions, found "
+            f"{shown('learn' if settings.tempering.learned else settings.tempering.value)}; leave it out, or give "
+            "actions=None to fit all pairs alike."
+        )
+
+
+def check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...]:
+    """The names of what is shared; refuses what cannot be."""
     names = tuple(shared) if not isinstance(shared, str) else (shared,)
     if not set(names) <= set(NAMES):
         raise InputError(f"shared must name some of {NAMES}, found {shown(shared)}; alpha is always shared.")
@@ -70,16 +108,17 @@ def _check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ..
             'alpha must be one number for all actions, found alpha="function": generators of different alpha cannot '
             'be averaged; give a number, or "learn".'
         )
-    if (names or settings.alpha.learned) and (isinstance(settings.head, Head) or settings.head["name"] != "fourier"):
+    if (names or settings.alpha.learned) and (isinstance(settings.head, Head) or settings.head["name"] not in LINEAR):
         raise InputError(
-            "what actions share is found for Fourier heads, found another; leave shared out and give alpha as a number."
+            "what actions share is found for linear heads (Fourier, splines), found another; leave shared out and give "
+            "alpha as a number."
         )
     if names and settings.left_open:
         raise InputError('shared coefficients need one n_basis for all actions, found "auto"; give a number.')
     return names
 
 
-def _share(found: list[Recovery], names: Sequence[str], metrics: dict[str, Any]) -> Tensor:
+def _share(found: Sequence[Recovery], names: Sequence[str], metrics: dict[str, Any]) -> Tensor:
     """Move all fits to what they share; returns their joint covariance."""
     mask = _rows(found[0].head, names)
     covariances = [one.covariance for one in found]
@@ -95,7 +134,7 @@ def _share(found: list[Recovery], names: Sequence[str], metrics: dict[str, Any])
 
 def _rows(head: Head, names: Sequence[str]) -> Tensor:
     """Which parameters belong to coefficients that are shared, (P,) bool; those of alpha always."""
-    assert isinstance(head, FourierHead)
+    assert isinstance(head, LinearHead)
     order = ["b"] * head.dim + ["D_o", "D_f", "alpha"]
     parts = [torch.full((size,), name in names or name == "alpha") for name, size in zip(order, head.sizes)]
     return torch.cat(parts)

@@ -1,66 +1,114 @@
-"""recover for continuous actions: coefficients of (x, a) over the logged range, and the closed loop of x -> a.
+"""recover for continuous actions: coefficients of (x, a) over the logged range, and the closed loop of any policy.
 
-All pairs are fitted at once, by the samples and under the frozen law: a lattice has no room for a third coordinate.
+All pairs are fitted at once, by the samples and under the frozen law: a lattice has no room for further coordinates.
 """
 
 from __future__ import annotations
 
-import itertools
+import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from levytorch import files
+from levytorch.coefficients import LinearHead, build_head
 from levytorch.coefficients.action import ActionHead, HeldHead
-from levytorch.coefficients.head import Coefficients, Head, Units, known_constants
-from levytorch.coefficients.init import initial_guess
-from levytorch.convert import answer_of, real_tensor, shown, whole_number
-from levytorch.data import Transitions
-from levytorch.data.batches import Batch, FullBatch
-from levytorch.errors import InputError
-from levytorch.likelihood.covariance import covariance
-from levytorch.likelihood.frozen import FrozenLaw, steady_method
-from levytorch.likelihood.likelihood import Likelihood
-from levytorch.training.controlled import ControlledRecovery, bin_index
-from levytorch.training.engines import build_engine
-from levytorch.training.loop import maximise
+from levytorch.coefficients.head import Coefficients, Head
+from levytorch.controlled import ControlledDynamics, grid_of_actions
+from levytorch.convert import real_tensor
+from levytorch.errors import InputError, LevytorchWarning
+from levytorch.files import path_of
+from levytorch.policies import NumberPolicy, Policy
+from levytorch.training.controlled import ALARM, FEW, ClosedLoop, ControlledRecovery
+from levytorch.training.parts import Parts
 from levytorch.training.recovery import ArrayLike, Recovery
-from levytorch.training.settings import FitSettings
 
-_BINS = 64  # of the cell, for counts
-_SIDE = (64, 16)  # bins of states and of actions, for products of scores
-_SLACK = 1e-9  # of the range: rounding at its ends
+FORMAT = "levytorch.continuous.1"
+_BINS = {1: 8, 2: 4}  # of the action, per coordinate, for counts
+
+
+class ActionBins:
+    """Equal bins of the logged range."""
+
+    def __init__(self, bounds: Sequence[tuple[float, float]]) -> None:
+        self.bounds, self.side = tuple(bounds), _BINS[len(bounds)]
+
+    @property
+    def count(self) -> int:
+        return self.side ** len(self.bounds)
+
+    def index(self, action: Tensor) -> Tensor:
+        """(n, m) -> (n,) int64."""
+        out = torch.zeros(len(action), dtype=torch.int64)
+        for column, (low, high) in zip(action.T, self.bounds):
+            place = ((column - low) * (self.side / (high - low))).to(torch.int64)
+            out = out * self.side + place.clamp(0, self.side - 1)
+        return out
 
 
 @dataclass
 class ContinuousRecovery:
-    """b(x, a), D_o(x, a), D_f(x, a) for a in the logged range `action_range`."""
+    """b(x, a), D_o(x, a), D_f(x, a) for a, a number or a vector of two, in the logged range `bounds`.
+
+    counts (bins, parts): pairs per bin of the action and part of the cell; places (bins, m): the mean action of each.
+    """
 
     head: ActionHead
     covariance: Tensor | None
-    actions_seen: Tensor  # (n,) some of the logged (x, a), for counts
-    states_seen: Tensor
-    n: int
+    counts: Tensor
+    places: Tensor
     log_likelihood: float
     converged: bool
     metrics: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def action_range(self) -> tuple[float, float]:
-        return self.head.low, self.head.high
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        return self.head.action_bounds
+
+    @property
+    def action_range(self) -> Any:
+        """(low, high) of the logged actions; of vectors one such pair per coordinate."""
+        return self.bounds[0] if len(self.bounds) == 1 else self.bounds
 
     @property
     def alpha(self) -> float:
         return float(self.head(self.head.grid(4)).alpha)
 
+    @property
+    def dim(self) -> int:
+        return self.head.dim
+
+    @property
+    def period(self) -> Any:
+        return self.head.period
+
+    @property
+    def origin(self) -> Any:
+        return self.head.origin
+
+    @property
+    def n(self) -> int:
+        """Pairs."""
+        return int(self.counts.sum())
+
+    # -- coefficients -------------------------------------------------------------------------------------------------
     def coefficients(self, x: ArrayLike, action: ArrayLike) -> Coefficients:
-        """All four at x and action, which broadcast."""
-        at, a = torch.broadcast_tensors(real_tensor("x", x), self._inside(action))
-        c = self.head(torch.stack([at.reshape(-1), a.reshape(-1)], dim=-1))
-        b, D_o, D_f = (value.reshape(at.shape) for value in c[:3])
-        return Coefficients(b, D_o, D_f, c.alpha)
+        """All four at x and action, which broadcast; vectors have their own last axis."""
+        states, held = real_tensor("x", x), self._inside(action)
+        shape = states.shape if self.dim == 1 else states.shape[:-1]
+        shape = torch.broadcast_shapes(shape, held.shape[:-1])
+        own = () if self.dim == 1 else (self.dim,)
+        rows = states.expand(*shape, *own).reshape(-1, self.dim)
+        c = self.head(torch.cat([rows, held.expand(*shape, held.shape[-1]).reshape(-1, held.shape[-1])], dim=-1))
+        return Coefficients(c.b.reshape(*shape, *own), c.D_o.reshape(shape), c.D_f.reshape(shape), c.alpha)
+
+    def _inside(self, action: Any) -> Tensor:
+        return NumberPolicy("uniform", self.bounds).inside(action)
 
     def b(self, x: ArrayLike, action: ArrayLike) -> Tensor:
         return self.coefficients(x, action).b
@@ -71,150 +119,166 @@ class ContinuousRecovery:
     def D_f(self, x: ArrayLike, action: ArrayLike) -> Tensor:
         return self.coefficients(x, action).D_f
 
-    def std(self, x: ArrayLike, action: float) -> tuple[Tensor, Tensor, Tensor]:
+    def std(self, x: ArrayLike, action: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Pointwise standard errors of b, D_o, D_f while one action is held."""
-        return self.under(action).std(x)
+        return self._loop(self.policy(action)).std(x)
 
-    def under(self, policy: Any) -> Recovery:
-        """The closed loop of a policy x -> action (a function, or one number): a Recovery for `solve_value`.
+    # -- policies -----------------------------------------------------------------------------------------------------
+    @property
+    def parts(self) -> Parts:
+        return Parts(self.head, self.counts.shape[1])
+
+    def centers(self) -> Tensor:
+        """The middle of every part of the cell that `counts` counts."""
+        return self.parts.centers()
+
+    @property
+    def behaviour(self) -> NumberPolicy:
+        """The policy that made the data: the mean actions of bins, by how often each was chosen around x."""
+        share = self.counts.sum(1) / self.counts.sum()
+        counts = self.counts + share.unsqueeze(1)
+        return NumberPolicy(self.places, self.bounds, weights=self.parts.between((counts / counts.sum(0)).T))
+
+    def policy(self, given: Any) -> NumberPolicy:
+        """A policy from whatever describes one (`NumberPolicy`); "behaviour" is that of the data."""
+        if isinstance(given, str) and given == "behaviour":
+            return self.behaviour
+        return NumberPolicy(given, self.bounds)
+
+    def under(self, policy: Any) -> ClosedLoop:
+        """The closed loop of a policy x -> action, one action, "uniform" or "behaviour": a Recovery for `solve_value`.
 
         Actions outside of the logged range are refused: a polynomial says nothing there.
         """
-        if callable(policy):
-            head = HeldHead(self.head, lambda x: self._inside(answer_of("policy", policy, x)))
-        else:
-            constant = self._inside(policy)
-            head = HeldHead(self.head, lambda x: constant)
+        pi = self.policy(policy)
+        thin = self.extrapolated(pi)
+        if thin > ALARM:
+            warnings.warn(
+                f"{100 * thin:.0f} % of what the policy does at observed states rests on fewer than {FEW} pairs with "
+                "actions near its own: V extrapolates there; compare policies nearer to the data's.",
+                LevytorchWarning,
+                stacklevel=2,
+            )
+        loop = self._loop(pi)
+        loop.metrics["extrapolated"] = thin
+        return loop
+
+    def _loop(self, pi: NumberPolicy) -> ClosedLoop:
+        head = HeldHead(self.head, pi.components)
         head(head.grid(64))  # refuses now what it would refuse later
-        return Recovery(
+        return ClosedLoop(
             head,
             log_likelihood=self.log_likelihood,
             converged=self.converged,
             covariance=self.covariance,
-            metrics={key: self.metrics[key] for key in ("x_min", "x_max") if key in self.metrics},
+            metrics={key: self.metrics[key] for key in ("x_min", "x_max", "law") if key in self.metrics},
+            policy=pi,
         )
 
-    def on(self, actions: Sequence[float]) -> ControlledRecovery:
-        """The same system with a few of its actions, for randomised policies, `rank` and `improve`."""
-        values = tuple(float(a) for a in actions)
-        found = tuple(self.under(a) for a in values)
-        joint = None if self.covariance is None else self.covariance.repeat(len(values), len(values))
-        edges = torch.tensor([(a + b) / 2 for a, b in itertools.pairwise(values)], dtype=torch.float64)
-        index = bin_index(self.states_seen, _BINS, self.head.period, self.head.origin, 1)
-        nearest = torch.bucketize(self.actions_seen, edges)
-        counts = torch.bincount(nearest * _BINS + index, minlength=len(values) * _BINS).reshape(len(values), _BINS)
-        share = self.n / len(self.states_seen)
-        return ControlledRecovery(values, found, joint, share * counts.to(torch.float64), dict(self.metrics))
+    def nearby(self, policy: Any) -> tuple[Tensor, Tensor]:
+        """Pairs with actions near those of a policy in each part of the cell, (parts, K), and the policy's weights."""
+        actions, weights = self.policy(policy).components(self.centers())
+        bins = ActionBins(self.bounds)
+        place = torch.stack([bins.index(a) for a in actions], dim=1)
+        return self.counts.T.gather(1, place), weights
 
-    def _inside(self, action: Any) -> Tensor:
-        a = real_tensor("action", action, "give numbers").detach()
-        low, high = self.action_range
-        slack = _SLACK * (high - low)
-        if not bool(((a >= low - slack) & (a <= high + slack)).all()):
-            worst = float(a.reshape(-1)[(a - (low + high) / 2).abs().argmax()])
+    def effective_pairs(self, policy: Any) -> Tensor:
+        """Pairs that speak for what a policy does in each part of the cell, (parts,): 1 / sum_k w_k^2 / n_k."""
+        pairs, weights = self.nearby(policy)
+        return 1.0 / (weights.square() / pairs.clamp(min=1e-300)).sum(1)
+
+    def extrapolated(self, policy: Any) -> float:
+        """Share of a policy's choices, over the observed states, with few pairs nearby."""
+        pairs, weights = self.nearby(policy)
+        seen = self.counts.sum(0) / self.counts.sum()
+        return float((seen.unsqueeze(1) * weights * (pairs < FEW)).sum())
+
+    def on(self, actions: Sequence[Any] | None = None) -> ActionsOfRange:
+        """The same system with a few of its actions (a grid of them where none are given), for randomised policies,
+        `rank` and `improve`.
+        """
+        m = len(self.bounds)
+        chosen = grid_of_actions(self.bounds) if actions is None else actions
+        table = self._inside(list(chosen)).reshape(-1, m)
+        rows = table.tolist()
+        labels = tuple(row[0] if m == 1 else tuple(row) for row in rows)
+        if len(set(labels)) < 2:
+            raise InputError(f"actions must be two or more different ones, found {labels}; name every action once.")
+        low, high = (torch.tensor(end, dtype=torch.float64) for end in zip(*self.bounds))
+        nearest = torch.cdist((self.places - low) / (high - low), (table - low) / (high - low)).argmin(1)
+        counts = torch.zeros((len(labels), self.counts.shape[1]), dtype=torch.float64)
+        counts.index_add_(0, nearest, self.counts)
+        found = tuple(self._loop(self.policy(row)) for row in rows)
+        return ActionsOfRange(labels, found, self.covariance, counts, dict(self.metrics), self.head)
+
+    # -- elsewhere ----------------------------------------------------------------------------------------------------
+    def dynamics(self) -> ControlledDynamics:
+        """The recovered system, ready for simulation."""
+        one = Recovery(self._loop(self.policy(0.5 * (self.places.amin(0) + self.places.amax(0)))).head).dynamics()
+        cell: dict[str, Any] = {"period": one.period, "dim": one.dim, "origin": one.origin, "window": one.window}
+        return ControlledDynamics(self.b, self.D_o, self.D_f, self.alpha, action_range=list(self.bounds), **cell)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write plain tensors and numbers; the file appears whole or not at all."""
+        target = path_of(path)
+        numbers = {"log_likelihood": self.log_likelihood, "converged": self.converged, "metrics": self.metrics}
+        tensors = {"theta": self.head.flat(), "covariance": self.covariance, "counts": self.counts}
+        files.save({"format": FORMAT, "head": self.head.config(), "places": self.places, **tensors, **numbers}, target)
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ContinuousRecovery:
+        """Read what `save` wrote, or the recovery of a run directory; nothing in the file is executed."""
+        source = path_of(path)
+        source = source / "recovery.pt" if source.is_dir() else source
+        try:
+            return cls.from_content(files.load_tensors(source))
+        except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
             raise InputError(
-                f"actions must lie in the logged range [{low:g}, {high:g}], found {worst:g}; nothing is known beyond."
-            )
-        return a
+                f"{source} must be a file of ContinuousRecovery.save, found something else; save it again."
+            ) from error
+
+    @classmethod
+    def from_content(cls, content: dict[str, Any]) -> ContinuousRecovery:
+        """What `save` wrote; refuses what does not go together."""
+        plain = content["head"]
+        of_states = build_head(plain["of_states"])
+        assert isinstance(of_states, LinearHead)
+        head = ActionHead(of_states, int(plain["n_action"]), [tuple(pair) for pair in plain["bounds"]])
+        theta, counts, places, covariance = (content[k] for k in ("theta", "counts", "places", "covariance"))
+        m, P = len(head.action_bounds), head.flat().numel()
+        sound = (
+            theta.shape == (P,) and (covariance is None or covariance.shape == (P, P)) and content["format"] == FORMAT
+        )
+        sound = sound and counts.ndim == 2 and places.shape == (len(counts), m) and len(counts) == _BINS[m] ** m
+        if not sound or not bool(torch.isfinite(theta).all()):
+            raise InputError("the parts of a ContinuousRecovery must belong together, found others; fit again.")
+        head.set_flat(theta)
+        numbers = float(content["log_likelihood"]), bool(content["converged"]), dict(content["metrics"])
+        return cls(head, covariance, counts, places, *numbers)
 
     def __repr__(self) -> str:
-        low, high = self.action_range
-        return f"ContinuousRecovery({self.n:,} pairs, actions in [{low:g}, {high:g}], converged={self.converged})"
+        told = " x ".join(f"[{low:g}, {high:g}]" for low, high in self.bounds)
+        return f"ContinuousRecovery({self.n:,} pairs, actions in {told}, converged={self.converged})"
 
 
-def recover_continuous(transitions: Transitions, settings: FitSettings, n_action: int = 3) -> ContinuousRecovery:
-    """Fisher scoring over all pairs; n_action: polynomials of the action, 3 for a parabola."""
-    head, engine = _checked(transitions, settings, n_action), build_engine(settings.engine)
-    action = transitions.action
-    assert isinstance(action, Tensor)
-    states = torch.stack([transitions.x, action], dim=-1)
-    n = len(transitions)
-    one = torch.ones((), dtype=torch.float64).expand(n)
-    batch = FullBatch(Batch(states, transitions.dx, transitions.dt, one), None, n, 0)
-    law = FrozenLaw(steady_method(settings.density, head))
-    likelihood = Likelihood(head, law, bins=ActionBins(head, float(transitions.median_dt)))
-    done = maximise(engine, likelihood, batch, seed=settings.seed, progress=settings.progress)
-    objective = engine.objective(likelihood, done.optimizer, batch)
-    ev = objective.evaluate()
-    some = slice(None, None, max(1, n // 1_000_000))
-    return ContinuousRecovery(
-        head,
-        covariance(objective, ev),
-        action[some].clone(),
-        transitions.x[some].clone(),
-        n,
-        objective.n * objective.value(ev, penalised=False),
-        done.converged,
-        {"x_min": float(transitions.x.min()), "x_max": float(transitions.x.max()), "steps": done.steps},
-    )
+@dataclass
+class ActionsOfRange(ControlledRecovery):
+    """Some actions of a scale, whose coefficients are those of one head: `covariance` is of its parameters."""
 
+    of_pairs: Any = None
 
-def _checked(transitions: Transitions, settings: FitSettings, n_action: int) -> ActionHead:
-    found = None
-    if transitions.dim > 1:
-        found = f"{transitions.dim} coordinates"
-    elif settings.tail.active:
-        found = f"tail.method {settings.tail.method}"
-    elif settings.law not in ("frozen", "auto"):
-        found = f"law {settings.law}"
-    elif isinstance(settings.head, Head) or settings.head["name"] != "fourier" or settings.engine["name"] != "fisher":
-        found = "another head or engine"
-    elif settings.alpha.mode == "function":
-        found = 'alpha="function"'
-    elif known_constants(settings.head):
-        found = "a known D_o or D_f"
-    if found is not None:
-        raise InputError(
-            "continuous actions are fitted in one dimension, with Fourier heads, engine fisher or evidence, the frozen "
-            f"law and no treatment of tails, found {found}; group the actions into a few labels for the others."
-        )
-    assert not isinstance(settings.head, Head)
-    n_action = whole_number("n_action", n_action, 2, 12, "3 is a parabola")
-    action = transitions.action
-    assert isinstance(action, Tensor)
-    guess = initial_guess(
-        transitions.dx, transitions.dt, transitions.mu, settings.alpha, uniform_dt=transitions.uniform_dt
-    )
-    given = settings.head
-    head = ActionHead(
-        given["n_basis"],
-        n_action,
-        float(action.min()),
-        float(action.max()),
-        period=given["period"],
-        origin=given.get("origin", 0.0),
-        positivity_link=given.get("positivity", "softplus"),
-        alpha=settings.alpha if not settings.alpha.learned else type(settings.alpha)("constant", guess.alpha),
-        units=Units(guess.units.length, guess.units.time),
-    )
-    if len(transitions) < head.theta.numel():
-        raise InputError(
-            f"at least {head.theta.numel()} pairs are needed for as many parameters, found {len(transitions)}; use "
-            f"fewer functions than n_basis = {shown(given['n_basis'])} times n_action = {n_action}."
-        )
-    guess.apply(head)
-    return head
+    @property
+    def heads(self) -> list[Head]:
+        return [self.of_pairs]
 
+    @property
+    def log_likelihood(self) -> float:
+        return self.recoveries[0].log_likelihood
 
-class ActionBins:
-    """Bins of (x, a), as StateBins are of states: where products of scores are summed."""
+    def _averaged(self, pi: Policy) -> Head:
+        table = torch.tensor(self.actions, dtype=torch.float64).reshape(len(self.actions), -1)
+        return HeldHead(self.of_pairs, NumberPolicy(table, self.of_pairs.action_bounds, weights=pi).components)
 
-    n_groups = 1
-
-    def __init__(self, head: ActionHead, dt: float) -> None:
-        self.head, self.n_x = head, _SIDE[0] * _SIDE[1]
-        units = [(torch.arange(side, dtype=torch.float64) + 0.5) / side for side in _SIDE]
-        axes = (head.origin + head.period * units[0], head.low + (head.high - head.low) * units[1])
-        self.x = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 2)
-        self.dt = torch.full((len(self.x),), dt, dtype=torch.float64)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def index(self, x: Tensor, dt: Tensor) -> Tensor:
-        """Node of each pair: (n,) int64."""
-        head = self.head
-        column = torch.remainder(x[:, 0] - head.origin, head.period) * (_SIDE[0] / head.period)
-        row = (x[:, 1] - head.low) * (_SIDE[1] / (head.high - head.low))
-        first, second = (v.to(torch.int64).clamp(0, side - 1) for v, side in zip((column, row), _SIDE))
-        return first * _SIDE[1] + second
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        raise InputError("actions of a scale are saved with their recovery, found some alone; save that.")

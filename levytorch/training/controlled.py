@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,32 @@ import torch
 from torch import Tensor
 
 from levytorch import files
+from levytorch.coefficients import Head
 from levytorch.coefficients.mixture import MixtureHead
 from levytorch.controlled import ControlledDynamics
 from levytorch.convert import shown
+from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.files import path_of
 from levytorch.policies import Policy
+from levytorch.training.parts import Parts
 from levytorch.training.recovery import ArrayLike, Recovery
 
 FORMAT = "levytorch.controlled.1"
 FEW = 50  # pairs of an action in a part of the cell, below which its coefficients are extrapolated there
-_ALARM = 0.05  # share of a policy's choices, at observed states, that may rest on fewer
+ALARM = 0.05  # share of a policy's choices, at observed states, that may rest on fewer
 
 
-@dataclass
+@dataclass(repr=False)
 class ClosedLoop(Recovery):
     """A Recovery of the system under a policy: a head that averages those of the actions."""
 
-    policy: Policy | None = None
+    policy: Any = None
+
+    def dynamics(self) -> Dynamics:
+        loop = super().dynamics()
+        loop.policy = self.policy  # averages rewards that depend on the action
+        return loop
 
 
 @dataclass
@@ -94,6 +101,23 @@ class ControlledRecovery:
     def origin(self) -> Any:
         return self.recoveries[0].origin
 
+    @property
+    def support(self) -> tuple[float, float] | None:
+        """The range of the states of all actions; None in more than one dimension."""
+        ranges = [found.support for found in self.recoveries]
+        known = [pair for pair in ranges if pair is not None]
+        return (min(low for low, _ in known), max(high for _, high in known)) if len(known) == len(ranges) else None
+
+    @property
+    def parts(self) -> Parts:
+        """The parts of the cell, or of the window on a line, that `counts` counts."""
+        return Parts(self.recoveries[0].head, self.counts.shape[1])
+
+    @property
+    def heads(self) -> list[Head]:
+        """What holds the parameters that `covariance` is of, in its order."""
+        return [found.head for found in self.recoveries]
+
     def _index(self, action: Any) -> int:
         if action not in self.actions:
             raise InputError(
@@ -109,7 +133,7 @@ class ControlledRecovery:
         # one pair of every action beside what was seen, so that it is defined where nothing was
         share = self.counts.sum(1) / self.counts.sum()
         counts = self.counts + share.unsqueeze(1)
-        return Policy(_between((counts / counts.sum(0)).T, self.period, self.origin, self.dim), self.actions)
+        return Policy(self.parts.between((counts / counts.sum(0)).T), self.actions)
 
     def policy(self, given: Any) -> Policy:
         """A policy from whatever describes one; "behaviour" is that of the data."""
@@ -124,27 +148,28 @@ class ControlledRecovery:
         """
         pi = self.policy(policy)
         thin = self.extrapolated(pi)
-        if thin > _ALARM:
+        if thin > ALARM:
             warnings.warn(
                 f"{100 * thin:.0f} % of what the policy does at observed states rests on fewer than {FEW} pairs of its "
                 "action nearby: V extrapolates there; see .effective_pairs, or compare policies nearer to the data's.",
                 LevytorchWarning,
                 stacklevel=2,
             )
-        head = MixtureHead([found.head for found in self.recoveries], pi)
         metrics = {k: v for k, v in self.recoveries[0].metrics.items() if k in ("law", "dt")}
-        for key, choose in (("x_min", min), ("x_max", max)):
-            if all(key in found.metrics for found in self.recoveries):
-                metrics[key] = choose(found.metrics[key] for found in self.recoveries)
+        if self.support is not None:
+            metrics["x_min"], metrics["x_max"] = self.support
         metrics["extrapolated"] = thin
         return ClosedLoop(
-            head,
+            self._averaged(pi),
             log_likelihood=self.log_likelihood,
             converged=self.converged,
             covariance=self.covariance,
             metrics=metrics,
             policy=pi,
         )
+
+    def _averaged(self, pi: Policy) -> Head:
+        return MixtureHead(self.heads, pi)
 
     def effective_pairs(self, policy: Any) -> Tensor:
         """Pairs that speak for what a policy does in each part of the cell, (bins,): 1 / sum_a pi_a^2 / n_a."""
@@ -159,15 +184,14 @@ class ControlledRecovery:
 
     def centers(self) -> Tensor:
         """The middle of every part of the cell that `counts` counts."""
-        return bin_centers(self.counts.shape[1], self.period, self.origin, self.dim)
+        return self.parts.centers()
 
     # -- elsewhere ----------------------------------------------------------------------------------------------------
     def dynamics(self) -> ControlledDynamics:
         """The recovered system, ready for simulation."""
-        first = self.recoveries[0]
-        return ControlledDynamics(
-            self.b, self.D_o, self.D_f, float(self.alpha), first.period, self.actions, first.dim, first.origin
-        )
+        one = self.recoveries[0].dynamics()
+        cell: dict[str, Any] = {"period": one.period, "dim": one.dim, "origin": one.origin, "window": one.window}
+        return ControlledDynamics(self.b, self.D_o, self.D_f, float(self.alpha), actions=self.actions, **cell)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all."""
@@ -185,65 +209,30 @@ class ControlledRecovery:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ControlledRecovery:
-        """Read what `save` wrote; nothing in the file is executed."""
+        """Read what `save` wrote, or the recovery of a run directory; nothing in the file is executed."""
         source = path_of(path)
+        source = source / "recovery.pt" if source.is_dir() else source
         refusal = InputError(
             f"{source} must be a file of ControlledRecovery.save, found something else; save it again."
         )
         try:
-            content = files.load_tensors(source)
-            if content["format"] != FORMAT:
-                raise refusal
-            recoveries = tuple(Recovery.from_content(part) for part in content["recoveries"])
-            actions, counts, covariance = tuple(content["actions"]), content["counts"], content["covariance"]
-            size = sum(found.theta.numel() for found in recoveries)
-            sound = len(actions) == len(recoveries) == len(counts) and isinstance(counts, Tensor) and counts.ndim == 2
-            if not sound or (covariance is not None and covariance.shape != (size, size)):
-                raise refusal
-            return cls(actions, recoveries, covariance, counts, dict(content["metrics"]))
-        except InputError:
-            raise
+            return cls.from_content(files.load_tensors(source))
         except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
             raise refusal from error
+
+    @classmethod
+    def from_content(cls, content: dict[str, Any]) -> ControlledRecovery:
+        """What `save` wrote; refuses what does not go together."""
+        recoveries = tuple(Recovery.from_content(part) for part in content["recoveries"])
+        actions, counts, covariance = tuple(content["actions"]), content["counts"], content["covariance"]
+        size = sum(found.theta.numel() for found in recoveries)
+        sound = len(actions) == len(recoveries) == len(counts) and isinstance(counts, Tensor) and counts.ndim == 2
+        sound &= all(isinstance(a, int | float | str) for a in actions) and len(set(actions)) == len(actions) > 0
+        sound &= bool((counts >= 0).all()) and len({(one.dim, str(one.period)) for one in recoveries}) == 1
+        if not sound or content["format"] != FORMAT or not (covariance is None or covariance.shape == (size, size)):
+            raise InputError("the parts of a ControlledRecovery must belong together, found others; fit again.")
+        return cls(actions, recoveries, covariance, counts.to(torch.float64), dict(content["metrics"]))
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{a}: {n:,.0f}" for a, n in zip(self.actions, self.counts.sum(1).tolist()))
         return f"ControlledRecovery(pairs of actions {{{pairs}}}, alpha={self.alpha:.4g}, converged={self.converged})"
-
-
-def bin_centers(n: int, period: Any, origin: Any, dim: int) -> Tensor:
-    """Centers of n parts of the cell, (n,) or (n, d)."""
-    if dim == 1:
-        return origin + period * (torch.arange(n, dtype=torch.float64) + 0.5) / n
-    side = round(n ** (1 / dim))
-    unit = (torch.arange(side, dtype=torch.float64) + 0.5) / side
-    axes = [o + p * unit for o, p in zip(origin, period)]
-    return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, dim)
-
-
-def bin_index(x: Tensor, n: int, period: Any, origin: Any, dim: int) -> Tensor:
-    """The part of the cell that each state lies in, (n,) int64."""
-    columns = x.reshape(len(x), -1).T
-    side = n if dim == 1 else round(n ** (1 / dim))
-    periods, origins = ((v,) if dim == 1 else v for v in (period, origin))
-    index = torch.zeros(len(x), dtype=torch.int64)
-    for column, p, o in zip(columns, periods, origins):
-        part = torch.remainder(column - o, p) * (side / p)
-        index = index * side + part.to(torch.int64).clamp(max=side - 1)
-    return index
-
-
-def _between(values: Tensor, period: Any, origin: Any, dim: int) -> Callable[[Tensor], Tensor]:
-    """Values (n, A) at the centers as a function on the cell: linear between them in one dimension, else by part."""
-    n = len(values)
-
-    def function(x: Tensor) -> Tensor:
-        if dim > 1:
-            return values[bin_index(x, n, period, origin, dim)]
-        at = torch.remainder(x - origin, period) * (n / period) - 0.5
-        low = torch.floor(at)
-        share = (at - low).unsqueeze(1)
-        left = low.to(torch.int64) % n
-        return (1 - share) * values[left] + share * values[(left + 1) % n]
-
-    return function

@@ -107,7 +107,9 @@ def test_thresholds_are_not_for_an_automatic_tail(file):
 
 
 def test_the_nearest_key_is_named():
-    with pytest.raises(ConfigError, match=r"settings must be among alpha, .*, found 'engin'; use engine, or remove it"):
+    with pytest.raises(
+        ConfigError, match=r"settings must be among actions, alpha, .*, found 'engin'; use engine, or remove it"
+    ):
         prepare(changed(composed("train", *small()), "engin", "fisher"), Path())
 
 

@@ -1,0 +1,253 @@
+"""A training run on data with actions: one fit per action, each in a directory of its own, then the policies.
+
+actions/<i>/ of the run directory is a run of its own for the i-th label, with checkpoints, figures and diagnostics. A
+resumed run takes those that are done as they are and goes on with the others, to the same numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from levytorch.controlled import ControlledDynamics
+from levytorch.data import SourceData, Transitions
+from levytorch.errors import ConfigError, InputError, LevytorchWarning
+from levytorch.figures import policies as plots
+from levytorch.figures.policies import Curve
+from levytorch.files import read_json, write_csv, write_json
+from levytorch.policy.metrics import relative_error
+from levytorch.policy.named import check_policies
+from levytorch.policy.rewards import RewardContext, build_reward, check_reward_with_data
+from levytorch.ranks import processes
+from levytorch.runs import report, resume, terminal
+from levytorch.runs.policies import evaluate_policies
+from levytorch.runs.report import Outcome, units_of
+from levytorch.runs.settings import Prepared
+from levytorch.runs.tensorboard import CoefficientFigures, log_results
+from levytorch.training.by_action import by_action, check_shared, check_with_actions, common_settings, joined
+from levytorch.training.continuous_fit import recover_continuous
+from levytorch.training.recovery import Recovery
+
+log = logging.getLogger("levytorch.train")
+DONE = "done.json"  # in actions/<i>: this action is finished
+_POINTS = 401
+
+
+def has_actions(config: Mapping[str, Any], data: SourceData) -> bool:
+    """Whether the run fits action by action."""
+    pairs = data.transitions
+    return config["actions"] is not None and isinstance(pairs, Transitions) and pairs.action is not None
+
+
+def alike(data: SourceData) -> SourceData:
+    """Data whose actions are not looked at: the system is then the closed loop of what made it."""
+    if not isinstance(data.dynamics, ControlledDynamics):
+        return data
+    return data._replace(dynamics=data.dynamics.under(data.policy))
+
+
+def check(prepared: Prepared, data: SourceData) -> None:
+    """Refuse, before any fit, what data with actions cannot be fitted with or evaluated from."""
+    config, pairs = prepared.config, data.transitions
+    assert isinstance(pairs, Transitions)
+    if processes(config["trainer"]):
+        raise ConfigError("data with actions is fitted by one process, found several; leave trainer.devices at 1.")
+    if config["empirical"] is not None:
+        raise ConfigError("empirical values are those of one system, found data with actions; leave empirical null.")
+    check_with_actions(prepared.fit)
+    if pairs.actions:
+        check_shared(config["shared"], prepared.fit)
+    if config["beta"] is not None and config["reward"]["name"] != "manufactured":
+        check_reward_with_data(config["reward"], pairs.dim, pairs)
+        _reward(config, data, period=config["coefficients"].get("period"))
+
+
+def train(prepared: Prepared, data: SourceData, directory: Path, *, resumed: bool, run: Any) -> Outcome:
+    """Fits, report, policies; run: what fits one action (`training.run`)."""
+    config, pairs = prepared.config, data.transitions
+    assert isinstance(pairs, Transitions)
+    check(prepared, data)
+    began = time.perf_counter()
+    opening = terminal.opening(pairs, prepared.fit, config)
+    log.info(f"{opening}; actions " + (", ".join(map(str, pairs.actions)) or "on a scale"))
+    truth = data.dynamics if isinstance(data.dynamics, ControlledDynamics) else None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LevytorchWarning)
+        if pairs.actions:
+            kept, own = common_settings(pairs, prepared.fit)
+            found = [
+                _one(prepared, own, directory / "actions" / str(i), action, part, truth, resumed=resumed, run=run)
+                for i, (action, part) in enumerate(by_action(kept))
+            ]
+            recovery: Any = joined(kept, found, check_shared(config["shared"], prepared.fit), prepared.fit)
+            first = found[0].metrics
+            recovery.metrics |= {
+                **{"steps": sum(int(one.metrics["steps"]) for one in found), "engine": first["engine"]},
+                **{"tail_method": first["tail_method"], "n_main": int(recovery.counts.sum())},
+                **{"law": first.get("law"), "tcf": [one.tcf for one in found]},
+            }
+        else:
+            recovery = recover_continuous(pairs, prepared.fit, config["n_action"])
+            recovery.metrics |= {"engine": prepared.fit.engine["name"], "tail_method": "none", "tcf": 0.0}
+    recovery.save(directory / "recovery.pt")
+    seconds = time.perf_counter() - began
+    doubts = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)))
+    metrics: dict[str, Any] = {
+        **recovery.metrics,
+        **{"actions": list(getattr(recovery, "actions", ())), "action_range": getattr(recovery, "action_range", None)},
+        **{"alpha": float(recovery.alpha), "log_likelihood": recovery.log_likelihood, "converged": recovery.converged},
+        **{"seconds": seconds, "seconds_of": {"fit": seconds}, "opening": opening, "seed": config["seed"]},
+    }
+    metrics["by_action"] = _means(recovery, pairs, truth)
+    for name in ("b", "D_o", "D_f"):
+        errors = [row[name]["error"] for row in metrics["by_action"].values() if "error" in row[name]]
+        if errors:
+            metrics[f"error_{name}"] = sum(errors) / len(errors)
+    formats = next((c.files for c in prepared.callbacks if isinstance(c, CoefficientFigures)), ())
+    if formats and config["figures"]["format"] == "pdf":
+        formats = tuple(dict.fromkeys((*formats, "pdf")))
+    outcome = Outcome(recovery, data, metrics, directory, prepared.loggers, formats, units=units_of(config["data"]))
+    metrics["warnings"] = doubts
+    _report(outcome, truth)
+    _policies(outcome, config, truth)
+    write_json(directory / "metrics.json", metrics)
+    log_results(outcome.loggers, config, metrics)
+    return outcome
+
+
+def _one(
+    prepared: Prepared,
+    settings: Any,
+    place: Path,
+    action: Any,
+    pairs: Transitions,
+    truth: Any,
+    *,
+    resumed: bool,
+    run: Any,
+) -> Recovery:
+    """The fit of one action, or what an interrupted run has left of it."""
+    done = place / DONE
+    if resumed and done.is_file():
+        if read_json(done) != {"action": action, "pairs": len(pairs)}:
+            raise ConfigError(
+                f"{place} must hold the fit of action {action} to {len(pairs)} pairs, found another; the data has "
+                "changed, so start a new run."
+            )
+        log.info(f"action {action}: done before")
+        return Recovery.load(place)
+    log.info(f"action {action}:")
+    callbacks, loggers = prepared.rebuild(place)
+    own = replace(prepared, fit=settings, callbacks=callbacks, loggers=loggers)
+    source = SourceData(pairs, None if truth is None else truth.of(action))
+    checkpoint = resume.checkpoint(place) if resumed else None
+    try:
+        outcome = run(own, source, place, checkpoint=checkpoint)
+    except InputError as error:
+        raise InputError(f"action {action}, of {len(pairs)} pairs: {error}") from error
+    for line in (*terminal.table(outcome.metrics).splitlines(), *terminal.alarms(outcome.metrics)):
+        log.info(f"  {line}")
+    for doubt in outcome.metrics["warnings"]:
+        warnings.warn(f"action {action}: {doubt}", LevytorchWarning, stacklevel=1)
+    write_json(place / "metrics.json", outcome.metrics)
+    write_json(done, {"action": action, "pairs": len(pairs)})
+    return outcome.recovery
+
+
+# -- what is written --------------------------------------------------------------------------------------------------
+def _held(recovery: Any) -> dict[str, Any]:
+    """Some actions by name: all labels, or the ends and the middle of a scale."""
+    if getattr(recovery, "actions", ()):
+        return {str(a): a for a in recovery.actions}
+    ends = [(low, round(0.5 * (low + high) / (high - low), 2) * (high - low), high) for low, high in recovery.bounds]
+    rows = [tuple(side[k] for side in ends) for k in range(3)]
+    return {", ".join(f"{v:.3g}" for v in row): row[0] if len(row) == 1 else row for row in rows}
+
+
+def _means(recovery: Any, pairs: Transitions, truth: Any) -> dict[str, Any]:
+    """Averages over the observed states of every action: mean, standard error and, where known, relative error."""
+    states = report.states_of(pairs)
+    out: dict[str, Any] = {}
+    for label, action in _held(recovery).items():
+        own: dict[str, Any] = {}
+        stds = recovery.std(states, action) if recovery.covariance is not None else (None, None, None)
+        for name, std in zip(("b", "D_o", "D_f"), stds):
+            values = getattr(recovery, name)(states, action)
+            own[name] = {"mean": values.mean(0).tolist()}
+            if std is not None:
+                own[name]["std"] = std.mean(0).tolist()
+            if truth is not None:
+                own[name]["error"] = relative_error(values, getattr(truth.of(action), name)(states))
+        if getattr(recovery, "actions", ()):
+            own["pairs"] = int(recovery.counts[recovery.actions.index(action)].sum())
+        out[label] = own
+    return out
+
+
+def _report(outcome: Outcome, truth: Any) -> None:
+    """curves.csv and the figure of all actions together, in one dimension; in the plane each action has its own."""
+    recovery = outcome.recovery
+    if recovery.dim > 1:
+        return
+    low, high = recovery.parts.bounds[0]
+    x = torch.linspace(low, high, _POINTS, dtype=torch.float64)
+    columns: dict[str, Any] = {"x": x.numpy()}
+    curves: dict[str, dict[str, Curve]] = {}
+    for label, action in _held(recovery).items():
+        pairs = recovery.parts.between(recovery.effective_pairs(action).clamp(max=1e12)[:, None])(x)[:, 0].numpy()
+        stds = recovery.std(x, action) if recovery.covariance is not None else (None, None, None)
+        curves[label] = {}
+        for name, std in zip(("b", "D_o", "D_f"), stds):
+            known = None if truth is None else getattr(truth.of(action), name)(x).numpy()
+            values = getattr(recovery, name)(x, action).numpy()
+            curves[label][name] = Curve(values, None if std is None else std.numpy(), known, pairs)
+            for suffix, column in zip(("", "_std", "_truth"), curves[label][name]):
+                if column is not None:
+                    columns[f"{name} of {label}{suffix}"] = column
+        columns[f"pairs of {label}"] = pairs
+    write_csv(outcome.directory / "curves.csv", columns)
+    outcome.publish("coefficients", lambda: plots.action_coefficients(x.numpy(), curves, units=outcome.units)[0])
+
+
+def _reward(config: Mapping[str, Any], data: SourceData, period: Any, origin: Any = 0.0) -> Any:
+    pairs = data.transitions
+    assert isinstance(pairs, Transitions)
+    cell = (period, origin)
+    if pairs.dim > 1 and period is not None and not isinstance(period, list | tuple):
+        cell = ((period,) * pairs.dim, (origin,) * pairs.dim if not isinstance(origin, list | tuple) else origin)
+    context = RewardContext(*cell, float(config["beta"]), None, pairs, pairs.dim, tuple(pairs.actions))
+    return build_reward(config["reward"], context)
+
+
+def _policies(outcome: Outcome, config: Mapping[str, Any], truth: Any) -> None:
+    """V of the policies that the settings name, into the run directory."""
+    recovery = outcome.recovery
+    if config["beta"] is None:
+        return
+    if config["reward"]["name"] == "manufactured":
+        log.info(
+            "no value functions: a manufactured reward is for one system; choose one with reward=... (docs/policy.md)"
+        )
+        return
+    if recovery.dim > 2 or (recovery.dim > 1 and recovery.period is None):
+        log.info("no value functions: they are solved on a circle, a line and a torus")
+        return
+    began = time.perf_counter()
+    reward = _reward(config, outcome.source, recovery.period, recovery.origin)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LevytorchWarning)
+        result = evaluate_policies(recovery, check_policies(config.get("policy")), reward, float(config["beta"]), truth)
+    doubts = (str(w.message) for w in caught if issubclass(w.category, LevytorchWarning))
+    outcome.metrics["warnings"] = list(dict.fromkeys([*outcome.metrics["warnings"], *doubts]))
+    outcome.metrics["values"] = {**result.metrics(), "text": result.text().splitlines()}
+    result.write(outcome.directory)
+    outcome.took("value", time.perf_counter() - began)
+    for name, draw in result.drawings(outcome.units).items():
+        outcome.publish(name, draw)

@@ -1,0 +1,200 @@
+"""Policies of a run with actions, evaluated: what train.py does at its end and evaluate.py on demand."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.figures import Units, planes, policies
+from levytorch.figures.policies import Curve
+from levytorch.files import write_csv
+from levytorch.policies import Policy
+from levytorch.policy.improve import Improvement
+from levytorch.policy.metrics import relative_error
+from levytorch.policy.named import build_policy, policy_of
+from levytorch.policy.ranking import Ranking, rank
+from levytorch.policy.solver import solve_value
+
+_TOLERANCE = 1e-5  # of V: the behaviour policy, linear between parts of the cell, has kinks
+_POINTS, _SIDE = 401, 64  # of curves, and per coordinate of the plane
+ONE = {"behaviour": {"kind": "behaviour"}}  # what is evaluated where no policy is named
+
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """V of every policy, what was improved, and V of the true system where that is known."""
+
+    recovery: Any
+    table: Ranking
+    policies: dict[str, Any]
+    improved: dict[str, Improvement]
+    truths: dict[str, Any]
+    beta: float
+    x: Tensor = field(repr=False)
+
+    def metrics(self) -> dict[str, Any]:
+        """Plain numbers for metrics.json."""
+        out: dict[str, Any] = {"beta": self.beta, "reference": self.table.reference, "policies": self.table.rows()}
+        out["differences"] = [
+            {"first": one, "second": other, "difference": gap, "std": error}
+            for one, other in itertools.combinations(self.table.order, 2)
+            for gap, error in [self.table.gap(one, other)]
+        ]
+        for row in out["policies"]:
+            V = self.table.values[row["policy"]]
+            row["converged"] = bool(V.converged)
+            if row["policy"] in self.truths:
+                row["relative_l2"] = relative_error(V(self.x), self.truths[row["policy"]](self.x))
+        out["improved"] = {
+            name: {
+                **{"gain": best.gain, "gain_std": best.gain_std, "converged": best.converged},
+                **{"iterations": len(best.history), "history": best.history},
+            }
+            for name, best in self.improved.items()
+        }
+        return out
+
+    def text(self) -> str:
+        """What a terminal shows."""
+        numbers = self.metrics()
+        lines = [f"policies, means of V over the observed states, beta = {self.beta:g}", str(self.table)]
+        lines += [
+            f"{row['first']} - {row['second']}: {row['difference']:.4g} +- {row['std']:.2g}"
+            for row in numbers["differences"]
+        ]
+        errors = [f"{r['policy']} {r['relative_l2']:.2%}" for r in numbers["policies"] if "relative_l2" in r]
+        if errors:
+            lines.append("relative L2 error of V: " + ", ".join(errors))
+        for name, best in self.improved.items():
+            error = "" if best.gain_std is None else f" +- {best.gain_std:.2g}"
+            lines.append(
+                f"{name}: gain over the behaviour {best.gain:.4g}{error}, corrected for having chosen the best; "
+                f"{len(best.history)} iterations, {'converged' if best.converged else 'NOT converged'}"
+            )
+        return "\n".join(lines)
+
+    # -- numbers and figures ------------------------------------------------------------------------------------------
+    def curves(self) -> dict[str, Curve]:
+        """V of every policy on the grid, and the pairs that speak for it around each state."""
+        found = {}
+        for name, V in self.table.values.items():
+            std = None if V.covariance_factor is None else V.std(self.x).numpy()
+            truth = self.truths.get(name)
+            known = None if truth is None else truth(self.x).numpy()
+            found[name] = Curve(V(self.x).numpy(), std, known, self._pairs(name))
+        return found
+
+    def _pairs(self, name: str) -> Any:
+        flat = self.x.reshape(-1) if self.recovery.dim == 1 else self.x.reshape(-1, self.recovery.dim)
+        pairs = self.recovery.effective_pairs(self.policies[name]).clamp(max=1e12)
+        return self.recovery.parts.between(pairs[:, None])(flat)[:, 0].reshape(self._shape()).numpy()
+
+    def _shape(self) -> torch.Size:
+        return self.x.shape if self.recovery.dim == 1 else self.x.shape[:-1]
+
+    def write(self, directory: Path) -> None:
+        """policies.csv (the table), policy_values.csv (the numbers behind the figures), values/policy<i>.pt."""
+        rows = self.table.rows()
+        write_csv(directory / "policies.csv", {key: [row[key] for row in rows] for key in rows[0]})
+        columns: dict[str, Any] = {"x": self.x.numpy()}
+        if self.recovery.dim == 2:
+            columns = {"u": self.x[..., 0].reshape(-1).numpy(), "v": self.x[..., 1].reshape(-1).numpy()}
+        for name, curve in self.curves().items():
+            for suffix, values in zip(("", "_std", "_truth", "_pairs"), curve):
+                if values is not None:
+                    columns[f"{name}{suffix}"] = np.asarray(values).reshape(-1)
+        write_csv(directory / "policy_values.csv", columns)
+        for number, V in enumerate(self.table.values.values()):
+            V.save(directory / "values" / f"policy{number}.pt")
+
+    def drawings(self, units: Units | None = None) -> dict[str, Callable[[], Any]]:
+        """Name of a figure -> what draws it."""
+        found: dict[str, Callable[[], Any]] = {}
+        if self.recovery.dim == 1:
+            x, curves = self.x.numpy(), self.curves()
+            found["value"] = lambda: policies.policy_values(x, curves, units=units)[0]
+        else:
+            for name, V in self.table.values.items():
+                truth = self.truths.get(name)
+                found[f"value_{_word(name)}"] = functools.partial(_contours, V, truth, units)
+        for name in self.policies:
+            draw = self._policy(name, units)
+            if draw is not None:
+                found[f"policy_{_word(name)}"] = draw
+        return found
+
+    def _policy(self, name: str, units: Units | None) -> Callable[[], Any] | None:
+        """What draws a policy over the state; None where it is the same everywhere."""
+        pi = self.recovery.policy(self.policies[name])
+        flat = self.x.reshape(-1) if self.recovery.dim == 1 else self.x.reshape(-1, self.recovery.dim)
+        rows, pairs = pi(flat), self._pairs(name)
+        table = rows.reshape(len(flat), -1).numpy()
+        if np.ptp(table, axis=0).max() <= 1e-9:
+            return None
+        labels = getattr(self.recovery, "actions", ())
+        if self.recovery.dim == 2:
+            if not isinstance(pi, Policy):
+                return None
+            u, v = self.x[:, 0, 0].numpy(), self.x[0, :, 1].numpy()
+            grid = table.reshape(len(u), len(v), -1)
+            return lambda: policies.policy_map(u, v, grid, labels, pairs, units=units)[0]
+        x = self.x.numpy()
+        if isinstance(pi, Policy):
+            return lambda: policies.policy_over_state(x, table, labels, pairs, units=units)[0]
+        return lambda: policies.action_over_state(x, table, pairs, units=units)[0]
+
+
+def evaluate_policies(
+    recovery: Any,
+    settings: Mapping[str, Mapping[str, Any]],
+    reward: Any,
+    beta: float,
+    truth: Any = None,
+    *,
+    window: Any = None,
+    n_modes: int | None = None,
+) -> PolicyResult:
+    """V of the policies of checked settings on a recovery with actions; of the behaviour where there are none."""
+    on_line = {"window": window} if recovery.period is None else {}
+    given = {
+        name: build_policy(name, config, recovery, reward, beta, **on_line)
+        for name, config in (settings or ONE).items()
+    }
+    chosen = {name: recovery.policy(policy_of(one)) for name, one in given.items()}
+    options = {"n_modes": n_modes, "tolerance": _TOLERANCE, **on_line}
+    table = rank(recovery, chosen, reward, beta, **options)
+    improved = {name: one for name, one in given.items() if isinstance(one, Improvement)}
+    first = next(iter(table.values.values()))
+    truths = {}
+    if truth is not None and tuple(truth.actions) == tuple(getattr(recovery, "actions", ())):
+        same = {"window": first.window} if recovery.period is None else {}
+        truths = {
+            name: solve_value(truth.under(pi), reward, beta, n_modes=table.values[name].n_modes, **same)
+            for name, pi in chosen.items()
+        }
+    return PolicyResult(recovery, table, chosen, improved, truths, beta, _grid(first, recovery))
+
+
+def _grid(V: Any, recovery: Any) -> Tensor:
+    if recovery.dim == 2:
+        u, v, _ = V.on_grid(_SIDE)
+        return torch.stack(torch.meshgrid(u, v, indexing="ij"), dim=-1)
+    low, high = V.window or (V.origin, V.origin + V.period)
+    return torch.linspace(low, high, _POINTS, dtype=torch.float64)
+
+
+def _contours(V: Any, truth: Any, units: Units | None) -> Any:
+    return planes.contours(V, truth, units=units)[0]
+
+
+def _word(name: str) -> str:
+    return re.sub(r"\W+", "_", name) or "policy"
