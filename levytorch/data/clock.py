@@ -45,6 +45,11 @@ class FileClock:
         self._most: Any = None
         self._step: float | None = None  # the first one
 
+    @property
+    def dates(self) -> bool:
+        """Whether the times are dates: nanoseconds since 1970."""
+        return bool(self._dates)
+
     def ticks(self, column: pl.Series | NDArray[Any], before: int = 0) -> NDArray[Any]:
         """A block of the column, so many rows after the first, as integers or floats."""
         import polars as pl

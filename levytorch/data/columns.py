@@ -24,12 +24,13 @@ _COMMA, _POINT = (rf"^\s*[+-]?\d*{mark}\d+([eE][+-]?\d+)?\s*$" for mark in (",",
 _SEPARATORS = (",", "\t", ";", "|")
 _ROWS = 1 << 18  # rows of Parquet read at a time: what polars writes as one row group
 _BYTES = 1 << 21  # of text read at a time
+COMMENT = "#"  # lines of text that begin with it are no rows
 
 
 class TableReader:
     """A table on disk: its columns, and its rows in one frame or in many.
 
-    Text cells stay text, because only then can a bad one be shown.
+    Text cells stay text, because only then can a bad one be shown. comments: lines that begin with #, passed over.
     """
 
     def __init__(self, file: Path, separator: str | None = None, decimal: str = ".", whole: bool = True) -> None:
@@ -37,7 +38,7 @@ class TableReader:
 
         self.file, self.whole, self._comma = file, whole, decimal != "."
         self.text = file.suffix.lower() != ".parquet"
-        self._separator = separator
+        self._separator, self.comments = separator, 0
         self._frame: pl.DataFrame | None = None
         with _reading(file):
             if not self.text:
@@ -48,8 +49,10 @@ class TableReader:
                 return
             if separator is None:
                 with file.open(encoding="utf-8-sig") as stream:
-                    head = stream.readline()
+                    head = next((line for line in stream if not line.startswith(COMMENT)), "")
                 self._separator = "\t" if file.suffix.lower() == ".tsv" else max(_SEPARATORS, key=head.count)
+            with file.open("rb") as lines:
+                self.comments = sum(line.startswith(COMMENT.encode()) for line in lines)
             frame = self._parsed(file) if whole else next(self._texts())
         self._frame = frame if whole else None
         self.types, self.rows, self.columns = frame.schema, len(frame), frame.columns  # rows: of the first frame
@@ -91,12 +94,15 @@ class TableReader:
     def _parsed(self, text: Path | io.BytesIO) -> pl.DataFrame:
         import polars as pl
 
-        return pl.read_csv(text, separator=str(self._separator), infer_schema=False, null_values=_EMPTY)
+        options: dict[str, Any] = {"infer_schema": False, "null_values": _EMPTY, "comment_prefix": COMMENT}
+        return pl.read_csv(text, separator=str(self._separator), **options)
 
     def _texts(self) -> Iterator[pl.DataFrame]:
         """Lines, some at a time, each time below the header; a line that goes on inside quotes is not cut."""
         with self.file.open("rb") as stream:
             header = stream.readline()
+            while header.startswith(COMMENT.encode()):
+                header = stream.readline()
             while header.count(b'"') % 2 and (more := stream.readline()):
                 header += more
             rest = b""

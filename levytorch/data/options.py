@@ -19,6 +19,12 @@ NANOSECONDS = {
     "h": 3_600_000_000_000,
     "day": 86_400_000_000_000,
     "week": 604_800_000_000_000,
+    "year": 31_557_600_000_000_000,  # of 365.25 days
+}
+# what a column of dates says without a column of its own: nanoseconds of a period, of the unit, and of its beginning
+CLOCKS = {
+    "time_of_day": (NANOSECONDS["day"], NANOSECONDS["h"], 0),
+    "time_of_week": (NANOSECONDS["week"], NANOSECONDS["day"], 3 * NANOSECONDS["day"]),  # from Monday; 1970 on Thursday
 }
 MAX_DT = "max_dt"  # the column of a table, or the array of a .npz file, that says which steps are gaps
 LAYOUTS = ("long", "wide", "rows")
@@ -63,10 +69,12 @@ class FileOptions:
         time: the column of times: numbers, or dates (year first, or `time_format`). Default: time if there is one.
         reward: the column of a logged reward, carried along. Default: reward if there is one.
         action: the column of the action held from each observation to the next, text or numbers (not with on_disk); two
-            columns of numbers are a vector. Default: action, or action1 and action2, if there are such.
+            columns of numbers are a vector. Default: action, or action1 and action2, if there are such. Of a file
+            with dates also time_of_day (hours) and time_of_week (days from Monday on), in UTC, for a modulation.
         dt: instead of times, the time between two observations; or the column that says so. A file that has times too
             is refused where they disagree with it.
-        time_unit: the unit of dt that you want: ns, us, ms, s, min, h, day or week. Required for dates.
+        time_unit: the unit of dt that you want: ns, us, ms, s, min, h, day, week or year (of 365.25 days). Required for
+            dates.
         time_in: the unit that a column of times or of dt is in, when it holds numbers; with time_unit, converts it.
         time_format: how to read dates, such as "%d.%m.%Y %H:%M".
         log: take the logarithm of x (prices).
@@ -188,7 +196,7 @@ def _check_columns(path: Path, options: FileOptions, columns: list[str]) -> None
     """Refuse options that name columns which are not there."""
     value = options.columns
     for option, name in options.named():
-        if name not in columns:
+        if name not in columns and not (option == "action" and name in CLOCKS):
             raise InputError(
                 f"{path}: {option} must be a column of the file, found no {name!r} among {listed(columns)}; "
                 "pass one of these."

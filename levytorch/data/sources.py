@@ -40,6 +40,7 @@ class FromFile:
         first: use only the first so many transitions.
         sample: use only so many transitions, drawn at random without replacement (the paper's BTC experiment: 60000).
         sample_seed: of that draw.
+        modulation: the column of a covariate (or time_of_day, time_of_week of dates), kept as the action of the pairs.
         expected_dt: refuse a file that is not sampled at this dt (in time_unit) throughout. Gaps are refused too,
             unless `max_dt` says that longer steps are known to be gaps.
         options: those of `Trajectories.from_file`; lists from a configuration are accepted.
@@ -53,6 +54,7 @@ class FromFile:
         sample: int | None = None,
         sample_seed: int = 0,
         expected_dt: float | None = None,
+        modulation: str | None = None,
         **options: Any,
     ) -> None:
         if first is not None and sample is not None:
@@ -67,6 +69,14 @@ class FromFile:
             name: list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
             for name, value in options.items()
         }
+        self.modulation = modulation
+        if modulation is not None:
+            if self.options.get("action") is not None:
+                raise InputError(
+                    f"only one of action and modulation may be given, found {self.options['action']!r} and "
+                    f"{modulation!r}; remove one."
+                )
+            self.options["action"] = modulation
 
     def __call__(self) -> SourceData:
         trajectories = Trajectories.from_file(self.path, **self.options)

@@ -16,7 +16,7 @@ from levytorch.data.arrays import Array, Counts
 from levytorch.data.clock import FileClock
 from levytorch.data.columns import OneNumber, Runs, TableReader, check_id, first_null, numbers
 from levytorch.data.misread import check_header, refuse_clock, refuse_index, refuse_unnamed
-from levytorch.data.options import MAX_DT, FileOptions, column_names, listed
+from levytorch.data.options import CLOCKS, MAX_DT, FileOptions, column_names, listed
 from levytorch.data.points import NeedsMemory, PointFile, Points, numbers_of
 from levytorch.errors import InputError, LevytorchWarning
 
@@ -125,6 +125,8 @@ class TableFile(PointFile):
                 self._whole = self._ordered(kept)
         if self.clock is not None:
             self.clock.refuse_days()
+        if self.table.comments:
+            self.dropped["comment line"] = self.table.comments
         if lost == total:
             raise InputError(
                 f"{empty}: a number somewhere in the column was expected, found none; choose another column."
@@ -154,7 +156,8 @@ class TableFile(PointFile):
             return
         names, step = self.names, self.names.dt
         dt = OneNumber(self.path, "dt", "name a column of times instead")
-        asked = [*names.value, names.id, names.time, names.reward, *(names.action or ()), step]
+        action = [name for name in names.action or () if name in self.table.columns]
+        asked = [*names.value, names.id, names.time, names.reward, *action, step]
         columns = list(dict.fromkeys(name for name in asked if isinstance(name, str)))
         runs, before = Runs(self.path, names.id), 0
         for frame in self.table.frames(columns):
@@ -212,13 +215,18 @@ class TableFile(PointFile):
         """Of a long table: one row per observation."""
         reward = self.names.reward
         values = [numbers(self.path, frame[name], before) for name in self.names.value]
+        ticks, names = self._ticks(frame, before), self.names.action
+        actions = None
+        if names is not None:
+            clock = len(names) == 1 and names[0] not in frame.columns
+            actions = self._of_clock(names[0], ticks) if clock else self._actions(frame, names, before)
         return Cells(
             np.stack(values, axis=1) if len(values) > 1 else values[0][:, None],
             group,
             range(before + 1, before + len(frame) + 1),
-            self._ticks(frame, before),
+            ticks,
             None if reward is None else numbers(self.path, frame[reward], before),
-            None if self.names.action is None else self._actions(frame, self.names.action, before),
+            actions,
         )
 
     def _actions(self, frame: pl.DataFrame, names: list[str], before: int) -> Array:
@@ -231,6 +239,13 @@ class TableFile(PointFile):
                 f"{self.path}: an action of several columns must be numbers, found text in {listed(names)}; name one."
             )
         return np.stack(columns, axis=1)
+
+    def _of_clock(self, name: str, ticks: NDArray[Any] | None) -> Array:
+        """What the dates of a file say of the time of day, or of the week."""
+        if ticks is None or self.clock is None or not self.clock.dates:
+            raise InputError(f"{self.path}: {name} must be read off dates, found none; name a column of times.")
+        period, unit, begins = CLOCKS[name]
+        return (ticks + begins) % period / unit
 
     def _actions_of(self, column: pl.Series, before: int) -> Array:
         """Actions as numbers: text by the order in which names are met."""

@@ -24,6 +24,7 @@ from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size
 from levytorch.diagnostics.tangent import Tangent
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.likelihood.exact import ExactLaw
+from levytorch.training.covariate import unmodulated
 from levytorch.training.law_of import law_of
 from levytorch.training.line import inside
 from levytorch.training.recovery import Recovery
@@ -126,8 +127,8 @@ def check_data(recovery: Any, data: Any) -> Transitions:
     if recovery.period is None:  # a law of dx given x holds for any selection of x, and this is the one that was fitted
         kept = inside(transitions, recovery.head.bounds)
         assert isinstance(kept, Transitions)
-        return kept
-    return transitions
+        transitions = kept
+    return unmodulated(recovery, transitions)
 
 
 def _laws(

@@ -19,7 +19,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from levytorch.coefficients import FourierHead, Head
+from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Transitions
 from levytorch.diagnostics.exact_tangent import ExactTangent, rounded
 from levytorch.diagnostics.refit import block_starts, doubled, two_steps
@@ -68,7 +68,7 @@ def check_exact_step_size(
     except InputError as error:
         return Skipped(f"steps of 2 dt are out of reach of the exact law: {error}")
     precision = torch.zeros(P, dtype=torch.float64)
-    if strengths and isinstance(head, FourierHead):
+    if strengths and isinstance(head, LinearHead):
         precision = RoughnessPenalty(head, strengths).precision() / max(n_fitted, short.n)
     return _test(head, short, long_, precision)
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients, FourierHead, Head
+from levytorch.coefficients import Coefficients, Head, LinearHead
+from levytorch.coefficients.padded import on_a_cell
 from levytorch.diagnostics.components import Components
 from levytorch.diagnostics.exact_quantiles import edges_at, probability_nodes, steps_at
 from levytorch.diagnostics.sample import Region, Sample
@@ -54,7 +55,7 @@ class ExactTangent:
     """Answers for the exact law as `Tangent` does for the frozen one."""
 
     def __init__(self, head: Head, region: Region, mu: Tensor, *, uniform_dt: bool) -> None:
-        self.head, self.region, self.mu, self.uniform = head, region, mu, uniform_dt
+        self.head, self.region, self.mu, self.uniform = on_a_cell(head), region, mu, uniform_dt
         self.law = ExactLaw()
         self._made: dict[float, _Steps] = {}
 
@@ -106,7 +107,7 @@ class ExactTangent:
             weighted = (share * nodes.weight)[:, None] * nodes.scores
             cross += h @ weighted
             information += nodes.scores.T @ weighted
-        correlation = separability(information, self.head.starts) if isinstance(self.head, FourierHead) else 0.0
+        correlation = separability(information, self.head.starts) if isinstance(self.head, LinearHead) else 0.0
         return Expected(cross, information, correlation, None)
 
     def nodes(self, x: Tensor, label: Tensor, dt: float) -> Nodes:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head
+from levytorch.coefficients.padded import on_a_cell
 from levytorch.data.lattice import Lattice, StateCounts
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_scores import ExpectedScores, expected_scores
@@ -145,6 +146,7 @@ def expected_by_state(
     head: Head, frozen: FrozenLaw, exact: ExactLaw, strata: Strata
 ) -> tuple[dict[str, Tensor], float]:
     """E[s | x, stratum] at the states of the strata, (M, P) each, and the mean mass beyond CT."""
+    head = on_a_cell(head)
     out: dict[str, Tensor] = {}
     M, P = len(strata.main.x), head.flat().numel()
     beyond = 0.0

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head
+from levytorch.coefficients.padded import on_a_cell
 from levytorch.errors import InputError
 from levytorch.likelihood.exact_rule import PROBES, TOLERANCE, Rule, choose
 from levytorch.likelihood.exact_step import ExactStep
@@ -42,7 +43,8 @@ class ExactLaw:
     def log_prob(self, head: Any, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
         """log p(x -> x + dx over dt), (n,); differentiable in whatever the head depends on, not in x, dx and dt.
 
-        head: an nn.Module x -> Coefficients with `period` and `origin`; dt: 0-d, or (n,) with a few distinct values.
+        head: an nn.Module x -> Coefficients with `period` and `origin`, or splines on a line, which are padded
+        (`coefficients.padded`); dt: 0-d, or (n,) with a few distinct values.
         """
         return self._by_step(head, dt, lambda step, x, dx: step.log_density(x, dx), x, dx)
 
@@ -63,6 +65,7 @@ class ExactLaw:
 
         Without a graph they are kept until the coefficients change: data that is read in blocks asks block by block.
         """
+        head = on_a_cell(head)
         rule = self.rule(head, dt)
         c = on_grid(head, dt, rule.n)
         if any(v.requires_grad for v in (*c, c.tempering)):
@@ -78,6 +81,7 @@ class ExactLaw:
     @torch.no_grad()
     def scores(self, head: Head, x: Tensor, dx: Tensor, dt: float) -> Tensor:
         """d log p / d theta, (n, P), at one dt, in forward mode: what information matrices are made of."""
+        head = on_a_cell(head)
         step = self.step(head, dt)
         rates = [v.detach() for v in head.jacobian(grid(head, step.tables.n))]
         unit, alpha = step.unit, step.c.alpha
@@ -97,7 +101,7 @@ class ExactLaw:
         if dt in self.rules:
             return self.rules[dt]
         with torch.no_grad():
-            c = on_grid(head, dt, PROBES)
+            c = on_grid(on_a_cell(head), dt, PROBES)
         c = c.each(Tensor.detach)
         return choose(c.b, c.D_o, c.D_f, c.alpha, self.tolerance, float(c.tempering))
 
@@ -107,13 +111,20 @@ class ExactLaw:
 
     @torch.no_grad()
     def accuracy(self, head: Any, dt: float, n_points: int = 400) -> float:
-        """The largest difference of log p from that of a finer rule, at points where transitions are found."""
+        """The largest difference of log p from that of a finer rule, at points where transitions are found.
+
+        On a line these are steps within the window that are no jumps: beyond, the padding is what limits the accuracy.
+        """
+        head = on_a_cell(head)
         rule = self.rule(head, dt)
         coarse, fine = (ScaledStep(head, r, on_grid(head, dt, r.n)) for r in (rule, rule.finer()))
         u = torch.remainder(torch.arange(1, n_points + 1, dtype=torch.float64) * 0.6180339887498949, 1.0)
-        x = head.origin + head.period * u
+        window = getattr(head, "window", None)
+        low, high = window or (head.origin, head.origin + head.period)
+        x = low + (high - low) * u
         spread = math.sqrt(2 * float(coarse.c.D_o.mean()))
-        size = spread * torch.sinh(torch.linspace(-1.0, 1.0, n_points, dtype=torch.float64) * 18.0) / math.sinh(1.0)
+        far = 18.0 if window is None else 1.5
+        size = spread * torch.sinh(torch.linspace(-far, far, n_points, dtype=torch.float64)) / math.sinh(1.0)
         if float(coarse.c.tempering) > 0:
             size = size.clamp(-_UNLIKELY / float(coarse.c.tempering), _UNLIKELY / float(coarse.c.tempering))
         dx = (size + float(coarse.c.b.mean())) / coarse.unit

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head
+from levytorch.coefficients.padded import on_a_cell
 from levytorch.likelihood.corrected import Strata, frozen_scores, learned_rates
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_scores import ExpectedScores, expected_scores
@@ -51,6 +52,7 @@ def informations(
     head: Head, frozen: FrozenLaw, exact: ExactLaw, strata: Strata, R_theta: float | None = None
 ) -> Informations:
     """At the parameters of the head, from the states of the data. R_theta: for the TCF, the mass beyond CT."""
+    head = on_a_cell(head)
     n, P = strata.n, head.flat().numel()
     own, other = ([torch.zeros((P, P), dtype=torch.float64) for _ in range(3)] for _ in range(2))
     for dt in torch.unique(strata.main.dt).tolist():

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients
+from levytorch.coefficients.padded import on_a_cell
 from levytorch.likelihood.exact import ExactLaw, grid, on_grid
 from levytorch.likelihood.exact_rule import SIZES, Rule
 from levytorch.likelihood.exact_tail import ladder_weights, node_scales
@@ -77,6 +78,7 @@ def expected_scores(
     law: ExactLaw, head: Any, dt: float, *, cuts: Sequence[float] = (), scores: bool = True
 ) -> ExpectedScores:
     """The law of a head after dt, in rows; cuts: values of dx at which cells are to end (thresholds)."""
+    head = on_a_cell(head)
     rule = replace(law.rule(head, dt), tail=TAIL_NODES)
     if scores:
         rule = replace(rule, n=next(size for size in SIZES if size >= COARSER * rule.n))

@@ -21,7 +21,6 @@ from levytorch.coefficients import Coefficients
 from levytorch.convert import choice, shown, whole_number
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.policy.checks import Reward, check_window, coefficients_at, reward_function
-from levytorch.policy.generator import solve_many
 from levytorch.policy.line_operator import Exterior, LineOperators, given_outside, operators
 from levytorch.policy.line_value import LineValue
 from levytorch.policy.linear_system import principal_directions
@@ -213,32 +212,3 @@ def _change(
         change = (moved[0] - moved[1]) / (2 * _DIFFERENCE * float(at.tempering))
         out = out - J_lam * (at.D_f * change)[:, None]
     return out
-
-
-def resolvent_on_line(
-    n: int,
-    window: tuple[float, float],
-    b: Tensor,
-    D_o: Tensor,
-    D_f: Tensor,
-    alpha: float,
-    r: Tensor,
-    beta: float,
-    exterior: Exterior | None = None,
-) -> Tensor:
-    """V at the inner nodes for many coefficient sets at once: (batch, n - 1) each, or (n - 1,) where all share it.
-
-    The nodes are `operators_at(n, window)`. Returns (batch, n - 1).
-    """
-    outside = exterior or Exterior(True)
-    ops = operators(n, window, torch.tensor(alpha, dtype=torch.float64), outside)
-    shape = torch.broadcast_shapes(b.shape, D_o.shape, D_f.shape, r.shape)
-    b, D_o, D_f, r = (v.to(torch.float64).expand(shape).reshape(-1, n - 1) for v in (b, D_o, D_f, r))
-    size = torch.full((n - 1,), beta, dtype=torch.float64)
-    for c, part in ((b, ops.first), (D_o, ops.second), (D_f, ops.fractional)):
-        size += c.abs().amax(0) * part.abs().amax(1)
-    right = r + b * ops.first_end + D_o * ops.second_end - D_f * ops.fractional_end
-    identity = torch.eye(n - 1, dtype=torch.float64)
-    parts = torch.stack([identity, ops.first, ops.second, ops.fractional], dim=1) / size[:, None, None]
-    coefficients = torch.stack([torch.full_like(b, beta), -b, -D_o, D_f], dim=2)
-    return solve_many(parts, coefficients, right / size).reshape(shape)

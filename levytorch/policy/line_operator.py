@@ -14,6 +14,7 @@ says, and its integral is closed, or a sum in the logarithm of the distance to t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,6 +30,7 @@ from levytorch.policy.line_grid import HALF, LineGrid, differences, line_grid
 from levytorch.policy.tempered_line import TemperedJumps
 
 Array = NDArray[np.float64]
+_KEPT = 1100  # nodes up to which derivatives are kept for the next solve on the same window
 _STEP = 0.02  # of the logarithm of the distance to an end, where V is g
 _REACH = (math.log(1e-10), math.log(1e9))  # of that logarithm, in half intervals
 
@@ -80,7 +82,6 @@ def operators(
     grid, half = line_grid(n), 0.5 * (window[1] - window[0])
     a = np.broadcast_to(alpha.numpy(), (n - 1,)) if alpha.ndim else float(alpha)
     tied = (exterior.constant or free[0], exterior.constant or free[1])
-    first, second = _derivatives(grid)
     tempered = TemperedJumps(float(alpha), tempering * half) if tempering > 0 else None
     jumps, below, above = _jumps(grid, a, tempered)
     given = np.zeros(n - 1)
@@ -91,16 +92,25 @@ def operators(
         for distance, values, mass in zip((grid.to_low, grid.to_high), exterior.outside, (below, above)):
             given -= _integral(distance[grid.inner], a, values.numpy(), mass, tempered)
     scale = half ** (-2 * np.asarray(a, dtype=float)).reshape(-1, 1)
-    full = [first / half, second / half**2, jumps * scale]
-    eliminated = [_eliminate(rows, exterior.ends, tied) for rows in full]
-    ends = [torch.from_numpy(end) for _, end in eliminated]
-    ends[2] = ends[2] + torch.from_numpy(given * scale[:, 0])
+    fractional, fractional_end = _eliminate(np.multiply(jumps, scale, out=jumps), exterior.ends, tied)
+    fractional_end = fractional_end + torch.from_numpy(given * scale[:, 0])
+    kept = _kept_derivatives if n <= _KEPT else _kept_derivatives.__wrapped__
+    (first, first_end), (second, second_end) = kept(n, half, exterior.ends, tied)
     middle = 0.5 * (window[0] + window[1])
     x = torch.from_numpy(middle + half * grid.s[grid.inner])
-    return LineOperators(x, *(torch.from_numpy(matrix) for matrix, _ in eliminated), *ends)
+    return LineOperators(x, first, second, fractional, first_end, second_end, fractional_end)
 
 
-def _eliminate(rows: Array, ends: tuple[float, float], tied: tuple[bool, bool]) -> tuple[Array, Array]:
+@functools.lru_cache(maxsize=4)
+def _kept_derivatives(
+    n: int, half: float, ends: tuple[float, float], tied: tuple[bool, bool]
+) -> list[tuple[Tensor, Tensor]]:
+    """d/dx and d2/dx2 on a window of length 2 half, as `_eliminate` leaves them: not to be changed by who gets them."""
+    first, second = _derivatives(line_grid(n))
+    return [_eliminate(first / half, ends, tied), _eliminate(second / half**2, ends, tied)]
+
+
+def _eliminate(rows: Array, ends: tuple[float, float], tied: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
     """(m, n + 1) -> (m, m): the ends are the nodes next to them, or are given and go into a vector."""
     matrix, vector = rows[:, 1:-1].copy(), np.zeros(len(rows))
     for side, (value, same) in enumerate(zip(ends, tied)):
@@ -109,7 +119,7 @@ def _eliminate(rows: Array, ends: tuple[float, float], tied: tuple[bool, bool]) 
             matrix[:, -side] += column
         else:
             vector += column * value
-    return matrix, vector
+    return torch.from_numpy(matrix), torch.from_numpy(vector)
 
 
 def _derivatives(grid: LineGrid) -> tuple[Array, Array]:

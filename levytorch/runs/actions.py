@@ -41,9 +41,11 @@ _POINTS = 401
 
 
 def has_actions(config: Mapping[str, Any], data: SourceData) -> bool:
-    """Whether the run fits action by action."""
+    """Whether the run fits action by action; where there is a modulation the column is its covariate."""
     pairs = data.transitions
-    return config["actions"] is not None and isinstance(pairs, Transitions) and pairs.action is not None
+    if config["actions"] is None or config["coefficients"].get("modulation") is not None:
+        return False
+    return isinstance(pairs, Transitions) and pairs.action is not None
 
 
 def alike(data: SourceData) -> SourceData:

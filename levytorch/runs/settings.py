@@ -152,7 +152,7 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
         and tail.get("CT") is None
     ):
         tail["CT"] = "auto"  # that of the lattice
-    head: dict[str, Any] = {}
+    head: dict[str, Any] = _modulation(coefficients, config["data"])
     if coefficients.get("_target_") is not None:
         head["coefficients"] = _own_head(coefficients, build)
     else:
@@ -179,6 +179,20 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
             law=config.get("law", "frozen"),
             **{str(key): value for key, value in config["batch"].items()},
         )
+
+
+def _modulation(coefficients: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Takes the settings of a modulation out of those of the head."""
+    keys = ("modulation", "modulation_period", "n_modulation")
+    column, period, n = (coefficients.pop(key, default) for key, default in zip(keys, (None, None, 9)))
+    if column is None:
+        return {}
+    if data.get("_target_") not in FROM_FILE:
+        raise ConfigError(
+            f"coefficients.modulation must name a column of data=file, found {shown(column)} without a file; leave it "
+            "out, or use recover(..., modulation=period)."
+        )
+    return {"modulation": period, "n_modulation": n}
 
 
 def _own_head(node: Mapping[str, Any], build: Build) -> Head:

@@ -140,7 +140,10 @@ def law_line(metrics: Mapping[str, Any]) -> str:
     accuracy = ""
     if "law/log_p_error" in metrics:
         accuracy = f"; log p on {metrics['law/grid']} points is right to {metrics['law/log_p_error']:.1g}"
-    return f"law {metrics['law']}: {metrics['law_reason']}{accuracy}"
+    modulation = ""
+    if "modulation/range" in metrics:
+        modulation = "; m, which multiplies D_o and D_f, from {:.3g} to {:.3g}".format(*metrics["modulation/range"])
+    return f"law {metrics['law']}: {metrics['law_reason']}{accuracy}{modulation}"
 
 
 def start_processes(trainer: Mapping[str, Any]) -> bool:

@@ -43,6 +43,8 @@ def recover(
     actions: str | None = "auto",
     shared: Sequence[str] = (),
     n_action: int = 3,
+    modulation: float | None = None,
+    n_modulation: int = 9,
     **options: Any,
 ) -> Any:
     """Recover b(x), D_o(x), D_f(x) (and alpha) from transitions by maximum likelihood.
@@ -85,6 +87,10 @@ def recover(
             comes back (a ContinuousRecovery where they are numbers on a scale); None: all pairs alike.
         shared: which of "b", "D_o", "D_f" all actions have in common (alpha they always have).
         n_action: polynomials of a continuous action per function of x; 3 is a parabola.
+        modulation: the period of a covariate, which the transitions hold as their action (24 for hours of the day):
+            D_o and D_f are multiplied by a positive periodic function of it, `recovery.modulation`, whose mean over the
+            data is one; fitted to the pairs under the frozen law.
+        n_modulation: Fourier functions of its logarithm.
         options: those of the head (fourier: origin, positivity, n_basis_alpha, truncation; spline: window, knots
             ("even" or "quantiles"), continuation of b ("constant" or "linear"), positivity, n_basis_alpha, truncation;
             polynomial: degree, window, knots, positivity, n_basis_alpha; mlp: origin, positivity, width, depth,
@@ -112,12 +118,16 @@ def recover(
         tail=tail,
         engine=engine,
         seed=seed,
+        modulation=modulation,
+        n_modulation=n_modulation,
         **{"init": init, "units": units, "density": density, "law": law, "std": std},
         **{"lattice": lattice, "validation": validation, "progress": progress},
         **options,
     )
     if actions is not None:
         choice("actions", actions, ("auto",), "give None to fit all pairs alike")
+    if settings.modulation is not None:
+        actions = None  # the column is the covariate
     if actions and isinstance(transitions, Transitions) and transitions.action is not None:
         check_with_actions(settings)
         if transitions.actions:

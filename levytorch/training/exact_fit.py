@@ -25,6 +25,7 @@ from levytorch.likelihood.corrected import Strata
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_information import Informations, informations
 from levytorch.likelihood.exact_objective import ExactObjective
+from levytorch.likelihood.exact_rule import TOLERANCE
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import FullBatchObjective
@@ -39,6 +40,10 @@ from levytorch.training.loop import Maximised, maximise
 from levytorch.training.recovery import Recovery
 
 ACCURATE = 1e-4  # of log p; above it a fit is told to be inaccurate
+# On a line the padding limits what far jumps are worth: a coarser grid will do, and accuracy is asked for where nearly
+# all steps are
+LINE_TOLERANCE, LINE_ACCURATE = 0.1, 1e-3
+_TIGHTER = 1e-3  # times the tolerance, where that was not enough
 _FARTHEST = 2.5  # periods within which a lattice may stand for its pairs
 _MOVED = 0.5  # standard errors, over all parameters together, within which an information matrix stays what it is
 
@@ -51,6 +56,7 @@ class Setting:
     likelihood: Likelihood
     law: ExactLaw
     strata: Strata
+    tolerance: float = TOLERANCE
 
     @classmethod
     def of(cls, likelihood: Likelihood, engine: Engine, data: Pools | Lattice, ranks: Ranks) -> Setting:
@@ -58,8 +64,9 @@ class Setting:
         lattice = _lattice(data, likelihood.head, ranks)
         mine = Likelihood(likelihood.head, likelihood.law, likelihood.tail, likelihood.correction)
         mine.observe(lattice, engine.n_bins)
-        law = ExactLaw().fixed(mine.head, torch.from_numpy(lattice.dt))
-        return cls(lattice, mine, law, Strata.of(mine.tail, lattice))
+        tolerance = TOLERANCE if mine.head.window is None else LINE_TOLERANCE
+        law = ExactLaw(tolerance).fixed(mine.head, torch.from_numpy(lattice.dt))
+        return cls(lattice, mine, law, Strata.of(mine.tail, lattice), tolerance)
 
     @cached_property
     def batch(self) -> FullBatch:
@@ -78,7 +85,7 @@ class Setting:
 
     def settle(self) -> None:
         """Choose the rules for the head as it now is."""
-        self.law = ExactLaw().fixed(self.likelihood.head, torch.from_numpy(self.lattice.dt))
+        self.law = ExactLaw(self.tolerance).fixed(self.likelihood.head, torch.from_numpy(self.lattice.dt))
 
     def error(self) -> float:
         """Of log p, against a finer rule."""
@@ -93,11 +100,16 @@ class Setting:
         masses = None if masses is None else replace(masses, law=self.law)
         return replace(self.likelihood, law=self.law, masses=masses)
 
+    @property
+    def accurate(self) -> float:
+        """What `error` may be."""
+        return ACCURATE if self.likelihood.head.window is None else LINE_ACCURATE
+
     def metrics(self, law: str, error: float) -> dict[str, Any]:
         """What every such fit reports; warns of a rule that is not fine enough."""
-        if not error < ACCURATE:
+        if not error < self.accurate:
             warnings.warn(
-                f"log p must be accurate to {ACCURATE:g} under the exact law, found {error:.1g} at the solution "
+                f"log p must be accurate to {self.accurate:g} under the exact law, found {error:.1g} at the solution "
                 "against a finer grid; use fewer basis functions, or penalty evidence.",
                 LevytorchWarning,
                 stacklevel=3,
@@ -107,10 +119,14 @@ class Setting:
 
 def corrected_start(setting: Setting, penalty: RoughnessPenalty | None, rounds: int | None = None) -> Corrected:
     """Moves a linear head to the root of the centered score."""
-    found = correct(
-        setting.around(penalty), setting.law, setting.strata, **({} if rounds is None else {"rounds": rounds})
-    )
+    own = {} if rounds is None else {"rounds": rounds}
+    found = correct(setting.around(penalty), setting.law, setting.strata, **own)
     setting.settle()
+    if setting.tolerance > TOLERANCE and not setting.error() < setting.accurate:
+        setting.tolerance = max(_TIGHTER * setting.tolerance, TOLERANCE)
+        setting.settle()
+        found = correct(setting.around(penalty), setting.law, setting.strata, **own)
+        setting.settle()
     return found
 
 
@@ -144,7 +160,7 @@ def fit_linear(
             done = Maximised(exact.optimizer(mine), first.converged, len(first.distances))
         history += done.history
         error = setting.error()
-        if error < ACCURATE:
+        if error < setting.accurate:
             break
         setting.settle()  # coefficients that have moved far ask for another grid
     objective = cast(ExactObjective, exact.objective(mine, done.optimizer, setting.batch))
@@ -174,7 +190,7 @@ def fit_any(setting: Setting, engine: Engine, facts: PoolFacts, *, progress: boo
         done = maximise(exact, setting.exact_likelihood(), setting.batch, progress=progress)
         history, evaluations = history + done.history, evaluations + exact.evaluations
         error = setting.error()
-        if error < ACCURATE:
+        if error < setting.accurate:
             break
         setting.settle()
     likelihood = setting.exact_likelihood()

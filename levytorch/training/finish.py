@@ -165,7 +165,7 @@ class Ended:
 def _correlation(objective: FullBatchObjective, ev: Evaluation) -> float:
     """Of the estimates of D_o and D_f."""
     head, mean = objective.head, None
-    if head.period is None:  # over the states that were observed: the ends of a window hold few of them
+    if head.window is not None:  # a line: over the states that were observed, of which its ends hold few
         weight = ev.main.second[head.dim, head.dim]
         mean = objective.design[head.dim] @ weight / weight.sum()
     return separability(objective.n * objective.information(ev), head.starts, head.dim, mean)

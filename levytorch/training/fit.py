@@ -28,6 +28,7 @@ from levytorch.training.engines.base import engine_facts
 from levytorch.training.finish import Ended
 from levytorch.training.law_choice import check_exact, conclude
 from levytorch.training.maximise import fit_full_batch, joined
+from levytorch.training.modulation import check_modulation, modulate
 from levytorch.training.module import LevyModule
 from levytorch.training.problem import Problem, all_data, check_pools, head_settings, pool_options, prepare
 from levytorch.training.recovery import Recovery
@@ -72,6 +73,9 @@ def fit(
     callbacks, trainer: added by train.py (loggers, checkpoints, progress); resume: a checkpoint; start: first theta.
     """
     began = time.perf_counter()
+    if settings.modulation is not None:
+        check_modulation(transitions, settings)
+        settings = replace(settings, law="frozen")
     problem = prepare(transitions, settings, fit_full_batch, start)
     selection = None
     if problem.settings.left_open:
@@ -127,6 +131,9 @@ def fit(
     recovery.metrics |= engine_facts(engine, settings.engine_reason)
     if selection is not None:
         recovery.metrics["selection"] = selection.summary()
+    if settings.modulation is not None:
+        assert isinstance(transitions, Transitions)
+        recovery = modulate(recovery, transitions, settings)
     recovery.metrics["seconds"] = time.perf_counter() - began
     problem.judge(final, recovery)
     other = reconsidered(settings.tail, recovery, problem.guessed_CT)

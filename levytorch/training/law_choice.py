@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients import Head, LinearHead, SplineHead
+from levytorch.coefficients.padded import on_a_cell
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
@@ -51,7 +52,11 @@ def unavailable(head: Head, data: Transitions | Lattice, *, started: bool = True
     """
     if head.dim > 1:
         return f"one-dimensional data, found {head.dim} coordinates"
-    if head.period is None or not getattr(head, "periodic", True):
+    if head.period is None and not isinstance(head, SplineHead):
+        return f"a head with a period, or splines on a line, found a {type(head).__name__}"
+    if head.period is None and isinstance(data, Lattice):
+        return "the pairs themselves on a line, found a lattice"
+    if not getattr(head, "periodic", True):
         return "a head with a period, found one without"
     if head.alpha_spec.mode == "function":
         return "one alpha, found alpha as a function of x"
@@ -92,7 +97,8 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
         return without_drift_bias(ended, law, f"the exact law must have {found}")
     began = clock()
     ranks = ended.ranks
-    setting = Setting.of(replace(ended.likelihood, ranks=Ranks()), ended.engine, ended.observed, ranks)
+    line, head = head, on_a_cell(head)
+    setting = Setting.of(replace(ended.likelihood, head=head, ranks=Ranks()), ended.engine, ended.observed, ranks)
     if law == "auto":
         law, reason = affordable(setting, head)
         if law == "frozen":
@@ -116,6 +122,7 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
         recovery = fit_any(setting, ended.engine, ended.facts, progress=settings.progress)
     head.set_flat(ranks.same(head.flat()))
     recovery.metrics |= {"law_reason": reason, "law/seconds": clock() - began}
+    recovery.head = line  # whose parameters are those of the padded one
     likelihood = setting.exact_likelihood()
     likelihood.ranks = ranks
     return recovery, likelihood
@@ -149,6 +156,9 @@ def affordable(setting: Setting, head: Head) -> tuple[str, str]:
     linear = isinstance(head, LinearHead)
     corrected = one * (ROUNDS + 2 * _INFORMATION)
     exact = one * _GRADIENT * _EVALUATIONS[linear] + (corrected if linear else 0.0)
+    if head.window is not None and corrected < SECONDS:
+        # where a far jump lands the padding is wrong: the likelihood asks for it, the frozen law's score hardly does
+        return "corrected", "a state on a line, whose frozen law would be off by more than a tenth of a standard error"
     if exact < SECONDS:
         return "exact", "available, and the frozen law would be off by more than a tenth of a standard error"
     too_long = f"the exact law would take about {exact:.0f} s on a grid of {max(sizes)} points, more than {SECONDS:g} s"

@@ -23,7 +23,7 @@ from levytorch.training.settings import FitSettings
 
 OUTSIDE = "outside the window"
 _CENTRAL = (0.005, 0.995)  # quantiles of the states
-_NEAR = 0.25  # of their distance: states that close to the central ones are no excursions
+_NEAR = 0.1  # of their distance: so far beyond the central ones states are kept, which the ends of a fit rest on
 _MARGIN = 1 / 32  # of the range of the states: a lattice has nodes a little beyond the last pair
 Array = NDArray[np.float64]
 
@@ -52,7 +52,7 @@ def kept_range(data: Transitions | Lattice, axis: int = 0) -> tuple[float, float
     """All states, but for excursions: those far beyond 99 % of the others."""
     low, first, last, high = _levels(data, axis, (0.0, *_CENTRAL, 1.0))
     near = _NEAR * (last - first)
-    return (low if first - low <= near else first), (high if high - last <= near else last)
+    return max(low, first - near), min(high, last + near)
 
 
 def _levels(data: Transitions | Lattice, axis: int, levels: tuple[float, ...]) -> list[float]:

@@ -17,6 +17,7 @@ from levytorch.training.engines.base import engine_facts
 from levytorch.training.finish import Ended
 from levytorch.training.law_choice import check_exact, conclude
 from levytorch.training.loop import maximise
+from levytorch.training.modulation import check_modulation, modulate
 from levytorch.training.problem import all_data, prepare
 from levytorch.training.recovery import Recovery
 from levytorch.training.selection import select
@@ -29,6 +30,9 @@ def fit_full_batch(
 ) -> Recovery:
     """Maximise with a full-batch engine; with several ranks each of them calls this."""
     began = time.perf_counter()
+    if settings.modulation is not None:
+        check_modulation(data, settings)
+        settings = replace(settings, law="frozen")
     problem, ranks = prepare(data, settings, fit_full_batch, start), ranks or Ranks()
     batches = all_data(problem, ranks)
     selection = None
@@ -57,6 +61,9 @@ def fit_full_batch(
     recovery.metrics |= engine_facts(engine, settings.engine_reason)
     if selection is not None:
         recovery.metrics["selection"] = selection.summary()
+    if settings.modulation is not None:
+        assert isinstance(data, Transitions)
+        recovery = modulate(recovery, data, settings)
     recovery.metrics["seconds"] = time.perf_counter() - began
     problem.judge(likelihood, recovery)
     other = reconsidered(settings.tail, recovery, problem.guessed_CT)

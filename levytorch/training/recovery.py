@@ -14,6 +14,7 @@ from torch import Tensor
 
 from levytorch import files
 from levytorch.coefficients import Coefficients, Head, build_head
+from levytorch.coefficients.modulation import Modulation
 from levytorch.convert import choice, real_number, real_tensor, whole_number
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
@@ -96,6 +97,12 @@ class Recovery:
     def law(self) -> str:
         """The law that the coefficients were fitted under: "frozen", "corrected" or "exact"."""
         return self.metrics.get("law", "frozen")
+
+    @property
+    def modulation(self) -> Modulation | None:
+        """m(c), which multiplies D_o and D_f where a fit had a covariate; b, D_o, D_f are those at m = 1, its mean."""
+        plain = self.metrics.get("modulation")
+        return None if plain is None else Modulation.from_plain(plain)
 
     # -- geometry and parameters --------------------------------------------------------------------------------------
     @property

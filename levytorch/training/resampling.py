@@ -21,6 +21,7 @@ from levytorch.likelihood.penalty import Strength
 from levytorch.likelihood.tail import TailCorrection, TailSettings
 from levytorch.training.blocks import Blocks, counted, quick
 from levytorch.training.centered import Centered
+from levytorch.training.covariate import unmodulated
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.loop import maximise
 from levytorch.training.reweighting import Refitted, Reweighting
@@ -180,6 +181,7 @@ def blocks_from(recovery: Recovery, data: Any) -> Blocks:
         raise InputError(
             f"data must be the Transitions or the Lattice of the fit, found {type(data).__name__}; use .transitions()."
         )
+    data = unmodulated(recovery, data)
     strata = tail.active and not (method == "conditional" and tail.conditions_on == "TRT")
     cut = None if not strata else threshold_from(of_dt) if of_dt else CT
     return Blocks(make_pools(data, CT=cut, TRT=TRT, min_tail=1), treatment=tail)

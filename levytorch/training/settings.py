@@ -11,6 +11,7 @@ from levytorch.coefficients import AlphaSpec, LinearHead
 from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, LINEAR, ON_A_LINE, OPTIONS, build_head
 from levytorch.coefficients.head import KNOWABLE, Head, TemperingSpec, check_head, known_constants
+from levytorch.coefficients.modulation import ModulationSpec, parse_modulation
 from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
 from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
@@ -50,6 +51,7 @@ class FitSettings:
     progress: bool = False
     seed: int = 0
     tempering: TemperingSpec = field(default_factory=TemperingSpec)
+    modulation: ModulationSpec | None = None
     left_open: tuple[str, ...] = ()  # of n_basis and penalty: what cross-validation chooses
     engine_reason: str = "as asked"  # why this engine
 
@@ -66,6 +68,8 @@ def make_settings(
     tempering: Any = 0.0,
     D_o: Any = None,
     D_f: Any = None,
+    modulation: Any = None,
+    n_modulation: int = 9,
     **options: Any,
 ) -> FitSettings:
     """Check every argument and sort the options; nothing has been computed yet."""
@@ -129,6 +133,7 @@ def make_settings(
     given = not (tail is None or isinstance(tail, str))
     tail_settings = check_alpha(parse_tail(tail), spec.learned, given=given)
     tail_settings = check_tempering(tail_settings, tempered.learned, given=given)
+    rest |= {"modulation": parse_modulation(modulation, n_modulation)}
     rest |= {"tempering": tempered, "left_open": left_open, "engine_reason": reason}
     return FitSettings(spec, head or built, engine_config, tail_settings, data, seed=seed, **rest)
 

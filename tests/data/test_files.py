@@ -264,3 +264,30 @@ def test_buffalo():
     assert (len(paths), len(paths.x), t.dim, t.uniform_dt) == (6, 17_342, 2, False)
     assert float(t.dt.median()) == pytest.approx(1.0, rel=1e-6)
     assert float(((t.dt - 1).abs() <= 0.05).double().mean()) == pytest.approx(0.91, abs=0.005)
+
+
+def test_comment_lines(tmp_path):
+    path = tmp_path / "notes.csv"
+    path.write_text("# from the field\n# of June\ntime;x\n0;1.0\n# a pause\n0.5;2.0\n1.0;4.0\n")
+    found = Trajectories.from_file(path)
+    assert found.x.tolist() == [1.0, 2.0, 4.0]
+    assert found.dropped == {"comment line": 3}
+
+
+def test_steps_in_years(tmp_path):
+    path = tmp_path / "yearly.csv"
+    path.write_text("time,x\n2000-01-01,1.0\n2001-01-01,2.0\n2004-01-01,4.0\n")
+    found = Trajectories.from_file(path, time_unit="year")
+    assert found.times.tolist() == [0.0, 366 / 365.25, 4 * 365.25 / 365.25]
+
+
+def test_time_of_day_and_of_week(tmp_path):
+    path = tmp_path / "dates.csv"
+    path.write_text("time,x\n2024-01-01 06:30,1.0\n2024-01-01 23:00,2.0\n2024-01-02 01:00,4.0\n")  # a Monday
+    day = Trajectories.from_file(path, time_unit="h", action="time_of_day").transitions()
+    assert day.action.tolist() == [6.5, 23.0]
+    week = Trajectories.from_file(path, time_unit="h", action="time_of_week").transitions()
+    assert week.action.tolist() == [6.5 / 24, 23 / 24]
+    path.write_text("time,x\n0,1.0\n1,2.0\n2,4.0\n")
+    with pytest.raises(InputError, match="time_of_day must be read off dates, found none"):
+        Trajectories.from_file(path, action="time_of_day")

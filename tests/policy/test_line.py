@@ -11,7 +11,8 @@ from scipy.special import betainc, gamma
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.errors import InputError
 from levytorch.policy import LineValue
-from levytorch.policy.line import operators_at, resolvent_on_line
+from levytorch.policy.line import operators_at
+from levytorch.policy.line_batch import resolvent_on_line
 from levytorch.policy.line_monte_carlo import monte_carlo_on_line
 from levytorch.policy.line_operator import Exterior, given_outside, normalisation, operators
 

@@ -18,6 +18,7 @@ SYSTEM = Dynamics(
     period=None,
     window=(-2, 2),
 )
+STEEP = Dynamics(b=lambda x: -20 * x, D_o=1.0, D_f=0.5, alpha=0.75, period=None, window=(-1, 1))
 MIDDLE = torch.linspace(-1.2, 1.2, 25, dtype=torch.float64)
 EVIDENCE = {"alpha": 0.75, "period": None, "engine": "evidence"}
 
@@ -95,6 +96,37 @@ def test_a_lattice_on_a_line(data, found):
         recover(lattice, alpha=0.75)
 
 
+def test_a_long_step_is_followed():
+    """Within a step of 0.02 the pull forgets a third of what comes in: the frozen law takes that for a smaller D_o."""
+    pairs = simulate(STEEP, 300, 60, 0.02, x0=0.0, substeps=25, seed=3).transitions()
+    own = {"alpha": 0.75, "period": None, "n_basis": 4}
+    followed, frozen = recover(pairs, **own), recover(pairs, **own, law="frozen")
+    assert followed.law == "corrected"
+    assert followed.head.period is None
+    x = torch.linspace(-0.4, 0.4, 9, dtype=torch.float64)
+    for name, std in zip(("b", "D_o", "D_f"), followed.std(x)):
+        z = (getattr(followed, name)(x) - getattr(STEEP, name)(x)) / std
+        assert float(z.abs().max()) < 4
+    assert float((frozen.D_o(x).mean() - 1) / frozen.std(x)[1].mean()) < -5
+    assert followed.metrics["law/log_p_error"] < 1e-3
+
+
+@pytest.mark.slow
+def test_what_is_followed_is_checked_by_the_same_law():
+    pairs = simulate(STEEP, 300, 60, 0.02, x0=0.0, substeps=50, seed=3).transitions()
+    followed = recover(pairs, alpha=0.75, period=None, n_basis=4)
+    x = torch.linspace(-0.4, 0.4, 9, dtype=torch.float64)
+    assert float(followed.std(x, kind="robust")[1].mean() / followed.std(x)[1].mean()) == pytest.approx(1, abs=0.5)
+    checked = diagnose(followed, pairs, checks=("fit", "step_size"))
+    assert checked.fit.p_value > 1e-4
+    assert checked.step_size.p_value > 1e-4
+    exact = recover(pairs, alpha=0.75, period=None, n_basis=4, law="exact")
+    assert exact.law == "exact"
+    for name, std in zip(("b", "D_o", "D_f"), exact.std(x)):
+        z = (getattr(exact, name)(x) - getattr(STEEP, name)(x)) / std
+        assert float(z.abs().max()) < 4
+
+
 def test_data_that_does_not_fit_its_cell_is_said_so(data):
     with pytest.warns(LevytorchWarning, match=r"farther than the period 1: .* use period=None \(a line\)"):
         recover(Transitions(data.x, data.dx, 0.005), alpha=0.75, n_basis=3, period=1.0)
@@ -114,7 +146,7 @@ def test_data_that_does_not_fit_its_cell_is_said_so(data):
         ({"coefficients": "spline", "period": 3.0}, "for a line, found period 3.0"),
         ({"origin": 1.0}, "origin"),
         ({"knots": "quantiles", "n_basis": "auto"}, "knots must be even where n_basis is auto"),
-        ({"law": "exact"}, "must have a head with a period, found one without"),
+        ({"law": "exact", "coefficients": "mlp"}, "a period, or splines on a line, found a MLPHead"),
         ({"window": (50.0, 60.0)}, "must hold states of the data"),
     ],
 )

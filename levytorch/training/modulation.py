@@ -1,0 +1,186 @@
+"""A covariate that quickens and slows everything: D_o(x) m(c) and D_f(x) m(c), m a positive periodic function.
+
+Time of day is the usual c: spreads of exchange rates vary fourfold over it. log m is a short Fourier series, m has mean
+one over the data, and its coefficients are fitted together with those of the head, by Fisher scoring over the pairs
+under the frozen law. Under that law a pair (dx, dt) at c is one of (dx + b (m - 1) dt, m dt) without modulation, which
+is how everything else that is asked of a fit sees it (`covariate.unmodulated`).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Coefficients, LinearHead
+from levytorch.coefficients.modulation import Modulation, ModulationSpec, functions
+from levytorch.data import Transitions
+from levytorch.errors import InputError, LevytorchWarning, NumericalError
+from levytorch.likelihood.frozen import FrozenLaw, steady_method
+from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
+from levytorch.training.blocks import MOST_PAIRS
+from levytorch.training.covariate import covariate_of
+from levytorch.training.line import inside
+from levytorch.training.recovery import Recovery
+from levytorch.training.resampling import blocks_from
+from levytorch.training.settings import FitSettings
+
+_CHUNK = 1 << 14
+_STEPS = 60
+_DONE = 1e-4  # twice the log-likelihood still to be gained
+_HALVINGS = 12
+_EVIDENCE = 0.05  # slope of the evidence at which strengths stay
+
+
+def check_modulation(transitions: Any, settings: FitSettings) -> None:
+    """Refuse what a modulation is not fitted with, before anything is."""
+    found = None
+    if not isinstance(transitions, Transitions):
+        found = "a lattice"
+    elif transitions.dim > 1:
+        found = f"{transitions.dim} coordinates"
+    elif settings.tail.active:
+        found = f"tail.method {settings.tail.method}"
+    elif settings.law not in ("auto", "frozen"):
+        found = f"law {settings.law}"
+    elif settings.engine["name"] != "fisher":
+        found = f"engine {settings.engine['name']}"
+    elif settings.alpha.mode == "function":
+        found = 'alpha="function"'
+    elif settings.tempering.learned:
+        found = "tempering to be learned"
+    elif settings.data.get("validation"):
+        found = "pairs held out for validation"
+    if found is not None:
+        raise InputError(
+            "a modulation is fitted to pairs in one dimension, by Fisher scoring under the frozen law without a "
+            f"treatment of tails, found {found}; leave that out, or the modulation."
+        )
+    covariate_of(transitions)
+
+
+@torch.no_grad()
+def modulate(recovery: Recovery, transitions: Transitions, settings: FitSettings) -> Recovery:
+    """A recovery without modulation, moved to the maximum of the likelihood with one.
+
+    Standard errors of the coefficients are those beside an m that is estimated too.
+    """
+    head, spec = recovery.head, settings.modulation
+    assert spec is not None
+    assert isinstance(head, LinearHead)
+    data = transitions
+    if head.period is None:
+        data = inside(transitions, head.bounds)  # type: ignore[assignment]
+    strengths = recovery.metrics.get("penalty_strengths")
+    penalty = RoughnessPenalty(head, strengths if strengths else "none")
+    penalty.adaptive = bool(strengths) and settings.engine.get("penalty") in ("evidence", "harmonics")
+    joint = _Joint(head, FrozenLaw(steady_method(settings.density, head)), data, spec)
+    theta, gamma = head.flat(), torch.zeros(spec.n_basis - 1, dtype=torch.float64)
+    P = len(theta)
+    here = joint.evaluate(theta, gamma)
+    converged, steps = False, 0
+    for _ in range(_STEPS):
+        steps += 1
+        moved = penalty.update(theta, here.information[:P, :P])
+        precision = torch.cat([penalty.precision(), torch.zeros_like(gamma)])
+        both = torch.cat([theta, gamma])
+        step = symmetric_inverse(here.information + torch.diag(precision)) @ (here.gradient - precision * both)
+        gain = float(step @ (here.gradient - precision * both))
+        if gain < _DONE and moved < _EVIDENCE:
+            converged = True
+            break
+        value = here.log_p - 0.5 * float((precision * both**2).sum())
+        for halving in range(_HALVINGS):
+            tried = both + step * 0.5**halving
+            there = joint.evaluate(tried[:P], tried[P:])
+            if there.log_p - 0.5 * float((precision * tried**2).sum()) > value - 1e-9 * abs(value):
+                break
+        else:
+            break
+        theta, gamma, here = tried[:P], tried[P:], there
+    covariance = symmetric_inverse(here.information + torch.diag(precision))
+    head.set_flat(theta)
+    found = Modulation(spec.period, gamma, covariance[P:, P:].clone(), here.centers, here.log_mean)
+    recovery.covariance, recovery.log_likelihood, recovery.shift = covariance[:P, :P].clone(), here.log_p, None
+    recovery.converged = bool(recovery.converged and converged)
+    recovery.metrics |= {
+        "law": "frozen",
+        "law_reason": "pairs with a modulation are fitted under it",
+        "modulation": found.plain(),
+        "modulation/steps": steps,
+        "modulation/range": _range(found),
+        "converged": recovery.converged,
+        "log_likelihood": here.log_p,
+        "penalty_strengths": penalty.strengths.tolist() if penalty.active else strengths,
+    }
+    recovery.blocks = blocks_from(recovery, data) if len(data) <= MOST_PAIRS else None
+    if not converged:
+        warnings.warn(
+            f"the fit with a modulation stopped after {steps} steps before it had converged: read it with care, or use "
+            "fewer functions (n_modulation).",
+            LevytorchWarning,
+            stacklevel=2,
+        )
+    return recovery
+
+
+def _range(modulation: Modulation) -> list[float]:
+    values = modulation(torch.linspace(0, modulation.period, 241, dtype=torch.float64))
+    return [float(values.min()), float(values.max())]
+
+
+@dataclass
+class _Evaluation:
+    """Sums over the pairs: log p, its gradient (P + K,), products of scores; and how m was centered."""
+
+    log_p: float
+    gradient: Tensor
+    information: Tensor
+    centers: Tensor
+    log_mean: float
+
+
+class _Joint:
+    """The likelihood of head and modulation together, chunk by chunk."""
+
+    def __init__(self, head: LinearHead, law: FrozenLaw, data: Transitions, spec: ModulationSpec) -> None:
+        self.head, self.law, self.data = head, law, data
+        self.rows = functions(covariate_of(data), spec.period, spec.n_basis - 1)  # (K, n)
+
+    def evaluate(self, theta: Tensor, gamma: Tensor) -> _Evaluation:
+        log_m = gamma @ self.rows
+        log_mean = float(torch.logsumexp(log_m, 0)) - math.log(len(log_m))
+        m = (log_m - log_mean).exp()
+        centers = self.rows @ m / len(m)
+        size = len(theta) + len(gamma)
+        gradient, information = torch.zeros(size, dtype=torch.float64), torch.zeros((size, size), dtype=torch.float64)
+        total = 0.0
+        for low in range(0, len(m), _CHUNK):
+            part = slice(low, low + _CHUNK)
+            log_p, scores = self._scores(theta, m[part], self.rows[:, part] - centers[:, None], part)
+            total += float(log_p.sum())
+            gradient += scores.sum(1)
+            information += scores @ scores.T
+        if not math.isfinite(total):
+            raise NumericalError("the likelihood with a modulation must be finite, found that it is not; leave it out.")
+        return _Evaluation(total, gradient, information, centers, log_mean)
+
+    def _scores(self, theta: Tensor, m: Tensor, rows: Tensor, part: slice) -> tuple[Tensor, Tensor]:
+        """log p (n,) and scores (P + K, n) of some pairs."""
+        head, data = self.head, self.data
+        design = head.design(data.x[part])
+        chain = head.chain(theta, design)
+        c = chain.coefficients
+        at = Coefficients(c.b, c.D_o * m, c.D_f * m, c.alpha, c.tempering)
+        s = self.law.score(at, data.dx[part], data.dt[part], wrt_alpha=head.learns_alpha)
+        by_D_o, by_D_f = s.D_o * m, s.D_f * m
+        predictors = [s.b * chain.slope[0], by_D_o * chain.slope[1], by_D_f * chain.slope[2]]
+        if head.learns_alpha:
+            assert s.alpha is not None
+            predictors.append((s.alpha + by_D_f * chain.D_f_alpha) * chain.slope[3])
+        own = [value * phi for value, phi in zip(predictors, design)]
+        return s.log_p, torch.cat([*own, (by_D_o * c.D_o + by_D_f * c.D_f) * rows])
