@@ -193,46 +193,71 @@ def read(path: Path) -> dict[tuple[str, ...], dict[str, dict[int, float]]]:
 
 
 def summary(options: argparse.Namespace) -> None:
+    """Markdown, as in docs/exact_law.md."""
     found = read(options.results)
-    print("medians in %: errors, and the coverage of 95 % bands on the cell (mean)")
-    print(f"{'study':9} {'data':12} {'dt':6} {'n':>7} {'law':7} seeds {'b':>7} {'D_o':>7} {'D_f':>7}   coverage")
-    for key, quantities in sorted(found.items()):
-        if "error_b" not in quantities or key[0] == "value":
+    print("| trajectories | dt | data | law | seeds | b | D_o | D_f | coverage of b, D_o, D_f |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for key, quantities in sorted(found.items(), key=lambda item: (item[0][0], float(item[0][2]), int(item[0][3]))):
+        study, kind, dt, n, law = key
+        if "error_b" not in quantities or study == "value":
             continue
         errors = [100 * float(np.median(list(quantities[f"error_{c}"].values()))) for c in ("b", "D_o", "D_f")]
         inside = [100 * float(np.mean(list(quantities[f"coverage_{c}"].values()))) for c in ("b", "D_o", "D_f")]
-        cells = " ".join(f"{e:7.2f}" for e in errors) + "   " + " ".join(f"{c:5.1f}" for c in inside)
-        print(f"{key[0]:9} {key[1]:12} {key[2]:6} {key[3]:>7} {key[4]:7} {len(quantities['error_b']):5d} {cells}")
+        told = " | ".join(f"{e:.2f} %" for e in errors)
+        print(
+            f"| {int(n):,} | 1/{1 / float(dt):g} | {kind} | {law} | {len(quantities['error_b'])} | {told} | "
+            + ", ".join(f"{c:.0f}" for c in inside)
+            + " % |"
+        )
     slopes(found)
-    print("\nV: medians in % by law, and the paired geometric mean of exact / lstd with its standard error of log")
-    print(f"{'data':12} {'dt':6} {'reward':17} seeds {'frozen':>8} {'exact':>8} {'lstd':>8}   ratio")
+    print("\n| data | dt | reward | beta | seeds | frozen | corrected | exact | LSTD | ratio |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for kind, dt in sorted({(k[1], k[2]) for k in found if k[0] == "value"}):
-        for end in (f"{r}_{b:g}" for r in ("cosine", "manufactured") for b in BETAS):
-            laws = {k[4]: q[f"V_{end}"] for k, q in found.items() if k[:3] == ("value", kind, dt)}
-            shared = set.intersection(*(set(v) for v in laws.values()))
-            cells = " ".join(
-                f"{100 * np.median(list(laws[law].values())):8.2f}" if law in laws else f"{'-':>8}"
-                for law in ("frozen", "exact", "lstd")
+        for name, beta in ((r, b) for r in ("cosine", "manufactured") for b in BETAS):
+            laws = {k[4]: q[f"V_{name}_{beta:g}"] for k, q in found.items() if k[:3] == ("value", kind, dt)}
+            shared = sorted(set.intersection(*(set(v) for v in laws.values())))
+            medians = (
+                f"{100 * np.median([laws[law][s] for s in shared]):.2f} %" if law in laws and shared else ""
+                for law in ("frozen", "corrected", "exact", "lstd")
             )
-            ratio = ""
-            if {"exact", "lstd"} <= set(laws) and shared:
-                logs = [math.log(laws["exact"][s] / laws["lstd"][s]) for s in sorted(shared)]
-                spread = np.std(logs, ddof=1) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
-                ratio = f"{math.exp(np.mean(logs)):6.2f} ({spread:.2f})"
-            print(f"{kind:12} {dt:6} {end:17} {len(shared):5d} {cells}   {ratio}")
+            cells = [
+                kind,
+                f"1/{1 / float(dt):g}",
+                name,
+                f"{beta:g}",
+                str(len(shared)),
+                *medians,
+                against_lstd(laws, shared),
+            ]
+            print("| " + " | ".join(cells) + " |")
+
+
+def against_lstd(laws: dict[str, dict[int, float]], seeds: list[int]) -> str:
+    """Geometric mean over seeds of the error of the best law that is there over LSTD's, between two standard errors."""
+    mine = laws.get("exact", laws.get("corrected"))
+    if mine is None or "lstd" not in laws or len(seeds) < 2:
+        return ""
+    logs = [math.log(mine[s] / laws["lstd"][s]) for s in seeds]
+    mean, error = np.mean(logs), np.std(logs, ddof=1) / math.sqrt(len(logs))
+    low, high = math.exp(mean - 2 * error), math.exp(mean + 2 * error)
+    return f"{math.exp(mean):.2f} ({low:.2f} … {high:.2f})"
 
 
 def slopes(found: dict[tuple[str, ...], dict[str, dict[int, float]]]) -> None:
-    """d log error / d log n, from medians."""
+    """d log error / d log n, from medians, with the errors of `recovery` where the same data has them."""
     for kind, dt, law in sorted({(k[1], k[2], k[4]) for k in found if k[0] == "slope"}):
-        sizes = sorted((int(k[3]), q) for k, q in found.items() if k[:3] == ("slope", kind, dt) and k[4] == law)
+        sizes = sorted(
+            (int(k[3]), q)
+            for k, q in found.items()
+            if k[0] in ("slope", "recovery") and k[1:3] == (kind, dt) and k[4] == law
+        )
         if len(sizes) < 2:
             continue
         text = []
         for c in ("b", "D_o", "D_f"):
             errors = [np.median(list(q[f"error_{c}"].values())) for _, q in sizes]
             text.append(f"{c} {np.polyfit(np.log([n for n, _ in sizes]), np.log(errors), 1)[0]:.2f}")
-        print(f"slope {kind} {dt} {law}: {', '.join(text)} (n = {', '.join(str(n) for n, _ in sizes)})")
+        print(f"\nSlope of log error over log n, {kind}, dt = {dt}, {law}: {', '.join(text)}.")
 
 
 def speed(options: argparse.Namespace) -> None:
