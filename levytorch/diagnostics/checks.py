@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,16 +15,18 @@ from levytorch.data import Trajectories, Transitions
 from levytorch.diagnostics.alarms import earlier_alarms, raise_alarms
 from levytorch.diagnostics.brownian import check_jumps
 from levytorch.diagnostics.diagnosis import Diagnosis
-from levytorch.diagnostics.exact_step_size import check_exact_step_size
+from levytorch.diagnostics.exact_step_size import ExactStepSize
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.goodness import FitCheck, check_fit, goodness_arrays
 from levytorch.diagnostics.law_table import table_of_laws
 from levytorch.diagnostics.predictive import PredictiveCheck, check_predictions
-from levytorch.diagnostics.sample import Region, Sample, make_sample
+from levytorch.diagnostics.sample import Region, make_sample
 from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size
 from levytorch.diagnostics.tangent import Tangent
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
+from levytorch.law.threads import spread
 from levytorch.likelihood.exact import ExactLaw
+from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.training.covariate import unmodulated
 from levytorch.training.law_of import law_of
 from levytorch.training.line import inside
@@ -67,35 +70,14 @@ def diagnose(
     transitions = check_data(recovery, data)
     region = Region.of(recovery)
     law = law_of(recovery)
-    exact = None
-    if isinstance(law, ExactLaw):
-        exact = ExactTangent(recovery.head, region, transitions.mu, uniform_dt=transitions.uniform_dt)
     diagnosis = Diagnosis()
-    scale = 1.0
-    if "step_size" in checks:
-        step = _attempt(_step_size, recovery, transitions, region, exact, most=max_pairs, seed=seed)
-        diagnosis.step_size = step
-        if isinstance(step, StepCheck) and recovery.dim == 1:
-            diagnosis.arrays["step_size"] = step.arrays()
-    if "fit" in checks or "jumps" in checks:
-        sample = make_sample(transitions, region, max(_FEWEST, max_pairs // _COST[recovery.dim]), seed)
-        scale = 1.0 / sample.share
-        tangent: Tangent | ExactTangent
-        if isinstance(law, ExactLaw):
-            assert exact is not None
-            tangent = exact
-        else:
-            tangent = Tangent(recovery.head, law, region, transitions.mu, sample.step_dt)
-        _laws(diagnosis, sample, tangent, checks, seed)
-    if "predictive" in checks:
-        ahead = _attempt(check_predictions, recovery.head, transitions, region, exact=exact is not None, seed=seed)
-        diagnosis.predictive = ahead
-        if isinstance(ahead, PredictiveCheck):
-            diagnosis.arrays["predictive"] = ahead.arrays
+    jobs = _Jobs(diagnosis, recovery, transitions, region, tuple(checks), max_pairs, seed, law)
+    spread(lambda job: job(), jobs.apart())  # two at a time: together they take about half as long
+    jobs.join()
     if "laws" in checks:
         strengths = recovery.metrics.get("penalty_strengths")
         diagnosis.laws = _attempt(table_of_laws, recovery.head, transitions, region, strengths, seed=seed)
-    found = raise_alarms(diagnosis, recovery, scale)
+    found = raise_alarms(diagnosis, recovery, jobs.scale)
     diagnosis.alarms = earlier_alarms(recovery) | found
     diagnosis.seconds = time.perf_counter() - began
     for sentence in found.values():
@@ -131,33 +113,108 @@ def check_data(recovery: Any, data: Any) -> Transitions:
     return unmodulated(recovery, transitions)
 
 
-def _laws(
-    diagnosis: Diagnosis, sample: Sample, tangent: Tangent | ExactTangent, checks: Sequence[str], seed: int
-) -> None:
-    """The two checks that look at single pairs under the fitted law."""
-    if len(sample) < _FEWEST:
-        diagnosis.fit = diagnosis.jumps = Skipped(
-            f"only {len(sample)} pairs lie where the law was fitted and {_FEWEST} are needed; bring more data"
-        )
-        return
-    fit = _attempt(check_fit, tangent, sample, seed=seed)
-    if "fit" in checks:
-        diagnosis.fit = fit
-        if isinstance(fit, FitCheck):
-            diagnosis.arrays["fit"] = goodness_arrays(fit, sample, tangent.head)
-    if "jumps" in checks:
-        log_p = fit.log_p if isinstance(fit, FitCheck) else None
-        diagnosis.jumps = fit if log_p is None else _attempt(check_jumps, tangent, sample, log_p)
+@dataclass
+class _Jobs:
+    """The checks as two jobs of about the same length, neither of which needs what the other finds."""
 
+    diagnosis: Diagnosis
+    recovery: Recovery
+    transitions: Transitions
+    region: Region
+    checks: tuple[str, ...]
+    max_pairs: int
+    seed: int
+    law: FrozenLaw | ExactLaw
+    scale: float = 1.0
+    sides: dict[str, Any] = field(default_factory=dict)
+    exact: ExactTangent | None = None
+    plan: Any = None
 
-def _step_size(
-    recovery: Recovery, transitions: Transitions, region: Region, exact: ExactTangent | None, **options: Any
-) -> StepCheck | Skipped:
-    strengths = recovery.metrics.get("penalty_strengths")
-    if exact is not None:
-        n = recovery.metrics.get("n_main", len(transitions))
-        return check_exact_step_size(exact, transitions, strengths=strengths, n_fitted=n, **options)
-    return check_step_size(recovery.head, transitions, region, strengths=strengths, **options)
+    def apart(self) -> list[Callable[[], None]]:
+        if not isinstance(self.law, ExactLaw):
+            return [self._step_size, self._rest]
+        uniform = self.transitions.uniform_dt
+        self.exact = ExactTangent(self.recovery.head, self.region, self.transitions.mu, uniform_dt=uniform)
+        if "step_size" in self.checks:
+            n = self.recovery.metrics.get("n_main", len(self.transitions))
+            options = {"strengths": self._strengths, "n_fitted": n, "most": self.max_pairs, "seed": self.seed}
+            self.plan = _attempt(ExactStepSize, self.exact, self.transitions, **options)
+        return [self._short_and_laws, self._long_and_ahead]
+
+    def join(self) -> None:
+        """What needs the results of both."""
+        if self.plan is not None:
+            told = (self.plan, getattr(self.plan, "skipped", None), *self.sides.values())
+            skipped = next((part for part in told if isinstance(part, Skipped)), None)
+            self.diagnosis.step_size = skipped or _attempt(self.plan.test, self.sides["short"], self.sides["long"])
+        step, ahead = self.diagnosis.step_size, self.diagnosis.predictive
+        if isinstance(step, StepCheck) and self.recovery.dim == 1:
+            self.diagnosis.arrays["step_size"] = step.arrays()
+        if isinstance(ahead, PredictiveCheck):
+            self.diagnosis.arrays["predictive"] = ahead.arrays
+
+    @property
+    def _strengths(self) -> list[float] | None:
+        return self.recovery.metrics.get("penalty_strengths")
+
+    def _step_size(self) -> None:
+        if "step_size" in self.checks:
+            options = {"strengths": self._strengths, "most": self.max_pairs, "seed": self.seed}
+            self.diagnosis.step_size = _attempt(
+                check_step_size, self.recovery.head, self.transitions, self.region, **options
+            )
+
+    def _rest(self) -> None:
+        self._laws()
+        self._ahead()
+
+    def _short_and_laws(self) -> None:
+        self._side("short")
+        self._laws()
+
+    def _long_and_ahead(self) -> None:
+        self._side("long")
+        self._ahead()
+
+    def _side(self, name: str) -> None:
+        if isinstance(self.plan, ExactStepSize) and self.plan.skipped is None:
+            self.sides[name] = _attempt(getattr(self.plan, name))
+
+    def _laws(self) -> None:
+        """The two checks that look at single pairs under the fitted law."""
+        checks, diagnosis, seed = self.checks, self.diagnosis, self.seed
+        if "fit" not in checks and "jumps" not in checks:
+            return
+        most = max(_FEWEST, self.max_pairs // _COST[self.recovery.dim])
+        sample = make_sample(self.transitions, self.region, most, seed)
+        self.scale = 1.0 / sample.share
+        if len(sample) < _FEWEST:
+            diagnosis.fit = diagnosis.jumps = Skipped(
+                f"only {len(sample)} pairs lie where the law was fitted and {_FEWEST} are needed; bring more data"
+            )
+            return
+        tangent: Tangent | ExactTangent
+        if isinstance(self.law, ExactLaw):
+            assert self.exact is not None
+            tangent = self.exact
+        else:
+            tangent = Tangent(self.recovery.head, self.law, self.region, self.transitions.mu, sample.step_dt)
+        fit = _attempt(check_fit, tangent, sample, seed=seed)
+        if "fit" in checks:
+            diagnosis.fit = fit
+            if isinstance(fit, FitCheck):
+                diagnosis.arrays["fit"] = goodness_arrays(fit, sample, tangent.head)
+        if "jumps" in checks:
+            log_p = fit.log_p if isinstance(fit, FitCheck) else None
+            diagnosis.jumps = fit if log_p is None else _attempt(check_jumps, tangent, sample, log_p)
+
+    def _ahead(self) -> None:
+        if "predictive" in self.checks:
+            exact = isinstance(self.law, ExactLaw)
+            options = {"exact": exact, "seed": self.seed}
+            self.diagnosis.predictive = _attempt(
+                check_predictions, self.recovery.head, self.transitions, self.region, **options
+            )
 
 
 def _attempt(check: Any, *arguments: Any, **options: Any) -> Any:

@@ -33,47 +33,61 @@ _BLOCKS = 8_000  # whose scores are looked at one by one
 _SHARED = 5e-3  # scores are known to a percent: directions that both lengths see alike to that are left out
 
 
-def check_exact_step_size(
-    tangent: ExactTangent,
-    transitions: Transitions,
-    *,
-    strengths: list[float] | None = None,
-    n_fitted: int = 0,
-    most: int = 100_000,
-    seed: int = 0,
-) -> StepCheck | Skipped:
-    """The test; `strengths` and `n_fitted`: of the roughness penalty, and the pairs beside which it stood.
+class ExactStepSize:
+    """The test: `short` and `long` take most of the time and do not need each other; `test` joins them.
 
-    With several dt pairs of the most frequent one are looked at.
+    strengths, n_fitted: of the roughness penalty, and the pairs beside which it stood. With several dt pairs of the
+    most frequent one are looked at.
     """
-    head = tangent.head
-    data = choose(transitions, most, seed)
-    first = block_starts(data)
-    P = head.flat().numel()
-    time = rounded(data.dt)
-    common = float(time.mode().values)
-    first = first[(time[first] == common) & (time[first + 1] == common)]
-    if 2 * len(first) < max(400, 20 * P):
-        return Skipped(
-            f"only {len(first)} pairs of one dt are followed by their successor and {max(200, 10 * P)} are needed for "
-            f"{P} parameters; bring longer trajectories, or use fewer basis functions (n_basis)"
-        )
-    first = first[torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))]
-    mu = data.mu if data.uniform_dt else data.mu * common
-    own, both = data[torch.stack([first, first + 1], dim=1).reshape(-1)], two_steps(data, first)
-    short = _Side(tangent, own, common, mu, 2 * _BLOCKS)
-    twice = ExactTangent(head, doubled(tangent.region.core()), 2 * mu, uniform_dt=True)
-    try:
-        long_ = _Side(twice, both, 2 * common, 2 * mu, _BLOCKS)
-    except InputError as error:
-        return Skipped(f"steps of 2 dt are out of reach of the exact law: {error}")
-    precision = torch.zeros(P, dtype=torch.float64)
-    if strengths and isinstance(head, LinearHead):
-        precision = RoughnessPenalty(head, strengths).precision() / max(n_fitted, short.n)
-    return _test(head, short, long_, precision)
+
+    def __init__(
+        self,
+        tangent: ExactTangent,
+        transitions: Transitions,
+        *,
+        strengths: list[float] | None = None,
+        n_fitted: int = 0,
+        most: int = 100_000,
+        seed: int = 0,
+    ) -> None:
+        self.tangent, self.strengths, self.n_fitted = tangent, strengths, n_fitted
+        data = choose(transitions, most, seed)
+        first = block_starts(data)
+        P = tangent.head.flat().numel()
+        time = rounded(data.dt)
+        self.dt = float(time.mode().values)
+        first = first[(time[first] == self.dt) & (time[first + 1] == self.dt)]
+        self.skipped: Skipped | None = None
+        if 2 * len(first) < max(400, 20 * P):
+            self.skipped = Skipped(
+                f"only {len(first)} pairs of one dt are followed by their successor and {max(200, 10 * P)} are needed "
+                f"for {P} parameters; bring longer trajectories, or use fewer basis functions (n_basis)"
+            )
+            return
+        first = first[torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))]
+        self.mu = data.mu if data.uniform_dt else data.mu * self.dt
+        self.own, self.both = data[torch.stack([first, first + 1], dim=1).reshape(-1)], two_steps(data, first)
+
+    def short(self) -> Side:
+        return Side(self.tangent, self.own, self.dt, self.mu, 2 * _BLOCKS)
+
+    def long(self) -> Side | Skipped:
+        region = doubled(self.tangent.region.core())
+        twice = ExactTangent(self.tangent.head, region, 2 * self.mu, uniform_dt=True)
+        try:
+            return Side(twice, self.both, 2 * self.dt, 2 * self.mu, _BLOCKS)
+        except InputError as error:
+            return Skipped(f"steps of 2 dt are out of reach of the exact law: {error}")
+
+    def test(self, short: Side, long_: Side) -> StepCheck | Skipped:
+        head = self.tangent.head
+        precision = torch.zeros(head.flat().numel(), dtype=torch.float64)
+        if self.strengths and isinstance(head, LinearHead):
+            precision = RoughnessPenalty(head, self.strengths).precision() / max(self.n_fitted, short.n)
+        return _test(head, short, long_, precision)
 
 
-class _Side:
+class Side:
     """Pairs of one length in the order of the blocks: mean score and information of those inside the region, and the
     single scores of the first few."""
 
@@ -88,7 +102,7 @@ class _Side:
         self.information = nodes.scores.T @ (nodes.weight[:, None] * nodes.scores)
 
 
-def _test(head: Head, short: _Side, long_: _Side, precision: Tensor) -> StepCheck | Skipped:
+def _test(head: Head, short: Side, long_: Side, precision: Tensor) -> StepCheck | Skipped:
     pull = long_.information @ equilibrated_inverse(short.information, 1e-8)[0]
     residual = long_.score - pull @ short.score
     looked = len(long_.scores)

@@ -17,7 +17,7 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.coefficients.padded import on_a_cell
 from levytorch.diagnostics.components import Components
-from levytorch.diagnostics.exact_quantiles import edges_at, probability_nodes, steps_at
+from levytorch.diagnostics.exact_quantiles import Edges, edges_at, probability_nodes, steps_at
 from levytorch.diagnostics.sample import Region, Sample
 from levytorch.diagnostics.tangent import Expected, Observed, coefficient_jacobian
 from levytorch.diagnostics.transform import conditional
@@ -30,6 +30,8 @@ from levytorch.likelihood.states import StateBins
 _STATES = 96  # even ones of the cell, at which moments under the law are taken
 _COARSE = 0.62  # points of the grid for scores, of those that log p needs
 _TAIL_NODES = 12
+_SMOOTH = 256  # even ones at which masses are taken, which are as smooth along x as the coefficients
+_FINE = 64  # times as many, between which they are straight lines
 _SAME = 1e-6  # relative difference below which two dt are one
 
 
@@ -57,6 +59,7 @@ class ExactTangent:
     def __init__(self, head: Head, region: Region, mu: Tensor, *, uniform_dt: bool) -> None:
         self.head, self.region, self.mu, self.uniform = on_a_cell(head), region, mu, uniform_dt
         self.law = ExactLaw()
+        self._graphs: dict[float, AtOneHead] = {}
         self._made: dict[float, _Steps] = {}
 
     @cached_property
@@ -85,7 +88,9 @@ class ExactTangent:
             with torch.no_grad():
                 step = self.law.step(self.head, value)
                 lower[rows], upper[rows] = step.lower(x, dx), step.upper(x, dx)
-                edges[:, rows] = torch.stack(edges_at(step, self.region, x, sample.center[rows], sample.dt[rows]))
+                if not self.region.whole:
+                    at_states = torch.stack(self._edges(even_states(self.head, _SMOOTH), value))
+                    edges[:, rows] = smooth_between(self.head, at_states, x)
         u = conditional(lower, upper, edges, sample.dx, sample.center, sample.label, self.region)
         return Observed(u, log_p, score)
 
@@ -133,9 +138,9 @@ class ExactTangent:
         strata = 1 if self.region.outer is None else 2
         states = even_states(self.head, _STATES)
         v, w = probability_nodes()
-        at, p = states.repeat_interleave(len(v)), v.repeat(len(states))
-        edges = edges_at(step, self.region, at, self.center(dt).expand_as(at), torch.full_like(at, dt))
-        dx = torch.cat([steps_at(step, at, p, edges, s) for s in range(strata)])
+        edges = self._edges(states, dt)
+        dx = torch.cat([steps_at(step, states, v, edges, s).reshape(-1) for s in range(strata)])
+        at = states.repeat_interleave(len(v))
         n = len(dx)
         x_all, dx_all = at.repeat(strata), dx
         if pairs:
@@ -148,16 +153,22 @@ class ExactTangent:
         self._made[dt] = made = _Steps(scores, slopes)
         return made, single
 
+    def _edges(self, states: Tensor, dt: float) -> Edges:
+        """Masses beyond the edges of the region at some states."""
+        center, time = self.center(dt).expand_as(states), torch.full_like(states, dt)
+        return edges_at(self.law.step(self.head, dt), self.region, states, center, time)
+
     def _likelihood(self, x: Tensor, dx: Tensor, dt: float, label: Tensor) -> tuple[Tensor, Tensor]:
         """log p of pairs of one dt given their strata (n,), and the sum of their scores (P,)."""
-        law = AtOneHead(self.law)  # tables with their graph, for all questions
+        law = self._graphs.setdefault(dt, AtOneHead(self.law))  # tables with their graph, for all questions
         parameters = list(self.head.parameters())
         with torch.enable_grad():
             log_p = law.step(self.head, dt).log_density(x, dx)
-            time = torch.full_like(x, dt)
-            for stratum, kept in enumerate(exact_log_kept(law, self.head, self.region, x, self.center(dt), time)):
-                log_p = log_p - torch.where(label == stratum, kept, 0.0)
-            parts = torch.autograd.grad(log_p.sum(), parameters, allow_unused=True)
+            states = even_states(self.head, _SMOOTH)
+            time = torch.full_like(states, dt)
+            for stratum, kept in enumerate(exact_log_kept(law, self.head, self.region, states, self.center(dt), time)):
+                log_p = log_p - torch.where(label == stratum, smooth_between(self.head, kept, x), 0.0)
+            parts = torch.autograd.grad(log_p.sum(), parameters, allow_unused=True, retain_graph=True)
         score = [(torch.zeros_like(q) if g is None else g).reshape(-1) for q, g in zip(parameters, parts)]
         return log_p.detach(), torch.cat(score)
 
@@ -184,7 +195,7 @@ def rounded(dt: Tensor) -> Tensor:
 def coarser(rule: Rule) -> Rule:
     """A rule for scores."""
     n = next(size for size in SIZES if size >= min(_COARSE * rule.n, SIZES[-1]))
-    return replace(rule, n=n, tail=min(rule.tail, _TAIL_NODES))
+    return replace(rule, n=n, tail=min(rule.tail, _TAIL_NODES), rough=True)
 
 
 def even_states(head: Head, count: int) -> Tensor:
@@ -213,3 +224,11 @@ def _between(head: Head, values: Tensor, x: Tensor) -> Tensor:
     for node, share in _place(head, x, len(values)):
         out += values[node] * share[:, None]
     return out
+
+
+def smooth_between(head: Head, values: Tensor, x: Tensor) -> Tensor:
+    """Smooth functions (..., count) at the even states, at others (..., n): their Fourier series on a fine grid."""
+    count = values.shape[-1]
+    fine = _FINE * torch.fft.irfft(torch.fft.rfft(values), n=_FINE * count)
+    (left, share), (right, rest) = _place(head, x, _FINE * count)
+    return fine[..., left] * share + fine[..., right] * rest

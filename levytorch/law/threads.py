@@ -1,4 +1,4 @@
-"""Spread a compiled kernel over the cores.
+"""Spread work over the cores: a compiled kernel, or pieces of work made of many short operations of torch.
 
 The kernels release the GIL, so plain threads are enough; no threading layer of numba is involved, which keeps forked
 workers, sweeps and several processes on one machine safe.
@@ -7,14 +7,19 @@ workers, sweeps and several processes on one machine safe.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+_alone: dict[tuple[int, int], ThreadPoolExecutor] = {}
+_making = threading.Lock()
 
 
 def _pool(workers: int) -> ThreadPoolExecutor:
@@ -37,3 +42,38 @@ def run(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int = 256) -
     edges = [n * k // blocks for k in range(blocks + 1)]
     jobs = [_pool(workers).submit(kernel, a, b, *arguments) for a, b in pairwise(edges)]
     return [job.result() for job in jobs]
+
+
+def spread(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """[work(item) for item in items], on as many threads as torch uses, in each of which torch is alone.
+
+    Operations of a millisecond that are shared out one by one spend their time waiting for each other, on a busy
+    machine nearly all of it. Work that is spread within such a thread stays in it.
+    """
+    items, threads = list(items), torch.get_num_threads()
+    if min(threads, len(items)) <= 1:
+        return [work(item) for item in items]
+    grad = torch.is_grad_enabled()
+
+    def one(item: Item) -> Result:
+        with torch.set_grad_enabled(grad):  # which every thread has its own of
+            return work(item)
+
+    return list(_lone_threads(threads).map(one, items))
+
+
+def _lone_threads(workers: int) -> ThreadPoolExecutor:
+    key = (os.getpid(), workers)
+    with _making:
+        if key not in _alone:
+            pool, ready = ThreadPoolExecutor(workers, thread_name_prefix="levytorch-alone"), threading.Barrier(workers)
+
+            def settle(_: int) -> None:
+                torch.get_num_threads()  # a thread that is new to torch takes over what was set last
+                torch.set_num_threads(1)
+                ready.wait()
+
+            list(pool.map(settle, range(workers)))
+            torch.set_num_threads(workers)
+            _alone[key] = pool
+    return _alone[key]

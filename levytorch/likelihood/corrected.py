@@ -86,6 +86,10 @@ class Strata:
     def cuts(self, dt: float) -> list[float]:
         return [edge for interval in self.intervals(dt) for edge in interval if math.isfinite(edge)]
 
+    def reach(self, dt: float) -> float:
+        """|dx| beyond which there are no pairs."""
+        return max(map(abs, self.intervals(dt)[1])) if self.method != "none" else math.inf
+
     @property
     def split(self) -> bool:
         """Whether core and tail pool are conditioned on each alone."""

@@ -56,33 +56,36 @@ def informations(
     n, P = strata.n, head.flat().numel()
     own, other = ([torch.zeros((P, P), dtype=torch.float64) for _ in range(3)] for _ in range(2))
     for dt in torch.unique(strata.main.dt).tolist():
-        rows = expected_scores(exact, head, dt, cuts=strata.cuts(dt))
+        rows = expected_scores(exact, head, dt, cuts=strata.cuts(dt), reach=strata.reach(dt))
         assert rows.scores is not None
-        fields = frozen_scores(head, frozen, rows, dt)
-        rates = learned_rates(head, rows.states)
-        scores = sum(
-            (field[:, None] * J[rows.which] for field, J in zip(fields[1:], rates[1:])),
-            start=fields[0][:, None] * rates[0][rows.which],
-        )
         x = strata.main.x[strata.main.dt == dt]
+        both = torch.cat([rows.scores, _frozen(head, frozen, rows, dt)], dim=1)
         for name, p, counts in strata.parts(rows, dt):
             scale = strata.scale(name, R_theta)
             weight = scale / n * _spread(counts, x, rows, head)
-            p = p / p.new_zeros(len(rows.states)).index_add_(0, rows.which, p)[rows.which]
-            w = (p * weight[rows.which])[:, None]
-            s, t = _centered(rows.scores, p, rows), _centered(scores, p, rows)
-            for total, left in ((own, s), (other, t)):
-                total[0] += left.T @ (w * s)
-                total[1] += scale * (left.T @ (w * left))
-            own[2] += rows.scores.T @ (w * rows.scores) if strata.method == "tcf" else s.T @ (w * s)
+            used = torch.nonzero(p).reshape(-1)
+            s, which, q = both[used], rows.which[used], p[used]
+            q = q / q.new_zeros(len(rows.states)).index_add_(0, which, q)[which]
+            products = s.T @ ((q * weight[which])[:, None] * s)
+            mean = s.new_zeros((len(rows.states), 2 * P)).index_add_(0, which, q[:, None] * s)
+            within = products - mean.T @ (weight[:, None] * mean)  # covariances within each state
+            for total, part in ((own, slice(0, P)), (other, slice(P, 2 * P))):
+                total[0] += within[part, :P]
+                total[1] += scale * within[part, part]
+            own[2] += products[:P, :P] if strata.method == "tcf" else within[:P, :P]
     if strata.method != "tcf":  # the likelihood itself
         own = [own[0], own[0], own[0]]
     return Informations(Information(*own), Information(other[0], other[1], other[0]))
 
 
-def _centered(scores: Tensor, p: Tensor, rows: ExpectedScores) -> Tensor:
-    mean = scores.new_zeros((len(rows.states), scores.shape[1])).index_add_(0, rows.which, scores * p[:, None])
-    return scores - mean[rows.which]
+def _frozen(head: Head, frozen: FrozenLaw, rows: ExpectedScores, dt: float) -> Tensor:
+    """The frozen law's scores of the rows, (N, P)."""
+    fields = frozen_scores(head, frozen, rows, dt)
+    rates = learned_rates(head, rows.states)
+    out = fields[0][:, None] * rates[0][rows.which]
+    for field, J in zip(fields[1:], rates[1:]):
+        out.addcmul_(field[:, None], J[rows.which])
+    return out
 
 
 def _spread(counts: Tensor, x: Tensor, rows: ExpectedScores, head: Head) -> Tensor:

@@ -30,7 +30,8 @@ class Rule:
     """n grid points, `core` nodes in s with k = s^power / 2, `tail` nodes in tau^gamma on either side.
 
     seam: |y| where the core ends; reach: the largest tau; growth, drift: e^{growth tau^2 +- drift tau} is taken out of
-    the tail's integrand before it is interpolated. tempered: jumps have an end, and tau begins at the branch point.
+    the tail's integrand before it is interpolated. tempered: jumps have an end, and tau begins at the branch point;
+    rough: tables from which three digits are to be read.
     """
 
     n: int
@@ -42,6 +43,7 @@ class Rule:
     growth: float
     drift: float
     tempered: bool = False
+    rough: bool = False
 
     def finer(self) -> Rule:
         """A rule to compare with: a grid a third finer, more nodes, and the seam elsewhere."""
@@ -52,11 +54,16 @@ class Rule:
     @property
     def refine_x(self) -> int:
         """Points of the table of the core per grid point; at a given dx it varies as the coefficients do."""
-        return max(1, round(260 / self.n))
+        return max(1, round((130 if self.rough else 260) / self.n))
+
+    @property
+    def refine_y(self) -> int:
+        """The same along dx."""
+        return 4 if self.rough else 8
 
     @property
     def refine_tail(self) -> int:
-        return 2 if self.n < 150 else 1
+        return 2 if self.n < 150 and not self.rough else 1
 
     def core_nodes(self) -> tuple[Tensor, Tensor]:
         """k in (0, 1/2) and weights: |k|^(2 alpha) is singular at 0, where the power of s crowds the nodes."""

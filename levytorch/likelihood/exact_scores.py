@@ -1,10 +1,7 @@
-"""All scores of the exact law at once: d log p in b, D_o, D_f at every grid point, and in alpha.
+"""All scores of the exact law at once: d log p along the parameters of a head.
 
-Duhamel's formula, d exp(L) = int_0^1 exp((1 - s) L) dL exp(s L) ds, with dL = diag(delta) M for a change delta of one
-coefficient: a change at one grid point is the product of a column of exp((1 - s) L) and a row of M exp(s L), so that
-the exponentials of a short rule in s hold the derivatives in all 3 n directions. Wanted are averages over the law
-(information, covariances of scores): `expected_scores` lists transitions that stand for the law, with their
-probabilities, and their scores along the parameters of a head.
+Wanted are averages over the law (information, covariances of scores): `expected_scores` lists transitions that stand
+for the law, with their probabilities, and their scores, by Duhamel's formula (`duhamel`).
 """
 
 from __future__ import annotations
@@ -21,13 +18,13 @@ from torch import Tensor
 
 from levytorch.coefficients import Coefficients
 from levytorch.coefficients.padded import on_a_cell
+from levytorch.likelihood.duhamel import Node, Slopes
 from levytorch.likelihood.exact import ExactLaw, grid, on_grid
 from levytorch.likelihood.exact_rule import SIZES, Rule
 from levytorch.likelihood.exact_tail import ladder_weights, node_scales
-from levytorch.likelihood.propagator import paths, propagators
+from levytorch.likelihood.propagator import propagators
 
 COARSER = 0.7  # of the grid of a fit: scores are averaged over the law, of which log p is wanted to many digits
-SIMPSON = 12  # intervals in s
 STATES = 45  # at least so many states of the cell
 LANDINGS = 20  # and so many landing points of a far jump
 TAIL_NODES = 12  # of the quadrature of the tail: three digits, where a fit has six
@@ -38,13 +35,13 @@ _FARTHEST = 1e12
 _SMALLEST = 1e-14  # p below is rounding
 _ALPHA_STEP = 1e-4
 _UNLIKELY, _NARROW = 40.0, 0.7  # in 1 / lam: where nothing is left of the law, and the width of its cells
-_BYTES = 200_000_000  # of derivatives to hold at once
 
 
 class ExpectedScores(NamedTuple):
     """Transitions from S states, N in all: from states[which[r]] by dx[r], with probability p[r] (one from each state).
 
-    low, high: the cell of dx that stands behind a row; scores: (N, P) in the parameters, where they were asked for.
+    low, high: the cell of dx that stands behind a row; scores: (N, P) in the parameters, where they were asked for,
+    and zero in the far tail where they were not.
     """
 
     states: Tensor
@@ -75,9 +72,18 @@ class ExpectedScores(NamedTuple):
 
 @torch.no_grad()
 def expected_scores(
-    law: ExactLaw, head: Any, dt: float, *, cuts: Sequence[float] = (), scores: bool = True
+    law: ExactLaw,
+    head: Any,
+    dt: float,
+    *,
+    cuts: Sequence[float] = (),
+    scores: bool = True,
+    reach: float = math.inf,
 ) -> ExpectedScores:
-    """The law of a head after dt, in rows; cuts: values of dx at which cells are to end (thresholds)."""
+    """The law of a head after dt, in rows; cuts: values of dx at which cells are to end (thresholds).
+
+    reach: |dx| beyond which no scores are wanted.
+    """
     head = on_a_cell(head)
     rule = replace(law.rule(head, dt), tail=TAIL_NODES)
     if scores:
@@ -90,7 +96,7 @@ def expected_scores(
     rows = _Rows.of(rule, float(c.alpha), lam, places, far, STATES if scores else rule.n)
     found = None
     if scores:
-        p, found = rows.derivatives(c, _directions(head, c, dt, rule.n, unit))
+        p, found = rows.derivatives(c, _directions(head, c, dt, rule.n, unit), reach * unit)
         if learned:
             power = head.jacobian(grid(head, rule.n))[3].detach().mean(0)
             moved = [rows.densities(c._replace(alpha=c.alpha + sign * _ALPHA_STEP)) for sign in (1, -1)]
@@ -111,10 +117,10 @@ def expected_scores(
 
 
 def _directions(head: Any, c: Coefficients, dt: float, n: int, unit: float) -> Tensor:
-    """(3 n, P): what the parameters of the head do to the scaled coefficients at the grid points."""
+    """(P, 3 n): what the parameters of the head do to the scaled coefficients at the grid points."""
     b, D_o, D_f, alpha = (v.detach() for v in head.jacobian(grid(head, n)))
     D_f = D_f * dt * unit ** (2 * c.alpha) + c.D_f[:, None] * 2 * math.log(unit) * alpha
-    return torch.cat([b * dt * unit, D_o * dt * unit**2, D_f])
+    return torch.cat([b * dt * unit, D_o * dt * unit**2, D_f]).T
 
 
 @dataclass
@@ -271,45 +277,35 @@ class _Rows:
         index = (self.states[:, None] + torch.arange(n)) % n
         return torch.gather(P, -1, index.expand(P.shape))
 
-    def derivatives(self, c: Coefficients, directions: Tensor) -> tuple[Tensor, Tensor]:
-        """p (N,) and d log p along the directions (3 n, P): (N, P)."""
-        n, W = self.rule.n, 2 * self.periods
-        cells = [len(e) - 1 for e in self.edges]
-        per_state = 8 * 3 * n * (n * W + sum(cells) * (n // self.stride))
-        some = max(1, _BYTES // per_state)
-        p = self.densities(c).reshape(len(self.states), -1)
-        out = []
-        for start in range(0, len(self.states), some):
-            part = replace(self, states=self.states[start : start + some])
-            slope = part._slopes(c, W, cells) @ directions
-            q = p[start : start + some].reshape(-1, 1)
-            out.append(torch.where(q > _SMALLEST, slope / q.clamp(min=_SMALLEST), 0.0))
-        return p.reshape(-1), torch.cat(out)
-
-    def _slopes(self, c: Coefficients, W: int, cells: list[int]) -> Tensor:
-        """dp in the coefficients at the grid points, (rows, 3 n)."""
-        n, S, G = self.rule.n, len(self.states), SIMPSON
+    def derivatives(self, c: Coefficients, directions: Tensor, reach: float) -> tuple[Tensor, Tensor]:
+        """p (N,) and d log p along the directions (P, 3 n): (N, P), zero in cells that begin beyond `reach`."""
+        n, W, S, P = self.rule.n, 2 * self.periods, len(self.states), len(directions)
         k, tau, near, far = self._weights(c.alpha, c.tempering)
-        simpson = torch.full((G + 1,), 2.0, dtype=torch.float64)
-        simpson[1::2], simpson[0], simpson[-1] = 4.0, 1.0, 1.0
-        simpson /= 3 * G
-        index = (self.states[:, None] + torch.arange(n)) % n
-        rows = torch.zeros((W, n, S, 3, n), dtype=torch.float64)  # windings, place of the change, state, which, dx
-        beyond = [torch.zeros((m, n, S, 3, n // self.stride), dtype=torch.float64) for m in cells]
-        for path in paths(c[:3], c.alpha, k, tau, G, c.tempering):
-            left = (path.S.flip(0)[:, self.states] * simpson[:, None, None]).permute(2, 1, 0)  # (n, S, G + 1)
-            right = path.B.permute(2, 1, 0, 3).reshape(n, G + 1, 3 * n)
-            T = torch.bmm(left, right).reshape(n, S, 3, n)
-            if path.family:
-                T = T.imag
-            T = torch.gather(T, 3, index[:, None, :].expand(T.shape))
-            for out, weight in zip(rows, near[path.family][path.node].reshape(W, n)):
-                if bool((weight != 0).any()):
-                    out += (T * weight).real if path.family == 0 else T * weight
-            if path.family:
-                few = T[..., :: self.stride]
-                for out, w in zip(beyond[path.family - 1], far[path.family][path.node]):
-                    out += few * w
-        # -> (S, dx, 3, n)
-        flat = [v.permute(2, 0, 4, 3, 1).reshape(S, -1, 3 * n) for v in (rows, *beyond)]
-        return torch.cat(flat, dim=1).reshape(-1, 3 * n)
+        wanted = [sum(edge < reach for edge in e[:-1]) for e in self.edges]
+        slopes = Slopes(c, k, tau, directions, self.states)
+        index = ((self.states[:, None] + torch.arange(n)) % n).expand(P, -1, -1)
+
+        def some(nodes: list[Node]) -> tuple[Tensor, list[Tensor]]:
+            rows = torch.zeros((W, P, S, n), dtype=torch.float64)
+            beyond = [torch.zeros((m, P, S, n // self.stride), dtype=torch.float64) for m in wanted]
+            for node in nodes:
+                T = torch.gather(slopes.at(node), 2, index)
+                for out, weight in zip(rows, near[node.family][node.node].reshape(W, n)):
+                    if bool((weight != 0).any()):
+                        out += (T * weight).real if node.family == 0 else T * weight
+                if node.family:
+                    few = T[..., :: self.stride]
+                    for out, w in zip(beyond[node.family - 1], far[node.family][node.node]):
+                        out += few * w
+            return rows, beyond
+
+        near_parts, far_parts = zip(*slopes.each(some))
+        totals = [sum(near_parts[1:], near_parts[0])]
+        totals += [sum(side[1:], side[0]) for side in zip(*far_parts)]
+        sizes = [W * n, *((len(e) - 1) * (n // self.stride) for e in self.edges)]
+        out = torch.zeros((S, sum(sizes), P), dtype=torch.float64)
+        for room, total in zip(out.split(sizes, dim=1), totals):
+            room[:, : total.shape[0] * total.shape[3]] = total.permute(2, 0, 3, 1).reshape(S, -1, P)
+        p = self.densities(c)
+        inverse = torch.where(p > _SMALLEST, 1 / p.clamp(min=_SMALLEST), 0.0)
+        return p, out.reshape(-1, P).mul_(inverse[:, None])

@@ -11,19 +11,22 @@ and read off its logarithm by local polynomials.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients
+from levytorch.likelihood.duhamel import propagator_slopes
 from levytorch.likelihood.exact_kernels import core_values
 from levytorch.likelihood.exact_rule import Rule
 from levytorch.likelihood.exact_tail import Tail
-from levytorch.likelihood.propagator import propagator_tangents, propagators
+from levytorch.likelihood.propagator import Propagators, propagator_tangents, propagators
 
-REFINE_Y = 8  # points of the table of the core per grid point, along dx
 _MARGIN = 6  # further points beyond the seam
+_INTERVALS = 16  # of Simpson's rule for scores under a rough rule
+_BYTES = 200_000_000  # of derivatives to hold at once
 _FLOOR = 1e-18  # below it a density on the grid is rounding: it is told as this
 
 
@@ -36,16 +39,19 @@ class ExactStep:
         self.k, self.weights = k, weights
         self.tau = rule.tail_nodes(c.alpha)
         self.P = propagators(c.b, c.D_o, c.D_f, c.alpha, k, self.tau, self.lam)
-        self.step_y = 2 * math.pi / (self.n * REFINE_Y)
+        self.step_y = 2 * math.pi / (self.n * rule.refine_y)
         self.half = math.ceil(rule.seam / self.step_y) + _MARGIN  # columns of the table on either side of dx = 0
 
     def log_density(self, x: Tensor, y: Tensor) -> Tensor:
         """log p(x -> x + y); x (n,) in [0, 2 pi), y (n,) of any size."""
-        return self._read(x, y, self._log_p, self._density_tail)
+        return self._read(x, y, lambda: self._log_p, self._density_tail)
 
     @torch.no_grad()
     def scores(self, x: Tensor, y: Tensor, directions: Tensor) -> Tensor:
-        """d log p / d direction, (n, A), for directions (A, 3, n_grid) in b, D_o, D_f; in forward mode."""
+        """d log p / d direction, (n, A), for directions (A, 3, n_grid) in b, D_o, D_f.
+
+        In forward mode, to the digits of log p; under a rough rule by Duhamel's formula, to three.
+        """
         inside = y.abs() <= self.rule.seam
         p = self._refined(self._core(self.P.core, cumulative=False)).clamp(min=_FLOOR)
         unit = p.shape[0] / (2 * math.pi)
@@ -58,14 +64,22 @@ class ExactStep:
                 value = self._density_tail.value(side, *points, ladder).clamp(min=1e-300)
                 sides.append((side, chosen, points, ladder, value))
         out = torch.zeros((x.shape[0], directions.shape[0]), dtype=torch.float64, device=x.device)
-        tangents = propagator_tangents(self.c[:3], self.alpha, self.k, self.tau, directions, self.lam)
-        for column, P in zip(out.T, tangents):
+        for column, P in zip(out.T, self._tangents(directions)):
             column[inside] = core_values(self._refined(self._core(P.core, cumulative=False)) / p, *at)
             tail = self._tail(P.tail, mass=False) if sides else None
             for side, chosen, points, ladder, value in sides:
                 assert tail is not None
                 column[chosen] = tail.value(side, *points, ladder) / value
         return out
+
+    def _tangents(self, directions: Tensor) -> Iterator[Propagators]:
+        if not self.rule.rough:
+            yield from propagator_tangents(self.c[:3], self.alpha, self.k, self.tau, directions, self.lam)
+            return
+        some = max(1, _BYTES // (16 * self.n**2 * (len(self.k) + len(self.tau))))
+        for part in directions.split(some):
+            slopes = propagator_slopes(self.c, self.k, self.tau, part, _INTERVALS)
+            yield from (Propagators(*one) for one in zip(*slopes))
 
     def upper(self, x: Tensor, a: Tensor) -> Tensor:
         """P(dx > a | x); far to the right with relative accuracy."""
@@ -77,14 +91,17 @@ class ExactStep:
 
     def _mass(self, x: Tensor, a: Tensor, side: int) -> Tensor:
         far = a < -self.rule.seam if side == 0 else a > self.rule.seam  # where nearly all mass lies beyond
-        log = self._read(x, a, self._log_masses[side], self._mass_tail)
+        log = self._read(x, a, lambda: self._log_masses[side], self._mass_tail)
         return torch.where(far, -torch.expm1(log), log.exp())
 
-    def _read(self, x: Tensor, y: Tensor, table: Tensor, tail: Tail) -> Tensor:
+    def _read(self, x: Tensor, y: Tensor, core: Callable[[], Tensor], tail: Tail) -> Tensor:
         out = torch.zeros_like(x)
         inside = y.abs() <= self.rule.seam
-        unit = table.shape[0] / (2 * math.pi)
-        out = out.masked_scatter(inside, core_values(table, x[inside] * unit, y[inside] / self.step_y + self.half))
+        if bool(inside.any()):  # thresholds may all lie beyond, and need no table
+            table = core()
+            unit = table.shape[0] / (2 * math.pi)
+            values = core_values(table, x[inside] * unit, y[inside] / self.step_y + self.half)
+            out = out.masked_scatter(inside, values)
         for side, chosen in enumerate((y > self.rule.seam, y < -self.rule.seam)):
             if bool(chosen.any()):
                 here, jump = x[chosen], y[chosen]
@@ -128,13 +145,14 @@ class ExactStep:
         top = (n - 1) // 2
         x = 2 * math.pi / n * torch.arange(n, dtype=torch.float64, device=k.device)
         m = torch.arange(-top, top + 1, dtype=torch.float64, device=k.device)
-        fine = self.step_y * torch.arange(n * REFINE_Y, dtype=torch.float64, device=k.device)
+        length = n * self.rule.refine_y
+        fine = self.step_y * torch.arange(length, dtype=torch.float64, device=k.device)
         modes = torch.fft.fft(P * _turn(top * x)) * (_turn(m * x[:, None]) / n)
         if cumulative:
             modes = modes / (1j * (m - k[:, None]))[:, None, :]
         # modes start at -top: the refined series is turned by e^{-i top y}, together with e^{-iky}
-        scale = (self.weights * (n / math.pi) * n * REFINE_Y)[:, None]
-        waves = torch.fft.ifft(modes, n=n * REFINE_Y) * (scale * _turn(-(k[:, None] + top) * fine))[:, None, :]
+        scale = (self.weights * (n / math.pi) * length)[:, None]
+        waves = torch.fft.ifft(modes, n=length) * (scale * _turn(-(k[:, None] + top) * fine))[:, None, :]
         periods = math.ceil((self.half + 1) / fine.shape[0])
         winding = torch.arange(-periods, periods, dtype=torch.float64, device=k.device)
         turns = _turn(-2 * math.pi * winding[:, None] * k)

@@ -23,13 +23,16 @@ largest. Its reverse mode is written out, two products for each of the forward p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients.head import NO_TEMPERING
+from levytorch.law.threads import spread
+
+Result = TypeVar("Result")
 
 STABLE = 3.0  # the Taylor polynomial of degree 9 stays below one on [-4.6, 0]; the rest is for what is not normal
 _CHUNK = 36_000  # entries of the matrices that are worked on together: they stay in the cache
@@ -64,7 +67,7 @@ def propagator_tangents(
     lam: Tensor = NO_TEMPERING,
 ) -> Iterator[Propagators]:
     """The derivatives of `propagators` along directions (A, 3, n) in c = (b, D_o, D_f), one after the other."""
-    work = _Work(*c, alpha, tau, lam, k, False)
+    work = Work(*c, alpha, tau, lam, k, False)
     parts = work.parts()
     keep = work.bytes <= _KEPT
     kept = [work.powers(*part) for part in parts] if keep else []
@@ -72,49 +75,9 @@ def propagator_tangents(
         core, tail = work.empty()
         for step, (family, part) in enumerate(parts):
             powers = kept[step] if keep else work.powers(family, part)
-            L = _generator(work.circulants[family], part, work.index, d_b, d_D_o, d_D_f)
+            L = generator(work.circulants[family], part, work.index, d_b, d_D_o, d_D_f)
             work.store(core, tail, family, part, exponential_tangent(powers, L.mul_(0.5**work.squarings)))
         yield Propagators(core, tail)
-
-
-class Path(NamedTuple):
-    """One matrix on its way: S (G + 1, n, n), exp(s L) at s = 0, 1/G, ..., 1, and B (3, G + 1, n, n), M(.) exp(s L).
-
-    family: 0 for the core, 1 and 2 for the tail at dx > 0 and dx < 0; node: of k, or of tau. Signs are those of L:
-    a change (d_b, d_D_o, d_D_f) of the coefficients changes L by diag(d_b) B[0] + diag(d_D_o) B[1] + diag(d_D_f) B[2]
-    at s = 0.
-    """
-
-    family: int
-    node: int
-    S: Tensor
-    B: Tensor
-
-
-def paths(
-    c: tuple[Tensor, Tensor, Tensor],
-    alpha: Tensor,
-    k: Tensor,
-    tau: Tensor,
-    intervals: int,
-    lam: Tensor = NO_TEMPERING,
-) -> Iterator[Path]:
-    """The matrices of `propagators`, one after the other, each at intervals + 1 moments of the step."""
-    work = _Work(*c, alpha, tau, lam, k, False)
-    halvings = max(2, work.squarings - math.floor(math.log2(intervals)))
-    signs = torch.tensor([1.0, -1.0, -1.0], dtype=torch.float64, device=k.device)[:, None, None, None]
-    for family, size in enumerate(work.sizes):
-        for node in range(size):
-            part = slice(node, node + 1)
-            L = _generator(work.circulants[family], part, work.index, *c)
-            step = exponential(L.mul_(0.5**halvings / intervals), halvings).squares[-1]
-            S = torch.empty((intervals + 1, *L.shape[1:]), dtype=L.dtype, device=L.device)
-            S[0] = torch.eye(L.shape[1], dtype=L.dtype, device=L.device)
-            for g in range(intervals):
-                torch.matmul(S[g], step[0], out=S[g + 1])
-            symbols = torch.fft.fft(torch.stack([column[node] for column in work.circulants[family]]))
-            B = torch.fft.ifft(symbols[:, None, :, None] * torch.fft.fft(S, dim=1), dim=2) * signs
-            yield Path(family, node, S, B)
 
 
 class _Circulants(NamedTuple):
@@ -210,7 +173,7 @@ def _tail_circulants(tau: Tensor, sign: float, n: int, alpha: Tensor, lam: Tenso
     return _Symbols(value, in_alpha, in_lam, in_tau)
 
 
-def _generator(c: _Circulants, part: slice, index: Tensor, b: Tensor, D_o: Tensor, D_f: Tensor) -> Tensor:
+def generator(c: _Circulants, part: slice, index: Tensor, b: Tensor, D_o: Tensor, D_f: Tensor) -> Tensor:
     L = b[:, None] * c.first[part][:, index]
     L -= D_o[:, None] * c.second[part][:, index]
     L -= D_f[:, None] * c.power[part][:, index]
@@ -284,32 +247,34 @@ class _Propagate(torch.autograd.Function):
     def forward(
         ctx: Any, b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tau: Tensor, lam: Tensor, k: Tensor
     ) -> tuple[Tensor, Tensor]:
-        work = _Work(b, D_o, D_f, alpha, tau, lam, k, any(ctx.needs_input_grad[3:6]))
+        work = Work(b, D_o, D_f, alpha, tau, lam, k, any(ctx.needs_input_grad[3:6]))
         keep = any(ctx.needs_input_grad) and work.bytes <= _KEPT
         core, tail = work.empty()
-        kept = []
-        for family, part in work.parts():
+
+        def one(family: int, part: slice) -> _Powers | None:
             powers = work.powers(family, part)
             work.store(core, tail, family, part, powers.squares[-1])
-            if keep:
-                kept.append(powers)
-        ctx.work, ctx.kept = work, kept
+            return powers if keep else None
+
+        ctx.work, ctx.kept = work, work.each(one)
         return core, tail
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, core_bar: Tensor, tail_bar: Tensor) -> tuple[Tensor | None, ...]:
-        work, kept = ctx.work, ctx.kept
-        ctx.kept = []  # a second pass over the same graph computes them again
-        totals = work.zeros()
-        for step, (family, part) in enumerate(work.parts()):
+        work, kept = ctx.work, dict(zip(((f, p.start) for f, p in ctx.work.parts()), ctx.kept))
+
+        def one(family: int, part: slice) -> list[Tensor]:
             bar = core_bar[part] if family == 0 else 1j * tail_bar[family - 1, part]
-            powers = kept[step] if kept else work.powers(family, part)
-            work.collect(totals, family, part, exponential_adjoint(powers, bar))
+            powers = kept[family, part.start] or work.powers(family, part)
+            return work.collected(family, part, exponential_adjoint(powers, bar))
+
+        parts = work.each(one)  # added in their order, whatever the threads
+        totals = [sum(values[1:], start=values[0]) for values in zip(*parts)]
         return *(g if need else None for g, need in zip(totals, ctx.needs_input_grad)), None
 
 
-class _Work:
+class Work:
     """The matrices of one call: family 0 is the core, 1 and 2 the two sides of the tail."""
 
     def __init__(
@@ -343,8 +308,15 @@ class _Work:
             for start in range(0, size, step)
         ]
 
+    def each(self, work: Callable[[int, slice], Result]) -> list[Result]:
+        """work(family, part) for every part, on all cores."""
+        parts = self.parts()
+        if self.b.device.type != "cpu":
+            return [work(*part) for part in parts]
+        return spread(lambda part: work(*part), parts)
+
     def powers(self, family: int, part: slice) -> _Powers:
-        L = _generator(self.circulants[family], part, self.index, self.b, self.D_o, self.D_f)
+        L = generator(self.circulants[family], part, self.index, self.b, self.D_o, self.D_f)
         return exponential(L.mul_(0.5**self.squarings), self.squarings)
 
     def empty(self) -> tuple[Tensor, Tensor]:
@@ -359,13 +331,8 @@ class _Work:
         else:
             tail[family - 1, part] = X.imag
 
-    def zeros(self) -> list[Tensor]:
-        zero = torch.zeros(self.n, dtype=torch.float64, device=self.b.device)
-        one = zero.new_zeros(())
-        return [zero.clone(), zero.clone(), zero.clone(), one.clone(), zero.new_zeros(self.sizes[1]), one.clone()]
-
-    def collect(self, totals: list[Tensor], family: int, part: slice, bar: Tensor) -> None:
-        """Add what the gradient in the matrices of this part means for b, D_o, D_f (n,), alpha, tau (N,) and lam."""
+    def collected(self, family: int, part: slice, bar: Tensor) -> list[Tensor]:
+        """What the gradient in the matrices of this part means for b, D_o, D_f (n,), alpha, tau (N,) and lam."""
         bar = torch.view_as_real(bar.mul_(0.5**self.squarings))
 
         def product(column: Tensor) -> Tensor:  # (Q, n): summed over the entries of each row
@@ -376,12 +343,12 @@ class _Work:
 
         symbols = self.symbols[family]
         c = symbols.value
-        totals[0] += product(c.first).sum(0)
-        totals[1] -= product(c.second).sum(0)
-        totals[2] -= product(c.power).sum(0)
+        totals = [product(c.first).sum(0), -product(c.second).sum(0), -product(c.power).sum(0)]
+        totals += [bar.new_zeros(()), bar.new_zeros(self.sizes[1]), bar.new_zeros(())]
         if symbols.in_alpha is not None:
-            totals[3] -= self.D_f @ product(symbols.in_alpha).sum(0)
+            totals[3] = -(self.D_f @ product(symbols.in_alpha).sum(0))
         if symbols.in_tau is not None:
-            totals[4][part] += along(symbols.in_tau)
+            totals[4][part] = along(symbols.in_tau)
         if symbols.in_lam is not None:
-            totals[5] += along(symbols.in_lam).sum()
+            totals[5] = along(symbols.in_lam).sum()
+        return totals

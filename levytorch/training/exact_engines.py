@@ -33,7 +33,7 @@ _SETTLED = 0.1  # slope of the evidence, in numbers of well-determined coefficie
 class ExactEngine(FisherEngine):
     """Fisher scoring under the exact law. start: the penalty of the frozen solution; own: the law's information.
 
-    moves: False where only what is reported of a head is wanted, which takes no gradient.
+    moves: False where only what is reported of a head is wanted, which takes no gradient. each: see ExactObjective.
     """
 
     tolerance: float = 1e-6
@@ -41,6 +41,7 @@ class ExactEngine(FisherEngine):
     start: RoughnessPenalty | None = None
     own: Information | None = None
     moves: bool = True
+    each: bool = False
 
     def optimizer(self, likelihood: Likelihood) -> Optimizer:
         head = cast(LinearHead, likelihood.head)
@@ -51,7 +52,7 @@ class ExactEngine(FisherEngine):
         if getattr(scoring, "objective", None) is None:
             frozen = likelihood.objective(batch, n_bins=self.n_bins)
             parts: dict[str, Any] = {f.name: getattr(frozen, f.name) for f in fields(frozen)} | {"penalty": self.start}
-            scoring.objective = ExactObjective(**parts, exact=self.law, own=self.own, slopes=self.moves)
+            scoring.objective = ExactObjective(**parts, exact=self.law, own=self.own, slopes=self.moves, each=self.each)
         return scoring.objective
 
     def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:

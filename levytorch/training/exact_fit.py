@@ -8,8 +8,9 @@ scoring with the exact law's own information as curvature. Any other head climbs
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,7 @@ from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_of_pools import lattice_of
 from levytorch.data.pools import PoolFacts
 from levytorch.errors import LevytorchWarning
+from levytorch.law.threads import spread
 from levytorch.likelihood.corrected import Strata
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_information import Informations, informations
@@ -152,6 +154,7 @@ def fit_linear(
         found = setting.informations(first.R_theta)
         used = found.exact if law == "exact" else found.corrected
         own: dict[str, Any] = {"law": setting.law, "start": penalty, "own": used, "moves": law == "exact"}
+        own["each"] = std == "frozen"  # whose covariance is made of the gradients of the pools
         exact = ExactEngine(max_steps=engine.max_steps, n_bins=engine.n_bins, **own)
         exact.name, before = engine.name, head.flat()
         if law == "exact":
@@ -159,16 +162,20 @@ def fit_linear(
         else:
             done = Maximised(exact.optimizer(mine), first.converged, len(first.distances))
         history += done.history
-        error = setting.error()
+        objective = cast(ExactObjective, exact.objective(mine, done.optimizer, setting.batch))
+        moved = head.flat() - before
+        again = law == "exact" and std != "frozen"
+        again = again and float(objective.n * moved @ used.products @ moved) > _MOVED**2
+        jobs: list[Callable[[], Any]] = [setting.error]
+        jobs += [partial(setting.informations, done.R_theta)] if again else []
+        error, *latest = spread(lambda job: job(), jobs)
         if error < setting.accurate:
             break
         setting.settle()  # coefficients that have moved far ask for another grid
-    objective = cast(ExactObjective, exact.objective(mine, done.optimizer, setting.batch))
-    moved = head.flat() - before
     if std == "frozen":
         objective.own = None
-    elif law == "exact" and float(objective.n * moved @ used.products @ moved) > _MOVED**2:
-        objective.own = setting.informations(done.R_theta).exact
+    elif latest:
+        objective.own = latest[0].exact
     recovery = finish(mine, exact, done.optimizer, facts, setting.batch, done.converged, done.steps)
     recovery.history = history
     recovery.metrics |= setting.metrics(law, error) | {

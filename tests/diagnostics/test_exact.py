@@ -11,7 +11,7 @@ from scipy.stats import binom, kstest
 from levytorch import Dynamics, Transitions, compare, log_density, recover, simulate
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.diagnostics import diagnose
-from levytorch.diagnostics.exact_quantiles import edges_at, probability_nodes, steps_at
+from levytorch.diagnostics.exact_quantiles import Edges, edges_at, probability_nodes, steps_at
 from levytorch.diagnostics.exact_tangent import ExactTangent, rounded
 from levytorch.diagnostics.sample import Region
 from levytorch.figures.diagnostics import drawings
@@ -48,22 +48,24 @@ def test_steps_at_given_probabilities(name):
     step = ExactLaw().step(head, DT)
     v, w = probability_nodes()
     assert float(w.sum()) == pytest.approx(1.0, abs=1e-12)
-    x = torch.linspace(0, 6, len(v), dtype=torch.float64)
+    states = torch.linspace(0, 6, 20, dtype=torch.float64)
+    edges = edges_at(step, region, states, torch.full_like(states, 0.1), torch.full_like(states, DT))
+    x = states.repeat_interleave(len(v))
     center, dt = torch.full_like(x, 0.1), torch.full_like(x, DT)
-    edges = edges_at(step, region, x, center, dt)
+    at, v_all = Edges(*(e.repeat_interleave(len(v)) for e in edges)), v.repeat(len(states))
     with torch.no_grad():
         for stratum in range(1 if region.outer is None else 2):
-            dx = steps_at(step, x, v, edges, stratum)
+            dx = steps_at(step, states, v, edges, stratum).reshape(-1)
             assert bool((region.labels((dx - center).abs(), dt) == stratum).all())
             below, above = step.lower(x, dx), step.upper(x, dx)
             if stratum == 0:
-                kept = 1 - edges.left - edges.right
-                u = torch.where(v < 0.5, (below - edges.left) / kept, 1 - (above - edges.right) / kept)
+                kept = 1 - at.left - at.right
+                u = torch.where(v_all < 0.5, (below - at.left) / kept, 1 - (above - at.right) / kept)
             else:
-                kept = edges.left - edges.far_left + edges.right - edges.far_right
-                u = torch.where(dx < center, (below - edges.far_left) / kept, 1 - (above - edges.far_right) / kept)
-            assert float((u - v).abs().max()) < 1e-6
-            assert float((u / v - 1)[v < 0.01].abs().max()) < 1e-4
+                kept = at.left - at.far_left + at.right - at.far_right
+                u = torch.where(dx < center, (below - at.far_left) / kept, 1 - (above - at.far_right) / kept)
+            assert float((u - v_all).abs().max()) < 1e-6
+            assert float((u / v_all - 1)[v_all < 0.01].abs().max()) < 1e-4
 
 
 @pytest.mark.parametrize("name", REGIONS)
