@@ -3,7 +3,13 @@
 A run directory is read as data: nothing named in it is imported or executed. Results go to a new directory.
 """
 
+# ruff: noqa: E402
+
 from __future__ import annotations
+
+from levytorch.runs import lean
+
+lean.prepare()  # before anything imports torch
 
 import logging
 import sys
@@ -46,6 +52,7 @@ def told_once() -> Iterator[None]:
 
 @hydra.main(version_base="1.3", config_path=command_line.conf_directory(), config_name="evaluate")
 def main(config: DictConfig) -> None:
+    lean.import_lightning()
     from levytorch.runs.evaluate import run_evaluation
 
     try:

@@ -3,12 +3,17 @@
 `python train.py resume=<run directory>` goes on in that directory with the settings the run was started with.
 """
 
+# ruff: noqa: E402
+
 from __future__ import annotations
+
+from levytorch.runs import lean
+
+lean.prepare()  # before anything imports torch
 
 import errno
 import logging
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import hydra
@@ -44,7 +49,8 @@ def main(config: DictConfig) -> float | None:
 
 def run(config: DictConfig, directory: Path, sweep: bool) -> float | None:
     """The run itself: its results, or one sentence and an exit status."""
-    from levytorch.runs.terminal import alarms, table
+    lean.import_lightning()
+    from levytorch.runs.terminal import alarms, in_full, table
     from levytorch.runs.training import train
 
     logging.raiseExceptions = False  # a log file on a full disk must not bury the error itself in tracebacks
@@ -73,17 +79,9 @@ def run(config: DictConfig, directory: Path, sweep: bool) -> float | None:
     log.info(table(outcome.metrics))
     for line in alarms(outcome.metrics):
         log.warning(line)
-    in_full({**dict.fromkeys(outcome.metrics["warnings"]), **dict.fromkeys(outcome.metrics.get("alarms", {}).values())})
+    in_full(log, outcome.metrics)
     log.info(f"run directory: {directory} (open report.html in it)")
     return outcome.mean_error()
-
-
-def in_full(sentences: Iterable[str]) -> None:
-    """Alarms with all their numbers: into the log file, not onto the terminal, which has had them in short."""
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, logging.FileHandler):
-            for sentence in sentences:
-                handler.handle(log.makeRecord(log.name, logging.WARNING, __file__, 0, sentence, (), None))
 
 
 def start() -> None:

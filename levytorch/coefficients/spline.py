@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.interpolate import BSpline
 from torch import Tensor
 
 from levytorch.coefficients.basis import Basis, TensorBasis
@@ -23,6 +22,9 @@ from levytorch.coefficients.fourier import LinearHead, alpha_functions
 from levytorch.coefficients.head import AlphaSpec, TemperingSpec, Units
 from levytorch.convert import choice, real_array, shown, whole_number
 from levytorch.errors import InputError
+
+if TYPE_CHECKING:
+    from scipy.interpolate import BSpline
 
 MOST = 999
 KNOTS = ("even", "quantiles")
@@ -56,7 +58,7 @@ class SplineBasis:
         breaks = np.concatenate([[0.0], inner, [1.0]])
         t = np.concatenate([np.zeros(_DEGREE), breaks, np.ones(_DEGREE)])
         coefficients, roughness = demmler_reinsch(t, breaks)
-        splines = BSpline(t, coefficients, _DEGREE)
+        splines = _splines(t, coefficients)
         # of every function on every interval, highest power first: (K, intervals) each
         powers = [splines.derivative(m)(breaks[:-1]) / math.factorial(m) for m in range(_DEGREE, -1, -1)]
         self.breaks = torch.from_numpy(breaks)
@@ -100,6 +102,12 @@ class SplineBasis:
         return out
 
 
+def _splines(t: Array, coefficients: Array) -> BSpline:
+    from scipy.interpolate import BSpline  # half a second, which a head on a cell need not take
+
+    return BSpline(t, coefficients, _DEGREE)
+
+
 def demmler_reinsch(t: Array, breaks: Array) -> tuple[Array, Array]:
     """B-spline coefficients (n, n) of the functions, one per column, and their roughness (n,), rising from 0, 0.
 
@@ -110,7 +118,7 @@ def demmler_reinsch(t: Array, breaks: Array) -> tuple[Array, Array]:
     lengths = np.diff(breaks)
     points = (breaks[:-1, None] + lengths[:, None] * (nodes + 1) / 2).ravel()
     w = (lengths[:, None] * weights / 2).ravel()
-    splines = BSpline(t, np.eye(n), _DEGREE)
+    splines = _splines(t, np.eye(n))
     values, second = splines(points), splines.derivative(2)(points)
     factor = np.linalg.cholesky(values.T @ (w[:, None] * values))
     greville = np.array([t[i + 1 : i + 1 + _DEGREE].mean() for i in range(n)])  # the coefficients of u itself

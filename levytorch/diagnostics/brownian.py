@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from levytorch.coefficients import HEADS, Coefficients, Head, LinearHead, build_head
@@ -102,6 +101,8 @@ class Brownian:
 
 def fit_brownian(head: Head, region: Region, sample: Sample) -> Brownian:
     """Maximum likelihood over the parameters of b and D_o."""
+    from scipy.optimize import minimize  # a fifth of a second, which only this check takes
+
     d, dt = sample.dim, sample.dt
     apart = sample.dx - sample.center
     spread = (apart * apart if d == 1 else (apart * apart).sum(1)) / dt

@@ -16,12 +16,12 @@ from __future__ import annotations
 import math
 
 import torch
-from scipy.stats import chi2
 from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Transitions
 from levytorch.diagnostics.exact_tangent import ExactTangent, rounded
+from levytorch.diagnostics.p_values import chi_squared_sf
 from levytorch.diagnostics.refit import block_starts, doubled, two_steps
 from levytorch.diagnostics.sample import choose
 from levytorch.diagnostics.step_size import NAMES, Skipped, StepCheck, largest, quadratic, relative, seen_states
@@ -118,7 +118,7 @@ def _test(head: Head, short: Side, long_: Side, precision: Tensor) -> StepCheck 
     curves = _curves(head, inverse @ residual, inverse @ covariance @ inverse, short.x)
     max_z, where = largest(curves, 1)
     return StepCheck(
-        float(chi2.sf(statistic, df)),
+        chi_squared_sf(statistic, df),
         statistic,
         df,
         max_z,

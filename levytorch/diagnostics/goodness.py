@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from scipy.stats import chi2
 from torch import Tensor
 
 from levytorch.coefficients import Head
 from levytorch.diagnostics.components import FEWEST, TAILS, Components, legendre, wrapped
 from levytorch.diagnostics.exact_tangent import ExactTangent
+from levytorch.diagnostics.p_values import chi_squared_isf, chi_squared_sf
 from levytorch.diagnostics.sample import Sample
 from levytorch.diagnostics.tangent import Tangent, equilibrated_inverse
 from levytorch.diagnostics.transform import Transform
@@ -78,7 +78,7 @@ def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0,
     residual = h.mean(1) - B @ observed.score
     m = len(sample)
     away = m * float(observed.score @ inverse @ observed.score)
-    conservative = away > _NEAR * float(chi2.isf(1e-6, rank))
+    conservative = away > _NEAR * chi_squared_isf(1e-6, rank)
     if conservative:
         residual, variance = h.mean(1), known
     parts = {}
@@ -95,7 +95,7 @@ def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0,
     y = sample.dx - c.b * (sample.dt if sample.dim == 1 else sample.dt.unsqueeze(-1))
     length = y.abs() if sample.dim == 1 else y.norm(dim=1)
     return FitCheck(
-        float(chi2.sf(statistic, df)),
+        chi_squared_sf(statistic, df),
         statistic,
         df,
         parts,
@@ -127,7 +127,7 @@ def memory_test(u: Tensor, previous: Tensor) -> tuple[tuple[float, float, int], 
     statistic = float((z * z).sum())
     correlation = (now * before).mean(1) / ((now * now).mean(1) * (before * before).mean(1)).sqrt()
     found = list(zip(correlation.tolist(), z.tolist()))
-    return (float(chi2.sf(statistic, 2)), statistic, 2), found
+    return (chi_squared_sf(statistic, 2), statistic, 2), found
 
 
 def rare_steps(u: Transform, dim: int) -> dict[float, float]:
@@ -153,7 +153,7 @@ def _quadratic(m: int, residual: Tensor, variance: Tensor) -> tuple[float, int]:
 
 def _chi_squared(m: int, residual: Tensor, variance: Tensor) -> tuple[float, float, int]:
     statistic, df = _quadratic(m, residual, variance)
-    return float(chi2.sf(statistic, df)) if df else math.nan, statistic, df
+    return chi_squared_sf(statistic, df) if df else math.nan, statistic, df
 
 
 def goodness_arrays(fit: FitCheck, sample: Sample, head: Head) -> dict[str, np.ndarray]:

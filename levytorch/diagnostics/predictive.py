@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from scipy.stats import chi2
 from torch import Tensor
 
 from levytorch.coefficients import Head
 from levytorch.data import Transitions
 from levytorch.diagnostics.components import legendre, wrapped
+from levytorch.diagnostics.p_values import chi_squared_sf
 from levytorch.diagnostics.sample import Region, choose
 from levytorch.diagnostics.step_size import Skipped
 from levytorch.diagnostics.windows import Windows, paths_of, windows_of
@@ -111,7 +111,7 @@ def _combined(components: list[Tensor], number: list[int]) -> float:
             variance = variance * (scale * size).outer(scale * size)
             total = rows[:, kind].sum(1)
             statistic += float(total @ torch.linalg.solve(variance, total))
-        p.append(float(chi2.sf(statistic, len(kinds) * len(rows))))
+        p.append(chi_squared_sf(statistic, len(kinds) * len(rows)))
     return 1 - (1 - min(p)) ** 2 if min(p) > 1e-8 else 2 * min(p)
 
 

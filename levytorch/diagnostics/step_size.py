@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from scipy.stats import chi2
 from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Transitions
 from levytorch.diagnostics.components import wrapped
+from levytorch.diagnostics.p_values import chi_squared_sf
 from levytorch.diagnostics.refit import (
     Side,
     block_products,
@@ -133,7 +133,7 @@ def check_step_size(
     curves = _curves(one.head, two.head, spreads, short)
     max_z, where = largest(curves, own.dim)
     return StepCheck(
-        float(chi2.sf(statistic, df)),
+        chi_squared_sf(statistic, df),
         statistic,
         df,
         max_z,

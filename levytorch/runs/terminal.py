@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -166,3 +167,12 @@ def short(sentence: str) -> str:
     if len(told) > LONGEST:
         told = "; ".join([what.split(": ")[0], *rest[-1:]]) if rest else what.split(": ")[0] + "."
     return told if len(told) <= LONGEST else told[: LONGEST - 1].rsplit(" ", 1)[0] + " …"
+
+
+def in_full(log: logging.Logger, metrics: Mapping[str, Any]) -> None:
+    """Alarms with all their numbers: into the log file, not onto the terminal, which has had them in short."""
+    sentences = dict.fromkeys([*metrics["warnings"], *metrics.get("alarms", {}).values()])
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.FileHandler):
+            for sentence in sentences:
+                handler.handle(log.makeRecord(log.name, logging.WARNING, __file__, 0, sentence, (), None))

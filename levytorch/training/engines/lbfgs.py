@@ -22,6 +22,8 @@ class LBFGS(torch.optim.LBFGS):
 
     add_param_group = uncompiled(Optimizer.add_param_group)
     zero_grad = uncompiled(Optimizer.zero_grad)
+    state_dict = uncompiled(Optimizer.state_dict)
+    load_state_dict = uncompiled(Optimizer.load_state_dict)
 
 
 @dataclass

@@ -36,6 +36,9 @@ class FisherScoring(Optimizer):
     """
 
     add_param_group = uncompiled(Optimizer.add_param_group)
+    zero_grad = uncompiled(Optimizer.zero_grad)
+    state_dict = uncompiled(Optimizer.state_dict)
+    load_state_dict = uncompiled(Optimizer.load_state_dict)
 
     def __init__(
         self, params: Iterable[Tensor], *, damping: float = 1e-2, tolerance: float = 1e-6, pairs: int = _PAIRS
