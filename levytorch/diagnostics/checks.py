@@ -132,7 +132,7 @@ class _Jobs:
 
     def apart(self) -> list[Callable[[], None]]:
         if not isinstance(self.law, ExactLaw):
-            return [self._step_size, self._rest]
+            return [self._laws, self._two_fits_and_ahead]
         uniform = self.transitions.uniform_dt
         self.exact = ExactTangent(self.recovery.head, self.region, self.transitions.mu, uniform_dt=uniform)
         if "step_size" in self.checks:
@@ -164,8 +164,8 @@ class _Jobs:
                 check_step_size, self.recovery.head, self.transitions, self.region, **options
             )
 
-    def _rest(self) -> None:
-        self._laws()
+    def _two_fits_and_ahead(self) -> None:
+        self._step_size()
         self._ahead()
 
     def _short_and_laws(self) -> None:

@@ -33,6 +33,7 @@ DPI = 130
 SMALL = 8  # size of numbers, legends
 _MARGINS = {"left": 0.72, "right": 0.12, "bottom": 0.5, "top": 0.42}  # inches around the panels, and between them:
 _GAPS = (0.78, 0.72)
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Units(NamedTuple):
@@ -102,11 +103,15 @@ def panels(axes: Any, count: int, **size: Any) -> tuple[Figure, list[Axes]]:
 
 def tidy(ax: Axes, *, bins: int = 5) -> None:
     """Small numbers, few of them, without an offset that would be overlooked; a power of ten stands at the axis."""
-    from matplotlib.ticker import MaxNLocator, ScalarFormatter
+    from matplotlib.ticker import LogFormatterSciNotation, MaxNLocator, ScalarFormatter
 
     ax.tick_params(which="both", labelsize=SMALL)
     for axis in (ax.xaxis, ax.yaxis):
         axis.get_offset_text().set_fontsize(SMALL)
+        if isinstance(axis.get_major_formatter(), LogFormatterSciNotation):
+            axis.set_major_formatter(_powers())
+        if isinstance(axis.get_minor_formatter(), LogFormatterSciNotation):
+            axis.set_minor_formatter(_powers())
         if axis.get_scale() == "linear":
             axis.set_major_locator(MaxNLocator(bins))
             formatter = ScalarFormatter(useOffset=False, useMathText=False)  # a formula takes 10 ms, each
@@ -114,6 +119,26 @@ def tidy(ax: Axes, *, bins: int = 5) -> None:
             axis.set_major_formatter(formatter)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
+
+
+def _powers() -> Any:
+    """Labels of a logarithmic axis without formulas, each of which would take 10 ms."""
+    from matplotlib.ticker import LogFormatter
+
+    class Powers(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return power_text(x) if super().__call__(x, pos) else ""  # which decides whether there is a label
+
+    return Powers()
+
+
+def power_text(x: float) -> str:
+    """A number as one writes it by hand: 0.01, 10⁻⁵, 2×10⁶."""
+    if x == 0 or 1e-2 <= abs(x) < 1e4:
+        return f"{x:g}".replace("-", "−")
+    mantissa, _, exponent = f"{abs(x):.0e}".partition("e")
+    power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
+    return ("−" if x < 0 else "") + (power if mantissa == "1" else f"{mantissa}×{power}")
 
 
 def legend_above(ax: Axes, columns: int = 6, **more: Any) -> None:

@@ -145,6 +145,12 @@ def at_the_data(recovery: Recovery, truth: Any, data: Any) -> dict[str, dict[str
 
 def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
     """Numbers first, then the figures made of them, then the loggers."""
+    write_fit(outcome)
+    write_checks(outcome, config)
+
+
+def write_fit(outcome: Outcome) -> None:
+    """What the fit alone tells: curves.csv, history.csv and their figures."""
     recovery, directory = outcome.recovery, outcome.directory
     figures = _write_curves(outcome)
     if recovery.history:
@@ -153,15 +159,20 @@ def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
             keys.append("val/nll")  # not at every step of adam, nor under the exact law
         columns = {k: [entry.get(k, math.nan) for entry in recovery.history] for k in keys}
         write_csv(directory / "history.csv", columns)
-    write_json(directory / "metrics.json", outcome.metrics)
     if len(recovery.history) > 1:
         figures["history"] = lambda: plots.history(recovery.history)[0]
     if "selection" in recovery.metrics:
         figures["selection"] = lambda: selection(recovery.metrics["selection"])[0]
-    if outcome.diagnosis is not None:
-        figures |= drawings(outcome.diagnosis, outcome.units)
     for name, draw in figures.items():
         outcome.publish(name, draw)
+
+
+def write_checks(outcome: Outcome, config: Mapping[str, Any]) -> None:
+    """What is known when the checks are: metrics.json, their figures, and the loggers' tables."""
+    write_json(outcome.directory / "metrics.json", outcome.metrics)
+    if outcome.diagnosis is not None:
+        for name, draw in drawings(outcome.diagnosis, outcome.units).items():
+            outcome.publish(name, draw)
     log_results(outcome.loggers, config, outcome.metrics)
 
 

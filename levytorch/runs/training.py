@@ -9,6 +9,7 @@ import logging
 import time
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -113,26 +114,38 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
         log.info(law_line(recovery.metrics))
         seconds = time.perf_counter() - began
         recovery.save(directory / "recovery.pt")  # whatever the checks run into, the fit is there
-        diagnosis, pairs = None, data.transitions
-        if config["diagnostics"]["checks"]:
-            if isinstance(pairs, Lattice):
-                log.info("no diagnostics: they look at the pairs themselves, and a lattice stands for them")
-            else:
-                options = diagnostics_options(config["diagnostics"], truth_known=data.dynamics is not None)
-                diagnosis = diagnose(recovery, pairs, seed=config["seed"], **options)
-    doubts = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)))
-    metrics = dict(recovery.metrics) | report.summary(recovery, data.dynamics)
-    metrics |= {"seconds_fit": seconds, "warnings": doubts, "seed": config["seed"]}
-    metrics["observed"] = report.at_the_data(recovery, data.dynamics, data.transitions)
-    metrics |= {"seconds_of": {"fit": seconds}, "opening": opening}
-    if diagnosis is not None:
-        metrics |= diagnosis.metrics() | {"diagnosis": diagnosis.text().splitlines()}
-        metrics["seconds_of"]["diagnostics"] = diagnosis.seconds
-    outcome = Outcome(
-        *(recovery, data, metrics, directory, loggers, formats, diagnosis, prepared.fit), units=units_of(config["data"])
+        metrics = dict(recovery.metrics) | report.summary(recovery, data.dynamics)
+        metrics |= {"seconds_fit": seconds, "seed": config["seed"]}
+        metrics["observed"] = report.at_the_data(recovery, data.dynamics, data.transitions)
+        metrics |= {"seconds_of": {"fit": seconds}, "opening": opening}
+        outcome = Outcome(recovery, data, metrics, directory, loggers, formats, settings=prepared.fit)
+        outcome.units = units_of(config["data"])
+        check_and_draw(outcome, config)
+    metrics["warnings"] = list(
+        dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning))
     )
-    report.write_report(outcome, config)
+    if outcome.diagnosis is not None:
+        metrics |= outcome.diagnosis.metrics() | {"diagnosis": outcome.diagnosis.text().splitlines()}
+    report.write_checks(outcome, config)
     return outcome
+
+
+def check_and_draw(outcome: Outcome, config: Mapping[str, Any]) -> None:
+    """The checks of the fit, and meanwhile its figures."""
+    began, pairs, aside = time.perf_counter(), outcome.source.transitions, ThreadPoolExecutor(1)
+    checks = None
+    if config["diagnostics"]["checks"]:
+        if isinstance(pairs, Lattice):
+            log.info("no diagnostics: they look at the pairs themselves, and a lattice stands for them")
+        else:
+            options = diagnostics_options(config["diagnostics"], truth_known=outcome.source.dynamics is not None)
+            checks = aside.submit(diagnose, outcome.recovery, pairs, seed=config["seed"], **options)
+    with aside:
+        report.write_fit(outcome)
+        if checks is not None:
+            outcome.diagnosis = checks.result()
+            drawing = outcome.metrics["seconds_of"].get("figures", 0.0)
+            outcome.took("diagnostics", time.perf_counter() - began - drawing)
 
 
 def law_line(metrics: Mapping[str, Any]) -> str:

@@ -229,3 +229,17 @@ def test_a_color_means_one_thing(found):
 def test_no_p_value_is_zero():
     assert [p_text(p) for p in (0.0, 1e-200, 2e-5, 0.042)] == ["p < 1e-12", "p < 1e-12", "p = 2e-05", "p = 0.042"]
     assert p_text(0.5, "<=") == "p <= 0.5"
+
+
+def test_numbers_of_a_logarithmic_axis():
+    texts = {0.0: "0", 1.0: "1", 0.01: "0.01", 1e-5: "10⁻⁵", 2e6: "2×10⁶", -10.0: "−10", -1e5: "−10⁵", 1e12: "10¹²"}
+    assert {x: base.power_text(x) for x in texts} == texts
+    fig, axes = new_axes(1, 1)
+    ax = axes[0, 0]
+    ax.plot([1e-6, 1.0], [1.0, 2.0])
+    ax.set_xscale("log")
+    base.tidy(ax)
+    fig.canvas.draw()
+    shown = [label.get_text() for label in ax.get_xticklabels()]
+    assert "10⁻⁴" in shown
+    assert not any("$" in text for text in shown)
