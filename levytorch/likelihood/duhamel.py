@@ -91,9 +91,7 @@ class Slopes:
 
 
 @torch.no_grad()
-def propagator_slopes(
-    c: Coefficients, k: Tensor, tau: Tensor, directions: Tensor, intervals: int
-) -> Propagators:
+def propagator_slopes(c: Coefficients, k: Tensor, tau: Tensor, directions: Tensor, intervals: int) -> Propagators:
     """As `propagator_tangents`, all directions (A, 3, n) at once: core (A, Q, n, n), tail (A, 2, N, n, n)."""
     A, n = len(directions), directions.shape[2]
     slopes = Slopes(c, k, tau, directions.reshape(A, -1), intervals=intervals)

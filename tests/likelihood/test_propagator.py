@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from levytorch.coefficients import Coefficients
 from levytorch.likelihood.duhamel import propagator_slopes
 from levytorch.likelihood.propagator import _KEPT, propagator_tangents, propagators
 
@@ -81,7 +82,7 @@ def test_slopes_along_many_directions_converge_to_the_tangents():
     exact = list(propagator_tangents(system(n), alpha, k, tau, directions))
     errors = []
     for intervals in (12, 24, 48):
-        found = propagator_slopes(system(n), alpha, k, tau, directions, intervals)
+        found = propagator_slopes(Coefficients(*system(n), alpha), k, tau, directions, intervals)
         off = [(found[part][a] - one[part]).abs().max() for a, one in enumerate(exact) for part in (0, 1)]
         errors.append(float(torch.stack(off).max()))
     size = max(float(part.abs().max()) for one in exact for part in one)
