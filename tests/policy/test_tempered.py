@@ -133,6 +133,7 @@ def test_value_on_a_line():
     assert jumps.beyond(np.array([0.5]))[0] == pytest.approx(trapezoid(density, t), rel=1e-7)
 
 
+@pytest.mark.slow
 def test_error_bar_on_a_line_counts_the_tempering():
     data = simulate(Dynamics(lambda x: -x, 0.3, 0.5, 0.5, period=None, tempering=1.0), 60, 60, 0.1, x0=0.0, seed=6)
     found = recover(data.transitions(), alpha=0.5, tempering="learn", n_basis=1, period=None, law="frozen")
