@@ -1,7 +1,8 @@
 """Tempered jumps: recovery, coverage, the boundary lam = 0, price series against other laws; predictions ahead.
 
 python benchmarks/tempered.py                      everything but prices (half an hour on 2 cores)
-python benchmarks/tempered.py constants boundary   some of: constants functions coverage boundary calibration power
+python benchmarks/tempered.py constants boundary   some of: constants functions coverage boundary calibration
+                                                   power jumpy
 python benchmarks/tempered.py prices --files a.parquet b.csv     series with a column of prices at even steps
 python benchmarks/tempered.py summary              what the rows of results/tempered.csv come to
 
@@ -25,14 +26,18 @@ from scipy.stats import kstest
 from levytorch import Dynamics, LevyStep, Recovery, Trajectories, recover, simulate
 from levytorch.data import Transitions
 from levytorch.diagnostics import diagnose
+from levytorch.diagnostics.comparison import Comparison
+from levytorch.diagnostics.law_table import table_of_laws
 from levytorch.diagnostics.laws import compare_laws
+from levytorch.diagnostics.sample import Region
 from levytorch.errors import LevytorchWarning
 
 RESULTS = Path(__file__).parent / "results" / "tempered.csv"
 COLUMNS = ("part", "seed", "name", "value", "std")
 B, D_O, D_F, ALPHA, LAM = 1.0, 0.1, 1.0, 0.45, 0.4
 TRUTH = {"b": B, "D_o": D_O, "D_f": D_F, "alpha": ALPHA, "lam": LAM}
-SEEDS = {"constants": 12, "functions": 12, "coverage": 100, "boundary": 40, "calibration": 200, "power": 20}
+SEEDS = {"constants": 12, "functions": 12, "coverage": 100, "boundary": 40}
+SEEDS |= {"calibration": 200, "power": 20, "jumpy": 20}
 Rows = list[tuple[str, float, float]]  # name, value, standard error
 
 
@@ -81,16 +86,15 @@ def boundary(seed: int) -> Rows:
     return [*rows, ("passes", float(tempered.metrics["steps"]), math.nan)]
 
 
-def volatile(seed: int, spread: float) -> Transitions:
+def volatile(seed: int, spread: float, D_f: float, alpha: float, dt: float) -> Transitions:
     """80 trajectories of 200 steps; log D_o autoregressive, 0.97 from step to step, standard deviation `spread`."""
-    dt, rng = 0.1, np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     log = np.zeros((80, 200))
     log[:, 0] = spread * rng.standard_normal(80)
     for j in range(1, 200):
         log[:, j] = 0.97 * log[:, j - 1] + spread * math.sqrt(1 - 0.97**2) * rng.standard_normal(80)
-    D_o = torch.from_numpy(0.5 * np.exp(log - 0.5 * spread**2))
     torch.manual_seed(seed)
-    steps = LevyStep(0.2, D_o, 0.1, 0.7, dt).sample()
+    steps = LevyStep(0.0, torch.from_numpy(np.exp(log)), D_f, alpha, dt).sample()
     x = np.concatenate([np.zeros((80, 1)), np.cumsum(steps.numpy(), axis=1)], axis=1)
     return Trajectories.from_arrays(x, dt=dt).transitions()
 
@@ -107,8 +111,15 @@ def calibration(seed: int) -> Rows:
 
 
 def power(seed: int) -> Rows:
-    """The same p-value where volatility comes and goes, and where it does not."""
-    return [(f"p, spread {spread:g}", ahead(volatile(9000 + seed, spread), seed), math.nan) for spread in (1.0, 0.0)]
+    """The same p-value where volatility comes and goes, and where it does not; a few jumps besides."""
+    few = (0.05, 0.8, 1 / 40)
+    return [(f"p, spread {s:g}", ahead(volatile(9000 + seed, s, *few), seed), math.nan) for s in (1.0, 0.0)]
+
+
+def jumpy(seed: int) -> Rows:
+    """The same with more jumps, which hide some of it."""
+    many = (0.2, 0.7, 0.1)
+    return [(f"p, spread {s:g}", ahead(volatile(9500 + seed, s, *many), seed), math.nan) for s in (1.0, 0.0)]
 
 
 def series(path: Path) -> Trajectories:
@@ -149,9 +160,10 @@ def prices(paths: list[Path]) -> None:
                 print(f"  {name}: quantile {p}: fit {fit:.4g}, data {seen:.4g}, ratio {fit / seen:.3f}", flush=True)
             write("prices", path.name, rows)
             print(f"  {found}", flush=True)
-        held = diagnose(found, data, checks=["laws"]).laws
+        held = table_of_laws(found.head, data, Region(), most=200_000)
+        assert isinstance(held, Comparison)
         print(held, flush=True)
-        write("prices", path.name, [(f"held out, {row.model}", row.log_likelihood, row.std) for row in held.rows])  # type: ignore[union-attr]
+        write("prices", path.name, [(f"held out, {row.model}", row.log_likelihood, row.std) for row in held.rows])
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------

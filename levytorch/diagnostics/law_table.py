@@ -37,10 +37,16 @@ _HALVINGS = 5
 
 
 def table_of_laws(
-    head: Head, transitions: Transitions, region: Region, strengths: list[float] | None = None, *, seed: int = 0
+    head: Head,
+    transitions: Transitions,
+    region: Region,
+    strengths: list[float] | None = None,
+    *,
+    seed: int = 0,
+    most: int = MOST,
 ) -> Comparison | Skipped:
-    """strengths: of the roughness penalty of the fit."""
-    chosen = choose(transitions, MOST, seed)
+    """strengths: of the roughness penalty of the fit; most: pairs that are looked at."""
+    chosen = choose(transitions, most, seed)
     side = Side(chosen, region.core())
     if side.n < FEWEST:
         return Skipped(f"only {side.n} pairs lie where laws can be compared and {FEWEST} are needed; bring more data")

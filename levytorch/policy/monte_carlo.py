@@ -16,6 +16,7 @@ from torch import Tensor
 
 from levytorch.convert import positive_number, whole_number
 from levytorch.errors import InputError
+from levytorch.law.tempered_sampling import tempered_time
 from levytorch.policy.checks import cell_of, check_beta, reward_function
 
 _CHUNK_PATHS = 1 << 16
@@ -45,14 +46,9 @@ def monte_carlo_value(
     seed: int = 0,
 ) -> MonteCarloValue:
     """V at the states x0 from `n_paths` paths each, of steps dt and dt / 2, until `horizon` (default: exp(-beta
-    horizon) = 1e-6).
+    horizon) = 1e-6). With tempered jumps the steps are of dt / 2 alone, and what is left is of first order in it.
     """
     cell = cell_of(dynamics)
-    if getattr(dynamics, "tempering", 0.0):
-        raise InputError(
-            f"monte_carlo_value must have jumps without tempering, found tempering {dynamics.tempering:g}; use "
-            "solve_value, or simulate and average."
-        )
     beta = check_beta(beta)
     n_paths = whole_number("n_paths", n_paths, 2)
     dt = positive_number("dt", dt, "give the length of a step")
@@ -70,7 +66,8 @@ def monte_carlo_value(
     for first in range(0, n_paths, step):
         n = min(step, n_paths - first)
         x = starts[:, None].expand(-1, n).reshape(-1)
-        sums, top = _discounted_paths(dynamics, r, beta, x, dt, n_steps, generator, cell)
+        paths = _tempered_paths if float(getattr(dynamics, "tempering", 0.0)) > 0 else _discounted_paths
+        sums, top = paths(dynamics, r, beta, x, dt, n_steps, generator, cell)
         parts.append(sums.reshape(len(starts), n))
         largest = max(largest, top)
     values = torch.cat(parts, dim=1)
@@ -107,6 +104,35 @@ def _discounted_paths(
         sum_coarse = sum_coarse + last * dt * math.exp(-beta * t) * r(coarse)
         largest = max(largest, float(at_fine.abs().max()))
     return 2 * sum_fine - sum_coarse, largest
+
+
+def _tempered_paths(
+    dynamics: Any,
+    r: Callable[[Tensor], Tensor],
+    beta: float,
+    x: Tensor,
+    dt: float,
+    n_steps: int,
+    generator: torch.Generator,
+    cell: tuple[float, float],
+) -> tuple[Tensor, float]:
+    """The same with tempered jumps, which do not scale with D_f: there is no coarse path that shares their noise."""
+    h, here = dt / 2, r(x)
+    sums, largest = 0.5 * h * here, float(here.abs().max())
+    period, origin = cell
+    lam = torch.full_like(x, float(dynamics.tempering))
+    for step in range(1, 2 * n_steps + 1):
+        D_f = dynamics.D_f(x).expand(x.shape)
+        alpha = torch.as_tensor(dynamics.alpha_at(x), dtype=torch.float64).expand(x.shape)
+        jumps = D_f > 0
+        time = tempered_time(alpha, torch.where(jumps, D_f * h, 1.0), torch.where(jumps, lam, 0.0), generator)
+        spread = (2 * (dynamics.D_o(x) * h + torch.where(jumps, time, 0.0))).sqrt()
+        move = dynamics.b(x) * h + spread * torch.randn(len(x), generator=generator, dtype=torch.float64)
+        x = origin + torch.remainder(x - origin + move, period)
+        here = r(x)
+        sums = sums + (0.5 if step == 2 * n_steps else 1.0) * h * math.exp(-beta * step * h) * here
+        largest = max(largest, float(here.abs().max()))
+    return sums, largest
 
 
 Noise = tuple[Tensor, Tensor, Tensor]

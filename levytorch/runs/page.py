@@ -11,7 +11,7 @@ from levytorch.files import write_text
 from levytorch.runs import html
 from levytorch.runs.command_line import is_clone
 from levytorch.runs.resume import without_resume
-from levytorch.runs.terminal import table_of_actions
+from levytorch.runs.terminal import location, table_of_actions
 
 if TYPE_CHECKING:
     from levytorch.runs.report import Outcome
@@ -45,6 +45,7 @@ def write_run(outcome: Outcome, overrides: Sequence[str]) -> Path:
         html.verdicts(_verdicts(metrics)),
         html.heading("Coefficients at the observed states"),
         _coefficients(metrics),
+        html.paragraph(note) if (note := location(metrics)) is not None else "",
         html.paragraph(_fit_words(metrics)),
         *_laws(metrics),
         html.heading("Figures") if outcome.pictures else "",

@@ -24,6 +24,8 @@ def opening(data: Transitions | Lattice, settings: FitSettings, config: Mapping[
     parts = [f"law {settings.law}", _head(settings), engine, _tail(settings)]
     alpha = settings.alpha
     parts.append("alpha " + (f"= {alpha.value:g}" if alpha.mode == "fixed" else f"{config['alpha']}"))
+    if settings.tempering.active:
+        parts.append("tempering " + ("learn" if settings.tempering.learned else f"= {settings.tempering.value:g}"))
     return f"fitting {_pairs(data)}: " + "; ".join(parts)
 
 
@@ -71,6 +73,12 @@ LOCATION = (
 )
 
 
+def location(metrics: Mapping[str, Any]) -> str | None:
+    """What has to be said of b where steps have no mean."""
+    alpha = metrics.get("alpha")
+    return LOCATION if metrics.get("tempering") is None and alpha is not None and alpha <= 0.5 else None
+
+
 def table(metrics: Mapping[str, Any]) -> str:
     """The coefficients at the observed states, what the fit took, what the checks say, and V."""
     if "by_action" in metrics:
@@ -93,8 +101,8 @@ def table(metrics: Mapping[str, Any]) -> str:
             bound = f"    not told from 0; at most {metrics['tempering_upper']:.3g} (95 %)"
         shown = "-" if not error else format(error, ".4g")
         lines.append(f"{'lam':6}{metrics['tempering']:>12.4g}{shown:>12}{bound}")
-    elif metrics.get("alpha") is not None and metrics["alpha"] <= 0.5:
-        lines.append(LOCATION)
+    elif (note := location(metrics)) is not None:
+        lines.append(note)
     lines.append(
         f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
         f"{'converged' if metrics['converged'] else 'NOT converged'}; {metrics['n_main']} pairs, "

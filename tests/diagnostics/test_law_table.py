@@ -62,6 +62,7 @@ def test_functions_of_x_and_a_penalty():
     assert np.isfinite([row.std for row in laws.rows]).all()
 
 
+@pytest.mark.slow
 def test_lost_tails_are_not_held_out(tempered):
     cut = tempered.censor(TRT=3.0, CT=2.0, drop_tail=0.0, seed=1)
     tail = {"method": "conditional", "TRT": 3.0}

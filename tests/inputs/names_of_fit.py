@@ -61,9 +61,11 @@ def targets() -> list[Target]:
                 batch_size=100,
                 mixing="stratified",
                 dim=1,
+                D_o=0.5,
+                D_f=0.5,
             ),
-            names("alpha period origin damping tolerance validation"),
-            optional=names("tail dim penalty"),
+            names("alpha period origin damping tolerance validation D_o D_f"),
+            optional=names("tail dim penalty D_o D_f"),
             choices=names("coefficients engine positivity init units density law std penalty truncation mixing"),
         ),
         Target(

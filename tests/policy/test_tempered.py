@@ -89,9 +89,12 @@ def test_error_bar_of_V_counts_the_tempering():
     torch.testing.assert_close(V.std(x), total.sqrt(), rtol=1e-4, atol=1e-9)
 
 
-def test_monte_carlo_refuses():
-    with pytest.raises(InputError, match="without tempering"):
-        monte_carlo_value(Dynamics(0.0, 1.0, 1.0, 0.4, tempering=1.0), torch.cos, 0.5, 0.0)
+def test_monte_carlo():
+    """Constants, so that steps are exact: V of the paths within four standard errors of the solved one."""
+    d, x = Dynamics(0.5, 0.3, 1.0, 0.4, tempering=1.0), torch.tensor([0.0, 2.0], dtype=D)
+    found = monte_carlo_value(d, torch.cos, 2.0, x, n_paths=4000, dt=0.05, seed=1)
+    want = solve_value(d, torch.cos, beta=2.0)(x)
+    assert bool(((found.V - want).abs() < 4 * found.standard_error + 2e-4).all())  # of the trapezoidal rule
 
 
 def test_dynamics_refuse_bad_tempering():
@@ -133,6 +136,7 @@ def test_value_on_a_line():
     assert jumps.beyond(np.array([0.5]))[0] == pytest.approx(trapezoid(density, t), rel=1e-7)
 
 
+@pytest.mark.slow
 def test_error_bar_on_a_line_counts_the_tempering():
     data = simulate(Dynamics(lambda x: -x, 0.3, 0.5, 0.5, period=None, tempering=1.0), 60, 60, 0.1, x0=0.0, seed=6)
     found = recover(data.transitions(), alpha=0.5, tempering="learn", n_basis=1, period=None, law="frozen")
