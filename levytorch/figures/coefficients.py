@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from levytorch.figures.base import DATA, RECOVERED, SYMBOLS, TRUTH, Units, legend_above, panels, tidy
+from levytorch.figures.base import DATA, RECOVERED, SMALL, SYMBOLS, TRUTH, Units, legend_above, panels, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -176,8 +176,12 @@ def history(
     *,
     axes: Sequence[Axes] | None = None,
     truth: Mapping[str, float] | None = None,
+    changed: float | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """Mean coefficients, negative log-likelihood and, where there is one, the TCF against steps."""
+    """Mean coefficients, negative log-likelihood and, where there is one, the TCF against steps.
+
+    changed: the step after which the fit went on under another law, whose likelihood is another one.
+    """
     titles = ["mean coefficients", "negative log-likelihood per pair"]
     if any("tail/R_theta" in e or e.get("tail/TCF") for e in entries):
         titles.append("TCF")
@@ -194,7 +198,12 @@ def history(
         ax.set_title(title, fontsize="medium")
         ax.set_xlabel("step")
         ax.margins(x=0)
+        if changed is not None:
+            ax.axvline(changed + 0.5, color=DATA, linewidth=0.8)
         tidy(ax)
+    if changed is not None:
+        place = {"xytext": (3, -3), "textcoords": "offset points", "va": "top"}
+        axs[1].annotate("exact law", (changed + 0.5, 1.0), xycoords=("data", "axes fraction"), fontsize=SMALL, **place)
     return fig, axs
 
 

@@ -22,6 +22,7 @@ ul.verdicts { list-style: none; padding: 0; } ul.verdicts li { margin: 0.4rem 0;
   background: #eef8f4; }
 figure { margin: 1rem 0; } figure img { max-width: 100%; height: auto; display: block; }
 figcaption { color: #555; font-size: 0.9rem; }
+@media (max-width: 40rem) { figure.wide div { overflow-x: auto; } figure.wide img { max-width: none; width: 46rem; } }
 """
 # no scripts, no other files, wherever a text may lead
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -64,7 +65,9 @@ def code(text: str) -> str:
 
 def picture(png: bytes, name: str, caption: str) -> str:
     content = base64.b64encode(png).decode("ascii")
+    width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))  # where a PNG file has them
+    wide = ' class="wide"' if width > 2 * height else ""
     return (
-        f'<figure><img alt="{escape(name)}" src="data:image/png;base64,{content}">'
+        f'<figure{wide}><div><img alt="{escape(name)}" src="data:image/png;base64,{content}"></div>'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )

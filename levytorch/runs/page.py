@@ -146,7 +146,8 @@ def _coefficients(metrics: Mapping[str, Any]) -> str:
         std = metrics.get("tempering_std")
         rows.append(["tempering", f"{metrics['tempering']:.4g}", "given" if std == 0.0 else _told(std, ".3g"), "-"])
     if "error_V" in metrics:
-        rows.append(["V", "-", "-", f"{metrics['error_V']:.2%}"])
+        expected = f"{metrics['std_V']:.2%} of V" if "std_V" in metrics else "-"
+        rows.append(["V", "-", expected, f"{metrics['error_V']:.2%}"])
     return html.table(["", "mean", "standard error", "relative L2 error"], rows)
 
 
@@ -172,8 +173,9 @@ def _laws(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _fit_words(metrics: Mapping[str, Any]) -> str:
+    law = f"law {metrics['law']} ({metrics['law_reason']}); " if "law_reason" in metrics else ""
     return (
-        f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
+        f"{law}engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
         f"{'converged' if metrics['converged'] else 'NOT converged'}; tail {metrics['tail_method']}, "
         f"TCF {metrics['tcf']:.4g}; log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
     )

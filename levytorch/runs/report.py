@@ -160,11 +160,19 @@ def write_fit(outcome: Outcome) -> None:
         columns = {k: [entry.get(k, math.nan) for entry in recovery.history] for k in keys}
         write_csv(directory / "history.csv", columns)
     if len(recovery.history) > 1:
-        figures["history"] = lambda: plots.history(recovery.history)[0]
+        figures["history"] = lambda: plots.history(recovery.history, changed=_change_of_law(recovery))[0]
     if "selection" in recovery.metrics:
         figures["selection"] = lambda: selection(recovery.metrics["selection"])[0]
     for name, draw in figures.items():
         outcome.publish(name, draw)
+
+
+def _change_of_law(recovery: Recovery) -> float | None:
+    """The last step under the frozen law, where the exact one followed it."""
+    own = int(recovery.metrics["steps"])
+    if recovery.law != "exact" or not 0 < own < len(recovery.history):
+        return None
+    return recovery.history[-own - 1]["step"]
 
 
 def write_checks(outcome: Outcome, config: Mapping[str, Any]) -> None:

@@ -38,6 +38,7 @@ from levytorch.training.engines.base import Engine
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.exact_engines import ExactEngine, ExactLBFGS
 from levytorch.training.finish import finish
+from levytorch.training.history import followed
 from levytorch.training.loop import Maximised, maximise
 from levytorch.training.recovery import Recovery
 
@@ -161,7 +162,7 @@ def fit_linear(
             done = maximise(exact, mine, setting.batch, progress=progress)
         else:
             done = Maximised(exact.optimizer(mine), first.converged, len(first.distances))
-        history += done.history
+        history = followed(history, done.history)
         objective = cast(ExactObjective, exact.objective(mine, done.optimizer, setting.batch))
         moved = head.flat() - before
         again = law == "exact" and std != "frozen"
@@ -195,7 +196,7 @@ def fit_any(setting: Setting, engine: Engine, facts: PoolFacts, *, progress: boo
     for _ in range(2):
         exact = ExactLBFGS(**options, law=setting.law)
         done = maximise(exact, setting.exact_likelihood(), setting.batch, progress=progress)
-        history, evaluations = history + done.history, evaluations + exact.evaluations
+        history, evaluations = followed(history, done.history), evaluations + exact.evaluations
         error = setting.error()
         if error < setting.accurate:
             break

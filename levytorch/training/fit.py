@@ -26,6 +26,7 @@ from levytorch.training.callbacks import Convergence, MovingAverage, Progress, U
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.finish import Ended
+from levytorch.training.history import followed
 from levytorch.training.law_choice import check_exact, conclude
 from levytorch.training.maximise import fit_full_batch, joined
 from levytorch.training.modulation import check_modulation, modulate
@@ -127,7 +128,7 @@ def fit(
         *(samples, everyone),
     )
     recovery, final = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, transitions)
-    recovery.history = list(module.history) + recovery.history
+    recovery.history = followed(list(module.history), recovery.history)
     recovery.metrics |= engine_facts(engine, settings.engine_reason)
     if selection is not None:
         recovery.metrics["selection"] = selection.summary()

@@ -15,6 +15,7 @@ from levytorch.ranks import Ranks
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.finish import Ended
+from levytorch.training.history import followed
 from levytorch.training.law_choice import check_exact, conclude
 from levytorch.training.loop import maximise
 from levytorch.training.modulation import check_modulation, modulate
@@ -57,7 +58,7 @@ def fit_full_batch(
     recovery, likelihood = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, data)
     if batches.blocks is not None:
         recovery.blocks = replace(batches.blocks, law=law, treatment=settings.tail)
-    recovery.history = done.history + recovery.history
+    recovery.history = followed(done.history, recovery.history)
     recovery.metrics |= engine_facts(engine, settings.engine_reason)
     if selection is not None:
         recovery.metrics["selection"] = selection.summary()
@@ -76,7 +77,7 @@ def fit_full_batch(
 
 def joined(first: Recovery, again: Recovery) -> Recovery:
     """The second of two fits, with the history of both and the comparison of strata that led to it."""
-    again.history = first.history + again.history
+    again.history = followed(first.history, again.history)
     for key in ("missing_between_CT_and_TRT_z", "selection"):
         if key in first.metrics:
             again.metrics[key] = first.metrics[key]

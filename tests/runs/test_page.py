@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -162,6 +166,42 @@ def test_a_browser_shows_it(written, tmp_path):
     with Image.open(shot) as image:
         assert image.size[0] == 390
         assert len(set(image.convert("L").getdata())) > 10
+
+
+SHOW = """
+import sys
+from PyQt6.QtCore import QTimer, QUrl
+from PyQt6.QtWebEngineWidgets import QWebEngineView
+from PyQt6.QtWidgets import QApplication
+app, view = QApplication(sys.argv), QWebEngineView()
+view.resize(390, 900)
+ask = ("JSON.stringify([document.title, document.documentElement.scrollWidth, window.innerWidth,"
+       "[...document.images].map(i => i.naturalWidth > 0)])")
+def tell(answer):
+    print(answer, flush=True)
+    app.quit()
+view.loadFinished.connect(lambda ok: QTimer.singleShot(300, lambda: view.page().runJavaScript(ask, tell)))
+view.load(QUrl(sys.argv[1]))
+view.show()
+QTimer.singleShot(60_000, app.quit)
+app.exec()
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("PyQt6") is None, reason="needs PyQt6-WebEngine, which is Chromium")
+def test_the_engine_of_chromium_shows_it(written, tmp_path):
+    """The same with what a package registry has of Chromium: asked from within, at the width of a phone."""
+    probe = tmp_path / "page.html"
+    shutil.copy(written, probe)
+    quiet = {"QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_CHROMIUM_FLAGS": "--no-sandbox --disable-gpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW, probe.as_uri()],
+        env={**os.environ, **quiet}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    title, wide, window, pictures = json.loads(done.stdout.splitlines()[-1])
+    assert title.startswith("levytorch run")
+    assert wide <= window == 390
+    assert pictures == [True]
 
 
 def test_escapes_and_numbers_of_the_parts():
