@@ -243,7 +243,7 @@ def test_a_table_of_probabilities(tmp_path, run):
         (("trainer.devices=2",), "one process"),
         (("data.policy=[0.5,0.6,0.1]",), "sum to one"),
         (("data.policy=7",), "found 7"),
-        (("dynamics=variable", "alpha=0.3"), "found a policy"),
+        (("dynamics=variable", "alpha=0.3"), "policy must be left out"),
         (("alpha=function",), "one number for all actions"),
     ],
 )
