@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import answer_of, choice, real_array, real_tensor, shown
+from levytorch.convert import answer_of, choice, listed, real_array, real_tensor, shown
 from levytorch.dynamics import Coefficient, Dynamics
 from levytorch.errors import InputError
-from levytorch.policies import NumberPolicy, Policy
+from levytorch.policies import NumberPolicy, Policy, place_of
 
 Controlled = Callable[[Tensor, Any], Any] | Coefficient
 
@@ -79,9 +79,10 @@ class ControlledDynamics:
         """The system while one action is held."""
         if not self.actions:
             return self.under(action)
-        if action not in self.systems:
+        place = place_of(action, self.actions)
+        if place is None:
             raise InputError(f"action must be one of {shown(self.actions)}, found {shown(action)}; choose one of them.")
-        return self.systems[action]
+        return self.systems[self.actions[place]]
 
     def policy(self, given: Any) -> Policy | NumberPolicy:
         """A policy over these actions from whatever describes one."""
@@ -115,7 +116,7 @@ class ControlledDynamics:
         """The same system with a few actions of its scale, which become labels; a grid of them where none are given."""
         if self.actions:
             return self
-        labels = grid_of_actions(self.bounds) if actions is None else tuple(actions)
+        labels = grid_of_actions(self.bounds) if actions is None else check_actions(actions)
 
         def held(name: str) -> Controlled:
             given = self._given[("b", "D_o", "D_f").index(name)]
@@ -185,7 +186,8 @@ def check_range(action_range: Sequence[Any]) -> tuple[tuple[float, float], ...]:
 
 def check_actions(actions: Sequence[Any]) -> tuple[Any, ...]:
     """Labels as a tuple: two or more, told apart, numbers or strings."""
-    labels = tuple(actions)
+    given = listed("actions", actions, "name every action once")
+    labels = tuple(tuple(a) if isinstance(a, list) else a for a in given)
     sound = all(isinstance(a, int | float | str) or _is_vector(a) for a in labels)
     if len(labels) < 2 or not sound or len(set(labels)) < len(labels):
         raise InputError(

@@ -129,6 +129,15 @@ def switch(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def listed(name: str, given: Any, remedy: str) -> list[Any]:
+    """The entries of a list, a tuple, a set or an array of one or two dimensions; text and anything else is refused."""
+    if isinstance(given, np.ndarray | Tensor):
+        given = real_array(name, given, remedy).tolist() if given.ndim in (1, 2) else None
+    if not isinstance(given, list | tuple | set | frozenset | range):
+        raise InputError(f"{name} must be a list, found {shown(given)}; {remedy}.")
+    return list(given)
+
+
 def answer_of(name: str, function: Callable[[Tensor], Any], x: Tensor, argument: str = "x") -> Any:
     """What a caller's own function says at x; whatever goes wrong in it is told with its name."""
     try:

@@ -14,11 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import answer_of, real_tensor, shown
+from levytorch.convert import answer_of, check_finite, real_number, real_tensor, shown
 from levytorch.errors import InputError
 
 _ROUNDING = 1e-6  # by which probabilities may miss one: those of float32 networks
 _REMEDY = "return the probability of every action at every x, or one action per x"
+
+
+def place_of(action: Any, actions: Sequence[Any]) -> int | None:
+    """Which of the labels an action is; None for anything else."""
+    if isinstance(action, np.ndarray | Tensor | np.generic):
+        try:
+            action = action.item()
+        except Exception:  # of more than one number, or of a kind without any
+            return None
+    if isinstance(action, list):
+        action = tuple(action)
+    if not isinstance(action, int | float | str | tuple):
+        return None
+    return next((place for place, label in enumerate(actions) if label == action), None)
 
 
 class Policy:
@@ -77,15 +91,16 @@ class Policy:
     def _constant(self, given: Any) -> Tensor:
         size = len(self.actions)
         if isinstance(given, Mapping):
-            unknown = [a for a in given if a not in self.actions]
+            unknown = [a for a in given if place_of(a, self.actions) is None]
             if unknown:
                 raise self._unknown(unknown[0])
-            given = [float(given.get(a, 0.0)) for a in self.actions]
+            given = [real_number("probability", given.get(a, 0.0), _REMEDY) for a in self.actions]
         elif isinstance(given, str) and given == "uniform" and given not in self.actions:
             return torch.full((1, size), 1 / size, dtype=torch.float64)
-        elif isinstance(given, str) or np.ndim(given) == 0:
+        elif place_of(given, self.actions) is not None or not hasattr(given, "__len__") or isinstance(given, str):
             return self._one_hot([self._index(given)])
-        return self._probabilities(real_tensor("policy", given, _REMEDY).reshape(1, -1), 1)
+        table = real_tensor("policy", given, _REMEDY)
+        return self._probabilities(table.reshape(1, -1) if table.ndim < 2 else table, 1)
 
     def _probabilities(self, p: Tensor, n: int) -> Tensor:
         if p.shape != (n, len(self.actions)):
@@ -104,17 +119,20 @@ class Policy:
 
     def _chosen(self, answer: Any, n: int) -> Tensor:
         chosen = answer.tolist() if isinstance(answer, Tensor | np.ndarray) else answer
-        chosen = [chosen] * n if isinstance(chosen, str) or np.ndim(chosen) == 0 else list(chosen)
+        chosen = list(chosen) if isinstance(chosen, list | tuple) else [chosen] * n
         if len(chosen) != n:
             raise InputError(f"policy(x) must return one action per state, {n}, found {len(chosen)}; {_REMEDY}.")
         known: dict[Any, int] = {}
-        return self._one_hot([known[a] if a in known else known.setdefault(a, self._index(a)) for a in chosen])
+        plain = [a if isinstance(a, int | float | str) else repr(a) for a in chosen]  # what a dictionary can hold
+        return self._one_hot(
+            [known[key] if key in known else known.setdefault(key, self._index(a)) for key, a in zip(plain, chosen)]
+        )
 
     def _index(self, action: Any) -> int:
-        try:
-            return self.actions.index(action)
-        except ValueError:
-            raise self._unknown(action) from None
+        found = place_of(action, self.actions)
+        if found is None:
+            raise self._unknown(action)
+        return found
 
     def _one_hot(self, index: list[int]) -> Tensor:
         return torch.nn.functional.one_hot(torch.tensor(index), len(self.actions)).to(torch.float64)
@@ -162,7 +180,7 @@ class NumberPolicy:
             self._function, self._drawn = given, takes_action(given)
         else:
             self._table = self.inside(given).reshape(-1, self.size)
-            if weights is None and len(self._table) > 1:
+            if weights is None and len(self._table) != 1:
                 raise InputError(
                     f"one action for all x must have {self.size} numbers, found {self._table.numel()}; give a "
                     "function of x for several."
@@ -251,7 +269,14 @@ def reward_of(reward: Any, action: Any, x: Tensor) -> Tensor:
     """r(x, action), or r(x), at n states: (n,)."""
     given = answer_of("reward", lambda states: reward(states, action), x) if takes_action(reward) else reward
     value = answer_of("reward", given, x) if callable(given) else given
-    return real_tensor("reward(x, action)", value, "return one value per state").detach().expand(x.shape[:1])
+    found = real_tensor("reward(x, action)", value, "return one value per state").detach()
+    if found.ndim > 0 and found.shape != x.shape[:1]:
+        raise InputError(
+            f"reward(x, action) must have one value per state, {len(x)}, found {tuple(found.shape)}; return so many."
+        )
+    found = found.expand(x.shape[:1])
+    check_finite("reward(x, action)", found, x, "check the reward function")
+    return found
 
 
 def takes_action(reward: Any) -> bool:

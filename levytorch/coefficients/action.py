@@ -124,4 +124,4 @@ class HeldHead(Head):
         return total[0], total[1], total[2], total[3]
 
     def _pairs(self, x: Tensor, action: Tensor) -> Tensor:
-        return torch.cat([x.reshape(len(x), -1), action], dim=-1)
+        return torch.cat([x.unsqueeze(-1) if x.ndim == 1 else x, action], dim=-1)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,7 +26,7 @@ def label(action: Any) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
     >>> label(["up", "down", "up"])
     (array([1., 0., 1.]), ('down', 'up'))
     """
-    given = action.detach().cpu().numpy() if isinstance(action, Tensor) else np.asarray(action)
+    given = _array("action", action)
     if given.dtype == object and all(isinstance(a, str) for a in given.ravel()):
         given = given.astype(str)
     if given.ndim == 2:
@@ -46,6 +47,20 @@ def label(action: Any) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
             raise InputError(f"actions must be at most {MOST} different names, found {len(labels)}; group them.")
         return given.astype(np.float64), ()
     return codes.reshape(given.shape).astype(np.float64), tuple(labels.tolist())
+
+
+def _array(name: str, given: Any) -> NDArray[Any]:
+    """What a user has as an array; tensors that have no numbers, and lists of different lengths, are refused."""
+    try:
+        if isinstance(given, Tensor):
+            given = given.detach().cpu()
+            return (given.double() if given.dtype in (torch.bfloat16, torch.float16) else given).numpy()
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{name} must be an array or a list of numbers or names, found {shown(given)} ({type(error).__name__}); "
+            "give one entry per pair."
+        ) from None
 
 
 def _vectors(given: NDArray[Any]) -> NDArray[np.float64]:
@@ -90,9 +105,9 @@ def _points(name: str, given: Any, lengths: NDArray[np.int64]) -> NDArray[Any]:
     action = given
     rows = action if isinstance(action, list | tuple) and len(action) and np.ndim(action[0]) else None
     if rows is None:
-        whole = action.detach().cpu().numpy() if isinstance(action, Tensor) else np.asarray(action)
+        whole = _array(name, action)
         rows = [whole] if whole.ndim < 2 else list(whole)
-    parts = [r.detach().cpu().numpy() if isinstance(r, Tensor) else np.asarray(r) for r in rows]
+    parts = [_array(name, row) for row in rows]
     if len(parts) != len(lengths):
         raise InputError(f"{name} must have {len(lengths)} trajectories like x, found {len(parts)}; give one row each.")
     full = [_padded(part, int(n), k) for k, (part, n) in enumerate(zip(parts, lengths))]

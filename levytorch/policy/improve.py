@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from levytorch.convert import real_number, real_tensor, whole_number
-from levytorch.errors import InputError
+from levytorch.errors import InputError, NumericalError
 from levytorch.policies import NumberPolicy, Policy, reward_of
 from levytorch.policy.checks import check_beta, check_window, is_line
 from levytorch.policy.linear_system import root_of
@@ -184,7 +184,13 @@ class _Problem:
         if self.nodes.scale:
             size = A.abs().amax(1, keepdim=True)
             A, r = A / size, r / size
-        return torch.linalg.solve(A, r)[:, 0]
+        solved, info = torch.linalg.solve_ex(A, r)
+        if int(info) or not bool(torch.isfinite(solved).all()):
+            raise NumericalError(
+                f"(beta - L) V = r must have one solution, found none at beta = {self.beta:g}; use another beta, or "
+                "check the coefficients."
+            )
+        return solved[:, 0]
 
     def advantage(self, c: Tensor) -> Tensor:
         """q at the nodes, (n, A)."""

@@ -123,11 +123,13 @@ def rank(recovery: Any, policies: Mapping[str, Any], reward: Any, beta: float, *
     """
     if not hasattr(recovery, "under") or not hasattr(recovery, "counts"):
         raise InputError(
-            f"policies are compared on a recovery with actions, found a {type(recovery).__name__}; recover one from "
-            "transitions with actions."
+            f"policies must be compared on a recovery with actions, found a {type(recovery).__name__}; recover one "
+            "from transitions with actions."
         )
-    if not policies:
-        raise InputError("policies must name at least one, found none; give {name: policy}.")
+    if not isinstance(policies, Mapping) or not policies:
+        raise InputError(
+            f"policies must be a mapping with one or more, found {shown(policies)}; give {{name: policy}}."
+        )
     loops = {name: recovery.under(policy) for name, policy in policies.items()}
     values = {name: solve_value(loop, reward, beta, **_resolution(loop, options)) for name, loop in loops.items()}
     states, weights = observed_states(recovery, next(iter(values.values())))

@@ -169,15 +169,17 @@ class Simulated:
         censor: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        controlled = isinstance(dynamics, ControlledDynamics)
-        if controlled != (policy is not None):
-            told = (
-                "under a policy, found none; use data=actions" if controlled else "as it is, found a policy; remove it"
-            )
-            raise InputError(f"a system {'with' if controlled else 'without'} actions is simulated {told}.")
         if not isinstance(dynamics, Dynamics | ControlledDynamics):
             raise InputError(
                 f"dynamics must be a Dynamics, found {type(dynamics).__name__}; choose one with dynamics=<name>."
+            )
+        controlled = isinstance(dynamics, ControlledDynamics)
+        if controlled and policy is None:
+            raise InputError("policy must be given for a system with actions, found none; use data=actions.")
+        if not controlled and policy is not None:
+            raise InputError(
+                f"policy must be left out of a system without actions, found {shown(policy)}; remove it, or choose a "
+                "system with actions."
             )
         if censor is not None and (not isinstance(censor, Mapping) or set(censor) - {"TRT", "CT", "drop_tail", "seed"}):
             raise InputError(

@@ -13,7 +13,7 @@ from levytorch.coefficients import Head, LinearHead
 from levytorch.coefficients.build import LINEAR
 from levytorch.coefficients.head import known_constants
 from levytorch.coefficients.init import initial_guess
-from levytorch.convert import shown
+from levytorch.convert import listed, shown
 from levytorch.data import Transitions
 from levytorch.errors import InputError
 from levytorch.training.controlled import ControlledRecovery
@@ -100,8 +100,8 @@ def check_with_actions(settings: FitSettings) -> None:
 
 def check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...]:
     """The names of what is shared; refuses what cannot be."""
-    names = tuple(shared) if not isinstance(shared, str) else (shared,)
-    if not set(names) <= set(NAMES):
+    names = (shared,) if isinstance(shared, str) else tuple(listed("shared", shared, f"name some of {NAMES}"))
+    if not all(isinstance(name, str) and name in NAMES for name in names):
         raise InputError(f"shared must name some of {NAMES}, found {shown(shared)}; alpha is always shared.")
     if settings.alpha.mode == "function":
         raise InputError(

@@ -20,7 +20,7 @@ from levytorch.coefficients import LinearHead, build_head
 from levytorch.coefficients.action import ActionHead, HeldHead
 from levytorch.coefficients.head import Coefficients, Head
 from levytorch.controlled import ControlledDynamics, grid_of_actions
-from levytorch.convert import real_tensor
+from levytorch.convert import listed, real_tensor
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.files import path_of
 from levytorch.policies import NumberPolicy, Policy
@@ -103,9 +103,10 @@ class ContinuousRecovery:
         shape = states.shape if self.dim == 1 else states.shape[:-1]
         shape = torch.broadcast_shapes(shape, held.shape[:-1])
         own = () if self.dim == 1 else (self.dim,)
-        rows = states.expand(*shape, *own).reshape(-1, self.dim)
-        c = self.head(torch.cat([rows, held.expand(*shape, held.shape[-1]).reshape(-1, held.shape[-1])], dim=-1))
-        return Coefficients(c.b.reshape(*shape, *own), c.D_o.reshape(shape), c.D_f.reshape(shape), c.alpha)
+        full, m = torch.Size((*shape, *own)), held.shape[-1]
+        rows = states.expand(full).reshape(-1, self.dim)
+        c = self.head(torch.cat([rows, held.expand(*shape, m).reshape(-1, m)], dim=-1))
+        return Coefficients(c.b.reshape(full), c.D_o.reshape(shape), c.D_f.reshape(shape), c.alpha)
 
     def _inside(self, action: Any) -> Tensor:
         return NumberPolicy("uniform", self.bounds).inside(action)
@@ -198,7 +199,9 @@ class ContinuousRecovery:
         `rank` and `improve`.
         """
         m = len(self.bounds)
-        chosen = grid_of_actions(self.bounds) if actions is None else actions
+        chosen = (
+            grid_of_actions(self.bounds) if actions is None else listed("actions", actions, "give some to choose from")
+        )
         table = self._inside(list(chosen)).reshape(-1, m)
         rows = table.tolist()
         labels = tuple(row[0] if m == 1 else tuple(row) for row in rows)

@@ -24,6 +24,7 @@ from levytorch import (
 from levytorch.policies import NumberPolicy
 from levytorch.policy.logged import logged_reward
 from levytorch.policy.ranking import rank
+from tests.inputs.judge import judge
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*rests on fewer than 50 pairs")  # data of tests is small
 X = torch.linspace(-1.5, 1.5, 31, dtype=torch.float64)
@@ -372,3 +373,58 @@ def test_rows_that_are_left_out_may_hide_an_action(tmp_path):
     (tmp_path / "logs.csv").write_text("time,x,push\n0,1,up\n1,,down\n2,3.5,down\n3,2,up\n4,2.5,up\n")
     with pytest.warns(match="another action may have been held"):
         Trajectories.from_file(tmp_path / "logs.csv", action="push", missing="drop")
+
+
+def test_a_scale_of_actions_in_the_plane(tmp_path):
+    torch.manual_seed(3)
+    n = 6000
+    x, a = 2 * math.pi * torch.rand(n, 2, dtype=torch.float64), 2 * torch.rand(n, dtype=torch.float64) - 1
+
+    def b(x, a):
+        return torch.stack([2 * a + 0 * x[:, 0], torch.cos(x[:, 0])], dim=-1)
+
+    def D_o(x, a):
+        return 1 + 0.2 * a**2
+
+    system = ControlledDynamics(b, D_o, 0.8, 0.6, dim=2, action_range=(-1, 1))
+    dx = LevyStep(b(x, a), D_o(x, a), torch.full((n,), 0.8, dtype=torch.float64), 0.6, 1 / 40, dim=2).sample()
+    found = recover(Transitions(x, dx, 1 / 40, action=a), alpha=0.6, n_basis=3, engine="fisher")
+    at = system.first.cell(7)
+    for name, std in zip(("b", "D_o", "D_f"), found.std(at, 0.8)):
+        z = (getattr(found, name)(at, 0.8) - getattr(system.of(0.8), name)(at)) / std
+        assert float(z.abs().max()) < 4.5, name
+    found.save(tmp_path / "r.pt")
+    assert torch.equal(ContinuousRecovery.load(tmp_path / "r.pt").b(at, 0.3), found.b(at, 0.3))
+
+
+# -- odd inputs -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "odd", [None, True, math.nan, "a", b"a", object(), [], [[1], [2, 3]], {"a": 1}, np.zeros((2, 3)), int]
+)
+def test_odd_inputs_are_answered_or_refused_in_a_sentence(on_line, odd):
+    calls = [
+        lambda: THRUST.under(odd).b(X),
+        lambda: THRUST.of(odd),
+        lambda: THRUST.on(odd),
+        lambda: SAILS.under(odd),
+        lambda: SAILS.of(odd),
+        lambda: on_line.under(odd),
+        lambda: on_line.b(odd, 0.5),
+        lambda: on_line.b(0.5, odd),
+        lambda: on_line.on(odd),
+        lambda: rank(on_line, odd, torch.cos, 1.0, window=(-1, 1), n_modes=16),
+        lambda: rank(on_line, {"a": 0.5}, odd, 1.0, window=(-1, 1), n_modes=16),
+        lambda: improve(on_line.on([-1.0, 1.0]), odd, 1.0, window=(-1, 1), n_modes=16),
+        lambda: improve(odd, torch.cos, 1.0),
+        lambda: ControlledDynamics(0.0, 1.0, 1.0, 0.5, actions=odd),
+        lambda: ControlledDynamics(0.0, 1.0, 1.0, 0.5, action_range=odd),
+        lambda: Trajectories.from_arrays(torch.zeros(2, 4), dt=0.1, action=odd),
+    ]
+    for number, call in enumerate(calls):
+        judge(call, f"call {number}")
+
+
+def test_numbers_and_arrays_of_states_and_actions_broadcast(on_line):
+    assert on_line.b(0.1, 0.5).shape == ()
+    assert on_line.b(X, 0.5).shape == on_line.b(0.1, X / 2).shape == X.shape
+    assert on_line.D_f(X[:, None], X[None] / 2).shape == (31, 31)
