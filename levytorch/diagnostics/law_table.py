@@ -31,6 +31,7 @@ from levytorch.training.selection import N_FOLDS
 
 MOST = 8_000  # pairs that are looked at
 FEWEST = 200
+_COST = {1: 1, 2: 8, 3: 4}  # of the tempered law in d dimensions, in fewer pairs
 _RATES = (0.5, 3.0, 10.0)  # per largest step: where a tempering may start
 _AT_ONCE = 1 << 14
 _HALVINGS = 5
@@ -46,7 +47,7 @@ def table_of_laws(
     most: int = MOST,
 ) -> Comparison | Skipped:
     """strengths: of the roughness penalty of the fit; most: pairs that are looked at."""
-    chosen = choose(transitions, most, seed)
+    chosen = choose(transitions, max(FEWEST, most // _COST[transitions.dim]), seed)
     side = Side(chosen, region.core())
     if side.n < FEWEST:
         return Skipped(f"only {side.n} pairs lie where laws can be compared and {FEWEST} are needed; bring more data")

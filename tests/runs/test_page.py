@@ -20,6 +20,7 @@ from levytorch.figures import new_axes
 from levytorch.figures.base import draw
 from levytorch.runs import html, page
 from levytorch.runs.report import Outcome
+from levytorch.runs.terminal import location
 
 HOSTILE = "</pre><script>document.title='taken'</script><img src=x onerror=alert(1)>\"'&"
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -208,3 +209,20 @@ def test_escapes_and_numbers_of_the_parts():
     assert html.code("<&>") == "<pre>&lt;&amp;&gt;</pre>"
     assert html.verdicts([]) == ""
     assert 'class="well"' in html.verdicts([("fine", True)])
+
+
+def test_table_of_laws():
+    """Every law with its numbers; none where it was not made; text from outside stays text."""
+    law = {"model": "NIG <b>", "log_likelihood": 0.04, "std": 0.01, "difference": -1e-3, "difference_std": float("nan")}
+    law |= {"aic": -3894.5, "parameters": 3.0}
+    metrics = {"laws": [law], "laws_held_out": True, "laws_pairs": 8000, "laws_sentence": "NIG is preferred."}
+    told = "".join(page._laws(metrics))
+    for part in ("held-out log p per pair", "8,000 pairs", "NIG &lt;b&gt;", "-3894.5", "NIG is preferred."):
+        assert part in told
+    assert page._laws({}) == []
+
+
+def test_b_is_a_location_where_steps_have_no_mean():
+    assert location({"alpha": 0.4}) is not None
+    for metrics in ({"alpha": 0.6}, {"alpha": 0.4, "tempering": 0.1}, {}):
+        assert location(metrics) is None
