@@ -27,6 +27,7 @@ from levytorch.training.individual import recover_each
 HOUR = 3600.0
 _SEEN = 0.6  # of the time, for the fit
 _DRAWS = 400
+_BINS = 20
 
 
 @dataclass
@@ -78,7 +79,7 @@ def euro(folder: Path) -> Series:
     """Logarithm of EUR/USD in units of 1e-4, every 5 minutes, with the hour of the day."""
     table, t, hours = _euro(folder)
     x = 1e4 * np.log(table["Close"].to_numpy())
-    return Series("EUR/USD, log rate", *cut(x, t, 0.1, hours), beta=1 / 24, n_basis=9, covariate=True)
+    return Series("EUR/USD, log rate", *cut(x, t, 0.1, hours), beta=1 / 4, n_basis=9, covariate=True)
 
 
 def activity(folder: Path) -> Series:
@@ -147,7 +148,7 @@ def fits(series: Series) -> dict[str, Recovery]:
     return out
 
 
-def value_out_of_sample(series: Series, found: Recovery, seed: int = 0) -> None:
+def value_out_of_sample(series: Series, fits: dict[str, Recovery], seed: int = 0) -> None:
     """Mean squared error of V and of r / beta against discounted sums of the rest, with blocks of 10 / beta drawn."""
     x = series.train.x
     m, s = float(np.median(x)), float(np.std(x))
@@ -156,25 +157,36 @@ def value_out_of_sample(series: Series, found: Recovery, seed: int = 0) -> None:
         return torch.tanh((y - m) / s)
 
     beta = series.beta
-    V = solve_value(found, r, beta)
+    Vs = {name: solve_value(one, r, beta) for name, one in fits.items()}
+    V = next(iter(Vs.values()))
     sums = empirical_values(series.test, r, beta, horizon=4 / beta, linear=True)
     scale = -np.expm1(-4.0)  # of the discount that the horizon holds
     low, high = V.window
-    at = sums.x.clamp(low, high)
-    own = ((V(at) * scale - sums.V) ** 2).numpy()
-    still = ((r(sums.x) / beta * scale - sums.V) ** 2).numpy()
+    inside = (sums.x >= low) & (sums.x <= high)
+    sums, outside = sums._replace(x=sums.x[inside], V=sums.V[inside]), int((~inside).sum())
+    at = sums.x
+    seen = float(r(torch.from_numpy(x)).mean()) / beta
+    curves = {f"V, {name}": V(at) for name, V in Vs.items()}
+    curves |= {"r / beta": r(sums.x) / beta, "mean of the first part": torch.full_like(at, seen)}
+    squares = {name: ((curve * scale - sums.V) ** 2).numpy() for name, curve in curves.items()}
+    # about the least that any function of x could reach: r / beta and a step function, fitted to these sums themselves
+    place = np.argsort(np.argsort(sums.x.numpy())) * _BINS // len(at)
+    rest = (sums.V - curves["r / beta"] * scale).numpy()
+    means = np.bincount(place, rest) / np.bincount(place)
+    squares["best function of x"] = (means[place] - rest) ** 2
     block = max(1, round(10 / beta / np.median(np.diff(series.test.times[:1000]))))
-    n = max(1, len(own) // block)
-    a, b = (np.array([v[k * block : (k + 1) * block].mean() for k in range(n)]) for v in (own, still))
+    n = max(1, len(at) // block)
+    per_block = {k: np.array([v[i * block : (i + 1) * block].mean() for i in range(n)]) for k, v in squares.items()}
     draws = np.random.default_rng(seed).integers(0, n, (_DRAWS, n))
-    ratio = np.sqrt(a[draws].mean(1) / b[draws].mean(1))
-    print(
-        f"  V against sums of the rest (beta {beta:.3g} / h, {n} blocks): rms error {np.sqrt(own.mean()):.4g}, "
-        f"r / beta {np.sqrt(still.mean()):.4g}, spread of the sums {float(sums.V.std()):.4g}; ratio "
-        f"{np.sqrt(own.mean() / still.mean()):.3f} +- {ratio.std():.3f}"
-    )
-    drift = float((found.b(at) * r(sums.x)).mean())
-    print(f"  mean b r {drift:.3g} per h: what pulls towards the middle; V.std {float(V.std(at).mean()):.3g}")
+    told = f"beta {beta:.3g} / h, {len(at):,} in {n} blocks ({outside:,} start where nothing was fitted), "
+    told += f"spread {float(sums.V.std()):.4g}"
+    print(f"  discounted sums of the rest, {told}:")
+    still = per_block["r / beta"]
+    for name, v in squares.items():
+        ratio = np.sqrt(per_block[name][draws].mean(1) / still[draws].mean(1))
+        apart = f", {np.sqrt(v.mean() / squares['r / beta'].mean()):.3f} +- {ratio.std():.3f} of that of r / beta"
+        print(f"    {name}: rms error {np.sqrt(v.mean()):.4g}" + ("" if name == "r / beta" else apart))
+    print(f"    V.std is {float(V.std(at).mean()):.3g} in the mean, r scaled by tanh((x - {m:.4g}) / {s:.3g})")
 
 
 def study(series: Series) -> None:
@@ -196,7 +208,7 @@ def study(series: Series) -> None:
         told = diagnose(one, test, checks=("fit", "predictive"), max_pairs=20_000)
         for line in told.text().splitlines():
             print(f"  {name}, on the rest: {line}", flush=True)
-    value_out_of_sample(series, found["stable"])
+    value_out_of_sample(series, plain)
 
 
 def main() -> None:

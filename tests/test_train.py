@@ -159,6 +159,7 @@ def test_killed_full_batch_run_resumes_to_the_same_numbers(tmp_path, engine):
         (["init=zeros"], ["init", "data, random"]),
         (["diagnostics.checks=[speed]"], ["checks", "step_size"]),
         (["diagnostics.max_pairs=3"], ["max_pairs", "1000"]),
+        (["data=file", "data.path=x.csv", "alpha=0.5", "data.modulation=hour"], ["left to coefficients.modulation"]),
         (["coefficients.modulation=hour"], ["coefficients.modulation", "a column of data=file", "without a file"]),
     ],
 )
@@ -172,11 +173,11 @@ def test_bad_configurations_name_the_key_and_the_choices(arguments, words):
 def test_a_modulation_is_a_column_of_a_file():
     own = ["data=file", "data.path=prices.csv", "alpha=0.6", "tail=none"]
     config = composed(*own, "coefficients.modulation=hour", "coefficients.n_modulation=5")
-    assert config["data"]["modulation"] == "hour"
+    assert prepare(config, Path("run")).source.modulation == "hour"
     found = fit_settings(config).modulation
     assert (found.period, found.n_basis) == (24, 5)
     assert fit_settings(composed(*own)).modulation is None
-    assert composed(*own, "coefficients=mlp")["data"]["modulation"] is None
+    assert fit_settings(composed(*own, "coefficients=mlp")).modulation is None
 
 
 def composed(*overrides):

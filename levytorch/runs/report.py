@@ -79,7 +79,10 @@ def units_of(data: Mapping[str, Any]) -> Units:
 
 
 def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
-    """Means over the cell (of b per component), their standard errors, and relative L2 errors when truth is known."""
+    """Means over the cell (of b per component), their standard errors, and relative L2 errors when truth is known.
+
+    On a line over the range of the data.
+    """
     x = recovery.head.grid(_POINTS) if recovery.dim > 1 else _cell(recovery)
     out: dict[str, Any] = {}
     stds = recovery.std(x) if recovery.covariance is not None else (None, None, None)
@@ -106,7 +109,9 @@ def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
 
 
 def _cell(recovery: Recovery) -> torch.Tensor:
-    return torch.linspace(*plots.cell(recovery), 1025, dtype=torch.float64)[:-1]
+    ends = recovery.support if recovery.period is None else None
+    ends = ends or plots.cell(recovery)
+    return torch.linspace(*ends, 1025, dtype=torch.float64)[:-1]
 
 
 def states_of(data: Any) -> torch.Tensor:
@@ -122,9 +127,13 @@ def at_the_data(recovery: Recovery, truth: Any, data: Any) -> dict[str, dict[str
     """Averages over the observed states, not over the cell, most of which no data may have seen.
 
     Per coefficient (and component of b): mean, std (the average standard error at these states) and, where the truth is
-    known, error (relative, in L2 over these states).
+    known, error (relative, in L2 over these states). On a line without the excursions that were left out of the fit.
     """
     x = states_of(data)
+    if recovery.period is None:
+        low, high = torch.tensor(recovery.head.bounds, dtype=torch.float64).T
+        within = (x >= low) & (x <= high)
+        x = x[within if recovery.dim == 1 else within.all(1)]
     stds = recovery.std(x) if recovery.covariance is not None else (None, None, None)
     out: dict[str, dict[str, float]] = {}
     for name, std in zip(("b", "D_o", "D_f"), stds):

@@ -186,6 +186,11 @@ def _modulation(coefficients: dict[str, Any], data: Mapping[str, Any]) -> dict[s
     keys = ("modulation", "modulation_period", "n_modulation")
     column, period, n = (coefficients.pop(key, default) for key, default in zip(keys, (None, None, 9)))
     if column is None:
+        if data.get("modulation") is not None:
+            raise ConfigError(
+                f"data.modulation must be left to coefficients.modulation, found {shown(data['modulation'])}; give it "
+                "there."
+            )
         return {}
     if data.get("_target_") not in FROM_FILE:
         raise ConfigError(
@@ -301,6 +306,9 @@ def _source(unresolved: Any, settings: Mapping[str, Any], build: Build, director
     data = dict(settings["data"])
     if data.get("_target_") in (*FROM_FILE, *FROM_LATTICE) and OmegaConf.is_interpolation(unresolved, "alpha"):
         raise ConfigError("alpha must be given for data from a file, found none; add alpha=learn or alpha=<number>.")
+    column = settings["coefficients"].get("modulation")
+    if column is not None:
+        data["modulation"] = column
     if data.get("on_disk") is True:
         # pairs that do not fit into memory lie in the run directory, where a resumed run finds them
         data["on_disk"] = str(directory / "cache")

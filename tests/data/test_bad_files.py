@@ -48,7 +48,7 @@ def wild(*shape):
         ("time,x\n2024-01-01,1\n2024-01-02,2\n", dict(), "time_unit must be given for dates"),
         ("time,x\n0,1\n1,2\n", dict(time_unit="h"), "time_in must be given for a column of numbers"),
         ("time,x\n0,1\n1,2\n", dict(time_in="h"), "time_unit must be given with time_in"),
-        ("time,x\n0,1\n1,2\n", dict(time_unit="year"), "time_unit must be one of ns, us"),
+        ("time,x\n0,1\n1,2\n", dict(time_unit="month"), "time_unit must be one of ns, us"),
         ("time,x\n", dict(), "rows were expected below the header, found none"),
         ("time,x\n0,1\n1,2,3\n", dict(), "a readable .csv table was expected"),
         ("x,y\n1,2\n3,4\n", dict(layout="rows"), "dt or time must be given"),

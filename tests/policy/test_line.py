@@ -10,7 +10,7 @@ from scipy.special import betainc, gamma
 
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.errors import InputError
-from levytorch.policy import LineValue
+from levytorch.policy import LineValue, line_batch
 from levytorch.policy.line import operators_at
 from levytorch.policy.line_batch import resolvent_on_line
 from levytorch.policy.line_monte_carlo import monte_carlo_on_line
@@ -105,6 +105,19 @@ def test_many_systems_at_once_are_single_ones():
         scaled = Dynamics(*(lambda x, c=c, f=factor: f * c(x) for c in own), 0.75, None)
         V = solve_value(scaled, torch.cos, 1.0, window=window, n_modes=n)
         assert torch.allclose(found, V.values[1:-1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("exterior", [None, Exterior(False)])
+def test_systems_around_their_mean_are_single_ones(monkeypatch, exterior):
+    n, window = 65, (-3.0, 3.0)
+    x, generator = operators_at(n, window), torch.Generator().manual_seed(1)
+    factors = 1 + 0.3 * torch.rand((40, 3, 1), generator=generator, dtype=torch.float64)
+    factors[7] = torch.tensor([[0.0], [30.0], [9.0]])  # far from all others: does not contract
+    own = [c(x) * factors[:, k] for k, c in enumerate((WELL.b, WELL.D_o, WELL.D_f))]
+    together = resolvent_on_line(n, window, *own, 0.75, torch.cos(x), 1.0, exterior)
+    monkeypatch.setattr(line_batch, "_FEW", 10**9)
+    single = resolvent_on_line(n, window, *own, 0.75, torch.cos(x), 1.0, exterior)
+    assert float(((together - single).abs().amax(1) / single.abs().amax(1)).max()) < 1e-7
 
 
 @pytest.mark.parametrize("exterior", [None, "absorb"])
