@@ -75,10 +75,10 @@ def recover(
         init: start at the scale of the "data", or at "random" (the paper).
         units: internal units from the scale of the "data", or "none" (the paper).
         density: how log p is computed: "auto", "table", "contour", "windowed" (the paper).
-        law: coefficients "frozen" over a step, as in the paper; "exact": followed along it (one dimension, a period, a
-            few distinct dt); "corrected": the frozen law's score, freed of its bias by the exact law, which is cheaper
-            (Fourier heads); "auto": exact where it is available and changes anything, within 5 times the time of the
-            frozen fit or 60 s, and metrics["law_reason"] says what was chosen and why.
+        law: coefficients "frozen" over a step, as in the paper; "exact": followed along it (one dimension, a period or
+            splines on a line, a few distinct dt); "corrected": the frozen law's score, freed of its bias by the exact
+            law, which is cheaper (linear heads); "auto": exact (on a line corrected) where that is available, changes
+            anything and takes a minute at most, and metrics["law_reason"] says what was chosen and why.
         std: the law whose information gives the standard errors: "auto", the one of the fit, or "frozen".
         lattice: whether full-batch engines see the data as a lattice, read once: "auto", "always", "never".
         validation: share of the trajectories to hold out; their likelihood is metrics["val/nll"].
