@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import special
 
 Array = NDArray[np.float64]
 _STEP = 1e-4  # of a parameter, for scores by differences
@@ -40,12 +40,14 @@ class OtherLaw(NamedTuple):
 
 def other_laws(dx: Array) -> list[OtherLaw]:
     """Both, by maximum likelihood."""
+    from scipy.optimize import minimize  # not wanted by every run
+
     center = float(np.median(dx))
     width = float(np.percentile(np.abs(dx - center), 60)) or 1.0
     z = (dx - center) / width
     found = []
     for name, law, start in (("Student t", _student, (0.0, 0.0, 1.0)), ("NIG", _nig, (0.0, 0.0, 0.0))):
-        best = optimize.minimize(_mean, start, (law, z), method="BFGS", options={"gtol": 1e-6})
+        best = minimize(_mean, start, (law, z), method="BFGS", options={"gtol": 1e-6})
         found.append(OtherLaw(name, law, best.x, center, width))
     return found
 
@@ -56,7 +58,9 @@ def _mean(p: Array, law: Callable[[Array, Array], Array], z: Array) -> float:
 
 def _student(z: Array, p: Array) -> Array:
     """log p at location p[0], log scale p[1] and log degrees of freedom p[2]."""
-    return np.asarray(stats.t.logpdf(z, np.exp(np.clip(p[2], -5.0, 12.0)), p[0], np.exp(p[1])))
+    df, scale = np.exp(np.clip(p[2], -5.0, 12.0)), np.exp(p[1])
+    size = special.gammaln((df + 1) / 2) - special.gammaln(df / 2) - 0.5 * np.log(df * np.pi) - p[1]
+    return np.asarray(size - (df + 1) / 2 * np.log1p(((z - p[0]) / scale) ** 2 / df))
 
 
 def _nig(z: Array, p: Array) -> Array:

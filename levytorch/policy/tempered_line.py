@@ -10,11 +10,14 @@ take longer than the solve.
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import CubicSpline
 from scipy.special import gammaln, kve
+
+if TYPE_CHECKING:
+    from scipy.interpolate import CubicSpline
 
 Array = NDArray[np.float64]
 _LOW, _HIGH = np.log(1e-7), np.log(600.0)  # of lam |t|: below, m is one to rounding; above, nothing is left
@@ -73,4 +76,6 @@ def _splines(alpha: float) -> tuple[CubicSpline, CubicSpline]:
     at = (s[:-1, None] + half) + half * nodes
     pieces = half * (np.exp(log_factor(np.exp(at), alpha) - 2 * alpha * at) * weights).sum(1)
     beyond = np.append(np.cumsum(pieces[::-1])[::-1], pieces[-1] * 1e-3)  # from the far end: every digit counts there
+    from scipy.interpolate import CubicSpline  # half a second, which only tempered jumps on a line take
+
     return CubicSpline(s, log_factor(np.exp(s), alpha)), CubicSpline(s, np.log(beyond))

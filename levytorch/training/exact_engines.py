@@ -52,7 +52,11 @@ class ExactEngine(FisherEngine):
         if getattr(scoring, "objective", None) is None:
             frozen = likelihood.objective(batch, n_bins=self.n_bins)
             parts: dict[str, Any] = {f.name: getattr(frozen, f.name) for f in fields(frozen)} | {"penalty": self.start}
-            scoring.objective = ExactObjective(**parts, exact=self.law, own=self.own, slopes=self.moves, each=self.each)
+            scoring.objective = objective = ExactObjective(
+                **parts, exact=self.law, own=self.own, slopes=self.moves, each=self.each
+            )
+            if self.moves and not self.each:
+                objective.apart = _apart(frozen)
         return scoring.objective
 
     def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:
@@ -71,6 +75,16 @@ class ExactEngine(FisherEngine):
                 scoring.memory["pairs"] = [(moved, change + more * moved) for moved, change in pairs]
             scoring.memory["settled"] = settled
         return -objective.value(accepted)
+
+
+def _apart(frozen: FullBatchObjective) -> tuple[Tensor, Tensor] | None:
+    """How the gradients of the two pools differ under the frozen law, and that of the TCF: near enough for a step."""
+    if frozen.method != "tcf":
+        return None
+    ev = frozen.evaluate()
+    if ev.tail is None or ev.tcf_gradient is None or not ev.tcf > 0:
+        return None
+    return ev.tail.gradient / ev.tail.n - ev.main.gradient / ev.main.n, ev.tcf_gradient
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import chi2
+from scipy.special import chdtrc
 
 from levytorch.data import Trajectories, Transitions
 from levytorch.errors import InputError, LevytorchError
@@ -59,7 +59,7 @@ class Individuals(Mapping[Any, Recovery]):
             return (known[0][0] if known else math.nan), math.nan
         weight = sum(1 / s**2 for _, s in known)
         mean = sum(m / s**2 for m, s in known) / weight
-        return mean, float(chi2.sf(sum(((m - mean) / s) ** 2 for m, s in known), len(known) - 1))
+        return mean, float(chdtrc(len(known) - 1, sum(((m - mean) / s) ** 2 for m, s in known)))
 
     def columns(self) -> dict[str, list[Any]]:
         """The table, column by column."""

@@ -250,6 +250,13 @@ def test_gradient_of_the_objective(method):
         assert change == pytest.approx(float(ev.tcf_gradient @ direction), rel=1e-4)
 
 
+def test_steps_count_on_from_law_to_law():
+    found = recover(steep()[:4000], alpha=0.5, n_basis=1, law="exact")
+    own = found.metrics["steps"]
+    assert 0 < own < len(found.history)
+    assert [entry["step"] for entry in found.history] == [1.0 + i for i in range(len(found.history))]
+
+
 def test_a_lattice_that_smears_the_tail_is_told():
     lattice = Lattice.from_transitions(steep()[:8000])
     with pytest.warns(LevytorchWarning, match="reach"):
