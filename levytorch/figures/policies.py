@@ -88,9 +88,7 @@ def _pairs(ax: Axes, x: Array, pairs: Mapping[str, Array], units: Units, label: 
     ax.set_xlabel(units.x)
 
 
-def policy_values(
-    x: Array, curves: Mapping[str, Curve], *, units: Units | None = None, observed: Sequence[tuple[float, float]] = ()
-) -> tuple[Figure, list[Axes]]:
+def policy_values(x: Array, curves: Mapping[str, Curve], *, units: Units | None = None) -> tuple[Figure, list[Axes]]:
     """V of several policies with their 95 % bands; below, the effective number of pairs that speak for each."""
     units = units or Units()
     top = 0.3 + 0.18 * -(-len(curves) // 3)
@@ -106,8 +104,6 @@ def policy_values(
     _shade(upper, x, curves)
     for ax in (upper, lower):
         ax.set_xlim(x[0], x[-1])
-        for part in observed:
-            ax.axvspan(*part, color="#8C8C8C", alpha=0.1, linewidth=0, zorder=0)
         tidy(ax)
     return fig, [upper, lower]
 

@@ -7,6 +7,7 @@ name it, never a run directory.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from levytorch.convert import known_keys, real_number, shown
 from levytorch.errors import ConfigError
 from levytorch.files import read_csv
-from levytorch.policies import Policy
+from levytorch.policies import NumberPolicy, Policy
 from levytorch.policy.improve import Improvement, improve
 from levytorch.policy.rewards import import_callable
 
@@ -83,8 +84,16 @@ def build_policy(name: str, config: Mapping[str, Any], recovery: Any, reward: An
         return import_callable(str(config["path"]), f"policy.{name}.path")
     if kind == "tabulated":
         return tabulated(Path(str(config["path"])), str(config.get("x", "x")), recovery)
-    of = recovery.on(config["actions"]) if config.get("actions") is not None and hasattr(recovery, "on") else recovery
-    return improve(of, reward, beta, temperature=float(config.get("temperature", 0.0)), **options)
+    options["temperature"] = float(config.get("temperature", 0.0))
+    if config.get("actions") is None:
+        return improve(recovery, reward, beta, **options)
+    if not hasattr(recovery, "on"):
+        raise ConfigError(
+            f"policy.{name}.actions is for actions on a scale, found labels {shown(recovery.actions)}; leave it out."
+        )
+    best = improve(recovery.on(config["actions"]), reward, beta, **options)
+    table = torch.tensor(best.actions, dtype=torch.float64).reshape(len(best.actions), -1)
+    return replace(best, policy=NumberPolicy(table, recovery.bounds, weights=best.policy))
 
 
 def policy_of(given: Any) -> Any:

@@ -169,6 +169,11 @@ def test_a_scale_of_actions_on_a_line(tmp_path):
         )
     )
     assert (tmp_path / "out" / "figures" / "value.png").is_file()
+    chosen = ("policy=improved", "policy.improved.actions=[-1.5,0,1.5]", "window=[-1,1]")
+    out = run_evaluation(
+        settings(f"run={place}", f"out={tmp_path / 'best'}", *REWARD, *chosen, "tensorboard=false", "n_modes=32")
+    )
+    assert json.loads((out / "metrics.json").read_text())["improved"]["improved"]["iterations"] > 1
 
 
 # -- evaluate.py ------------------------------------------------------------------------------------------------------
@@ -201,6 +206,7 @@ def test_several_policies_in_one_table_and_one_figure(run, tmp_path):
         (("policy=mixed", "policy.mixed.probabilities={9:1.0}"), "found 9"),
         (("policy=callable", "policy.callable.path=no.such.thing"), "must be importable"),
         (("policy=improved", "policy.improved.temperature=-1"), "must not be negative"),
+        (("policy=improved", "policy.improved.actions=[0,1]"), "actions on a scale"),
         (("policy=uniform", "policy.uniform.kind=other"), "must be one of"),
         (("policy=uniform", "+policy.uniform.colour=red"), "colour"),
         (("policy=uniform", "reward.cost={5:1.0}"), "must name actions of the data"),
