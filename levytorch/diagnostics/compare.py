@@ -124,7 +124,7 @@ def _cross_validated(named: dict[str, Recovery]) -> tuple[list[Model], Tensor]:
             blocks = _pairs_of(recovery, blocks)
         judged = _judge(blocks, likelihood.head, law, likelihood.tail)
         total = torch.zeros_like(blocks.once)
-        for held in folds(blocks):
+        for held, _ in folds(blocks):
             judged.head.set_flat(refit(blocks.once - held).theta)
             counts = blocks.state_counts(judged)
             total += held * block_log_likelihoods(judged, blocks, counts)

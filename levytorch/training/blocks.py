@@ -101,6 +101,11 @@ class Blocks:
         tail = part(self.tail) if self.tail is not None and n_tail > 0 else None
         return FullBatch(part(self.main), tail, n_main, n_tail)
 
+    @cached_property
+    def whole(self) -> FullBatch:
+        """Every block once."""
+        return self.weighted(self.once)
+
     def sums(self, part: Batch, values: Tensor) -> Tensor:
         """Per block, sums over the entries of a pool: (c, n) -> (n_blocks, c)."""
         if part.weight.dim() == 2:

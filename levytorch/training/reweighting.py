@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import LinearHead
-from levytorch.data.batches import Batch
+from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.covariance import observed_slope
 from levytorch.likelihood.frozen import FrozenLaw
@@ -65,7 +65,7 @@ class Reweighting:
         self.head: LinearHead = copy.deepcopy(likelihood.head)
         self.blocks, self.strengths, self.close = blocks, strengths, close
         self.likelihood = replace(likelihood, head=self.head, correction=TailCorrection())
-        self.objective = self.objective_of(blocks.once)
+        self.objective = self._objective(blocks.once, blocks.whole)
         self.evaluation = self.objective.evaluate() if evaluation is None else evaluation
         self.theta = self.evaluation.theta
         self.inverse = -self._slope()
@@ -77,8 +77,10 @@ class Reweighting:
 
     def objective_of(self, times: Tensor) -> FullBatchObjective:
         """What is maximised when block k counts times[k] times."""
-        likelihood = counted(self.likelihood, self.counts, times)
-        return likelihood.objective(self.blocks.weighted(times), self.strengths)
+        return self._objective(times, self.blocks.weighted(times))
+
+    def _objective(self, times: Tensor, batch: FullBatch) -> FullBatchObjective:
+        return counted(self.likelihood, self.counts, times).objective(batch, self.strengths)
 
     # -- first order --------------------------------------------------------------------------------------------------
     @cached_property

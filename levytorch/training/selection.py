@@ -6,14 +6,14 @@ from the candidate before; what leaving out a fold changes is a fraction of a st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import LinearHead
+from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.penalty import Strength
@@ -31,6 +31,13 @@ FACTORS = tuple(10.0 ** (k / 2) for k in range(4, -5, -1))  # of the evidence's 
 _TOLERANCE, _CLOSE, _NEAR = 1e-2, 0.02, 0.05
 _PATIENCE = 5  # candidates without a better one, after which the rest is not looked at
 _PAIRS_PER_PARAMETER = 5
+
+
+class Fold(NamedTuple):
+    """held: (n_blocks,) of 0 and 1, its blocks; batch: their data."""
+
+    held: Tensor
+    batch: FullBatch
 
 
 @dataclass
@@ -127,6 +134,7 @@ def select(problem: Problem, blocks: Blocks | None) -> tuple[Problem, Selection 
 
 def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
     settings, selection = problem.settings, Selection("n_basis")
+    held_out = folds(blocks)
     thetas: list[Tensor] = []
     before: LinearHead | None = None
     for K in CANDIDATES if problem.head.period is not None else ON_A_LINE:
@@ -139,7 +147,7 @@ def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
                 break
             head.set_flat(padded(before, head))
         made = _fitted(head, problem, blocks, "none")
-        score(made, selection, K)
+        score(made, held_out, selection, K)
         before = made.head
         theta = made.theta + made.first_change(blocks.once)
         before.set_flat(theta)
@@ -155,13 +163,13 @@ def _penalty(problem: Problem, blocks: Blocks) -> tuple[list[float], Selection]:
     assert isinstance(head, LinearHead)
     engine = FisherEngine(max_steps=200, tolerance=1e-3, penalty="evidence")
     likelihood = blocks.likelihood(head, _law(problem), problem.settings.tail)
-    done = maximise(engine, likelihood, blocks.weighted(blocks.once))
-    own = engine.objective(likelihood, done.optimizer, blocks.weighted(blocks.once)).penalty
+    done = maximise(engine, likelihood, blocks.whole)
+    own = engine.objective(likelihood, done.optimizer, blocks.whole).penalty
     assert own is not None
-    selection, evidence = Selection("penalty"), own.strengths.clone()
+    selection, evidence, held_out = Selection("penalty"), own.strengths.clone(), folds(blocks)
     for factor in FACTORS:
         made = _fitted(head, problem, blocks, (factor * evidence).tolist())
-        score(made, selection, factor)
+        score(made, held_out, selection, factor)
         head.set_flat(made.theta + made.first_change(blocks.once))
         if selection.turned:
             break
@@ -176,16 +184,16 @@ def _fitted(head: LinearHead, problem: Problem, blocks: Blocks, strengths: Stren
     """The fit of a head to all data once, from where it is."""
     likelihood = blocks.likelihood(head, _law(problem), problem.settings.tail)
     engine = FisherEngine(tolerance=_TOLERANCE, damping=1e-4, penalty=strengths)  # type: ignore[arg-type]
-    done = maximise(engine, likelihood, blocks.weighted(blocks.once))
+    done = maximise(engine, likelihood, blocks.whole)
     evaluation = done.optimizer.accepted  # type: ignore[attr-defined]
     return Reweighting(likelihood, blocks, strengths, close=_CLOSE, evaluation=evaluation)
 
 
-def score(made: Reweighting, selection: Selection, candidate: float) -> None:
+def score(made: Reweighting, held_out: list[Fold], selection: Selection, candidate: float) -> None:
     """Adds the held-out log-likelihood of every fold under the fit to the others."""
     totals, pairs = [], []
-    for held in folds(made.blocks):
-        others, batch = made.blocks.once - held, made.blocks.weighted(held)
+    for held, batch in held_out:
+        others = made.blocks.once - held
         if made.objective.method != "tcf" and made.missed < _NEAR:  # what one fold has shown is taken for the others
             made.head.set_flat(made.theta + made.first_change(others))
         else:
@@ -198,12 +206,14 @@ def score(made: Reweighting, selection: Selection, candidate: float) -> None:
     selection.add(candidate, torch.tensor(totals, dtype=torch.float64))
 
 
-def folds(blocks: Blocks, n_folds: int = N_FOLDS) -> Iterator[Tensor]:
-    """(n_blocks,) of 0 and 1: the blocks of each fold, every n_folds-th."""
+def folds(blocks: Blocks, n_folds: int = N_FOLDS) -> list[Fold]:
+    """Every n_folds-th block in each."""
+    out = []
     for k in range(n_folds):
         held = torch.zeros_like(blocks.once)
         held[k::n_folds] = 1.0
-        yield held
+        out.append(Fold(held, blocks.weighted(held)))
+    return out
 
 
 def padded(small: LinearHead, large: LinearHead) -> Tensor:

@@ -69,7 +69,7 @@ def test_single_trajectory_is_cut_into_blocks_of_time():
     ids = blocks.main.weight
     assert bool((ids[1:] >= ids[:-1]).all())
     assert int(ids.max()) == blocks.n_blocks - 1
-    total = sum(folds(blocks))
+    total = sum(held for held, _ in folds(blocks))
     assert bool((total == 1).all())
 
 
