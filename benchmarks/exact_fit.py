@@ -42,7 +42,8 @@ TAILS = {
 BETAS = (0.1, 1.0, 10.0)
 KEY = ("study", "data", "dt", "trajectories", "seed", "law")
 FIELDS = (*KEY, "quantity", "value")
-SUBSTEPS = 40  # the error of Euler's rule with 10 is visible
+SUBSTEPS = 40  # the error of Euler's rule with 10 is visible, and with 40 at 400,000 trajectories
+N_BASIS = 21
 HERE = Path(__file__).parent / "results" / "exact_fit.csv"
 
 
@@ -149,6 +150,8 @@ class Results:
 
 def fits(options: argparse.Namespace, study: str, dts: list[float], counts: list[int], kinds: list[str]) -> None:
     results = Results(options.results)
+    study += "" if options.n_basis == N_BASIS else f" K={options.n_basis}"
+    study += "" if options.substeps == SUBSTEPS else f" substeps={options.substeps}"
     for seed in range(options.first, options.first + options.seeds):
         for dt in dts:
             for n in counts:
@@ -179,7 +182,7 @@ def one(data: Transitions, law: str, tail: dict | None, dt: float, study: str, o
     if law == "exact":
         yield "evaluations", found.metrics["law/evaluations"]
         yield "log_p_error", found.metrics["law/log_p_error"]
-    if study != "slope":
+    if not study.startswith("slope"):
         yield from value_rows(found)
 
 
@@ -195,8 +198,8 @@ def read(path: Path) -> dict[tuple[str, ...], dict[str, dict[int, float]]]:
 def summary(options: argparse.Namespace) -> None:
     """Markdown, as in docs/exact_law.md."""
     found = read(options.results)
-    print("| trajectories | dt | data | law | seeds | b | D_o | D_f | coverage of b, D_o, D_f |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| study | trajectories | dt | data | law | seeds | b | D_o | D_f | coverage of b, D_o, D_f |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for key, quantities in sorted(found.items(), key=lambda item: (item[0][0], float(item[0][2]), int(item[0][3]))):
         study, kind, dt, n, law = key
         if "error_b" not in quantities or study == "value":
@@ -205,7 +208,7 @@ def summary(options: argparse.Namespace) -> None:
         inside = [100 * float(np.mean(list(quantities[f"coverage_{c}"].values()))) for c in ("b", "D_o", "D_f")]
         told = " | ".join(f"{e:.2f} %" for e in errors)
         print(
-            f"| {int(n):,} | 1/{1 / float(dt):g} | {kind} | {law} | {len(quantities['error_b'])} | {told} | "
+            f"| {study} | {int(n):,} | 1/{1 / float(dt):g} | {kind} | {law} | {len(quantities['error_b'])} | {told} | "
             + ", ".join(f"{c:.0f}" for c in inside)
             + " % |"
         )
@@ -244,20 +247,16 @@ def against_lstd(laws: dict[str, dict[int, float]], seeds: list[int]) -> str:
 
 
 def slopes(found: dict[tuple[str, ...], dict[str, dict[int, float]]]) -> None:
-    """d log error / d log n, from medians, with the errors of `recovery` where the same data has them."""
-    for kind, dt, law in sorted({(k[1], k[2], k[4]) for k in found if k[0] == "slope"}):
-        sizes = sorted(
-            (int(k[3]), q)
-            for k, q in found.items()
-            if k[0] in ("slope", "recovery") and k[1:3] == (kind, dt) and k[4] == law
-        )
+    """d log error / d log n, from medians."""
+    for study, kind, dt, law in sorted({(*k[:3], k[4]) for k in found if k[0].startswith("slope")}):
+        sizes = sorted((int(k[3]), q) for k, q in found.items() if (*k[:3], k[4]) == (study, kind, dt, law))
         if len(sizes) < 2:
             continue
         text = []
         for c in ("b", "D_o", "D_f"):
             errors = [np.median(list(q[f"error_{c}"].values())) for _, q in sizes]
             text.append(f"{c} {np.polyfit(np.log([n for n, _ in sizes]), np.log(errors), 1)[0]:.2f}")
-        print(f"\nSlope of log error over log n, {kind}, dt = {dt}, {law}: {', '.join(text)}.")
+        print(f"\nd log error / d log n, {study}, {kind}, dt = {dt}, {law}: {', '.join(text)}.")
 
 
 def speed(options: argparse.Namespace) -> None:
@@ -288,7 +287,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=HERE)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--n-basis", type=int, default=21)
+    parser.add_argument("--n-basis", type=int, default=N_BASIS)
     parser.add_argument("--substeps", type=int, default=SUBSTEPS, help="of the simulation")
     parser.add_argument("--std", default="auto", choices=["auto", "frozen"], help="standard errors of exact fits")
     parser.add_argument("--trajectories", type=int, nargs="+")
