@@ -93,6 +93,19 @@ def scatter(
     return folded.T.contiguous(), packed[:, :C].T.contiguous(), _square(packed[:, C:], C)
 
 
+def per_bin(weight: Tensor, values: Tensor, index: Tensor, M: int) -> Tensor:
+    """Sums (B, C, M) over the entries of each bin; weight: (B, n) in B blocks, values: (C, n), index: (n,)."""
+    shape = (weight.shape[0], values.shape[0], M)
+    out = torch.zeros(shape, dtype=torch.float64, device=weight.device)
+    if HAVE_NUMBA and weight.device.type == "cpu" and weight.dtype == values.dtype == torch.float64:
+        arrays = (v.contiguous().numpy() for v in (weight, values, index))
+        run(_per_bin, weight.shape[0], *arrays, out.numpy(), grain=8)
+    else:
+        for row, one in enumerate(weight):
+            out[row].index_add_(1, index, one * values)
+    return out
+
+
 def _square(packed: Tensor, C: int) -> Tensor:
     out = torch.empty((C, C, packed.shape[0]), dtype=packed.dtype, device=packed.device)
     column = 0
@@ -144,6 +157,18 @@ if HAVE_NUMBA:
                 for c in range(1, 3):
                     if not out[c, i] > 0:
                         out[c, i] = min(table[j + 1, c], table[j + 2, c])
+
+    @cached_njit(nogil=True)
+    def _per_bin(start, stop, weight, values, index, out):
+        for block in range(start, stop):
+            for c in range(values.shape[0]):
+                last, total = 0, 0.0  # entries of a bin mostly follow each other
+                for i in range(index.size):
+                    if index[i] != last:
+                        out[block, c, last] += total
+                        last, total = index[i], 0.0
+                    total += weight[block, i] * values[c, i]
+                out[block, c, last] += total
 
     @cached_njit(nogil=True)
     def _scatter(start, stop, x, origin, period, s0, s1, s2, s3, s4, group, weight, shape):

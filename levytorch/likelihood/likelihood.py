@@ -74,7 +74,11 @@ class Likelihood:
         with torch.no_grad():
             total = torch.zeros((), dtype=torch.float64)
             for chunk in batch.chunks():
-                total += (chunk.weight * self.law.log_prob(self.head, chunk.x, chunk.dx, chunk.dt)).sum()
+                # nodes of a lattice share few states, at which a head is evaluated once
+                frozen = isinstance(self.law, FrozenLaw) and self.law.dim == 1 and isinstance(self.bins, StateBins)
+                few = frozen and self.bins.are_states(chunk.x)
+                head = self.bins.held(self.head) if few else self.head
+                total += (chunk.weight * self.law.log_prob(head, chunk.x, chunk.dx, chunk.dt)).sum()
             (total,) = self.ranks.sum([total])
             if self.tail.method == "conditional":
                 total = total - self.seen().mean_log_kept(self.head)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Head
+from levytorch.coefficients import Coefficients, Head
 from levytorch.data.quantiles import cut, order_statistics
 
 _MAX_DISTINCT_DT = 32
@@ -23,10 +23,14 @@ class StateBins:
     """Bins in x (one cell of the head's period, or its window on a line) times groups of dt.
 
     Node m has a state x[m] and an interval dt[m]. In d > 1 dimensions the bins are a grid of `side` per coordinate.
+    centered: the first bin lies around the cell's origin, not behind it, so that the bins' centers are the states of a
+    lattice with as many nodes.
     """
 
-    def __init__(self, head: Head, dt: Tensor, n_bins: int = 512) -> None:
+    def __init__(self, head: Head, dt: Tensor, n_bins: int = 512, *, centered: bool = False) -> None:
         self.dim, self.place, self.cell = head.dim, head.place, head.cell
+        if centered:
+            self.cell = [(o - 0.5 * p / n_bins, p) for o, p in self.cell]
         self.side = 1 if head.is_constant else n_bins if self.dim == 1 else _side(head, n_bins)
         self.n_x = self.side**self.dim
         self.dt_edges, dt_nodes = _dt_groups(dt)
@@ -63,6 +67,25 @@ class StateBins:
         if self.dt_edges.numel():
             index = index + self.n_x * torch.bucketize(dt.expand(x.shape[0]), self.dt_edges)
         return index
+
+    def are_states(self, x: Tensor) -> bool:
+        """Whether every one of the states lies on the center of a bin (of a cell)."""
+        ((origin, period),) = self.cell
+        for part in (x[:64], x):  # a look at a few tells samples from a lattice
+            places = torch.remainder(self.place(part) - origin, period) * (self.side / period) - 0.5
+            if not bool(((places - places.round()).abs() < 1e-9 * self.side).all()):
+                return False
+        return True
+
+    def held(self, coefficients: Callable[[Tensor], Coefficients]) -> Callable[[Tensor], Coefficients]:
+        """Coefficient functions that are evaluated once per bin, for states that are centers of bins."""
+        at_bins, no_dt = coefficients(self.x[: self.n_x]), torch.zeros((), dtype=torch.float64)
+
+        def at(x: Tensor) -> Coefficients:
+            bins = self.index(x, no_dt) % self.n_x
+            return at_bins.each(lambda values: values[bins] if values.dim() else values)
+
+        return at
 
     def counts(self, x: Tensor, dt: Tensor, chunk: int = CHUNK) -> Tensor:
         """How many pairs fall on each node: (M,)."""

@@ -86,8 +86,8 @@ def assemble(head: LinearHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
 
 
 def project(head: LinearHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
-    """(P,) vector Phi^T v from per-bin (C, M) sums."""
-    return torch.cat([design[i] @ per_bin[i] for i in range(len(head.sizes))])
+    """(..., P) vectors Phi^T v from per-bin (..., C, M) sums."""
+    return torch.cat([per_bin[..., i, :] @ design[i].T for i in range(len(head.sizes))], dim=-1)
 
 
 def where(log_p: Tensor, offset: int, x: Tensor, dx: Tensor) -> str:

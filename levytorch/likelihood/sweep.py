@@ -37,8 +37,8 @@ def sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, he
         return tensor_sweep(head, law, batch, bins, hessian=hessian)
     theta = head.theta.detach()
     C, M, learned = head.n_predictors, len(bins), _learned(head)
-    grid = grid_of(head, bins)
-    ((origin, period),) = head.cell
+    grid = grid_of(head, bins, batch.x)
+    ((origin, period),) = bins.cell
     x_nodes = origin + period / grid * torch.arange(grid, dtype=torch.float64)
     design = head.design(x_nodes)
     fine = head.chain(theta, design)
@@ -64,7 +64,7 @@ def sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, he
         for total, more in zip((nodes, first, second), moved):
             total += more
         if hessian:
-            curved += _second_derivatives(law, c, dx, dt, at, head, grid, place)
+            curved += _second_derivatives(law, c, scores, dx, dt, at, head, bins, grid, place)
         log_p += part
         seen += x.shape[0]
         n += float(weight.expand(x.shape[0]).sum())
@@ -78,19 +78,23 @@ def sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, he
     return Sums(n, log_p, gradient, to_predictors(first, at_bins), products, bent)
 
 
-def grid_of(head: LinearHead, bins: StateBins) -> int:
-    """Nodes per cell: a multiple of the bins, fine enough for the shortest wave."""
+def grid_of(head: LinearHead, bins: StateBins, x: Tensor) -> int:
+    """Nodes per cell: a multiple of the bins, fine enough for the shortest wave; where all states are centers of bins,
+    these are nodes, and nothing is interpolated.
+    """
     if head.is_constant:
         return 4
+    if bins.are_states(x):
+        return 2 * bins.n_x
     finest = max(GRID, 128 * max(head.sizes))
     return bins.n_x * -(-finest // bins.n_x)
 
 
 def to_predictors(sums: Tensor, chain: Chain) -> Tensor:
-    """Sums of scores in the coefficients -> in the predictors: d log p / d eta = d log p / d c * d c / d eta."""
+    """Sums (..., C, n) of d log p / d c -> of d log p / d eta = d log p / d c * d c / d eta, in the predictors."""
     out = sums * chain.slope
     if chain.D_f_alpha.dim():
-        out[3] += sums[2] * chain.D_f_alpha * chain.slope[3]
+        out[..., 3, :] += sums[..., 2, :] * chain.D_f_alpha * chain.slope[3]
     return out
 
 
@@ -120,36 +124,35 @@ def link_curvature(chain: Chain, first: Tensor, C: int, M: int) -> Tensor:
 def _second_derivatives(
     law: FrozenLaw,
     c: Coefficients,
+    scores: list[Tensor],
     dx: Tensor,
     dt: Tensor,
     x: Tensor,
     head: LinearHead,
+    bins: StateBins,
     grid: int,
     place: tuple[int, Tensor, int, Tensor],
 ) -> Tensor:
-    """Second derivatives of log p in the coefficients, summed per bin.
+    """Second derivatives of log p in the coefficients, summed per bin; scores: at the coefficients.
 
-    Central differences of the analytic scores in the coefficients themselves: two further scores per coefficient
-    whatever the number of parameters. Relative steps of 1e-4 leave about 1e-8.
+    Differences of the analytic scores in the coefficients themselves: one further score per coefficient whatever the
+    number of parameters. Relative steps of 1e-6 leave about 1e-6 of the sums.
     """
-    ((origin, period),) = head.cell
+    ((origin, period),) = bins.cell
     width = (c.D_o / dt).sqrt() if bool((c.D_o > 0).all()) else torch.full_like(c.D_o, head.units.b)
-    steps = [1e-4 * width, 1e-4 * c.D_o, 1e-4 * c.D_f, 1e-4 * torch.ones_like(c.alpha)]
-    steps.append(1e-4 * c.tempering)
+    steps = [1e-6 * v for v in (width, c.D_o, c.D_f, torch.ones_like(c.alpha), c.tempering)]
     learned = _learned(head)
     out = torch.zeros((len(learned), len(learned), place[0] * place[2]), dtype=torch.float64)
     for row, k in enumerate(learned):
         if not head.sizes[row]:
             continue  # known
-        moved = []
-        for sign in (1.0, -1.0):
-            shifted = [*c, c.tempering]
-            shifted[k] = shifted[k] + sign * steps[k]
-            moved.append(law.score(Coefficients(*shifted), dx, dt, wrt_alpha=head.learns_alpha))
-        apart = 2 * steps[k].numpy()
+        shifted = [*c, c.tempering]
+        shifted[k] = shifted[k] + steps[k]
+        moved = law.score(Coefficients(*shifted), dx, dt, wrt_alpha=head.learns_alpha)
+        apart = steps[k].numpy()
         changes = [
-            torch.from_numpy((getattr(moved[0], name).numpy() - getattr(moved[1], name).numpy()) / apart)
-            for name in (_NAMES[k] for k in learned)
+            torch.from_numpy((getattr(moved, _NAMES[i]).numpy() - before.numpy()) / apart)
+            for i, before in zip(learned, scores)
         ]
         out[row] = scatter(x, origin, period, changes, grid, *place)[1]
     return 0.5 * (out + out.transpose(0, 1))

@@ -119,6 +119,17 @@ class Blocks:
         likelihood.observe(self.observed)
         return likelihood
 
+    def on_nodes(self, likelihood: Likelihood) -> Likelihood:
+        """The same, with the nodes of the lattice as its bins, where these are all the states that it will meet."""
+        if likelihood.masses is not None or not isinstance(self.observed, Lattice):
+            return likelihood
+        grid, head = self.observed.grid, likelihood.head
+        apart = (grid.origin - head.origin) / grid.spacing if grid.period == head.period else 0.5
+        if head.is_constant or head.period is None or abs(apart - round(apart)) > 1e-9:
+            return likelihood
+        bins = StateBins(head, torch.from_numpy(self.observed.dt), grid.n_x, centered=True)
+        return replace(likelihood, bins=bins)
+
     def counts(self, bins: StateBins, pool: str) -> Tensor:
         """Pairs of a pool that start in each bin of states, (n_blocks, M)."""
         M = len(bins)

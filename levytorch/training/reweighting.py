@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import LinearHead
+from levytorch.coefficients.kernels import per_bin
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.covariance import observed_slope
@@ -24,6 +25,9 @@ from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import Strength, symmetric_inverse
+from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import project, shared
+from levytorch.likelihood.sweep import to_predictors
 from levytorch.likelihood.tail import TailCorrection, tail_correction_factor
 from levytorch.training.blocks import Blocks, counted
 from levytorch.training.engines.fisher import FisherEngine
@@ -64,7 +68,7 @@ class Reweighting:
         assert isinstance(likelihood.head, LinearHead)
         self.head: LinearHead = copy.deepcopy(likelihood.head)
         self.blocks, self.strengths, self.close = blocks, strengths, close
-        self.likelihood = replace(likelihood, head=self.head, correction=TailCorrection())
+        self.likelihood = blocks.on_nodes(replace(likelihood, head=self.head, correction=TailCorrection()))
         self.objective = self._objective(blocks.once, blocks.whole)
         self.evaluation = self.objective.evaluate() if evaluation is None else evaluation
         self.theta = self.evaluation.theta
@@ -111,7 +115,7 @@ class Reweighting:
         """G(theta; times) at the fit, with a graph in `times`; without the penalty, which has no blocks."""
         pairs, tail_pairs = self.blocks.pairs
         n, ev, objective = times @ pairs, self.evaluation, self.objective
-        main = times @ block_scores(self.head, self.law, self.blocks, self.blocks.main)
+        main = times @ block_scores(self.head, self.law, self.blocks, self.blocks.main, objective.bins)
         if objective.method == "tcf" and ev.tail is not None and self.blocks.tail is not None:
             assert self.counts is not None
             assert objective.masses is not None
@@ -207,9 +211,23 @@ def block_sandwich(influence: Tensor, blocks: Blocks) -> Tensor:
 
 
 @torch.no_grad()
-def block_scores(head: LinearHead, law: FrozenLaw, blocks: Blocks, part: Batch) -> Tensor:
-    """(n_blocks, P): sums of the frozen law's scores in theta over the pairs of every block."""
+def block_scores(
+    head: LinearHead, law: FrozenLaw, blocks: Blocks, part: Batch, bins: StateBins | None = None
+) -> Tensor:
+    """(n_blocks, P): sums of the frozen law's scores in theta over the pairs of every block.
+
+    bins: where all states are centers of these, functions of the state are applied to sums over each of them.
+    """
     theta = head.theta.detach()
+    names = ["b", "D_o", "D_f"] + ["alpha"] * head.learns_alpha + ["tempering"] * head.tempering_spec.learned
+    if bins is not None and part.weight.dim() == 2 and bins.n_groups == 1 and bins.are_states(part.x):
+        design = head.design(bins.x)
+        chain = head.chain(theta, design)
+        at = bins.index(part.x, part.dt)
+        c = chain.coefficients.each(lambda values: values[at] if values.dim() else values)
+        step = law.score(c, part.dx, shared(part.dt), wrt_alpha=head.learns_alpha)
+        sums = per_bin(part.weight, torch.stack([getattr(step, name) for name in names]), at, len(bins))
+        return project(head, to_predictors(sums, chain), design)
     total = torch.zeros((blocks.n_blocks, theta.numel()), dtype=torch.float64)
     for low in range(0, part.x.shape[0], _CHUNK):
         rows = slice(low, low + _CHUNK)

@@ -6,6 +6,7 @@ from the candidate before; what leaving out a fold changes is a fraction of a st
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ CANDIDATES = tuple(range(1, 42, 2))
 ON_A_LINE = (1, *range(4, 44, 2))
 FACTORS = tuple(10.0 ** (k / 2) for k in range(4, -5, -1))  # of the evidence's strengths, from smooth to rough
 # folds find their own way: a standard error of all data moves a held-out score by about one, of which hundredths matter
-_TOLERANCE, _CLOSE, _NEAR = 1e-2, 0.02, 0.05
+_TOLERANCE, _CLOSE, _NEAR = 0.03, 0.02, 0.05
 _PATIENCE = 5  # candidates without a better one, after which the rest is not looked at
 _PAIRS_PER_PARAMETER = 5
 
@@ -137,6 +138,7 @@ def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
     held_out = folds(blocks)
     thetas: list[Tensor] = []
     before: LinearHead | None = None
+    shown, size = math.inf, 0  # how far first-order changes were off, and for how many parameters: it grows with them
     for K in CANDIDATES if problem.head.period is not None else ON_A_LINE:
         assert isinstance(settings.head, dict)
         own = replace(settings, head={**settings.head, "n_basis": K})
@@ -147,7 +149,11 @@ def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
                 break
             head.set_flat(padded(before, head))
         made = _fitted(head, problem, blocks, "none")
+        if made.theta.numel() <= 2 * size and 3 * shown < _NEAR:
+            made.missed = shown
         score(made, held_out, selection, K)
+        if made.missed != shown:
+            shown, size = made.missed, made.theta.numel()
         before = made.head
         theta = made.theta + made.first_change(blocks.once)
         before.set_flat(theta)
@@ -182,7 +188,7 @@ def _law(problem: Problem) -> FrozenLaw:
 
 def _fitted(head: LinearHead, problem: Problem, blocks: Blocks, strengths: Strength) -> Reweighting:
     """The fit of a head to all data once, from where it is."""
-    likelihood = blocks.likelihood(head, _law(problem), problem.settings.tail)
+    likelihood = blocks.on_nodes(blocks.likelihood(head, _law(problem), problem.settings.tail))
     engine = FisherEngine(tolerance=_TOLERANCE, damping=1e-4, penalty=strengths)  # type: ignore[arg-type]
     done = maximise(engine, likelihood, blocks.whole)
     evaluation = done.optimizer.accepted  # type: ignore[attr-defined]

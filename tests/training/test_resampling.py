@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from levytorch import InputError, Recovery, Transitions, solve_value
-from levytorch.training.reweighting import Reweighting
+from levytorch.likelihood.tail import TailSettings
+from levytorch.training.reweighting import Reweighting, block_scores
 from tests.training.problems import constant, steps, variable
 from tests.training.problems import frozen_recover as recover
 
@@ -32,6 +33,26 @@ def test_robust_agrees_with_the_information_where_the_law_is_right(fitted):
     # 60 blocks: a relative error of 1 / (2 * 60)^(1/2) = 9 % each; the mean over 24 dependent ones is far closer
     assert float((ratio - 1).abs().max()) < 5 * 0.09
     assert abs(float(ratio.mean()) - 1) < 0.12
+
+
+@pytest.mark.parametrize("alpha", [0.3, "learn"])
+def test_scores_of_blocks_by_nodes_and_by_entries(alpha):
+    """A lattice has few distinct states: functions of the state may be applied to sums over each of them."""
+    lattice = variable(4000, 0).lattice(n_blocks=20)
+    found = recover(lattice, alpha=alpha, n_basis=5, engine="fisher", tolerance=1.0)
+    blocks = found.blocks
+    nodes = blocks.on_nodes(blocks.likelihood(found.head, found.blocks.law, TailSettings()))
+    assert nodes.bins.are_states(blocks.main.x)
+    plain = block_scores(found.head, found.blocks.law, blocks, blocks.main)
+    quickly = block_scores(found.head, found.blocks.law, blocks, blocks.main, nodes.bins)
+    assert float((quickly - plain).abs().max()) < 1e-10 * float(plain.abs().max())
+    batch = blocks.whole
+    fine, coarse = (
+        v.objective(batch).evaluate() for v in (blocks.likelihood(found.head, found.blocks.law, TailSettings()), nodes)
+    )
+    assert float(coarse.main.log_p) == pytest.approx(float(fine.main.log_p), rel=1e-12)
+    assert torch.allclose(coarse.main.gradient, plain.sum(0), rtol=0, atol=1e-10 * float(plain.abs().sum(0).max()))
+    assert nodes.mean(batch) * batch.n_main == pytest.approx(float(fine.main.log_p), rel=1e-9)
 
 
 def test_bootstrap_agrees_with_robust(fitted):
@@ -122,11 +143,14 @@ def test_mlp_heads_get_bootstrap_errors():
         found.std(0.0)
     with pytest.raises(InputError, match="bootstrap"):
         found.std(0.0, kind="robust")
-    replicas = found.bootstrap(8)
-    b, D_o, D_f, _ = replicas.std(X)
-    fourier = recover(data, alpha=0.3, n_basis=5).std(X)
-    for mine, theirs in zip((b, D_o, D_f), fourier):  # of the size that a head of as much freedom has
-        assert 0.4 < float(mine.mean() / theirs.mean()) < 2.5
+    told = torch.stack(found.bootstrap(16).std(X)[:3])
+    head = {"name": "mlp", "width": 4, "depth": 1, "n_features": 2}
+    fits = [recover(variable(20_000, seed), alpha=0.3, coefficients=head) for seed in range(2, 14)]
+    with torch.no_grad():
+        spread = torch.stack([torch.stack(fit.head(X)[:3]) for fit in fits]).std(0)  # of the estimate, over data sets
+    # log of a standard deviation from m values: 1 / (2 (m - 1))^(1/2), and means over X are no worse; three of that
+    bound = 3 * (1 / (2 * 15) + 1 / (2 * 11)) ** 0.5
+    assert float((told.mean(1) / spread.mean(1)).log().abs().max()) < bound
 
 
 def test_loaded_recoveries_need_the_data(tmp_path):

@@ -46,6 +46,7 @@ class FisherScoring(Optimizer):
         super().__init__(list(params), {"damping": damping, "tolerance": tolerance})
         self.objective: FullBatchObjective  # what is maximised: given before a step, since a batch brings it
         self._restored: Evaluation | None = None
+        self._proposed: tuple[FullBatchObjective | None, tuple[Tensor, float, float]] = None, (torch.empty(0), 0.0, 0.0)
         self.most_pairs = pairs
         self.state["scoring"] = {"damping": damping, "converged": False, "decrement": float("inf"), "passes": 0}  # type: ignore[index]
 
@@ -76,7 +77,8 @@ class FisherScoring(Optimizer):
             current = closure()
             self._accept(current)
         else:
-            delta, predicted, merit = self._propose(current)
+            before, proposed = self._proposed
+            delta, predicted, merit = proposed if before is self.objective else self._propose(current)
             if memory["converged"]:
                 return current
             start = theta.detach().clone()
@@ -104,7 +106,8 @@ class FisherScoring(Optimizer):
                 memory["hold"] = True  # next time as if the TCF were a constant: that step ascends
                 memory["damping"] = min(max(memory["damping"], 1e-4) * 10, 1e8)
         memory["passes"] += 1
-        self._propose(current)  # so that `converged` is known without a further pass
+        proposed = self._propose(current)  # so that `converged` is known without a further pass
+        self._proposed = (None if self.objective.penalty else self.objective), proposed  # a penalty may change
         return current
 
     def newton_step(self) -> Tensor:
