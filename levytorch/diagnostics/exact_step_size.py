@@ -108,7 +108,8 @@ def _test(head: Head, short: Side, long_: Side, precision: Tensor) -> StepCheck 
     looked = len(long_.scores)
     per_block = long_.scores / long_.n - (short.scores[0::2] + short.scores[1::2]) @ pull.T / short.n
     covariance = per_block.T @ per_block * (len(long_.x) / looked)
-    statistic, df = quadratic(residual, covariance, long_.information / long_.n, long_.information, _SHARED)
+    units = long_.information / long_.n, long_.information
+    statistic, df = quadratic(residual, covariance, *units, _SHARED, few=per_block, of=len(long_.x))
     if df == 0 or not math.isfinite(statistic):
         return Skipped(
             "nothing is left to compare, because the penalty or the starting values, not the data, determine the "

@@ -147,19 +147,33 @@ def check_step_size(
 
 
 def quadratic(
-    score: Tensor, covariance: Tensor, unit: Tensor, information: Tensor, shared: float = _SHARED
+    score: Tensor,
+    covariance: Tensor,
+    unit: Tensor,
+    information: Tensor,
+    shared: float = _SHARED,
+    few: Tensor | None = None,
+    of: float = math.inf,
 ) -> tuple[float, int]:
     """score^T covariance^-1 score where the fits differ at all; `unit`: the covariance of the score itself.
 
     Parameters that the data does not see are left out. `information`, without the penalty, tells which they are: beside
     a strong penalty those that it spares would look like them.
+    few: (N, P) terms whose products make up the covariance, where they are so few that their scatter counts, and of
+    how many terms of the score they are some. For the others the inverse of a mean of N products is too large on
+    average, to first order by mean(d^2) / (N df) with d the squared length of a term in units of the covariance: 1 / N
+    per parameter for a Gaussian, far more where jumps are rare.
     """
     scale = unit.diagonal().clamp(min=1e-300).rsqrt()
     scale = torch.where(information.diagonal() > 1e-10 * information.diagonal().max(), scale, 0.0)
     values, vectors = torch.linalg.eigh(covariance * scale.outer(scale))
     keep = values > shared
-    along = vectors[:, keep].T @ (score * scale)
-    return float((along * along / values[keep]).sum()), int(keep.sum())
+    along, df = vectors[:, keep].T @ (score * scale), int(keep.sum())
+    statistic = float((along * along / values[keep]).sum())
+    if few is not None and df:
+        d = ((few * scale) @ vectors[:, keep]).square() @ values[keep].reciprocal()
+        statistic /= 1.0 + (1.0 - len(few) / of) * float(d.square().mean() / d.mean() ** 2) * df / len(few)
+    return statistic, df
 
 
 def _curves(one: LinearHead, two: LinearHead, spreads: list[Tensor], short: Side) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from levytorch import Trajectories
 from levytorch.diagnostics import Diagnosis, checks, diagnose, step_size
 from levytorch.diagnostics.refit import block_starts, two_steps
 from levytorch.diagnostics.sample import Region
-from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size
+from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size, quadratic
 from levytorch.errors import LevytorchWarning
 from tests.diagnostics.problems import paths, quiet, walk
 from tests.training.problems import ALPHA, DT, steps
@@ -123,3 +123,22 @@ def test_a_coefficient_that_vanishes_at_two_steps_has_not_changed_by_many_standa
     alone = step_size._curves(one, one, [spread, spread], SimpleNamespace(kept=data))
     assert bool((curves["D_f_std"] >= alone["D_f_std"]).all())
     assert step_size.largest(curves, 1)[0] < 10
+
+
+def test_the_scatter_of_a_covariance_from_few_terms_is_allowed_for():
+    """Scores that are mostly zero, as those of rare jumps: the statistic has the mean of chi squared all the same."""
+    draw, P, N, of, repeats, share = torch.Generator().manual_seed(0), 6, 3000, 6000, 400, 0.02
+    plain, corrected = [], []
+    unit = torch.eye(P, dtype=torch.float64)
+    for _ in range(repeats):
+        jumps = torch.rand((of, P), dtype=torch.float64, generator=draw) < share
+        terms = torch.randn((of, P), dtype=torch.float64, generator=draw) * jumps
+        few = terms[:N]
+        covariance = few.T @ few * (of / N)
+        plain.append(quadratic(terms.sum(0), covariance, unit * of, unit)[0])
+        corrected.append(quadratic(terms.sum(0), covariance, unit * of, unit, few=few, of=of)[0])
+    told = np.array(corrected)
+    error = told.std() / repeats**0.5
+    inflation = (1 - N / of) * (3 / share + P - 1) / N  # E d^2 = P (3 / share) + P (P - 1)
+    assert abs(told.mean() - P) < 3 * error + 2 * P * inflation**2  # what is left is of second order
+    assert np.mean(np.array(plain) - told) == pytest.approx(P * inflation, rel=0.2)  # E d^2 from N terms: a tenth
