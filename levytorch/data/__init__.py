@@ -5,9 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from levytorch.data.pools import Pools, ct_of_dt, make_pools
+from levytorch.data.pools import Pools, make_pools
 from levytorch.data.sources import FromFile, SourceData
 from levytorch.data.streaming import transition_blocks
+from levytorch.data.thresholds import ct_of_dt
 from levytorch.data.trajectories import Trajectories
 from levytorch.data.transitions import Transitions
 

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.convert import shown
+from levytorch.data.arrays import Array, Integers
 from levytorch.errors import InputError
 
 MOST = 64  # different actions: more are numbers on a scale, not labels
 _WIDEST = 2  # numbers of a vector
 
 
-def label(action: Any) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
+def label(action: Any) -> tuple[Array, tuple[Any, ...]]:
     """The place of each action among the sorted labels, as float64 (a column like all others), and the labels.
 
     More than MOST different numbers are a continuous action: they are returned as they are, without labels. So are
@@ -63,7 +64,7 @@ def _array(name: str, given: Any) -> NDArray[Any]:
         ) from None
 
 
-def _vectors(given: NDArray[Any]) -> NDArray[np.float64]:
+def _vectors(given: NDArray[Any]) -> Array:
     """Actions of several numbers, (n, m)."""
     if given.shape[1] > _WIDEST or given.dtype.kind not in "biuf":
         raise InputError(
@@ -79,12 +80,12 @@ def _vectors(given: NDArray[Any]) -> NDArray[np.float64]:
     return vectors[:, 0] if vectors.shape[1] == 1 else vectors
 
 
-def named(action: NDArray[np.float64], actions: Sequence[Any]) -> NDArray[Any]:
+def named(action: Array, actions: Sequence[Any]) -> NDArray[Any]:
     """The inverse of `label`."""
     return np.asarray(actions)[action.astype(np.int64)] if len(actions) else action
 
 
-def per_point(action: Any, lengths: NDArray[np.int64]) -> tuple[NDArray[np.float64], tuple[Any, ...]]:
+def per_point(action: Any, lengths: Integers) -> tuple[Array, tuple[Any, ...]]:
     """One action per point (that of the last point of a trajectory is not used) from one per point or one per pair.
 
     action: (n_traj, n_time) or (n_traj, n_time - 1), or a list of such rows; (n_time,) for one trajectory. Vectors
@@ -93,14 +94,14 @@ def per_point(action: Any, lengths: NDArray[np.int64]) -> tuple[NDArray[np.float
     return label(_points("action", action, lengths))
 
 
-def rewards_per_point(reward: Any, lengths: NDArray[np.int64]) -> Any:
+def rewards_per_point(reward: Any, lengths: Integers) -> Any:
     """Rewards of pairs (n_traj, n_time - 1) as rewards of points, the last repeated; those of points as they are."""
     shape = getattr(reward, "shape", None)
     of_pairs = shape is not None and len(shape) == 2 and tuple(shape) == (len(lengths), int(lengths[0]) - 1)
     return _points("reward", reward, lengths).reshape(len(lengths), -1) if of_pairs else reward
 
 
-def _points(name: str, given: Any, lengths: NDArray[np.int64]) -> NDArray[Any]:
+def _points(name: str, given: Any, lengths: Integers) -> NDArray[Any]:
     """One entry per point, trajectory after trajectory."""
     action = given
     rows = action if isinstance(action, list | tuple) and len(action) and np.ndim(action[0]) else None
@@ -123,30 +124,3 @@ def _padded(part: NDArray[Any], n: int, k: int) -> NDArray[Any]:
         f"action of trajectory {k} must have {n} entries (one per point) or {n - 1} (one per pair), found shape "
         f"{part.shape}; give one label each."
     )
-
-
-def table_of_numbers(action: NDArray[np.float64], x: NDArray[np.float64]) -> list[str]:
-    """The same for actions on a scale: their range, mean and spread, and the mean by quarters of the states."""
-    edges = np.quantile(x, [0.25, 0.5, 0.75])
-    quarter = np.searchsorted(edges, x)
-    heads = [f"x < {edges[0]:.3g}", f"< {edges[1]:.3g}", f"< {edges[2]:.3g}", f">= {edges[2]:.3g}"]
-    lines = ["", f"{'action':<10}{'min':>11}{'mean':>11}{'max':>11}{'spread':>11}   mean where " + ", ".join(heads)]
-    columns = action.reshape(len(action), -1).T
-    for k, a in enumerate(columns):
-        means = ", ".join(f"{a[quarter == q].mean():.3g}" if (quarter == q).any() else "-" for q in range(4))
-        name = "a" if len(columns) == 1 else f"a[{k}]"
-        lines.append(f"{name:<10}{a.min():>11.4g}{a.mean():>11.4g}{a.max():>11.4g}{a.std():>11.4g}   {means}")
-    return lines
-
-
-def table_of_actions(codes: NDArray[np.int64], x: NDArray[np.float64], actions: Sequence[Any]) -> list[str]:
-    """Lines that count actions by state: pairs of each action, and by quarters of the observed states."""
-    edges = np.quantile(x, [0.25, 0.5, 0.75])
-    quarter = np.searchsorted(edges, x)
-    counts = np.zeros((len(actions), 4), dtype=np.int64)
-    np.add.at(counts, (codes, quarter), 1)
-    heads = [f"x < {edges[0]:.3g}", f"< {edges[1]:.3g}", f"< {edges[2]:.3g}", f">= {edges[2]:.3g}"]
-    lines = ["", f"{'action':<10}{'pairs':>12}" + "".join(f"{head:>14}" for head in heads)]
-    for name, row in zip(actions, counts):
-        lines.append(f"{str(name)[:9]:<10}{row.sum():>12,}" + "".join(f"{n:>14,}" for n in row))
-    return lines

@@ -15,7 +15,7 @@ from levytorch.convert import real_array, real_tensor, shown
 from levytorch.errors import InputError, LevytorchWarning
 
 Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
+Integers = NDArray[np.int64]
 _ROWS = 20  # fewer say nothing about which way an array lies
 _NEAR = 5  # as many times as close are neighbours in time
 _LOOK_AT, _SIDE = 100_000, 300  # differences from which that is judged, and along a row at least
@@ -27,7 +27,7 @@ def numeric(name: str, values: Any) -> Array:
     return real_array(name, values, "pass arrays of numbers (of dates: (times - times[0]) / np.timedelta64(1, 'h'))")
 
 
-def lengths_of(name: str, shape: tuple[int, ...]) -> Counts:
+def lengths_of(name: str, shape: tuple[int, ...]) -> Integers:
     """Points of each trajectory in an array of this shape; (n_time,) is one of them."""
     n_traj_and_time = (1, *shape) if len(shape) == 1 else shape
     if len(n_traj_and_time) not in (2, 3) or 0 in shape:
@@ -38,7 +38,7 @@ def lengths_of(name: str, shape: tuple[int, ...]) -> Counts:
     return np.full(n_traj_and_time[0], n_traj_and_time[1], dtype=np.int64)
 
 
-def flatten(name: str, x: Any) -> tuple[Array, Counts]:
+def flatten(name: str, x: Any) -> tuple[Array, Integers]:
     """All points in one array, (N,) or (N, d), and the number of points of each trajectory."""
     if _is_list(x):
         parts = [numeric(f"{name}[{k}]", part) for k, part in enumerate(x)]
@@ -56,7 +56,7 @@ def flatten(name: str, x: Any) -> tuple[Array, Counts]:
     return (flat[:, 0] if flat.ndim == 2 and flat.shape[1] == 1 else flat), lengths
 
 
-def match(name: str, values: Any, lengths: Counts, shared: bool = False) -> Array:
+def match(name: str, values: Any, lengths: Integers, shared: bool = False) -> Array:
     """One number per point, flat; a single (n_time,) array serves all trajectories where `shared`."""
     if shared and not _is_list(values):
         array = numeric(name, values)
@@ -71,7 +71,7 @@ def match(name: str, values: Any, lengths: Counts, shared: bool = False) -> Arra
     return flat
 
 
-def warn_of_columns(points: Array, lengths: Counts, stacklevel: int) -> None:
+def warn_of_columns(points: Array, lengths: Integers, stacklevel: int) -> None:
     """Warn where the columns of an (n, m) array look like the trajectories.
 
     Points of one trajectory follow each other closely; those of two at the same time are as far apart as their noise,

@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import choice, real_number, whole_number
+from levytorch.convert import choice, number_within, whole_number
+from levytorch.data.arrays import Array, Integers
 from levytorch.data.pools import Pools
-from levytorch.errors import InputError
 
 CHUNK = 65_536  # pairs of a full batch at a time
 AHEAD = 256  # steps whose pairs are gathered in one go: hashing and indexing cost microseconds per step, not tens
@@ -46,11 +46,8 @@ def check_data_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if "chunk_size" in checked:
         checked["chunk_size"] = whole_number("chunk_size", checked["chunk_size"], 1)
     if "validation" in checked:
-        share = checked["validation"] = real_number(
-            "validation", checked["validation"], "pass the fraction to hold out"
-        )
-        if not 0.0 <= share < 1.0:
-            raise InputError(f"validation must lie in [0, 1), found {share!r}: pass the fraction to hold out.")
+        remedy = "pass the fraction to hold out"
+        checked["validation"] = number_within("validation", checked["validation"], "[0, 1)", remedy)
     return checked
 
 
@@ -159,7 +156,7 @@ class Drawer:
         share = round(tail_share * batch_size)
         self.n_tail = min(max(share, 1), batch_size - 1) if self._stratified else 0
         self._block = -1
-        self._rows: NDArray[np.int64] = np.empty((0, 0), dtype=np.int64)
+        self._rows: Integers = np.empty((0, 0), dtype=np.int64)
         self._ahead: tuple[Tensor, Tensor, Tensor] | None = None
         self._weight: tuple[float, Tensor] | None = None
 
@@ -176,7 +173,7 @@ class Drawer:
         x, dx, dt = self._ahead
         return Batch(x[k], dx[k], dt[k], self._weights(tcf))
 
-    def rows(self, step: int) -> NDArray[np.int64]:
+    def rows(self, step: int) -> Integers:
         """Which pairs of the main pool the batch of a step holds (with "bernoulli": unless the tail's turn comes)."""
         block, k = divmod(step, AHEAD)
         if block != self._block:
@@ -205,7 +202,7 @@ class Drawer:
         self._ahead = (_gather(main.x, self._rows), _gather(main.dx, self._rows), dt)
         self._block = block
 
-    def _pick(self, u: NDArray[np.float64], n: int) -> NDArray[np.int64]:
+    def _pick(self, u: Array, n: int) -> Integers:
         """Uniform numbers of this rank's share of range(n); all of it where a share would be empty."""
         mine = self._shard(n)
         if mine == 0:
@@ -235,7 +232,7 @@ class Drawer:
         return mine * self.world / n if mine and self.world > 1 else 1.0
 
 
-def _gather(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
+def _gather(values: Tensor, rows: Integers) -> Tensor:
     """values[rows] by NumPy, which does not wake a pool of threads for a few thousand numbers."""
     return torch.from_numpy(values.numpy().take(rows, axis=0))
 

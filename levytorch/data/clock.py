@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.data.arrays import Array
+from levytorch.data.arrays import Array, Integers
 from levytorch.data.options import NANOSECONDS, TimeUnits
 from levytorch.errors import InputError
 
@@ -117,7 +117,7 @@ class FileClock:
             return np.asarray(since * self._tick / unit, dtype=np.float64)
         return np.asarray(since * (self._tick / unit), dtype=np.float64)
 
-    def check_dt(self, dt: float, times: Array, across: NDArray[np.int64]) -> None:
+    def check_dt(self, dt: float, times: Array, across: Integers) -> None:
         """Refuse a dt that the times contradict; steps `across` lead from one trajectory to the next."""
         if len(times) < 2:
             return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.data.arrays import Array, Counts
+from levytorch.data.arrays import Array, Integers
 from levytorch.data.memory import require
 from levytorch.data.points import NeedsMemory
 from levytorch.errors import InputError
@@ -227,11 +227,11 @@ class Runs:
         self.path, self.id = file, id
         self.names: list[Any] = []
         self._seen: set[Any] = set()
-        self._starts: list[Counts] = []
-        self.group: Counts = np.zeros(0, dtype=np.int64)  # of the rows seen last
+        self._starts: list[Integers] = []
+        self.group: Integers = np.zeros(0, dtype=np.int64)  # of the rows seen last
 
     @property
-    def starts(self) -> Counts:
+    def starts(self) -> Integers:
         return np.concatenate(self._starts) if self._starts else np.zeros(1, dtype=np.int64)
 
     def see(self, frame: pl.DataFrame, before: int, whole: bool) -> None:

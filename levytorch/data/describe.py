@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.data.actions import table_of_actions, table_of_numbers
+from levytorch.data.arrays import Array, Integers
 from levytorch.data.quantiles import Blocks, cut, quantiles
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ def describe(t: Transitions) -> str:
     if t.reward is not None:
         lines.append(f"{'reward':<10}" + _row(cut(t.reward.numpy()), len(t)))
     if t.actions:
-        lines += table_of_actions(t.action_codes.numpy(), t.x.reshape(len(t), -1)[:, 0].numpy(), t.actions)
+        lines += _labels_by_state(t.action_codes.numpy(), t.x.reshape(len(t), -1)[:, 0].numpy(), t.actions)
     elif t.action is not None:
-        lines += table_of_numbers(np.asarray(t.action), t.x.reshape(len(t), -1)[:, 0].numpy())
+        lines += _numbers_by_state(np.asarray(t.action), t.x.reshape(len(t), -1)[:, 0].numpy())
     lines += ["", f"dropped   {lost:,} of {lost + len(t):,} pairs" + (":" if lost else "")]
     lines += [f"          {count:>12,}  {reason}" for reason, count in t.dropped.items()]
     return "\n".join(lines)
@@ -62,3 +63,33 @@ def _row(blocks: Blocks, n: int) -> str:
 
 def _numbers(values: np.ndarray) -> str:
     return ", ".join(f"{v:.8g}" for v in values)
+
+
+def _numbers_by_state(action: Array, x: Array) -> list[str]:
+    """Lines on actions on a scale: their range, mean and spread, and the mean by quarters of the states."""
+    quarter, heads = _quarters(x)
+    lines = ["", f"{'action':<10}{'min':>11}{'mean':>11}{'max':>11}{'spread':>11}   mean where " + ", ".join(heads)]
+    columns = action.reshape(len(action), -1).T
+    for k, a in enumerate(columns):
+        means = ", ".join(f"{a[quarter == q].mean():.3g}" if (quarter == q).any() else "-" for q in range(4))
+        name = "a" if len(columns) == 1 else f"a[{k}]"
+        lines.append(f"{name:<10}{a.min():>11.4g}{a.mean():>11.4g}{a.max():>11.4g}{a.std():>11.4g}   {means}")
+    return lines
+
+
+def _labels_by_state(codes: Integers, x: Array, actions: Sequence[Any]) -> list[str]:
+    """Lines that count actions by state: pairs of each action, and by quarters of the observed states."""
+    quarter, heads = _quarters(x)
+    counts = np.zeros((len(actions), 4), dtype=np.int64)
+    np.add.at(counts, (codes, quarter), 1)
+    lines = ["", f"{'action':<10}{'pairs':>12}" + "".join(f"{head:>14}" for head in heads)]
+    for name, row in zip(actions, counts):
+        lines.append(f"{str(name)[:9]:<10}{row.sum():>12,}" + "".join(f"{n:>14,}" for n in row))
+    return lines
+
+
+def _quarters(x: Array) -> tuple[Integers, list[str]]:
+    """The quarter of the states that each lies in, and what to call the quarters."""
+    first, second, third = np.quantile(x, [0.25, 0.5, 0.75])
+    heads = [f"x < {first:.3g}", f"< {second:.3g}", f"< {third:.3g}", f">= {third:.3g}"]
+    return np.searchsorted([first, second, third], x), heads

@@ -20,24 +20,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.convert import shown, whole_number
 from levytorch.data import lattice_files
+from levytorch.data.arrays import Array
 from levytorch.data.batches import Batch, FullBatch
-from levytorch.data.lattice_adding import check_like
-from levytorch.data.lattice_build import Loose
 from levytorch.data.lattice_grid import NODES_PER_CELL, Grid
-from levytorch.data.lattice_making import built
-from levytorch.data.lattice_parts import Parts
-from levytorch.data.lattice_tables import StateCounts, Tables
+from levytorch.data.lattice_making import built, check_like
+from levytorch.data.lattice_tables import Loose, SparseRows, StateCounts, Tables
 from levytorch.data.pools import PoolFacts
 from levytorch.data.thresholds import Threshold
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,8 +58,8 @@ class Lattice:
     CT: Array
     TRT: Array
     reach: float
-    weights: Parts
-    states: Parts
+    weights: SparseRows
+    states: SparseRows
     loose: Loose
     dropped: dict[str, int]
     x_range: tuple[float, float]

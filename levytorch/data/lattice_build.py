@@ -12,17 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from levytorch.data.arrays import Array, Integers
 from levytorch.data.lattice_grid import Grid
 from levytorch.data.lattice_kernels import SPARE, Place, Sums, accumulate, empty_sums, fold, place_of
-from levytorch.data.lattice_parts import Parts, added, node_key
+from levytorch.data.lattice_tables import Loose, SparseRows, added, node_key
 from levytorch.data.quantiles import cut
 from levytorch.data.thresholds import Threshold, threshold_at
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 from levytorch.law.threads import run
 
-Array = NDArray[np.float64]
-Rows = NDArray[np.int64]
 MOST_DT = 12  # sheets of one lattice
 SAME_DT = 1e-6  # relative difference of steps that are one
 _TASK = 1 << 19  # pairs of one task: what is computed does not depend on the number of threads
@@ -52,14 +51,6 @@ class Settings(NamedTuple):
         return float(threshold_at(threshold, torch.tensor([dt], dtype=torch.float64)))
 
 
-class Loose(NamedTuple):
-    """Pairs that lie on no node, and the row of the table each belongs to."""
-
-    x: Array
-    dx: Array
-    row: Rows
-
-
 class Piece(NamedTuple):
     """Pairs that wait for their turn."""
 
@@ -73,13 +64,14 @@ class Segment(NamedTuple):
     """Runs of rows of one piece."""
 
     piece: Piece
-    starts: Rows
-    stops: Rows
+    starts: Integers
+    stops: Integers
     size: int
 
 
 Task = tuple[int, list[Segment]]  # of one block
-Found = tuple[int, list[tuple[Rows, Array]], Sums, Array, Array]  # of one sheet: nodes per pool, counts, loose x, dx
+KeyedSums = list[tuple[Integers, Array]]  # where, ascending, and how much
+Found = tuple[int, KeyedSums, Sums, Array, Array]  # of one sheet: nodes per pool, counts, loose x, dx
 
 
 class Builder:
@@ -96,8 +88,8 @@ class Builder:
         self.removed = 0
         self.x_range = (math.inf, -math.inf)
         self.dropped: dict[str, int] = {}
-        self._nodes: dict[tuple[int, int, int], list[tuple[Rows, Array]]] = defaultdict(list)
-        self._states: dict[tuple[int, int, int], list[tuple[Rows, Array]]] = defaultdict(list)
+        self._nodes: dict[tuple[int, int, int], KeyedSums] = defaultdict(list)
+        self._states: dict[tuple[int, int, int], KeyedSums] = defaultdict(list)
         self._loose: list[tuple[int, int, Array, Array]] = []
         self._pending = 0
         self._waiting: list[list[Segment]] = [[] for _ in range(settings.n_blocks)]
@@ -107,7 +99,7 @@ class Builder:
         """Pairs of one piece."""
         x, dx = transitions.x.contiguous().numpy(), transitions.dx.contiguous().numpy()
         piece = Piece(x, dx, *self._sheets(transitions))
-        for waiting, runs in zip(self._waiting, runs_by_block(transitions, self.settings.n_blocks)):
+        for waiting, runs in zip(self._waiting, transitions.membership.runs_by_block(self.settings.n_blocks)):
             waiting.extend(_segments(piece, *runs))
         self._pairs += len(x)
         self.x_range = (min(self.x_range[0], float(x.min())), max(self.x_range[1], float(x.max())))
@@ -116,7 +108,7 @@ class Builder:
         if self._pairs >= _HELD:
             self._flush()
 
-    def finish(self) -> tuple[Array, Parts, Parts, Loose, dict[str, int]]:
+    def finish(self) -> tuple[Array, SparseRows, SparseRows, Loose, dict[str, int]]:
         """dt of the sheets (ascending), weights of nodes, counts of states, loose pairs, pairs that were left out."""
         order = sorted(range(len(self.dt)), key=lambda k: self.dt[k])
         blocks = self.settings.n_blocks
@@ -124,8 +116,8 @@ class Builder:
         place = {row: i for i, row in enumerate(rows)}
         self._flush()
         self._consolidate()
-        nodes = Parts.of([self._keys(self._nodes.get(row, [])) for row in rows])
-        states = Parts.of([added(self._states.get(row, [])) for row in rows])
+        nodes = SparseRows.of([self._keys(self._nodes.get(row, [])) for row in rows])
+        states = SparseRows.of([added(self._states.get(row, [])) for row in rows])
         found = [
             (x, dx, np.array([place[int(pool), sheet, block] for pool in self._pool(dx, sheet)], dtype=np.int64))
             for block, sheet, x, dx in self._loose
@@ -208,7 +200,7 @@ class Builder:
             out.append((sheet, nodes, Sums(tile[:0].copy(), sums.states, sums.removed), kept[0], kept[1]))
         return out
 
-    def _take(self, block: int, sheet: int, nodes: list[tuple[Rows, Array]], sums: Sums, x: Array, dx: Array) -> None:
+    def _take(self, block: int, sheet: int, nodes: KeyedSums, sums: Sums, x: Array, dx: Array) -> None:
         """What one task found."""
         self.removed += int(sums.removed[0])
         for pool, (used, values) in enumerate(nodes):
@@ -235,7 +227,7 @@ class Builder:
             )
             self._states[pool, sheet, block].append((bins, counts.astype(np.float64)))
 
-    def _pool(self, dx: Array, sheet: int) -> Rows:
+    def _pool(self, dx: Array, sheet: int) -> Integers:
         dt = self.dt[sheet]
         far = np.abs(dx - self.settings.center(dt)) > self.settings.at(self.settings.CT, dt)
         return np.asarray(far, dtype=np.int64)
@@ -256,7 +248,7 @@ class Builder:
             self._states[key] = [added(parts)]
         self._pending = 0
 
-    def _keys(self, parts: list[tuple[Rows, Array]]) -> tuple[Rows, Array]:
+    def _keys(self, parts: KeyedSums) -> tuple[Integers, Array]:
         """Numbers in the tile as keys of nodes."""
         if not parts:
             return np.empty(0, dtype=np.int64), np.empty(0)
@@ -289,7 +281,7 @@ def _thinned(ordered: Array) -> Array:
     return np.array(kept)
 
 
-def _segments(piece: Piece, starts: Rows, stops: Rows) -> Iterator[Segment]:
+def _segments(piece: Piece, starts: Integers, stops: Integers) -> Iterator[Segment]:
     """Runs of rows, cut into segments of at most about the size of a task."""
     lengths = stops - starts
     if len(lengths) and lengths.max() > _TASK:
@@ -317,32 +309,3 @@ def _tasks(block: int, waiting: list[Segment]) -> Iterator[Task]:
         together.append(segment)
     if together:
         yield block, together
-
-
-def runs_by_block(transitions: Transitions, n_blocks: int) -> list[tuple[Rows, Rows]]:
-    """First and last rows (exclusive) of the runs of every block.
-
-    Trajectory number t belongs to block t modulo n_blocks. Fewer trajectories than blocks are cut into blocks of time
-    instead, by their rows.
-    """
-    n = len(transitions)
-    if n_blocks == 1:
-        return [(np.array([0]), np.array([n]))]
-    if transitions._counts is not None:
-        ends = np.cumsum(transitions._counts)
-        starts, stops, number = ends - transitions._counts, ends, np.arange(len(ends))
-    else:
-        ids = transitions.trajectory.numpy()
-        starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
-        stops, number = np.append(starts[1:], n), ids[starts]
-    held = stops > starts
-    if _distinct(number[held]) < n_blocks:
-        edges = np.array([n * k // n_blocks for k in range(n_blocks + 1)])
-        return [(edges[k : k + 1], edges[k + 1 : k + 2]) for k in range(n_blocks)]
-    block = number % n_blocks
-    return [(starts[mine], stops[mine]) for mine in (held & (block == k) for k in range(n_blocks))]
-
-
-def _distinct(number: Rows) -> int:
-    """How many different numbers; most often they ascend, and nothing need be sorted."""
-    return len(number) if bool((np.diff(number) > 0).all()) else len(np.unique(number))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.data.lattice_build import MOST_DT, Loose
+from levytorch.data.lattice_build import MOST_DT
 from levytorch.data.lattice_grid import ORDERS, Grid
-from levytorch.data.lattice_parts import Parts, node_numbers
+from levytorch.data.lattice_tables import Loose, SparseRows, node_numbers
 from levytorch.data.npy_members import members_of
 from levytorch.errors import InputError
 from levytorch.files import path_of, replacing
@@ -130,9 +130,11 @@ def _grid(numbers: Any) -> Grid:
     return grid
 
 
-def _parts(arrays: dict[str, Any], name: str, rows: int) -> Parts:
+def _parts(arrays: dict[str, Any], name: str, rows: int) -> SparseRows:
     keys = _integers(arrays, f"{name}_keys", None)
-    parts = Parts(keys, _floats(arrays, f"{name}_values", len(keys)), _integers(arrays, f"{name}_starts", (rows + 1,)))
+    parts = SparseRows(
+        keys, _floats(arrays, f"{name}_values", len(keys)), _integers(arrays, f"{name}_starts", (rows + 1,))
+    )
     if parts.starts[0] != 0 or parts.starts[-1] != len(keys) or (np.diff(parts.starts) < 0).any():
         raise ValueError(f"{name}_starts that do not rise from 0 to the number of keys")
     rising = np.diff(keys) > 0

@@ -17,13 +17,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from levytorch.convert import positive_number, whole_number
+from levytorch.data.arrays import Array, Integers
+from levytorch.data.membership import Membership
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 
-Array = NDArray[np.float64]
 FAR = 0.25  # step in log |dx| of the far tail
 FARTHEST = 44  # jumps up to 2^44 scales are put on nodes; beyond, pairs are kept as they are
 NODES_PER_CELL = 128
@@ -87,11 +87,11 @@ class Grid:
         scale = 2.0 ** round(0.5 * (self.width + math.log2(dt)))
         return Sheet(scale * round(self.drift * dt / scale), scale)
 
-    def x(self, number: NDArray[np.int64]) -> Array:
+    def x(self, number: Integers) -> Array:
         """States of numbered nodes."""
         return np.asarray(self.origin + self.spacing * number, dtype=np.float64)
 
-    def dx(self, number: NDArray[np.int64], dt: float) -> Array:
+    def dx(self, number: Integers, dt: float) -> Array:
         """Displacements of numbered nodes."""
         center, scale = self.sheet(dt)
         offsets = _offsets(self.density, self.last + 3)
@@ -113,7 +113,7 @@ def look(transitions: Transitions) -> Transitions:
     some = slice(None, None, max(1, len(transitions) // LOOK))
     x, dx, dt = (v[some] for v in (transitions.x, transitions.dx, transitions.dt))
     step = float(dt[0]) if transitions.uniform_dt else dt
-    return Transitions._build(x, dx, step, counts=np.array([len(x)]))
+    return Transitions._build(x, dx, step, Membership.of_counts(np.array([len(x)])))
 
 
 def choose_grid(
@@ -176,7 +176,7 @@ def _central(x: Array) -> tuple[float, float]:
     return low - half, high + half
 
 
-def _widths(deviation: Array, group: NDArray[np.int64]) -> tuple[float, float]:
+def _widths(deviation: Array, group: Integers) -> tuple[float, float]:
     """Standard deviations of Gaussians with the interquartile ranges of the groups: the smallest and the largest."""
     widths = []
     for k in range(_GROUPS):

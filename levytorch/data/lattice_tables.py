@@ -1,25 +1,62 @@
-"""The sums of a lattice, one row per pool, dt and block: which rows make up a batch, and that batch."""
+"""The sums of a lattice, one row per pool, dt and block, each over a few of many keys: which rows make up a batch, and
+that batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.convert import choice
+from levytorch.data.arrays import Array, Integers
 from levytorch.data.batches import Batch
-from levytorch.data.lattice_build import Loose
 from levytorch.data.lattice_grid import Grid
-from levytorch.data.lattice_parts import Keys, Parts, added, matrix, node_numbers
 from levytorch.errors import InputError
 
-Array = NDArray[np.float64]
 POOLS = ("main", "tail", "core")
+_X_BITS = 44
+_X_ZERO, _DX_ZERO = 1 << (_X_BITS - 1), 1 << 15
+
+
+class SparseRows(NamedTuple):
+    """Rows of a sparse table that adds; row i has ascending keys[starts[i] : starts[i + 1]] and their values."""
+
+    keys: Integers
+    values: Array
+    starts: Integers
+
+    @staticmethod
+    def of(rows: Sequence[tuple[Integers, Array]]) -> SparseRows:
+        """From keys and values of every row."""
+        starts = np.cumsum([0, *(len(keys) for keys, _ in rows)], dtype=np.int64)
+        keys = np.concatenate([np.empty(0, dtype=np.int64), *(k for k, _ in rows)])
+        return SparseRows(keys, np.concatenate([np.empty(0), *(v for _, v in rows)]), starts)
+
+    def row(self, i: int) -> tuple[Integers, Array]:
+        """Keys and values of one row."""
+        here = slice(int(self.starts[i]), int(self.starts[i + 1]))
+        return self.keys[here], self.values[here]
+
+    def take(self, rows: Iterable[int]) -> SparseRows:
+        """Some rows."""
+        return SparseRows.of([self.row(i) for i in rows])
+
+    def plus(self, other: SparseRows) -> SparseRows:
+        """Sums, row by row."""
+        return SparseRows.of([added([self.row(i), other.row(i)]) for i in range(len(self.starts) - 1)])
+
+
+class Loose(NamedTuple):
+    """Pairs that lie on no node, and the row of the table each belongs to."""
+
+    x: Array
+    dx: Array
+    row: Integers
 
 
 class StateCounts(NamedTuple):
@@ -40,10 +77,10 @@ class Tables:
     dt: Array
     n_blocks: int
     has_tail: bool
-    weights: Parts
-    states: Parts
+    weights: SparseRows
+    states: SparseRows
     loose: Loose
-    _places: dict[tuple[str, int], tuple[Keys, NDArray[np.int64]]] = field(default_factory=dict)
+    _places: dict[tuple[str, int], tuple[Integers, Integers]] = field(default_factory=dict)
 
     def rows(self, pool: str, blocks: Sequence[int] | None = None, sheet: int | None = None) -> list[int]:
         """Rows of the tables that make up a pool."""
@@ -97,7 +134,7 @@ class Tables:
         columns = (np.concatenate(xs), np.concatenate(dxs), np.concatenate(dts), np.concatenate(weights, axis=-1))
         return Batch(*(torch.from_numpy(column) for column in columns))
 
-    def _weights(self, pool: str, sheet: int, blocks: list[int], per_block: bool) -> tuple[Keys, Array]:
+    def _weights(self, pool: str, sheet: int, blocks: list[int], per_block: bool) -> tuple[Integers, Array]:
         """Keys of the nodes of a sheet, and the weights of blocks or their sum."""
         rows = self.rows(pool, None, sheet)
         if (pool, sheet) not in self._places:  # where every entry goes, once for all choices of blocks
@@ -120,3 +157,31 @@ class Tables:
                 sums[places[start : start + len(values)]] += times[i % self.n_blocks] * values
             start += len(values)
         return keys, sums
+
+
+def added(rows: Sequence[tuple[Integers, Array]]) -> tuple[Integers, Array]:
+    """The sum of some rows."""
+    keys = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(k for k, _ in rows)]))
+    values = np.zeros(len(keys))
+    for k, v in rows:
+        values[np.searchsorted(keys, k)] += v  # keys of one row are distinct
+    return keys, values
+
+
+def matrix(rows: Sequence[tuple[Integers, Array]]) -> tuple[Integers, Array]:
+    """All keys of some rows, and the values of each row (rows, keys)."""
+    keys = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(k for k, _ in rows)]))
+    values = np.zeros((len(rows), len(keys)))
+    for line, (k, v) in zip(values, rows):
+        line[np.searchsorted(keys, k)] = v
+    return keys, values
+
+
+def node_key(x: Integers, dx: Integers) -> Integers:
+    """One key of the numbers of a node in x and dx; ascending in dx, then in x."""
+    return ((dx + _DX_ZERO) << _X_BITS) + (x + _X_ZERO)
+
+
+def node_numbers(key: Integers) -> tuple[Integers, Integers]:
+    """The numbers of a node in x and dx."""
+    return (key & ((1 << _X_BITS) - 1)) - _X_ZERO, (key >> _X_BITS) - _DX_ZERO

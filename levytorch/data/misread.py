@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from levytorch.data.arrays import Array
 from levytorch.data.options import FileOptions
@@ -68,7 +67,7 @@ def refuse_clock(file: Path, columns: list[str], parts: list[Array]) -> None:
             )
 
 
-def refuse_index(file: Path, columns: list[str], grid: NDArray[np.float64]) -> None:
+def refuse_index(file: Path, columns: list[str], grid: Array) -> None:
     """Refuse a first column that counts the rows, or says when they begin.
 
     Trajectories may start on a grid of states, which their second points are then near to, as near as to the third.

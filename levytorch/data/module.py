@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import lightning
 import torch
 
-from levytorch.convert import real_number, switch, whole_number
+from levytorch.convert import number_within, switch, whole_number
 from levytorch.data.batches import CHUNK, Batch, Drawer, FullBatch, check_data_options, full_batch, uncopied
 from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_of_pools import lattice_of, wanted
-from levytorch.data.pools import PoolFacts, Pools, check_alpha, make_pools, split
-from levytorch.data.thresholds import Threshold, check_thresholds
+from levytorch.data.pools import PoolFacts, Pools, make_pools, split
+from levytorch.data.thresholds import HALF_THE_INDEX, Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 from levytorch.ranks import Ranks
@@ -74,7 +74,7 @@ class LevyDataModule(lightning.LightningDataModule):
         super().__init__()
         if not isinstance(transitions, Transitions):
             raise InputError(
-                f"transitions must be Transitions, found {type(transitions).__name__}: call .transitions() on "
+                f"transitions must be Transitions, found {type(transitions).__name__}; call .transitions() on "
                 "Trajectories."
             )
         checked = check_data_options(
@@ -83,12 +83,10 @@ class LevyDataModule(lightning.LightningDataModule):
         self._wish, self._cell = lattice, cell
         self.batch_size, self.chunk_size, self.mixing = (checked[k] for k in ("batch_size", "chunk_size", "mixing"))
         self.max_steps = whole_number("max_steps", max_steps, 1)
-        self.tail_share = real_number("tail_share", tail_share, "pass the tail's part of a batch")
-        if not 0.0 < self.tail_share < 1.0:
-            raise InputError(f"tail_share must lie in (0, 1), found {tail_share!r}: pass the tail's part of a batch.")
+        self.tail_share = number_within("tail_share", tail_share, "(0, 1)", "pass the tail's part of a batch")
         self.full_batch = switch("full_batch", full_batch)
         self.seed = whole_number("seed", seed, 0, 2**63 - 1)
-        self.alpha = None if alpha is None else check_alpha(alpha)
+        self.alpha = None if alpha is None else number_within("alpha", alpha, "(0, 1)", HALF_THE_INDEX)
         self.min_tail = self.batch_size if min_tail is None else whole_number("min_tail", min_tail, 1)
         self.transitions, own = split(transitions, checked["validation"], self.seed)
         self.held_out = own if held_out is None else held_out

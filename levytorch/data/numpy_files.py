@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.actions import label
-from levytorch.data.arrays import Array, Counts, lengths_of
+from levytorch.data.arrays import Array, Integers, lengths_of
 from levytorch.data.clock import FileClock
 from levytorch.data.npy_members import Member, members_of
 from levytorch.data.options import MAX_DT, FileOptions
@@ -184,7 +184,7 @@ class ArrayFile(PointFile):
             raise InputError(f"{self.path}: {name} must be one number, found shape {given.shape}; {remedy}.")
         return self.options.units.length(f"{self.path}: {name}", given.load().item())
 
-    def _layout(self) -> Counts:
+    def _layout(self) -> Integers:
         """Points of each trajectory."""
         shape, offsets = self._x.shape, self._arrays.get("offsets")
         if offsets is not None:
@@ -195,7 +195,7 @@ class ArrayFile(PointFile):
             return self._sound(offsets, shape[0])
         return lengths_of(f"{self.path}: x", shape)
 
-    def _sound(self, offsets: Member, n: int) -> Counts:
+    def _sound(self, offsets: Member, n: int) -> Integers:
         """The lengths behind offsets, which are loaded once it is known that they are few."""
         found = f"shape {offsets.shape}"
         if offsets.ndim == 1 and 1 < offsets.size <= n + 1 and offsets.dtype.kind in "iu":

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from levytorch.data.arrays import Array, Counts
+from levytorch.data.arrays import Array, Integers
+from levytorch.data.membership import Membership
 from levytorch.data.points import MemoryColumns, Points, Sink, as_tensor, steps_across
 from levytorch.data.store import Entry, Writer
 from levytorch.data.transitions import Transitions
@@ -32,11 +33,11 @@ class Pairs(NamedTuple):
     dt: Array | None  # None: that of all
     reward: Array | None
     action: Array | None
-    first: Counts  # the number, among all points, of the one at which each begins
-    gaps: Counts  # and of those before a gap
+    first: Integers  # the number, among all points, of the one at which each begins
+    gaps: Integers  # and of those before a gap
 
 
-def pairs_of(block: Points, offsets: Counts, max_dt: float | None) -> Pairs:
+def pairs_of(block: Points, offsets: Integers, max_dt: float | None) -> Pairs:
     """The pairs of neighbours in a block of points."""
     n = len(block.x) - 1
     usable = np.ones(n, dtype=bool)
@@ -88,7 +89,7 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
         as_tensor(x),
         as_tensor(dx),
         float(t.dt) if t.dt is not None else as_tensor(parts["dt"]),
-        counts=counts,
+        Membership.of_counts(counts),
         reward=reward,
         codes=codes,
         actions=t.actions,
@@ -110,7 +111,7 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
     return pairs
 
 
-def _write_pairs(t: Trajectories, max_dt: float | None, sink: Sink) -> Counts:
+def _write_pairs(t: Trajectories, max_dt: float | None, sink: Sink) -> Integers:
     """All pairs into columns; how many each trajectory has."""
     counts = t.lengths - 1
     for block in t.blocks(_BLOCK):
@@ -129,7 +130,7 @@ def _keep_pairs(t: Trajectories, max_dt: float | None, writer: Writer) -> dict[s
     return {}
 
 
-def _kept_pairs(t: Trajectories, entry: Entry) -> tuple[Counts, dict[str, NDArray[Any]]]:
+def _kept_pairs(t: Trajectories, entry: Entry) -> tuple[Integers, dict[str, NDArray[Any]]]:
     """What _keep_pairs wrote; its numbers are those of the points, but their shapes must go together."""
     counts = np.array(entry.array("counts"))
     rows = len(entry.array("x")) if "x" in entry else 0
@@ -156,7 +157,7 @@ def is_gap(dt: Array, max_dt: float | None) -> NDArray[np.bool_]:
     return ~(dt <= (math.inf if max_dt is None else max_dt * (1 + 1e-9)))
 
 
-def first_points(t: Trajectories, pairs: Transitions) -> Counts:
+def first_points(t: Trajectories, pairs: Transitions) -> Integers:
     """The number of the point, among all points of the trajectories, at which each of their pairs begins."""
     found = [pairs_of(block, t.offsets, t.max_dt).first for block in t.blocks(_BLOCK)]
     numbers = np.concatenate(found)

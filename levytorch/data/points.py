@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.data.arrays import Array, Counts
+from levytorch.data.arrays import Array, Integers
 from levytorch.data.clock import FileClock
 from levytorch.data.options import FileOptions
 from levytorch.errors import InputError, LevytorchWarning
@@ -36,7 +36,7 @@ class Points(NamedTuple):
     x: Array  # (n,) or (n, d)
     times: Array | None = None  # (n,)
     reward: Array | None = None  # (n,)
-    row: Sequence[int] | Counts = ()  # where each stands in the file, where messages say so
+    row: Sequence[int] | Integers = ()  # where each stands in the file, where messages say so
     action: Array | None = None  # (n,), places among the labels
 
 
@@ -64,7 +64,7 @@ class PointFile(ABC):
     clock: FileClock | None = None
     ids: list[Any] | None = None
     actions: Sequence[Any] = ()  # labels of the column action, known after the points were read
-    lengths: Counts
+    lengths: Integers
 
     def __init__(self, path: Path, options: FileOptions) -> None:
         self.path, self.options = path, options
@@ -98,7 +98,7 @@ class PointFile(ABC):
         """The refusal of a point, and of the one after, whose times (and rows in the file) these are."""
 
     @property
-    def offsets(self) -> Counts:
+    def offsets(self) -> Integers:
         return np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
 
     def points(self) -> Iterator[Points]:
@@ -181,14 +181,14 @@ def _joined(before: Array | None, values: Array | None) -> Array | None:
     return None if before is None or values is None else np.concatenate([before[-1:], values])
 
 
-def steps_across(offsets: Counts, low: int, high: int) -> Counts:
+def steps_across(offsets: Integers, low: int, high: int) -> Integers:
     """Of the steps that begin at the points low, ..., high - 1, those from one trajectory to the next (from low on)."""
     inner = offsets[1:-1]
     first, last = np.searchsorted(inner, [low + 1, high + 1])
     return inner[first:last] - (low + 1)
 
 
-def out_of_order(times: Array, across: Counts) -> int | None:
+def out_of_order(times: Array, across: Integers) -> int | None:
     """The first of these points whose successor is not later; steps `across` lead from one trajectory to the next."""
     steps = np.diff(times)
     steps[across] = 1.0
@@ -196,7 +196,7 @@ def out_of_order(times: Array, across: Counts) -> int | None:
     return int(np.argmax(wrong)) if wrong.any() else None
 
 
-def numbers_of(offsets: Counts, low: int, high: int) -> Counts:
+def numbers_of(offsets: Integers, low: int, high: int) -> Integers:
     """The trajectory of each of the points low, ..., high - 1."""
     first = int(np.searchsorted(offsets, low, side="right")) - 1
     steps = np.zeros(high - low, dtype=np.int64)
@@ -212,12 +212,12 @@ def name_of(k: int, ids: Sequence[Any] | None) -> str:
     return f"trajectory {k}" if ids is None else f"trajectory {ids[k]!r}"
 
 
-def point_name(point: int, offsets: Counts, ids: Sequence[Any] | None) -> str:
+def point_name(point: int, offsets: Integers, ids: Sequence[Any] | None) -> str:
     path = int(np.searchsorted(offsets, point, side="right")) - 1
     return f"point {point - int(offsets[path])} of {name_of(path, ids)}"
 
 
-def refuse_nonfinite(block: Points, offsets: Counts, ids: Sequence[Any] | None) -> None:
+def refuse_nonfinite(block: Points, offsets: Integers, ids: Sequence[Any] | None) -> None:
     for label in ("x", "times", "reward"):
         values = getattr(block, label)
         if values is None or np.isfinite(values).all():
@@ -227,7 +227,7 @@ def refuse_nonfinite(block: Points, offsets: Counts, ids: Sequence[Any] | None) 
         raise InputError(f"{label} must be finite, found {values[k].tolist()} at {where}; remove or fill it.")
 
 
-def refuse_short(lengths: Counts, ids: Sequence[Any] | None) -> None:
+def refuse_short(lengths: Integers, ids: Sequence[Any] | None) -> None:
     if lengths.min(initial=2) < 2:
         k = int(np.argmin(lengths))
         raise InputError(
@@ -242,7 +242,7 @@ def refuse_twice(ids: Sequence[Any]) -> None:
         raise InputError(f"ids must differ, found {twice!r} twice; rename one, or join the two trajectories.")
 
 
-def disorder(point: int, times: Array, offsets: Counts, ids: Sequence[Any] | None) -> InputError:
+def disorder(point: int, times: Array, offsets: Integers, ids: Sequence[Any] | None) -> InputError:
     return InputError(
         f"times must increase strictly within a trajectory, found {times[0]:g} followed by {times[1]:g} at "
         f"{point_name(point, offsets, ids)}; sort them and remove duplicates."

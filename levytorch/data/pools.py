@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,12 +16,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import positive_number, real_number, whole_number
-from levytorch.data.thresholds import Threshold, check_thresholds, threshold_at
+from levytorch.convert import number_within, whole_number
+from levytorch.data.arrays import Integers
+from levytorch.data.thresholds import (
+    HALF_THE_INDEX,
+    Threshold,
+    check_thresholds,
+    ct_of_dt,
+    half,
+    threshold_at,
+    threshold_settings,
+)
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 
-Rows = NDArray[np.int64]
 _MOST_HALVINGS = 60
 _BEYOND = "beyond TRT"
 
@@ -45,7 +52,7 @@ class Pools:
     CT: Threshold | None
     TRT: Threshold | None
     halvings: int = 0
-    removed: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    removed: Integers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @functools.cached_property
     def main(self) -> Transitions:
@@ -173,11 +180,11 @@ def make_pools(
     """
     if not isinstance(transitions, Transitions):
         raise InputError(
-            f"transitions must be Transitions, found {type(transitions).__name__}: call .transitions() on Trajectories."
+            f"transitions must be Transitions, found {type(transitions).__name__}; call .transitions() on Trajectories."
         )
     min_tail = whole_number("min_tail", min_tail, 1)
-    alpha = None if alpha is None else check_alpha(alpha)
-    D_o = None if D_o is None else _not_negative("D_o", D_o)
+    alpha = None if alpha is None else number_within("alpha", alpha, "(0, 1)", HALF_THE_INDEX)
+    D_o = None if D_o is None else number_within("D_o", D_o, "[0, inf)", "pass 0 or more")
     CT, TRT = check_thresholds(CT, TRT, transitions.dt)
     if isinstance(CT, float) and not transitions.uniform_dt:
         if alpha is None:
@@ -198,7 +205,7 @@ def make_pools(
         return Pools(transitions, empty, None, TRT, removed=removed)
     if n_main < min_tail:
         raise InputError(
-            f"the tail pool must hold at least {min_tail} pairs, found {n_main} pairs in all: bring more data or a "
+            f"the tail pool must hold at least {min_tail} pairs, found {n_main} pairs in all; bring more data or a "
             "smaller batch."
         )
     tail, halvings = _tail(transitions, CT, removed), 0
@@ -208,9 +215,9 @@ def make_pools(
         if halvings > _MOST_HALVINGS:
             raise InputError(
                 f"the tail pool must hold at least {min_tail} pairs, found {len(tail)} even after {_MOST_HALVINGS} "
-                "halvings of CT: the increments hardly vary, so check the data with describe()."
+                "halvings of CT; the increments hardly vary, so check the data with describe()."
             )
-        CT = _half(CT)
+        CT = half(CT)
         tail = _tail(transitions, CT, removed)
     if halvings:
         now = f"{CT:.6g}" if isinstance(CT, float) else f"{0.5**halvings:.6g} of its value"
@@ -222,55 +229,6 @@ def make_pools(
             stacklevel=2,
         )
     return Pools(transitions, tail, CT, TRT, halvings, removed)
-
-
-def ct_of_dt(
-    CT: float, dt_ref: float, alpha: float, D_o: float = 0.0, widths: float = 3.0
-) -> Callable[[Tensor], Tensor]:
-    """CT(dt) for uneven sampling: CT (dt / dt_ref)^(1/(2 alpha)), as the stable part scales, but never below `widths`
-    standard deviations sqrt(2 D_o dt) of the Gaussian part, which for short dt is the wider of the two."""
-    return functools.partial(
-        _scaled_ct,
-        positive_number("CT", CT, "pass a distance"),
-        positive_number("dt_ref", dt_ref),
-        check_alpha(alpha),
-        _not_negative("D_o", D_o),
-        _not_negative("widths", widths),
-    )
-
-
-def check_alpha(alpha: float) -> float:
-    """alpha as a float in (0, 1)."""
-    number = real_number("alpha", alpha, "pass half the stability index")
-    if not 0.0 < number < 1.0:
-        raise InputError(f"alpha must lie in (0, 1), found {number!r}: pass half the stability index.")
-    return number
-
-
-def _not_negative(name: str, value: float) -> float:
-    number = real_number(name, value)
-    if number < 0:
-        raise InputError(f"{name} must not be negative, found {number!r}: pass 0 or more.")
-    return number
-
-
-def threshold_settings(CT: Threshold | None) -> dict[str, float] | None:
-    """The plain numbers behind a CT(dt) of `ct_of_dt`, for files; None for anything else."""
-    halvings = 0
-    while isinstance(CT, functools.partial) and CT.func is _halved:
-        CT, halvings = CT.args[0], halvings + 1
-    if not (isinstance(CT, functools.partial) and CT.func is _scaled_ct):
-        return None
-    names = ("CT", "dt_ref", "alpha", "D_o", "widths")
-    return dict(zip(names, map(float, CT.args))) | {"halvings": float(halvings)}
-
-
-def threshold_from(settings: Mapping[str, float]) -> Threshold:
-    """CT(dt) from its `threshold_settings`."""
-    CT: Threshold = ct_of_dt(*(settings[name] for name in ("CT", "dt_ref", "alpha", "D_o", "widths")))
-    for _ in range(int(settings["halvings"])):
-        CT = _half(CT)
-    return CT
 
 
 def central_D_o(transitions: Transitions) -> float:
@@ -285,21 +243,7 @@ def central_D_o(transitions: Transitions) -> float:
     return float(np.mean(((high - low) / 1.3489795003921634) ** 2) / 2)
 
 
-def _scaled_ct(CT: float, dt_ref: float, alpha: float, D_o: float, widths: float, dt: Tensor) -> Tensor:
-    return torch.maximum(CT * (dt / dt_ref) ** (1 / (2 * alpha)), widths * torch.sqrt(2 * D_o * dt))
-
-
-def _half(CT: Threshold) -> Threshold:
-    if callable(CT):
-        return functools.partial(_halved, CT)
-    return float(CT) / 2
-
-
-def _halved(CT: Callable[[Tensor], Tensor], dt: Tensor) -> Tensor:
-    return CT(dt) / 2
-
-
-def _tail(t: Transitions, CT: Threshold, removed: Rows) -> Tensor:
+def _tail(t: Transitions, CT: Threshold, removed: Integers) -> Tensor:
     """Rows beyond CT of what is left when some rows are removed."""
     rows = t.beyond(CT)
     if len(removed):
@@ -312,14 +256,14 @@ def split(transitions: Transitions, validation: float, seed: int) -> tuple[Trans
     """Training and held-out transitions: whole trajectories at random, or the last part of a single one."""
     if validation == 0.0:
         return transitions, None
-    names = transitions.trajectory_numbers()
+    names = transitions.membership.occurring()
     if len(names) == 1:
         cut = len(transitions) - max(1, round(validation * len(transitions)))
         if cut < 1:
-            raise InputError(f"validation = {validation:g} must leave pairs to train on, found none: lower it.")
+            raise InputError(f"validation = {validation:g} must leave pairs to train on, found none; lower it.")
         return transitions[:cut], transitions[cut:]
     out = np.random.default_rng(seed).permutation(len(names))[: max(1, round(validation * len(names)))]
     if len(out) == len(names):
-        raise InputError(f"validation = {validation:g} must leave trajectories to train on, found none: lower it.")
-    held = torch.from_numpy(transitions.of_trajectories(names[out]))
+        raise InputError(f"validation = {validation:g} must leave trajectories to train on, found none; lower it.")
+    held = torch.from_numpy(transitions.membership.among(names[out]))
     return transitions[~held], transitions[held]

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from levytorch.data.arrays import Array, Integers
+
 Blocks = Callable[[], Iterator[Array]]  # called once per pass; gives all values, block by block
 BLOCK = 1 << 17  # values per block, for callers that cut arrays
 _MOST = 1 << 18  # values of one group that may be collected
@@ -74,7 +75,7 @@ class _Group(NamedTuple):
     start: int  # values below all that share the prefix
     size: int  # values that share it
 
-    def split(self, counts: NDArray[np.int64]) -> list[_Group]:
+    def split(self, counts: Integers) -> list[_Group]:
         """By 16 further bits, of which `counts` says how often each occurs."""
         ends = self.start + np.cumsum(counts)
         bins = np.searchsorted(ends, self.positions, side="right").tolist()
@@ -89,7 +90,7 @@ class _Group(NamedTuple):
         ]
 
 
-def _count(blocks: Blocks, groups: list[_Group], bits: int) -> list[NDArray[np.int64]]:
+def _count(blocks: Blocks, groups: list[_Group], bits: int) -> list[Integers]:
     """How often each continuation of the groups' prefixes occurs."""
     counts = [np.zeros(1 << 16, dtype=np.int64) for _ in groups]
     for keys in _keys(blocks):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from levytorch.convert import positive_number, whole_number
+from levytorch.convert import positive_number, shown, whole_number
+from levytorch.data.arrays import Integers
 from levytorch.data.memory import within_memory
 from levytorch.data.pairing import is_gap
 from levytorch.data.store import Entry
@@ -122,7 +124,7 @@ class FromFile:
             remedy = f"fill the gaps, or pass max_dt={expected:g} to leave out the pairs across them"
         raise InputError(f"{self.path}: {what}, found {int(wrong.sum())} others, the first {found:g}; {remedy}.")
 
-    def _draw(self, n: int, stored: Entry | None) -> NDArray[np.int64]:
+    def _draw(self, n: int, stored: Entry | None) -> Integers:
         """`sample` of n numbers: the first ones of a permutation, which may itself be too large for memory."""
         random = np.random.default_rng(self.sample_seed)
         if stored is None:
@@ -133,6 +135,23 @@ class FromFile:
                 order[low : low + (1 << 17)] = np.arange(low, min(low + (1 << 17), n))
             random.shuffle(order)
             return np.array(order[: self.sample])
+
+
+class FromLattice:
+    """A lattice that `Lattice.save` wrote, or the sum of several: yesterday's and today's.
+
+    path: of the file, or a list of such.
+    """
+
+    def __init__(self, path: str | Path | Sequence[str | Path]) -> None:
+        self.paths = [path] if isinstance(path, (str, Path)) else list(path) if isinstance(path, Sequence) else []
+        if not self.paths or not all(isinstance(one, (str, Path)) and str(one) for one in self.paths):
+            raise InputError(f"path must be a file, or a list of files, found {shown(path)}; name what was saved.")
+
+    def __call__(self) -> SourceData:
+        from levytorch.data.lattice import Lattice  # compiled kernels, which few runs need
+
+        return SourceData(functools.reduce(operator.add, (Lattice.load(path) for path in self.paths)))
 
 
 def selected(n: int, first: int | None, sample: int | None, seed: int = 0) -> torch.Tensor | None:

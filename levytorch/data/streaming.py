@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from levytorch.convert import known_keys, whole_number
-from levytorch.data.arrays import Array, Counts
+from levytorch.data.arrays import Array, Integers
 from levytorch.data.files import OPTIONS, open_file
+from levytorch.data.membership import Membership
 from levytorch.data.pairing import (
     Pairs,
     check_max_dt,
@@ -102,7 +103,7 @@ class TransitionBlocks:
                     torch.from_numpy(pairs.x[rows]),
                     torch.from_numpy(pairs.dx[rows]),
                     float(self.dt or 0) if dt is None else torch.from_numpy(dt),
-                    trajectory=torch.from_numpy(number),
+                    Membership.of_ids(number),
                     reward=None if pairs.reward is None else torch.from_numpy(pairs.reward[rows]),
                     dropped=dropped,
                 )
@@ -167,7 +168,7 @@ class _Facts:
         self.farthest = self.latest = self.longest = self.time = 0.0
         self.shortest = math.inf
 
-    def see(self, points: Points, pairs: Pairs, offsets: Counts) -> None:
+    def see(self, points: Points, pairs: Pairs, offsets: Integers) -> None:
         if points.start == 0:
             self.start = points.x[0]
         self.sample.append(pairs.dx[-self.pairs % self.every :: self.every].copy())

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.data.actions import label, named
-from levytorch.data.arrays import Array, Counts
+from levytorch.data.arrays import Array, Integers
 from levytorch.data.clock import FileClock
 from levytorch.data.columns import OneNumber, Runs, TableReader, check_id, first_null, numbers
 from levytorch.data.misread import check_header, refuse_clock, refuse_index, refuse_unnamed
@@ -29,7 +29,7 @@ class Cells:
     """Some rows of a table: one entry per observation, trajectory after trajectory."""
 
     values: Array  # (n, d), NaN for an empty cell
-    group: Counts  # (n,) ascending, the number of the trajectory
+    group: Integers  # (n,) ascending, the number of the trajectory
     row: Any  # (n,) integers, the row in the file
     ticks: NDArray[Any] | None = None
     reward: Array | None = None
@@ -59,7 +59,7 @@ class TableFile(PointFile):
                 "polars.scan_csv(path).sink_parquet(path)."
             )
         self._whole: Cells | None = None
-        self._starts: Counts | None = None  # rows where trajectories begin, known after the survey
+        self._starts: Integers | None = None  # rows where trajectories begin, known after the survey
         self._names_of_actions: dict[str, int] = {}  # of a column of text, in the order in which they are met
 
     def open(self, whole: bool) -> None:
@@ -211,7 +211,7 @@ class TableFile(PointFile):
 
     # ---------------------------------------------------------------------------------------------------------- layouts
 
-    def _cells(self, frame: pl.DataFrame, before: int, group: Counts) -> Cells:
+    def _cells(self, frame: pl.DataFrame, before: int, group: Integers) -> Cells:
         """Of a long table: one row per observation."""
         reward = self.names.reward
         values = [numbers(self.path, frame[name], before) for name in self.names.value]

@@ -1,8 +1,9 @@
-"""CT and TRT: distances from the center of dx, as numbers or as functions of dt."""
+"""CT and TRT: distances from the center of dx, as numbers or as functions of dt (appendix E, uneven sampling)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from levytorch.convert import answer_of, number_within, positive_number, real_te
 from levytorch.errors import InputError
 
 Threshold = float | Callable[[Tensor], Tensor]  # a number, or a function of dt
+HALF_THE_INDEX = "pass half the stability index"
 
 
 def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
@@ -30,6 +32,47 @@ def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
             f"a threshold as a function of dt must be positive, found {float(found.min())}; mend the function."
         )
     return found
+
+
+def ct_of_dt(
+    CT: float, dt_ref: float, alpha: float, D_o: float = 0.0, widths: float = 3.0
+) -> Callable[[Tensor], Tensor]:
+    """CT(dt) for uneven sampling: CT (dt / dt_ref)^(1/(2 alpha)), as the stable part scales, but never below `widths`
+    standard deviations sqrt(2 D_o dt) of the Gaussian part, which for short dt is the wider of the two."""
+    return functools.partial(
+        _scaled_ct,
+        positive_number("CT", CT, "pass a distance"),
+        positive_number("dt_ref", dt_ref),
+        number_within("alpha", alpha, "(0, 1)", HALF_THE_INDEX),
+        number_within("D_o", D_o, "[0, inf)", "pass 0 or more"),
+        number_within("widths", widths, "[0, inf)", "pass 0 or more"),
+    )
+
+
+def half(CT: Threshold) -> Threshold:
+    """A threshold of half the size."""
+    if callable(CT):
+        return functools.partial(_halved, CT)
+    return float(CT) / 2
+
+
+def threshold_settings(CT: Threshold | None) -> dict[str, float] | None:
+    """The plain numbers behind a CT(dt) of `ct_of_dt`, for files; None for anything else."""
+    halvings = 0
+    while isinstance(CT, functools.partial) and CT.func is _halved:
+        CT, halvings = CT.args[0], halvings + 1
+    if not (isinstance(CT, functools.partial) and CT.func is _scaled_ct):
+        return None
+    names = ("CT", "dt_ref", "alpha", "D_o", "widths")
+    return dict(zip(names, map(float, CT.args))) | {"halvings": float(halvings)}
+
+
+def threshold_from(settings: Mapping[str, float]) -> Threshold:
+    """CT(dt) from its `threshold_settings`."""
+    CT: Threshold = ct_of_dt(*(settings[name] for name in ("CT", "dt_ref", "alpha", "D_o", "widths")))
+    for _ in range(int(settings["halvings"])):
+        CT = half(CT)
+    return CT
 
 
 def check_censoring(TRT: Any = 20.0, CT: Any = 8.0, drop_tail: Any = 0.5, seed: Any = 0) -> tuple[float, int]:
@@ -63,3 +106,11 @@ def _threshold(name: str, value: Any) -> Threshold | None:
     if value is None or callable(value):
         return value
     return positive_number(name, value, "pass a distance from the median of dx")
+
+
+def _scaled_ct(CT: float, dt_ref: float, alpha: float, D_o: float, widths: float, dt: Tensor) -> Tensor:
+    return torch.maximum(CT * (dt / dt_ref) ** (1 / (2 * alpha)), widths * torch.sqrt(2 * D_o * dt))
+
+
+def _halved(CT: Callable[[Tensor], Tensor], dt: Tensor) -> Tensor:
+    return CT(dt) / 2

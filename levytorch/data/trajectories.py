@@ -15,7 +15,7 @@ import numpy as np
 
 from levytorch.convert import positive_number, shown
 from levytorch.data.actions import per_point, rewards_per_point
-from levytorch.data.arrays import Array, Counts, flatten, match, warn_of_columns
+from levytorch.data.arrays import Array, Integers, flatten, match, warn_of_columns
 from levytorch.data.files import open_file, write
 from levytorch.data.memory import within_memory
 from levytorch.data.numpy_files import ArrayFile
@@ -58,7 +58,7 @@ class Trajectories:
     def __init__(
         self,
         x: Array,
-        offsets: Counts,
+        offsets: Integers,
         *,
         dt: float | None = None,
         times: Array | None = None,
@@ -248,7 +248,7 @@ class Trajectories:
         return 1 if self.x.ndim == 1 else self.x.shape[1]
 
     @property
-    def lengths(self) -> Counts:
+    def lengths(self) -> Integers:
         """Points of each trajectory."""
         return np.diff(self.offsets)
 

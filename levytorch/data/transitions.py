@@ -19,8 +19,9 @@ from torch import Tensor
 
 from levytorch.convert import shown
 from levytorch.data.actions import label
-from levytorch.data.arrays import finite_pairs, floats, integers, selection, steps
+from levytorch.data.arrays import Array, Integers, finite_pairs, floats, integers, selection, steps
 from levytorch.data.describe import describe
+from levytorch.data.membership import Membership
 from levytorch.data.points import MemoryColumns, Sink, as_tensor
 from levytorch.data.quantiles import cut, median, quantiles
 from levytorch.data.store import Entry, digest
@@ -83,22 +84,17 @@ class Transitions:
         self.dt, self.uniform_dt = steps(dt, n)
         for name, values in (("x", self.x), ("dx", self.dx)):
             finite_pairs(name, values)
-        # pairs per trajectory: numbers of 16 million pairs need not be stored
-        self._counts: NDArray[np.int64] | None = None
-        self._trajectory: Tensor | None = None
-        if trajectory is None:
-            self._counts = np.array([n], dtype=np.int64)
-        else:
-            self._trajectory = integers("trajectory", trajectory)
+        ids = None if trajectory is None else integers("trajectory", trajectory)
         self.reward = None if reward is None else floats("reward", reward)
         self._codes: Tensor | None = None
         self.actions: tuple[Any, ...] = ()  # the labels, sorted
         if action is not None:
             codes, self.actions = label(action)
             self._codes = torch.from_numpy(codes)
-        for name, column in (("trajectory", self._trajectory), ("reward", self.reward), ("action", self._codes)):
+        for name, column in (("trajectory", ids), ("reward", self.reward), ("action", self._codes)):
             if column is not None and (column.shape[:1] if name == "action" else column.shape) != (n,):
                 raise InputError(f"{name} must have shape ({n},), found {tuple(column.shape)}; pass one per pair.")
+        self.membership = Membership.of_counts(np.array([n])) if ids is None else Membership.of_ids(ids.numpy())
         if self.reward is not None:
             finite_pairs("reward", self.reward)
         self._mu = None if mu is None else floats("mu", mu)
@@ -115,12 +111,12 @@ class Transitions:
     # ------------------------------------------------------------------------------------------------------ selections
 
     @classmethod
-    def _build(cls, x: Tensor, dx: Tensor, dt: Tensor | float, **fields: Any) -> Transitions:
+    def _build(cls, x: Tensor, dx: Tensor, dt: Tensor | float, membership: Membership, **fields: Any) -> Transitions:
         """From checked parts, without another pass over them; a float is the dt of all pairs."""
         new = cls.__new__(cls)
         new.x, new.dx, new.uniform_dt = x, dx, not isinstance(dt, Tensor)
         new.dt = dt if isinstance(dt, Tensor) else torch.full((1,), dt, dtype=torch.float64).expand(len(x))
-        new._counts, new._trajectory = fields.get("counts"), fields.get("trajectory")
+        new.membership = membership
         new.reward, new._mu, new.stored = fields.get("reward"), fields.get("mu"), fields.get("stored")
         new._codes, new.actions = fields.get("codes"), fields.get("actions") or ()
         new.dropped = {reason: count for reason, count in (fields.get("dropped") or {}).items() if count}
@@ -145,7 +141,7 @@ class Transitions:
         if isinstance(which, (int, np.integer)) and not isinstance(which, np.timedelta64):
             if isinstance(which, bool) or not -len(self) <= which < len(self):
                 raise NoSuchPair(
-                    f"pair {shown(int(which))} was asked for, but must be one of {len(self)}: pass a smaller number."
+                    f"pair {shown(int(which))} was asked for, but must be one of {len(self)}; pass a smaller number."
                 )
             which = slice(int(which), int(which) + 1 or None)
         if not isinstance(which, slice):
@@ -156,16 +152,8 @@ class Transitions:
         if len(columns["x"]) == 0:
             raise self._none_kept()
         stored = self.stored.part(f"pairs {which}") if self.stored is not None and isinstance(which, slice) else None
-        counts, ids = None, None
-        if self._counts is None or (isinstance(which, slice) and which.step not in (None, 1)):
-            ids = self.trajectory[which]
-        elif isinstance(which, slice):
-            low, high, _ = which.indices(len(self))
-            counts = np.diff(np.clip(np.concatenate([[0], np.cumsum(self._counts)]), low, max(low, high)))
-        else:
-            rows = np.where(which < 0, which + len(self), which)
-            ids = torch.from_numpy(np.searchsorted(np.cumsum(self._counts), rows, side="right"))
-        return self._selected(columns, counts, ids, reasons, keep_mu, stored)
+        membership = self.membership.take(which if isinstance(which, slice) else which.numpy())
+        return self._selected(columns, membership, reasons, keep_mu, stored)
 
     def _kept(self, keep: NDArray[np.bool_], reasons: Mapping[str, int], keep_mu: bool = True) -> Transitions:
         """The pairs of a mask, copied block by block: in memory, or to an entry on disk like that of these."""
@@ -187,16 +175,8 @@ class Transitions:
         else:
             entry = self.stored.derive({"kept": digest(keep)}, write)
             parts = entry.columns(self._columns(), n, self.dim)
-        counts, ids = None, None
-        if self._counts is None:
-            ids = self.trajectory[torch.from_numpy(keep)]
-        else:
-            counts, ends = self._counts.copy(), np.cumsum(self._counts)
-            for rows in self.blocks():
-                lost = np.searchsorted(ends, rows.start + np.flatnonzero(~keep[rows]), side="right")
-                np.subtract.at(counts, lost, 1)
         tensors = {name: as_tensor(values) for name, values in parts.items()}
-        return self._selected(tensors, counts, ids, reasons, keep_mu, entry)
+        return self._selected(tensors, self.membership.keep(keep, self.blocks()), reasons, keep_mu, entry)
 
     def _columns(self) -> dict[str, Tensor]:
         """What there is one number (or state) of per pair."""
@@ -207,8 +187,7 @@ class Transitions:
     def _selected(
         self,
         columns: Mapping[str, Tensor],
-        counts: NDArray[np.int64] | None,
-        ids: Tensor | None,
+        membership: Membership,
         reasons: Mapping[str, int],
         keep_mu: bool,
         stored: Entry | None,
@@ -219,7 +198,7 @@ class Transitions:
         new.x, new.dx = columns["x"], columns["dx"]
         new.reward, new._codes = columns.get("reward"), columns.get("action")
         new.dt = self.dt[:1].expand(len(new.x)) if self.uniform_dt else columns["dt"]
-        new._counts, new._trajectory, new._mu, new.stored = counts, ids, mu, stored
+        new.membership, new._mu, new.stored = membership, mu, stored
         new.dropped = _add(self.dropped, reasons)
         return new
 
@@ -253,28 +232,12 @@ class Transitions:
     @property
     def trajectory(self) -> Tensor:
         """(n,) int64, the trajectory of each pair."""
-        if self._trajectory is None:
-            assert self._counts is not None
-            counts = torch.from_numpy(self._counts)
-            return torch.repeat_interleave(torch.arange(len(counts)), counts)
-        return self._trajectory
-
-    def trajectory_numbers(self) -> NDArray[np.int64]:
-        """Ascending numbers of the trajectories that have at least one pair here."""
-        return np.unique(self.trajectory.numpy()) if self._counts is None else np.flatnonzero(self._counts)
-
-    def of_trajectories(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(n,) whether each pair belongs to one of these trajectories."""
-        if self._counts is None:
-            return np.isin(self.trajectory.numpy(), numbers)
-        chosen = np.zeros(len(self._counts), dtype=bool)
-        chosen[numbers] = True
-        return np.repeat(chosen, self._counts)
+        return torch.from_numpy(self.membership.numbers())
 
     @property
     def n_trajectories(self) -> int:
         """Number of trajectories that have at least one pair here."""
-        return len(self.trajectory_numbers())
+        return len(self.membership.occurring())
 
     @property
     def mu(self) -> Tensor:
@@ -292,7 +255,7 @@ class Transitions:
             self._mu = torch.tensor(medians[0] if self.dx.ndim == 1 else medians, dtype=torch.float64)
         return self._mu
 
-    def _rates(self, column: Tensor) -> Iterator[NDArray[np.float64]]:
+    def _rates(self, column: Tensor) -> Iterator[Array]:
         for rows in self.blocks():
             yield (column[rows] / self.dt[rows]).numpy()
 
@@ -308,7 +271,7 @@ class Transitions:
         """|dx - mu| of every pair (|dx - mu dt| when dt varies); the Euclidean norm for d > 1."""
         return self.deviation_of(slice(0, len(self)))
 
-    def beyond(self, threshold: Threshold, *, included: bool = False) -> NDArray[np.int64]:
+    def beyond(self, threshold: Threshold, *, included: bool = False) -> Integers:
         """Ascending rows of the pairs with deviation > threshold (>= where `included`)."""
         compare = torch.ge if included else torch.gt
         space = torch.empty(min(BLOCK, len(self)), dtype=torch.float64)
@@ -362,7 +325,7 @@ class Transitions:
         reasons = {"beyond TRT": len(removed), "tail dropped by censoring": len(dropped)}
         return self._without(np.concatenate([removed, dropped]), reasons)
 
-    def _without(self, rows: NDArray[np.int64], reasons: Mapping[str, int]) -> Transitions:
+    def _without(self, rows: Integers, reasons: Mapping[str, int]) -> Transitions:
         """All pairs but these."""
         if len(rows) == len(self):
             raise InputError(

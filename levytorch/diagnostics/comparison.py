@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from levytorch.data import Transitions
-from levytorch.data.lattice_build import runs_by_block
 from levytorch.training.blocks import N_BLOCKS
 
 _CLEAR = 2.0  # standard errors
@@ -69,7 +68,7 @@ def block_of(pairs: Transitions) -> tuple[Tensor, int]:
     """The block of every pair, (n,) int64, and how many blocks there are."""
     ids = torch.empty(len(pairs), dtype=torch.int64)
     n_blocks = min(N_BLOCKS, len(pairs))
-    for block, (starts, stops) in enumerate(runs_by_block(pairs, n_blocks)):
+    for block, (starts, stops) in enumerate(pairs.membership.runs_by_block(n_blocks)):
         for start, stop in zip(starts.tolist(), stops.tolist()):
             ids[start:stop] = block
     return ids, n_blocks

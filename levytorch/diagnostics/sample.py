@@ -19,8 +19,7 @@ from torch import Tensor
 
 from levytorch.coefficients import Coefficients
 from levytorch.data import Transitions
-from levytorch.data.pools import threshold_from
-from levytorch.data.thresholds import Threshold, threshold_at
+from levytorch.data.thresholds import Threshold, threshold_at, threshold_from
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.training.recovery import Recovery
 

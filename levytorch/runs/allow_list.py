@@ -25,7 +25,8 @@ TARGETS = {
     "levytorch.simulation.Simulated": "levytorch.simulation:Simulated",
     "levytorch.simulation.source.Simulated": "levytorch.simulation:Simulated",  # its name in older run directories
     "levytorch.data.sources.FromFile": "levytorch.data.sources:FromFile",
-    "levytorch.data.lattice_source.FromLattice": "levytorch.data.lattice_source:FromLattice",
+    "levytorch.data.sources.FromLattice": "levytorch.data.sources:FromLattice",
+    "levytorch.data.lattice_source.FromLattice": "levytorch.data.sources:FromLattice",  # likewise
     "levytorch.dynamics.Dynamics": "levytorch.dynamics:Dynamics",
     "levytorch.dynamics.Dynamics.named": "levytorch.dynamics:Dynamics.named",
     "levytorch.controlled.ControlledDynamics.named": "levytorch.controlled:ControlledDynamics.named",

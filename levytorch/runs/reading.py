@@ -29,7 +29,7 @@ from levytorch.training.recovery import Recovery
 # what the sources of data are and were called; compared with, never imported from a configuration
 SIMULATED = ("levytorch.simulation.Simulated", "levytorch.simulation.source.Simulated")
 FROM_FILE = ("levytorch.data.sources.FromFile",)
-FROM_LATTICE = ("levytorch.data.lattice_source.FromLattice",)
+FROM_LATTICE = ("levytorch.data.sources.FromLattice", "levytorch.data.lattice_source.FromLattice")
 DEFAULTS = 2  # of conf/, as run.json tells them
 RECORD = "run.json"  # the overrides a training run was started with
 MARKER = "evaluation.yaml"  # what an evaluation's own output directory can be told by

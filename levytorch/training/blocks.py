@@ -16,7 +16,6 @@ from torch import Tensor
 from levytorch.coefficients import Head
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.lattice import Lattice
-from levytorch.data.lattice_build import runs_by_block
 from levytorch.data.lattice_of_pools import lattice_of, wanted
 from levytorch.data.pools import Pools
 from levytorch.data.transitions import Transitions
@@ -156,7 +155,7 @@ class Blocks:
             return batch._replace(dt=batch.dt[:1].expand(len(batch.x))) if one_dt else batch
         main = self.observed.main
         ids = torch.zeros(len(main), dtype=torch.int64)
-        for block, (starts, stops) in enumerate(runs_by_block(main, self.n_blocks)):
+        for block, (starts, stops) in enumerate(main.membership.runs_by_block(self.n_blocks)):
             for start, stop in zip(starts.tolist(), stops.tolist()):
                 ids[start:stop] = block
         if pool == "main":

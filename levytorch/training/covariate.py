@@ -37,7 +37,6 @@ def unmodulated(recovery: Recovery, transitions: Transitions) -> Transitions:
         transitions.x,
         dx,
         transitions.dt + more,
-        counts=transitions._counts,
-        trajectory=transitions._trajectory,
+        transitions.membership,
         dropped=transitions.dropped,
     )

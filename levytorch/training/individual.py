@@ -107,8 +107,8 @@ def recover_each(data: Trajectories | Transitions, **options: Any) -> Individual
         raise InputError(f"data must be Trajectories or Transitions, found {type(data).__name__}; pass one of these.")
     names = data.ids if isinstance(data, Trajectories) else None
     found = Individuals({}, [])
-    for k in transitions.trajectory_numbers().tolist():
-        pairs = transitions[torch.from_numpy(transitions.of_trajectories(np.array([k])))]
+    for k in transitions.membership.occurring().tolist():
+        pairs = transitions[torch.from_numpy(transitions.membership.among(np.array([k])))]
         name = names[k] if names is not None else k
         try:
             recovery = recover(pairs, **options)

@@ -13,7 +13,7 @@ from torch import Tensor
 from levytorch.coefficients import LinearHead
 from levytorch.data import Transitions, make_pools
 from levytorch.data.lattice import Lattice
-from levytorch.data.pools import threshold_from
+from levytorch.data.thresholds import threshold_from
 from levytorch.errors import InputError
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood

@@ -9,9 +9,8 @@ import torch
 
 from levytorch import Dynamics, InputError, Lattice, Transitions, log_density, simulate
 from levytorch.data import lattice_kernels, make_pools
-from levytorch.data.lattice_build import MOST_DT, runs_by_block
+from levytorch.data.lattice_build import MOST_DT
 from levytorch.data.lattice_grid import choose_grid
-from levytorch.data.lattice_quality import interpolation_error
 
 DT = 0.025
 
@@ -303,7 +302,7 @@ def test_blocks_of_trajectories():
 @pytest.mark.slow
 def test_blocks_of_time_where_trajectories_are_few():
     t = some_pairs(10_000, trajectories=1)
-    starts = [int(runs[0][0]) for runs in runs_by_block(t, 8)]
+    starts = [int(runs[0][0]) for runs in t.membership.runs_by_block(8)]
     assert starts == [1250 * k for k in range(8)]
     lattice = t.lattice(n_blocks=8)
     assert lattice.pairs_per_block().tolist() == [1250.0] * 8
@@ -359,28 +358,6 @@ def test_the_grid_is_chosen_from_a_ladder():
     assert nodes[-1] > 1e12
     w = nodes / grid.sheet(DT).scale
     assert np.arcsinh(w) * 4 + grid.density * w / np.sqrt(1 + w * w) == pytest.approx(numbers, abs=1e-9)
-
-
-def test_the_error_of_interpolation_is_told():
-    t = some_pairs(50_000)
-    for options in ({"order": 4, "n_x": 32}, {"order": 4, "n_x": 32, "TRT": 30.0, "reach": 10.0, "CT": 2.0}):
-        lattice = t.lattice(**options)
-        main = t if "TRT" not in options else t[t.deviation < 30.0]
-        true = total(lattice.batch(), smooth()) - float(smooth()(main.x, main.dx).sum())
-        told = interpolation_error(lattice, t, smooth(), n=5000, seed=1)
-        assert abs(true) > 0.02
-        assert abs(float(told.total) - true) < 4 * float(told.std)
-        assert 0 < float(told.std) < 40 * abs(true)
-    fine = interpolation_error(t.lattice(), t, smooth())
-    assert float(fine.per_pair) < 1e-4
-    two = interpolation_error(lattice, t, lambda x, dx, dt: torch.stack([smooth()(x, dx), dx * 0], 1))
-    assert two.total.shape == (2,)
-    assert float(two.total[1]) == pytest.approx(0, abs=1e-6)
-    inside = Transitions(torch.remainder(t.x, 2 * math.pi), t.dx, DT)
-    line = interpolation_error(inside.lattice(period=None), inside, smooth())
-    assert 0 < float(line.per_pair) < 1e-4
-    with pytest.raises(InputError, match="dt of the lattice"):
-        interpolation_error(lattice, Transitions(t.x, t.dx, 0.5), smooth())
 
 
 # ------------------------------------------------------------------------------------------------------------- refusals
