@@ -20,8 +20,11 @@ from torch import Tensor
 
 from levytorch.errors import InputError, LevytorchError
 
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
-def real_array(name: str, value: Any, remedy: str = "pass a number or an array of numbers") -> NDArray[np.float64]:
+
+def real_array(name: str, value: Any, remedy: str = "pass a number or an array of numbers") -> Array:
     """value as a float64 NumPy array."""
     if isinstance(value, Tensor):
         return real_tensor(name, value, remedy).detach().cpu().numpy()

@@ -20,8 +20,8 @@ from levytorch import Recovery
 from levytorch.coefficients import HEADS
 from levytorch.errors import ConfigError
 from levytorch.runs import resume
-from levytorch.runs.settings import fit_settings, prepare
-from levytorch.runs.value import check_data
+from levytorch.runs.settings import fit_settings, prepare_run
+from levytorch.runs.value import check_value_data
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["data.n_trajectories=150", "coefficients.n_basis=3", "law=frozen", "trainer.progress=false", "beta=null"]
@@ -173,7 +173,7 @@ def test_bad_configurations_name_the_key_and_the_choices(arguments, words):
 def test_a_modulation_is_a_column_of_a_file():
     own = ["data=file", "data.path=prices.csv", "alpha=0.6", "tail=none"]
     config = composed(*own, "coefficients.modulation=hour", "coefficients.n_modulation=5")
-    assert prepare(config, Path("run")).source.modulation == "hour"
+    assert prepare_run(config, Path("run")).source.modulation == "hour"
     found = fit_settings(config).modulation
     assert (found.period, found.n_basis) == (24, 5)
     assert fit_settings(composed(*own)).modulation is None
@@ -254,6 +254,6 @@ def test_a_reward_that_the_data_cannot_give_is_refused_before_the_fit(overrides,
         chosen = [o.replace("FILE", str(file)) for o in overrides]
         small = [] if "data=file" in overrides else ["data.n_trajectories=20", "data.n_steps=5"]
         config = compose("train", [*chosen, *small])
-    prepared = prepare(config, tmp_path)
+    prepared = prepare_run(config, tmp_path)
     with pytest.raises(ConfigError, match=match):
-        check_data(prepared.config, prepared.source())
+        check_value_data(prepared.config, prepared.source())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients.basis import Basis
-from levytorch.coefficients.spline import SplineHead, check_window
+from levytorch.coefficients.spline import SplineHead, check_spline_window
 from levytorch.convert import shown, whole_number
 from levytorch.errors import InputError
 
@@ -25,7 +25,7 @@ class PolynomialBasis:
 
     def __init__(self, degree: int = 3, window: tuple[float, float] = (0.0, 1.0)) -> None:
         self.degree = whole_number("degree of the drift", degree, 0, MOST, "3 is that of a double well")
-        self.window = check_window(window)
+        self.window = check_spline_window(window)
 
     @property
     def size(self) -> int:

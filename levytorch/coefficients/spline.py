@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.coefficients.basis import Basis, TensorBasis
 from levytorch.coefficients.fourier import LinearHead, alpha_functions
 from levytorch.coefficients.head import AlphaSpec, TemperingSpec, Units
-from levytorch.convert import choice, real_array, shown, whole_number
+from levytorch.convert import Array, choice, real_array, shown, whole_number
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ MOST = 999
 KNOTS = ("even", "quantiles")
 CONTINUATIONS = ("constant", "linear")
 _DEGREE = 3
-Array = NDArray[np.float64]
 
 
 class SplineBasis:
@@ -47,7 +45,7 @@ class SplineBasis:
         knots: Sequence[float] | None = None,
         continuation: str = "constant",
     ) -> None:
-        self.n_basis, self.window = check_n_basis(n_basis), check_window(window)
+        self.n_basis, self.window = check_n_basis(n_basis), check_spline_window(window)
         self.continuation = choice("continuation", continuation, CONTINUATIONS)
         low, high = self.window
         self.low, self.length = low, high - low
@@ -142,7 +140,7 @@ def check_n_basis(n_basis: Any) -> int:
     return n
 
 
-def check_window(window: Any) -> tuple[float, float]:
+def check_spline_window(window: Any) -> tuple[float, float]:
     """Two finite numbers in order, far enough apart to tell states in between from each other."""
     ends = real_array("window", window, "give the two ends of a part of the line")
     if ends.shape != (2,) or not np.isfinite(ends).all() or not ends[1] - ends[0] > 1e-9 * np.abs(ends).max():
@@ -157,7 +155,7 @@ def check_windows(window: Any, dim: int) -> list[tuple[float, float]]:
     given = [window] if dim == 1 else list(window)
     if len(given) != dim:
         raise InputError(f"window must be {dim} pairs (low, high), found {shown(window)}; give one per coordinate.")
-    return [check_window(pair) for pair in given]
+    return [check_spline_window(pair) for pair in given]
 
 
 class SplineHead(LinearHead):

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import shown
-from levytorch.data.arrays import Array, Integers
+from levytorch.convert import Array, Integers, shown
 from levytorch.errors import InputError
 
 MOST = 64  # different actions: more are numbers on a scale, not labels

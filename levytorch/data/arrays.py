@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import real_array, real_tensor, shown
+from levytorch.convert import Array, Integers, real_array, real_tensor, shown
 from levytorch.errors import InputError, LevytorchWarning
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 _ROWS = 20  # fewer say nothing about which way an array lies
 _NEAR = 5  # as many times as close are neighbours in time
 _LOOK_AT, _SIDE = 100_000, 300  # differences from which that is judged, and along a row at least
@@ -103,7 +100,7 @@ def warn_of_columns(points: Array, lengths: Integers, stacklevel: int) -> None:
 # --------------------------------------------------------------------------------------------------------------- pairs
 
 
-def selection(which: Any, n: int) -> Tensor:
+def row_selection(which: Any, n: int) -> Tensor:
     """A mask or row numbers as a tensor."""
     try:
         index = torch.as_tensor(which)

@@ -20,8 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import choice, number_within, whole_number
-from levytorch.data.arrays import Array, Integers
+from levytorch.convert import Array, Integers, choice, number_within, whole_number
 from levytorch.data.pools import Pools
 
 CHUNK = 65_536  # pairs of a full batch at a time

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.data.arrays import Array, Integers
+from levytorch.convert import Array, Integers
 from levytorch.data.options import NANOSECONDS, TimeUnits
 from levytorch.errors import InputError
 

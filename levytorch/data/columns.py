@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.data.arrays import Array, Integers
+from levytorch.convert import Array, Integers
 from levytorch.data.memory import require
 from levytorch.data.points import NeedsMemory
 from levytorch.errors import InputError

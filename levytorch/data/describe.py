@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.data.arrays import Array, Integers
+from levytorch.convert import Array, Integers
 from levytorch.data.quantiles import Blocks, cut, quantiles
 
 if TYPE_CHECKING:

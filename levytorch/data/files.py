@@ -47,7 +47,7 @@ def open_file(path: str | Path, **options: Any) -> PointFile:
 OPTIONS = frozenset(field.name for field in fields(FileOptions))
 
 
-def write(trajectories: Trajectories, path: str | Path) -> None:
+def write_trajectories(trajectories: Trajectories, path: str | Path) -> None:
     """Write a file that `open_file(path)` turns into the same numbers; it appears whole or not at all."""
     file = path_of(path)
     suffix = file.suffix.lower()

@@ -22,9 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import shown, whole_number
+from levytorch.convert import Array, shown, whole_number
 from levytorch.data import lattice_files
-from levytorch.data.arrays import Array
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.lattice_grid import NODES_PER_CELL, Grid
 from levytorch.data.lattice_making import built, check_like
@@ -299,12 +298,12 @@ class Lattice:
 
     def save(self, path: str | Path) -> None:
         """Write a .npz file, whole or not at all."""
-        lattice_files.save(self, path)
+        lattice_files.save_lattice(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Lattice:
         """Read what `save` wrote; nothing in the file is executed."""
-        return cls(*lattice_files.load(path))
+        return cls(*lattice_files.load_lattice(path))
 
     def __repr__(self) -> str:
         dt = f"dt={self.dt[0]:g}" if len(self.dt) == 1 else f"{len(self.dt)} dt"

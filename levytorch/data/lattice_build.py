@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from levytorch.data.arrays import Array, Integers
+from levytorch.convert import Array, Integers
 from levytorch.data.lattice_grid import Grid
 from levytorch.data.lattice_kernels import SPARE, Place, Sums, accumulate, empty_sums, fold, place_of
 from levytorch.data.lattice_tables import Loose, SparseRows, added, node_key

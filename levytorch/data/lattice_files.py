@@ -24,7 +24,7 @@ _NUMBERS = ("period", "origin", "spacing", "order", "width", "drift", "density")
 _PARTS = ("weights", "states")
 
 
-def save(lattice: Lattice, path: str | Path) -> None:
+def save_lattice(lattice: Lattice, path: str | Path) -> None:
     """Write a lattice, whole or not at all."""
     target = path_of(path)
     content = to_arrays(lattice)
@@ -53,7 +53,7 @@ def to_arrays(lattice: Lattice) -> dict[str, Any]:
     return content | {f"loose_{field}": array for field, array in lattice.loose._asdict().items()}
 
 
-def load(path: str | Path) -> tuple[Any, ...]:
+def load_lattice(path: str | Path) -> tuple[Any, ...]:
     """Read the fields of a lattice, in their order."""
     file = path_of(path)
     if not file.is_file():

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from levytorch.convert import positive_number, whole_number
-from levytorch.data.arrays import Array, Integers
+from levytorch.convert import Array, Integers, positive_number, whole_number
 from levytorch.data.membership import Membership
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError

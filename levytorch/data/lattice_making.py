@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import positive_number, real_number, shown, whole_number
-from levytorch.data.arrays import Array
+from levytorch.convert import Array, positive_number, real_number, shown, whole_number
 from levytorch.data.lattice_build import SAME_DT, Builder, Settings
 from levytorch.data.lattice_grid import choose_grid, look, window
 from levytorch.data.thresholds import check_thresholds

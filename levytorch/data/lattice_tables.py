@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import choice
-from levytorch.data.arrays import Array, Integers
+from levytorch.convert import Array, Integers, choice
 from levytorch.data.batches import Batch
 from levytorch.data.lattice_grid import Grid
 from levytorch.errors import InputError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.data.arrays import Integers
+from levytorch.convert import Integers
 
 
 @dataclass(frozen=True, eq=False)

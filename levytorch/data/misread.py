@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from levytorch.data.arrays import Array
+from levytorch.convert import Array
 from levytorch.data.options import FileOptions
 from levytorch.errors import InputError
 

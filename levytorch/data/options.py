@@ -198,13 +198,13 @@ def _check_columns(path: Path, options: FileOptions, columns: list[str]) -> None
     for option, name in options.named():
         if name not in columns and not (option == "action" and name in CLOCKS):
             raise InputError(
-                f"{path}: {option} must be a column of the file, found no {name!r} among {listed(columns)}; "
+                f"{path}: {option} must be a column of the file, found no {name!r} among {quoted(columns)}; "
                 "pass one of these."
             )
     if value is not None and (len(value) == 0 or len(set(value)) < len(value)):
         raise InputError(
-            f"{path}: value must name one or more columns, each once, found {listed(value) or 'none'}; pass "
-            f"some of {listed(columns)}."
+            f"{path}: value must name one or more columns, each once, found {quoted(value) or 'none'}; pass "
+            f"some of {quoted(columns)}."
         )
 
 
@@ -225,7 +225,7 @@ def _long_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnN
         value = ["x"] if "x" in rest else numbered if rest == numbered else rest
         if not value or (len(value) != 1 and value != numbered):
             raise InputError(
-                f"{path}: value must name the column of x, found {listed(rest) or 'none'}; pass value='...'."
+                f"{path}: value must name the column of x, found {quoted(rest) or 'none'}; pass value='...'."
             )
     return ColumnNames(value, id, time, reward, dt, action)
 
@@ -246,5 +246,5 @@ def _grid_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnN
     return ColumnNames(value, dt=options.dt, **{own: name})
 
 
-def listed(names: list[str]) -> str:
+def quoted(names: list[str]) -> str:
     return ", ".join(repr(name) for name in names[:12]) + (", ..." if len(names) > 12 else "")

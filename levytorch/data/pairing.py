@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from levytorch.data.arrays import Array, Integers
+from levytorch.convert import Array, Integers
 from levytorch.data.membership import Membership
 from levytorch.data.points import MemoryColumns, Points, Sink, as_tensor, steps_across
 from levytorch.data.store import Entry, Writer

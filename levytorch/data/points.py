@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.data.arrays import Array, Integers
+from levytorch.convert import Array, Integers
 from levytorch.data.clock import FileClock
 from levytorch.data.options import FileOptions
 from levytorch.errors import InputError, LevytorchWarning

@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import number_within, whole_number
-from levytorch.data.arrays import Integers
+from levytorch.convert import Integers, number_within, whole_number
 from levytorch.data.thresholds import (
     HALF_THE_INDEX,
     Threshold,

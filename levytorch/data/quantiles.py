@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from levytorch.data.arrays import Array, Integers
+from levytorch.convert import Array, Integers
 
 Blocks = Callable[[], Iterator[Array]]  # called once per pass; gives all values, block by block
 BLOCK = 1 << 17  # values per block, for callers that cut arrays

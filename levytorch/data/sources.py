@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from levytorch.convert import positive_number, shown, whole_number
-from levytorch.data.arrays import Integers
+from levytorch.convert import Integers, positive_number, shown, whole_number
 from levytorch.data.memory import within_memory
 from levytorch.data.pairing import is_gap
 from levytorch.data.store import Entry

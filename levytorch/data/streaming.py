@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from levytorch.convert import known_keys, whole_number
-from levytorch.data.arrays import Array, Integers
+from levytorch.convert import Array, Integers, known_keys, whole_number
 from levytorch.data.files import OPTIONS, open_file
 from levytorch.data.membership import Membership
 from levytorch.data.pairing import (

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from levytorch.convert import Array, Integers
 from levytorch.data.actions import label, named
-from levytorch.data.arrays import Array, Integers
 from levytorch.data.clock import FileClock
 from levytorch.data.columns import OneNumber, Runs, TableReader, check_id, first_null, numbers
 from levytorch.data.misread import check_header, refuse_clock, refuse_index, refuse_unnamed
-from levytorch.data.options import CLOCKS, MAX_DT, FileOptions, column_names, listed
+from levytorch.data.options import CLOCKS, MAX_DT, FileOptions, column_names, quoted
 from levytorch.data.points import NeedsMemory, PointFile, Points, numbers_of
 from levytorch.errors import InputError, LevytorchWarning
 
@@ -89,7 +89,7 @@ class TableFile(PointFile):
             self.clock = FileClock(where, options.units, beside_dt=names.dt is not None)
         if (names.time or names.dt) is None or (options.layout != "long" and isinstance(names.dt, str)):
             raise InputError(
-                f"{self.path}: dt or time must be given, found neither among {listed(self.table.columns)}; pass "
+                f"{self.path}: dt or time must be given, found neither among {quoted(self.table.columns)}; pass "
                 "dt=... or time='...'."
             )
         columns = names.value if options.layout == "long" else ["of every trajectory"]
@@ -236,7 +236,7 @@ class TableFile(PointFile):
             return columns[0]
         if self._names_of_actions:
             raise InputError(
-                f"{self.path}: an action of several columns must be numbers, found text in {listed(names)}; name one."
+                f"{self.path}: an action of several columns must be numbers, found text in {quoted(names)}; name one."
             )
         return np.stack(columns, axis=1)
 
@@ -298,7 +298,7 @@ class TableFile(PointFile):
             names = table[own].to_list()
         kept = [k for k, line in enumerate(lines) if len(line)]
         if not kept:
-            raise InputError(f"{self.path}: numbers were expected in {listed(columns)}, found none; check the layout.")
+            raise InputError(f"{self.path}: numbers were expected in {quoted(columns)}, found none; check the layout.")
         if len(kept) < len(lines):
             self.dropped["trajectory without a value"] = len(lines) - len(kept)
         self.ids = [names[k] for k in kept]

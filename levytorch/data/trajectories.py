@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from levytorch.convert import positive_number, shown
+from levytorch.convert import Array, Integers, positive_number, shown
 from levytorch.data.actions import per_point, rewards_per_point
-from levytorch.data.arrays import Array, Integers, flatten, match, warn_of_columns
-from levytorch.data.files import open_file, write
+from levytorch.data.arrays import flatten, match, warn_of_columns
+from levytorch.data.files import open_file, write_trajectories
 from levytorch.data.memory import within_memory
 from levytorch.data.numpy_files import ArrayFile
 from levytorch.data.pairing import pair_up
@@ -204,7 +204,7 @@ class Trajectories:
 
     def to_file(self, path: str | Path) -> None:
         """To a .npz, .csv, .tsv or .parquet file that `from_file(path)` reads back exactly."""
-        write(self, path)
+        write_trajectories(self, path)
 
     def to_array(self) -> Array:
         """(n_traj, n_time) or (n_traj, n_time, d); trajectories of different lengths are an error."""

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import shown
+from levytorch.convert import Array, Integers, shown
 from levytorch.data.actions import label
-from levytorch.data.arrays import Array, Integers, finite_pairs, floats, integers, selection, steps
+from levytorch.data.arrays import finite_pairs, floats, integers, row_selection, steps
 from levytorch.data.describe import describe
 from levytorch.data.membership import Membership
 from levytorch.data.points import MemoryColumns, Sink, as_tensor
@@ -145,7 +145,7 @@ class Transitions:
                 )
             which = slice(int(which), int(which) + 1 or None)
         if not isinstance(which, slice):
-            which = selection(which, len(self))
+            which = row_selection(which, len(self))
             if which.dtype == torch.bool:
                 return self._kept(which.numpy(), reasons, keep_mu)
         columns = {name: values[which] for name, values in self._columns().items()}

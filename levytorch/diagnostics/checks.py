@@ -67,7 +67,7 @@ def diagnose(
     """
     began = time.perf_counter()
     check_options(checks, max_pairs)
-    transitions = check_data(recovery, data)
+    transitions = data_for(recovery, data)
     region = Region.of(recovery)
     law = law_of(recovery)
     diagnosis = Diagnosis()
@@ -92,7 +92,7 @@ def check_options(checks: Any, max_pairs: Any) -> None:
     whole_number("max_pairs", max_pairs, 1000, remedy="100000 is the default")
 
 
-def check_data(recovery: Any, data: Any) -> Transitions:
+def data_for(recovery: Any, data: Any) -> Transitions:
     """Refuse what cannot be diagnosed; trajectories become transitions."""
     if not isinstance(recovery, Recovery):
         raise InputError(f"recovery must be a Recovery, found {type(recovery).__name__}; make one with recover().")

@@ -13,10 +13,10 @@ from levytorch.coefficients import LinearHead
 from levytorch.data import Trajectories, Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics.brownian import fit_brownian
-from levytorch.diagnostics.checks import check_data
-from levytorch.diagnostics.comparison import Comparison, Model, block_of, table
+from levytorch.diagnostics.checks import data_for
+from levytorch.diagnostics.comparison import Comparison, Model, block_of, ranked
 from levytorch.diagnostics.exact_tangent import exact_log_kept, rounded
-from levytorch.diagnostics.sample import Region, Sample, choose, make_sample
+from levytorch.diagnostics.sample import Region, Sample, make_sample, subsample
 from levytorch.errors import InputError
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
@@ -60,7 +60,7 @@ def compare(
         models, pairs = _cross_validated(named)
     else:
         models, pairs = _on(named, transitions)
-    return table(models, pairs, held_out=transitions is None)
+    return ranked(models, pairs, held_out=transitions is None)
 
 
 def _named(recoveries: Any) -> dict[str, Recovery]:
@@ -170,7 +170,7 @@ def compare_on(
     named: dict[str, Recovery], data: Any, more: Callable[[Sample], list[Extra]] | None = None
 ) -> Comparison:
     """As `compare` on given data, with further laws of its pairs."""
-    return table(*_on(named, data, more), held_out=False)
+    return ranked(*_on(named, data, more), held_out=False)
 
 
 def _on(
@@ -178,7 +178,7 @@ def _on(
 ) -> tuple[list[Model], Tensor]:
     regions = []
     for recovery in named.values():
-        transitions = check_data(recovery, data)
+        transitions = data_for(recovery, data)
         regions.append(Region.of(recovery))
     treated = [region for region in regions if not region.whole] or regions
     if any(region != treated[0] for region in treated):
@@ -186,7 +186,7 @@ def _on(
             "recoveries must have the same CT and TRT where they treat lost tails, found others; fit them alike."
         )
     region = treated[0]
-    chosen = choose(transitions, MOST, 0)
+    chosen = subsample(transitions, MOST, 0)
     sample = make_sample(chosen, region, MOST, 0)
     ids, n_blocks = block_of(chosen)
     ids = ids[region.labels(chosen.deviation, chosen.dt) >= 0]

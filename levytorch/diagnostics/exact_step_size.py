@@ -21,10 +21,9 @@ from torch import Tensor
 from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Transitions
 from levytorch.diagnostics.exact_tangent import ExactTangent, rounded
-from levytorch.diagnostics.p_values import chi_squared_sf
 from levytorch.diagnostics.refit import block_starts, doubled, two_steps
-from levytorch.diagnostics.sample import choose
-from levytorch.diagnostics.step_size import NAMES, Skipped, StepCheck, largest, quadratic, relative, seen_states
+from levytorch.diagnostics.sample import subsample
+from levytorch.diagnostics.step_size import NAMES, NOTHING_LEFT, Skipped, StepCheck, quadratic, seen_states, step_check
 from levytorch.diagnostics.tangent import equilibrated_inverse
 from levytorch.errors import InputError
 from levytorch.likelihood.penalty import RoughnessPenalty
@@ -51,7 +50,7 @@ class ExactStepSize:
         seed: int = 0,
     ) -> None:
         self.tangent, self.strengths, self.n_fitted = tangent, strengths, n_fitted
-        data = choose(transitions, most, seed)
+        data = subsample(transitions, most, seed)
         first = block_starts(data)
         P = tangent.head.flat().numel()
         time = rounded(data.dt)
@@ -68,18 +67,18 @@ class ExactStepSize:
         self.mu = data.mu if data.uniform_dt else data.mu * self.dt
         self.own, self.both = data[torch.stack([first, first + 1], dim=1).reshape(-1)], two_steps(data, first)
 
-    def short(self) -> Side:
-        return Side(self.tangent, self.own, self.dt, self.mu, 2 * _BLOCKS)
+    def short(self) -> StepScores:
+        return StepScores(self.tangent, self.own, self.dt, self.mu, 2 * _BLOCKS)
 
-    def long(self) -> Side | Skipped:
+    def long(self) -> StepScores | Skipped:
         region = doubled(self.tangent.region.core())
         twice = ExactTangent(self.tangent.head, region, 2 * self.mu, uniform_dt=True)
         try:
-            return Side(twice, self.both, 2 * self.dt, 2 * self.mu, _BLOCKS)
+            return StepScores(twice, self.both, 2 * self.dt, 2 * self.mu, _BLOCKS)
         except InputError as error:
             return Skipped(f"steps of 2 dt are out of reach of the exact law: {error}")
 
-    def test(self, short: Side, long_: Side) -> StepCheck | Skipped:
+    def test(self, short: StepScores, long_: StepScores) -> StepCheck | Skipped:
         head = self.tangent.head
         precision = torch.zeros(head.flat().numel(), dtype=torch.float64)
         if self.strengths and isinstance(head, LinearHead):
@@ -87,7 +86,7 @@ class ExactStepSize:
         return _test(head, short, long_, precision)
 
 
-class Side:
+class StepScores:
     """Pairs of one length in the order of the blocks: mean score and information of those inside the region, and the
     single scores of the first few."""
 
@@ -102,7 +101,7 @@ class Side:
         self.information = nodes.scores.T @ (nodes.weight[:, None] * nodes.scores)
 
 
-def _test(head: Head, short: Side, long_: Side, precision: Tensor) -> StepCheck | Skipped:
+def _test(head: Head, short: StepScores, long_: StepScores, precision: Tensor) -> StepCheck | Skipped:
     pull = long_.information @ equilibrated_inverse(short.information, 1e-8)[0]
     residual = long_.score - pull @ short.score
     looked = len(long_.scores)
@@ -111,26 +110,10 @@ def _test(head: Head, short: Side, long_: Side, precision: Tensor) -> StepCheck 
     units = long_.information / long_.n, long_.information
     statistic, df = quadratic(residual, covariance, *units, _SHARED, few=per_block, of=len(long_.x))
     if df == 0 or not math.isfinite(statistic):
-        return Skipped(
-            "nothing is left to compare, because the penalty or the starting values, not the data, determine the "
-            "coefficients; bring the period near the range of the data, or use fewer basis functions (n_basis)"
-        )
+        return NOTHING_LEFT
     inverse = equilibrated_inverse(long_.information + torch.diag(precision), 1e-8)[0]
     curves = _curves(head, inverse @ residual, inverse @ covariance @ inverse, short.x)
-    max_z, where = largest(curves, 1)
-    return StepCheck(
-        chi_squared_sf(statistic, df),
-        statistic,
-        df,
-        max_z,
-        where,
-        {name: relative(curves[f"{name}_2dt"] - curves[f"{name}_dt"], curves[f"{name}_dt"]) for name in NAMES},
-        (short.n, long_.n),
-        True,
-        curves,
-        {name: relative(curves[f"{name}_std"], curves[f"{name}_dt"]) for name in NAMES},
-        law="exact",
-    )
+    return step_check(statistic, df, curves, 1, (short.n, long_.n), True, "exact")
 
 
 def _curves(head: Head, change: Tensor, spread: Tensor, x: Tensor) -> dict[str, Tensor]:

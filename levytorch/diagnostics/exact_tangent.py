@@ -35,7 +35,7 @@ _FINE = 64  # times as many, between which they are straight lines
 _SAME = 1e-6  # relative difference below which two dt are one
 
 
-class Nodes(NamedTuple):
+class ScoreNodes(NamedTuple):
     """Steps that stand for the law of one dt: state, probability v in its stratum, weight (all sum to one), and score
     given the stratum (n, P)."""
 
@@ -115,7 +115,7 @@ class ExactTangent:
         correlation = separability(information, self.head.starts) if isinstance(self.head, LinearHead) else 0.0
         return Expected(cross, information, correlation, None)
 
-    def nodes(self, x: Tensor, label: Tensor, dt: float) -> Nodes:
+    def nodes(self, x: Tensor, label: Tensor, dt: float) -> ScoreNodes:
         """The law at the states of some pairs of one dt, with their shares of the strata."""
         made = self._made.get(dt) or self._steps(dt)[0]
         v, w = probability_nodes()
@@ -124,7 +124,7 @@ class ExactTangent:
         weight = (shares[:, :, None] * w).reshape(-1)
         states = even_states(self.head, M).repeat_interleave(J).repeat(strata)
         scores = (made.scores - made.slopes[:, :, None, :]).reshape(-1, P)
-        return Nodes(states, v.repeat(strata * M), weight, scores)
+        return ScoreNodes(states, v.repeat(strata * M), weight, scores)
 
     def single_scores(self, x: Tensor, dx: Tensor, dt: float) -> Tensor:
         """(n, P) of pairs of one dt in the core, given that they lie in it; `nodes` is then free."""

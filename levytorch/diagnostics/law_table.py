@@ -20,10 +20,10 @@ from levytorch.coefficients.build import LINEAR
 from levytorch.coefficients.links import alpha_inverse
 from levytorch.data import Transitions
 from levytorch.diagnostics.brownian import Brownian, fit_brownian
-from levytorch.diagnostics.comparison import Comparison, Model, block_of, table
+from levytorch.diagnostics.comparison import Comparison, Model, block_of, ranked
 from levytorch.diagnostics.other_laws import OtherLaw, other_laws
-from levytorch.diagnostics.refit import Fitted, Side, curvature, fit_again, scores, stand_in
-from levytorch.diagnostics.sample import Region, Sample, choose, make_sample
+from levytorch.diagnostics.refit import Fitted, StepPairs, curvature, fit_again, scores, stand_in
+from levytorch.diagnostics.sample import Region, Sample, make_sample, subsample
 from levytorch.diagnostics.step_size import Skipped
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.training.engines.scoring import within_scale
@@ -47,8 +47,8 @@ def table_of_laws(
     most: int = MOST,
 ) -> Comparison | Skipped:
     """strengths: of the roughness penalty of the fit; most: pairs that are looked at."""
-    chosen = choose(transitions, max(FEWEST, most // _COST[transitions.dim]), seed)
-    side = Side(chosen, region.core())
+    chosen = subsample(transitions, max(FEWEST, most // _COST[transitions.dim]), seed)
+    side = StepPairs(chosen, region.core())
     if side.n < FEWEST:
         return Skipped(f"only {side.n} pairs lie where laws can be compared and {FEWEST} are needed; bring more data")
     start = head if isinstance(head, LinearHead) and head.config()["name"] in LINEAR else stand_in(head)
@@ -62,7 +62,7 @@ def table_of_laws(
     models.append(work.levy("tempered", tempered))
     if start.is_constant and start.dim == 1 and chosen.uniform_dt and region.whole:
         models += [work.other(law) for law in other_laws(side.kept.dx.numpy())]
-    return table(models, work.pairs, held_out=work.held_out)
+    return ranked(models, work.pairs, held_out=work.held_out)
 
 
 def as_law(head: LinearHead, *, tempered: bool, rate: float = 0.0) -> LinearHead:
@@ -86,7 +86,7 @@ def as_law(head: LinearHead, *, tempered: bool, rate: float = 0.0) -> LinearHead
     return made
 
 
-def _tempered(head: LinearHead, stable: Fitted, side: Side) -> LinearHead:
+def _tempered(head: LinearHead, stable: Fitted, side: StepPairs) -> LinearHead:
     """Where the tempered law starts: at the fit itself where that is one, else the stable law with a rate added."""
     with torch.no_grad():
         own = float(head(head.grid(1)).tempering)
@@ -116,7 +116,7 @@ def _strengths(head: LinearHead, strengths: list[float] | None, tempered: bool) 
 class _Work:
     """The pairs in blocks and folds, and what each law makes of them."""
 
-    def __init__(self, side: Side, ids: Tensor, n_blocks: int, scale: float, whole: bool) -> None:
+    def __init__(self, side: StepPairs, ids: Tensor, n_blocks: int, scale: float, whole: bool) -> None:
         self.side, self.ids, self.n_blocks, self.scale = side, ids, n_blocks, scale
         self.pairs = torch.bincount(ids, minlength=n_blocks).to(torch.float64)
         self.share = 1.0 / scale

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-Array = NDArray[np.float64]
+from levytorch.convert import Array
+
 _STEP = 1e-4  # of a parameter, for scores by differences
 
 

@@ -26,7 +26,7 @@ from levytorch.coefficients import Head
 from levytorch.data import Transitions
 from levytorch.diagnostics.components import legendre, wrapped
 from levytorch.diagnostics.p_values import chi_squared_sf
-from levytorch.diagnostics.sample import Region, choose
+from levytorch.diagnostics.sample import Region, subsample
 from levytorch.diagnostics.step_size import Skipped
 from levytorch.diagnostics.windows import Windows, paths_of, windows_of
 
@@ -64,7 +64,7 @@ def check_predictions(
 ) -> PredictiveCheck | Skipped:
     """exact: coefficients vary along a step."""
     core = region.core()
-    data = choose(transitions, 4 * _MOST * max(HORIZONS), seed, _BLOCK)
+    data = subsample(transitions, 4 * _MOST * max(HORIZONS), seed, _BLOCK)
     generator = torch.Generator().manual_seed(seed)
     components: dict[int, Tensor] = {}
     ratio: dict[int, float] = {}

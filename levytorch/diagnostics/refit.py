@@ -59,7 +59,7 @@ def _half_dt(threshold: Threshold, dt: Tensor) -> Tensor:
     return threshold(dt / 2)
 
 
-class Side:
+class StepPairs:
     """Pairs of one step length inside their region."""
 
     def __init__(self, data: Transitions, region: Region) -> None:
@@ -97,7 +97,7 @@ def stand_in(head: Head) -> LinearHead:
     return own
 
 
-def _objective(head: LinearHead, side: Side, strengths: list[float] | None, share: float) -> FullBatchObjective:
+def _objective(head: LinearHead, side: StepPairs, strengths: list[float] | None, share: float) -> FullBatchObjective:
     law = FrozenLaw(steady_method("auto", head), head.dim)
     empty = torch.empty(0, dtype=torch.int64)
     inner = side.region.inner
@@ -111,7 +111,7 @@ def _objective(head: LinearHead, side: Side, strengths: list[float] | None, shar
     return objective
 
 
-def fit_again(start: LinearHead, side: Side, strengths: list[float] | None, share: float) -> Fitted:
+def fit_again(start: LinearHead, side: StepPairs, strengths: list[float] | None, share: float) -> Fitted:
     head = copy.deepcopy(start)
     objective = _objective(head, side, strengths, share)
     scoring = FisherScoring([head.theta])
@@ -124,7 +124,7 @@ def fit_again(start: LinearHead, side: Side, strengths: list[float] | None, shar
     return Fitted(head, objective, scoring.accepted, scoring.converged)
 
 
-def evaluate_at(at: LinearHead, side: Side, strengths: list[float] | None, share: float) -> Fitted:
+def evaluate_at(at: LinearHead, side: StepPairs, strengths: list[float] | None, share: float) -> Fitted:
     head = copy.deepcopy(at)
     objective = _objective(head, side, strengths, share)
     return Fitted(head, objective, objective.evaluate(), True)
@@ -155,7 +155,9 @@ def scores(fitted: Fitted, data: Transitions, rows: Tensor, weight: Tensor) -> T
     return torch.cat([design[i] * q[i] for i in range(len(q))])
 
 
-def block_products(one: Fitted, two: Fitted, short: Side, long_: Side, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def block_products(
+    one: Fitted, two: Fitted, short: StepPairs, long_: StepPairs, first: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Sums over blocks of (s1 + s1')(s1 + s1')^T, (s1 + s1') s2^T and s2 s2^T; pairs in no block are their own."""
     P = one.head.flat().numel()
     G11, G12, G22 = (torch.zeros((P, P), dtype=torch.float64) for _ in range(3))

@@ -128,7 +128,7 @@ class Sample:
         return self.dt[0] if self.uniform_dt else self.dt
 
 
-def choose(transitions: Transitions, most: int, seed: int, block: int = BLOCK) -> Transitions:
+def subsample(transitions: Transitions, most: int, seed: int, block: int = BLOCK) -> Transitions:
     """At most about `most` pairs, in blocks of neighbours, in the order of the data."""
     n = len(transitions)
     if n <= most:
@@ -150,7 +150,7 @@ def follows(transitions: Transitions) -> Tensor:
 
 def make_sample(transitions: Transitions, region: Region, most: int, seed: int) -> Sample:
     """The chosen pairs that lie in the region."""
-    chosen = choose(transitions, most, seed)
+    chosen = subsample(transitions, most, seed)
     label = region.labels(chosen.deviation, chosen.dt)
     inside = label >= 0
     place = torch.where(inside, torch.cumsum(inside, 0) - 1, -1)

@@ -22,7 +22,7 @@ from levytorch.data import Transitions
 from levytorch.diagnostics.components import wrapped
 from levytorch.diagnostics.p_values import chi_squared_sf
 from levytorch.diagnostics.refit import (
-    Side,
+    StepPairs,
     block_products,
     block_starts,
     curvature,
@@ -32,7 +32,7 @@ from levytorch.diagnostics.refit import (
     stand_in,
     two_steps,
 )
-from levytorch.diagnostics.sample import Region, choose
+from levytorch.diagnostics.sample import Region, subsample
 from levytorch.likelihood.covariance import symmetric_inverse
 
 _GRID = 200
@@ -86,6 +86,12 @@ class Skipped:
     reason: str
 
 
+NOTHING_LEFT = Skipped(
+    "nothing is left to compare, because the penalty or the starting values, not the data, determine the coefficients; "
+    "bring the period near the range of the data, or use fewer basis functions (n_basis)"
+)
+
+
 def check_step_size(
     head: Head,
     transitions: Transitions,
@@ -100,7 +106,7 @@ def check_step_size(
     Lost tails: both fits are conditional on |dx - mu| < CT (TCF, strata) or TRT; the one at 2 dt on pairs whose two
     halves survived and whose sum lies within the same threshold of 2 mu.
     """
-    data = choose(transitions, most, seed)
+    data = subsample(transitions, most, seed)
     first = block_starts(data)
     own = head if isinstance(head, LinearHead) else stand_in(head)
     P = own.flat().numel()
@@ -110,7 +116,7 @@ def check_step_size(
             "parameters; bring longer trajectories, or use fewer basis functions (n_basis)"
         )
     core = region.core()
-    short, long_ = Side(data, core), Side(two_steps(data, first), doubled(core))
+    short, long_ = StepPairs(data, core), StepPairs(two_steps(data, first), doubled(core))
     one = fit_again(own, short, strengths, 1.0)
     two = fit_again(one.head, long_, strengths, long_.n / max(short.n, 1))
     # the score of the longer steps at the coefficients of the shorter: a Wald test that flat directions cannot upset
@@ -125,25 +131,21 @@ def check_step_size(
     information = at_one.objective.information(at_one.evaluation)
     statistic, df = quadratic(at_one.objective.gradient(at_one.evaluation), covariance, bread2 / n2, information)
     if df == 0 or not math.isfinite(statistic):
-        return Skipped(
-            "nothing is left to compare, because the penalty or the starting values, not the data, determine the "
-            "coefficients; bring the period near the range of the data, or use fewer basis functions (n_basis)"
-        )
+        return NOTHING_LEFT
     spreads = [inverse @ covariance @ inverse for inverse in map(symmetric_inverse, (bread2, curvature(two)))]
     curves = _curves(one.head, two.head, spreads, short)
-    max_z, where = largest(curves, own.dim)
-    return StepCheck(
-        chi_squared_sf(statistic, df),
-        statistic,
-        df,
-        max_z,
-        where,
-        {name: relative(curves[f"{name}_2dt"] - curves[f"{name}_dt"], curves[f"{name}_dt"]) for name in NAMES},
-        (n1, n2),
-        one.converged and two.converged,
-        curves,
-        {name: relative(curves[f"{name}_std"], curves[f"{name}_dt"]) for name in NAMES},
-    )
+    return step_check(statistic, df, curves, own.dim, (n1, n2), one.converged and two.converged, "frozen")
+
+
+def step_check(
+    statistic: float, df: int, curves: dict[str, Tensor], dim: int, pairs: tuple[int, int], converged: bool, law: str
+) -> StepCheck:
+    """What a statistic with df degrees of freedom and the curves behind it come to."""
+    max_z, where = _largest(curves, dim)
+    change = {name: _relative(curves[f"{name}_2dt"] - curves[f"{name}_dt"], curves[f"{name}_dt"]) for name in NAMES}
+    chance = {name: _relative(curves[f"{name}_std"], curves[f"{name}_dt"]) for name in NAMES}
+    p_value = chi_squared_sf(statistic, df)
+    return StepCheck(p_value, statistic, df, max_z, where, change, pairs, converged, curves, chance, law)
 
 
 def quadratic(
@@ -176,7 +178,7 @@ def quadratic(
     return statistic, df
 
 
-def _curves(one: LinearHead, two: LinearHead, spreads: list[Tensor], short: Side) -> dict[str, Tensor]:
+def _curves(one: LinearHead, two: LinearHead, spreads: list[Tensor], short: StepPairs) -> dict[str, Tensor]:
     """Both fits and the standard error of their difference at observed states.
 
     `spreads`: the covariance of the difference of the parameters, seen from either fit. The larger error counts: a
@@ -202,7 +204,7 @@ def seen_states(head: Head, x: Tensor) -> Tensor:
     return torch.linspace(float(low), float(high), _GRID, dtype=torch.float64)
 
 
-def largest(curves: dict[str, Tensor], dim: int) -> tuple[float, tuple[str, float]]:
+def _largest(curves: dict[str, Tensor], dim: int) -> tuple[float, tuple[str, float]]:
     best: tuple[float, tuple[str, float]] = (0.0, ("b", math.nan))
     for name in NAMES:
         z = (curves[f"{name}_2dt"] - curves[f"{name}_dt"]).abs() / curves[f"{name}_std"].clamp(min=1e-300)
@@ -213,5 +215,5 @@ def largest(curves: dict[str, Tensor], dim: int) -> tuple[float, tuple[str, floa
     return best
 
 
-def relative(size: Tensor, curve: Tensor) -> float:
+def _relative(size: Tensor, curve: Tensor) -> float:
     return float(size.norm() / curve.norm().clamp(min=1e-300))

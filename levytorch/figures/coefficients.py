@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from levytorch.convert import Array
 from levytorch.figures.base import DATA, RECOVERED, SMALL, SYMBOLS, TRUTH, Units, legend_above, panels, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Array = np.ndarray[Any, Any]
 _STYLES = {"b": "-", "b_1": "-", "b_2": (0, (4, 1)), "b_3": (0, (2, 1)), "D_o": "-.", "D_f": ":"}
 _WHOLE = 0.99  # share of the cell from which on the data count as everywhere
 _WILD = 5.0  # a band so many times wider than in the middle of the data is shown, but does not set the scale

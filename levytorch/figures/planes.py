@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from levytorch.convert import Array
 from levytorch.figures.base import SMALL, SYMBOLS, Units, new_axes, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Array = np.ndarray[Any, Any]
 _ARROWS = 14  # per side of a quiver
 _DOTS = 1500  # observed states that are shown
 _FLAT = 0.01  # a field that varies by less than this share of its size is shown as the constant that it is

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from levytorch.convert import Array
 from levytorch.figures.base import OTHERS, SMALL, Units, new_axes, plain, tidy
 from levytorch.figures.coefficients import set_limits
 from levytorch.training.controlled import FEW
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Array = np.ndarray[Any, Any]
 COLORS = ("#0072B2", "#D55E00", "#009E73", *OTHERS)
 _LEGEND = {"frameon": False, "fontsize": SMALL, "columnspacing": 1.0, "handlelength": 1.6}
 

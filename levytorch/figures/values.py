@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from levytorch.convert import Array
 from levytorch.figures.base import ARMS, DATA, OTHERS, RECOVERED, SMALL, ZERO, Units, new_axes, panels, tidy
 from levytorch.figures.coefficients import limits_along, mark_data
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Array = np.ndarray[Any, Any]
 
 _BASELINES = ({"color": "#7F7F00", "linestyle": ":"}, {"color": "#B15928", "linestyle": "-."})  # r / beta, CRL
 
@@ -80,7 +80,7 @@ def value_bands(
     for number, (label, curve) in enumerate((baselines or {}).items()):
         style = _BASELINES[number % len(_BASELINES)]
         upper.plot(x, curve, linewidth=1.2, label=label, **style)
-        if lower is not None:
+        if lower is not None and reference is not None:
             lower.plot(x, curve - reference, linewidth=1.2, **style)
     low, high = limits_along(x, observed)
     seen = (x >= low) & (x <= high)  # what lies outside the panel does not set its scale

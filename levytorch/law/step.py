@@ -3,7 +3,7 @@
 Samples of the symmetric 2 alpha-stable law, E exp(i k L) = exp(-|k|^(2 alpha)): in one dimension by Chambers, Mallows
 and Stuck (1976), in more by the sub-Gaussian construction sqrt(2 T) G, with T positive alpha-stable of Laplace
 transform exp(-s^alpha) (Kanter 1975) and G a standard Gaussian vector. Tempered jumps are sqrt(2 T) G in any dimension,
-with T tempered by rejection (`tempered_sampling.py`).
+with T tempered by rejection (`sampling.py`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from levytorch.law.arguments import (
     to_tensors,
 )
 from levytorch.law.autograd import log_density
-from levytorch.law.stable_sampling import LOG_LARGEST, isotropic_stable, symmetric_stable
+from levytorch.law.sampling import LOG_LARGEST, isotropic_stable, symmetric_stable, tempered_time
 from levytorch.law.tails import survival
-from levytorch.law.tempered_sampling import tempered_time
 
 
 class LevyStep(Distribution):

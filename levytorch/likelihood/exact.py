@@ -20,7 +20,7 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients, Head
 from levytorch.coefficients.padded import on_a_cell
 from levytorch.errors import InputError
-from levytorch.likelihood.exact_rule import PROBES, TOLERANCE, Rule, choose
+from levytorch.likelihood.exact_rule import PROBES, TOLERANCE, Rule, choose_rule
 from levytorch.likelihood.exact_step import ExactStep
 
 _UNLIKELY = 40.0  # in 1 / tempering: steps beyond are not found
@@ -103,7 +103,7 @@ class ExactLaw:
         with torch.no_grad():
             c = on_grid(on_a_cell(head), dt, PROBES)
         c = c.each(Tensor.detach)
-        return choose(c.b, c.D_o, c.D_f, c.alpha, self.tolerance, float(c.tempering))
+        return choose_rule(c.b, c.D_o, c.D_f, c.alpha, self.tolerance, float(c.tempering))
 
     def fixed(self, head: Any, dt: Tensor) -> ExactLaw:
         """This law with the rules of this head kept, for a fit from it; it refuses nothing afterwards."""

@@ -19,7 +19,7 @@ from levytorch.likelihood.exact_information import Information
 from levytorch.likelihood.masses import TailMasses
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import symmetric_inverse
-from levytorch.likelihood.sums import Sums, shared, where
+from levytorch.likelihood.sums import ScoreSums, shared, where
 from levytorch.likelihood.tail import tail_correction_factor
 
 
@@ -135,5 +135,5 @@ class ExactObjective(FullBatchObjective):
         return torch.autograd.grad(value, self.head.theta, retain_graph=True)[0]
 
 
-def _with(sums: Sums, log_p: Tensor, gradient: Tensor) -> Sums:
+def _with(sums: ScoreSums, log_p: Tensor, gradient: Tensor) -> ScoreSums:
     return replace(sums, log_p=log_p.detach(), gradient=gradient)

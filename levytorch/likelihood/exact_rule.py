@@ -94,7 +94,9 @@ def gamma(alpha: Tensor, tempered: bool = False) -> Tensor:
     return torch.clamp(alpha, max=0.5)
 
 
-def choose(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tolerance: float = TOLERANCE, lam: float = 0.0) -> Rule:
+def choose_rule(
+    b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tolerance: float = TOLERANCE, lam: float = 0.0
+) -> Rule:
     """The rule for coefficients at PROBES points of the cell; refuses steps that are too short for a grid.
 
     tolerance: of log p. e^{-decay} is what the grid leaves out of p, and log p is wanted where p is 1e-5 of its peak;

@@ -19,7 +19,7 @@ from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.masses import TailMasses, tcf_gradient
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.likelihood.states import StateBins
-from levytorch.likelihood.sums import Sums, assemble, over_ranks, project
+from levytorch.likelihood.sums import ScoreSums, assemble, over_ranks, project
 from levytorch.likelihood.sweep import sweep
 from levytorch.ranks import Ranks
 
@@ -29,8 +29,8 @@ class Evaluation:
     """Everything one pass leaves behind at one theta."""
 
     theta: Tensor
-    main: Sums
-    tail: Sums | None = None
+    main: ScoreSums
+    tail: ScoreSums | None = None
     tcf: float = 0.0
     R_theta: float | None = None
     tcf_gradient: Tensor | None = None
@@ -171,10 +171,10 @@ class FullBatchObjective:
             out[part, part] = (vectors * values.clamp(min=0.0)) @ vectors.T
         return out
 
-    def _sweep(self, main: Batch, tail: Batch | None, hessian: bool = False) -> tuple[Sums, Sums | None]:
+    def _sweep(self, main: Batch, tail: Batch | None, hessian: bool = False) -> tuple[ScoreSums, ScoreSums | None]:
         """Sums over the pairs of all ranks."""
 
-        def work() -> list[Sums]:
+        def work() -> list[ScoreSums]:
             return [
                 sweep(self.head, self.law, part, self.bins, hessian=hessian)
                 for part in (main, tail)
@@ -184,7 +184,7 @@ class FullBatchObjective:
         totals = over_ranks(self.ranks, self.ranks.together(work))
         return totals[0], totals[1] if tail is not None else None
 
-    def _parts(self, ev: Evaluation, tcf: float) -> list[tuple[float, Sums]]:
+    def _parts(self, ev: Evaluation, tcf: float) -> list[tuple[float, ScoreSums]]:
         """Weighted sums that make up the likelihood."""
         if self.method == "tcf" and ev.tail is not None:
             return [((1 - tcf) / ev.main.n, ev.main), (tcf / ev.tail.n, ev.tail)]
@@ -204,7 +204,7 @@ class FullBatchObjective:
         """The regions whose masses are not in the sums yet."""
         return self.regions(ev)
 
-    def _strata(self, ev: Evaluation) -> list[Sums]:
+    def _strata(self, ev: Evaluation) -> list[ScoreSums]:
         if self.region == "TRT" or ev.tail is None:
             return [ev.main]
         return [ev.main - ev.tail, ev.tail]

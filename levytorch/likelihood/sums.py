@@ -16,7 +16,7 @@ CHUNK = 1 << 17  # pairs at a time
 
 
 @dataclass
-class Sums:
+class ScoreSums:
     """Weighted sums over pairs (not means): they add over chunks, pools and processes.
 
     first (C, M) and second (C, C, M): scores in the predictors and their products, per bin; `hessian` likewise holds
@@ -30,9 +30,9 @@ class Sums:
     second: Tensor
     hessian: Tensor | None = None
 
-    def __sub__(self, other: Sums) -> Sums:
+    def __sub__(self, other: ScoreSums) -> ScoreSums:
         hessian = None if self.hessian is None or other.hessian is None else self.hessian - other.hessian
-        return Sums(
+        return ScoreSums(
             self.n - other.n,
             self.log_p - other.log_p,
             self.gradient - other.gradient,
@@ -42,15 +42,17 @@ class Sums:
         )
 
 
-def over_ranks(ranks: Ranks, sums: list[Sums]) -> list[Sums]:
+def over_ranks(ranks: Ranks, sums: list[ScoreSums]) -> list[ScoreSums]:
     """Each of some sums over the pairs of all ranks."""
     if ranks.world == 1:
         return sums
-    names = [f.name for f in fields(Sums) if f.name != "n" and getattr(sums[0], f.name) is not None]
+    names = [f.name for f in fields(ScoreSums) if f.name != "n" and getattr(sums[0], f.name) is not None]
     parts = [torch.tensor([s.n for s in sums], dtype=torch.float64), *(getattr(s, k) for s in sums for k in names)]
     counts, *totals = ranks.sum(parts)
     width = len(names)
-    return [Sums(n, **dict(zip(names, totals[i * width : (i + 1) * width]))) for i, n in enumerate(counts.tolist())]
+    return [
+        ScoreSums(n, **dict(zip(names, totals[i * width : (i + 1) * width]))) for i, n in enumerate(counts.tolist())
+    ]
 
 
 def slices(batch: Batch, chunk: int = CHUNK) -> Iterable[Batch]:

@@ -19,7 +19,7 @@ from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.states import StateBins
-from levytorch.likelihood.sums import Sums, project, slices, where
+from levytorch.likelihood.sums import ScoreSums, project, slices, where
 from levytorch.likelihood.tensor_sweep import tensor_sweep
 
 _NAMES = ("b", "D_o", "D_f", "alpha", "tempering")
@@ -31,7 +31,7 @@ def _learned(head: LinearHead) -> list[int]:
 
 
 @torch.no_grad()
-def sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False) -> Sums:
+def sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False) -> ScoreSums:
     """Sums over all pairs of the batch, each times its weight, at the head's current parameters."""
     if head.dim > 1 or head.columns > 1:
         return tensor_sweep(head, law, batch, bins, hessian=hessian)
@@ -75,7 +75,7 @@ def sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, he
     bent = None
     if hessian:
         bent = torch.einsum("ian,ijn,jbn->abn", jacobian, curved, jacobian) + link_curvature(at_bins, first, C, M)
-    return Sums(n, log_p, gradient, to_predictors(first, at_bins), products, bent)
+    return ScoreSums(n, log_p, gradient, to_predictors(first, at_bins), products, bent)
 
 
 def grid_of(head: LinearHead, bins: StateBins, x: Tensor) -> int:

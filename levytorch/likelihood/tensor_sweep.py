@@ -17,13 +17,15 @@ from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.frozen import FrozenLaw, StepScore
 from levytorch.likelihood.states import StateBins
-from levytorch.likelihood.sums import CHUNK, Sums, project, slices, where
+from levytorch.likelihood.sums import CHUNK, ScoreSums, project, slices, where
 
 _NUMBERS = 1 << 20  # basis values held at once
 
 
 @torch.no_grad()
-def tensor_sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False) -> Sums:
+def tensor_sweep(
+    head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False
+) -> ScoreSums:
     """Sums over all pairs at the head's current parameters; see `sweep`."""
     theta = head.theta.detach()
     C, M = head.n_predictors, len(bins)
@@ -57,7 +59,7 @@ def tensor_sweep(head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins
         n += float(weight.expand(x.shape[0]).sum())
     second = _square(packed[:, C : C + upper.shape[1]], upper, C)
     bent = _square(packed[:, C + upper.shape[1] :], upper, C) if hessian else None
-    return Sums(n, log_p, gradient, packed[:, :C].T.contiguous(), second, bent)
+    return ScoreSums(n, log_p, gradient, packed[:, :C].T.contiguous(), second, bent)
 
 
 def predictor_scores(chain: Chain, step: StepScore) -> Tensor:

@@ -25,7 +25,7 @@ from levytorch.convert import real_number, whole_number
 from levytorch.errors import InputError
 from levytorch.policies import NumberPolicy, Policy
 from levytorch.policy.checks import check_beta, check_window, is_line
-from levytorch.policy.iteration import Problem, choose
+from levytorch.policy.iteration import ControlProblem, probabilities_from
 from levytorch.policy.linear_system import root_of
 from levytorch.policy.nodes import Nodes, nodes_of
 
@@ -101,7 +101,7 @@ def improve(
     systems = {a: recovery.of(a) for a in recovery.actions}
     _refuse_tempering(systems)
     nodes = nodes_of(systems[recovery.actions[0]], beta, n_modes, _window(recovery, systems, window))
-    problem = Problem.of(systems, reward, beta, temperature, nodes)
+    problem = ControlProblem.of(systems, reward, beta, temperature, nodes)
     found = problem.iterate(problem.start())
     weights, behaviour = _reference(recovery, nodes)
     gain, gain_std = problem.gain(found.pi, weights, behaviour), None
@@ -111,7 +111,7 @@ def improve(
         gain, gain_std = gain - float(added.mean()), float(added.std())
     q = problem.rates(systems, found.c)
     labels = tuple(recovery.actions)
-    policy: Any = Policy(lambda x: choose(q(x), temperature), labels)
+    policy: Any = Policy(lambda x: probabilities_from(q(x), temperature), labels)
     if bounds is not None:
         table = torch.tensor(labels, dtype=torch.float64).reshape(len(labels), -1)
         policy = NumberPolicy(table, bounds, weights=policy)
@@ -147,7 +147,13 @@ def _reference(recovery: Any, nodes: Nodes) -> tuple[Tensor, Tensor]:
 
 
 def _optimism(
-    recovery: Any, problem: Problem, pi: Tensor, directions: Tensor, weights: Tensor, behaviour: Tensor, seed: int
+    recovery: Any,
+    problem: ControlProblem,
+    pi: Tensor,
+    directions: Tensor,
+    weights: Tensor,
+    behaviour: Tensor,
+    seed: int,
 ) -> Tensor:
     """gain_theta*(pi*) - gain_theta(pi*) of policies pi* that draws theta* choose, (draws,); iteration starts at pi."""
     generator = torch.Generator().manual_seed(seed)
@@ -160,7 +166,7 @@ def _optimism(
             noise = directions @ torch.randn(directions.shape[1], generator=generator, dtype=torch.float64)
             for head, theta, step in zip(heads, kept, torch.split(noise, sizes)):
                 head.set_flat(theta + step)
-            drawn = Problem.of(systems, problem.reward, problem.beta, problem.temperature, problem.nodes)
+            drawn = ControlProblem.of(systems, problem.reward, problem.beta, problem.temperature, problem.nodes)
             best = drawn.iterate(pi).pi
             added.append(drawn.gain(best, weights, behaviour) - problem.gain(best, weights, behaviour))
     finally:

@@ -27,7 +27,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ControlProblem:
     """Coefficients and rewards of all actions at the nodes, (n, A) each; b one such per coordinate."""
 
     nodes: Nodes
@@ -40,7 +40,7 @@ class Problem:
     temperature: float
 
     @staticmethod
-    def of(systems: dict[Any, Any], reward: Any, beta: float, temperature: float, nodes: Nodes) -> Problem:
+    def of(systems: dict[Any, Any], reward: Any, beta: float, temperature: float, nodes: Nodes) -> ControlProblem:
         x = nodes.x
         b, D_o, D_f = (
             torch.stack([getattr(system, name)(x).detach() for system in systems.values()], dim=-1)
@@ -48,7 +48,7 @@ class Problem:
         )
         r = torch.stack([reward_of(reward, a, x) for a in systems], dim=1)
         drift = [b] if b.ndim == 2 else list(b.unbind(1))
-        return Problem(nodes, drift, D_o, D_f, r, reward, beta, temperature)
+        return ControlProblem(nodes, drift, D_o, D_f, r, reward, beta, temperature)
 
     def start(self) -> Tensor:
         """All actions alike, (n, A)."""
@@ -86,7 +86,7 @@ class Problem:
         c = self.value(pi, entropy=True)
         history = [self.mean(c)]
         for _ in range(_ITERATIONS):
-            new = choose(self.advantage(c), self.temperature, pi)
+            new = probabilities_from(self.advantage(c), self.temperature, pi)
             moved = self.value(new, entropy=True)
             level = self.mean(moved)
             if level < history[-1] - _STILL * abs(history[-1]):
@@ -129,7 +129,7 @@ def _q(r: Tensor, b: list[Tensor], D_o: Tensor, D_f: Tensor, at: Local, beta: fl
     return q
 
 
-def choose(q: Tensor, temperature: float, before: Tensor | None = None) -> Tensor:
+def probabilities_from(q: Tensor, temperature: float, before: Tensor | None = None) -> Tensor:
     """Greedy or Boltzmann probabilities (n, A); a tie keeps the action of before, so that iteration ends."""
     if temperature > 0:
         return torch.softmax(q / temperature, dim=-1)

@@ -21,7 +21,7 @@ from levytorch.coefficients import Coefficients
 from levytorch.convert import choice, shown, whole_number
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.policy.checks import Reward, check_window, coefficients_at, reward_function
-from levytorch.policy.line_operator import Exterior, LineOperators, given_outside, operators
+from levytorch.policy.line_operator import Exterior, LineOperators, given_outside, line_operators
 from levytorch.policy.line_value import LineValue
 from levytorch.policy.linear_system import principal_directions
 
@@ -140,7 +140,7 @@ def _solve(
         )
     if bool((at.alpha >= 1).any()):
         raise InputError("alpha must lie in (0, 1) on a line, found 1; for Brownian motion set D_f = 0 and any alpha.")
-    ops = operators(n, window, at.alpha, outside, free, float(at.tempering))
+    ops = line_operators(n, window, at.alpha, outside, free, float(at.tempering))
     matrix, right = _system(ops, at, r(x), beta)
     size = matrix.abs().amax(1)  # rows near the ends are larger by many orders of magnitude
     lu, pivots, _ = torch.linalg.lu_factor_ex(matrix / size[:, None])
@@ -199,7 +199,7 @@ def _change(
     if bool((J_alpha != 0).any()):
         moved = []
         for sign in (1.0, -1.0):
-            other = operators(n, window, at.alpha + sign * _DIFFERENCE, outside, free, float(at.tempering))
+            other = line_operators(n, window, at.alpha + sign * _DIFFERENCE, outside, free, float(at.tempering))
             moved.append(other.fractional @ v + other.fractional_end)
         out = out - J_alpha * (at.D_f * (moved[0] - moved[1]) / (2 * _DIFFERENCE))[:, None]
     slope = getattr(getattr(dynamics, "head", None), "tempering_slope", None)
@@ -207,7 +207,7 @@ def _change(
         moved = []
         for sign in (1.0, -1.0):
             lam = float(at.tempering) * (1 + sign * _DIFFERENCE)
-            other = operators(n, window, at.alpha, outside, free, lam)
+            other = line_operators(n, window, at.alpha, outside, free, lam)
             moved.append(other.fractional @ v + other.fractional_end)
         change = (moved[0] - moved[1]) / (2 * _DIFFERENCE * float(at.tempering))
         out = out - J_lam * (at.D_f * change)[:, None]

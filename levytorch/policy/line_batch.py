@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from levytorch.policy.generator import solve_many
-from levytorch.policy.line_operator import Exterior, LineOperators, operators
+from levytorch.policy.line_operator import Exterior, LineOperators, line_operators
 
 _ROUNDS = 16  # systems that need more are solved directly
 _DONE = 1e-8  # of V, the last correction: what is left is smaller, and rounding at reflecting ends no less
@@ -35,7 +35,7 @@ def resolvent_on_line(
     The nodes are `operators_at(n, window)`. Returns (batch, n - 1).
     """
     outside = exterior or Exterior(True)
-    ops = operators(n, window, torch.tensor(alpha, dtype=torch.float64), outside)
+    ops = line_operators(n, window, torch.tensor(alpha, dtype=torch.float64), outside)
     shape = torch.broadcast_shapes(b.shape, D_o.shape, D_f.shape, r.shape)
     b, D_o, D_f, r = (v.to(torch.float64).expand(shape).reshape(-1, n - 1) for v in (b, D_o, D_f, r))
     size = torch.full((n - 1,), beta, dtype=torch.float64)

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-Array = NDArray[np.float64]
+from levytorch.convert import Array
+
 # Half intervals: from here to the end nothing is resolved, and relative errors are of this size. Rounding of the second
 # derivative, whose size is the inverse square of it, is a killing rate within the strip: less would not be better.
 FIRST = 1e-7

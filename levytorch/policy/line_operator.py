@@ -21,15 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import gamma, zetac
 from torch import Tensor
 
+from levytorch.convert import Array
 from levytorch.errors import InputError
 from levytorch.policy.line_grid import HALF, LineGrid, differences, line_grid
 from levytorch.policy.tempered_line import TemperedJumps
 
-Array = NDArray[np.float64]
 _KEPT = 1100  # nodes up to which derivatives are kept for the next solve on the same window
 _STEP = 0.02  # of the logarithm of the distance to an end, where V is g
 _REACH = (math.log(1e-10), math.log(1e9))  # of that logarithm, in half intervals
@@ -67,7 +66,7 @@ def distances() -> Tensor:
     return torch.exp(torch.arange(*_REACH, _STEP, dtype=torch.float64))
 
 
-def operators(
+def line_operators(
     n: int,
     window: tuple[float, float],
     alpha: Tensor,

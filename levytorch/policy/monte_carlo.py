@@ -16,7 +16,7 @@ from torch import Tensor
 
 from levytorch.convert import positive_number, whole_number
 from levytorch.errors import InputError
-from levytorch.law.tempered_sampling import tempered_time
+from levytorch.law.sampling import tempered_time
 from levytorch.policy.checks import cell_of, check_beta, reward_function
 
 _CHUNK_PATHS = 1 << 16

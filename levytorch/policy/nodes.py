@@ -18,8 +18,7 @@ from levytorch.errors import InputError
 from levytorch.policy.checks import cell_of, is_line
 from levytorch.policy.generator import operators
 from levytorch.policy.line import line_window
-from levytorch.policy.line_operator import Exterior
-from levytorch.policy.line_operator import operators as line_operators
+from levytorch.policy.line_operator import Exterior, line_operators
 from levytorch.policy.line_value import LineValue
 from levytorch.policy.plane import PlaneOperator, torus
 from levytorch.policy.value import PlaneValue, ValueFunction

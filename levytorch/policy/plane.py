@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import fft
 from scipy.sparse.linalg import LinearOperator, gmres
 from torch import Tensor
@@ -29,7 +30,6 @@ from levytorch.policy.checks import Reward, check_periodic, coefficients_at, rew
 from levytorch.policy.linear_system import principal_directions
 from levytorch.policy.value import PlaneValue
 
-Array = np.ndarray[Any, Any]
 _ALPHA_NODES = 16  # exp(2 alpha log|k|) over the whole of (0, 1) and |k| < 1e3: interpolated to 1e-10
 _MOST_MODES = 4096  # per coordinate
 _RESTART, _CYCLES = 60, 20
@@ -43,7 +43,7 @@ class Torus(NamedTuple):
     period: tuple[float, float]
     origin: tuple[float, float]
 
-    def axes(self, n: int, shift: float = 0.0) -> tuple[Array, Array]:
+    def axes(self, n: int, shift: float = 0.0) -> tuple[NDArray[Any], NDArray[Any]]:
         """Grid coordinates; `shift` in spacings."""
         first, second = (o + (np.arange(n) + shift) * (p / n) for o, p in zip(self.origin, self.period))
         return first, second
@@ -70,10 +70,10 @@ def _pair(value: Any) -> tuple[float, float]:
 class Fields(NamedTuple):
     """Coefficients on a grid: b (2, n, n), D_o, D_f (n, n), alpha a number or (n, n)."""
 
-    b: Array
-    D_o: Array
-    D_f: Array
-    alpha: float | Array
+    b: NDArray[Any]
+    D_o: NDArray[Any]
+    D_f: NDArray[Any]
+    alpha: float | NDArray[Any]
     tempering: float = 0.0
 
 
@@ -100,15 +100,15 @@ class PlaneOperator:
         total = self.square + tempering**2
         self.logarithm = np.log(np.where(total > 0, total, 1.0))
 
-    def forward(self, field: Array) -> Array:
+    def forward(self, field: NDArray[Any]) -> NDArray[Any]:
         """Coefficients of a real field on the grid."""
         return fft.rfft2(field)
 
-    def inverse(self, c: Array) -> Array:
+    def inverse(self, c: NDArray[Any]) -> NDArray[Any]:
         """The field of coefficients."""
         return fft.irfft2(c, s=(self.n, self.n))
 
-    def symbol(self, alpha: float, log_power: int = 0) -> Array:
+    def symbol(self, alpha: float, log_power: int = 0) -> NDArray[Any]:
         """|k|^(2 alpha), or its derivative of order `log_power` in alpha; zero at k = 0.
 
         Tempered: (lam^2 + |k|^2)^alpha - lam^(2 alpha).
@@ -119,7 +119,7 @@ class PlaneOperator:
             power -= np.where(self.square > 0, math.exp(alpha * low) * low**log_power, 0.0)
         return power
 
-    def shifted(self, c: Array, shift: float) -> Array:
+    def shifted(self, c: NDArray[Any], shift: float) -> NDArray[Any]:
         """Coefficients of the field moved by `shift` spacings: what it is between the points of the grid."""
         if not shift:
             return c
@@ -129,7 +129,7 @@ class PlaneOperator:
             turn_1[self.n // 2], turn_2[self.n // 2] = turn_1[self.n // 2].real, turn_2[self.n // 2].real
         return c * turn_1[:, None] * turn_2[None, :]
 
-    def fractional(self, c: Array, alpha: float | Array, log_power: int = 0) -> Array:
+    def fractional(self, c: NDArray[Any], alpha: float | NDArray[Any], log_power: int = 0) -> NDArray[Any]:
         """(-Lap)^alpha of the field (or its derivative in alpha), alpha a number or one per point."""
         if not isinstance(alpha, np.ndarray):
             return self.inverse(c * self.symbol(alpha, log_power))
@@ -147,7 +147,7 @@ class PlaneOperator:
             bottom += share
         return top / bottom
 
-    def apply(self, c: Array, at: Fields) -> Array:
+    def apply(self, c: NDArray[Any], at: Fields) -> NDArray[Any]:
         """L V on the grid where `at` was taken."""
         out = at.b[0] * self.inverse(self.gradient[0] * c)
         out += at.b[1] * self.inverse(self.gradient[1] * c)
@@ -160,8 +160,8 @@ class PlaneSystem(NamedTuple):
 
     operator: PlaneOperator
     at: Fields
-    scale: Array
-    symbol: Array
+    scale: NDArray[Any]
+    symbol: NDArray[Any]
     beta: float
 
 
@@ -198,12 +198,12 @@ def plane_system(dynamics: Any, cell: Torus, n: int, beta: float) -> PlaneSystem
     return PlaneSystem(operator, at, scale, symbol, beta)
 
 
-def solve_system(system: PlaneSystem, right: Array, rtol: float = _RTOL) -> tuple[Array, int]:
+def solve_system(system: PlaneSystem, right: NDArray[Any], rtol: float = _RTOL) -> tuple[NDArray[Any], int]:
     """Fourier coefficients of V with (beta - L) V = right on the grid, and the GMRES iterations it took."""
     operator, n = system.operator, system.operator.n
     count = 0
 
-    def product(y: Array) -> Array:
+    def product(y: NDArray[Any]) -> NDArray[Any]:
         c = operator.forward(y.reshape(n, n)) / system.symbol
         return ((system.beta * operator.inverse(c) - operator.apply(c, system.at)) / system.scale).reshape(-1)
 
@@ -252,7 +252,7 @@ def _refine(dynamics: Any, r: Reward, cell: Torus, beta: float, tolerance: float
     return _finish(dynamics, r, system, c, iterations, change, False)
 
 
-def _residual(dynamics: Any, r: Reward, system: PlaneSystem, c: Array) -> float:
+def _residual(dynamics: Any, r: Reward, system: PlaneSystem, c: NDArray[Any]) -> float:
     """max |(beta - L) V - r| / max |r| half a spacing away from the grid."""
     operator = system.operator
     x = operator.cell.points(operator.n, 0.5)
@@ -263,7 +263,13 @@ def _residual(dynamics: Any, r: Reward, system: PlaneSystem, c: Array) -> float:
 
 
 def _finish(
-    dynamics: Any, r: Reward, system: PlaneSystem, c: Array, iterations: int, change: float | None, converged: bool
+    dynamics: Any,
+    r: Reward,
+    system: PlaneSystem,
+    c: NDArray[Any],
+    iterations: int,
+    change: float | None,
+    converged: bool,
 ) -> PlaneValue:
     cell, n = system.operator.cell, system.operator.n
     return PlaneValue(

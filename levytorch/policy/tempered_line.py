@@ -13,13 +13,13 @@ import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln, kve
+
+from levytorch.convert import Array
 
 if TYPE_CHECKING:
     from scipy.interpolate import CubicSpline
 
-Array = NDArray[np.float64]
 _LOW, _HIGH = np.log(1e-7), np.log(600.0)  # of lam |t|: below, m is one to rounding; above, nothing is left
 _NODES = 3000
 _GAUSS = 5  # points per interval

@@ -55,7 +55,7 @@ def alike(data: SourceData) -> SourceData:
     return data._replace(dynamics=data.dynamics.under(data.policy))
 
 
-def check(prepared: Prepared, data: SourceData) -> None:
+def check_actions(prepared: Prepared, data: SourceData) -> None:
     """Refuse, before any fit, what data with actions cannot be fitted with or evaluated from."""
     config, pairs = prepared.config, data.transitions
     assert isinstance(pairs, Transitions)
@@ -75,7 +75,7 @@ def train(prepared: Prepared, data: SourceData, directory: Path, *, resumed: boo
     """Fits, report, policies; run: what fits one action (`training.run`)."""
     config, pairs = prepared.config, data.transitions
     assert isinstance(pairs, Transitions)
-    check(prepared, data)
+    check_actions(prepared, data)
     began = time.perf_counter()
     opening = terminal.opening(pairs, prepared.fit, config)
     log.info(f"{opening}; actions " + (", ".join(map(str, pairs.actions)) or "on a scale"))

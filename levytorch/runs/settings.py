@@ -73,7 +73,7 @@ class Prepared:
     rebuild: Callable[[Path], tuple[list[Any], list[Any]]]  # callbacks and loggers that write into another directory
 
 
-def prepare(
+def prepare_run(
     config: Any, directory: Path, *, resumed: bool = False, own_targets: Mapping[str, str] | None = None
 ) -> Prepared:
     """Everything that can be refused is, and everything that is named is built; no data is made yet.

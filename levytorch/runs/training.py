@@ -26,7 +26,7 @@ from levytorch.runs import actions, page, report, resume, terminal, value
 from levytorch.runs.allow_list import own_targets
 from levytorch.runs.directory import write_record
 from levytorch.runs.report import Outcome, units_of
-from levytorch.runs.settings import Prepared, diagnostics_options, prepare
+from levytorch.runs.settings import Prepared, diagnostics_options, prepare_run
 from levytorch.runs.tensorboard import CoefficientFigures
 from levytorch.training.fit import fit
 
@@ -41,7 +41,7 @@ def train(config: Any, directory: Path) -> Outcome | None:
     """
     resumed, started = config["resume"] is not None, HydraConfig.initialized()
     overrides = list(HydraConfig.get().overrides.task) if started else []
-    prepared = prepare(config, directory, resumed=resumed, own_targets=own_targets(overrides))
+    prepared = prepare_run(config, directory, resumed=resumed, own_targets=own_targets(overrides))
     first = start_processes(prepared.config["trainer"])
     checkpoint = resume.checkpoint(directory) if resumed else None
     if first and started:
@@ -56,7 +56,7 @@ def train(config: Any, directory: Path) -> Outcome | None:
         page.write_actions(made, overrides)
         return made
     data = actions.alike(data)
-    value.check_data(prepared.config, data)
+    value.check_value_data(prepared.config, data)
     outcome = run(prepared, data, directory, checkpoint=checkpoint)
     if outcome is None:
         return None

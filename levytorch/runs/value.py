@@ -20,7 +20,7 @@ from levytorch.runs.report import Columns, Outcome, write_value
 log = logging.getLogger("levytorch.train")
 
 
-def check_data(config: Mapping[str, Any], data: Any) -> None:
+def check_value_data(config: Mapping[str, Any], data: Any) -> None:
     """Refuse, before the fit, what the value function at its end could not be computed from."""
     if config["beta"] is None:
         return

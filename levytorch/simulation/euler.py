@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from levytorch.convert import real_array
+from levytorch.convert import Array, real_array
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
+from levytorch.law.sampling import tempered_time
 from levytorch.simulation.stiff import effective_drift
-from levytorch.simulation.tempered import tempered_euler
 
-Array = NDArray[np.float64]
 CHUNK = 24_576  # trajectories in flight per thread: they stay in the cache, and torch spawns no threads of its own
+_BLOCK = 4096  # trajectories with tempered jumps that share a random stream
 _LANES = 64  # torch's other code for the odd end of an array has other last bits: chunks are padded
 _TINY = 1e-300  # stands for D_f h = 0
 _LONG = 1e8  # substeps (some seconds) from which a progress bar is worth its line
@@ -81,7 +80,7 @@ def euler(
     from tqdm import tqdm
 
     if dynamics.tempering > 0:
-        return tempered_euler(dynamics, x0, n_steps, dt, substeps, seed)
+        return _tempered(dynamics, x0, n_steps, dt, substeps, seed)
     engine = kernels()
     n, d = x0.shape
     out = np.empty((n, n_steps + 1, d))
@@ -104,12 +103,17 @@ def euler(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    if not np.isfinite(out[:, -1]).all():
-        raise NumericalError(
-            "states must stay within float64, found an infinite one; alpha is too small or dt too long for these "
-            "coefficients, so choose a larger alpha or a shorter dt."
-        )
+    refuse_infinite(out)
     return out
+
+
+def refuse_infinite(
+    states: Array,
+    remedy: str = "alpha is too small or dt too long for these coefficients, so choose a larger alpha or a shorter dt",
+) -> None:
+    """Refuse paths that have left the numbers."""
+    if not np.isfinite(states[:, -1]).all():
+        raise NumericalError(f"states must stay within float64, found an infinite one; {remedy}.")
 
 
 def _constant(
@@ -166,3 +170,43 @@ def _variable(
             )
         part[:, step] = x[:, :n].T
     return n
+
+
+def _tempered(dynamics: Dynamics, x0: Array, n_steps: int, dt: float, substeps: int, seed: int) -> Array:
+    """Tempered jumps: dX = b h + sqrt(2 D_o h + 2 T) G, T the tempered stable time of D_f h.
+
+    With constants one step is exact, whatever its length, and substeps are not taken. Blocks of a fixed number of
+    trajectories have random streams of their own, so that the numbers do not depend on the number of threads.
+    """
+    n, d = x0.shape
+    out = np.empty((n, n_steps + 1, d))
+    out[:, 0] = x0
+    if dynamics.is_constant:
+        substeps = 1
+    with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:
+        jobs = [
+            pool.submit(_tempered_block, dynamics, out[i : i + _BLOCK], dt / substeps, substeps, seed, i)
+            for i in range(0, n, _BLOCK)
+        ]
+        for job in jobs:
+            job.result()
+    refuse_infinite(out, "choose a shorter dt or a larger tempering")
+    return out
+
+
+@torch.no_grad()
+def _tempered_block(dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int) -> None:
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + first) % (2**63))
+    d = dynamics.dim
+    x = torch.from_numpy(part[:, 0].copy()).reshape(-1) if d == 1 else torch.from_numpy(part[:, 0].copy())
+    lam = torch.full((len(part),), dynamics.tempering, dtype=torch.float64)
+    for step in range(1, part.shape[1]):
+        for _ in range(substeps):
+            inside = dynamics.wrap(x)
+            b, D_o, D_f, alpha = (c.inside(inside) for c in (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at))
+            jumps = D_f > 0
+            time = tempered_time(alpha, torch.where(jumps, D_f * h, 1.0), torch.where(jumps, lam, 0.0), generator)
+            spread = torch.sqrt(2.0 * (D_o * h + torch.where(jumps, time, 0.0)))
+            gauss = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+            x = x + b * h + (spread if d == 1 else spread.unsqueeze(-1)) * gauss
+        part[:, step] = x.reshape(len(part), d).numpy()

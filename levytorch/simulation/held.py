@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.controlled import ControlledDynamics
+from levytorch.convert import Array
 from levytorch.dynamics import Dynamics
-from levytorch.errors import NumericalError
 from levytorch.policies import NumberPolicy, Policy
-from levytorch.simulation.euler import _TINY, Array, kernels
+from levytorch.simulation.euler import _TINY, CHUNK, kernels, refuse_infinite
 from levytorch.simulation.stiff import effective_drift
 
 _Coefficients = Callable[[str, Tensor], Tensor]  # (name, states) -> values
 
 _ACTIONS = 2  # the purpose of their random streams; 0 and 1 are those of the noise and of the initial states
-CHUNK = 24_576
 
 
 @torch.no_grad()
@@ -45,11 +44,7 @@ def held(
     for first in range(0, n, CHUNK):
         rows = slice(first, min(first + CHUNK, n))
         _advance(engine, system, policy, out[rows], actions[rows], dt / substeps, substeps, seed, first)
-    if not np.isfinite(out[:, -1]).all():
-        raise NumericalError(
-            "states must stay within float64, found an infinite one; alpha is too small or dt too long for these "
-            "coefficients, so choose a larger alpha or a shorter dt."
-        )
+    refuse_infinite(out)
     return out, actions[..., 0].astype(np.int64) if system.actions else actions
 
 

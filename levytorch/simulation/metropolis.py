@@ -16,16 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import positive_number, real_array, whole_number
+from levytorch.convert import Array, positive_number, real_array, whole_number
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.law import cutting_threshold, log_density
 from levytorch.simulation.euler import kernels
 
-Array = NDArray[np.float64]
 _STREAM = 2  # noise of chains, apart from that of Euler steps (0) and initial states (1)
 _CENTER, _REACH = 0.6827, 0.99  # masses of the law that set the default proposal and the default range
 _MOST_MOVES = 1_000_000_000
@@ -72,7 +70,7 @@ def metropolis(
 OPTIONS = frozenset({"burn_in", "chains", "proposal_scale", "reach", "thinning"})
 
 
-def check_options(n: int, options: Mapping[str, Any]) -> None:
+def check_metropolis(n: int, options: Mapping[str, Any]) -> None:
     """Refuse options of `metropolis` that cannot be, for n trajectories."""
     unknown = sorted(set(options) - OPTIONS)
     if unknown:

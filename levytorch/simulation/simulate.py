@@ -18,7 +18,7 @@ from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.simulation.euler import euler, initial_states
 from levytorch.simulation.held import held
-from levytorch.simulation.metropolis import check_options
+from levytorch.simulation.metropolis import check_metropolis
 from levytorch.simulation.metropolis import metropolis as random_walk
 
 _MOST_SUBSTEPS = 1_000_000
@@ -141,7 +141,7 @@ def check_simulation(
     dt = positive_number("dt", dt, "pass a length of time")
     choice("sampler", sampler, ("euler", "metropolis"))
     if sampler == "metropolis":
-        check_options(n, metropolis)
+        check_metropolis(n, metropolis)
     elif metropolis:
         raise InputError(
             f"sampler 'euler' takes no option {', '.join(sorted(metropolis))}, found one; remove it, or use "

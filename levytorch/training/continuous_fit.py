@@ -25,7 +25,7 @@ from levytorch.training.engines import build_engine
 from levytorch.training.line import on_the_line
 from levytorch.training.loop import maximise
 from levytorch.training.parts import Parts
-from levytorch.training.problem import check_data
+from levytorch.training.problem import settings_for
 from levytorch.training.settings import FitSettings
 
 # bins of states and of actions, for products of scores, by how many of each there are
@@ -38,7 +38,7 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
     """Fisher scoring over all pairs; n_action: polynomials of the action, 3 for a parabola."""
     _check(transitions, settings)
     n_action = whole_number("n_action", n_action, 2, 12, "3 is a parabola")
-    settings = check_data(transitions, settings)
+    settings = settings_for(transitions, settings)
     assert not isinstance(settings.head, Head)
     if settings.head["period"] is None:
         kept, settings = on_the_line(transitions, settings)

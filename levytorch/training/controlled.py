@@ -13,7 +13,7 @@ from torch import Tensor
 
 from levytorch import files
 from levytorch.coefficients import Head
-from levytorch.coefficients.mixture import MixtureHead
+from levytorch.coefficients.action import MixtureHead
 from levytorch.controlled import ControlledDynamics
 from levytorch.convert import shown
 from levytorch.dynamics import Dynamics

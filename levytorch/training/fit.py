@@ -31,7 +31,7 @@ from levytorch.training.law_choice import check_exact, conclude
 from levytorch.training.maximise import fit_full_batch, joined
 from levytorch.training.modulation import check_modulation, modulate
 from levytorch.training.module import LevyModule
-from levytorch.training.problem import Problem, all_data, check_pools, head_settings, pool_options, prepare
+from levytorch.training.problem import Problem, all_data, check_pools, head_settings, pool_options, problem_of
 from levytorch.training.recovery import Recovery
 from levytorch.training.selection import select
 from levytorch.training.settings import FitSettings
@@ -77,7 +77,7 @@ def fit(
     if settings.modulation is not None:
         check_modulation(transitions, settings)
         settings = replace(settings, law="frozen")
-    problem = prepare(transitions, settings, fit_full_batch, start)
+    problem = problem_of(transitions, settings, fit_full_batch, start)
     selection = None
     if problem.settings.left_open:
         problem, selection = select(problem, all_data(problem, Ranks()).blocks)

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from levytorch.coefficients import Head
 from levytorch.data import Transitions
@@ -25,7 +24,6 @@ OUTSIDE = "outside the window"
 _CENTRAL = (0.005, 0.995)  # quantiles of the states
 _NEAR = 0.1  # of their distance: so far beyond the central ones states are kept, which the ends of a fit rest on
 _MARGIN = 1 / 32  # of the range of the states: a lattice has nodes a little beyond the last pair
-Array = NDArray[np.float64]
 
 
 def on_the_line(data: Transitions | Lattice, settings: FitSettings) -> tuple[Transitions | Lattice, FitSettings]:

@@ -19,7 +19,7 @@ from levytorch.training.history import followed
 from levytorch.training.law_choice import check_exact, conclude
 from levytorch.training.loop import maximise
 from levytorch.training.modulation import check_modulation, modulate
-from levytorch.training.problem import all_data, prepare
+from levytorch.training.problem import all_data, problem_of
 from levytorch.training.recovery import Recovery
 from levytorch.training.selection import select
 from levytorch.training.settings import FitSettings
@@ -34,7 +34,7 @@ def fit_full_batch(
     if settings.modulation is not None:
         check_modulation(data, settings)
         settings = replace(settings, law="frozen")
-    problem, ranks = prepare(data, settings, fit_full_batch, start), ranks or Ranks()
+    problem, ranks = problem_of(data, settings, fit_full_batch, start), ranks or Ranks()
     batches = all_data(problem, ranks)
     selection = None
     if problem.settings.left_open:

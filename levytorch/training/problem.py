@@ -61,14 +61,14 @@ class Problem:
 Fitting = Callable[[Transitions, FitSettings], Recovery]
 
 
-def prepare(
+def problem_of(
     data: Transitions | Lattice, settings: FitSettings, preliminary: Fitting, start: Tensor | None = None
 ) -> Problem:
     """Refuse data that the settings cannot be fitted to, and fill in what is left to the data.
 
     preliminary: what fits the constants from which a CT is chosen.
     """
-    settings = check_data(data, settings)
+    settings = settings_for(data, settings)
     if (settings.head.period if isinstance(settings.head, Head) else settings.head.get("period", 0.0)) is None:
         data, settings = on_the_line(data, settings)
     guess = _guess(data, settings)
@@ -139,7 +139,7 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
     return AllData(lattice.full_batch(), pools, PoolFacts.of(pools), pairs, from_lattice=True, blocks=blocks)
 
 
-def check_data(transitions: Transitions | Lattice, settings: FitSettings) -> FitSettings:
+def settings_for(transitions: Transitions | Lattice, settings: FitSettings) -> FitSettings:
     """Refuse data the settings cannot be fitted to; the head's dimension is the data's where it was left open."""
     if isinstance(transitions, Lattice):
         check_lattice(settings)

@@ -15,7 +15,7 @@ from levytorch.errors import ConfigError, LevytorchError
 from levytorch.runs import training
 from levytorch.runs.evaluate import run_evaluation
 from levytorch.runs.evaluation_settings import check_settings
-from levytorch.runs.settings import prepare
+from levytorch.runs.settings import prepare_run
 from levytorch.runs.value import add_value
 from tests.inputs.configs import BAD, GROUPS, ROOT, changed, composed, evaluate_cases, small, train_cases
 from tests.inputs.judge import REFUSED, Defect, judge
@@ -38,7 +38,7 @@ def try_config(config, what):
     Everything but the data itself is refused before any data is made.
     """
     try:
-        answer = judge(lambda: prepare(config, Path()), what)
+        answer = judge(lambda: prepare_run(config, Path()), what)
         return answer is not REFUSED and judge(answer.source, what) is not REFUSED
     except Defect as defect:
         if isinstance(defect.__cause__, OmegaConfBaseException):
@@ -65,7 +65,7 @@ def test_every_leaf_of_train_with_every_value(file, record_property, tmp_path):
     alone = [case for case in accepted if not ranks.processes(case[1].trainer)]  # here nobody starts processes
     for k, (what, config) in enumerate(random.Random(0).sample(alone, 40)):
         try:
-            prepared = prepare(config, tmp_path / str(k))
+            prepared = prepare_run(config, tmp_path / str(k))
             outcome = training.run(prepared, prepared.source(), tmp_path / str(k))
             add_value(outcome, prepared.config)
         except LevytorchError:
@@ -110,7 +110,7 @@ def test_the_nearest_key_is_named():
     with pytest.raises(
         ConfigError, match=r"settings must be among actions, alpha, .*, found 'engin'; use engine, or remove it"
     ):
-        prepare(changed(composed("train", *small()), "engin", "fisher"), Path())
+        prepare_run(changed(composed("train", *small()), "engin", "fisher"), Path())
 
 
 @pytest.mark.slow

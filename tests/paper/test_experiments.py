@@ -13,7 +13,7 @@ import levytorch.evaluate  # noqa: F401  (its resolver ${newest:...})
 from levytorch.errors import ConfigError
 from levytorch.runs.evaluate import run_evaluation
 from levytorch.runs.evaluation_settings import newest
-from levytorch.runs.settings import fit_settings, prepare
+from levytorch.runs.settings import fit_settings, prepare_run
 from tests.paper.conftest import composed, train_run
 
 SYNTHETIC = ["unbiased_constant", "unbiased_variable", "censored_variable", "censored_constant", "censored_mcmc"]
@@ -199,4 +199,4 @@ def test_learning_history(tmp_path):
 def test_figures_of_an_unknown_kind_are_refused():
     config = composed("callbacks.figures.files=[gif]")
     with pytest.raises(ConfigError, match=r"callbacks\.figures\.files must be a list of png, pdf"):
-        prepare(config, Path())
+        prepare_run(config, Path())

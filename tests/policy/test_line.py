@@ -14,7 +14,7 @@ from levytorch.policy import LineValue, line_batch
 from levytorch.policy.line import operators_at
 from levytorch.policy.line_batch import resolvent_on_line
 from levytorch.policy.line_monte_carlo import monte_carlo_on_line
-from levytorch.policy.line_operator import Exterior, given_outside, normalisation, operators
+from levytorch.policy.line_operator import Exterior, given_outside, line_operators, normalisation
 
 X = torch.linspace(-0.9, 0.9, 37, dtype=torch.float64)
 WELL = Dynamics(lambda x: x - x**3, lambda x: 0.5 * (2 + 2 * x + x * x), lambda x: (1 + x * x / 2) ** -1.5, 0.75, None)
@@ -70,7 +70,9 @@ def test_without_jumps_it_is_the_differential_equation():
 def test_what_is_given_outside_enters_by_its_integral():
     alpha, window = torch.tensor(0.35, dtype=torch.float64), (-1.0, 1.0)
     exterior = given_outside(lambda y: torch.exp(-((y - 3) ** 2)), window, alpha)
-    absorbed, given = (operators(64, window, alpha, outside, (True, True)) for outside in (Exterior(False), exterior))
+    absorbed, given = (
+        line_operators(64, window, alpha, outside, (True, True)) for outside in (Exterior(False), exterior)
+    )
     c = float(normalisation(np.array([0.35]))[0])
     for i in (5, 20, 31, 45, 60):
         at = float(given.x[i])

@@ -10,7 +10,7 @@ from scipy.integrate import trapezoid
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
-from levytorch.policy.line_operator import given_outside, operators
+from levytorch.policy.line_operator import given_outside, line_operators
 from levytorch.policy.monte_carlo import monte_carlo_value
 from levytorch.policy.rewards import Manufactured
 from levytorch.policy.tempered_line import TemperedJumps, log_factor
@@ -113,7 +113,7 @@ def test_generator_on_a_line(alpha):
         return torch.cos(k * x)
 
     symbol = (k * k + lam * lam) ** alpha - lam ** (2 * alpha)
-    ops = operators(256, window, a, given_outside(wave, window, a), tempering=lam)
+    ops = line_operators(256, window, a, given_outside(wave, window, a), tempering=lam)
     image = ops.fractional @ wave(ops.x) + ops.fractional_end
     off = (image - symbol * wave(ops.x))[ops.x.abs() < 2.9].abs().max() / symbol
     assert float(off) < 2e-6

@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from levytorch import Lattice, Recovery, Transitions, recover
 from levytorch.data.lattice_module import LatticeModule
 from levytorch.errors import ConfigError, InputError
-from levytorch.runs.settings import prepare
+from levytorch.runs.settings import prepare_run
 from levytorch.runs.training import train
 from tests.training.problems import variable
 
@@ -121,7 +121,7 @@ def test_refusals(tmp_path, days, overrides, words):
 @pytest.mark.parametrize("engine", [pytest.param("auto", marks=pytest.mark.slow), "fisher", "evidence"])
 def test_cross_validation_of_the_penalty_from_the_command_line(tmp_path, days, engine):
     chosen = [f"engine={engine}", "engine.penalty=cross_validation", "coefficients.n_basis=7"]
-    assert prepare(composed(*chosen), tmp_path).fit.left_open == ("penalty",)
+    assert prepare_run(composed(*chosen), tmp_path).fit.left_open == ("penalty",)
     if engine != "auto":
         return
     drawn = ["callbacks.figures.files=[png]", "logger=tensorboard"]

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from levytorch.errors import ConfigError
 from levytorch.runs import allow_list, resume
-from levytorch.runs.settings import prepare
+from levytorch.runs.settings import prepare_run
 from levytorch.runs.tensorboard import CoefficientFigures, TensorBoard
 from levytorch.runs.training import train
 from levytorch.training.callbacks import Checkpoints
@@ -37,7 +37,7 @@ def composed(*overrides):
 
 
 def test_the_usual_parts(tmp_path):
-    prepared = prepare(composed("callbacks.checkpoints.every=7"), tmp_path)
+    prepared = prepare_run(composed("callbacks.checkpoints.every=7"), tmp_path)
     checkpoints, figures = prepared.callbacks
     assert isinstance(checkpoints, Checkpoints)
     assert (checkpoints.directory, checkpoints.every) == (tmp_path / "checkpoints", 7)
@@ -54,7 +54,7 @@ def test_the_usual_parts(tmp_path):
     ("override", "count"), [("logger=none", 0), ("logger.tensorboard=false", 0), ("logger.tensorboard=true", 1)]
 )
 def test_no_logger_and_the_switch_of_older_runs(override, count, tmp_path):
-    assert len(prepare(composed(override), tmp_path).loggers) == count
+    assert len(prepare_run(composed(override), tmp_path).loggers) == count
 
 
 def test_a_callback_a_logger_and_a_flag(tmp_path):
@@ -82,7 +82,7 @@ def test_an_engine(tmp_path):
     assert outcome.metrics["engine"] == "noted"
     assert outcome.metrics["steps"] == Noted.steps == 2
     with pytest.raises(ConfigError, match="found 'lest'; use least"):
-        prepare(composed(*own[:2], "+engine.lest=3"), tmp_path)
+        prepare_run(composed(*own[:2], "+engine.lest=3"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ def test_an_engine(tmp_path):
 )
 def test_what_cannot_be_built_is_refused_before_any_work(overrides, match, tmp_path):
     with pytest.raises(ConfigError, match=match) as error:
-        prepare(composed(*overrides), tmp_path)
+        prepare_run(composed(*overrides), tmp_path)
     assert "\n" not in str(error.value)
 
 
 def test_what_lightning_refuses_is_one_sentence(tmp_path):
     with pytest.raises(ConfigError, match=r"trainer must be what Lightning accepts.*abacus"):
-        prepare(composed("+trainer.accelerator=abacus"), tmp_path)
+        prepare_run(composed("+trainer.accelerator=abacus"), tmp_path)
     with pytest.raises(ConfigError, match=r"trainer must be what Lightning accepts.*gradient_clip_val"):
         train(composed("+trainer.gradient_clip_val=1.0", "engine=adam", "logger=none"), tmp_path / "run")
 
@@ -129,12 +129,12 @@ def run_directory(path, *overrides):
 def test_a_resumed_run_builds_no_part_of_someone_elses(tmp_path):
     file = f"+callbacks.steps.file={tmp_path / 'steps'}"
     with pytest.raises(ConfigError, match="resumed run may only build"):
-        prepare(composed(STEPS, file), tmp_path, resumed=True)
+        prepare_run(composed(STEPS, file), tmp_path, resumed=True)
     with pytest.raises(ConfigError, match=r"trainer\.profiler of a resumed run"):
-        prepare(composed("+trainer.profiler=advanced"), tmp_path, resumed=True)
+        prepare_run(composed("+trainer.profiler=advanced"), tmp_path, resumed=True)
     with pytest.raises(ConfigError, match="resumed run may only build"):
-        prepare(composed("+trainer.profiler={_target_: tests.runs.parts.Plain}"), tmp_path, resumed=True)
-    usual = prepare(composed("+trainer.max_time={hours: 1}"), tmp_path, resumed=True)
+        prepare_run(composed("+trainer.profiler={_target_: tests.runs.parts.Plain}"), tmp_path, resumed=True)
+    usual = prepare_run(composed("+trainer.max_time={hours: 1}"), tmp_path, resumed=True)
     assert [type(part) for part in (*usual.callbacks, *usual.loggers)] == [Checkpoints, CoefficientFigures, TensorBoard]
     assert usual.trainer == {"max_time": {"hours": 1}}
 
@@ -151,11 +151,11 @@ def test_one_s_own_parts_are_repeated_to_go_on(tmp_path):
     assert line[:3] == ["seed=1", STEPS, file]
     own = allow_list.own_targets(line)
     assert own == {"callbacks.steps": "tests.runs.parts.Steps"}
-    made = prepare(composed(STEPS, file, sign), tmp_path, resumed=True, own_targets=own).callbacks[-1]
+    made = prepare_run(composed(STEPS, file, sign), tmp_path, resumed=True, own_targets=own).callbacks[-1]
     assert isinstance(made, Steps)
     for elsewhere in ("+data.steps={_target_: tests.runs.parts.Steps}", "data._target_=tests.runs.parts.Steps"):
         with pytest.raises(ConfigError, match="resumed run may only build"):
-            prepare(composed(elsewhere), tmp_path, resumed=True, own_targets=own)
+            prepare_run(composed(elsewhere), tmp_path, resumed=True, own_targets=own)
     shutil.rmtree(run)
     run = run_directory(tmp_path / "run", "++callbacks={steps: {file: /somewhere}}")
     with pytest.raises(ConfigError, match="an argument of what your command line builds"):

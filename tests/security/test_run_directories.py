@@ -16,7 +16,7 @@ from levytorch.errors import ConfigError, InputError, LevytorchError
 from levytorch.files import read_json, read_yaml, replacing
 from levytorch.runs import allow_list, resume
 from levytorch.runs.reading import load_run
-from levytorch.runs.settings import prepare
+from levytorch.runs.settings import prepare_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -142,7 +142,7 @@ def test_configurations_that_name_code_build_nothing(overrides, proof):
     """What gets past the single overrides is met by the check of the whole configuration."""
     config = composed(*(o.replace("PROOF", str(proof)) for o in overrides))
     with pytest.raises(ConfigError, match="resumed run may"):
-        prepare(config, proof.parent, resumed=True)
+        prepare_run(config, proof.parent, resumed=True)
     assert not proof.exists()
 
 
@@ -156,8 +156,8 @@ def test_every_name_of_the_list_leads_to_levytorch(name):
 
 def test_what_is_built_without_hydra_is_what_hydra_builds(tmp_path):
     config = composed("data.n_trajectories=3", "dynamics.alpha=0.4", "data.censor=null")
-    own = prepare(config, tmp_path).source
-    again = prepare(config, tmp_path, resumed=True).source
+    own = prepare_run(config, tmp_path).source
+    again = prepare_run(config, tmp_path, resumed=True).source
     assert own.__class__ is again.__class__
     assert torch.equal(own().transitions.dx, again().transitions.dx)
 

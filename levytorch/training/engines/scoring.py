@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from levytorch.coefficients.links import tempering_eta
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
-from levytorch.likelihood.sums import Sums
+from levytorch.likelihood.sums import ScoreSums
 from levytorch.training.engines.base import uncompiled
 
 _PAIRS = 6  # secant pairs kept, unless more are asked for
@@ -223,6 +223,6 @@ def _pack(ev: Evaluation) -> dict[str, Any]:
 
 
 def _unpack(packed: dict[str, Any]) -> Evaluation:
-    tail = None if packed["tail"] is None else Sums(**packed["tail"])
+    tail = None if packed["tail"] is None else ScoreSums(**packed["tail"])
     rest = {key: packed[key] for key in ("tcf", "R_theta", "tcf_gradient", "kept")}
-    return Evaluation(packed["theta"], Sums(**packed["main"]), tail, **rest)
+    return Evaluation(packed["theta"], ScoreSums(**packed["main"]), tail, **rest)
