@@ -18,7 +18,7 @@ from torch import Tensor
 from levytorch import log_density
 from levytorch.coefficients import AlphaSpec, Coefficients, FourierHead
 from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.exact_expected import information
+from levytorch.likelihood.exact_scores import expected_scores
 
 D = torch.float64
 DT = 1 / 40
@@ -74,7 +74,7 @@ def fitted(n_basis: int) -> FourierHead:
     return head
 
 
-def times(sizes: list[int], n_points: int, repeats: int, with_information: bool) -> None:
+def times(sizes: list[int], n_points: int, repeats: int, with_scores: bool) -> None:
     head = fitted(21)
     generator = torch.Generator().manual_seed(0)
     x = 2 * math.pi * torch.rand(n_points, generator=generator, dtype=D)
@@ -83,7 +83,7 @@ def times(sizes: list[int], n_points: int, repeats: int, with_information: bool)
     dt = torch.tensor(DT, dtype=D)
     chosen = ExactLaw().rule(head, DT)
     print(f"\nseconds, {n_points} points, {torch.get_num_threads()} threads (the rule for this head: n = {chosen.n})")
-    print("     n   matrices   log p   with gradient" + ("   information" if with_information else ""))
+    print("     n   matrices   log p   with gradient" + ("   all scores" if with_scores else ""))
     for n in sizes:
         law = ExactLaw(rules={DT: replace(chosen, n=n)})
         value, both = math.inf, math.inf
@@ -94,11 +94,10 @@ def times(sizes: list[int], n_points: int, repeats: int, with_information: bool)
             log_p.sum().backward()
             value, both = min(value, middle - start), min(both, time.perf_counter() - start)
         line = f"  {n:4d} {chosen.core + 2 * chosen.tail:10d} {value:7.3f} {both:15.3f}"
-        if with_information:
-            states = head.grid(256)
+        if with_scores:
             start = time.perf_counter()
-            information(law, head, states, torch.full_like(states, 1 / 256), DT)
-            line += f" {time.perf_counter() - start:13.1f}"
+            expected_scores(law, head, DT)
+            line += f" {time.perf_counter() - start:12.1f}"
         print(line, flush=True)
 
 
@@ -108,11 +107,13 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[33, 45, 65, 81, 99, 135, 195])
     parser.add_argument("--points", type=int, default=35_000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--information", action="store_true", help="also the expected information of 63 parameters")
+    parser.add_argument(
+        "--scores", action="store_true", help="also the scores of 63 parameters at all transitions"
+    )
     arguments = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores")
     accuracy(arguments.alphas)
-    times(arguments.sizes, arguments.points, arguments.repeats, arguments.information)
+    times(arguments.sizes, arguments.points, arguments.repeats, arguments.scores)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Monte Carlo evaluation of V(x) = E int_0^inf exp(-beta t) r(X_t) dt: an independent check of the spectral solver.
+"""Monte Carlo evaluation of V(x) = E int_0^inf exp(-beta t) r(X_t) dt: an independent check of the solvers.
 
 Euler-Maruyama paths with exact stable increments (Chambers, Mallows, Stuck 1976). Every path is also run with steps of
 twice the length on the same noise, and 2 * fine - coarse removes the leading O(dt) bias of Euler's scheme (Talay,
-Tubaro 1990). States are kept in the cell, so that a jump of 1e10 costs no accuracy.
+Tubaro 1990). On a cell states are kept in it, so that a jump of 1e10 costs no accuracy.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,12 +15,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.convert import positive_number, whole_number
+from levytorch.convert import choice, positive_number, whole_number
 from levytorch.errors import InputError
 from levytorch.law.sampling import tempered_time
-from levytorch.policy.checks import cell_of, check_beta, reward_function
+from levytorch.policy.checks import Reward, cell_of, check_beta, check_window, reward_function
+from levytorch.policy.line import EXTERIORS
 
 _CHUNK_PATHS = 1 << 16
+Noise = tuple[Tensor, Tensor, Tensor]
+Move = Callable[[Tensor, float, list[Noise]], Tensor]  # (states, length of the step, its noise) -> states
 
 
 class MonteCarloValue(NamedTuple):
@@ -50,92 +54,109 @@ def monte_carlo_value(
     """
     cell = cell_of(dynamics)
     beta = check_beta(beta)
-    n_paths = whole_number("n_paths", n_paths, 2)
-    dt = positive_number("dt", dt, "give the length of a step")
     horizon = math.log(1e6) / beta if horizon is None else positive_number("horizon", horizon, "give a time")
-    r = reward_function(reward)
+    h = positive_number("dt", dt, "give the length of a step") / 2
+    generator = torch.Generator().manual_seed(seed)
+    if float(getattr(dynamics, "tempering", 0.0)) > 0:
+        move: Move = functools.partial(_tempered_move, dynamics, generator, cell)
+        return _discounted(reward, beta, x0, n_paths, 2 * h, horizon, move, generator, extrapolated=False)
+    move = functools.partial(_move_on_cell, dynamics, h, cell)
+    return _discounted(reward, beta, x0, n_paths, 2 * h, horizon, move, generator)
+
+
+@torch.no_grad()
+def monte_carlo_on_line(
+    dynamics: Any,
+    reward: Callable[[Tensor], Any] | float,
+    beta: float,
+    x0: Tensor,
+    window: tuple[float, float],
+    *,
+    exterior: str = "constant",
+    n_paths: int = 10_000,
+    dt: float = 0.01,
+    seed: int = 0,
+) -> MonteCarloValue:
+    """The same on a line, until exp(-beta t) = 1e-6, with the rules of `solve_line` beyond the ends of the window.
+
+    With exterior "constant" drift and diffusion are reflected at the ends and a jump past an end lands on it. With
+    "absorb" a path that ends a step outside is over: an exit within a step goes unseen, so that V comes out too large
+    by an amount of order sqrt(dt) where something diffuses.
+    """
+    beta, ends = check_beta(beta), check_window(window, math.inf, None)
+    choice("exterior", exterior, EXTERIORS)
+    if getattr(dynamics, "tempering", 0.0):
+        raise InputError(
+            f"jumps must be without tempering on a line, found tempering {dynamics.tempering:g}; give the stable law."
+        )
+    dt = positive_number("dt", dt, "give the length of a step")
+    move = functools.partial(_move_on_line, dynamics, dt / 2, ends if exterior == "constant" else None)
+    over = ends if exterior == "absorb" else None
+    generator = torch.Generator().manual_seed(seed)
+    return _discounted(reward, beta, x0, n_paths, dt, math.log(1e6) / beta, move, generator, over=over)
+
+
+def _discounted(
+    reward: Callable[[Tensor], Any] | float,
+    beta: float,
+    x0: Tensor | float,
+    n_paths: int,
+    dt: float,
+    horizon: float,
+    move: Move,
+    generator: torch.Generator,
+    *,
+    extrapolated: bool = True,
+    over: tuple[float, float] | None = None,
+) -> MonteCarloValue:
+    """Mean over paths of steps dt / 2, or of 2 * fine - coarse; over: ends beyond which a path is at an end."""
+    n_paths, r = whole_number("n_paths", n_paths, 2), reward_function(reward)
     starts = torch.as_tensor(x0, dtype=torch.float64).reshape(-1)
     if starts.numel() == 0 or not bool(torch.isfinite(starts).all()):
         raise InputError(
             "x0 must be one or more finite states, found none or one that is not; give the states to start from."
         )
     n_steps = max(1, math.ceil(horizon / dt))
-    generator = torch.Generator().manual_seed(seed)
     parts, largest = [], 0.0
-    step = max(1, _CHUNK_PATHS // len(starts))
-    for first in range(0, n_paths, step):
-        n = min(step, n_paths - first)
+    chunk = max(1, _CHUNK_PATHS // len(starts))
+    for first in range(0, n_paths, chunk):
+        n = min(chunk, n_paths - first)
         x = starts[:, None].expand(-1, n).reshape(-1)
-        paths = _tempered_paths if float(getattr(dynamics, "tempering", 0.0)) > 0 else _discounted_paths
-        sums, top = paths(dynamics, r, beta, x, dt, n_steps, generator, cell)
+        fine, coarse = (_Paths(r, beta, x, length, move, over) for length in (dt / 2, dt))
+        for _ in range(n_steps):
+            halves = [draw_noise(len(x), generator) for _ in range(2)] if extrapolated else []
+            fine.step(halves[:1])
+            fine.step(halves[1:])
+            if extrapolated:
+                coarse.step(halves)
+        sums = 2 * fine.sum - coarse.sum if extrapolated else fine.sum
         parts.append(sums.reshape(len(starts), n))
-        largest = max(largest, top)
+        largest = max(largest, fine.largest)
     values = torch.cat(parts, dim=1)
     error = values.std(dim=1) / math.sqrt(n_paths)
     return MonteCarloValue(values.mean(dim=1), error, math.exp(-beta * n_steps * dt) * largest / beta)
 
 
-def _discounted_paths(
-    dynamics: Any,
-    r: Callable[[Tensor], Tensor],
-    beta: float,
-    x: Tensor,
-    dt: float,
-    n_steps: int,
-    generator: torch.Generator,
-    cell: tuple[float, float],
-) -> tuple[Tensor, float]:
-    """2 * fine - coarse of the discounted integral (trapezoidal rule) along each path, and the largest reward met."""
-    h = dt / 2
-    fine, coarse = x, x
-    here = r(x)
-    sum_fine, sum_coarse = 0.5 * h * here, 0.5 * dt * here
-    largest = float(here.abs().max())
-    for step in range(1, n_steps + 1):
-        halves = [draw_noise(len(x), generator) for _ in range(2)]
-        t = step * dt
-        last = 0.5 if step == n_steps else 1.0
-        fine = _step(dynamics, fine, h, h, halves[:1], cell)
-        sum_fine = sum_fine + h * math.exp(-beta * (t - h)) * r(fine)
-        fine = _step(dynamics, fine, h, h, halves[1:], cell)
-        at_fine = r(fine)
-        sum_fine = sum_fine + last * h * math.exp(-beta * t) * at_fine
-        coarse = _step(dynamics, coarse, dt, h, halves, cell)
-        sum_coarse = sum_coarse + last * dt * math.exp(-beta * t) * r(coarse)
-        largest = max(largest, float(at_fine.abs().max()))
-    return 2 * sum_fine - sum_coarse, largest
+class _Paths:
+    """Paths of one length of step, and the discounted integral of the reward along each (trapezoidal rule)."""
 
+    def __init__(
+        self, r: Reward, beta: float, x: Tensor, length: float, move: Move, over: tuple[float, float] | None
+    ) -> None:
+        self.r, self.beta, self.length, self.move, self.over = r, beta, length, move, over
+        self.x, self.steps, self.reward = x, 0, r(x)
+        self.alive, self.sum = torch.ones_like(x), torch.zeros_like(x)
+        self.largest = float(self.reward.abs().max())
 
-def _tempered_paths(
-    dynamics: Any,
-    r: Callable[[Tensor], Tensor],
-    beta: float,
-    x: Tensor,
-    dt: float,
-    n_steps: int,
-    generator: torch.Generator,
-    cell: tuple[float, float],
-) -> tuple[Tensor, float]:
-    """The same with tempered jumps, which do not scale with D_f: there is no coarse path that shares their noise."""
-    h, here = dt / 2, r(x)
-    sums, largest = 0.5 * h * here, float(here.abs().max())
-    period, origin = cell
-    lam = torch.full_like(x, float(dynamics.tempering))
-    for step in range(1, 2 * n_steps + 1):
-        D_f = dynamics.D_f(x).expand(x.shape)
-        alpha = torch.as_tensor(dynamics.alpha_at(x), dtype=torch.float64).expand(x.shape)
-        jumps = D_f > 0
-        time = tempered_time(alpha, torch.where(jumps, D_f * h, 1.0), torch.where(jumps, lam, 0.0), generator)
-        spread = (2 * (dynamics.D_o(x) * h + torch.where(jumps, time, 0.0))).sqrt()
-        move = dynamics.b(x) * h + spread * torch.randn(len(x), generator=generator, dtype=torch.float64)
-        x = origin + torch.remainder(x - origin + move, period)
-        here = r(x)
-        sums = sums + (0.5 if step == 2 * n_steps else 1.0) * h * math.exp(-beta * step * h) * here
-        largest = max(largest, float(here.abs().max()))
-    return sums, largest
-
-
-Noise = tuple[Tensor, Tensor, Tensor]
+    def step(self, noise: list[Noise]) -> None:
+        before = math.exp(-self.beta * self.steps * self.length) * self.reward
+        self.x = self.move(self.x, self.length, noise)
+        if self.over is not None:
+            self.alive *= (self.x > self.over[0]) & (self.x < self.over[1])
+            self.x = self.x.clamp(*self.over)
+        self.steps, self.reward = self.steps + 1, self.alive * self.r(self.x)
+        self.sum += 0.5 * self.length * (before + math.exp(-self.beta * self.steps * self.length) * self.reward)
+        self.largest = max(self.largest, float(self.reward.abs().max()))
 
 
 def draw_noise(n: int, generator: torch.Generator) -> Noise:
@@ -150,21 +171,49 @@ def stable_draw(alpha: Tensor | float, angle: Tensor, wait: Tensor) -> Tensor:
     return (a * angle).sin() / angle.cos() ** (1 / a) * (((1 - a) * angle).cos() / wait) ** ((1 - a) / a)
 
 
-def _step(dynamics: Any, x: Tensor, step: float, h: float, noise: list[Noise], cell: tuple[float, float]) -> Tensor:
-    """One Euler step of length `step`, driven by one or two pieces of noise of length h each."""
-    alpha = (
-        dynamics.alpha_at(x)
-        if callable(dynamics.alpha)
-        else torch.as_tensor(float(dynamics.alpha), dtype=torch.float64)
-    )
+def _euler(dynamics: Any, h: float, x: Tensor, step: float, noise: list[Noise]) -> tuple[Tensor, Tensor]:
+    """What drift and diffusion add in an Euler step, driven by one or two pieces of noise of length h, and the jump."""
+    alpha = dynamics.alpha_at(x)
     gauss = torch.stack([g for g, _, _ in noise]).sum(0)
     jump = torch.stack([stable_draw(alpha, angle, wait) for _, angle, wait in noise]).sum(0)
-    move = (
-        dynamics.b(x) * step + (2 * dynamics.D_o(x) * h).sqrt() * gauss + (dynamics.D_f(x) * h) ** (0.5 / alpha) * jump
-    )
+    moved = dynamics.b(x) * step + (2 * dynamics.D_o(x) * h).sqrt() * gauss
+    return moved, (dynamics.D_f(x) * h) ** (0.5 / alpha) * jump
+
+
+def _move_on_cell(
+    dynamics: Any, h: float, cell: tuple[float, float], x: Tensor, step: float, noise: list[Noise]
+) -> Tensor:
+    moved, jump = _euler(dynamics, h, x, step, noise)
     period, origin = cell
     # A jump beyond 1e15 periods lands anywhere in the cell; infinity would be no number at all
     limit = 1e15 * period
-    return origin + torch.remainder(
-        x - origin + torch.nan_to_num(move, posinf=limit, neginf=-limit).clamp(-limit, limit), period
-    )
+    move = torch.nan_to_num(moved + jump, posinf=limit, neginf=-limit).clamp(-limit, limit)
+    return origin + torch.remainder(x - origin + move, period)
+
+
+def _move_on_line(
+    dynamics: Any, h: float, ends: tuple[float, float] | None, x: Tensor, step: float, noise: list[Noise]
+) -> Tensor:
+    """ends: where drift and diffusion are reflected, and jumps stop."""
+    moved, jump = _euler(dynamics, h, x, step, noise)
+    if ends is None:
+        return x + moved + jump
+    low, high = ends
+    span = high - low
+    folded = torch.remainder(x + moved - low, 2 * span)  # reflection, as often as it takes
+    return (low + torch.where(folded > span, 2 * span - folded, folded) + jump).clamp(low, high)
+
+
+def _tempered_move(
+    dynamics: Any, generator: torch.Generator, cell: tuple[float, float], x: Tensor, step: float, noise: list[Noise]
+) -> Tensor:
+    """Tempered jumps do not scale with D_f: no coarse path could share their noise, which is drawn here."""
+    period, origin = cell
+    D_f = dynamics.D_f(x).expand(x.shape)
+    alpha = torch.as_tensor(dynamics.alpha_at(x), dtype=torch.float64).expand(x.shape)
+    jumps = D_f > 0
+    lam = torch.where(jumps, torch.full_like(x, float(dynamics.tempering)), 0.0)
+    time = tempered_time(alpha, torch.where(jumps, D_f * step, 1.0), lam, generator)
+    spread = (2 * (dynamics.D_o(x) * step + torch.where(jumps, time, 0.0))).sqrt()
+    move = dynamics.b(x) * step + spread * torch.randn(len(x), generator=generator, dtype=torch.float64)
+    return origin + torch.remainder(x - origin + move, period)

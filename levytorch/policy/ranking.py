@@ -18,7 +18,6 @@ from levytorch.convert import real_tensor, shown
 from levytorch.errors import InputError
 from levytorch.policy.line_value import LineValue
 from levytorch.policy.solver import solve_value
-from levytorch.policy.spread import spread
 from levytorch.policy.value import PlaneValue
 
 _LOOK = {False: 1024, True: 4096}  # states at which it is looked whether a policy jumps; in the plane
@@ -40,7 +39,7 @@ class Difference:
         at = real_tensor("x", x)
         plane = isinstance(self.first, PlaneValue)
         flat = at.reshape(-1, 2) if plane else at.reshape(-1)
-        one, other = spread(self.first, flat), spread(self.second, flat)
+        one, other = _moves(self.first, flat), _moves(self.second, flat)
         if one is None or other is None:
             raise InputError(
                 "the error of a difference needs recovered coefficients with a covariance, found none; fit with a "
@@ -64,7 +63,7 @@ class Ranking:
         return float(self.weights @ self._of(name)(self.states))
 
     def mean_std(self, name: str) -> float:
-        return self._mean_std(spread(self._of(name), self.states))
+        return self._mean_std(_moves(self._of(name), self.states))
 
     def difference(self, first: str, second: str) -> Difference:
         """V_first - V_second, whose `.std(x)` is the error of the difference."""
@@ -73,7 +72,7 @@ class Ranking:
     def gap(self, first: str, second: str) -> tuple[float, float]:
         """Mean of V_first - V_second over the observed states, and its standard error."""
         D = self.difference(first, second)
-        one, other = spread(D.first, self.states), spread(D.second, self.states)
+        one, other = _moves(D.first, self.states), _moves(D.second, self.states)
         error = math.nan if one is None or other is None else self._mean_std(one - other)
         return float(self.weights @ D(self.states)), error
 
@@ -161,3 +160,20 @@ def observed_states(recovery: Any, V: Any) -> tuple[Tensor, Tensor]:
         low, high = V.window
         seen = torch.where((states >= low) & (states <= high), seen, torch.zeros_like(seen))
     return states, seen / seen.sum()
+
+
+def _moves(V: Any, x: Tensor) -> Tensor | None:
+    """How far V moves with every principal direction of the parameters it was solved from: (n, P) at
+    states (n,) or (n, 2), whose rows have length V.std(x); None where V has no errors.
+
+    Two value functions of one recovery move along the same directions: the error of their difference is the length of
+    the difference of their rows.
+    """
+    factor = V.covariance_factor
+    if factor is None:
+        return None
+    if isinstance(V, LineValue):
+        return V._between(x, factor)
+    if isinstance(V, PlaneValue):
+        return torch.stack([V._sum(x, factor[..., p]) for p in range(factor.shape[-1])], dim=-1)
+    return V.basis.matrix(x) @ factor

@@ -13,8 +13,8 @@ from levytorch import Dynamics, InputError, log_density, score, tail_probability
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.likelihood import exact_kernels
 from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.exact_expected import expected_batch, information
 from levytorch.likelihood.exact_rule import SIZES
+from tests.likelihood.expected_batch import expected_batch, information
 
 from .systems import Functions, constant, of_parameters, restoring, restoring_density, smooth
 

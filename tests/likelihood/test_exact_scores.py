@@ -13,11 +13,11 @@ from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.data.lattice import Lattice
 from levytorch.likelihood.corrected import Strata, expected_score
 from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.exact_expected import information
 from levytorch.likelihood.exact_information import informations
 from levytorch.likelihood.exact_scores import expected_scores
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.tail import TailSettings
+from tests.likelihood.expected_batch import information
 
 LAW, FROZEN = ExactLaw(), FrozenLaw()
 

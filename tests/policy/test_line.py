@@ -13,8 +13,8 @@ from levytorch.errors import InputError
 from levytorch.policy import LineValue, line_batch
 from levytorch.policy.line import operators_at
 from levytorch.policy.line_batch import resolvent_on_line
-from levytorch.policy.line_monte_carlo import monte_carlo_on_line
 from levytorch.policy.line_operator import Exterior, given_outside, line_operators, normalisation
+from levytorch.policy.monte_carlo import monte_carlo_on_line
 
 X = torch.linspace(-0.9, 0.9, 37, dtype=torch.float64)
 WELL = Dynamics(lambda x: x - x**3, lambda x: 0.5 * (2 + 2 * x + x * x), lambda x: (1 + x * x / 2) ** -1.5, 0.75, None)
