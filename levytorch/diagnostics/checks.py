@@ -28,7 +28,7 @@ from levytorch.law.threads import spread
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.training.covariate import unmodulated
-from levytorch.training.law_of import law_of
+from levytorch.training.law_choice import law_of
 from levytorch.training.line import inside
 from levytorch.training.recovery import Recovery
 

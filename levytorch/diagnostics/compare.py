@@ -24,7 +24,7 @@ from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.likelihood.states import StateBins
 from levytorch.likelihood.tail import TailSettings
 from levytorch.training.blocks import Blocks
-from levytorch.training.law_of import law_of
+from levytorch.training.law_choice import law_of
 from levytorch.training.recovery import Recovery
 from levytorch.training.resampling import refitting
 from levytorch.training.reweighting import block_log_likelihoods

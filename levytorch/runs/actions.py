@@ -31,7 +31,13 @@ from levytorch.runs.policies import evaluate_policies
 from levytorch.runs.report import Outcome, units_of
 from levytorch.runs.settings import Prepared
 from levytorch.runs.tensorboard import CoefficientFigures, log_results
-from levytorch.training.by_action import by_action, check_shared, check_with_actions, common_settings, joined
+from levytorch.training.by_action import (
+    by_action,
+    check_shared,
+    check_with_actions,
+    common_settings,
+    recovery_of_actions,
+)
 from levytorch.training.continuous_fit import recover_continuous
 from levytorch.training.recovery import Recovery
 
@@ -88,7 +94,7 @@ def train(prepared: Prepared, data: SourceData, directory: Path, *, resumed: boo
                 _one(prepared, own, directory / "actions" / str(i), action, part, truth, resumed=resumed, run=run)
                 for i, (action, part) in enumerate(by_action(kept))
             ]
-            recovery: Any = joined(kept, found, check_shared(config["shared"], prepared.fit), prepared.fit)
+            recovery: Any = recovery_of_actions(kept, found, check_shared(config["shared"], prepared.fit), prepared.fit)
             first = found[0].metrics
             recovery.metrics |= {
                 **{"steps": sum(int(one.metrics["steps"]) for one in found), "engine": first["engine"]},

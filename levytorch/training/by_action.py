@@ -1,9 +1,14 @@
-"""recover for data with actions: one fit per action, and what they share."""
+"""recover for data with actions: one fit per action, and what they share, by minimum distance.
+
+Fits of the single actions are independent. What they share is estimated by the vector that is nearest to all of them in
+the metric of their covariances: asymptotically that is the maximum of the joint likelihood under any law, treatment of
+tails or penalty, and the distance that is left is the Wald test of the sharing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,9 +27,9 @@ from levytorch.training.parts import Parts
 from levytorch.training.problem import Fitting
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
-from levytorch.training.sharing import independent, share
 
 NAMES = ("b", "D_o", "D_f")
+_RELATIVE = 1e-12  # of the largest variance: what rounding has left of a parameter that is fixed
 
 
 def recover_by_action(
@@ -34,7 +39,7 @@ def recover_by_action(
     names = check_shared(shared, settings)
     transitions, own = common_settings(transitions, settings)
     found = [fit_action(pairs, own, fit, action) for action, pairs in by_action(transitions)]
-    return joined(transitions, found, names, settings)
+    return recovery_of_actions(transitions, found, names, settings)
 
 
 def by_action(transitions: Transitions) -> list[tuple[Any, Transitions]]:
@@ -66,7 +71,7 @@ def common_settings(transitions: Transitions, settings: FitSettings) -> tuple[Tr
     return transitions, replace(settings, head={**settings.head, **units}, units="none")
 
 
-def joined(
+def recovery_of_actions(
     transitions: Transitions, found: Sequence[Recovery], shared: Sequence[str], settings: FitSettings
 ) -> ControlledRecovery:
     """One recovery of the fits of all actions, moved to what they share."""
@@ -75,7 +80,7 @@ def joined(
     metrics: dict[str, Any] = {"actions": list(actions), "shared": list(shared)}
     covariance = None
     if all(one.covariance is not None for one in found):
-        covariance = independent([one.covariance for one in found])  # type: ignore[misc]
+        covariance = torch.block_diag(*(one.covariance for one in found))  # fits that share nothing
     if shared or settings.alpha.learned:
         covariance = _share(found, shared, metrics)
     return ControlledRecovery(tuple(actions), tuple(found), covariance, counts, metrics)
@@ -138,3 +143,41 @@ def _rows(head: Head, names: Sequence[str]) -> Tensor:
     order = ["b"] * head.dim + ["D_o", "D_f", "alpha"]
     parts = [torch.full((size,), name in names or name == "alpha") for name, size in zip(order, head.sizes)]
     return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Parameters (A, P) of all fits, their joint covariance (A P, A P), and the test of what is shared."""
+
+    theta: Tensor
+    covariance: Tensor
+    distance: float  # chi squared with `freedom` degrees where the sharing is right
+    freedom: int
+
+
+def share(thetas: Sequence[Tensor], covariances: Sequence[Tensor], shared: Tensor) -> Shared:
+    """The nearest parameters whose entries at `shared` (P,) bool are the same in every fit."""
+    A, P = len(thetas), thetas[0].numel()
+    own = int((~shared).sum())
+    # column of the joint vector that each entry of each fit reads: first what is each fit's own, then what is shared
+    S = torch.zeros((A * P, A * own + P - own), dtype=torch.float64)
+    for a in range(A):
+        S[a * P + torch.nonzero(~shared).flatten(), a * own + torch.arange(own)] = 1.0
+        S[a * P + torch.nonzero(shared).flatten(), A * own + torch.arange(P - own)] = 1.0
+    precision = torch.block_diag(*(_inverse(C) for C in covariances))
+    theta = torch.cat(list(thetas))
+    weighed = precision @ S
+    cov = _inverse(S.T @ weighed)
+    joint = S @ (cov @ (weighed.T @ theta))
+    off = theta - joint
+    distance = float(off @ precision @ off)
+    return Shared(joint.reshape(A, P), S @ cov @ S.T, distance, (A - 1) * (P - own))
+
+
+def _inverse(matrix: Tensor) -> Tensor:
+    """Of a symmetric positive matrix, through its scaled eigenvectors: parameters differ by orders of magnitude."""
+    scale = matrix.diagonal().clamp(min=0).sqrt()
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    values, vectors = torch.linalg.eigh(matrix / torch.outer(scale, scale))
+    values = values.clamp(min=_RELATIVE * float(values.max()))
+    return (vectors / values) @ vectors.T / torch.outer(scale, scale)

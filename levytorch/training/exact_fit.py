@@ -38,8 +38,7 @@ from levytorch.training.engines.base import Engine
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.exact_engines import ExactEngine, ExactLBFGS
 from levytorch.training.finish import finish
-from levytorch.training.history import followed
-from levytorch.training.loop import Maximised, maximise
+from levytorch.training.loop import Maximised, followed, maximise
 from levytorch.training.recovery import Recovery
 
 ACCURATE = 1e-4  # of log p; above it a fit is told to be inaccurate

@@ -26,8 +26,8 @@ from levytorch.training.callbacks import Convergence, MovingAverage, Progress, U
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.finish import Ended
-from levytorch.training.history import followed
 from levytorch.training.law_choice import check_exact, conclude
+from levytorch.training.loop import followed
 from levytorch.training.maximise import fit_full_batch, joined
 from levytorch.training.modulation import check_modulation, modulate
 from levytorch.training.module import LevyModule

@@ -21,6 +21,7 @@ from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
 from levytorch.likelihood.drift_bias import drift_step
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
+from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood, counts_on
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.ranks import Ranks
@@ -180,3 +181,14 @@ def _standard_errors(head: Head, moved: Tensor, covariance: Tensor) -> float:
         std = ((J @ covariance) * J).sum(-1).clamp(min=0.0).sqrt()
         farthest = max(farthest, float(((J @ moved).abs() / std.clamp(min=1e-300)).max()))
     return farthest
+
+
+def law_of(recovery: Recovery) -> FrozenLaw | ExactLaw:
+    """For `log_prob(recovery.head, x, dx, dt)` and the masses beyond: exact unless the fit was frozen. Of coefficients
+    that are corrected the exact law is right, the frozen one is not.
+
+    An ExactLaw chooses its grid for the head and the dt it is asked for, and keeps its tables until they change.
+    """
+    if recovery.law == "frozen" or recovery.shift is not None:  # corrected where the exact law is not to be had
+        return FrozenLaw(steady_method("auto", recovery.head), recovery.dim)
+    return ExactLaw()

@@ -15,9 +15,8 @@ from levytorch.ranks import Ranks
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.finish import Ended
-from levytorch.training.history import followed
 from levytorch.training.law_choice import check_exact, conclude
-from levytorch.training.loop import maximise
+from levytorch.training.loop import followed, maximise
 from levytorch.training.modulation import check_modulation, modulate
 from levytorch.training.problem import all_data, problem_of
 from levytorch.training.recovery import Recovery

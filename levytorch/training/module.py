@@ -22,7 +22,7 @@ from levytorch.likelihood.tail import parse_tail
 from levytorch.ranks import Ranks
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import bare
-from levytorch.training.history import Clock, entry
+from levytorch.training.loop import Clock, entry
 
 
 class LevyModule(L.LightningModule):

@@ -20,11 +20,10 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.penalty import Strength
 from levytorch.likelihood.tail import TailCorrection, TailSettings
 from levytorch.training.blocks import Blocks, counted, quick
-from levytorch.training.centered import Centered
 from levytorch.training.covariate import unmodulated
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.loop import maximise
-from levytorch.training.reweighting import Refitted, Reweighting
+from levytorch.training.reweighting import Centered, Refitted, Reweighting
 
 if TYPE_CHECKING:
     from levytorch.training.recovery import Recovery

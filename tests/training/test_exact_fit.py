@@ -21,7 +21,7 @@ from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import TailSettings
 from levytorch.training import law_choice
-from levytorch.training.law_of import law_of
+from levytorch.training.law_choice import law_of
 from tests.training.problems import ALPHA, constant
 
 STEEP = Dynamics(
