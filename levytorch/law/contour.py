@@ -64,7 +64,7 @@ def evaluate(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1, or
 
         return contour_torch.density(y, A, B, alpha, dim=dim, order=order)
     out = torch.empty((N_OUT[order], n), dtype=torch.float64)
-    threads.run(compiled.density_many, n, *_arrays(y, A, B, alpha), dim, order, out.numpy(), grain=GRAIN)
+    threads.run(compiled.density_many, n, *as_arrays(y, A, B, alpha), dim, order, out.numpy(), grain=GRAIN)
     return out
 
 
@@ -78,9 +78,10 @@ def tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1, order:
     from levytorch.law.tail_kernels import tail_many
 
     out = torch.empty((N_OUT[order], n), dtype=torch.float64)
-    threads.run(tail_many, n, *_arrays(u, A, B, alpha), dim, order, out.numpy(), grain=GRAIN)
+    threads.run(tail_many, n, *as_arrays(u, A, B, alpha), dim, order, out.numpy(), grain=GRAIN)
     return out
 
 
-def _arrays(*tensors: Tensor) -> list:
+def as_arrays(*tensors: Tensor) -> list:
+    """What compiled kernels take."""
     return [t.detach().contiguous().numpy() for t in tensors]

@@ -8,65 +8,82 @@ The compiled passes (`autograd.py`, `isotropic.py`) come here for those, and whe
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from levytorch.convert import common_shape
 from levytorch.errors import LevytorchWarning, NumericalError
 from levytorch.law import contour, windowed
 from levytorch.law.arguments import Step, batch_shape, check_range, choose_method
 from levytorch.law.table import evaluate as evaluate_table
 from levytorch.law.table import table
 
+Rows = Callable[..., Tensor]
 TINY = 1e-280  # keeps the radius differentiable at zero; far below any displacement that is not zero
-# rows of the Hessian among the outputs of order 2: (y, A, B, alpha) x (y, A, B, alpha)
-_HESSIAN = ((5, 6, 7, 8), (6, 9, 10, 11), (7, 10, 12, 13), (8, 11, 13, 14))
 
 
-class _Radial(Function):
+class Radial(Function):
+    """log p of a radial law, differentiable twice in its inputs: y, A, B, alpha and what else there is, 1-D of length n
+    or one.
+
+    Arguments: first(*inputs, order=, with_alpha=), which gives rows of log p and, with order = 1, of its derivatives;
+    second(*inputs, order=2), which adds second ones, their upper triangle by rows; whether any are wanted; the inputs.
+    """
+
     @staticmethod
-    def forward(ctx: Any, y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, dim: int, method: str, grad: bool) -> Tensor:
-        with_alpha = grad and ctx.needs_input_grad[3]
-        out = radial_rows(y, A, B, alpha, dim=dim, order=int(grad), method=method, with_alpha=with_alpha)
-        ctx.dim, ctx.shared = dim, [t.numel() == 1 for t in (y, A, B, alpha)]
+    def forward(ctx: Any, first: Rows, second: Rows, grad: bool, *inputs: Tensor) -> Tensor:
+        out = first(*inputs, order=int(grad), with_alpha=grad and ctx.needs_input_grad[6])
+        ctx.second, ctx.shared = second, [t.numel() == 1 for t in inputs]
         if grad:
-            ctx.save_for_backward(y, A, B, alpha, out[1:])
-        return out[0]
+            ctx.save_for_backward(*inputs, out[1:])
+        return out[0].clone()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        y, A, B, alpha, slopes = ctx.saved_tensors
+        *inputs, slopes = ctx.saved_tensors
         if torch.is_grad_enabled():
-            slopes = _RadialScore.apply(y, A, B, alpha, ctx.dim)
+            slopes = _RadialScore.apply(ctx.second, *inputs)
+        needs = ctx.needs_input_grad[3:]
         return (
-            *reduce_shared(ctx, [g * slopes[k] if ctx.needs_input_grad[k] else None for k in range(4)]),
             None,
             None,
             None,
+            *reduce_shared(ctx, [g * slopes[k] if need else None for k, need in enumerate(needs)]),
         )
 
 
 class _RadialScore(Function):
-    """First derivatives of log p in (y, A, B, alpha), rows of a (4, n) tensor, differentiable once."""
+    """First derivatives of log p in the inputs, rows of a tensor, differentiable once."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, dim: int) -> Tensor:
-        out = contour.evaluate(y, A, B, alpha, dim=dim, order=2)
-        ctx.shared = [t.numel() == 1 for t in (y, A, B, alpha)]
-        ctx.save_for_backward(y, A, B, alpha, out)
-        return out[1:5].clone()
+    def forward(ctx: Any, second: Rows, *inputs: Tensor) -> Tensor:
+        out = second(*inputs, order=2)
+        ctx.shared = [t.numel() == 1 for t in inputs]
+        ctx.save_for_backward(*inputs, out)
+        return out[1 : len(inputs) + 1].clone()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, out = ctx.saved_tensors
+        hessian, needs = _hessian(len(inputs)), ctx.needs_input_grad[1:]
         columns: list[Tensor | None] = []
-        for k in range(4):
-            column = (g * torch.stack([out[row[k]] for row in _HESSIAN])).sum(0) if ctx.needs_input_grad[k] else None
+        for k, need in enumerate(needs):
+            column = (g * torch.stack([out[row[k]] for row in hessian])).sum(0) if need else None
             columns.append(column if column is None else LastDerivative.apply(column, *inputs))
-        return (*reduce_shared(ctx, columns), None)
+        return (None, *reduce_shared(ctx, columns))
+
+
+@cache
+def _hessian(m: int) -> list[list[int]]:
+    """Rows of the second derivatives in m inputs among the outputs of order 2, (m, m)."""
+    pairs = [(i, j) for i in range(m) for j in range(i, m)]
+    row = {pair: k for k, pair in enumerate(pairs, m + 1)}
+    return [[row[min(i, j), max(i, j)] for j in range(m)] for i in range(m)]
 
 
 class LastDerivative(Function):
@@ -86,24 +103,28 @@ def reduce_shared(ctx: Any, grads: list[Tensor | None]) -> list[Tensor | None]:
     return [g.sum().reshape(1) if g is not None and one and g.numel() > 1 else g for g, one in zip(grads, ctx.shared)]
 
 
-def log_density_by_torch(step: Step, *, dim: int, method: str) -> Tensor:
-    """log p of the broadcast shape."""
+def log_density_of(first: Rows, second: Rows, step: Step, dim: int, *more: Tensor) -> Tensor:
+    """log p of the broadcast shape, by a radial law of (y, A, B, alpha, *more): see `Radial`."""
     x, b, D_o, D_f, alpha, dt = step
-    shape = batch_shape(step, dim)
+    shape = common_shape(batch_shape(step, dim), *(t.shape for t in more))
     if shape.numel() == 0:
         return x.new_zeros(shape)
     shift = x - b * (dt if dim == 1 or dt.dim() == 0 else dt.unsqueeze(-1))
     square = shift * shift if dim == 1 else (shift * shift).sum(-1)
-    y = torch.sqrt(square + TINY)
 
     def flat(t: Tensor) -> Tensor:
         return t.reshape(1) if t.numel() == 1 else t.expand(shape).reshape(-1)
 
-    radial = flat(y), flat(D_o * dt), flat(D_f * dt), flat(alpha)
-    check_range(*radial[:3])
+    inputs = [flat(t) for t in (torch.sqrt(square + TINY), D_o * dt, D_f * dt, alpha, *more)]
+    check_range(*inputs[:3])
     # inside an autograd.Function grad mode is always off, so it is read here
-    grad = torch.is_grad_enabled() and any(t.requires_grad for t in radial)
-    return _Radial.apply(*radial, dim, method, grad).expand(shape.numel()).reshape(shape)
+    grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+    return Radial.apply(first, second, grad, *inputs).expand(shape.numel()).reshape(shape)
+
+
+def log_density_by_torch(step: Step, *, dim: int, method: str) -> Tensor:
+    """log p of the broadcast shape."""
+    return log_density_of(partial(radial_rows, dim=dim, method=method), partial(contour.evaluate, dim=dim), step, dim)
 
 
 def partial_derivatives(step: Step, needs: Sequence[bool], g: Tensor, dim: int) -> list[Tensor | None]:

@@ -7,6 +7,7 @@ integrated over x, and a mass of 1e-200 has all its digits.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,17 @@ from levytorch.convert import common_shape
 from levytorch.errors import InputError, NumericalError
 from levytorch.law import contour, tempered
 from levytorch.law.arguments import Numeric, broadcast, check, check_dim, to_tensors
-
-TINY = 1e-280
+from levytorch.law.radial import TINY
 
 
 class _Tail(Function):
-    """P(|Y| > u), Y centered; 1-D tensors of one length. Differentiable once in u, A, B, alpha."""
+    """P(|Y| > u), Y centered, by contour.tail or tempered.tail; 1-D tensors of one length. Differentiable once in u, A,
+    B, alpha, and in the tempering where there is one.
+    """
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, dim: int, grad: bool) -> Tensor:
-        out = contour.tail(u, A, B, alpha, dim=dim, order=int(grad))
+    def forward(ctx: Any, tail: Callable[..., Tensor], dim: int, grad: bool, *inputs: Tensor) -> Tensor:
+        out = tail(*inputs, dim=dim, order=int(grad))
         if grad:
             ctx.save_for_backward(out[1:])
         return out[0].clone()
@@ -37,7 +39,8 @@ class _Tail(Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (slopes,) = ctx.saved_tensors
-        return (*(g * slopes[k] if ctx.needs_input_grad[k] else None for k in range(4)), None, None)
+        needs = ctx.needs_input_grad[3:]
+        return (None, None, None, *(g * slopes[k] if need else None for k, need in enumerate(needs)))
 
 
 def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1, lam: Tensor | None = None) -> Tensor:
@@ -49,14 +52,13 @@ def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1,
     if shape.numel() == 0:
         return u.new_zeros(shape)
     try:
-        out = _Tail.apply(*flat, dim, grad) if lam is None else tempered.radial_tail(*flat, dim=dim)
+        out = _Tail.apply(contour.tail if lam is None else tempered.tail, dim, grad, *flat)
     except ZeroDivisionError:  # the compiled contour, where a scale overflows
         out = u.new_full((1,), math.nan)
     if not bool(torch.isfinite(out.detach()).all()):
         raise NumericalError(
             "The tail mass must lie within what float64 can compute, found that threshold, D_o dt or D_f dt leaves "
-            "that range; "
-            "rescale x or t."
+            "that range; rescale x or t."
         )
     return out.reshape(shape)
 

@@ -29,23 +29,16 @@ on the line; 1e-12 in space and 1e-9 in the plane (40 points each).
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from levytorch.convert import common_shape
 from levytorch.law import threads
-from levytorch.law.arguments import Step, batch_shape, check, check_range, out_of_range
-from levytorch.law.contour import GRAIN, kernels
-from levytorch.law.radial import TINY, LastDerivative, reduce_shared
+from levytorch.law.arguments import Step, check, out_of_range
+from levytorch.law.contour import GRAIN, as_arrays, kernels
+from levytorch.law.radial import log_density_of
 
 N_OUT = {0: 1, 1: 6, 2: 21}
-NAMES = ("y", "A", "B", "alpha", "lam")
-# rows of the Hessian among the outputs of order 2
-_HESSIAN = ((6, 7, 8, 9, 10), (7, 11, 12, 13, 14), (8, 12, 15, 16, 17), (9, 13, 16, 18, 19), (10, 14, 17, 19, 20))
 
 
 def evaluate(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim: int = 1, order: int = 1) -> Tensor:
@@ -63,7 +56,7 @@ def evaluate(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim
 
     out = torch.empty((N_OUT[order], n), dtype=torch.float64)
     try:
-        threads.run(tempered_many, n, *_arrays(y, A, B, alpha, lam), dim, order, out.numpy(), grain=GRAIN)
+        threads.run(tempered_many, n, *as_arrays(y, A, B, alpha, lam), dim, order, out.numpy(), grain=GRAIN)
     except ZeroDivisionError:  # complex arithmetic, where a scale overflows
         raise out_of_range(0) from None
     return out
@@ -79,102 +72,22 @@ def tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim: in
     from levytorch.law.tempered_tail_kernels import tempered_tail_many
 
     out = torch.empty((N_OUT[order], n), dtype=torch.float64)
-    threads.run(tempered_tail_many, n, *_arrays(u, A, B, alpha, lam), dim, order, out.numpy(), grain=GRAIN)
+    threads.run(tempered_tail_many, n, *as_arrays(u, A, B, alpha, lam), dim, order, out.numpy(), grain=GRAIN)
     return out
-
-
-def _arrays(*tensors: Tensor) -> list:
-    return [t.detach().contiguous().numpy() for t in tensors]
-
-
-class _Radial(Function):
-    """log p of the radial law, differentiable twice in (y, A, B, alpha, lam)."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *inputs, dim, grad = arguments
-        out = evaluate(*inputs, dim=dim, order=int(grad))
-        ctx.dim, ctx.shared = dim, [t.numel() == 1 for t in inputs]
-        if grad:
-            ctx.save_for_backward(*inputs, out[1:])
-        return out[0].clone()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, slopes = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            slopes = _RadialScore.apply(*inputs, ctx.dim)
-        grads = [g * slopes[k] if ctx.needs_input_grad[k] else None for k in range(5)]
-        return (*reduce_shared(ctx, grads), None, None)
-
-
-class _RadialScore(Function):
-    """First derivatives of log p, rows of a (5, n) tensor, differentiable once."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *inputs, dim = arguments
-        out = evaluate(*inputs, dim=dim, order=2)
-        ctx.shared = [t.numel() == 1 for t in inputs]
-        ctx.save_for_backward(*inputs, out)
-        return out[1:6].clone()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, out = ctx.saved_tensors
-        columns: list[Tensor | None] = []
-        for k in range(5):
-            column = (g * torch.stack([out[row[k]] for row in _HESSIAN])).sum(0) if ctx.needs_input_grad[k] else None
-            columns.append(column if column is None else LastDerivative.apply(column, *inputs))
-        return (*reduce_shared(ctx, columns), None)
-
-
-class _Tail(Function):
-    """P(|Y| > u), Y centered; 1-D tensors of one length. Differentiable once in u, A, B, alpha, lam."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *inputs, dim, grad = arguments
-        out = tail(*inputs, dim=dim, order=int(grad))
-        if grad:
-            ctx.save_for_backward(out[1:])
-        return out[0].clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        (slopes,) = ctx.saved_tensors
-        return (*(g * slopes[k] if ctx.needs_input_grad[k] else None for k in range(5)), None, None)
-
-
-def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim: int = 1) -> Tensor:
-    """P(|Y| > u) of the centered step, 1-D tensors of one length."""
-    inputs = u, A, B, alpha, lam
-    return _Tail.apply(*inputs, dim, torch.is_grad_enabled() and any(t.requires_grad for t in inputs))
 
 
 def log_density(step: Step, lam: Tensor, *, dim: int) -> Tensor:
     """log p of the broadcast shape, differentiable twice in every argument."""
     check(**step._asdict(), tempering=lam)
-    x, b, D_o, D_f, alpha, dt = step
-    shape = common_shape(batch_shape(step, dim), lam.shape)
-    if shape.numel() == 0:
-        return x.new_zeros(shape)
-    shift = x - b * (dt if dim == 1 or dt.dim() == 0 else dt.unsqueeze(-1))
-    square = shift * shift if dim == 1 else (shift * shift).sum(-1)
 
-    def flat(t: Tensor) -> Tensor:
-        return t.reshape(1) if t.numel() == 1 else t.expand(shape).reshape(-1)
+    def rows(*inputs: Tensor, order: int, with_alpha: bool = True) -> Tensor:
+        return evaluate(*inputs, dim=dim, order=order)
 
-    radial = flat(torch.sqrt(square + TINY)), flat(D_o * dt), flat(D_f * dt), flat(alpha), flat(lam)
-    check_range(*radial[:3])
-    # inside an autograd.Function grad mode is always off, so it is read here
-    grad = torch.is_grad_enabled() and any(t.requires_grad for t in radial)
-    log_p = _Radial.apply(*radial, dim, grad)
+    log_p = log_density_of(rows, rows, step, dim, lam)
     good = torch.isfinite(log_p.detach())
     if not bool(good.all()):
-        raise out_of_range(int((~good).nonzero()[0]))
-    return log_p.expand(shape.numel()).reshape(shape)
+        raise out_of_range(int((~good).reshape(-1).nonzero()[0]))
+    return log_p
 
 
 def score(step: Step, lam: Tensor) -> tuple[torch.Size, list[Tensor]]:
@@ -185,7 +98,7 @@ def score(step: Step, lam: Tensor) -> tuple[torch.Size, list[Tensor]]:
     shape = common_shape(*(t.shape for t in tensors))
     out = [torch.empty(shape.numel(), dtype=torch.float64) for _ in range(6)]
     if shape.numel():
-        arrays = _arrays(*((t if t.numel() == 1 else t.expand(shape)).reshape(-1) for t in tensors))
+        arrays = as_arrays(*((t if t.numel() == 1 else t.expand(shape)).reshape(-1) for t in tensors))
         codes = threads.run(tempered_step, shape.numel(), *arrays, tuple(r.numpy() for r in out), grain=GRAIN)
         bad = [code for code in codes if code >= 0]
         if bad:
