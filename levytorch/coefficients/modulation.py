@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients.basis import FourierBasis
-from levytorch.convert import positive_number, real_tensor, shown, whole_number
-from levytorch.errors import InputError
+from levytorch.convert import positive_number, real_tensor, whole_number
 
 MOST = 99
 _TENSORS = ("theta", "covariance", "centers")
@@ -25,7 +24,6 @@ class ModulationSpec:
     n_basis: int = 9
 
     def __post_init__(self) -> None:
-        positive_number("modulation", self.period, "give the period of the covariate, 24 for hours of the day")
         whole_number("n_modulation", self.n_basis, 2, MOST, "9 is the default")
 
 
@@ -78,8 +76,6 @@ def parse_modulation(period: Any, n_basis: Any) -> ModulationSpec | None:
     """From what `recover` is given: the period of the covariate, or None."""
     if period is None:
         return None
-    if isinstance(period, (bool, str)):
-        raise InputError(
-            f"modulation must be the period of the covariate, found {shown(period)}; give a number, 24 for hours."
-        )
-    return ModulationSpec(positive_number("modulation", period), n_basis)
+    return ModulationSpec(
+        positive_number("modulation", period, "give the period of the covariate, 24 for hours"), n_basis
+    )

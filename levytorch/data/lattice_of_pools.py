@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-from levytorch.convert import choice
-from levytorch.data.batches import LATTICES
 from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_build import MOST_DT
 from levytorch.data.pools import Pools
@@ -24,7 +22,7 @@ def wanted(transitions: Transitions, mode: str, enough: int = ENOUGH) -> bool:
 
     enough: pairs from which on it is faster.
     """
-    if choice("lattice", mode, LATTICES) != "auto":
+    if mode != "auto":
         return mode == "always"
     if transitions.dim > 1 or len(transitions) < enough:
         return False

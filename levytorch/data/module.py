@@ -18,7 +18,7 @@ from levytorch.data.batches import CHUNK, Batch, Drawer, FullBatch, check_data_o
 from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_of_pools import lattice_of, wanted
 from levytorch.data.pools import PoolFacts, Pools, make_pools, split
-from levytorch.data.thresholds import HALF_THE_INDEX, Threshold, check_thresholds
+from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 from levytorch.ranks import Ranks
@@ -86,7 +86,7 @@ class LevyDataModule(lightning.LightningDataModule):
         self.tail_share = number_within("tail_share", tail_share, "(0, 1)", "pass the tail's part of a batch")
         self.full_batch = switch("full_batch", full_batch)
         self.seed = whole_number("seed", seed, 0, 2**63 - 1)
-        self.alpha = None if alpha is None else number_within("alpha", alpha, "(0, 1)", HALF_THE_INDEX)
+        self.alpha = alpha
         self.min_tail = self.batch_size if min_tail is None else whole_number("min_tail", min_tail, 1)
         self.transitions, own = split(transitions, checked["validation"], self.seed)
         self.held_out = own if held_out is None else held_out

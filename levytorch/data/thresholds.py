@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,23 +75,36 @@ def threshold_from(settings: Mapping[str, float]) -> Threshold:
     return CT
 
 
-def check_censoring(TRT: Any = 20.0, CT: Any = 8.0, drop_tail: Any = 0.5, seed: Any = 0) -> tuple[float, int]:
-    """drop_tail and seed as plain numbers; refuses what no data could be censored with."""
+class Censoring(NamedTuple):
+    """What `Transitions.censor` removes: pairs from TRT on, and of those beyond CT the share drop_tail at random."""
+
+    TRT: Threshold | None
+    CT: Threshold | None
+    drop_tail: float
+    seed: int
+
+
+def check_censoring(
+    TRT: Any = 20.0, CT: Any = 8.0, drop_tail: Any = 0.5, seed: Any = 0, *, dt: Tensor | None = None
+) -> Censoring:
+    """Refuses what no data, or no data of these dt, could be censored with."""
     drop_tail = number_within("drop_tail", drop_tail, "[0, 1]", "pass the fraction of the tail to drop")
     if drop_tail > 0 and CT is None:
         raise InputError("CT must be given when drop_tail > 0, found None; pass the cutting threshold.")
-    low, high = _threshold("CT", CT), _threshold("TRT", TRT)
-    if isinstance(low, float) and isinstance(high, float) and low >= high:
-        raise InputError(f"CT must lie below TRT, found CT = {low:g} and TRT = {high:g}; lower CT or raise TRT.")
-    return drop_tail, whole_number("seed", seed, 0)
+    CT, TRT = check_thresholds(CT, TRT, dt)
+    return Censoring(TRT, CT, drop_tail, whole_number("seed", seed, 0))
 
 
-def check_thresholds(CT: Any, TRT: Any, dt: Tensor) -> tuple[Threshold | None, Threshold | None]:
-    """Both as floats or functions of dt; refuses what is not positive, and a CT that leaves no room below TRT."""
+def check_thresholds(CT: Any, TRT: Any, dt: Tensor | None) -> tuple[Threshold | None, Threshold | None]:
+    """Both as floats or functions of dt; refuses what is not positive, and a CT that leaves no room below TRT.
+
+    dt: of the data; None: not known yet, and functions of it are not asked.
+    """
     CT, TRT = _threshold("CT", CT), _threshold("TRT", TRT)
-    if CT is None or TRT is None:
+    of_dt = callable(CT) or callable(TRT)
+    if CT is None or TRT is None or (of_dt and dt is None):
         return CT, TRT
-    ends = torch.stack([dt.min(), dt.max()]) if callable(CT) or callable(TRT) else dt[:1]
+    ends = torch.stack([dt.min(), dt.max()]) if of_dt and dt is not None else torch.ones(1, dtype=torch.float64)
     low, high = (torch.as_tensor(threshold_at(v, ends), dtype=torch.float64).expand(len(ends)) for v in (CT, TRT))
     if bool((low >= high).all()):
         raise InputError(

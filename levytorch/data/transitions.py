@@ -25,7 +25,7 @@ from levytorch.data.membership import Membership
 from levytorch.data.points import MemoryColumns, Sink, as_tensor
 from levytorch.data.quantiles import cut, median, quantiles
 from levytorch.data.store import Entry, digest
-from levytorch.data.thresholds import Threshold, check_censoring, check_thresholds, threshold_at
+from levytorch.data.thresholds import Threshold, check_censoring, threshold_at
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -313,8 +313,7 @@ class Transitions:
 
         TRT = None removes nothing; TRT and CT may be functions of dt. What was removed is counted in `dropped`.
         """
-        CT, TRT = check_thresholds(CT, TRT, self.dt)
-        drop_tail, seed = check_censoring(TRT, CT, drop_tail, seed)
+        TRT, CT, drop_tail, seed = check_censoring(TRT, CT, drop_tail, seed, dt=self.dt)
         removed = dropped = np.empty(0, dtype=np.int64)
         if TRT is not None:
             removed = self.beyond(TRT, included=True)

@@ -103,22 +103,18 @@ def tail_correction_factor(R_theta: float, R_sample: float) -> float:
     return max(0.0, (R_theta - R_sample) / (1.0 - R_sample))
 
 
+_NAMED = {"none": TailSettings(), "conditional": TailSettings(method="conditional")}
+_NAMED |= dict.fromkeys(("auto", "tcf"), TailSettings(method="tcf", CT="auto"))
+
+
 def parse_tail(tail: object) -> TailSettings:
     """None, "auto", a mapping {"CT": ..., "TRT": ..., "method": ...} or settings already made."""
     if isinstance(tail, TailSettings):
         return tail
     if tail is None:
         return TailSettings()
-    if isinstance(tail, str):
-        if tail == "none":
-            return TailSettings()
-        if tail == "conditional":
-            return TailSettings(method="conditional")
-        if tail in ("auto", "tcf"):
-            return TailSettings(method="tcf", CT="auto")
-        raise InputError(
-            f'tail must be None, "auto" or a mapping with CT, TRT, method, found {shown(tail)}; use one of these.'
-        )
+    if isinstance(tail, str) and tail in _NAMED:
+        return _NAMED[tail]
     if not isinstance(tail, Mapping):
         raise InputError(
             f'tail must be None, "auto" or a mapping with CT, TRT, method, found {shown(tail)}; use one of these.'
@@ -128,7 +124,6 @@ def parse_tail(tail: object) -> TailSettings:
     settings.setdefault("method", "tcf")
     if settings["method"] is None:
         settings["method"] = "none"
-    choice("tail.method", settings["method"], METHODS)
     if settings["method"] == "tcf" and settings.get("CT") is None:
         settings["CT"] = "auto"
     return TailSettings(**settings)

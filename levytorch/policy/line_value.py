@@ -16,7 +16,7 @@ from levytorch.convert import real_tensor, whole_number
 from levytorch.errors import InputError
 from levytorch.policy.line_grid import HALF, differences, line_grid, positions
 from levytorch.policy.line_operator import distances
-from levytorch.policy.value import load_fields, save_fields
+from levytorch.policy.value import NO_ERRORS, load_fields, save_fields
 
 _MARK = "levytorch.line_value.1"
 EXTERIORS = ("constant", "absorb", "given")
@@ -78,10 +78,7 @@ class LineValue:
     def std(self, x: Tensor | np.ndarray | float) -> Tensor:
         """Standard deviation of V at x, from the covariance of the recovered coefficients (delta method)."""
         if self.covariance_factor is None:
-            raise InputError(
-                "V.std needs the covariance of recovered coefficients, but this V comes from coefficients without one; "
-                "solve from a Recovery whose engine gives standard errors (engine='fisher')."
-            )
+            raise InputError(NO_ERRORS)
         return self._between(real_tensor("x", x), self.covariance_factor).norm(dim=-1)
 
     def _between(self, x: Tensor, columns: Tensor) -> Tensor:

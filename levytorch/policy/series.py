@@ -48,12 +48,10 @@ def fit_fourier(x: Tensor | np.ndarray, y: Tensor | np.ndarray, basis: FourierBa
     x, y = (torch.as_tensor(a, dtype=torch.float64).detach().reshape(-1) for a in (x, y))
     if x.shape != y.shape or x.numel() == 0:
         raise InputError(
-            f"x and y must have one value per point, but have {x.numel()} and {y.numel()}; give them in pairs."
+            f"x and y must have one value per point, found {x.numel()} and {y.numel()}; give them in pairs."
         )
     if not bool(torch.isfinite(x).all() and torch.isfinite(y).all()):
-        raise InputError(
-            "x and y must be finite, but there are NaN or infinite values among them; remove those points."
-        )
+        raise InputError("x and y must be finite, found NaN or infinite values among them; remove those points.")
     n = basis.n_modes
     R = torch.zeros((0, n + 1), dtype=torch.float64)
     for part_x, part_y in zip(x.split(_CHUNK), y.split(_CHUNK)):

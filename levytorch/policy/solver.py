@@ -137,8 +137,8 @@ def _finish(
     if not condition < _MAX_CONDITION or not bool(torch.isfinite(solution.c).all()):
         remedy = "use a larger beta or fewer modes" if window is None else "use fewer modes or a wider window"
         raise NumericalError(
-            f"The system (beta - L) V = r is ill-conditioned: condition number {condition:.2g} with n_modes = {n}, "
-            f"at most {_MAX_CONDITION:.0e} is solved; {remedy}."
+            f"(beta - L) V = r must have a condition number below {_MAX_CONDITION:.0e}, found condition number "
+            f"{condition:.2g} with n_modes = {n}; {remedy}."
         )
     factor = covariance_factor(dynamics, system, solution.c, solution.factor)
     excess = 1.0 if window is None else _excess(r, system, solution.c)

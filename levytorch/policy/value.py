@@ -24,6 +24,10 @@ from levytorch.files import load_tensors, path_of
 
 _LINE, _PLANE = "levytorch.value.1", "levytorch.plane_value.1"  # what a file says it holds
 T = TypeVar("T")
+NO_ERRORS = (
+    "V.std needs the covariance of recovered coefficients, found coefficients without one; solve from a Recovery whose "
+    "engine gives standard errors (engine='fisher')."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,8 +83,7 @@ class ValueFunction:
         if power.ndim and power.shape != at.shape:
             raise InputError(
                 f"alpha must be a number or of x's shape {tuple(at.shape)}, found shape {tuple(power.shape)}; "
-                "pass one "
-                "per point."
+                "pass one per point."
             )
         symbol = self.basis.symbol(power)
         return (self.basis.matrix(at) * symbol * self.coefficients).sum(-1)
@@ -91,10 +94,7 @@ class ValueFunction:
         """
         factor, order = self.covariance_factor, _order(order)
         if factor is None:
-            raise InputError(
-                "V.std needs the covariance of recovered coefficients, but this V comes from coefficients without one; "
-                "solve from a Recovery whose engine gives standard errors (engine='fisher')."
-            )
+            raise InputError(NO_ERRORS)
         return self._chunked(x, lambda part: (self.basis.matrix(part, order) @ factor).norm(dim=-1))
 
     def _chunked(self, x: Tensor | np.ndarray | float, f: Callable[[Tensor], Tensor]) -> Tensor:
@@ -186,10 +186,7 @@ class PlaneValue:
         """Standard deviation of V at x, from the covariance of the recovered coefficients (delta method)."""
         factor = self.covariance_factor
         if factor is None:
-            raise InputError(
-                "V.std needs the covariance of recovered coefficients, but this V comes from coefficients without one; "
-                "solve from a Recovery whose engine gives standard errors (engine='fisher')."
-            )
+            raise InputError(NO_ERRORS)
         at = self._points(x)
         square = torch.zeros(at.shape[:-1], dtype=torch.float64)
         for p in range(factor.shape[-1]):

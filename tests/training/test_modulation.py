@@ -100,7 +100,10 @@ def test_on_a_line_with_splines():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"modulation": "hour"}, "modulation must be the period of the covariate, found 'hour'"),
+        (
+            {"modulation": "hour"},
+            "modulation must be a positive number, found 'hour'; give the period of the covariate",
+        ),
         ({"modulation": -1.0}, "modulation must be a positive number"),
         ({"n_modulation": 1}, "n_modulation must be"),
         ({"law": "exact"}, "found law exact"),
