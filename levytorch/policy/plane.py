@@ -222,8 +222,8 @@ def solve_system(system: PlaneSystem, right: NDArray[Any], rtol: float = _RTOL) 
     left = float(np.linalg.norm(product(y) - target)) / size
     if not left < max(1e-8, 10 * rtol):
         raise NumericalError(
-            f"(beta - L) V = r must be solved to 1e-8, found that GMRES stopped at a residual of {left:.2g} after {count} "
-            f"iterations with n_modes = {n}; use a larger beta, or a D_o or D_f that is not so close to zero."
+            f"(beta - L) V = r must be solved to 1e-8, found that GMRES stopped at a residual of {left:.2g} after "
+            f"{count} iterations with n_modes = {n}; use a larger beta, or a D_o or D_f that is not so close to zero."
         )
     return operator.forward(y.reshape(n, n)) / system.symbol, count
 
