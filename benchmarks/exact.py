@@ -107,9 +107,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[33, 45, 65, 81, 99, 135, 195])
     parser.add_argument("--points", type=int, default=35_000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument(
-        "--scores", action="store_true", help="also the scores of 63 parameters at all transitions"
-    )
+    parser.add_argument("--scores", action="store_true", help="also the scores of 63 parameters at all transitions")
     arguments = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores")
     accuracy(arguments.alphas)

@@ -85,18 +85,10 @@ def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
     """
     x = recovery.head.grid(_POINTS) if recovery.dim > 1 else _cell(recovery)
     out: dict[str, Any] = {}
-    stds = recovery.std(x) if recovery.covariance is not None else (None, None, None)
-    for name, std in zip(("b", "D_o", "D_f"), stds):
-        found = getattr(recovery, name)(x)
-        labels = [name] if found.dim() == 1 else [f"{name}_{i + 1}" for i in range(found.shape[1])]
-        for i, label in enumerate(labels):
-            pick = slice(None) if found.dim() == 1 else (slice(None), i)
-            out[f"mean_{label}"] = float(found[pick].mean())
-            if std is not None:
-                out[f"mean_std_{label}"] = float(std[pick].mean())
-        if truth is not None:
-            error = relative_error(found, torch.as_tensor(getattr(truth, name)(x)).expand_as(found))
-            out |= {f"error_{label}": error for label in (name, *labels)}
+    for label, own in _averages(recovery, truth, x).items():
+        out |= {{"mean": "mean_", "std": "mean_std_", "error": "error_"}[key] + label: own[key] for key in own}
+        if label.startswith("b_") and "error" in own:
+            out["error_b"] = own["error"]
     if not callable(recovery.alpha):
         out["alpha"] = recovery.alpha
         if recovery.covariance is not None:
@@ -134,21 +126,25 @@ def at_the_data(recovery: Recovery, truth: Any, data: Any) -> dict[str, dict[str
         low, high = torch.tensor(recovery.head.bounds, dtype=torch.float64).T
         within = (x >= low) & (x <= high)
         x = x[within if recovery.dim == 1 else within.all(1)]
+    return _averages(recovery, truth, x)
+
+
+def _averages(recovery: Recovery, truth: Any, x: torch.Tensor) -> dict[str, dict[str, float]]:
+    """Of every coefficient (and component of b) over states; the error is that of all components together."""
     stds = recovery.std(x) if recovery.covariance is not None else (None, None, None)
     out: dict[str, dict[str, float]] = {}
     for name, std in zip(("b", "D_o", "D_f"), stds):
         found = getattr(recovery, name)(x)
-        if truth is not None:
-            true = torch.as_tensor(getattr(truth, name)(x)).expand_as(found)
         parts: list[tuple[str, Any]] = [(name, slice(None))]
         if found.dim() > 1:
             parts = [(f"{name}_{i + 1}", (slice(None), i)) for i in range(found.shape[1])]
+        error = None
+        if truth is not None:
+            error = relative_error(found, torch.as_tensor(getattr(truth, name)(x)).expand_as(found))
         for label, pick in parts:
-            out[label] = {"mean": float(found[pick].mean())}
-            if std is not None:
-                out[label]["std"] = float(std[pick].mean())
-            if truth is not None:
-                out[label]["error"] = relative_error(found, true)
+            own = {"mean": float(found[pick].mean())}
+            own |= {} if std is None else {"std": float(std[pick].mean())}
+            out[label] = own if error is None else own | {"error": error}
     return out
 
 
