@@ -2,16 +2,24 @@
 
 On the boundary the estimate of a coefficient is one-sided, and information matrices that treat it like any other
 parameter blame its supposed uncertainty on the rest (alpha most of all): it is held where it is instead.
+
+A learned tempering has its boundary at zero. An error bar of lam means nothing there: the likelihood is smooth in
+eta = lam^(2 alpha) >= 0, and where its maximum is within two standard errors of zero only an upper bound is said: the
+eta at which the log-likelihood, profiled over all other parameters by its quadratic model, has fallen by 1.353 (95 %,
+one-sided) below its maximum.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, LinearHead
+from levytorch.coefficients.links import tempering_eta
 from levytorch.data.batches import FullBatch
 from levytorch.errors import LevytorchWarning
 from levytorch.law import log_density
@@ -21,6 +29,8 @@ from levytorch.likelihood.penalty import symmetric_inverse
 
 VANISHED = 1e-4
 _AS_WELL = 2.0  # in log-likelihood: what one parameter is worth by AIC, and a bit
+# of a tempering: the log-likelihood may fall by (95 % on one side), told from zero, zero (eta in internal units)
+_DROP, _Z, _GONE = 0.5 * 1.6449**2, 2.0, 1e-6
 
 
 def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
@@ -89,3 +99,36 @@ def held(covariance: Tensor, head: LinearHead, names: list[str]) -> Tensor:
     given = covariance[free][:, free] - cross @ symmetric_inverse(covariance[bound][:, bound]) @ cross.T
     out[free[:, None], free] = given
     return out
+
+
+def judge_tempering(
+    objective: FullBatchObjective, ev: Evaluation, covariance: Tensor | None
+) -> tuple[dict[str, Any], Tensor | None]:
+    """What metrics say about a learned tempering, and the covariance of the others alone where it has run to zero."""
+    head = objective.head
+    information = objective.n * objective.information(ev)
+    if objective.penalty is not None and objective.penalty.active:
+        information = information + torch.diag(objective.penalty.precision())
+    value, slope = tempering_eta(ev.theta[-1])
+    others = symmetric_inverse(information[:-1, :-1])
+    row = information[:-1, -1]
+    curvature = float((information[-1, -1] - row @ others @ row).clamp(min=1e-300) / slope**2)
+    gradient = min(0.0, float(objective.n * objective.gradient(ev)[-1] / slope))  # zero at a maximum inside
+    eta = float(value)
+    upper = eta + (gradient + math.sqrt(gradient**2 + 2.0 * _DROP * curvature)) / curvature
+    power = 0.5 / head.alpha_spec.value
+    z = eta * math.sqrt(curvature)
+    bound = upper**power / head.units.length
+    out = {"tempering_z": z, "tempering_upper": bound, "tempering_told_from_zero": bool(z >= _Z)}
+    if z < _Z:
+        warnings.warn(
+            f"tempering is not told from zero by this data (z = {z:.2f}): at most {bound:.3g} per unit of x (95 %, "
+            "one-sided); its standard error means nothing, and tempering=0 describes the data as well.",
+            LevytorchWarning,
+            stacklevel=3,
+        )
+    if eta < _GONE and covariance is not None and objective.method != "tcf":
+        alone = torch.zeros_like(covariance)
+        alone[:-1, :-1] = others
+        covariance = alone
+    return out, covariance

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,14 +23,15 @@ from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.sums import project
 from levytorch.ranks import Ranks
 from levytorch.training import boundary
-from levytorch.training.boundary import loss_without, vanishing
+from levytorch.training.boundary import judge_tempering, loss_without, vanishing
 from levytorch.training.engines import Engine
-from levytorch.training.polish import polish
+from levytorch.training.engines.scoring import FisherScoring
 from levytorch.training.recovery import Recovery
-from levytorch.training.tempering import judge_tempering
 
 _INSEPARABLE = 0.98
 _MOST_REMOVED = 0.05  # share of all pairs beyond TRT
+_SHORT = 0.05  # standard errors: Newton's step is then right to a small part of that
+_PASSES = 30  # over the samples, after a lattice
 
 
 def finish(
@@ -194,3 +195,34 @@ def _evaluation(optimizer: Optimizer, objective: FullBatchObjective) -> Evaluati
     if isinstance(accepted, Evaluation) and torch.equal(accepted.theta, objective.head.flat()):
         return replace(accepted, main=replace(accepted.main), tail=accepted.tail and replace(accepted.tail))
     return objective.evaluate()
+
+
+@torch.no_grad()
+def polish(
+    likelihood: Likelihood, on_lattice: FullBatchObjective, samples: FullBatch
+) -> tuple[FullBatchObjective, Evaluation, float]:
+    """The last step is on the samples: what the interpolation of a lattice has left is removed by Newton's method.
+
+    One pass over all pairs gives the exact log-likelihood and score where the fit on the lattice ended, and the step to
+    the maximum of the samples' own likelihood. When that is short, as it is for all but the coarsest lattices, nothing
+    more is needed; otherwise scoring goes on over the samples until it has converged.
+
+    Moves the head; returns the samples' objective, its last evaluation (before a short last step, which changes nothing
+    that is reported) and how far the lattice's maximum was from it, in standard errors.
+    """
+    head = cast(LinearHead, likelihood.head)
+    objective = likelihood.objective(samples)
+    objective.penalty = on_lattice.penalty
+    scoring = FisherScoring([head.theta], damping=1e-9)
+    scoring.objective = objective
+    distances = []
+    for _ in range(_PASSES):
+        scoring.step(objective.evaluate)
+        distances.append(math.sqrt(max(0.0, scoring.memory["decrement"])))
+        if scoring.converged or distances[-1] < _SHORT:
+            break
+    evaluation = scoring.accepted
+    assert evaluation is not None
+    if not scoring.converged and distances[-1] < _SHORT:
+        head.theta.copy_(evaluation.theta + scoring.newton_step())
+    return objective, evaluation, distances[0]
