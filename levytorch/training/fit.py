@@ -24,12 +24,10 @@ from levytorch.likelihood.likelihood import N_BINS
 from levytorch.ranks import Ranks
 from levytorch.training.callbacks import Convergence, MovingAverage, Progress, UpdateTCF
 from levytorch.training.engines import build_engine
-from levytorch.training.engines.base import engine_facts
 from levytorch.training.finish import Ended
-from levytorch.training.law_choice import check_exact, conclude
-from levytorch.training.loop import followed
-from levytorch.training.maximise import fit_full_batch, joined
-from levytorch.training.modulation import check_modulation, modulate
+from levytorch.training.law_choice import check_exact
+from levytorch.training.maximise import concluded, fit_full_batch, joined
+from levytorch.training.modulation import check_modulation
 from levytorch.training.module import LevyModule
 from levytorch.training.problem import Problem, all_data, check_pools, head_settings, pool_options, problem_of
 from levytorch.training.recovery import Recovery
@@ -127,16 +125,7 @@ def fit(
         *(final, engine, optimizer, batch, data.observed, facts, convergence.converged, int(lightning.global_step)),
         *(samples, everyone),
     )
-    recovery, final = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, transitions)
-    recovery.history = followed(list(module.history), recovery.history)
-    recovery.metrics |= engine_facts(engine, settings.engine_reason)
-    if selection is not None:
-        recovery.metrics["selection"] = selection.summary()
-    if settings.modulation is not None:
-        assert isinstance(transitions, Transitions)
-        recovery = modulate(recovery, transitions, settings)
-    recovery.metrics["seconds"] = time.perf_counter() - began
-    problem.judge(final, recovery)
+    recovery, final = concluded(ended, problem, transitions, list(module.history), selection, began)
     other = reconsidered(settings.tail, recovery, problem.guessed_CT)
     if everyone.agree(other is not None):
         assert other is not None

@@ -12,15 +12,16 @@ from levytorch.data.lattice import Lattice
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
+from levytorch.training.blocks import Blocks
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.finish import Ended
 from levytorch.training.law_choice import check_exact, conclude
 from levytorch.training.loop import followed, maximise
 from levytorch.training.modulation import check_modulation, modulate
-from levytorch.training.problem import all_data, problem_of
+from levytorch.training.problem import Problem, all_data, problem_of
 from levytorch.training.recovery import Recovery
-from levytorch.training.selection import select
+from levytorch.training.selection import Selection, select
 from levytorch.training.settings import FitSettings
 from levytorch.training.thresholds import reconsidered
 
@@ -54,11 +55,33 @@ def fit_full_batch(
         *(likelihood, engine, done.optimizer, batches.fitted, batches.observed, batches.facts),
         *(done.converged, done.steps, batches.samples, ranks),
     )
+    blocks = None if batches.blocks is None else replace(batches.blocks, law=law, treatment=settings.tail)
+    recovery, _ = concluded(ended, problem, data, done.history, selection, began, blocks)
+    other = reconsidered(settings.tail, recovery, problem.guessed_CT)
+    if not ranks.agree(other is not None):
+        return recovery
+    assert other is not None
+    again = fit_full_batch(data, replace(settings, tail=other), start=head.flat(), ranks=ranks)
+    return joined(recovery, again)
+
+
+def concluded(
+    ended: Ended,
+    problem: Problem,
+    data: Transitions | Lattice,
+    history: list[dict[str, float]],
+    selection: Selection | None,
+    began: float,
+    blocks: Blocks | None = None,
+) -> tuple[Recovery, Likelihood]:
+    """The recovery under the law of the settings, with what the whole fit says about itself; and its likelihood.
+
+    history: of the fit under the frozen law; began: when that was, by `time.perf_counter`.
+    """
+    settings = problem.settings
     recovery, likelihood = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, data)
-    if batches.blocks is not None:
-        recovery.blocks = replace(batches.blocks, law=law, treatment=settings.tail)
-    recovery.history = followed(done.history, recovery.history)
-    recovery.metrics |= engine_facts(engine, settings.engine_reason)
+    recovery.blocks, recovery.history = blocks, followed(history, recovery.history)
+    recovery.metrics |= engine_facts(ended.engine, settings.engine_reason)
     if selection is not None:
         recovery.metrics["selection"] = selection.summary()
     if settings.modulation is not None:
@@ -66,12 +89,7 @@ def fit_full_batch(
         recovery = modulate(recovery, data, settings)
     recovery.metrics["seconds"] = time.perf_counter() - began
     problem.judge(likelihood, recovery)
-    other = reconsidered(settings.tail, recovery, problem.guessed_CT)
-    if not ranks.agree(other is not None):
-        return recovery
-    assert other is not None
-    again = fit_full_batch(data, replace(settings, tail=other), start=head.flat(), ranks=ranks)
-    return joined(recovery, again)
+    return recovery, likelihood
 
 
 def joined(first: Recovery, again: Recovery) -> Recovery:
