@@ -1,4 +1,4 @@
-"""LevyDataModule: pools as batches for Lightning.
+"""Data modules: pools, or a lattice alone, as batches for Lightning.
 
 The next batch is mixed by the TCF of `correction`, which the fit's likelihood hands over and updates. The loaders have
 a length, because Lightning fetches one batch ahead from loaders that do not, and that batch would know the TCF of the
@@ -30,7 +30,38 @@ class Correction(Protocol):
     tcf: float
 
 
-class LevyDataModule(lightning.LightningDataModule):
+class BatchModule(lightning.LightningDataModule):
+    """A data module that draws the batch of every step, mixed by the TCF of `correction`; its state is the step.
+
+    observed: where tail masses come from; held_out: pairs of validation batches.
+    """
+
+    observed: Pools | Lattice
+    held_out: Transitions | None = None
+
+    def __init__(self, max_steps: int) -> None:
+        super().__init__()
+        self.max_steps = whole_number("max_steps", max_steps, 1)
+        self.correction: Correction | None = None
+        self._step = 0  # batches drawn so far
+
+    @property
+    def tcf(self) -> float:
+        """The tail correction factor that the next batch will use."""
+        return 0.0 if self.correction is None or self.observed.n_tail == 0 else float(self.correction.tcf)
+
+    def draw(self, step: int) -> Batch | FullBatch:
+        """The batch of a step."""
+        raise NotImplementedError
+
+    def train_dataloader(self) -> Steps:
+        return Steps(self)
+
+    def val_dataloader(self) -> Any:
+        return []
+
+
+class LevyDataModule(BatchModule):
     """Batches of transitions from the main and the tail pool.
 
     Args:
@@ -71,7 +102,7 @@ class LevyDataModule(lightning.LightningDataModule):
         lattice: str = "auto",
         cell: tuple[float, float] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(max_steps)
         if not isinstance(transitions, Transitions):
             raise InputError(
                 f"transitions must be Transitions, found {type(transitions).__name__}; call .transitions() on "
@@ -82,7 +113,6 @@ class LevyDataModule(lightning.LightningDataModule):
         )
         self._wish, self._cell = lattice, cell
         self.batch_size, self.chunk_size, self.mixing = (checked[k] for k in ("batch_size", "chunk_size", "mixing"))
-        self.max_steps = whole_number("max_steps", max_steps, 1)
         self.tail_share = number_within("tail_share", tail_share, "(0, 1)", "pass the tail's part of a batch")
         self.full_batch = switch("full_batch", full_batch)
         self.seed = whole_number("seed", seed, 0, 2**63 - 1)
@@ -90,8 +120,6 @@ class LevyDataModule(lightning.LightningDataModule):
         self.min_tail = self.batch_size if min_tail is None else whole_number("min_tail", min_tail, 1)
         self.transitions, own = split(transitions, checked["validation"], self.seed)
         self.held_out = own if held_out is None else held_out
-        self.correction: Correction | None = None
-        self._step = 0  # batches drawn so far: the only state
         self.repool(CT, TRT)
 
     # ------------------------------------------------------------------------------------------------ pools and the TCF
@@ -101,6 +129,7 @@ class LevyDataModule(lightning.LightningDataModule):
         self.pools: Pools = make_pools(
             self.transitions, CT, TRT, min_tail=min(self.min_tail, len(self.transitions)), alpha=self.alpha
         )
+        self.observed = self.pools
         # plain floats: a NumPy number would make a checkpoint that weights-only loading refuses
         self._asked = check_thresholds(CT, TRT, self.transitions.dt)
         self._drawers: dict[tuple[int, int], Drawer] = {}
@@ -108,24 +137,9 @@ class LevyDataModule(lightning.LightningDataModule):
         self._lattice: Lattice | None = None
         self._as_lattice = self.full_batch and self._cell is not None and wanted(self.pools.data, self._wish)
 
-    @property
-    def observed(self) -> Pools:
-        """Where tail masses come from."""
-        return self.pools
-
     def facts(self) -> PoolFacts:
         """What a fit reports of its data."""
         return PoolFacts.of(self.pools)
-
-    @property
-    def R_sample(self) -> float:
-        """|P_tail| / |P_main|."""
-        return self.pools.R_sample
-
-    @property
-    def tcf(self) -> float:
-        """The tail correction factor that the next batch will use."""
-        return 0.0 if self.correction is None or self.pools.n_tail == 0 else float(self.correction.tcf)
 
     # ---------------------------------------------------------------------------------------------------------- batches
 
@@ -176,9 +190,6 @@ class LevyDataModule(lightning.LightningDataModule):
             self._full[rank, world] = uncopied(self.pools, rank, world, self.chunk_size)
         return self._full[rank, world]
 
-    def train_dataloader(self) -> Steps:
-        return Steps(self)
-
     def val_dataloader(self) -> Any:
         return [] if self.held_out is None else _HeldOut(self.held_out, self.chunk_size)
 
@@ -207,19 +218,55 @@ class LevyDataModule(lightning.LightningDataModule):
         self._step = int(state_dict["step"])
 
 
-class Stepping(Protocol):
-    """A data module that draws the batch of every step; `_step` counts them."""
+class LatticeModule(BatchModule):
+    """Every step of a full-batch engine sees all of a lattice, behind which there are no pairs any more.
 
-    max_steps: int
-    _step: int
+    Under several processes each holds the whole lattice, and none has a share of its own.
+    """
 
-    def draw(self, step: int) -> Batch | FullBatch: ...
+    def __init__(self, lattice: Lattice, *, max_steps: int = 60) -> None:
+        super().__init__(max_steps)
+        if not isinstance(lattice, Lattice):
+            raise InputError(f"lattice must be a Lattice, found {type(lattice).__name__}; load one, or make one.")
+        self.lattice = self.observed = lattice
+        self._batch = lattice.full_batch()
+
+    def facts(self) -> PoolFacts:
+        """What a fit reports of its data."""
+        return self.lattice.facts()
+
+    def draw(self, step: int) -> FullBatch:
+        """The batch of a step."""
+        return self._batch._replace(tcf=self.tcf)
+
+    def everything(self, rank: int = 0, world: int = 1) -> FullBatch:
+        """All of the data as one batch."""
+        return self._batch
+
+    def behind(self, rank: int = 0, world: int = 1) -> None:
+        """There are no pairs behind this lattice."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self._step, "lattice": self._fingerprint()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if state_dict["lattice"] != self._fingerprint():
+            raise InputError(
+                f"a resumed run needs the lattice it was started with, found one of {self.lattice.n_main} pairs that "
+                f"is not its own of {state_dict['lattice'][0]:.0f}; name that file, or start a new run."
+            )
+        self._step = int(state_dict["step"])
+
+    def _fingerprint(self) -> list[float]:
+        """What tells this lattice from others."""
+        weight, dx = self._batch.main.weight, self._batch.main.dx
+        return [float(self.lattice.n_main), float(len(weight)), float(weight.abs().sum()), float((weight * dx).sum())]
 
 
 class Steps:
     """`max_steps` batches per epoch, each drawn at the moment it is asked for; goes on where a resumed run stopped."""
 
-    def __init__(self, module: Stepping) -> None:
+    def __init__(self, module: BatchModule) -> None:
         self.module = module
 
     def __len__(self) -> int:

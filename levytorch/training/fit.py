@@ -18,7 +18,7 @@ from torch import Tensor
 from levytorch.coefficients import Head
 from levytorch.data import LevyDataModule, Transitions
 from levytorch.data.lattice import Lattice
-from levytorch.data.lattice_module import LatticeModule
+from levytorch.data.module import LatticeModule
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.likelihood.likelihood import N_BINS
 from levytorch.ranks import Ranks

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from levytorch.coefficients import Head, build_head
 from levytorch.data import LevyDataModule
 from levytorch.data.batches import Batch, FullBatch
-from levytorch.data.lattice_module import LatticeModule
+from levytorch.data.module import LatticeModule
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import parse_tail

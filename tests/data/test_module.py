@@ -128,7 +128,7 @@ def test_uneven_steps_travel_with_their_pairs(uneven):
 
 def test_without_a_tail_pool(censored):
     data = LevyDataModule(censored)
-    assert (data.R_sample, data.draw(0).x.shape) == (0.0, (100,))
+    assert (data.pools.R_sample, data.draw(0).x.shape) == (0.0, (100,))
     data.correction = Correction(0.1)  # there is nothing to mix
     assert data.tcf == 0.0
 
@@ -137,7 +137,7 @@ def test_a_tail_pool_of_everything():
     t = Transitions(np.zeros(100), np.random.default_rng(0).standard_cauchy(100), 0.1)
     data = LevyDataModule(t, CT=1e-12)
     data.correction = Correction(0.5)
-    assert data.R_sample == 1.0
+    assert data.pools.R_sample == 1.0
     assert float(data.draw(0).weight.sum()) == pytest.approx(1.0)
 
 
@@ -265,7 +265,7 @@ def test_a_batch_knows_the_tcf_of_its_own_step(censored, tmp_path):
     model = fit(data, 10, tmp_path)
     for step, (_, weight, tcf) in enumerate(model.seen):
         assert tcf == pytest.approx(0.001 * step)
-        R = (1 - tcf) * data.R_sample + tcf
+        R = (1 - tcf) * data.pools.R_sample + tcf
         assert float(weight[: len(weight) // 10].sum()) == pytest.approx(R)
 
 

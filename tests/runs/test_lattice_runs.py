@@ -12,7 +12,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from levytorch import Lattice, Recovery, Transitions, recover
-from levytorch.data.lattice_module import LatticeModule
+from levytorch.data.module import LatticeModule
 from levytorch.errors import ConfigError, InputError
 from levytorch.runs.settings import prepare_run
 from levytorch.runs.training import train
