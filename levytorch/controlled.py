@@ -14,7 +14,7 @@ from torch import Tensor
 from levytorch.convert import answer_of, choice, listed, real_array, real_tensor, shown
 from levytorch.dynamics import Coefficient, Dynamics
 from levytorch.errors import InputError
-from levytorch.policies import NumberPolicy, Policy, place_of
+from levytorch.policies import NumberPolicy, Policy, place_among
 
 Controlled = Callable[[Tensor, Any], Any] | Coefficient
 
@@ -55,7 +55,7 @@ class ControlledDynamics:
             )
         self._given, self._alpha = (b, D_o, D_f), alpha
         self._cell: dict[str, Any] = {"period": period, "dim": dim, "origin": origin, "window": window}
-        self.bounds = () if action_range is None else check_range(action_range)
+        self.bounds = () if action_range is None else check_action_range(action_range)
         self.actions = () if actions is None else check_actions(actions)
         self.systems = {a: self._held(a) for a in self.actions}
         first = self.systems[self.actions[0]] if self.actions else self._held(self._middle())
@@ -79,7 +79,7 @@ class ControlledDynamics:
         """The system while one action is held."""
         if not self.actions:
             return self.under(action)
-        place = place_of(action, self.actions)
+        place = place_among(action, self.actions)
         if place is None:
             raise InputError(f"action must be one of {shown(self.actions)}, found {shown(action)}; choose one of them.")
         return self.systems[self.actions[place]]
@@ -171,7 +171,7 @@ def _is_vector(action: Any) -> bool:
     return isinstance(action, tuple) and all(isinstance(v, int | float) for v in action)
 
 
-def check_range(action_range: Sequence[Any]) -> tuple[tuple[float, float], ...]:
+def check_action_range(action_range: Sequence[Any]) -> tuple[tuple[float, float], ...]:
     """(low, high), or one such pair per coordinate of a vector of one or two, as a tuple of pairs."""
     ends = real_array("action_range", action_range, "pass (low, high)")
     ends = ends[None] if ends.ndim == 1 else ends

@@ -83,7 +83,7 @@ class Tangent:
 
     def expect(self, sample: Sample, components: Components, known: Tensor, seed: int, draws: int | None) -> Expected:
         """Means over steps drawn from the law."""
-        drawn = draw(self, sample, draws or min(max(5 * len(sample), DRAWS[0]), DRAWS[1]), seed)
+        drawn = draw_steps(self, sample, draws or min(max(5 * len(sample), DRAWS[0]), DRAWS[1]), seed)
         rows, c = drawn.rows, drawn.coefficients
         x, dt, label = sample.x[rows], sample.dt[rows], sample.label[rows]
         u = self._transform(sample, c, drawn.dx, rows)
@@ -200,7 +200,7 @@ class Draws(NamedTuple):
 
 
 @torch.no_grad()
-def draw(tangent: Tangent, sample: Sample, count: int, seed: int) -> Draws:
+def draw_steps(tangent: Tangent, sample: Sample, count: int, seed: int) -> Draws:
     """`count` draws at states picked evenly from the sample.
 
     Rejection: a stratum that holds a share p of the law holds about that share of the pairs, so it costs about `count`

@@ -70,7 +70,7 @@ CONDITIONS = {
 }
 
 
-def check(**tensors: Tensor) -> None:
+def check_values(**tensors: Tensor) -> None:
     """Refuse the first value that breaks its condition, with its name, index and value."""
     for name, tensor in tensors.items():
         words, condition, remedy = CONDITIONS.get(name, ("be finite", torch.isfinite, "remove or correct it"))

@@ -18,10 +18,10 @@ from levytorch.law.arguments import (
     Step,
     batch_shape,
     broadcast,
-    check,
     check_dim,
     check_method,
     check_tempered_method,
+    check_values,
     choose_method,
     out_of_range,
     to_tensors,
@@ -100,7 +100,7 @@ def log_density(
     elif isotropic.applies(step, dim, method := _chosen(step, method, dim), device):
         log_p = isotropic.IsotropicStep.apply(*step, batch_shape(step, dim), dim, grad)
     else:
-        check(**step._asdict())
+        check_values(**step._asdict())
         log_p = log_density_by_torch(step, dim=dim, method=method)
     return log_p if log_p.dtype == dtype else log_p.to(dtype)
 
@@ -144,7 +144,7 @@ def score(
         return StepScore(
             out[0].reshape(shape), by_b.reshape(*shape, dim), out[1].reshape(shape), out[2].reshape(shape), None
         )
-    check(**step._asdict())
+    check_values(**step._asdict())
     if shape.numel() == 0:
         empty = step.D_o.new_zeros(shape)
         return StepScore(empty, step.D_o.new_zeros((*shape, dim)), empty, empty, empty if wrt_alpha else None)
@@ -178,7 +178,7 @@ def _tempered_score(step: Step, lam: Tensor, dim: int, wrt_alpha: bool) -> StepS
         _refuse_nonfinite(flat)
         rows = [row.reshape(shape) for row in flat]
         return StepScore(rows[0], rows[1], rows[2], rows[3], rows[4] if wrt_alpha else None, rows[5])
-    check(**step._asdict(), tempering=lam)
+    check_values(**step._asdict(), tempering=lam)
     shape = common_shape(batch_shape(step, dim), lam.shape)
     vector = torch.Size((*shape, dim)) if dim > 1 else shape
     names = ["b", "D_o", "D_f", *(["alpha"] if wrt_alpha else [])]
@@ -253,10 +253,10 @@ def _evaluate(step: Step, method: str, order: int, with_alpha: bool) -> tuple[to
     # rows of their own: the allocator reuses them, where one large block would be new pages every time
     out = [torch.empty(n, dtype=torch.float64) for _ in range(1 if order == 0 else 4 + with_alpha)]
     if n == 0:
-        check(**step._asdict())
+        check_values(**step._asdict())
         return shape, out
     if step.alpha.numel() == 1:
-        check(alpha=step.alpha)  # before a table is made for it
+        check_values(alpha=step.alpha)  # before a table is made for it
     method = choose_method(method, step.alpha, n, 1, with_alpha)
     arrays = [
         (t if t.numel() == 1 or t.shape == shape else t.expand(shape)).detach().contiguous().reshape(-1).numpy()
@@ -271,7 +271,7 @@ def _evaluate(step: Step, method: str, order: int, with_alpha: bool) -> tuple[to
         codes = threads.run(contour_step, n, *arrays, rows, grain=32)
     bad = [code for code in codes if code >= 0]
     if bad:
-        check(**step._asdict())
+        check_values(**step._asdict())
         raise out_of_range(min(bad))
     return shape, out
 

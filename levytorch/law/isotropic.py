@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from levytorch.law import contour, threads
-from levytorch.law.arguments import Step, check, out_of_range
+from levytorch.law.arguments import Step, check_values, out_of_range
 from levytorch.law.radial import partial_derivatives
 from levytorch.law.table import table
 from levytorch.law.table_grid import N_S
@@ -71,12 +71,12 @@ def evaluate(step: Step, shape: torch.Size, dim: int, slopes: bool) -> tuple[Ten
     """Rows log p[, d/dD_o, d/dD_f] over the broadcast samples (n,), and d/db (n, d)."""
     from levytorch.law.table_kernels import isotropic_table_step
 
-    check(alpha=step.alpha)  # before a table is made for it
+    check_values(alpha=step.alpha)  # before a table is made for it
     n = shape.numel()
     out = torch.empty((3 if slopes else 1, n), dtype=torch.float64)
     by_b = torch.empty((n if slopes else 0, dim), dtype=torch.float64)
     if n == 0:
-        check(**step._asdict())
+        check_values(**step._asdict())
         return out, by_b
     vector = torch.Size((*shape, dim))
     x, b = (
@@ -95,7 +95,7 @@ def evaluate(step: Step, shape: torch.Size, dim: int, slopes: bool) -> tuple[Ten
         codes = threads.run(isotropic_table_step, n, *arrays, tab.alpha, *rest, grain=4096)
         bad = [code for code in codes if code >= 0]
         if bad:
-            check(**step._asdict())
+            check_values(**step._asdict())
             raise out_of_range(min(bad))
         if not needed.any():
             break

@@ -20,10 +20,10 @@ from levytorch.errors import InputError
 from levytorch.law.arguments import (
     Numeric,
     broadcast,
-    check,
     check_dim,
     check_method,
     check_tempered_method,
+    check_values,
     to_tensors,
 )
 from levytorch.law.autograd import log_density
@@ -70,7 +70,7 @@ class LevyStep(Distribution):
         check_method(method)
         names = dict(b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt, tempering=tempering)
         tensors, self._dtype, _ = to_tensors(**names)
-        check(**dict(zip(names, tensors)))
+        check_values(**dict(zip(names, tensors)))
         drift = tensors[0]
         if dim > 1:
             if drift.dim() == 0:
@@ -162,7 +162,7 @@ class LevyStep(Distribution):
             )
         broadcast(value=at if self.dim == 1 else at[..., 0], parameters=self.D_o)
         if self._validate_args:
-            check(value=at)
+            check_values(value=at)
         return at
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from levytorch.convert import common_shape
 from levytorch.errors import InputError, NumericalError
 from levytorch.law import contour, tempered
-from levytorch.law.arguments import Numeric, broadcast, check, check_dim, to_tensors
+from levytorch.law.arguments import Numeric, broadcast, check_dim, check_values, to_tensors
 from levytorch.law.radial import TINY
 
 
@@ -97,7 +97,7 @@ def tail_probability(
     if not isinstance(tempering, int | float) or isinstance(tempering, bool) or tempering != 0:
         names["tempering"] = tempering
     tensors, dtype, _ = to_tensors(**names)
-    check(**dict(zip(names, tensors)))
+    check_values(**dict(zip(names, tensors)))
     c, m, b_, D_o_, D_f_, alpha_, dt_, *rest = tensors
     lam = rest[0] if rest else None
     A, B = D_o_ * dt_, D_f_ * dt_
@@ -186,7 +186,7 @@ def cutting_threshold(
     check_dim(dim)
     names = dict(alpha=alpha, D_f=D_f, dt=dt, mass=mass, D_o=0.0 if D_o is None else D_o)
     tensors, dtype, _ = to_tensors(**names)
-    check(**dict(zip(names, tensors)))
+    check_values(**dict(zip(names, tensors)))
     broadcast(**dict(zip(names, tensors)))
     alpha_, D_f_, dt_, mass_, D_o_ = torch.broadcast_tensors(*(t.detach() for t in tensors))
     out = quantile(1.0 - mass_, D_o_ * dt_, D_f_ * dt_, alpha_, dim=dim)

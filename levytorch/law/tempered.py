@@ -34,7 +34,7 @@ from torch import Tensor
 
 from levytorch.convert import common_shape
 from levytorch.law import threads
-from levytorch.law.arguments import Step, check, out_of_range
+from levytorch.law.arguments import Step, check_values, out_of_range
 from levytorch.law.contour import GRAIN, as_arrays, kernels
 from levytorch.law.radial import log_density_of
 
@@ -78,7 +78,7 @@ def tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim: in
 
 def log_density(step: Step, lam: Tensor, *, dim: int) -> Tensor:
     """log p of the broadcast shape, differentiable twice in every argument."""
-    check(**step._asdict(), tempering=lam)
+    check_values(**step._asdict(), tempering=lam)
 
     def rows(*inputs: Tensor, order: int, with_alpha: bool = True) -> Tensor:
         return evaluate(*inputs, dim=dim, order=order)
@@ -102,6 +102,6 @@ def score(step: Step, lam: Tensor) -> tuple[torch.Size, list[Tensor]]:
         codes = threads.run(tempered_step, shape.numel(), *arrays, tuple(r.numpy() for r in out), grain=GRAIN)
         bad = [code for code in codes if code >= 0]
         if bad:
-            check(**step._asdict(), tempering=lam)
+            check_values(**step._asdict(), tempering=lam)
             raise out_of_range(min(bad))
     return shape, out

@@ -84,7 +84,7 @@ def on_the_boundary(losses: dict[str, float]) -> list[str]:
     return [name for name, loss in losses.items() if loss < _AS_WELL]
 
 
-def held(covariance: Tensor, head: LinearHead, names: list[str]) -> Tensor:
+def held_at_zero(covariance: Tensor, head: LinearHead, names: list[str]) -> Tensor:
     """The covariance of the other parameters given that these coefficients stay where they are (rows of zeros)."""
     fixed = torch.zeros(covariance.shape[0], dtype=torch.bool)
     sizes = list(head.sizes)

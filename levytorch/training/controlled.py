@@ -19,7 +19,7 @@ from levytorch.convert import shown
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.files import path_of
-from levytorch.policies import Policy, place_of
+from levytorch.policies import Policy, place_among
 from levytorch.training.parts import Parts
 from levytorch.training.recovery import ArrayLike, Recovery
 
@@ -119,7 +119,7 @@ class ControlledRecovery:
         return [found.head for found in self.recoveries]
 
     def _index(self, action: Any) -> int:
-        place = place_of(action, self.actions)
+        place = place_among(action, self.actions)
         if place is None:
             raise InputError(
                 f"action must be one of those in the data, {shown(self.actions)}, found {shown(action)}; nothing is "

@@ -116,7 +116,7 @@ def finish(
             boundary.report(losses)
             at_zero = boundary.on_the_boundary(losses)
             if cov is not None and at_zero:
-                cov = boundary.held(cov, head, at_zero)
+                cov = boundary.held_at_zero(cov, head, at_zero)
         correlation = 0.0 if head.known else _correlation(objective, ev)
         metrics["D_o_D_f_correlation"] = correlation
         if correlation > _INSEPARABLE:

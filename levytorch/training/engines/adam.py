@@ -70,7 +70,7 @@ class AdamEngine(Engine):
                 nll = loss.detach()
         except NumericalError as error:
             problem, nll = error, torch.zeros((), dtype=torch.float64)
-        nll = over_ranks(likelihood, nll, problem)
+        nll = mean_over_ranks(likelihood, nll, problem)
         optimizer.step()
         return float(nll)
 
@@ -98,7 +98,7 @@ class AdamEngine(Engine):
         return base
 
 
-def over_ranks(likelihood: Likelihood, nll: Tensor, problem: NumericalError | None = None) -> Tensor:
+def mean_over_ranks(likelihood: Likelihood, nll: Tensor, problem: NumericalError | None = None) -> Tensor:
     """Means over ranks: of the loss, and of the gradient in the head's parameters, in one exchange.
 
     A problem on any rank is raised on all of them, and so are parameters or TCFs that have drifted apart.
