@@ -103,8 +103,8 @@ def tail_correction_factor(R_theta: float, R_sample: float) -> float:
     return max(0.0, (R_theta - R_sample) / (1.0 - R_sample))
 
 
-_NAMED = {"none": TailSettings(), "conditional": TailSettings(method="conditional")}
-_NAMED |= dict.fromkeys(("auto", "tcf"), TailSettings(method="tcf", CT="auto"))
+_AUTO: dict[str, Any] = {"method": "tcf", "CT": "auto"}
+_NAMED: dict[str, dict[str, Any]] = {"none": {}, "conditional": {"method": "conditional"}, "auto": _AUTO, "tcf": _AUTO}
 
 
 def parse_tail(tail: object) -> TailSettings:
@@ -114,7 +114,7 @@ def parse_tail(tail: object) -> TailSettings:
     if tail is None:
         return TailSettings()
     if isinstance(tail, str) and tail in _NAMED:
-        return _NAMED[tail]
+        return TailSettings(**_NAMED[tail])
     if not isinstance(tail, Mapping):
         raise InputError(
             f'tail must be None, "auto" or a mapping with CT, TRT, method, found {shown(tail)}; use one of these.'
