@@ -24,6 +24,8 @@ class ModulationSpec:
     n_basis: int = 9
 
     def __post_init__(self) -> None:
+        remedy = "give the period of the covariate, 24 for hours of the day"
+        object.__setattr__(self, "period", positive_number("modulation", self.period, remedy))
         whole_number("n_modulation", self.n_basis, 2, MOST, "9 is the default")
 
 
@@ -70,12 +72,3 @@ class Modulation:
 def functions(c: Tensor, period: float, n: int) -> Tensor:
     """The n functions of log m at c (m,), without the constant: (n, m)."""
     return FourierBasis(n + 1, period).rows(c)[1:]
-
-
-def parse_modulation(period: Any, n_basis: Any) -> ModulationSpec | None:
-    """From what `recover` is given: the period of the covariate, or None."""
-    if period is None:
-        return None
-    return ModulationSpec(
-        positive_number("modulation", period, "give the period of the covariate, 24 for hours"), n_basis
-    )

@@ -1,8 +1,12 @@
-"""A lattice in the making: what is decided from a first look at the data, or by a lattice that it shall be like."""
+"""A lattice in the making: whether a fit wants one, what a first look at the data decides, or a lattice that it shall be
+like, and which lattices add.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +15,18 @@ import torch
 from torch import Tensor
 
 from levytorch.convert import Array, positive_number, real_number, shown, whole_number
-from levytorch.data.lattice_build import SAME_DT, Builder, Settings
+from levytorch.data.lattice_build import MOST_DT, SAME_DT, Builder, Settings
 from levytorch.data.lattice_grid import choose_grid, look, window
+from levytorch.data.pools import Pools
 from levytorch.data.thresholds import check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
+from levytorch.ranks import Ranks
 
 if TYPE_CHECKING:
     from levytorch.data.lattice import Lattice
+
+ENOUGH = 300_000  # pairs from which on a lattice has markedly fewer nodes
 
 
 def built(
@@ -136,3 +144,35 @@ def _listed(values: Any) -> str:
     if isinstance(values, (list, np.ndarray)):
         return ", ".join(f"{v:.9g}" for v in values)
     return "none" if values is None else f"{values:g}"
+
+
+def wanted(transitions: Transitions, mode: str, enough: int = ENOUGH) -> bool:
+    """Whether a fit takes the lattice of its data: "always", "never", or "auto", where that is faster and possible.
+
+    enough: pairs from which on it is faster.
+    """
+    if mode != "auto":
+        return mode == "always"
+    if transitions.dim > 1 or len(transitions) < enough:
+        return False
+    distinct = transitions.dt[:1]
+    if not transitions.uniform_dt:
+        for rows in transitions.blocks():
+            distinct = torch.unique(torch.cat([distinct, transitions.dt[rows]]))
+            if len(distinct) > MOST_DT:
+                return False
+    return True
+
+
+def lattice_of(
+    pools: Pools, period: float, origin: float, ranks: Ranks, n_blocks: int = 1, reach: float | None = None
+) -> Lattice:
+    """The lattice of the pools; with several ranks each reads its share, and all get the sum, in one block."""
+    data = pools.data  # the lattice leaves out what lies beyond TRT
+    options: dict[str, Any] = {"period": period, "origin": origin, "mu": float(pools.mu)}
+    options |= {"CT": pools.CT, "TRT": pools.TRT, "reach": reach}
+    if ranks.world == 1:
+        return data.lattice(n_blocks=n_blocks, **options)
+    like = data[: min(len(data), 1000)].lattice(**options)  # says the grid, which all ranks share
+    parts = ranks.gather(data[ranks.shard(len(data))].lattice(like=like, period=period))
+    return functools.reduce(operator.add, parts)

@@ -75,9 +75,7 @@ def shared(values: Tensor) -> Tensor:
 
 def assemble(head: LinearHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
     """(P, P) matrix Phi^T diag(.) Phi from per-bin (C, C, M) sums."""
-    starts = [0]
-    for size in head.sizes:
-        starts.append(starts[-1] + size)
+    starts = head.starts
     out = torch.zeros((starts[-1], starts[-1]), dtype=torch.float64)
     for i in range(len(head.sizes)):
         for j in range(i, len(head.sizes)):

@@ -16,7 +16,7 @@ from torch import Tensor
 from levytorch.coefficients import Head
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.lattice import Lattice
-from levytorch.data.lattice_of_pools import lattice_of, wanted
+from levytorch.data.lattice_making import lattice_of, wanted
 from levytorch.data.pools import Pools
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError

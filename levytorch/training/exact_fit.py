@@ -19,7 +19,7 @@ from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Pools
 from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice
-from levytorch.data.lattice_of_pools import lattice_of
+from levytorch.data.lattice_making import lattice_of
 from levytorch.data.pools import PoolFacts
 from levytorch.errors import LevytorchWarning
 from levytorch.law.threads import spread

@@ -20,7 +20,7 @@ from levytorch.coefficients.init import Guess, randomise
 from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, full_batch, uncopied
 from levytorch.data.lattice import Lattice
-from levytorch.data.lattice_of_pools import lattice_of, wanted
+from levytorch.data.lattice_making import lattice_of, wanted
 from levytorch.data.pools import PoolFacts, split
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood

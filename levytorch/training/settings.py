@@ -11,7 +11,7 @@ from levytorch.coefficients import AlphaSpec, LinearHead
 from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, LINEAR, ON_A_LINE, OPTIONS, build_head
 from levytorch.coefficients.head import KNOWABLE, Head, TemperingSpec, check_head, known_constants
-from levytorch.coefficients.modulation import ModulationSpec, parse_modulation
+from levytorch.coefficients.modulation import ModulationSpec
 from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
 from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
@@ -133,7 +133,7 @@ def make_settings(
     given = not (tail is None or isinstance(tail, str))
     tail_settings = check_alpha(parse_tail(tail), spec.learned, given=given)
     tail_settings = check_tempering(tail_settings, tempered.learned, given=given)
-    rest |= {"modulation": parse_modulation(modulation, n_modulation)}
+    rest["modulation"] = None if modulation is None else ModulationSpec(modulation, n_modulation)
     rest |= {"tempering": tempered, "left_open": left_open, "engine_reason": reason}
     return FitSettings(spec, head or built, engine_config, tail_settings, data, seed=seed, **rest)
 
