@@ -1,5 +1,5 @@
-"""A lattice in the making: whether a fit wants one, what a first look at the data decides, or a lattice that it shall be
-like, and which lattices add.
+"""A lattice in the making: whether a fit wants one, what a first look at the data decides (or a lattice that it shall
+be like), and which lattices add.
 """
 
 from __future__ import annotations
