@@ -289,7 +289,7 @@ def test_state_restores_other_thresholds(censored):
     first.repool(8.0, 20.0)
     again = module(censored, CT=None)
     again.load_state_dict(first.state_dict())
-    assert (again.pools.CT, again.R_sample) == (8.0, first.R_sample)
+    assert (again.pools.CT, again.pools.R_sample) == (8.0, first.pools.R_sample)
 
 
 @pytest.mark.parametrize(
