@@ -26,7 +26,7 @@ from levytorch.law.arguments import (
     out_of_range,
     to_tensors,
 )
-from levytorch.law.contour import kernels
+from levytorch.law.contour import compiled_kernels
 from levytorch.law.radial import log_density_by_torch, partial_derivatives
 from levytorch.law.table import table
 from levytorch.law.table_grid import N_S
@@ -204,7 +204,7 @@ def _refuse_nonfinite(rows: Sequence[Tensor]) -> None:
 
 def _fused(dim: int, method: str, device: torch.device) -> bool:
     """Whether the compiled one-pass evaluation applies."""
-    return dim == 1 and method != "windowed" and device.type == "cpu" and kernels() is not None
+    return dim == 1 and method != "windowed" and device.type == "cpu" and compiled_kernels() is not None
 
 
 def _chosen(step: Step, method: str, dim: int, wrt_alpha: bool = False) -> str:

@@ -36,7 +36,7 @@ GRAIN = 32  # samples that are worth a thread
 
 
 @cache
-def kernels() -> ModuleType | None:
+def compiled_kernels() -> ModuleType | None:
     """levytorch.law.kernels, or None when numba cannot be imported: torch alone, slower and otherwise the same."""
     try:
         from levytorch.law import kernels as module
@@ -58,7 +58,7 @@ def evaluate(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1, or
     yy, yA, yB, ya, AA, AB, Aa, BB, Ba, aa.
     """
     n = max(t.numel() for t in (y, A, B, alpha))
-    compiled = kernels() if y.device.type == "cpu" else None
+    compiled = compiled_kernels() if y.device.type == "cpu" else None
     if compiled is None:
         from levytorch.law import contour_torch
 
@@ -71,7 +71,7 @@ def evaluate(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1, or
 def tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1, order: int = 1) -> Tensor:
     """P(|Y| > u) for u >= 0 and, with order = 1, its derivatives in (u, A, B, alpha): (m, n)."""
     n = max(t.numel() for t in (u, A, B, alpha))
-    if u.device.type != "cpu" or kernels() is None:
+    if u.device.type != "cpu" or compiled_kernels() is None:
         from levytorch.law import contour_torch
 
         return contour_torch.tail(u, A, B, alpha, dim=dim, order=order)

@@ -27,7 +27,7 @@ def applies(step: Step, dim: int, method: str, device: torch.device) -> bool:
         and device.type == "cpu"
         and step.alpha.numel() == 1
         and not (step.alpha.requires_grad and torch.is_grad_enabled())
-        and contour.kernels() is not None
+        and contour.compiled_kernels() is not None
     )
 
 

@@ -167,7 +167,7 @@ def table(alpha: float, dim: int = 1) -> Table:
 
 def evaluate(table: Table, y: Tensor, A: Tensor, B: Tensor, order: int) -> Tensor:
     """Rows log p[, d/dy, d/dA, d/dB, 0]; y >= 0; columns that are missing are built on the way."""
-    if y.device.type != "cpu" or contour.kernels() is None:
+    if y.device.type != "cpu" or contour.compiled_kernels() is None:
         return evaluate_torch(table, y, A, B, order)
     from levytorch.law.table_kernels import table_many
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from levytorch.convert import common_shape
 from levytorch.law import threads
 from levytorch.law.arguments import Step, check_values, out_of_range
-from levytorch.law.contour import GRAIN, as_arrays, kernels
+from levytorch.law.contour import GRAIN, as_arrays, compiled_kernels
 from levytorch.law.radial import log_density_of
 
 N_OUT = {0: 1, 1: 6, 2: 21}
@@ -48,7 +48,7 @@ def evaluate(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim
     second derivatives by rows.
     """
     n = max(t.numel() for t in (y, A, B, alpha, lam))
-    if y.device.type != "cpu" or kernels() is None:
+    if y.device.type != "cpu" or compiled_kernels() is None:
         from levytorch.law import tempered_torch
 
         return tempered_torch.density(y, A, B, alpha, lam, dim=dim, order=order)
@@ -65,7 +65,7 @@ def evaluate(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim
 def tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim: int = 1, order: int = 1) -> Tensor:
     """P(|Y| > u) for u >= 0 and, with order = 1, its derivatives in (u, A, B, alpha, lam): (m, n)."""
     n = max(t.numel() for t in (u, A, B, alpha, lam))
-    if u.device.type != "cpu" or kernels() is None:
+    if u.device.type != "cpu" or compiled_kernels() is None:
         from levytorch.law import tempered_torch
 
         return tempered_torch.tail(u, A, B, alpha, lam, dim=dim, order=order)

@@ -61,7 +61,7 @@ def alike(data: SourceData) -> SourceData:
     return data._replace(dynamics=data.dynamics.under(data.policy))
 
 
-def check_actions(prepared: Prepared, data: SourceData) -> None:
+def check_run_with_actions(prepared: Prepared, data: SourceData) -> None:
     """Refuse, before any fit, what data with actions cannot be fitted with or evaluated from."""
     config, pairs = prepared.config, data.transitions
     assert isinstance(pairs, Transitions)
@@ -77,11 +77,11 @@ def check_actions(prepared: Prepared, data: SourceData) -> None:
         _reward(config, data, period=config["coefficients"].get("period"))
 
 
-def train(prepared: Prepared, data: SourceData, directory: Path, *, resumed: bool, run: Any) -> Outcome:
+def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, resumed: bool, run: Any) -> Outcome:
     """Fits, report, policies; run: what fits one action (`training.run`)."""
     config, pairs = prepared.config, data.transitions
     assert isinstance(pairs, Transitions)
-    check_actions(prepared, data)
+    check_run_with_actions(prepared, data)
     began = time.perf_counter()
     opening = terminal.opening(pairs, prepared.fit, config)
     log.info(f"{opening}; actions " + (", ".join(map(str, pairs.actions)) or "on a scale"))

@@ -50,7 +50,7 @@ def train(config: Any, directory: Path) -> Outcome | None:
     data = prepared.source()
     seconds = time.perf_counter() - began
     if actions.has_actions(prepared.config, data):
-        made = actions.train(prepared, data, directory, resumed=resumed, run=run)
+        made = actions.train_by_action(prepared, data, directory, resumed=resumed, run=run)
         made.took("data", seconds)
         write_json(directory / "metrics.json", made.metrics)
         page.write_actions(made, overrides)

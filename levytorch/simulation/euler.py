@@ -28,7 +28,7 @@ _TINY = 1e-300  # stands for D_f h = 0
 _LONG = 1e8  # substeps (some seconds) from which a progress bar is worth its line
 
 
-def kernels() -> ModuleType:
+def step_kernels() -> ModuleType:
     """The compiled kernels, or their NumPy twins (with a warning) where numba cannot be imported."""
     try:
         from levytorch.simulation import kernels as compiled
@@ -56,7 +56,7 @@ def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
             ends = np.asarray(dynamics.window, dtype=np.float64).reshape(d, 2)
             line = np.isinf(period)
             period, origin = np.where(line, ends[:, 1] - ends[:, 0], period), np.where(line, ends[:, 0], origin)
-        engine, u = kernels(), np.empty((d, n))
+        engine, u = step_kernels(), np.empty((d, n))
         engine.uniforms(engine.stream_keys(seed, 1, 0, n), 0, u)
         return np.asarray(origin + period * u.T)
     states = np.array(real_array("x0", x0))
@@ -81,7 +81,7 @@ def euler(
 
     if dynamics.tempering > 0:
         return _tempered(dynamics, x0, n_steps, dt, substeps, seed)
-    engine = kernels()
+    engine = step_kernels()
     n, d = x0.shape
     out = np.empty((n, n_steps + 1, d))
     out[:, 0] = x0

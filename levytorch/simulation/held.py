@@ -15,7 +15,7 @@ from levytorch.controlled import ControlledDynamics
 from levytorch.convert import Array
 from levytorch.dynamics import Dynamics
 from levytorch.policies import NumberPolicy, Policy
-from levytorch.simulation.euler import _TINY, CHUNK, kernels, refuse_infinite
+from levytorch.simulation.euler import _TINY, CHUNK, refuse_infinite, step_kernels
 from levytorch.simulation.stiff import effective_drift
 
 _Coefficients = Callable[[str, Tensor], Tensor]  # (name, states) -> values
@@ -36,7 +36,7 @@ def held(
     """(n, n_steps + 1, d) states, and what was held between them: (n, n_steps) numbers of labels, or (n, n_steps, m)
     actions on a scale.
     """
-    engine = kernels()
+    engine = step_kernels()
     n, d = x0.shape
     m = 1 if system.actions else len(system.bounds)
     out, actions = np.empty((n, n_steps + 1, d)), np.empty((n, n_steps, m))

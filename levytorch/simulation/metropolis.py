@@ -22,7 +22,7 @@ from levytorch.convert import Array, positive_number, real_array, whole_number
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.law import cutting_threshold, log_density
-from levytorch.simulation.euler import kernels
+from levytorch.simulation.euler import step_kernels
 
 _STREAM = 2  # noise of chains, apart from that of Euler steps (0) and initial states (1)
 _CENTER, _REACH = 0.6827, 0.99  # masses of the law that set the default proposal and the default range
@@ -104,7 +104,7 @@ class _Walk:
 
     def __init__(self, dynamics: Dynamics, chains: int, dt: float, seed: int, scale: float, reach: float) -> None:
         self.dynamics, self.dt, self.scale, self.reach = dynamics, dt, scale, reach
-        self.engine = kernels()
+        self.engine = step_kernels()
         self.keys = self.engine.stream_keys(seed, _STREAM, 0, chains)
         self.draws = np.empty((1 + 2 * ((dynamics.dim + 1) // 2), chains))
         one = isinstance(dynamics.alpha, float) and not dynamics.tempering  # one alpha, asked very often

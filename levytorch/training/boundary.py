@@ -62,7 +62,7 @@ def loss_without(name: str, head: LinearHead, batch: FullBatch) -> float:
     return float((main.weight * (log_p(c) - log_p(without))).sum())
 
 
-def report(losses: dict[str, float]) -> None:
+def warn_of_vanishing(losses: dict[str, float]) -> None:
     """A warning for each, which says what the likelihoods say."""
     for name, loss in losses.items():
         if loss < _AS_WELL:

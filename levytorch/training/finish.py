@@ -113,7 +113,7 @@ def finish(
         losses = {name: loss_without(name, head, batch) for name in metrics["vanishing"]}
         if losses:
             metrics["vanishing_loss"] = losses
-            boundary.report(losses)
+            boundary.warn_of_vanishing(losses)
             at_zero = boundary.on_the_boundary(losses)
             if cov is not None and at_zero:
                 cov = boundary.held_at_zero(cov, head, at_zero)
