@@ -120,7 +120,7 @@ def test_numpy_gives_the_bits_of_the_compiled_kernels(dim, monkeypatch):
     systems = [Dynamics(1.0, 0.5, 2.0, 0.3, dim=dim)]
     systems.append(Dynamics(lambda x: -torch.sin(x), 0.5, 2.0, 0.6, dim=dim, origin=-1.0))
     compiled = [simulate(s, 70, 3, 0.1, seed=8).to_array() for s in systems]
-    monkeypatch.setattr(euler, "kernels", lambda: numpy_kernels)
+    monkeypatch.setattr(euler, "step_kernels", lambda: numpy_kernels)
     for system, expected in zip(systems, compiled):
         np.testing.assert_array_equal(simulate(system, 70, 3, 0.1, seed=8).to_array(), expected)
 

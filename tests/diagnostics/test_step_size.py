@@ -122,7 +122,7 @@ def test_a_coefficient_that_vanishes_at_two_steps_has_not_changed_by_many_standa
     curves = step_size._curves(one, two, [spread, spread], SimpleNamespace(kept=data))
     alone = step_size._curves(one, one, [spread, spread], SimpleNamespace(kept=data))
     assert bool((curves["D_f_std"] >= alone["D_f_std"]).all())
-    assert step_size.largest(curves, 1)[0] < 10
+    assert step_size._largest(curves, 1)[0] < 10
 
 
 def test_the_scatter_of_a_covariance_from_few_terms_is_allowed_for():
