@@ -60,7 +60,7 @@ def group_states(x: Tensor, cells: Sequence[Cell]) -> Groups | None:
         return None
     folded = [
         column if period is None else origin + torch.remainder(column - origin, period)
-        for column, (origin, period) in zip([x] if dim == 1 else x.T.contiguous(), cells)
+        for column, (origin, period) in zip([x.contiguous()] if dim == 1 else x.T.contiguous(), cells)
     ]
     code = torch.zeros(len(x), dtype=torch.int64)
     levels = torch.linspace(0, 1, side + 1, dtype=torch.float64)[1:-1]

@@ -15,7 +15,7 @@ from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.training.settings import FitSettings
 
-_GROUPS = 12  # of the states of a lattice
+_PLACES = 48  # states that stand for all of those of a lattice
 
 
 def guess_from(data: Transitions | Lattice, settings: FitSettings) -> Guess:
@@ -24,10 +24,9 @@ def guess_from(data: Transitions | Lattice, settings: FitSettings) -> Guess:
     by_state = settings.alpha.learned and _depends_on_the_state(settings)
     asked, groups = (settings.alpha, settings.tempering), None
     if isinstance(data, Lattice):
-        x, dx, dt = data.typical_steps(n_groups=_GROUPS if by_state else 1)
+        x, dx, dt = data.typical_steps(n_groups=_PLACES if by_state else 1)
         if by_state:
-            centers, index = torch.unique(x, return_inverse=True)
-            groups = Groups(index, centers)
+            groups = group_states(x, [(data.origin, data.period)])
         uniform = not data.mu_is_rate
         return initial_guess(dx, dt, data.mu, *asked, uniform_dt=uniform, known=known, groups=groups)
     if by_state:
