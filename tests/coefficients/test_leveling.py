@@ -35,7 +35,7 @@ def test_alpha_and_D_o_survive_states_of_different_scale(alpha):
     profile = apart.profile
     order = torch.argsort(profile.x)
     middle = torch.searchsorted(x, profile.x[order])
-    assert (profile.D_o[order] / D_o[middle]).log().abs().max() < math.log(2.0)  # over the states it grows by a factor of 900
+    assert (profile.D_o[order] / D_o[middle]).log().abs().max() < math.log(2.0)  # it grows by a factor of 900
 
 
 def test_heads_start_as_smooth_curves_through_the_groups():
