@@ -1,20 +1,25 @@
 """Where to start, from the data's scale: drift from the median, D_o from the center, D_f from the tail mass.
 
 A constant start far from the data's scale gets stuck: every score is then nearly flat. The start also fixes the
-internal units: the length is the width of one step, the time one sampling interval.
+internal units: the length is the width of one step, the time one sampling interval. An alpha that is learned is judged
+by steps that have been brought to one scale (`leveling`), and linear heads then start as smooth curves through what
+each group of states says about D_o and D_f.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from levytorch.coefficients.fourier import LinearHead
 from levytorch.coefficients.head import AlphaSpec, Head, TemperingSpec, Units
+from levytorch.coefficients.leveling import Groups
 from levytorch.errors import InputError
-from levytorch.law import log_density, tail_probability
+from levytorch.law import log_density
+from levytorch.law.tails import radial_tail
 
 _SAMPLE = 200_000  # quantiles of that many pairs are far more precise than a start needs to be
 _ALPHAS = (0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.93)
@@ -24,6 +29,17 @@ _LARGEST = 200  # steps that candidates of a learned tempering are tried on besi
 _LEAST_D_O = 0.1  # of what the width of a step would be by itself
 _FAR = 6.0  # multiples of the median deviation (about four standard deviations) beyond which a step counts as a jump
 _MEDIAN = {1: 0.6745, 2: 1.1774, 3: 1.5382}  # of the norm of d standard normal variables
+_PRIOR = 20.0  # pairs of all states that count as a group's own, in its share of far steps
+_RIDGE = 0.1  # times harmonic^4: curves through a dozen groups have a few waves at most
+
+
+@dataclass(frozen=True)
+class Profile:
+    """D_o and D_f of groups of states, (G,) each, in physical units; x: their centers."""
+
+    x: Tensor
+    D_o: Tensor
+    D_f: Tensor
 
 
 @dataclass(frozen=True)
@@ -36,14 +52,35 @@ class Guess:
     alpha: float
     units: Units
     tempering: float = 0.0
+    profile: Profile | None = None
 
     def apply(self, head: Head) -> None:
-        """Set a head to these constants."""
+        """Set a head to these constants, a linear one to curves through the profile."""
         alpha = self.alpha if head.learns_alpha else None
         if head.tempering_spec.learned:
             head.set_constants(self.b, self.D_o, self.D_f, alpha, self.tempering)
         else:
             head.set_constants(self.b, self.D_o, self.D_f, alpha)
+        if self.profile is not None and isinstance(head, LinearHead) and not head.is_constant:
+            self._bend(head, self.profile)
+
+    @torch.no_grad()
+    def _bend(self, head: LinearHead, profile: Profile) -> None:
+        unit_f = head.units.D_f(torch.tensor(self.alpha, dtype=torch.float64))
+        values = (profile.D_o / head.units.D_o, profile.D_f / unit_f)
+        for row, link, value in zip((head.dim, head.dim + 1), head.links[1:], values):
+            basis = head.bases[row]
+            if basis.size == 0:
+                continue
+            functions = basis.rows(profile.x)
+            stiff = torch.diag(_RIDGE * basis.harmonic_numbers() ** 4 + 1e-6)
+            theta = torch.linalg.solve(functions @ functions.T + stiff, functions @ link.inverse(value))
+            head.theta[head.starts[row] : head.starts[row + 1]] = theta
+
+
+def thinned(values: Tensor) -> Tensor:
+    """About as many pairs as a start needs, evenly over the data."""
+    return values[:: max(1, values.shape[0] // _SAMPLE)]
 
 
 def initial_guess(
@@ -55,14 +92,15 @@ def initial_guess(
     *,
     uniform_dt: bool = True,
     known: Mapping[str, float] | None = None,
+    groups: Groups | None = None,
 ) -> Guess:
     """Constants that match the median deviation and the mass far out; learned alpha and tempering by likelihood.
 
-    known: D_o or D_f where it is a given constant; the other one then matches the median deviation.
+    known: D_o or D_f where it is a given constant; the other one then matches the median deviation. groups: of the
+    states of `thinned` pairs, for a learned alpha and coefficients that depend on the state.
     """
     tempering = tempering or TemperingSpec()
-    stride = max(1, dx.shape[0] // _SAMPLE)
-    dx, dt = dx[::stride].to(torch.float64), dt.expand(dx.shape[0])[::stride].to(torch.float64)
+    dx, dt = thinned(dx).to(torch.float64), thinned(dt.expand(dx.shape[0])).to(torch.float64)
     dt_ref = float(dt.median())
     dim = 1 if dx.dim() == 1 else dx.shape[1]
     drift = mu / dt_ref if uniform_dt else mu
@@ -70,6 +108,11 @@ def initial_guess(
     # steps over other intervals are brought to the reference one by the Gaussian's scaling; good enough for a start
     deviation = (centered.abs() if dim == 1 else centered.norm(dim=1)) * (dt_ref / dt).sqrt()
     width = _central_width(deviation)
+    levels = None
+    if groups is not None:
+        levels = groups.levels(deviation)
+        level = groups.spread(levels)
+        centered, deviation = centered / (level if dim == 1 else level.unsqueeze(-1)), deviation / level
     far = _FAR * width
     mass = max(float((deviation > far).double().mean()), 0.5 / deviation.shape[0])
     rates = [tempering.value]
@@ -85,8 +128,8 @@ def initial_guess(
     start = drift.tolist() if isinstance(drift, Tensor) else drift
     for a, lam in candidates:
         D_o, D_f = _match(width, far, mass, a, dt_ref, dim, lam, known or {})
-        if tempering.learned and "D_o" not in (known or {}):  # from next to nothing it would take many passes to return
-            D_o = max(D_o, _LEAST_D_O * (width / _MEDIAN[dim]) ** 2 / (2 * dt_ref))
+        if tempering.learned or groups is not None:
+            D_o = _at_least(D_o, width, dt_ref, dim, known or {})
         guess = Guess(start, D_o, D_f, a, Units(width / _MEDIAN[dim], dt_ref), lam)
         if len(candidates) == 1:
             return guess
@@ -95,7 +138,36 @@ def initial_guess(
         if best is None or fit > best[0]:
             best = (fit, guess)
     assert best is not None
-    return best[1]
+    found = best[1]
+    if groups is None or levels is None:
+        return found
+    own = (found, groups, levels * width, deviation > far, mass, dt_ref, dim, known or {})
+    return replace(found, profile=_profile(*own))
+
+
+def _profile(
+    found: Guess,
+    groups: Groups,
+    widths: Tensor,
+    jumped: Tensor,
+    mass: float,
+    dt: float,
+    dim: int,
+    known: Mapping[str, float],
+) -> Profile:
+    """D_o and D_f of every group, at one alpha; where a group has few far steps, all of them have a say."""
+    rows = []
+    for g, width in enumerate(widths.tolist()):
+        own = jumped[groups.index == g]
+        beyond = (float(own.sum()) + _PRIOR * mass) / (len(own) + _PRIOR)
+        D_o, D_f = _match(width, _FAR * width, beyond, found.alpha, dt, dim, found.tempering, known)
+        rows.append((_at_least(D_o, width, dt, dim, known), D_f))
+    return Profile(groups.centers, *torch.tensor(rows, dtype=torch.float64).T)
+
+
+def _at_least(D_o: float, width: float, dt: float, dim: int, known: Mapping[str, float]) -> float:
+    """A D_o that is not next to nothing, from where it would take many passes to return."""
+    return D_o if "D_o" in known else max(D_o, _LEAST_D_O * (width / _MEDIAN[dim]) ** 2 / (2 * dt))
 
 
 def _central_width(deviation: Tensor) -> float:
@@ -121,18 +193,23 @@ def _match(
     grid = torch.logspace(-7, 2, 73, dtype=torch.float64)
     D_o = known.get("D_o", (width / _MEDIAN[dim]) ** 2 / (2 * dt))
     D_f = known.get("D_f", 0.0)
-    center = torch.zeros(() if dim == 1 else (dim,), dtype=torch.float64)
     jumps, spreads = grid * far ** (2 * alpha) / dt, grid[:61] * 10 * width**2 / dt
     # a known D_o leaves the center to the jumps
     place, target = (width, 0.5) if "D_o" in known else (far, mass)
     for _ in range(1 if known else 4):
         if "D_f" not in known:
-            beyond = tail_probability(place, center, 0.0, D_o, jumps, alpha, dt, dim=dim, tempering=lam)
+            beyond = _beyond(place, D_o * dt, jumps * dt, alpha, dim, lam)
             D_f = _solve(jumps, beyond, target)
         if "D_o" not in known:
-            beyond = tail_probability(width, center, 0.0, spreads, D_f, alpha, dt, dim=dim, tempering=lam)
+            beyond = _beyond(width, spreads * dt, D_f * dt, alpha, dim, lam)
             D_o = _solve(spreads, beyond, 0.5)
     return D_o, D_f
+
+
+def _beyond(u: float, A: float | Tensor, B: float | Tensor, alpha: float, dim: int, lam: float) -> Tensor:
+    """P(|y| > u) of a step without drift."""
+    given = [torch.as_tensor(v, dtype=torch.float64) for v in (u, A, B, alpha, lam)]
+    return radial_tail(*given[:4], dim=dim, lam=given[4] if lam else None)
 
 
 def _solve(values: Tensor, masses: Tensor, target: float) -> float:

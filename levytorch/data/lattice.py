@@ -220,25 +220,30 @@ class Lattice:
         CT, TRT = (float(v[0]) if one and np.isfinite(v[0]) else None for v in (self.CT, self.TRT))
         return PoolFacts(self.n_main, self.n_tail, self.mu, CT, TRT, dict(self.dropped), self.x_range)
 
-    def typical_steps(self, n: int = 20_000) -> tuple[Tensor, Tensor]:
-        """dx and dt of about n steps with the distribution of the data's, by inverting its cumulative weights.
+    def typical_steps(self, n: int = 20_000, n_groups: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+        """x, dx and dt of about n steps with the distribution of the data's, by inverting its cumulative weights.
 
-        For scales and starts: a lattice cannot be drawn from.
+        For scales and starts: a lattice cannot be drawn from. n_groups: of the states, apart from each other; x is
+        the middle of a group.
         """
-        steps, times = [], []
-        for sheet, dt in enumerate(self.dt.tolist()):
-            batch = self._tables.batch("main", list(range(self.n_blocks)), False)
-            here = batch.dt == dt
-            dx, weight = batch.dx[here].numpy(), batch.weight[here].numpy()
-            at, inverse = np.unique(dx, return_inverse=True)
-            total = np.maximum.accumulate(np.cumsum(np.bincount(inverse, weight)))
-            if total[-1] <= 0:
-                continue
-            share = max(1, round(n * float(total[-1]) / self.n_main))
-            levels = (np.arange(share) + 0.5) / share * total[-1]
-            steps.append(np.interp(levels, total, at))
-            times.append(np.full(share, self.dt[sheet]))
-        return torch.from_numpy(np.concatenate(steps)), torch.from_numpy(np.concatenate(times))
+        batch = self._tables.batch("main", list(range(self.n_blocks)), False)
+        x, dx, dt, weight = (values.numpy() for values in batch)
+        _, state = np.unique(x, return_inverse=True)
+        below = np.cumsum(np.bincount(state, weight)) / max(weight.sum(), 1.0)
+        group = np.clip(below * n_groups, 0, n_groups - 1).astype(int)[state]
+        found = []
+        for own in (group == g for g in range(n_groups)):
+            for part in (own & (dt == one) for one in self.dt):
+                if not weight[part].sum() > 0:
+                    continue
+                at, inverse = np.unique(dx[part], return_inverse=True)
+                total = np.maximum.accumulate(np.cumsum(np.bincount(inverse, weight[part])))
+                share = max(1, round(n * float(total[-1]) / self.n_main))
+                levels = (np.arange(share) + 0.5) / share * total[-1]
+                columns = (x[own].mean(), np.interp(levels, total, at), dt[part][0])
+                found.append([np.broadcast_to(column, share) for column in columns])
+        middles, steps, times = (torch.from_numpy(np.concatenate(column)) for column in zip(*found))
+        return middles, steps, times
 
     # ------------------------------------------------------------------------------------------------ sums and parts
 

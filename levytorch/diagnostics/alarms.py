@@ -140,7 +140,8 @@ def earlier_alarms(recovery: Recovery) -> dict[str, str]:
     out: dict[str, str] = {}
     metrics = recovery.metrics
     if not recovery.converged:
-        out["not_converged"] = "the engine stopped before it had converged; raise engine.max_steps."
+        why = f" ({metrics['not_converged']})" if "not_converged" in metrics else ""
+        out["not_converged"] = f"the engine stopped before it had converged{why}; raise engine.max_steps."
     if metrics.get("D_o_D_f_correlation", 0.0) > INSEPARABLE:
         correlation = f"{metrics['D_o_D_f_correlation']:.3f}"
         out["hardly_separable"] = f"D_o and D_f have a correlation of {correlation}; trust their combined effect."

@@ -11,7 +11,7 @@ from levytorch.files import write_text
 from levytorch.runs import html
 from levytorch.runs.command_line import is_clone
 from levytorch.runs.resume import without_resume
-from levytorch.runs.terminal import location, table_of_actions
+from levytorch.runs.terminal import location, table_of_actions, unreached
 
 if TYPE_CHECKING:
     from levytorch.runs.report import Outcome
@@ -45,7 +45,7 @@ def write_run(outcome: Outcome, overrides: Sequence[str]) -> Path:
         html.verdicts(_verdicts(metrics)),
         html.heading("Coefficients at the observed states"),
         _coefficients(metrics),
-        html.paragraph(note) if (note := location(metrics)) is not None else "",
+        *(html.paragraph(note) for note in (location(metrics), unreached(metrics)) if note is not None),
         html.paragraph(_fit_words(metrics)),
         *_laws(metrics),
         html.heading("Figures") if outcome.pictures else "",
@@ -127,7 +127,8 @@ def _verdicts(metrics: Mapping[str, Any]) -> list[tuple[str, bool]]:
     items = [(f"{name.replace('_', ' ')}: {sentence}", False) for name, sentence in named.items()]
     items += [(doubt, False) for doubt in metrics.get("warnings", []) if doubt not in named.values()]
     if not metrics["converged"]:
-        items += [("the fit has not converged: raise engine.max_steps, or read its errors with care", False)]
+        why = f" ({metrics['not_converged']})" if "not_converged" in metrics else ""
+        items += [(f"the fit has not converged{why}: raise engine.max_steps, or read its errors with care", False)]
     if not items:
         checked = "diagnosis" in metrics
         items = [("no alarm was raised" if checked else "no warning was raised; the checks were not made", checked)]
@@ -136,15 +137,17 @@ def _verdicts(metrics: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 def _coefficients(metrics: Mapping[str, Any]) -> str:
     rows = []
+
+    def error(std: float | None) -> str:
+        told = _told(std, ".3g")
+        return told if metrics["converged"] or told == "-" else f"({told})"
+
     for name, row in (metrics.get("observed") or {}).items():
-        std, error = row.get("std"), row.get("error")
-        rows.append([name, f"{row['mean']:.4g}", _told(std, ".3g"), _told(error, ".2%")])
-    if metrics.get("alpha") is not None:
-        std = metrics.get("alpha_std")
-        rows.append(["alpha", f"{metrics['alpha']:.4g}", "given" if std == 0.0 else _told(std, ".3g"), "-"])
-    if metrics.get("tempering") is not None:
-        std = metrics.get("tempering_std")
-        rows.append(["tempering", f"{metrics['tempering']:.4g}", "given" if std == 0.0 else _told(std, ".3g"), "-"])
+        rows.append([name, f"{row['mean']:.4g}", error(row.get("std")), _told(row.get("error"), ".2%")])
+    for name in ("alpha", "tempering"):
+        if metrics.get(name) is not None:
+            std = metrics.get(f"{name}_std")
+            rows.append([name, f"{metrics[name]:.4g}", "given" if std == 0.0 else error(std), "-"])
     if "error_V" in metrics:
         expected = f"{metrics['std_V']:.2%} of V" if "std_V" in metrics else "-"
         rows.append(["V", "-", expected, f"{metrics['error_V']:.2%}"])

@@ -79,6 +79,21 @@ def location(metrics: Mapping[str, Any]) -> str | None:
     return LOCATION if metrics.get("tempering") is None and alpha is not None and alpha <= 0.5 else None
 
 
+def unreached(metrics: Mapping[str, Any]) -> str | None:
+    """What has to be said of standard errors where a fit has not converged, and why it has not."""
+    if metrics["converged"]:
+        return None
+    why = f": {metrics['not_converged']}" if "not_converged" in metrics else ""
+    return f"errors in brackets are those of a maximum that was not reached{why}"
+
+
+def _error(std: float | None, reached: bool) -> str:
+    """A standard error; in brackets where it is that of a maximum that was not reached."""
+    if std is None:
+        return "-"
+    return f"{std:.4g}" if reached else f"({std:.4g})"
+
+
 def table(metrics: Mapping[str, Any]) -> str:
     """The coefficients at the observed states, what the fit took, what the checks say, and V."""
     if "by_action" in metrics:
@@ -87,25 +102,26 @@ def table(metrics: Mapping[str, Any]) -> str:
     known = any("error" in row for row in observed.values())
     head = f"{'':6}{'mean':>12}{'std error':>12}" + (f"{'rel. L2 error':>16}" if known else "")
     lines = [f"{head}    averaged over the observed states"]
+    reached = metrics["converged"]
     for name, row in observed.items():
-        std = row.get("std")
-        cells = f"{name:6}{row['mean']:>12.4g}{'-' if std is None else format(std, '.4g'):>12}"
+        cells = f"{name:6}{row['mean']:>12.4g}{_error(row.get('std'), reached):>12}"
         lines.append(cells + (f"{row['error']:>16.2%}" if "error" in row else ""))
     if metrics.get("alpha") is not None:
         error = metrics.get("alpha_std")
         given = "    given" if error == 0.0 else ""
-        lines.append(f"{'alpha':6}{metrics['alpha']:>12.4g}{'-' if not error else format(error, '.4g'):>12}{given}")
+        lines.append(f"{'alpha':6}{metrics['alpha']:>12.4g}{_error(error or None, reached):>12}{given}")
     if metrics.get("tempering") is not None:
         error, bound = metrics.get("tempering_std"), ""
         if not metrics.get("tempering_told_from_zero", True):
             bound = f"    not told from 0; at most {metrics['tempering_upper']:.3g} (95 %)"
-        shown = "-" if not error else format(error, ".4g")
-        lines.append(f"{'lam':6}{metrics['tempering']:>12.4g}{shown:>12}{bound}")
+        lines.append(f"{'lam':6}{metrics['tempering']:>12.4g}{_error(error or None, reached):>12}{bound}")
     elif (note := location(metrics)) is not None:
+        lines.append(note)
+    if (note := unreached(metrics)) is not None:
         lines.append(note)
     lines.append(
         f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
-        f"{'converged' if metrics['converged'] else 'NOT converged'}; {metrics['n_main']} pairs, "
+        f"{'converged' if reached else 'NOT converged'}; {metrics['n_main']} pairs, "
         f"tail {metrics['tail_method']}, TCF {metrics['tcf']:.4g}, "
         f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
     )
@@ -121,9 +137,9 @@ def table(metrics: Mapping[str, Any]) -> str:
 def table_of_actions(metrics: Mapping[str, Any]) -> str:
     """The same for a run on data with actions: a row per action, then the policies."""
     known = any("error" in row["b"] for row in metrics["by_action"].values())
-    names = ("b", "D_o", "D_f")
+    names, reached = ("b", "D_o", "D_f"), metrics["converged"]
     rows = [
-        [_number(row[name].get(key)) for name in names for key in ("mean", "std")]
+        [_number(row[name].get(key), key == "mean" or reached) for name in names for key in ("mean", "std")]
         for row in metrics["by_action"].values()
     ]
     widths = [2 + max(8, *(len(cell) for cell in column)) for column in zip(*rows)]
@@ -140,18 +156,23 @@ def table_of_actions(metrics: Mapping[str, Any]) -> str:
             f"shared {', '.join(['alpha', *metrics['shared']])}: chi squared {metrics['shared/chi2']:.1f} with "
             f"{metrics['shared/freedom']} degrees of freedom"
         )
+    if (note := unreached(metrics)) is not None:
+        lines.append(note)
     lines.append(
         f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
-        f"{'converged' if metrics['converged'] else 'NOT converged'}; tail {metrics['tail_method']}; "
+        f"{'converged' if reached else 'NOT converged'}; tail {metrics['tail_method']}; "
         f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
     )
     return "\n".join([*lines, *metrics.get("values", {}).get("text", [])])
 
 
-def _number(value: Any) -> str:
+def _number(value: Any, reached: bool) -> str:
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else "(" + ", ".join(f"{v:.2g}" for v in value) + ")"
+    if isinstance(value, float):
+        return _error(value, reached)
+    told = "(" + ", ".join(f"{v:.2g}" for v in value) + ")"
+    return told if reached else f"({told})"
 
 
 def alarms(metrics: Mapping[str, Any]) -> list[str]:

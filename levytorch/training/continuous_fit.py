@@ -27,6 +27,7 @@ from levytorch.training.loop import maximise
 from levytorch.training.parts import Parts
 from levytorch.training.problem import settings_for
 from levytorch.training.settings import FitSettings
+from levytorch.training.start import groups_of
 
 # bins of states and of actions, for products of scores, by how many of each there are
 _SIDES = {(1, 1): (64, 16), (1, 2): (32, 8, 8), (2, 1): (16, 16, 8), (2, 2): (10, 10, 5, 5)}
@@ -99,9 +100,13 @@ def _check(transitions: Transitions, settings: FitSettings) -> None:
 
 
 def _head(transitions: Transitions, action: Tensor, settings: FitSettings, n_action: int) -> ActionHead:
+    groups = groups_of(transitions, settings) if settings.alpha.learned else None
     guess = initial_guess(
-        transitions.dx, transitions.dt, transitions.mu, settings.alpha, uniform_dt=transitions.uniform_dt
+        *(transitions.dx, transitions.dt, transitions.mu, settings.alpha),
+        uniform_dt=transitions.uniform_dt,
+        groups=groups,
     )
+    guess = replace(guess, profile=None)  # of states alone, where coefficients depend on actions too
     assert not isinstance(settings.head, Head)
     alpha = replace(settings.alpha, value=guess.alpha) if settings.alpha.learned else settings.alpha
     units = {"length": guess.units.length, "time": guess.units.time}

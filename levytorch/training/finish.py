@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from levytorch.coefficients import LinearHead
+from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN
 from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice
 from levytorch.data.pools import PoolFacts, Pools
@@ -25,10 +26,12 @@ from levytorch.ranks import Ranks
 from levytorch.training import boundary
 from levytorch.training.boundary import judge_tempering, loss_without, vanishing
 from levytorch.training.engines import Engine
+from levytorch.training.engines.base import bare
 from levytorch.training.engines.scoring import FisherScoring
 from levytorch.training.recovery import Recovery
 
 _INSEPARABLE = 0.98
+_AT_THE_END = 0.005  # from an end of the range of alpha
 _MOST_REMOVED = 0.05  # share of all pairs beyond TRT
 _SHORT = 0.05  # standard errors: Newton's step is then right to a small part of that
 _PASSES = 30  # over the samples, after a lattice
@@ -75,9 +78,11 @@ def finish(
             stacklevel=2,
         )
     if not converged:
+        metrics["not_converged"] = _why(engine, optimizer, head)
         warnings.warn(
-            f"the {engine.name} engine stopped after {metrics['steps']} steps before it had converged: "
-            "raise max_steps, or read the standard errors with care.",
+            f"the {engine.name} engine stopped after {metrics['steps']} steps before it had converged "
+            f"({metrics['not_converged']}): raise max_steps, or read the standard errors with care, which are those of "
+            "a maximum that was not reached.",
             LevytorchWarning,
             stacklevel=2,
         )
@@ -161,6 +166,17 @@ class Ended:
         recovery = finish(*done, samples=self.samples)
         recovery.metrics |= {"law": "frozen", "law_reason": reason}
         return recovery, self.likelihood
+
+
+def _why(engine: Engine, optimizer: Optimizer, head: Head) -> str:
+    """What an engine that has not converged says, and whether a learned alpha has run to an end of its range."""
+    told = engine.unfinished(bare(optimizer))
+    if head.alpha_spec.mode == "constant":
+        with torch.no_grad():
+            alpha = float(head(head.grid(1)).alpha)
+        if not ALPHA_MIN + _AT_THE_END < alpha < ALPHA_MAX - _AT_THE_END:
+            told += f"; alpha = {alpha:.3f} is at an end of its range, {ALPHA_MIN} to {ALPHA_MAX}"
+    return told
 
 
 def _correlation(objective: FullBatchObjective, ev: Evaluation) -> float:

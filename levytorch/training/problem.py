@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Head, LinearHead, build_head, initial_guess
+from levytorch.coefficients import Head, LinearHead, build_head
 from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import LINEAR, head_dim
-from levytorch.coefficients.head import known_constants
 from levytorch.coefficients.init import Guess, randomise
 from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, full_batch, uncopied
@@ -31,6 +30,7 @@ from levytorch.training.engines import engine_class
 from levytorch.training.line import cut_batch, on_the_line
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
+from levytorch.training.start import guess_from
 from levytorch.training.thresholds import resolve_tail
 
 _TINY = 1e-3  # of the period: a cell that the data hardly touches
@@ -71,7 +71,7 @@ def problem_of(
     settings = settings_for(data, settings)
     if (settings.head.period if isinstance(settings.head, Head) else settings.head.get("period", 0.0)) is None:
         data, settings = on_the_line(data, settings)
-    guess = _guess(data, settings)
+    guess = guess_from(data, settings)
     guessed = settings.tail.CT == "auto" and not isinstance(data, Lattice)  # which has its own
     train: Transitions | Lattice = data
     held_out = None
@@ -86,18 +86,6 @@ def problem_of(
     if isinstance(data, Transitions) and not data.repeats:
         check_cell(head, *(v.numpy() for v in torch.aminmax(data.x, dim=0)))
     return Problem(settings, head, guess, train, held_out, guessed)
-
-
-def _guess(data: Transitions | Lattice, settings: FitSettings) -> Guess:
-    known = {} if isinstance(settings.head, Head) else known_constants(settings.head)
-    if isinstance(data, Lattice):
-        dx, dt = data.typical_steps()
-        uniform = not data.mu_is_rate
-        return initial_guess(dx, dt, data.mu, settings.alpha, settings.tempering, uniform_dt=uniform, known=known)
-    mu = torch.as_tensor(data.mu, dtype=torch.float64)
-    center = float(mu) if data.dim == 1 else mu
-    at = (data.dx, data.dt, center, settings.alpha, settings.tempering)
-    return initial_guess(*at, uniform_dt=data.uniform_dt, known=known)
 
 
 @dataclass

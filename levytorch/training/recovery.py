@@ -300,7 +300,8 @@ class Recovery:
         shown = [f"{m:.4g}" if isinstance(m, float) else "(" + ", ".join(f"{v:.4g}" for v in m) + ")" for m in means]
         mean = ", ".join(f"{name} {value}" for name, value in zip(c._fields, shown))
         mean += f", tempering {self.tempering:.4g}" if self.head.tempered else ""
-        return f"Recovery({mean}; TCF {self.tcf:.4g}, converged {self.converged})"
+        why = f": {self.metrics['not_converged']}" if "not_converged" in self.metrics else ""
+        return f"Recovery({mean}; TCF {self.tcf:.4g}, converged {self.converged}{why})"
 
 
 def _states(x: ArrayLike) -> Tensor:

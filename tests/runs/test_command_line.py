@@ -106,6 +106,11 @@ def test_the_table_has_errors_only_where_a_truth_is_known():
     assert "rel. L2 error" not in terminal.table(base)
     base["observed"]["b"]["error"] = 0.25
     assert "25.00%" in terminal.table(base)
+    assert "(0.5)" not in terminal.table(base)
+    stopped = terminal.table(base | {"converged": False, "alpha_std": 0.01, "not_converged": "5 were not enough"})
+    assert "(0.5)" in stopped
+    assert "(0.01)" in stopped
+    assert "errors in brackets are those of a maximum that was not reached: 5 were not enough" in stopped
     assert terminal.alarms(base) == []
     doubtful = base | {"alarms": {"few_jumps": "only 3 jumps;\n bring more data."}, "warnings": ["odd", "only"]}
     lines = terminal.alarms(doubtful)

@@ -101,6 +101,14 @@ def test_text_from_outside_stays_text(written):
     assert "p < 1e-12" in reader.text
 
 
+def test_errors_of_a_fit_that_has_not_converged_are_marked(tmp_path):
+    told = METRICS | {"converged": False, "not_converged": f"3 steps {HOSTILE}", "alpha_std": 0.02}
+    text = read(page.write_run(Outcome(None, None, told, tmp_path), [])).text  # type: ignore[arg-type]
+    assert "(0.1)" in text
+    assert "(0.02)" in text
+    assert "errors in brackets are those of a maximum that was not reached: 3 steps" in text
+
+
 def test_the_page_loads_nothing(written):
     reader = read(written)
     sources = [

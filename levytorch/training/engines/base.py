@@ -62,6 +62,10 @@ class Engine(ABC):
         """Full-batch engines know; adam's convergence is the moving average's (a callback)."""
         return False
 
+    def unfinished(self, optimizer: Optimizer) -> str:
+        """Why it has not converged, as far as it knows."""
+        return f"max_steps = {self.max_steps} were not enough"
+
     def objective(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch) -> FullBatchObjective:
         """What was maximised, for a Fourier head: where its standard errors come from."""
         return likelihood.objective(batch)

@@ -74,5 +74,11 @@ class FisherEngine(Engine):
             scoring.objective.penalty.restore(scoring.memory["penalty"])  # a resumed run goes on with its own
         return scoring.objective
 
+    def unfinished(self, optimizer: Optimizer) -> str:
+        if not isinstance(optimizer, FisherScoring) or not optimizer.memory["passes"]:
+            return super().unfinished(optimizer)
+        left = f"the log-likelihood can still be raised by about {0.5 * optimizer.memory['decrement']:.2g}"
+        return left if not optimizer.converged else "the strengths of the penalty have not settled"
+
     def converged(self, optimizer: Optimizer) -> bool:
         return isinstance(optimizer, FisherScoring) and optimizer.converged and optimizer.memory.get("settled", True)

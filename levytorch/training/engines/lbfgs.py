@@ -74,6 +74,9 @@ class LBFGSEngine(Engine):
         """What is minimised, its gradient left in the parameters."""
         return full_nll(likelihood, batch)
 
+    def unfinished(self, optimizer: Optimizer) -> str:
+        return f"its last step still raised the log-likelihood by more than {self.tolerance:g}, or moved the TCF"
+
     def converged(self, optimizer: Optimizer) -> bool:
         return bool(optimizer.state["progress"]["converged"])  # type: ignore[index]
 

@@ -1,0 +1,248 @@
+"""Recovery beside the nonlocal Kramers-Moyal method (NKM), on the double wells its authors publish.
+
+python benchmarks/rivals.py run --pairs 1000000 --seeds 6    every system, every method; rows that are in
+                                                             benchmarks/results/rivals.csv already are not made again
+python benchmarks/rivals.py summary                          medians over seeds; writes its section of docs/compare.md
+
+dX = (x - x^3) dt + Sigma dW + sigma dL on (-2, 2), Sigma^2 = 2 + 2 x + x^2, sigma = 1 - x + x^2 or 1 / (1 + x^2 / 2),
+L symmetric and a-stable with a = 1.5 or 1.05: pairs that start anywhere in (-2, 2) and end h = 1/1000 later, by one
+step of Euler's rule, as published, or by twenty steps (--data sde). Methods: `levytorch`, recover(alpha="learn") as it
+comes, and `levytorch polynomial`, told that b is a cubic, as NKM is; `nkm`, and `nkm dense` without sparse regression
+(kramers_moyal.py); `km`, the classical estimator; `torchsde`, a neural SDE, where that is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from kramers_moyal import Array, Estimate, kramers_moyal, nonlocal_kramers_moyal
+from neural_sde import installed, neural_sde
+
+from levytorch import Trajectories, recover
+from levytorch.errors import LevytorchWarning
+
+ENDS, H = (-2.0, 2.0), 1e-3
+SIGMAS: dict[str, Callable[[Array], Array]] = {
+    "1-x+x^2": lambda x: 1 - x + x**2,
+    "1/(1+x^2/2)": lambda x: 1 / (1 + x**2 / 2),
+}
+SHOWN = {"1-x+x^2": "1 − x + x²", "1/(1+x^2/2)": "1 / (1 + x² / 2)"}
+INDICES = (1.5, 1.05)
+METHODS = ("levytorch", "levytorch polynomial", "nkm", "nkm dense", "km", "torchsde")
+X = np.linspace(*ENDS, 401)
+KEY = ("data", "sigma", "index", "pairs", "seed", "method")
+SUBSTEPS = {"euler": 1, "sde": 20}
+ERRORS = ("error_index", "error_sigma", "error_Sigma2", "error_b")
+FIELDS = (*KEY, *ERRORS, "seconds", "converged", "note")
+RESULTS = Path(__file__).parent / "results" / "rivals.csv"
+PAGE = Path(__file__).parents[1] / "docs" / "compare.md"
+BEGIN, END = "<!-- begin: benchmarks/rivals.py summary -->", "<!-- end: benchmarks/rivals.py summary -->"
+
+
+def drift(x: Array) -> Array:
+    return x - x**3
+
+
+def Sigma2(x: Array) -> Array:
+    return 2 + 2 * x + x**2
+
+
+def stable(a: float, n: int, rng: np.random.Generator) -> Array:
+    """Chambers, Mallows and Stuck: E exp(i k S) = exp(-|k|^a)."""
+    u, w = rng.uniform(-np.pi / 2, np.pi / 2, n), rng.exponential(size=n)
+    return np.sin(a * u) / np.cos(u) ** (1 / a) * (np.cos((1 - a) * u) / w) ** ((1 - a) / a)
+
+
+def pairs_of(sigma: str, a: float, n: int, seed: int, substeps: int = 1) -> tuple[Array, Array]:
+    """x and dx of n pairs; substeps: 1 is Euler's rule, more follow the equation (its drift exactly) along the step."""
+    rng = np.random.default_rng([seed, INDICES.index(a), list(SIGMAS).index(sigma)])
+    x = rng.uniform(*ENDS, n)
+    y, h = x.copy(), H / substeps
+    for _ in range(substeps):
+        noise = np.sqrt(Sigma2(y) * h) * rng.standard_normal(n) + SIGMAS[sigma](y) * h ** (1 / a) * stable(a, n, rng)
+        moved = y + drift(y) * h if substeps == 1 else y * np.exp(h) / np.sqrt(1 + y**2 * np.expm1(2 * h))
+        y = moved + noise
+    return x, y - x
+
+
+def estimate(method: str, x: Array, dx: Array, seed: int) -> tuple[Estimate, str, str]:
+    """What a method finds, whether it has converged, and what it said."""
+    if method.startswith("levytorch"):
+        return recovered(x, dx, "polynomial" if method.endswith("polynomial") else "auto")
+    if method == "km":
+        return kramers_moyal(x, dx, H, ENDS), "", ""
+    if method == "torchsde":
+        return neural_sde(x, dx, H, seed), "", ""
+    return nonlocal_kramers_moyal(x, dx, H, ENDS, sparse=method == "nkm"), "", ""
+
+
+def recovered(x: Array, dx: Array, coefficients: str) -> tuple[Estimate, str, str]:
+    data = Trajectories.from_arrays(np.stack([x, x + dx], axis=1), dt=H).transitions()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", LevytorchWarning)
+        found = recover(data, alpha="learn", period=None, coefficients=coefficients)
+    a = 2 * float(found.alpha)
+    curves = Estimate(
+        lambda at: found.b(at).numpy(),
+        lambda at: 2 * found.D_o(at).numpy(),
+        a,
+        lambda at: found.D_f(at).numpy() ** (1 / a),
+    )
+    said = [f"law {found.law}", f"{found.metrics['steps']} steps", *(str(one.message) for one in told)]
+    return curves, str(int(found.converged)), "; ".join(said)
+
+
+def errors(found: Estimate, sigma: str, a: float) -> Iterator[float | None]:
+    """Of a itself; of the functions relative, in L2 on (-2, 2)."""
+    yield None if found.index is None else abs(found.index - a)
+    for got, true in ((found.sigma, SIGMAS[sigma]), (found.Sigma2, Sigma2), (found.b, drift)):
+        yield None if got is None else float(np.linalg.norm(got(X) - true(X)) / np.linalg.norm(true(X)))
+
+
+def run(options: argparse.Namespace) -> None:
+    done = {tuple(row[k] for k in KEY) for row in read(options.results)}
+    methods = [m for m in options.methods if m != "torchsde" or installed()]
+    if len(methods) < len(options.methods):
+        print("torchsde is not installed: no neural SDE in this run", flush=True)
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    seeds = range(options.first, options.first + options.seeds)
+    for n, seed, sigma, a in itertools.product(options.pairs, seeds, SIGMAS, INDICES):
+        keys = {m: (options.data, sigma, f"{a:g}", str(n), str(seed), m) for m in methods}
+        if all(key in done for key in keys.values()):
+            continue
+        x, dx = pairs_of(sigma, a, n, seed, SUBSTEPS[options.data])
+        for method, key in keys.items():
+            if key not in done:
+                append(options.results, key, one(method, x, dx, sigma, a, seed))
+
+
+def one(method: str, x: Array, dx: Array, sigma: str, a: float, seed: int) -> list[str]:
+    began = time.perf_counter()
+    found, converged, note = estimate(method, x, dx, seed)
+    seconds = time.perf_counter() - began
+    cells = ["" if e is None else f"{e:.6g}" for e in errors(found, sigma, a)]
+    return [*cells, f"{seconds:.2f}", converged, note]
+
+
+def append(path: Path, key: tuple[str, ...], cells: list[str]) -> None:
+    fresh = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if fresh:
+            writer.writerow(FIELDS)
+        writer.writerow([*key, *cells])
+    print(" ".join((*key, *cells)), flush=True)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.open())) if path.exists() else []
+
+
+def summary(options: argparse.Namespace) -> None:
+    text = section(read(options.results))
+    print(text)
+    page = PAGE.read_text() if PAGE.exists() else "# Side by side\n"
+    if BEGIN in page:
+        before, rest = page.split(BEGIN, 1)
+        page = before + text + rest.split(END, 1)[1].lstrip("\n")
+    else:
+        page = page.rstrip("\n") + "\n\n" + text
+    PAGE.write_text(page)
+
+
+INTRODUCTION = """## Recovery beside the nonlocal Kramers-Moyal method
+
+dX = (x − x³) dt + Σ dW + σ dL on (−2, 2), Σ² = 2 + 2x + x², L symmetric and a-stable (a = 2 alpha), pairs h = 1/1000
+apart that start evenly in (−2, 2): the published examples of the nonlocal Kramers-Moyal method (NKM; Li and Duan,
+arXiv:2601.19223). `euler`: one step of Euler's rule, as published; `sde`: twenty steps, which follow the equation.
+levytorch is `recover(data, alpha="learn", period=None)` with nothing else set, which does not know that b is a cubic;
+with `coefficients="polynomial"` (levytorch polynomial) it does, as NKM does. NKM is
+[re-implemented](../benchmarks/kramers_moyal.py) from its formulas with its authors' choices, with and (dense) without
+its sparse regression on polynomials, among which are the true b and Σ². KM is the classical estimator from binned
+moments. Medians over seeds; a: absolute error, others relative in L2 on (−2, 2); seconds on a busy machine of two
+cores. `python benchmarks/rivals.py run` makes the rows, `python benchmarks/rivals.py summary` this section.
+"""
+
+
+def section(rows: list[dict[str, str]]) -> str:
+    """The tables, between their markers."""
+    lines = [
+        BEGIN,
+        INTRODUCTION,
+        "| data | pairs | σ | a | method | seeds | error of a | σ | Σ² | b | seconds | converged |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    groups = grouped(rows)
+    order = {m: i for i, m in enumerate(METHODS)}
+    for key in sorted(groups, key=lambda k: (k[0], int(k[1]), list(SIGMAS).index(k[2]), -float(k[3]), order[k[4]])):
+        data, n, sigma, a, method = key
+        own = groups[key]
+        found = [median(own, name) for name in ERRORS]
+        cells = ["-" if found[0] is None else f"{found[0]:.4f}"]
+        cells += ["-" if e is None else "above 1000 %" if e > 10 else f"{100 * e:.3g} %" for e in found[1:]]
+        good = [row["converged"] for row in own if row["converged"]]
+        told = f"{sum(map(int, good))} of {len(good)}" if good else "-"
+        cells = [data, f"{int(n):,}", SHOWN[sigma], a, method, str(len(own)), *cells]
+        lines.append("| " + " | ".join([*cells, f"{median(own, 'seconds'):.2g}", told]) + " |")
+    return "\n".join([*lines, "", *ratios(groups), "", END, ""])
+
+
+Rows = dict[tuple[str, ...], list[dict[str, str]]]
+
+
+def grouped(rows: list[dict[str, str]]) -> Rows:
+    """By all but the seed."""
+    groups: Rows = {}
+    for row in rows:
+        groups.setdefault(tuple(row[k] for k in ("data", "pairs", "sigma", "index", "method")), []).append(row)
+    return groups
+
+
+def ratios(groups: Rows) -> list[str]:
+    """Errors of levytorch over those of NKM, each a median over seeds, as a geometric mean over the four systems."""
+    lines = [
+        "Errors over those of NKM (medians over seeds, geometric mean over the systems):",
+        "",
+        "| data | pairs | of | over | a | σ | Σ² | b |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for data, n in sorted({key[:2] for key in groups}, key=lambda k: (k[0], int(k[1]))):
+        for ours, method in itertools.product(METHODS[:2], ("nkm", "nkm dense")):
+            logs = []
+            for key, mine in groups.items():
+                theirs = groups.get((*key[:4], method))
+                if (*key[:2], key[4]) == (data, n, ours) and theirs is not None:
+                    logs.append([np.log(median(mine, e) / median(theirs, e)) for e in ERRORS])
+            if logs:
+                cells = " | ".join(f"{np.exp(v):.2f}" for v in np.mean(logs, axis=0))
+                lines.append(f"| {data} | {int(n):,} | {ours} | {method} | {cells} |")
+    return lines
+
+
+def median(rows: list[dict[str, str]], name: str) -> float | None:
+    values = [float(row[name]) for row in rows if row[name]]
+    return float(np.median(values)) if values else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["run", "summary"])
+    parser.add_argument("--pairs", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--data", choices=list(SUBSTEPS), default="euler", help="one step of Euler's rule, or twenty")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    {"run": run, "summary": summary}[options.part](options)
+
+
+if __name__ == "__main__":
+    main()
