@@ -4,6 +4,8 @@
     python -m benchmarks.paper tables runs='multirun/censored_variable*' out=tables
     python -m benchmarks.paper report runs=multirun/censored_variable out=report      figures and tables
     python -m benchmarks.paper page runs=multirun out=docs                            docs/results.md
+    python -m benchmarks.paper literal                  Algorithm B.1 on unbiased data -> benchmarks/results
+    python -m benchmarks.paper contraction              how fast the TCF converges     -> benchmarks/results
 
 figure: a name, the paper's number, or all. runs: a directory (searched to any depth) or a glob, several with commas.
 """
@@ -18,8 +20,9 @@ from pathlib import Path
 from levytorch.convert import known_keys
 from levytorch.errors import ConfigError, LevytorchError
 
-_KEYS = ("figure", "runs", "out")
-_COMMANDS = ("figure", "tables", "report", "page")
+_KEYS = ("figure", "runs", "out", "replicas", "trajectories", "steps")
+_STUDIES = ("literal", "contraction")  # what computes something, and takes no runs
+_COMMANDS = ("figure", "tables", "report", "page", *_STUDIES)
 
 
 def parse(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
@@ -31,7 +34,8 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
         words = ["figure"]
     if len(words) != 1 or words[0] not in _COMMANDS:
         raise ConfigError(f"one command of {', '.join(_COMMANDS)} was expected, found {' '.join(words) or 'none'}.")
-    missing = [key for key in ("runs", *(["figure"] if words[0] == "figure" else [])) if key not in given]
+    needed = () if words[0] in _STUDIES else ("runs", "figure") if words[0] == "figure" else ("runs",)
+    missing = [key for key in needed if key not in given]
     if missing:
         raise ConfigError(f"{words[0]} needs {missing[0]}=..., found none; give it.")
     return words[0], given
@@ -48,6 +52,9 @@ def main(arguments: Sequence[str]) -> None:
     from benchmarks.paper.page import write_page
 
     command, given = parse(arguments)
+    if command in _STUDIES:
+        print(f"written: {_study(command, given)}")
+        return
     sources = given["runs"].split(",")
     out = Path(given.get("out", "docs" if command == "page" else "."))
     if command == "page":
@@ -60,6 +67,16 @@ def main(arguments: Sequence[str]) -> None:
     else:
         write = report.write_tables if command == "tables" else report.write_report
         print(write(collect(sources), out))
+
+
+def _study(command: str, given: dict[str, str]) -> Path:
+    from benchmarks.paper import contraction, literal
+
+    out = {"out": Path(given["out"])} if "out" in given else {}
+    if command == "contraction":
+        return contraction.study(**out)
+    numbers = {key: int(given[key]) for key in ("trajectories", "steps") if key in given}
+    return literal.study(int(given.get("replicas", 12)), **numbers, **out)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

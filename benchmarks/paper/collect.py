@@ -55,6 +55,11 @@ class Record(Run):
         return "unbiased" if self.tail == "none" else f"unbiased, {self.tail}"
 
     @property
+    def law(self) -> str:
+        """Which law of a step was fitted; runs that do not say were made before there was another than the frozen."""
+        return str(self.metrics.get("law") or self.setting("law", "frozen"))
+
+    @property
     def literal(self) -> bool:
         """Whether the run is the paper's Algorithm B.1 (Adam, random start), not levytorch's own engine."""
         return self.metrics.get("engine") == "adam" and self.setting("init") == "random"

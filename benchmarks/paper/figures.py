@@ -23,7 +23,7 @@ from benchmarks.paper.style import (
     size_boxes,
     truth_line,
 )
-from benchmarks.paper.tables import read_rates
+from benchmarks.paper.tables import FIT_BELOW, read_rates
 from levytorch.errors import ConfigError, InputError
 from levytorch.figures.base import COLORS, SYMBOLS, new_axes, panels
 from levytorch.files import read_csv
@@ -221,9 +221,17 @@ def _value_errors(ax: Axes, runs: Runs) -> None:
     ax.grid(axis="y", alpha=0.3, linewidth=0.5)
 
 
-def _rates(ax: Axes, runs: Runs) -> None:
+def bound_figure(runs: Runs) -> Drawn:
+    """The error-bound study in both norms: C0, and C2, that of the theorem."""
+    fig, axes = panels(None, 2, width=4.4, height=3.4)
+    for ax, norm in zip(axes, ("C0", "C2")):
+        _rates(ax, runs, norm)
+    return fig, axes
+
+
+def _rates(ax: Axes, runs: Runs, norm: str = "C0") -> None:
     styles = {"noise": ("#0072B2", "o"), "gaussian": ("#D55E00", "s"), "wedge": ("#009E73", "^")}
-    curves = [curve for curve in read_rates(runs.studies[-1]) if curve.norm == "C0"]
+    curves = [curve for curve in read_rates(runs.studies[-1]) if curve.norm == norm]
     for curve in curves:
         color, marker = styles.get(curve.perturbation, ("#CC79A7", "d"))
         ax.fill_between(curve.eps, curve.low, curve.high, color=color, alpha=0.15, linewidth=0)
@@ -235,7 +243,9 @@ def _rates(ax: Axes, runs: Runs) -> None:
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel(r"perturbation $\epsilon$ of the coefficients")
-    finish(ax, r"$\max |\hat V - V|$, mean and 5–95 %")
+    ax.axvspan(ends[0], FIT_BELOW, color="black", alpha=0.05, linewidth=0)
+    title = {"C0": r"$\max |\hat V - V|$", "C2": r"$C^2$ norm of $\hat V - V$"}[norm]
+    finish(ax, f"{title}, mean and 5–95 %\n(slopes: shaded, " + rf"$\epsilon \leq$ {FIT_BELOW:g})", size="small")
 
 
 def learning_history(runs: Runs) -> Drawn:

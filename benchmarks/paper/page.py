@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from benchmarks.paper import parts, prices
-from benchmarks.paper.claims import claims
+from benchmarks.paper import archived, parts, pictures, prices
+from benchmarks.paper.archived import RESULTS
+from benchmarks.paper.claim import Claim
+from benchmarks.paper.claims import claims, section_order
 from benchmarks.paper.collect import Runs, collect
 from benchmarks.paper.figures import FIGURES
-from benchmarks.paper.tables import KEEP, markdown
+from benchmarks.paper.kept import Kept
+from benchmarks.paper.tables import KEEP, frame, markdown
 from levytorch.errors import InputError
-from levytorch.files import replacing, write_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from levytorch.files import write_text
 
 log = logging.getLogger("benchmarks.paper")
-LARGEST = 100_000  # bytes of a committed picture
 _HEAD = """# Results
 
 Every number and figure on this page was written by
@@ -29,29 +26,48 @@ Every number and figure on this page was written by
 python -m benchmarks.paper page runs=<directory of the runs> out=docs
 ```
 
-from run directories; nothing is typed in. How each experiment is run and what the paper leaves open:
-{experiments}."""
+from run directories and from the tables of `benchmarks/results`; nothing is typed in. Sections whose runs are not
+among those of the command stay as an earlier page had them, and the table of runs says which. **Every fit on this page
+is under the frozen law** (coefficients held over a step, as in the paper) unless a column says otherwise; what the
+exact law changes is on a page of its own, [exact_law.md](exact_law.md). How each experiment is run and what the paper
+leaves open: {experiments}."""
+STATEMENTS, RUNS, PRICES, SHORT = (
+    "The paper's statements and these runs",
+    "How it was run",
+    "Bitcoin (section 4.3, Figure 9)",
+    "What falls short",
+)
 
 
-def write_page(roots: Sequence[Path], out: Path) -> Path:
-    """<out>/results.md and its pictures, <out>/figures/results_<name>.png, from all runs below these directories."""
-    runs = collect(list(roots))
+def write_page(roots: Sequence[Path], out: Path, results: Path = RESULTS) -> Path:
+    """<out>/results.md and its pictures, <out>/figures/results_<name>.png, from all runs below these directories.
+
+    results: of the studies that are no runs (`archived`). What a page at <out> says of other experiments stays.
+    """
+    runs, kept = collect(list(roots)), Kept(out / "results.md")
     guide = "[experiments.md](experiments.md)" if (out / "experiments.md").is_file() else "`conf/experiment/`"
     blocks = [_HEAD.format(experiments=guide)]
-    stated = claims(runs)
-    if len(stated):
-        blocks += ["## The paper's statements and these runs", markdown(stated, keep=KEEP)]
-    blocks += ["## How it was run", *parts.how(runs, roots)]
-    present = [one for one in parts.EXPERIMENTS if len(runs.where(experiment=one.name))]
-    names = [one.name for one in present]
-    for one in present:
+    fresh = [*archived.claims(results), *map(Claim._make, claims(runs).rows())]
+    stated = sorted([*fresh, *kept.claims(STATEMENTS, fresh)], key=lambda claim: section_order(claim.where))
+    if stated:
+        blocks += [f"## {STATEMENTS}", markdown(frame(stated), keep=KEEP)]
+    blocks += [f"## {RUNS}", *parts.how(runs, roots, kept.rows(RUNS))]
+    names = [one.name for one in parts.EXPERIMENTS if len(runs.where(experiment=one.name))]
+    for one in parts.EXPERIMENTS:
+        if one.name not in names:
+            blocks += [f"## {one.title}", kept[one.title]] if kept[one.title] else []
+            continue
         blocks += [f"## {one.title}", *parts.experiment(one, runs.where(experiment=one.name), roots)]
         for name, entry in FIGURES.items():  # each once: at the last experiment that it needs
             needed = [known for known in names if known in entry.experiments]
             if needed and needed[-1] == one.name:
                 blocks += _picture(name, runs, out)
-    blocks += _prices(runs, out)
-    blocks += ["## What falls short", *parts.shortfalls(runs)]
+    for title, made in (*archived.sections(results, out), (archived.BOUND, archived.bound(runs, out))):
+        body = made or ([kept[title]] if kept[title] else [])
+        blocks += [f"## {title}", *body] if body else []
+    blocks += _prices(runs, out) or ([f"## {PRICES}", kept[PRICES]] if kept[PRICES] else [])
+    there = [one.name for one in parts.EXPERIMENTS if one.name in names or kept[one.title]]
+    blocks += [f"## {SHORT}", *parts.shortfalls(runs, kept.items(SHORT, names), there)]
     write_text(out / "results.md", "\n\n".join(block.strip("\n") for block in blocks if block) + "\n")
     return out / "results.md"
 
@@ -60,7 +76,7 @@ def _prices(runs: Runs, out: Path) -> list[str]:
     found = prices.panels(runs)
     if not found:
         return []
-    blocks = ["## Bitcoin (section 4.3, Figure 9)", parts.code("\n".join(prices.commands()))]
+    blocks = [f"## {PRICES}", parts.code("\n".join(prices.commands()))]
     for name in prices.CAPTIONS:
         blocks += _picture(name, runs, out)
     for panel in found:
@@ -77,25 +93,4 @@ def _picture(name: str, runs: Runs, out: Path) -> list[str]:
     except InputError as error:
         log.warning(f"no figure {name}: {error}")
         return []
-    target = out / "figures" / f"results_{name}.png"
-    with replacing(target) as temporary:
-        temporary.write_bytes(small_png(fig))
-    caption = f"Figure {entry.number} of the paper. {entry.caption}"
-    return [f"![{entry.caption}](figures/{target.name})", f"*{caption}*"]
-
-
-def small_png(fig: Figure) -> bytes:
-    """The figure as a PNG of at most `LARGEST` bytes: a palette first, then fewer colours, then fewer pixels."""
-    from PIL import Image
-
-    content = b""
-    for dpi, colors in ((115, 256), (115, 96), (100, 96), (85, 64), (70, 48)):
-        raw, packed = io.BytesIO(), io.BytesIO()
-        fig.savefig(raw, dpi=dpi, format="png")
-        image = Image.open(raw).convert("RGB")
-        image = image.quantize(colors, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-        image.save(packed, format="png", optimize=True)
-        content = packed.getvalue()
-        if len(content) <= LARGEST:
-            break
-    return content
+    return pictures.shown(fig, name, entry.caption, out, f"Figure {entry.number} of the paper. ")

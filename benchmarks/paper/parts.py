@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.paper import tables
+from benchmarks.paper import kept, tables
 from benchmarks.paper.collect import COEFFICIENTS, Runs
 from benchmarks.paper.statistics import DEFINITION
 from benchmarks.paper.style import arm_label
@@ -96,8 +96,8 @@ def versions() -> str:
     return ", ".join(found)
 
 
-def how(runs: Runs, roots: Sequence[Path]) -> list[str]:
-    """Machine, versions, time, seeds and settings."""
+def how(runs: Runs, roots: Sequence[Path], earlier: Sequence[dict[str, str]] = ()) -> list[str]:
+    """Machine, versions, time, seeds and settings; `earlier`: rows of a page that was there, of other experiments."""
     rows = []
     for experiment in EXPERIMENTS:
         for literal in (False, True):
@@ -110,6 +110,7 @@ def how(runs: Runs, roots: Sequence[Path]) -> list[str]:
                 {
                     "experiment": experiment.name,
                     "engine": str(record.metrics.get("engine")),
+                    "law": ", ".join(sorted({r.law for r in own})),
                     "runs": len(own),
                     "seeds": _range(own.unique("seed")),
                     "trajectories": _range(own.unique("n_trajectories")),
@@ -117,11 +118,18 @@ def how(runs: Runs, roots: Sequence[Path]) -> list[str]:
                     "fits, s": round(float(np.nansum([r.number("seconds_fit") for r in own])), 1),
                     "wall, s": timing.get("wall_seconds"),
                     "CPU, s": timing.get("cpu_seconds"),
+                    "made": "with this page",
                 }
             )
+    shown = [dict(zip(rows[0], cells)) for cells in map(kept.cells, markdown(rows).splitlines()[2:])] if rows else []
+    anew = {row["experiment"] for row in rows}
+    if earlier and (not shown or set(earlier[0]) == set(shown[0])):
+        shown += [row | {"made": kept.EARLIER} for row in earlier if row["experiment"] not in anew]
+    order = [one.name for one in EXPERIMENTS]
+    shown.sort(key=lambda row: order.index(row["experiment"]) if row["experiment"] in order else len(order))
     return [
-        f"Machine: {machine()}. {versions()}.",
-        markdown(rows) if rows else "No runs of the paper's experiments.",
+        f"Machine: {machine()}. {versions()}. Rows made earlier: the machine and the versions of their time.",
+        kept.table(shown) if shown else "No runs of the paper's experiments.",
         "The column *fits* is the sum over runs of the time from the first pass to the last, checks and standard "
         "errors included; wall and CPU time are those of whole sweeps where they were recorded (wall time depends on "
         "what else the machine was doing).",
@@ -131,7 +139,7 @@ def how(runs: Runs, roots: Sequence[Path]) -> list[str]:
 
 def experiment(one: Experiment, runs: Runs, roots: Sequence[Path]) -> list[str]:
     """What was done, the command, and the tables; the figures follow."""
-    blocks = [one.text]
+    blocks = [f"{one.text} {_fitted_by(runs)}"]
     command = sweep_record(runs, roots).get("command") or f"python train.py -m experiment={one.name}"
     blocks.append(code(str(command)))
     found = tables.all_tables(runs)
@@ -160,6 +168,13 @@ def experiment(one: Experiment, runs: Runs, roots: Sequence[Path]) -> list[str]:
     return blocks
 
 
+def _fitted_by(runs: Runs) -> str:
+    """Law and engine of every figure of a section."""
+    engines = {"Algorithm B.1" if run.literal else str(run.metrics.get("engine")) for run in runs}
+    laws = ", ".join(sorted({run.law for run in runs}))
+    return f"Law of a step: {laws}. Engine: {', '.join(sorted(engines, key=str.lower))}."
+
+
 def sweep_record(runs: Runs, roots: Sequence[Path]) -> dict[str, Any]:
     """sweep.json of the folder these runs are in, between the root and the runs: wall and CPU time, command."""
     tops = {root.resolve() for root in roots}
@@ -180,11 +195,14 @@ def sweep_record(runs: Runs, roots: Sequence[Path]) -> dict[str, Any]:
     return {}
 
 
-def shortfalls(runs: Runs) -> list[str]:
-    """What a reader should know before trusting the numbers above; computed, so that it cannot be forgotten."""
+def shortfalls(runs: Runs, earlier: Sequence[str] = (), there: Sequence[str] = ()) -> list[str]:
+    """What a reader should know before trusting the numbers above; computed, so that it cannot be forgotten.
+
+    earlier: the same of experiments whose sections were kept; there: the experiments that the page has.
+    """
     known = Runs(tuple(r for r in runs if r.experiment in {e.name for e in EXPERIMENTS}))
-    items = []
-    absent = [e.name for e in EXPERIMENTS if not len(known.where(experiment=e.name))]
+    items = list(earlier)
+    absent = [e.name for e in EXPERIMENTS if not len(known.where(experiment=e.name)) and e.name not in there]
     if absent:
         items.append(f"No runs of {', '.join(absent)}.")
     items += _few_replicas(known)

@@ -36,6 +36,7 @@ PAPER = {
     ("btc_random60000", "none"): (4.48, 1.83, 21.80),
 }
 SHOWN = 5000  # the paper's number of orange dots
+_AT_BOUND = 2e-3  # of a learned alpha from the end of its range: nothing but the bound holds it there
 CURVES = ("x", "V", "reference", "reference_exact", "crl", "trivial")
 _NOTES = """- *relative L2 error*: of V against the paper's reference, a Fourier fit to all empirical values, over
   all prices of the file; *±*: its standard deviation over the refits of the block bootstrap, or over the random starts.
@@ -43,7 +44,10 @@ _NOTES = """- *relative L2 error*: of V against the paper's reference, a Fourier
   integral that V is by beta dt / 2 = 0.75 % whatever the prices do.
 - *coverage*: share of the empirical values within V ± one standard deviation. They scatter by {scatter:.2f} % around
   their own reference, because each is the sum along one path; a band of what is known about V need not cover that,
-  and a wide band covers everything."""
+  and a wide band covers everything.
+- *alpha*: learned, within `coefficients.alpha_bounds` (0.03 to 0.98 unless set). An alpha at a bound is no estimate:
+  the likelihood still rises there, and beyond 0.98 jumps can hardly be told from the Brownian part.
+- The series is not the paper's (docs/btc.md): another source, 801,600 rows without gaps against 634,551."""
 
 
 def number(run: Record, key: str) -> float:
@@ -151,13 +155,14 @@ def adam_bands(panel: Panel) -> list[Band]:
     for tail in ("tcf", "none"):
         runs = panel.group(True, tail)
         if len(runs) > 1:
-            mean, sd = _mean_and_sd(runs)
+            mean, sd = mean_and_sd(runs)
             note = f"{len(runs)} random starts, mean ± sd; covers {panel.coverage(mean, sd):.1%}"
             bands.append(Band(ARMS[tail], mean, sd, note))
     return bands
 
 
-def _mean_and_sd(runs: Runs) -> tuple[Array, Array]:
+def mean_and_sd(runs: Runs) -> tuple[Array, Array]:
+    """Of the value functions of random starts, at every price."""
     _, curves, _ = runs.stack("V")
     return curves.mean(0), curves.std(0, ddof=1)
 
@@ -229,26 +234,41 @@ def _row(label: str, run: Record, paper: str) -> dict[str, str]:
         "exact": _percent(number(run, "relative_l2_exact")),
         "coverage, sd": _percent(optional(run, "coverage_std")),
         "coverage, bootstrap": _percent(optional(run, "coverage_bootstrap")),
-        "alpha": f"{run.number('alpha'):.3f}",
+        "alpha": _alpha(Runs((run,))),
         "TCF": f"{run.number('tcf'):.5f}" if run.tail == "tcf" else "",
         "paper": paper,
     }
 
 
 def _adam_row(panel: Panel, tail: str, runs: Runs) -> dict[str, str]:
-    def mean_and_sd(key: str) -> str:
+    def shown_mean(key: str) -> str:
         errors = np.array([number(run, key) for run in runs])
         return f"{100 * errors.mean():.2f} ± {100 * errors.std(ddof=1):.2f} %"
 
     return {
         "estimate": f"Algorithm B.1 (Adam), {len(runs)} random starts, {ARMS[tail]}",
-        "relative L2 error": mean_and_sd("relative_l2"),
-        "exact": mean_and_sd("relative_l2_exact"),
-        "coverage, sd": _percent(panel.coverage(*_mean_and_sd(runs))),
-        "alpha": f"{np.mean([run.number('alpha') for run in runs]):.3f}",
+        "relative L2 error": shown_mean("relative_l2"),
+        "exact": shown_mean("relative_l2_exact"),
+        "coverage, sd": _percent(panel.coverage(*mean_and_sd(runs))),
+        "alpha": _alpha(runs),
         "TCF": f"{np.mean([run.number('tcf') for run in runs]):.4f}" if tail == "tcf" else "",
         "paper": _paper(panel, tail),
     }
+
+
+def _alpha(runs: Runs) -> str:
+    """The mean of the learned alpha, and how many runs have it at an end of its range, where it means little."""
+    values = [run.number("alpha") for run in runs]
+    stuck = sum(_at_bound(run) is not None for run in runs)
+    told = "" if not stuck else " (at its bound)" if len(values) == 1 else f" ({stuck} of {len(values)} at a bound)"
+    return f"{np.mean(values):.3f}{told}"
+
+
+def _at_bound(run: Record) -> float | None:
+    """The end of coefficients.alpha_bounds that the learned alpha of a run has come to."""
+    ends = run.setting("coefficients.alpha_bounds")
+    ends = ends if isinstance(ends, list) and all(isinstance(end, int | float) for end in ends) else [0.03, 0.98]
+    return next((end for end in ends if abs(run.number("alpha") - end) < _AT_BOUND), None)
 
 
 def _percent(value: float | None) -> str:

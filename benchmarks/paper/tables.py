@@ -17,6 +17,7 @@ from benchmarks.paper.collect import COEFFICIENTS, Array, Record, Runs
 from benchmarks.paper.statistics import LIMIT, calibration, outliers, pooled_rate
 from benchmarks.paper.style import arm_label, arm_order
 from levytorch.files import read_csv
+from levytorch.policy.rates import FIT_BELOW
 
 if TYPE_CHECKING:
     import polars as pl
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 # runs that agree in these are replicas of each other
 GROUP = ("experiment", "alpha_true", "dt", "reach", "literal", "arm", "n_trajectories")
 SIZELESS = GROUP[:-1]
-FIT_BELOW = 0.03  # the slope of an error bound is fitted where it is linear, as in `levytorch.policy.rates`
-KEEP = ("arm", "n_trajectories", "coefficient", "holds")  # columns that tables of runs always show
+KEEP = ("arm", "n_trajectories", "coefficient", "engine", "law", "holds")  # columns that tables of runs always show
 _SHARES = ("_median", "_mean", "_worst", "_bias", "_bias_std", "coverage")
 _NAMES = {"n_trajectories": "trajectories", "alpha_true": "alpha", "literal": "engine"}
 

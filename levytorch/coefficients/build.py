@@ -8,6 +8,7 @@ from typing import Any
 from levytorch.coefficients.basis import TRUNCATIONS, check_basis
 from levytorch.coefficients.fourier import FourierHead
 from levytorch.coefficients.head import KNOWABLE, MODES, AlphaSpec, Head, TemperingSpec, Units, known_constants
+from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN, AlphaLink
 from levytorch.coefficients.mlp import MLPHead
 from levytorch.coefficients.polynomial import PolynomialHead
 from levytorch.coefficients.spline import SplineHead, check_n_basis
@@ -22,6 +23,7 @@ HEADS: dict[str, type[Head]] = {
 }
 
 _SHARED = {"positivity", "alpha_mode", "alpha", "length", "time", "dim", "tempering_mode", "tempering", *KNOWABLE}
+_SHARED |= {"alpha_link", "alpha_bounds"}
 _CELL, _LINE = {"period", "origin"}, {"window"}
 _SPLINE = _SHARED | _LINE | {"n_basis", "n_basis_alpha", "knots"}
 OPTIONS = {
@@ -71,7 +73,8 @@ def build_head(config: Mapping[str, Any]) -> Head:
             check_basis(settings["n_basis_alpha"], 1.0)
     if "truncation" in settings:
         choice("truncation", settings["truncation"], TRUNCATIONS)
-    alpha = AlphaSpec(mode, float(settings.pop("alpha", 0.5)))
+    link = AlphaLink.build(settings.pop("alpha_link", "sigmoid"), settings.pop("alpha_bounds", (ALPHA_MIN, ALPHA_MAX)))
+    alpha = AlphaSpec(mode, float(settings.pop("alpha", 0.5)), link)
     tempering = TemperingSpec.build(settings.pop("tempering_mode", "fixed"), settings.pop("tempering", 0.0))
     units = Units(float(settings.pop("length", 1.0)), float(settings.pop("time", 1.0)))
     known = known_constants({key: settings.pop(key, None) for key in KNOWABLE})

@@ -22,8 +22,6 @@ from levytorch.coefficients.links import (
     FLOOR_D_F,
     FLOOR_D_O,
     Link,
-    alpha_inverse,
-    alpha_link,
     positivity,
     tempering_inverse,
     tempering_link,
@@ -112,6 +110,7 @@ class LinearHead(Head):
             "positivity": self.positivity_link,
             "alpha_mode": self.alpha_spec.mode,
             "alpha": self.alpha_spec.value,
+            **self.alpha_spec.link.config(),
             "n_basis_alpha": self.n_basis_alpha or 3,
             "length": self.units.length,
             "time": self.units.time,
@@ -138,7 +137,7 @@ class LinearHead(Head):
             if self.sizes[row]:
                 self.theta[self.starts[row]] = link.inverse(torch.tensor(float(value), dtype=torch.float64))
         if self.alpha_basis is not None:
-            self.theta[self.starts[self.n_linear]] = alpha_inverse(a)
+            self.theta[self.starts[self.n_linear]] = self.alpha_spec.link.inverse(a)
         if self.tempering_spec.learned:
             lam = self.tempering_spec.value if tempering is None else tempering
             self.theta[-1] = tempering_inverse(lam, self.alpha_spec.value, self.units.length)
@@ -150,7 +149,7 @@ class LinearHead(Head):
         eta, eta_alpha = self.predictors(self.theta, self.design(flat))
         alpha = torch.tensor(self.alpha_spec.value, dtype=eta.dtype, device=eta.device)
         if eta_alpha is not None:
-            alpha = alpha_link(eta_alpha)[0]
+            alpha = self.alpha_spec.link(eta_alpha)
         b = (eta[0] if d == 1 else eta[:d].T) * self.units.b
         D_o = self.links[1](eta[d]) * self.units.D_o
         D_f = self.links[2](eta[d + 1]) * self.units.D_f(alpha)
@@ -213,7 +212,7 @@ class LinearHead(Head):
         alpha = torch.tensor(self.alpha_spec.value, dtype=eta.dtype, device=eta.device)
         D_f_alpha = torch.zeros((), dtype=eta.dtype, device=eta.device)
         if eta_alpha is not None:
-            alpha, slope[d + 2], curvature[d + 2] = alpha_link(eta_alpha)
+            alpha, slope[d + 2], curvature[d + 2] = self.alpha_spec.link.derivatives(eta_alpha)
         unit_f = self.units.D_f(alpha)
         D_o, slope_o, curve_o = self.links[1].derivatives(eta[d])
         D_f, slope_f, curve_f = self.links[2].derivatives(eta[d + 1])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
+from levytorch.coefficients.links import SIGMOID, AlphaLink
 from levytorch.convert import choice, real_number, shown
 from levytorch.errors import InputError
 
@@ -59,10 +60,14 @@ class Coefficients(_Four):
 
 @dataclass(frozen=True)
 class AlphaSpec:
-    """alpha is fixed (known), constant (one learned number) or a function of x; `value`: it, or where it starts."""
+    """alpha is fixed (known), constant (one learned number) or a function of x; `value`: it, or where it starts.
+
+    link: how a learned alpha follows from its parameters, and its bounds.
+    """
 
     mode: str = "fixed"
     value: float = 0.5
+    link: AlphaLink = SIGMOID
 
     @staticmethod
     def parse(alpha: object) -> AlphaSpec:

@@ -1,7 +1,8 @@
 """Links from a linear predictor eta to a coefficient: identity for the drift, softplus or clamp for D_o and D_f.
 
 `clamp` is Algorithm E.4's: max(floor, eta) on the value, the gradient passed straight through. torch.clamp would
-zero the gradient where it clamps, and the parameters could never leave. A learned alpha is a scaled sigmoid.
+zero the gradient where it clamps, and the parameters could never leave. A learned alpha is a scaled sigmoid, or, as in
+the paper's expansion alpha(x) = sum_k theta_4k phi_4k(x), linear in theta and clamped in the same way.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from levytorch.convert import choice
+from levytorch.convert import choice, real_array, shown
+from levytorch.errors import InputError
 
 FLOOR_D_O = 0.0  # Algorithm E.4, line 2
 FLOOR_D_F = 1e-8
@@ -24,19 +26,19 @@ ALPHA_MIN, ALPHA_MAX = 0.03, 0.98  # a learned alpha stays where the law is accu
 
 
 class _StraightThrough(torch.autograd.Function):
-    """max(floor, eta) exactly (eta + (max - eta) would round, and may leave a negative D_f), gradient 1 everywhere."""
+    """eta within bounds exactly (eta + (max - eta) would round, and may leave a negative D_f), gradient 1 anywhere."""
 
     @staticmethod
-    def forward(eta: Tensor, floor: float) -> Tensor:
-        return eta.clamp(min=floor)
+    def forward(eta: Tensor, floor: float, ceiling: float | None = None) -> Tensor:
+        return eta.clamp(min=floor, max=ceiling)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         return
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient, None, None
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Link:
         if self.name == "identity":
             return eta
         if self.name == "clamp":
-            return _StraightThrough.apply(eta, self.floor)
+            return _StraightThrough.apply(eta, self.floor, None)
         # the floor keeps D_f > 0 where softplus underflows; it is far below anything that data can tell from zero
         return F.softplus(eta, threshold=36.0) + self.floor
 
@@ -78,18 +80,56 @@ def positivity(name: str, floor: float) -> Link:
     return Link(name, floor if name == "clamp" else 1e-12)
 
 
-def alpha_link(eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """alpha in (ALPHA_MIN, ALPHA_MAX) from an unbounded eta: value, first and second derivative."""
-    sigma = torch.sigmoid(eta)
-    span = ALPHA_MAX - ALPHA_MIN
-    slope = sigma * (1 - sigma)
-    return ALPHA_MIN + span * sigma, span * slope, span * slope * (1 - 2 * sigma)
+ALPHA_LINKS = ("sigmoid", "clamp")
 
 
-def alpha_inverse(alpha: float) -> float:
-    """eta of a start value; starts outside the admissible range are moved just inside."""
-    u = (min(max(alpha, ALPHA_MIN + 1e-3), ALPHA_MAX - 1e-3) - ALPHA_MIN) / (ALPHA_MAX - ALPHA_MIN)
-    return math.log(u / (1 - u))
+@dataclass(frozen=True)
+class AlphaLink:
+    """alpha within its bounds from an unbounded eta: a scaled "sigmoid", or eta itself with a "clamp" (the paper)."""
+
+    name: str = "sigmoid"
+    low: float = ALPHA_MIN
+    high: float = ALPHA_MAX
+
+    @staticmethod
+    def build(name: Any, bounds: Any) -> AlphaLink:
+        """From the plain settings alpha_link and alpha_bounds of a head."""
+        choice("alpha_link", name, ALPHA_LINKS, "sigmoid is the default, clamp the paper's")
+        ends = real_array("alpha_bounds", bounds, "give [low, high] within (0, 1)")
+        if ends.shape != (2,) or not 0.0 < ends[0] < ends[1] < 1.0:
+            raise InputError(
+                f"alpha_bounds must be [low, high] with 0 < low < high < 1, found {shown(bounds)}; the default is "
+                f"[{ALPHA_MIN}, {ALPHA_MAX}]."
+            )
+        return AlphaLink(name, float(ends[0]), float(ends[1]))
+
+    def config(self) -> dict[str, Any]:
+        """Plain settings; none where they are the default ones."""
+        return {} if self == SIGMOID else {"alpha_link": self.name, "alpha_bounds": [self.low, self.high]}
+
+    def __call__(self, eta: Tensor) -> Tensor:
+        if self.name == "clamp":
+            return _StraightThrough.apply(eta, self.low, self.high)
+        return self.low + (self.high - self.low) * torch.sigmoid(eta)
+
+    def derivatives(self, eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Value, first and second derivative."""
+        if self.name == "clamp":
+            return self(eta), torch.ones_like(eta), torch.zeros_like(eta)
+        sigma, span = torch.sigmoid(eta), self.high - self.low
+        slope = sigma * (1 - sigma)
+        return self.low + span * sigma, span * slope, span * slope * (1 - 2 * sigma)
+
+    def inverse(self, alpha: float) -> float:
+        """eta of a start value; a start outside of the bounds is moved into them (a sigmoid has no eta at its ends)."""
+        if self.name == "clamp":
+            return min(max(alpha, self.low), self.high)
+        margin = min(1e-3, 0.25 * (self.high - self.low))
+        u = (min(max(alpha, self.low + margin), self.high - margin) - self.low) / (self.high - self.low)
+        return math.log(u / (1 - u))
+
+
+SIGMOID = AlphaLink()
 
 
 def tempering_link(raw: Tensor, alpha: float, length: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,8 +20,6 @@ from levytorch.coefficients.links import (
     FLOOR_D_F,
     FLOOR_D_O,
     Link,
-    alpha_inverse,
-    alpha_link,
     positivity,
     tempering_inverse,
     tempering_link,
@@ -77,7 +75,8 @@ class MLPHead(Head):
         names += ["alpha"] if self.alpha_spec.mode == "function" else []
         self.nets = nn.ModuleDict({name: self._network(dim if name == "b" else 1) for name in names})
         if self.alpha_spec.mode == "constant":
-            self.raw_alpha = nn.Parameter(torch.tensor(alpha_inverse(self.alpha_spec.value), dtype=torch.float64))
+            start = self.alpha_spec.link.inverse(self.alpha_spec.value)
+            self.raw_alpha = nn.Parameter(torch.tensor(start, dtype=torch.float64))
         if self.tempering_spec.learned:
             self.raw_tempering = nn.Parameter(torch.zeros((), dtype=torch.float64))
         self.set_constants(0.0, self.units.D_o, float(self.units.D_f(torch.tensor(self.alpha_spec.value))))
@@ -107,6 +106,7 @@ class MLPHead(Head):
                 "positivity": self.positivity_link,
                 "alpha_mode": self.alpha_spec.mode,
                 "alpha": self.alpha_spec.value,
+                **self.alpha_spec.link.config(),
                 "length": self.units.length,
                 "time": self.units.time,
             }
@@ -130,9 +130,9 @@ class MLPHead(Head):
             if name in self.nets:
                 self._set_output(name, link.inverse(torch.tensor([float(v) for v in value], dtype=torch.float64)))
         if self.alpha_spec.mode == "function":
-            self._set_output("alpha", torch.tensor([alpha_inverse(a)], dtype=torch.float64))
+            self._set_output("alpha", torch.tensor([self.alpha_spec.link.inverse(a)], dtype=torch.float64))
         elif self.alpha_spec.mode == "constant":
-            self.raw_alpha.fill_(alpha_inverse(a))
+            self.raw_alpha.fill_(self.alpha_spec.link.inverse(a))
         if self.tempering_spec.learned:
             lam = self.tempering_spec.value if tempering is None else tempering
             self.raw_tempering.fill_(tempering_inverse(lam, self.alpha_spec.value, self.units.length))
@@ -156,9 +156,9 @@ class MLPHead(Head):
         shape = x.shape if self.dim == 1 else x.shape[:-1]
         out = {name: net(u).reshape(x.shape if name == "b" else shape) for name, net in self.nets.items()}
         if self.alpha_spec.mode == "function":
-            alpha = alpha_link(out["alpha"])[0]
+            alpha = self.alpha_spec.link(out["alpha"])
         elif self.alpha_spec.mode == "constant":
-            alpha = alpha_link(self.raw_alpha)[0]
+            alpha = self.alpha_spec.link(self.raw_alpha)
         else:
             alpha = torch.tensor(self.alpha_spec.value, dtype=torch.float64, device=x.device)
         if self.tempering_spec.learned:

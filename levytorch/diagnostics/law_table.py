@@ -17,7 +17,6 @@ from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead, build_head
 from levytorch.coefficients.build import LINEAR
-from levytorch.coefficients.links import alpha_inverse
 from levytorch.data import Transitions
 from levytorch.diagnostics.brownian import Brownian, fit_brownian
 from levytorch.diagnostics.comparison import Comparison, Model, block_of, ranked
@@ -81,7 +80,7 @@ def as_law(head: LinearHead, *, tempered: bool, rate: float = 0.0) -> LinearHead
     first = head.starts[head.n_linear]
     theta[:first] = old[:first]
     size = made.sizes[made.n_linear]
-    theta[first : first + size] = old[first : first + size] if learned else alpha_inverse(alpha)
+    theta[first : first + size] = old[first : first + size] if learned else made.alpha_spec.link.inverse(alpha)
     made.set_flat(theta)
     return made
 

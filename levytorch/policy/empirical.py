@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients.basis import FourierBasis
-from levytorch.convert import positive_number, whole_number
+from levytorch.convert import choice, positive_number, whole_number
 from levytorch.data.pairing import is_gap
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError, LevytorchWarning
@@ -32,6 +32,7 @@ from levytorch.policy.series import FourierSeries, fit_fourier
 
 Array = Tensor | np.ndarray
 
+GAPS = ("end", "hold", "skip")
 _LONG_STEP = 0.1  # beta dt from which on the paper's sum of a constant reward is 5 % too large
 
 
@@ -109,18 +110,22 @@ def empirical_values(
     partial: bool = False,
     exact: bool | None = None,
     linear: bool = False,
+    gaps: str = "end",
 ) -> EmpiricalValues:
     """Discounted values V~(x_i) of every observation whose horizon the data covers.
 
     trajectories: a Trajectories, or the positions of one trajectory with `dt` or `times`. n_terms: number of terms
     (the paper's sum has 3001), for even sampling; horizon: the same as a time; by default exp(-beta horizon) = 1e-12.
-    max_gap: a longer step ends a trajectory there. partial: keep values whose horizon reaches beyond the data. exact:
-    see `discounted_sum`; by default for uneven sampling only. linear: the reward is linear between observations, which
-    is what steps need that are not short against 1 / beta; without it they are warned of.
+    max_gap: a longer step is a gap (by default that of the trajectories). partial: keep values whose horizon reaches
+    beyond the data. exact: see `discounted_sum`; by default for uneven sampling only. linear: the reward is linear
+    between observations, which is what steps need that are not short against 1 / beta; without it they are warned of.
+    gaps: "end": a trajectory ends there; "hold": sums go on at the times as they are, the reward held over the gap;
+    "skip": what follows counts as one step later, which is the paper's sum over the rows of a file.
     """
     beta = check_beta(beta)
     if n_terms is not None and horizon is not None:
         raise InputError("Either n_terms or horizon was expected, but both were given; leave one out.")
+    choice("gaps", gaps, GAPS)
     n_terms = None if n_terms is None else whole_number("n_terms", n_terms, 1)
     horizon = None if horizon is None else positive_number("horizon", horizon, "give a time")
     r = reward_function(reward)
@@ -134,16 +139,20 @@ def empirical_values(
     found: list[EmpiricalValues] = []
     longest, wanted, offset, exactly = 0.0, 0.0, 0, False
     typical: list[np.ndarray] = []
-    for x, t in _segments(trajectories, trajectories.max_dt if max_gap is None else max_gap):
+    limit = trajectories.max_dt if max_gap is None else max_gap
+    for x, t in _segments(trajectories, limit, gaps):
         steps = np.diff(t)
         if len(steps) == 0:
             offset += len(x)
             continue
-        evenly = bool(np.ptp(steps) <= 1e-6 * abs(np.median(steps)))
+        plain = steps[~is_gap(steps, limit)] if gaps == "hold" else steps
+        evenly = bool(len(plain)) and bool(np.ptp(plain) <= 1e-6 * abs(np.median(plain)))
         if n_terms is not None and not evenly:
             raise InputError(
-                "n_terms counts evenly spaced observations, but the sampling is uneven; give horizon as a time instead."
+                "n_terms counts evenly spaced observations, but the sampling is uneven; give horizon as a time "
+                "instead, or max_dt where longer steps are gaps."
             )
+        evenly = evenly and len(plain) == len(steps)
         wanted = horizon or ((n_terms - 1) * float(np.median(steps)) if n_terms is not None else math.log(1e12) / beta)
         exactly = (not evenly) if exact is None else exact
         values, complete = discounted_sum(r(torch.from_numpy(x)).numpy(), t, beta, wanted, exact=exactly, linear=linear)
@@ -154,8 +163,9 @@ def empirical_values(
         longest, offset = max(longest, float(t[-1] - t[0])), offset + len(x)
     if not found or sum(len(part.x) for part in found) == 0:
         raise InputError(
-            f"A trajectory longer than the horizon {wanted:g} was expected, but the longest lasts {longest:g}; "
-            "give a shorter horizon (or n_terms), or partial=True."
+            f"A trajectory longer than the horizon {wanted:g} was expected, but the longest"
+            f"{'' if limit is None or gaps != 'end' else ' without a gap'} lasts {longest:g}; "
+            "give a shorter horizon (or n_terms), partial=True, or gaps hold or skip where gaps cut it short."
         )
     if not linear:
         _doubt_long_steps(beta * float(np.median(np.concatenate(typical))), held=exactly)
@@ -183,13 +193,17 @@ def _doubt_long_steps(z: float, *, held: bool) -> None:
     )
 
 
-def _segments(trajectories: Trajectories, max_gap: float | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(positions, times) of every stretch without a gap."""
+def _segments(trajectories: Trajectories, max_gap: float | None, gaps: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(positions, times) of every stretch that sums run along: up to the next gap, or of a whole trajectory."""
     dt, times = trajectories.dt or 0.0, trajectories.times
     for start, stop in zip(trajectories.offsets[:-1], trajectories.offsets[1:]):
         x = np.asarray(trajectories.x[start:stop])
         t = dt * np.arange(len(x)) if times is None else times[start:stop]
-        cuts = np.flatnonzero(is_gap(np.diff(t), max_gap)) + 1
+        across = is_gap(np.diff(t), max_gap)
+        if gaps == "skip" and bool(across.any()) and not bool(across.all()):
+            usual = float(np.median(np.diff(t)[~across]))
+            t = t[0] + np.concatenate([[0.0], np.cumsum(np.where(across, usual, np.diff(t)))])
+        cuts = np.flatnonzero(across) + 1 if gaps == "end" else np.empty(0, dtype=np.int64)
         yield from zip(np.split(x, cuts), np.split(t, cuts))
 
 

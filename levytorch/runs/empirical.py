@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from levytorch.coefficients.basis import FourierBasis
-from levytorch.convert import known_keys, shown, switch, whole_number
+from levytorch.convert import choice, known_keys, shown, switch, whole_number
 from levytorch.data import Transitions
 from levytorch.data.sources import selected
 from levytorch.errors import ConfigError, LevytorchWarning, within_configuration
@@ -21,7 +21,7 @@ from levytorch.figures.values import Band, value_bands
 from levytorch.files import replacing, write_json
 from levytorch.policy.bootstrap import Bootstrap, block_bootstrap
 from levytorch.policy.checks import check_window
-from levytorch.policy.empirical import empirical_values
+from levytorch.policy.empirical import GAPS, empirical_values
 from levytorch.policy.reference import EmpiricalComparison, compare_with_data
 from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.policy.solver import solve_value
@@ -31,8 +31,9 @@ from levytorch.training.maximise import fit_full_batch
 log = logging.getLogger("levytorch.train")
 STORED = 40_000  # empirical values kept for figures and for the coverage of bands over runs
 SHOWN = 5000  # of these as dots in the figure
-# n_terms, horizon, linear: of the discounted sums; n_basis: of their Fourier fit and of CRL; n_modes, window: of V
-DEFAULTS = {"n_terms": None, "horizon": None, "linear": False, "n_basis": 11, "n_modes": None, "window": "data"}
+SUMS = {"n_terms": None, "horizon": None, "linear": False, "gaps": "end"}  # of the discounted values
+# n_basis: of their Fourier fit and of CRL; n_modes, window: of V
+DEFAULTS = SUMS | {"n_basis": 11, "n_modes": None, "window": "data"}
 BOOTSTRAP = {"replicas": 0, "block": 240}  # refits for the band of V; consecutive transitions that stay together
 
 
@@ -51,6 +52,7 @@ def options_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
             if options[name] is not None or name == "n_basis":
                 whole_number(f"empirical.{name}", options[name], 1)
         switch("empirical.linear", options["linear"])
+        choice("empirical.gaps", options["gaps"], GAPS)
         for name, least in (("replicas", 0), ("block", 1)):
             whole_number(f"empirical.bootstrap.{name}", options["bootstrap"][name], least)
         if options["window"] != "data":
@@ -118,7 +120,7 @@ def _reward(source: Any, config: Mapping[str, Any], period: float, origin: float
 
 
 def _sums(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in ("n_terms", "horizon", "linear")}
+    return {name: options[name] for name in SUMS}
 
 
 def _compare(

@@ -25,7 +25,7 @@ from levytorch.figures.base import Drawn, draw, write
 from levytorch.figures.values import error_boxes, rates, value_bands
 from levytorch.files import temporary_directory, write_csv, write_json
 from levytorch.policy.checks import check_beta, check_window
-from levytorch.policy.rates import RateStudy, rate_study
+from levytorch.policy.rates import CORRELATION, FIT_BELOW, RateStudy, rate_study
 from levytorch.policy.reference import empirical_reference
 from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.runs import page, policy_evaluation
@@ -297,6 +297,8 @@ def write_rates(studies: Sequence[RateStudy], out: Path) -> dict[str, Figure]:
                 "slope_C2": study.slope_c2,
                 "n_modes": study.n_modes,
                 "n_trials": study.error_c0.shape[1],
+                "slope_up_to_eps": FIT_BELOW,
+                **({"correlation_of_noise": CORRELATION} if study.perturbation == "noise" else {}),
             }
             for study in studies
         },

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients, LinearHead
+from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.coefficients.links import tempering_eta
 from levytorch.data.batches import FullBatch
 from levytorch.errors import LevytorchWarning
@@ -28,6 +28,7 @@ from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import symmetric_inverse
 
 VANISHED = 1e-4
+_AT_BOUND = 2e-3  # of a learned alpha from the end of its range
 _AS_WELL = 2.0  # in log-likelihood: what one parameter is worth by AIC, and a bit
 # of a tempering: the log-likelihood may fall by (95 % on one side), told from zero, zero (eta in internal units)
 _DROP, _Z, _GONE = 0.5 * 1.6449**2, 2.0, 1e-6
@@ -77,6 +78,26 @@ def warn_of_vanishing(losses: dict[str, float]) -> None:
                 "look for steps that are exactly equal, or rounded, before reading anything into it."
             )
         warnings.warn(told, LevytorchWarning, stacklevel=3)
+
+
+def alpha_at_bound(head: Head) -> float | None:
+    """The end of its range that a learned alpha has run to, with a warning; None: it lies within."""
+    if not head.learns_alpha:
+        return None
+    link = head.alpha_spec.link
+    with torch.no_grad():
+        alpha = head(head.grid(64)).alpha
+    for end in (link.low, link.high):
+        if float((alpha - end).abs().min()) < _AT_BOUND:
+            warnings.warn(
+                f"a learned alpha must lie within its bounds, found it at {end:g}: the likelihood still rises there, "
+                "and its standard error means nothing; near 1 jumps are hardly told from D_o, and alpha_bounds can be "
+                "widened.",
+                LevytorchWarning,
+                stacklevel=3,
+            )
+            return end
+    return None
 
 
 def on_the_boundary(losses: dict[str, float]) -> list[str]:

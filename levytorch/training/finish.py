@@ -86,6 +86,9 @@ def finish(
             LevytorchWarning,
             stacklevel=2,
         )
+    bound = boundary.alpha_at_bound(head)
+    if bound is not None:
+        metrics["alpha_at_bound"] = bound
     cov = None
     if isinstance(head, LinearHead):
         fitted = objective = engine.objective(likelihood, optimizer, batch)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from levytorch.coefficients import AlphaSpec, FourierHead, MLPHead, Units, build_head
-from levytorch.coefficients.links import FLOOR_D_F, Link, positivity
+from levytorch.coefficients.links import FLOOR_D_F, AlphaLink, Link, positivity
 from levytorch.errors import InputError
 
 ALPHAS = [AlphaSpec("fixed", 0.3), AlphaSpec("constant", 0.4), AlphaSpec("function", 0.6)]
@@ -65,6 +65,46 @@ def test_clamp_keeps_the_gradient_where_it_clamps():
     assert eta.grad.tolist() == [1.0, 1.0]
 
 
+def test_a_clamped_alpha_is_linear_in_theta():
+    """The paper's expansion alpha(x) = sum_k theta_4k phi_4k(x); the gradient passes straight through the bounds."""
+    spec = AlphaSpec("function", 0.5, AlphaLink("clamp", 0.1, 0.9))
+    head = FourierHead(3, alpha=spec, positivity_link="clamp")
+    x = torch.linspace(0, 6, 7, dtype=torch.float64)
+    theta = torch.tensor([0.6, 0.2, -0.5], dtype=torch.float64)
+    with torch.no_grad():
+        head.theta[9:] = theta
+    plain = theta[0] + theta[1] * x.cos() + theta[2] * x.sin()
+    assert float(plain.min()) < 0.1
+    assert float(plain.max()) > 0.9
+    torch.testing.assert_close(head(x).alpha, plain.clamp(0.1, 0.9))
+    (gradient,) = torch.autograd.grad(head(x).alpha.sum(), head.theta)
+    torch.testing.assert_close(gradient[9:], torch.stack([torch.ones_like(x), x.cos(), x.sin()]).sum(1))
+    torch.testing.assert_close(head.jacobian(x)[3][:, 9:].sum(0), gradient[9:])
+
+
+@pytest.mark.parametrize("kind", [FourierHead, MLPHead])
+def test_the_link_of_alpha_is_kept_by_settings(kind):
+    head = kind(alpha=AlphaSpec("constant", 0.97, AlphaLink("clamp", 0.2, 0.95)))
+    assert float(head(torch.zeros(1, dtype=torch.float64)).alpha) == 0.95  # a start beyond the bound is moved to it
+    again = build_head(head.config())
+    assert again.alpha_spec == head.alpha_spec
+    assert "alpha_link" not in kind().config()  # the default is that of files which know of no other
+
+
+@pytest.mark.parametrize("bounds", [(0.03, 0.98), (0.2, 0.7)])
+def test_sigmoid_of_alpha(bounds):
+    link = AlphaLink("sigmoid", *bounds)
+    eta = torch.tensor([-3.0, 0.0, 4.0], dtype=torch.float64, requires_grad=True)
+    value, slope, curvature = link.derivatives(eta)
+    (first,) = torch.autograd.grad(link(eta).sum(), eta, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), eta)
+    torch.testing.assert_close(link(eta), value)
+    torch.testing.assert_close(slope, first)
+    torch.testing.assert_close(curvature, second)
+    assert bounds[0] < float(value.min()) < float(value.max()) < bounds[1]
+    assert link.inverse(float(value[1])) == pytest.approx(0.0, abs=1e-12)
+
+
 def test_softplus_derivatives_and_inverse():
     link = Link("softplus", 1e-12)
     eta = torch.tensor([-20.0, -2.0, 0.0, 3.0, 50.0], dtype=torch.float64, requires_grad=True)
@@ -101,6 +141,11 @@ def test_mlp_is_periodic():
         ({"name": "fourier", "positivity": "relu"}, "softplus, clamp"),
         ({"name": "fourier", "alpha_mode": "free"}, "alpha_mode"),
         ({"name": "fourier", "n_basis": 4}, "odd"),
+        ({"name": "fourier", "alpha_link": "tanh"}, "sigmoid, clamp"),
+        ({"name": "fourier", "alpha_bounds": [0.5, 0.2]}, "0 < low < high < 1"),
+        ({"name": "mlp", "alpha_bounds": [0.0, 0.9]}, "0 < low < high < 1"),
+        ({"name": "mlp", "alpha_bounds": 0.9}, "0 < low < high < 1"),
+        ({"name": "fourier", "alpha_bounds": "wide"}, "alpha_bounds"),
     ],
 )
 def test_bad_heads_name_the_choices(config, match):

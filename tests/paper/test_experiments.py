@@ -4,16 +4,20 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import InterpolationResolutionError
 
 import levytorch.evaluate  # noqa: F401  (its resolver ${newest:...})
+from levytorch.coefficients.head import Units
+from levytorch.coefficients.init import Guess
 from levytorch.errors import ConfigError
 from levytorch.runs.evaluate import run_evaluation
 from levytorch.runs.evaluation_settings import newest
 from levytorch.runs.settings import fit_settings, prepare_run
+from levytorch.training.problem import starting_head
 from tests.paper.conftest import composed, train_run
 
 SYNTHETIC = ["unbiased_constant", "unbiased_variable", "censored_variable", "censored_constant", "censored_mcmc"]
@@ -95,6 +99,28 @@ def test_the_papers_algorithm_is_one_override_away(experiment):
         assert settings.tail.start == 4000
     if experiment is not None:
         assert f"{experiment}_literal/" in composed(*base, hydra=True).hydra.sweep.dir
+
+
+@pytest.mark.parametrize("paper", ["literal", "prices"])
+def test_all_that_the_papers_algorithm_learns_is_linear_in_theta(paper, prices):
+    """theta -> (b, D_o, D_f, alpha) at a point inside of all bounds has no second derivatives, in any direction."""
+    base = ["experiment=btc_first6000", f"data.path={prices}", f"paper={paper}", "tail=none", "coefficients.n_basis=3"]
+    settings = fit_settings(OmegaConf.to_container(composed(*base), resolve=True))
+    head = starting_head(settings, Guess(0.0, 4.0, 3.0, 0.6, Units()))
+    assert head.alpha_spec.mode == "constant"
+    x, theta = head.grid(5), head.flat()
+    step = 0.01 * torch.randn(theta.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def at(size):
+        head.set_flat(theta + size * step)
+        c = head(x)
+        # per unit of D_f, which depends on alpha in internal units
+        return torch.stack([c.b, c.D_o, c.D_f / head.units.D_f(c.alpha), c.alpha.expand_as(c.b)]).detach()
+
+    torch.testing.assert_close(at(1.0) + at(-1.0), 2 * at(0.0), rtol=1e-12, atol=1e-12)
+    sigmoid = fit_settings(OmegaConf.to_container(composed(*base, "coefficients.alpha_link=sigmoid"), resolve=True))
+    head = starting_head(sigmoid, Guess(0.0, 4.0, 3.0, 0.6, Units()))
+    assert not torch.allclose((at(1.0) + at(-1.0))[3], 2 * at(0.0)[3], rtol=1e-8, atol=0)
 
 
 def run_here(config, place):

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from benchmarks.paper import page as pages
+from benchmarks.paper import parts, pictures
 from benchmarks.paper.__main__ import main, parse
 from benchmarks.paper.figures import FIGURES
 from benchmarks.paper.report import Report
@@ -27,9 +28,9 @@ def docs(root, price_runs, tmp_path_factory):
 def test_page_shows_every_figure_once_and_small(docs):
     text = (docs / "results.md").read_text()
     shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
-    assert sorted(shown) == sorted(f"figures/results_{name}.png" for name in FIGURES)
+    assert sorted(shown) == sorted(f"figures/results_{name}.png" for name in (*FIGURES, "bound", "contraction"))
     for name in shown:
-        assert (docs / name).stat().st_size <= pages.LARGEST
+        assert (docs / name).stat().st_size <= pictures.LARGEST
         with Image.open(docs / name) as image:
             assert image.width >= 600
 
@@ -58,12 +59,44 @@ def test_page_comes_out_the_same_again(root, docs, tmp_path):
     assert table in (docs / "results.md").read_text()
 
 
+def test_sections_without_runs_stay_and_say_so(root, docs, tmp_path):
+    """A page made again from the runs of one experiment: its section is new, the others are those of before."""
+    shutil.copytree(docs, tmp_path / "docs")
+    before = (docs / "results.md").read_text()
+    pages.write_page([root / "censored_constant"], tmp_path / "docs")
+    after = (tmp_path / "docs" / "results.md").read_text()
+
+    def section(text, title):
+        return re.search(rf"^## {re.escape(title)}.*?(?=^## |\Z)", text, flags=re.M | re.S)[0]
+
+    for title in ("Example 4.1", "Example 4.3", "Example 4.4", "Bitcoin", "The error bound"):
+        assert section(after, title) == section(before, title), title
+    made = [line for line in section(after, "How it was run").splitlines() if line.startswith("| ")][1:]
+    assert {line.split(" | ")[0].strip("| "): line.rsplit("|", 2)[1].strip() for line in made} == {
+        **dict.fromkeys([one.name for one in parts.EXPERIMENTS], "earlier"), "censored_constant": "with this page",
+    }  # fmt: skip
+    statements = [section(text, "The paper's statements") for text in (before, after)]
+    assert sorted(statements[0].splitlines()) == sorted(statements[1].splitlines())
+    short = [sorted(section(text, "What falls short").splitlines()) for text in (before, after)]
+    assert short[0] == short[1]
+
+
+def test_every_fit_says_its_law_and_engine(docs):
+    text = (docs / "results.md").read_text()
+    head = next(line for line in text.splitlines() if line.startswith("| where |"))
+    assert head == "| where | engine | law | paper | measured | holds |"
+    for title in ("4.1", "4.2", "4.3", "4.4", "4.5"):
+        part = re.search(rf"^## Example {title}.*?(?=^## )", text, flags=re.M | re.S)[0]
+        assert "Law of a step: frozen. Engine: " in part
+    assert "| experiment | engine | law |" in text
+
+
 def test_pictures_are_made_smaller_until_they_fit(monkeypatch):
     fig, axes = new_axes(1, 1)
     axes[0, 0].imshow(np.random.default_rng(0).random((60, 60)), cmap="viridis")
-    large = len(pages.small_png(fig))
-    monkeypatch.setattr(pages, "LARGEST", large - 1)
-    assert len(pages.small_png(fig)) < large
+    large = len(pictures.small_png(fig))
+    monkeypatch.setattr(pictures, "LARGEST", large - 1)
+    assert len(pictures.small_png(fig)) < large
 
 
 def test_report_after_a_sweep(root, tmp_path, capsys):

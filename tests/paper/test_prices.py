@@ -19,6 +19,7 @@ from benchmarks.paper.page import write_page
 from benchmarks.paper.report import Report, write_report
 from levytorch.data.sources import FromFile
 from levytorch.errors import InputError, LevytorchWarning
+from levytorch.runs.empirical import check_series
 from tests.paper.conftest import PRICES, QUIET, composed, train_run
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -122,6 +123,60 @@ def test_the_section_of_the_results_page(price_runs, tmp_path):
     assert "experiment=btc_first6000" in text
     assert "results_btc_adam" in text
     assert panels.panels(collect(price_runs)) != []
+
+
+@pytest.fixture(scope="module")
+def prices_with_gaps(prices, tmp_path_factory):
+    """The file of prices without every fifth hour: stretches of 80 rows, where the sums have 1001 terms."""
+    table = pl.read_parquet(prices)
+    file = tmp_path_factory.mktemp("gaps") / "prices.parquet"
+    table.filter(pl.int_range(pl.len()) % 100 < 80).write_parquet(file)
+    return file
+
+
+def test_a_file_with_gaps_runs_as_it_is(prices_with_gaps, tmp_path):
+    """Pairs across gaps are left out and counted; the sums go over the rows, as in the paper."""
+    base = ["experiment=btc_first6000", f"data.path={prices_with_gaps}", *PRICES, *QUIET, "tail=none"]
+    outcome = train_run(composed(*base, "coefficients.n_basis=1"), tmp_path / "run")
+    dropped = outcome.source.transitions.dropped
+    assert dropped["across a gap"] == 29
+    assert float(outcome.source.transitions.dt.max()) == pytest.approx(0.05)
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["left_out"]["across a gap"] == 29
+    assert metrics["empirical"]["n_values"] == 2400 - 1000
+    assert metrics["empirical"]["relative_l2"] < 0.05
+    x = pl.read_parquet(prices_with_gaps)["open"].to_numpy()
+    stored = np.load(tmp_path / "run" / "empirical.npz")
+    start = int(np.flatnonzero(x == stored["x"][0])[0])
+    j = np.arange(1001)
+    terms = np.cos(2 * np.pi * (x[start + j] + 128000) / 256000)
+    assert stored["V"][0] == pytest.approx(0.05 * np.sum(np.exp(-0.3 * j * 0.05) * terms), rel=1e-9)
+
+
+def test_a_gap_is_refused_where_it_is_not_known(prices_with_gaps):
+    """Whoever takes max_dt away is told of it; whoever wants no sums across gaps is told what else there is."""
+    base = ["experiment=btc_first6000", f"data.path={prices_with_gaps}", *PRICES, *QUIET]
+    with pytest.raises(InputError, match="max_dt=0.05"):
+        data_of(composed(*base, "data.max_dt=null"))
+    config = composed(*base, "empirical.gaps=end")
+    with pytest.raises(InputError, match="gaps hold or skip"):
+        check_series(data_of(config), OmegaConf.to_container(config, resolve=True))
+
+
+def data_of(config):
+    options = OmegaConf.to_container(config.data, resolve=True)
+    return FromFile(**{key: value for key, value in options.items() if key not in ("_target_", "separator")})()
+
+
+def test_an_alpha_at_its_bound_is_told(price_runs, copied):
+    """In the table of prices, from the bound that the run was given."""
+    assert "bound" not in panels.rows(panels.panels(collect(price_runs))[0])[0]["alpha"]
+    alter(copied / METRICS, lambda m: m.update(alpha=0.9795))
+    (panel,) = panels.panels(collect(copied))
+    assert [row["alpha"] for row in panels.rows(panel)][0] == "0.980 (at its bound)"
+    alter(copied / ".hydra" / "config.yaml", lambda c: c["coefficients"].update(alpha_bounds=[0.03, 0.99]))
+    (panel,) = panels.panels(collect(copied))
+    assert [row["alpha"] for row in panels.rows(panel)][0] == "0.980"
 
 
 def alter(file, change):

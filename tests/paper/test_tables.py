@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.paper import tables
 from benchmarks.paper.claims import claims
+from benchmarks.paper.collect import collect
 from benchmarks.paper.tables import markdown, percent, read_rates
 
 
@@ -102,6 +103,37 @@ def test_claims_say_what_was_measured(root, runs):
     for value in bias.values():
         assert percent(value, signed=True) in row["measured"]
     assert {r["where"] for r in table.rows(named=True)} >= {"4.1", "4.2", "4.3", "4.4", "4.5", "4.2.1", "4.2.2"}
+
+
+def test_the_spread_of_estimates_is_held_against_the_paper(root, runs):
+    row = next(r for r in claims(runs).rows(named=True) if "alpha = 0.3: the standard deviation" in r["paper"])
+    spread = []
+    for n in (100, 300):
+        stored = metrics_below(root / "unbiased_constant" / "alpha0.3" / f"n{n}").values()
+        spread.append(np.std([m["mean_b"] / 5 - 1 for m in stored], ddof=1))
+    assert f"b {percent(spread[0])} → {percent(spread[1])}" in row["measured"]
+    assert (row["engine"], row["law"]) == ("fisher", "frozen")
+
+
+def test_prices_are_held_against_the_paper(price_runs):
+    found = collect(price_runs)
+    table = claims(found).rows(named=True)
+    told = [row for row in table if row["paper"] == "first 6000 transitions: the TCF lowers the error of V"]
+    assert [row["engine"] for row in told] == ["evidence", "Algorithm B.1"]
+    assert {row["law"] for row in told} == {"frozen"}
+    errors = {
+        tail: np.mean([r.metrics["empirical"]["relative_l2"] for r in found.where(literal=True, tail=tail)])
+        for tail in ("none", "tcf")
+    }
+    assert told[1]["measured"] == f"{errors['none']:.2%} → {errors['tcf']:.2%}".replace("%", " %")
+    assert told[1]["holds"] == (errors["tcf"] < errors["none"])
+    assert any("classical RL" in row["paper"] for row in table)
+
+
+def test_both_norms_of_the_error_bound_are_told(runs):
+    (row,) = (r for r in claims(runs).rows(named=True) if r["where"] == "4.2.2")
+    assert row["measured"].startswith("slope over eps <= 0.03: C0 ")
+    assert ", C2 " in row["measured"]
 
 
 def test_markdown_leaves_out_what_says_nothing():

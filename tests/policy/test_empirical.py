@@ -194,3 +194,45 @@ def test_rounding_makes_no_gaps() -> None:
     paths = Trajectories.from_arrays(x, times=t, max_dt=0.05)
     assert len(paths.transitions()) == 1999
     assert len(empirical_values(paths, torch.cos, 1.0, horizon=5.0).x) == 2000 - 100
+
+
+@pytest.fixture
+def with_gaps() -> Trajectories:
+    """60 observations at steps of 1/20, but for 7 after the 20th and 0.4 after the 45th."""
+    steps = np.full(59, 1 / 20)
+    steps[19], steps[44] = 7.0, 0.4
+    times = np.concatenate([[0.0], np.cumsum(steps)])
+    return Trajectories.from_arrays(series(60)[None], times=times, max_dt=1 / 20)
+
+
+def test_skipped_gaps_are_the_papers_sum_over_rows(with_gaps: Trajectories) -> None:
+    """No stretch between gaps is as long as the sum; over the rows, as the paper writes it, there are 21 values."""
+    x = with_gaps.x
+    found = empirical_values(with_gaps, torch.cos, 0.3, n_terms=40, gaps="skip")
+    np.testing.assert_allclose(found.V.numpy(), by_definition(x, 1 / 20, 0.3, 40), rtol=1e-9)
+    assert torch.equal(found.number, torch.arange(21))
+    with pytest.raises(InputError, match="longest without a gap lasts 1.2; .* gaps hold or skip"):
+        empirical_values(with_gaps, torch.cos, 0.3, n_terms=40)
+
+
+def test_held_gaps_keep_their_length(with_gaps: Trajectories) -> None:
+    """The integral of the held reward, discounted at the times as they are: piece by piece."""
+    t, r = with_gaps.times, np.cos(with_gaps.x)
+    beta, horizon = 0.3, 39 / 20
+    found = empirical_values(with_gaps, torch.cos, beta, n_terms=40, gaps="hold")
+    for i, V in zip(found.number.tolist(), found.V.tolist()):
+        inside = np.flatnonzero((t >= t[i]) & (t <= t[i] + horizon + 1e-9))
+        ends = np.append(t[1:], t[-1] + 1 / 20)[inside]
+        weights = (np.exp(-beta * (t[inside] - t[i])) - np.exp(-beta * (ends - t[i]))) / beta
+        assert pytest.approx(weights @ r[inside], rel=1e-9) == V
+    assert len(found.number) > 10
+
+
+def test_gaps_say_nothing_where_there_are_none() -> None:
+    x = series()
+    plain = empirical_values(x, torch.cos, 0.3, dt=1 / 20, n_terms=50)
+    for gaps in ("end", "hold", "skip"):
+        found = empirical_values(x, torch.cos, 0.3, dt=1 / 20, n_terms=50, max_gap=1 / 20, gaps=gaps)
+        torch.testing.assert_close(found.V, plain.V, rtol=1e-12, atol=0)
+    with pytest.raises(InputError, match="end, hold, skip"):
+        empirical_values(x, torch.cos, 0.3, dt=1 / 20, n_terms=50, gaps="bridge")

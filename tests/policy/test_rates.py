@@ -4,14 +4,15 @@ import pytest
 import torch
 
 from levytorch import Dynamics
+from levytorch.coefficients import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policy.rates import fit_slope, rate_study
+from levytorch.policy.rates import CORRELATION, PERTURBATIONS, fit_slope, rate_study
 from tests.policy.problems import cos3
 
 EPS = [0.01, 0.003, 0.001]
 
 
-@pytest.mark.parametrize("perturbation", ["noise", "gaussian", "wedge"])
+@pytest.mark.parametrize("perturbation", ["noise", "gaussian", "wedge", "white"])
 def test_error_is_linear_in_the_perturbation(perturbation: str) -> None:
     d = Dynamics.named("asymptotic")
     study = rate_study(d, EPS, n_trials=1000, n_modes=64, perturbation=perturbation)
@@ -31,7 +32,7 @@ def test_trials_are_solutions_of_perturbed_problems() -> None:
 
     d = Dynamics.named("asymptotic")
     n, beta, eps = 15, 0.1, [0.02, 0.01]
-    study = rate_study(d, eps, n_trials=2, n_modes=n, seed=5)
+    study = rate_study(d, eps, n_trials=2, n_modes=n, perturbation="white", seed=5)
     generator = torch.Generator().manual_seed(5)
     noise = [torch.randn((2, n), generator=generator, dtype=torch.float64).numpy() for _ in range(3)]
     x = 2 * math.pi * np.arange(n) / n
@@ -51,6 +52,32 @@ def test_trials_are_solutions_of_perturbed_problems() -> None:
         assert float(study.error_c0[0, trial]) == pytest.approx(np.abs(error).max(), rel=1e-8)
         c2 = sum(np.abs(M @ error).max() for M in (np.eye(n), D1, D2))
         assert float(study.error_c2[0, trial]) == pytest.approx(c2, rel=1e-8)
+
+
+def test_the_noise_is_the_process_it_says() -> None:
+    """Variance one and covariance exp(-d^2 / (2 l^2)) over 20,000 draws; standard errors of products are below 0.01."""
+    basis = FourierBasis(24, 3.0, 0.5)
+    z = PERTURBATIONS["noise"](basis, 20_000, torch.Generator().manual_seed(0))
+    found = (z.T @ z / len(z))[0]
+    distance = (basis.points() - basis.origin).clone()
+    distance = torch.minimum(distance, basis.period - distance)
+    expected = torch.exp(-0.5 * (distance / (CORRELATION * basis.period)) ** 2)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.04)
+
+
+def test_the_level_does_not_depend_on_the_grid() -> None:
+    """The same functions on two grids: what differs is the resolution of V, and of the maximum of its error, which the
+    coarser grid looks for at half as many points. White noise averages out on the finer one, by about sqrt(2)."""
+    d = Dynamics.named("asymptotic")
+    levels = {}
+    for kind in ("noise", "white"):
+        coarse, fine = (rate_study(d, EPS, n_trials=400, n_modes=n, perturbation=kind, seed=2) for n in (64, 128))
+        for norm in ("error_c0", "error_c2"):
+            a, b = (getattr(study, norm).mean(-1) for study in (coarse, fine))
+            levels[kind, norm] = float((b / a).mean())
+    assert levels["noise", "error_c0"] == pytest.approx(1.0, abs=0.01)
+    assert levels["noise", "error_c2"] == pytest.approx(1.0, abs=0.05)
+    assert levels["white", "error_c0"] < 0.85
 
 
 def test_the_seed_decides() -> None:

@@ -158,3 +158,14 @@ def test_a_direction_without_information_has_a_huge_variance_not_an_infinite_one
     assert bool(torch.isfinite(found).all())
     torch.testing.assert_close(found[0, 0], torch.tensor(0.25, dtype=torch.float64), rtol=1e-12, atol=0)
     assert float(found[1, 1]) > 1e100
+
+
+def test_an_alpha_at_its_bound_is_told():
+    """The true alpha is 0.7, and 0.6 the largest that is allowed: no estimate, and the fit says so."""
+    data = steps(20_000, 2, **{**PURE, "D_o": 1.0})
+    with pytest.warns(LevytorchWarning, match="learned alpha must lie within its bounds, found it at 0.6"):
+        found = recover(data, alpha="learn", n_basis=1, alpha_bounds=[0.03, 0.6])
+    assert found.metrics["alpha_at_bound"] == 0.6
+    free = recover(data, alpha="learn", n_basis=1)
+    assert "alpha_at_bound" not in free.metrics
+    assert abs(free.alpha - 0.7) < 4 * free.alpha_std
