@@ -138,7 +138,7 @@ def fitted(objective: FullBatchObjective, tcf: float) -> Evaluation:
     return replace(found, tcf=tcf)
 
 
-def measured(setting: Setting) -> tuple[float, list[float], FullBatchObjective]:
+def measured(setting: Setting, until: float = 1e-11) -> tuple[float, list[float], FullBatchObjective]:
     """The ratio of the last two changes of the TCF that are not rounding, all TCFs, and the objective at the end."""
     objective = objective_of(setting)
     masses, correction = objective.masses, TailCorrection()
@@ -153,7 +153,7 @@ def measured(setting: Setting) -> tuple[float, list[float], FullBatchObjective]:
         changes = np.diff(values[-3:])
         if len(changes) == 2 and abs(changes[1]) > 1e-8 * values[0 if not lost else -1]:
             ratio = float(changes[1] / changes[0])
-        if abs(changes[-1]) < 1e-11:
+        if abs(changes[-1]) < until:
             break
     return ratio, values, objective
 
@@ -173,8 +173,9 @@ def derived(setting: Setting, theta: tuple[float, float, float]) -> float:
         leaf = at.clone().requires_grad_()
         R = tail_probability(setting.CT, 0.0, 0.0, *leaf, setting.dt)
         grad_R = torch.autograd.grad(R, leaf)[0][:free]
+    r = R.detach()
     mass = torch.where(beyond, weight[beyond].sum(), weight[~beyond].sum())
-    share = torch.where(beyond, float(R), 1 - float(R)) * weight / mass  # of the mixed law at its fixed point
+    share = torch.where(beyond, r, 1 - r) * weight / mass  # of the mixed law at its fixed point
     J = torch.empty((free, free), dtype=torch.float64)
     for i in range(free):
         move = torch.zeros(3, dtype=torch.float64)
@@ -197,9 +198,9 @@ def squared_correlation(setting: Setting) -> float:
     return float(slope @ torch.linalg.solve((rows * weight) @ rows.T, slope)) / (R * (1 - R))
 
 
-def contraction(setting: Setting) -> Contraction:
-    """Both numbers of one setting."""
-    ratio, values, objective = measured(setting)
+def contraction(setting: Setting, until: float = 1e-11) -> Contraction:
+    """Both numbers of one setting; until: the change of the TCF at which the iteration ends."""
+    ratio, values, objective = measured(setting, until)
     with torch.no_grad():
         c = objective.head(torch.zeros(1, dtype=torch.float64))
     end = values[-1]

@@ -211,7 +211,7 @@ def test_skipped_gaps_are_the_papers_sum_over_rows(with_gaps: Trajectories) -> N
     found = empirical_values(with_gaps, torch.cos, 0.3, n_terms=40, gaps="skip")
     np.testing.assert_allclose(found.V.numpy(), by_definition(x, 1 / 20, 0.3, 40), rtol=1e-9)
     assert torch.equal(found.number, torch.arange(21))
-    with pytest.raises(InputError, match="longest without a gap lasts 1.2; .* gaps hold or skip"):
+    with pytest.raises(InputError, match=r"longest without a gap lasts 1\.2; .* gaps hold or skip"):
         empirical_values(with_gaps, torch.cos, 0.3, n_terms=40)
 
 
