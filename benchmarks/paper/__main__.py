@@ -76,7 +76,7 @@ def _study(command: str, given: dict[str, str]) -> Path:
     if command == "contraction":
         return contraction.study(**out)
     numbers = {key: int(given[key]) for key in ("trajectories", "steps") if key in given}
-    return literal.study(int(given.get("replicas", 12)), **numbers, **out)  # type: ignore[arg-type]
+    return literal.study(int(given.get("replicas", 12)), **numbers, **out)
 
 
 if __name__ == "__main__":
