@@ -32,6 +32,10 @@ class Kept:
         names = cells(head)
         return [dict(zip(names, cells(line))) for line in body if len(cells(line)) == len(names)]
 
+    def picture(self, title: str, name: str) -> list[str]:
+        """What shows a picture in a section, and its caption."""
+        return re.findall(rf"^!\[[^\n]*results_{name}\.png\)\n\n\*[^\n]*\*$", self[title], flags=re.M)
+
     def claims(self, title: str, made: Collection[Claim]) -> list[Claim]:
         """Statements of the page that were not made anew."""
         anew = {(one.where, one.engine, one.paper) for one in made}

@@ -5,8 +5,9 @@
 Independent replicas (data, start and draws) of both examples, each with two densities: an accurate one (the table:
 relative 1e-9 in all tails) and the paper's windowed quadrature (Algorithms E.1 - E.3). Starts, draws and steps are
 those of `paper=literal`; the gradient is Algorithm E.4's formula instead of autograd, Lightning is left out, and all
-replicas take their steps side by side, which is many times as fast. Rows go to benchmarks/results/literal_unbiased.csv, those of
-one example and density when they are done; what is there is not made again.
+replicas take their steps side by side, which is many times as fast. Rows go to
+benchmarks/results/literal_unbiased.csv, those of one example and density when they are done; what is there is not made
+again.
 
 Up to |y| = 1e5 the scores of the two densities differ by less than 1e-7 (of about one), so that the windowed one is
 evaluated beyond that, and the table elsewhere.

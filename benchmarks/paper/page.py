@@ -53,20 +53,21 @@ def write_page(roots: Sequence[Path], out: Path, results: Path = RESULTS) -> Pat
         blocks += [f"## {STATEMENTS}", markdown(frame(stated), keep=KEEP)]
     blocks += [f"## {RUNS}", *parts.how(runs, roots, kept.rows(RUNS))]
     names = [one.name for one in parts.EXPERIMENTS if len(runs.where(experiment=one.name))]
+    there = [one.name for one in parts.EXPERIMENTS if one.name in names or kept[one.title]]
     for one in parts.EXPERIMENTS:
         if one.name not in names:
             blocks += [f"## {one.title}", kept[one.title]] if kept[one.title] else []
             continue
         blocks += [f"## {one.title}", *parts.experiment(one, runs.where(experiment=one.name), roots)]
         for name, entry in FIGURES.items():  # each once: at the last experiment that it needs
-            needed = [known for known in names if known in entry.experiments]
+            needed = [known for known in there if known in entry.experiments]
             if needed and needed[-1] == one.name:
-                blocks += _picture(name, runs, out)
+                complete = set(needed) <= set(names)
+                blocks += _picture(name, runs, out) if complete else kept.picture(one.title, name)
     for title, made in (*archived.sections(results, out), (archived.BOUND, archived.bound(runs, out))):
         body = made or ([kept[title]] if kept[title] else [])
         blocks += [f"## {title}", *body] if body else []
     blocks += _prices(runs, out) or ([f"## {PRICES}", kept[PRICES]] if kept[PRICES] else [])
-    there = [one.name for one in parts.EXPERIMENTS if one.name in names or kept[one.title]]
     blocks += [f"## {SHORT}", *parts.shortfalls(runs, kept.items(SHORT, names), there)]
     write_text(out / "results.md", "\n\n".join(block.strip("\n") for block in blocks if block) + "\n")
     return out / "results.md"
@@ -76,7 +77,8 @@ def _prices(runs: Runs, out: Path) -> list[str]:
     found = prices.panels(runs)
     if not found:
         return []
-    blocks = [f"## {PRICES}", parts.code("\n".join(prices.commands()))]
+    fitted = parts.fitted_by(Runs(tuple(run for panel in found for run in panel.runs)))
+    blocks = [f"## {PRICES}", fitted, parts.code("\n".join(prices.commands()))]
     for name in prices.CAPTIONS:
         blocks += _picture(name, runs, out)
     for panel in found:

@@ -139,7 +139,7 @@ def how(runs: Runs, roots: Sequence[Path], earlier: Sequence[dict[str, str]] = (
 
 def experiment(one: Experiment, runs: Runs, roots: Sequence[Path]) -> list[str]:
     """What was done, the command, and the tables; the figures follow."""
-    blocks = [f"{one.text} {_fitted_by(runs)}"]
+    blocks = [f"{one.text} {fitted_by(runs)}"]
     command = sweep_record(runs, roots).get("command") or f"python train.py -m experiment={one.name}"
     blocks.append(code(str(command)))
     found = tables.all_tables(runs)
@@ -168,7 +168,7 @@ def experiment(one: Experiment, runs: Runs, roots: Sequence[Path]) -> list[str]:
     return blocks
 
 
-def _fitted_by(runs: Runs) -> str:
+def fitted_by(runs: Runs) -> str:
     """Law and engine of every figure of a section."""
     engines = {"Algorithm B.1" if run.literal else str(run.metrics.get("engine")) for run in runs}
     laws = ", ".join(sorted({run.law for run in runs}))

@@ -108,8 +108,8 @@ class FromFile:
             steps = np.array([trajectories.dt])
         else:
             steps = np.delete(np.diff(trajectories.times), trajectories.offsets[1:-1] - 1)
-        gap = trajectories.max_dt
-        judged = steps[~is_gap(steps, gap)]
+        within = ~is_gap(steps, trajectories.max_dt)
+        judged = steps[within] if within.any() else steps  # where all steps are "gaps", the file has another resolution
         wrong = np.abs(judged - expected) > 1e-6 * expected
         if not wrong.any():
             return

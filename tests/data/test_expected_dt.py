@@ -56,6 +56,11 @@ def test_gaps_are_refused_unless_they_are_known(tmp_path):
     assert data.transitions.dropped["across a gap"] == 1
 
 
+def test_another_resolution_is_no_file_full_of_gaps(tmp_path):
+    message = refusal(prices(tmp_path, 300 * np.arange(50)), max_dt=0.05)
+    assert "found 0.0833333 as a rule" in message
+
+
 def test_observations_in_between_are_refused(tmp_path):
     seconds = np.sort(np.append(180 * np.arange(50), 90))
     assert "remove the observations in between" in refusal(prices(tmp_path, seconds))
