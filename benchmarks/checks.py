@@ -55,10 +55,8 @@ def jumps(options: argparse.Namespace) -> None:
         for seed in range(options.sets):
             noise = np.random.default_rng(seed).normal(size=2000)
             data = Transitions(np.zeros(2000), 0.1 + math.sqrt(0.2) * noise, 0.1)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", LevytorchWarning)
-                found = recover(data, alpha=alpha, n_basis=1)
-                check = diagnose(found, data, checks=("jumps",)).jumps
+            found = recover(data, alpha=alpha, n_basis=1)
+            check = diagnose(found, data, checks=("jumps",)).jumps
             rows.append((check.gain, check.aic > 0, check.bic > 0))
         gain, aic, bic = np.array(rows, dtype=float).T
         zero = np.mean(gain < 1e-3)
@@ -73,7 +71,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("step", "jumps"))
     parser.add_argument("--trajectories", type=int, default=100_000)
-    parser.add_argument("--sets", type=int, default=400)
+    parser.add_argument("--sets", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    warnings.simplefilter("ignore", LevytorchWarning)
     {"step": step, "jumps": jumps}[given.what](given)
