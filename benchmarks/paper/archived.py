@@ -48,9 +48,9 @@ that there is no noise in either."""
 _BOUND = """\
 b = sin⁴ x, D_o = cos² x + |sin x|, D_f = sin 4x + 2, alpha = 0.3, beta = 0.1, V = cos³(2x); {trials:,} perturbed
 problems for every eps from {low:g} to {high:g}, solved by collocation with {modes} modes; nothing is fitted. The
-slopes are those of log(mean error) over log(eps) at eps = {used}; beyond {limit:g} the dependence is visibly no
-longer linear. C0 is max |V^ − V|, C2 the sum of the maxima of V^ − V and of its first two derivatives, the norm of
-Theorem 3.1 but for its Hölder part. *noise* is a Gaussian process of standard deviation eps, correlated over
+slopes are those of log(mean error) over log(eps) at eps = {used}; larger eps show
+where the dependence stops being linear. C0 is max |V^ − V|, C2 the sum of the maxima of V^ − V and of its first two
+derivatives, the norm of Theorem 3.1 but for its Hölder part. *noise* is a Gaussian process of standard deviation eps, correlated over
 {share:g} of the period (covariance exp(−d² / (2 l²)), l = {length:.3f}): its Hölder norms exist, and the level C
 does not depend on the grid. *gaussian* and *wedge* are bumps of height eps; *white* draws every collocation point
 by itself, and its level falls with the number of points."""
@@ -120,7 +120,7 @@ def _closeness(rows: list[dict[str, str]]) -> str:
         both = [seed for seed in one if seed in other]
         if both:
             apart = max(abs(float(one[s][name]) - float(other[s][name])) for s in both for name in COEFFICIENTS)
-            parts.append(f"{percent(apart)} ({example})")
+            parts.append(f"{apart:.0e} ({example})")
     if not parts:
         return ""
     told = ", ".join(parts)
@@ -148,7 +148,7 @@ def _contraction(rows: list[dict[str, float]], out: Path) -> list[str]:
 def _figure(rows: list[dict[str, float]]) -> Any:
     """kappa over alpha, CT, dt, and the share that was dropped, all else as in the paper's example."""
     base = {"alpha": 0.3, "CT": 8.0, "dt": 1 / 40, "dropped": 0.5, "TRT": 20.0, "learned": 0.0}
-    names = {"alpha": r"$\alpha$", "CT": "CT", "dt": r"$\Delta t$", "dropped": "share dropped between CT and TRT"}
+    names = {"alpha": r"$\alpha$", "CT": "CT", "dt": r"$\Delta t$", "dropped": "share of the tail dropped"}
     fig, axes = panels(None, 4, width=2.7, height=2.7)
     for ax, (name, label) in zip(axes, names.items()):
         others = {key: value for key, value in base.items() if key != name}
@@ -159,6 +159,8 @@ def _figure(rows: list[dict[str, float]]) -> Any:
         ax.plot(x, [row["measured"] for row in own], "o", color="black", markersize=4, label="measured")
         if name in ("CT", "dt"):
             ax.set_xscale("log")
+            ax.set_xticks(x, [f"{v:g}" if name == "CT" else f"1/{1 / v:.0f}" for v in x], minor=False)
+            ax.minorticks_off()
         ax.set_xlabel(label)
         ax.set_ylim(0, 1)
         ax.grid(alpha=0.3, linewidth=0.5)
@@ -185,7 +187,7 @@ def bound(runs: Runs, out: Path) -> list[str]:
     eps, first = curves[0].eps, next(iter(facts.values()))
     used = ", ".join(f"{e:g}" for e in eps[eps <= FIT_BELOW * (1 + 1e-9)])
     text = _BOUND.format(
-        trials=first["n_trials"], low=eps.min(), high=eps.max(), modes=first["n_modes"], used=used, limit=FIT_BELOW,
+        trials=first["n_trials"], low=eps.min(), high=eps.max(), modes=first["n_modes"], used=used,
         share=CORRELATION, length=2 * math.pi * CORRELATION,
     )  # fmt: skip
     fig, _ = bound_figure(runs)

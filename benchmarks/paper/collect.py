@@ -204,7 +204,7 @@ def collect(source: str | Path | Sequence[str | Path]) -> Runs:
         for top in tops:
             found.update(dict.fromkeys(run_directories(top)))
             studies.update(dict.fromkeys(file.parent for file in sorted(top.glob("**/rates.csv"))))
-    if not found:
+    if not found and not studies:
         raise InputError(
             f"runs must name run directories (with .hydra/config.yaml in them), found none in "
             f"{', '.join(map(str, sources)) or 'an empty list'}; check the path, and quote globs in the shell."
@@ -221,7 +221,7 @@ def collect(source: str | Path | Sequence[str | Path]) -> Runs:
             LevytorchWarning,
             stacklevel=2,
         )
-    if not records:
+    if not records and not studies:
         raise InputError(f"at least one finished run was expected, found {len(found)} unfinished ones; resume them.")
     return Runs(tuple(sorted(records, key=lambda record: _natural(record.path))), tuple(studies))
 

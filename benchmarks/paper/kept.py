@@ -32,6 +32,14 @@ class Kept:
         names = cells(head)
         return [dict(zip(names, cells(line))) for line in body if len(cells(line)) == len(names)]
 
+    def machine(self, title: str) -> str:
+        """Machine and versions of the rows that were made earlier: those of the earliest page."""
+        for start in ("Rows made earlier: ", "Machine: "):
+            found = re.search(rf"^{start}(.*)$", self[title], flags=re.M)
+            if found:
+                return found[1]
+        return ""
+
     def picture(self, title: str, name: str) -> list[str]:
         """What shows a picture in a section, and its caption."""
         return re.findall(rf"^!\[[^\n]*results_{name}\.png\)\n\n\*[^\n]*\*$", self[title], flags=re.M)

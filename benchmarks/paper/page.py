@@ -51,7 +51,7 @@ def write_page(roots: Sequence[Path], out: Path, results: Path = RESULTS) -> Pat
     stated = sorted([*fresh, *kept.claims(STATEMENTS, fresh)], key=lambda claim: section_order(claim.where))
     if stated:
         blocks += [f"## {STATEMENTS}", markdown(frame(stated), keep=KEEP)]
-    blocks += [f"## {RUNS}", *parts.how(runs, roots, kept.rows(RUNS))]
+    blocks += [f"## {RUNS}", *parts.how(runs, roots, kept.rows(RUNS), kept.machine(RUNS))]
     names = [one.name for one in parts.EXPERIMENTS if len(runs.where(experiment=one.name))]
     there = [one.name for one in parts.EXPERIMENTS if one.name in names or kept[one.title]]
     for one in parts.EXPERIMENTS:

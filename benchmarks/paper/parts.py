@@ -96,8 +96,11 @@ def versions() -> str:
     return ", ".join(found)
 
 
-def how(runs: Runs, roots: Sequence[Path], earlier: Sequence[dict[str, str]] = ()) -> list[str]:
-    """Machine, versions, time, seeds and settings; `earlier`: rows of a page that was there, of other experiments."""
+def how(runs: Runs, roots: Sequence[Path], earlier: Sequence[dict[str, str]] = (), then: str = "") -> list[str]:
+    """Machine, versions, time, seeds and settings.
+
+    earlier: rows of a page that was there, of other experiments; then: the machine and versions that it names.
+    """
     rows = []
     for experiment in EXPERIMENTS:
         for literal in (False, True):
@@ -127,8 +130,10 @@ def how(runs: Runs, roots: Sequence[Path], earlier: Sequence[dict[str, str]] = (
         shown += [row | {"made": kept.EARLIER} for row in earlier if row["experiment"] not in anew]
     order = [one.name for one in EXPERIMENTS]
     shown.sort(key=lambda row: order.index(row["experiment"]) if row["experiment"] in order else len(order))
+    kept_rows = any(row["made"] == kept.EARLIER for row in shown)
     return [
-        f"Machine: {machine()}. {versions()}. Rows made earlier: the machine and the versions of their time.",
+        f"Machine: {machine()}. {versions()}.",
+        f"Rows made earlier: {then}" if kept_rows and then else "",
         kept.table(shown) if shown else "No runs of the paper's experiments.",
         "The column *fits* is the sum over runs of the time from the first pass to the last, checks and standard "
         "errors included; wall and CPU time are those of whole sweeps where they were recorded (wall time depends on "
