@@ -48,12 +48,12 @@ that there is no noise in either."""
 _BOUND = """\
 b = sin⁴ x, D_o = cos² x + |sin x|, D_f = sin 4x + 2, alpha = 0.3, beta = 0.1, V = cos³(2x); {trials:,} perturbed
 problems for every eps from {low:g} to {high:g}, solved by collocation with {modes} modes; nothing is fitted. The
-slopes are those of log(mean error) over log(eps) at eps = {used}; larger eps show
-where the dependence stops being linear. C0 is max |V^ − V|, C2 the sum of the maxima of V^ − V and of its first two
-derivatives, the norm of Theorem 3.1 but for its Hölder part. *noise* is a Gaussian process of standard deviation eps, correlated over
-{share:g} of the period (covariance exp(−d² / (2 l²)), l = {length:.3f}): its Hölder norms exist, and the level C
-does not depend on the grid. *gaussian* and *wedge* are bumps of height eps; *white* draws every collocation point
-by itself, and its level falls with the number of points."""
+slopes are those of log(mean error) over log(eps) at eps = {used}; larger eps show where the dependence stops being
+linear. C0 is max |V^ − V|, C2 the sum of the maxima of V^ − V and of its first two derivatives, the norm of Theorem
+3.1 but for its Hölder part. *noise* is a Gaussian process of standard deviation eps, correlated over {share:g} of
+the period (covariance exp(−d² / (2 l²)), l = {length:.3f}): its Hölder norms exist, and the level C does not depend
+on the grid. *gaussian* and *wedge* are bumps of height eps; *white* draws every collocation point by itself, and
+its level falls with the number of points."""
 
 
 def sections(results: Path, out: Path) -> Iterator[tuple[str, list[str]]]:
