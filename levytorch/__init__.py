@@ -30,6 +30,7 @@ _HOME = {
     "Recovery": "levytorch.training",
     "compare": "levytorch.diagnostics.compare",
     "solve_value": "levytorch.policy",
+    "value_from_data": "levytorch.policy.from_data",
     "improve": "levytorch.policy.improve",
     "ControlledRecovery": "levytorch.training.controlled",
     "ContinuousRecovery": "levytorch.training.continuous",
@@ -65,6 +66,7 @@ __all__ = [
     "solve_value",
     "tail_probability",
     "transition_density",
+    "value_from_data",
 ]
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from levytorch.law import LevyStep, cutting_threshold, log_density, score, tail_probability
     from levytorch.likelihood.transition import transition_density
     from levytorch.policy import ValueFunction, solve_value
+    from levytorch.policy.from_data import value_from_data
     from levytorch.policy.improve import improve
     from levytorch.simulation import simulate
     from levytorch.training import Recovery, recover

@@ -16,9 +16,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import levytorch.evaluate as script
-from levytorch import Dynamics, Recovery, Trajectories, recover, simulate
+from levytorch import Dynamics, Recovery, Trajectories, recover, simulate, value_from_data
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.policy import ValueFunction
+from levytorch.policy.rewards import CosinePower
 from levytorch.runs import evaluate
 
 ROOT = Path(__file__).parent.parent
@@ -183,6 +184,55 @@ def test_crl_is_there_only_when_it_sees_less_than_the_reference(tmp_path, choice
     assert metrics["reference"] == "empirical reference"
     assert set(metrics["baselines"]) == ({"trivial", "CRL"} if choice else {"trivial"})
     assert ("CRL" in pl.read_csv(out / "curves.csv").columns) == bool(choice)
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("logged") / "x.npz"
+    simulate(Dynamics.named("constant"), 300, 40, 1 / 40, seed=9).to_file(path)
+    return path
+
+
+def test_what_one_would_use_instead_stands_beside_v(runs, logged, tmp_path, caplog) -> None:
+    given = [f"data.path={logged}", "reward=cosine_power", "beta=1", "tensorboard=false"]
+    with caplog.at_level("INFO"):
+        out = evaluate.run_evaluation(settings(f"run={runs}/tcf0", f"out={tmp_path}/one", *given))
+    metrics, curves = json.loads((out / "metrics.json").read_text()), pl.read_csv(out / "curves.csv")
+    names = ["LSTD (no model)", "PhiBE, order 1", "Brownian only", "hybrid", "model, corrected"]
+    assert list(metrics["from_data"]) == names
+    page, x = (out / "report.html").read_text(), torch.tensor(curves["x"].to_numpy()[:-1])
+    true = curves["reference"].to_numpy()[:-1]
+    for name, found in metrics["from_data"].items():
+        V, std = (curves[column].to_numpy()[:-1] for column in (name, f"{name} std"))
+        assert found["relative_l2"] == pytest.approx(np.linalg.norm(V - true) / np.linalg.norm(true), rel=1e-3)
+        assert found["coverage"] == pytest.approx(np.mean(np.abs(V - true) <= 1.96 * std), abs=0.006)
+        told = next(line for record in caplog.records for line in record.getMessage().splitlines() if name in line)
+        assert f"{100 * found['relative_l2']:.3g} %" in told
+        assert name in page
+    whole = Trajectories.from_file(logged).transitions()
+    recovery, reward = Recovery.load(runs / "tcf0" / "recovery.pt"), CosinePower(power=3, frequency=1)
+    V = value_from_data(whole, reward, 1.0, method="corrected", recovery=recovery)
+    np.testing.assert_allclose(curves["model, corrected"].to_numpy()[:-1], V(x).numpy(), rtol=1e-9)
+    assert (out / "figures" / "baselines.png").is_file()
+
+
+def test_of_several_runs_the_data_alone_stands_beside_v(runs, logged, tmp_path) -> None:
+    given = [f"run={runs}/tcf*", f"data.path={logged}", "reward=cosine_power", "beta=1", "tensorboard=false"]
+    out = evaluate.run_evaluation(settings(*given, f"out={tmp_path}/two"))
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert list(metrics["from_data"]) == ["LSTD (no model)", "PhiBE, order 1", "Brownian only"]
+    out = evaluate.run_evaluation(settings(*given, f"out={tmp_path}/none", "baselines=false"))
+    assert json.loads((out / "metrics.json").read_text())["from_data"] == {}
+    assert not (out / "figures" / "baselines.png").exists()
+
+
+def test_a_reward_that_no_circle_has_leaves_the_baselines_out(runs, logged, tmp_path, caplog) -> None:
+    (tmp_path / "r.csv").write_text("x,r\n0.5,1\n1.5,2\n2.5,3\n3.5,2\n4.5,1\n")
+    given = [f"run={runs}/tcf0", f"data.path={logged}", "window=[1,4]", "n_modes=9", "reward=tabulated"]
+    with caplog.at_level("INFO"):
+        out = evaluate.run_evaluation(settings(*given, f"reward.path={tmp_path}/r.csv", f"out={tmp_path}/out"))
+    assert json.loads((out / "metrics.json").read_text())["from_data"] == {}
+    assert any("no baselines from the data" in record.getMessage() for record in caplog.records)
 
 
 def test_warnings_are_sentences_of_the_log_each_once(caplog) -> None:

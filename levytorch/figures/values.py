@@ -74,9 +74,9 @@ def value_bands(
     colors = group_colors([band.label for band in bands])
     filled: dict[str, Any] = {}
     for band, color in zip(bands, colors):
-        filled |= _band(upper, x, band, color, 0.0)
+        filled |= draw_band(upper, x, band, color, 0.0)
         if lower is not None:
-            _band(lower, x, band, color, reference)
+            draw_band(lower, x, band, color, reference)
     for number, (label, curve) in enumerate((baselines or {}).items()):
         style = _BASELINES[number % len(_BASELINES)]
         upper.plot(x, curve, linewidth=1.2, label=label, **style)
@@ -91,7 +91,7 @@ def value_bands(
         shown.append(reference[seen])
     if samples is not None:
         shown.append(np.quantile(samples[1], [0.005, 0.995]))
-    _limits(upper, np.concatenate(shown))
+    limits(upper, np.concatenate(shown))
     upper.set_ylabel("V(x)")
     # Above the panel: no curve runs behind it whatever V looks like
     upper.legend(
@@ -107,7 +107,7 @@ def value_bands(
     if lower is not None:
         assert reference is not None
         lower.axhline(0.0, **ZERO)
-        _limits(lower, np.concatenate([(edge - reference)[seen] for edge in edges]))
+        limits(lower, np.concatenate([(edge - reference)[seen] for edge in edges]))
         lower.set_ylabel(f"V(x) - {reference_label}")
     for ax in axs:
         ax.margins(x=0)
@@ -139,7 +139,7 @@ def _with_bands(ax: Axes, filled: Mapping[str, Any]) -> tuple[list[Any], list[st
     return [(filled[label], handle) if label in filled else handle for handle, label in zip(handles, labels)], labels
 
 
-def _band(ax: Axes, x: Array, band: Band, color: str, shift: Any) -> dict[str, Any]:
+def draw_band(ax: Axes, x: Array, band: Band, color: str, shift: Any) -> dict[str, Any]:
     """Draws a group; returns its band by the label of its line, when it has one."""
     if band.single:
         for number, curve in enumerate(band.curves):
@@ -155,7 +155,7 @@ def _band(ax: Axes, x: Array, band: Band, color: str, shift: Any) -> dict[str, A
     return {label: ax.fill_between(x, low, high, color=color, alpha=0.25, linewidth=0)}
 
 
-def _limits(ax: Axes, values: Array) -> None:
+def limits(ax: Axes, values: Array) -> None:
     """Room around what matters; a baseline that runs away does not set the scale."""
     low, high = float(values.min()), float(values.max())
     room = 0.1 * max(high - low, 1e-9 * max(abs(low), abs(high)), 1e-300)

@@ -30,7 +30,7 @@ def transition_density(dynamics: Any, x: Any, dx: Any, dt: float) -> Tensor:
     >>> round(float(p) * math.sqrt(0.2 * math.pi), 6)  # Brownian motion with drift, at its mode
     1.0
     """
-    head = _System(dynamics)
+    head = System(dynamics)
     step = real_number("dt", dt, "give the time between two observations")
     if not step > 0:
         raise InputError(f"dt must be positive, found {shown(dt)}; give the time between two observations.")
@@ -52,7 +52,7 @@ def transition_density(dynamics: Any, x: Any, dx: Any, dt: float) -> Tensor:
     return flat.exp().reshape(states.shape)
 
 
-class _System:
+class System:
     """A Dynamics or a Recovery as coefficient functions on a cell."""
 
     def __init__(self, source: Any) -> None:

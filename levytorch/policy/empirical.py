@@ -62,7 +62,7 @@ def discounted_sum(
     steps = np.append(steps, steps[-1])
     terms = (-np.expm1(-beta * steps) / beta if exact or linear else steps) * r
     if linear:
-        terms[:-1] += _slope_weight(beta, steps[:-1]) * np.diff(r)
+        terms[:-1] += slope_weight(beta, steps[:-1]) * np.diff(r)
     F = _suffix_sums(terms, beta * (t - t[0]))
     # A relative slack: t_i + horizon is computed in floating point and must not lose the last term of an evenly
     # sampled sum
@@ -73,7 +73,7 @@ def discounted_sum(
     return F - cut, t + horizon <= t[-1] + slack
 
 
-def _slope_weight(beta: float, steps: np.ndarray) -> np.ndarray:
+def slope_weight(beta: float, steps: np.ndarray) -> np.ndarray:
     """int_0^h exp(-beta s) s / h ds for every step h: the weight of r_{j+1} - r_j."""
     z = beta * steps
     # the closed form loses its digits where z is small; there two terms of the series are exact to 1e-9

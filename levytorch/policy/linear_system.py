@@ -115,33 +115,45 @@ def factorise(system: LinearSystem) -> Factor:
 
 def sensitivity(dynamics: Any, system: LinearSystem, c: Tensor, factor: Factor) -> Tensor:
     """dc / dtheta, (n_modes, P), c the Fourier coefficients of V."""
-    with torch.no_grad():
-        J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in dynamics.jacobian(system.x))
-    basis, ops, D_f = system.basis, system.ops, system.at.D_f
-    lam = float(system.at.tempering)
-    jump_alpha = basis.symbol(system.at.alpha, 1, lam) * ops.phi  # d/dalpha of |k|^(2 alpha) phi
-    jump_lam, J_lam = _tempering_part(dynamics, system)
+    change = generator_change(dynamics, system)
     w = system.weight[:, None]
-    # dA/dtheta_p c, row by row; A = beta - L
-    change = -(
-        J_b * (ops.first @ c)[:, None]
-        + J_D_o * (ops.second @ c)[:, None]
-        - J_D_f * (ops.fractional @ c)[:, None]
-        - J_alpha * (D_f * (jump_alpha @ c))[:, None]
-        - J_lam * (D_f * (jump_lam @ c))[:, None]
-    )
-    dc = factor.solve(-w * change)
+    dc = factor.solve(w * change.of(c))
     if system.A.shape[0] > system.A.shape[1]:
         residual = -factor.unreached((system.weight * system.r)[:, None]) * w
-        dA_T_residual = -(
-            ops.first.T @ (J_b * residual)
-            + ops.second.T @ (J_D_o * residual)
-            - ops.fractional.T @ (J_D_f * residual)
-            - jump_alpha.T @ (J_alpha * D_f[:, None] * residual)
-            - jump_lam.T @ (J_lam * D_f[:, None] * residual)
-        )
-        dc = dc - factor.gram_solve(dA_T_residual / system.scale[:, None])
+        dc = dc - factor.gram_solve(-change.adjoint(residual) / system.scale[:, None])
     return dc / system.scale[:, None]
+
+
+class GeneratorChange(NamedTuple):
+    """dL / dtheta: operators (m, n) on coefficients of functions, and what multiplies each, (m, P) or (1, P)."""
+
+    parts: tuple[tuple[Tensor, Tensor], ...]
+
+    def of(self, c: Tensor) -> Tensor:
+        """(m, P): d(L f) / dtheta at the points, f the function with the coefficients c."""
+        return sum((J * (operator @ c)[:, None] for operator, J in self.parts), start=torch.zeros((), dtype=c.dtype))
+
+    def adjoint(self, rows: Tensor) -> Tensor:
+        """(n, P), rows (m, 1)."""
+        return sum((operator.T @ (J * rows) for operator, J in self.parts), start=torch.zeros((), dtype=rows.dtype))
+
+
+def generator_change(dynamics: Any, system: LinearSystem) -> GeneratorChange:
+    with torch.no_grad():
+        J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in dynamics.jacobian(system.x))
+    ops, D_f = system.ops, system.at.D_f[:, None]
+    # d/dalpha of |k|^(2 alpha) phi
+    jump_alpha = system.basis.symbol(system.at.alpha, 1, float(system.at.tempering)) * ops.phi
+    jump_lam, J_lam = _tempering_part(dynamics, system)
+    return GeneratorChange(
+        (
+            (ops.first, J_b),
+            (ops.second, J_D_o),
+            (ops.fractional, -J_D_f),
+            (jump_alpha, -J_alpha * D_f),
+            (jump_lam, -J_lam * D_f),
+        )
+    )
 
 
 def _tempering_part(dynamics: Any, system: LinearSystem) -> tuple[Tensor, Tensor]:

@@ -116,10 +116,10 @@ class ValueFunction:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ValueFunction:
         """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
-        return load_fields(cls, _LINE, path, _is_line)
+        return load_fields(cls, _LINE, path, is_series)
 
 
-def _is_line(content: Mapping[str, Any]) -> bool:
+def is_series(content: Mapping[str, Any]) -> bool:
     coefficients, factor = content["coefficients"], content["covariance_factor"]
     return (
         isinstance(coefficients, Tensor)

@@ -22,6 +22,7 @@ from levytorch.data.pairing import first_points
 from levytorch.dynamics import Dynamics
 from levytorch.errors import ConfigError
 from levytorch.figures.base import Drawn, draw, write
+from levytorch.figures.baselines import baselines
 from levytorch.figures.values import error_boxes, rates, value_bands
 from levytorch.files import temporary_directory, write_csv, write_json
 from levytorch.policy.checks import check_beta, check_window
@@ -29,6 +30,7 @@ from levytorch.policy.rates import CORRELATION, FIT_BELOW, RateStudy, rate_study
 from levytorch.policy.reference import empirical_reference
 from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.runs import page, policy_evaluation
+from levytorch.runs.baselines import baselines_of
 from levytorch.runs.directory import planned_output, publish, write_marker
 from levytorch.runs.evaluation import EvaluatedRuns, evaluate_runs, true_reference
 from levytorch.runs.evaluation_settings import check_settings, texts
@@ -130,6 +132,7 @@ def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[Evaluate
         seen = transitions.x if observed is None else torch.as_tensor(trajectories.x)[observed]
         if float(seen.max() - seen.min()) < period:
             support = (float(seen.min()), float(seen.max()))
+    beside = settings["baselines"] and transitions is not None and period is not None
     result = evaluate_runs(
         runs,
         reward,
@@ -141,6 +144,7 @@ def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[Evaluate
         reference=reference,
         observed=observed,
         crl_basis=basis,
+        from_data=baselines_of(runs, transitions, reward, beta) if beside else None,
     )
     return result, support
 
@@ -267,6 +271,15 @@ def write_evaluation(result: EvaluatedRuns, out: Path, support: tuple[float, flo
         samples=samples,
         support=support,
     )
+    if result.from_data:
+        others = {name: (V(x).numpy(), 1.96 * V.std(x).numpy()) for name, V in result.from_data.items()}
+        figures["baselines"], _ = baselines(
+            x.numpy(),
+            result.bands(),
+            others,
+            reference=None if reference is None else reference.curve(x).numpy(),
+            reference_label="reference" if reference is None else reference.label,
+        )
     # in the order of the bands, so that a group has one colour in both figures
     errors = {
         label: [run["relative_l2"] for run in result.metrics["runs"] if run["group"] == label]
@@ -331,9 +344,12 @@ def group_table(metrics: Mapping[str, Any]) -> str:
         rows.append((label, str(g["runs"]), *numbers))
     names = {"trivial": "trivial r / beta", "CRL": "CRL (model-free)"}
     rows += [(names.get(name, name), "", percent(error), "", "", "") for name, error in metrics["baselines"].items()]
+    for name, n in metrics["from_data"].items():
+        rows.append((name, "", percent(n["relative_l2"]), "", "", percent(n["coverage"])))
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
     low, high = metrics["interval"]
     reference = metrics["reference"] or "none (errors are not known)"
-    return "\n".join([f"reference: {reference}; beta = {metrics['beta']:g}; x in [{low:g}, {high:g}]", *lines])
+    notes = [f"{name}: {n['note']}" for name, n in metrics["from_data"].items() if n["note"]]
+    return "\n".join([f"reference: {reference}; beta = {metrics['beta']:g}; x in [{low:g}, {high:g}]", *lines, *notes])

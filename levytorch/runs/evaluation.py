@@ -15,11 +15,13 @@ from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
 from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
 from levytorch.policy.checks import is_line
+from levytorch.policy.data_value import DataValue
 from levytorch.policy.empirical import crl_baseline, trivial_baseline
 from levytorch.policy.metrics import Function, coverage, relative_l2
 from levytorch.policy.reference import Reference
 from levytorch.policy.solver import solve_value
 from levytorch.policy.value import ValueFunction
+from levytorch.runs.baselines import numbers
 from levytorch.runs.reading import Run
 
 _POINTS = 400  # at which the curves of an evaluation are written and drawn
@@ -36,6 +38,7 @@ class EvaluatedRuns:
     interval: tuple[float, float]
     reference: Reference | None
     baselines: Mapping[str, Function]
+    from_data: Mapping[str, DataValue] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def bands(self) -> list[Band]:
@@ -57,6 +60,8 @@ class EvaluatedRuns:
             table["reference"] = self.reference.curve(self.x).numpy()
         for name, curve in self.baselines.items():
             table[name] = curve(self.x).numpy()
+        for name, other in self.from_data.items():
+            table[name], table[f"{name} std"] = other(self.x).numpy(), other.std(self.x).numpy()
         for band in self.bands():
             key = band.label.replace(" ", "_")
             table[f"{key}_mean"] = band.center
@@ -124,11 +129,13 @@ def evaluate_runs(
     reference: Reference | None = None,
     observed: Tensor | None = None,
     crl_basis: FourierBasis | None = None,
+    from_data: Mapping[str, DataValue] | None = None,
 ) -> EvaluatedRuns:
     """Solve V for every run and compare.
 
     group_by: "tail" (with and without TCF) or a dotted key of the runs' configuration. observed: numbers of the
     observations that the model-free baseline CRL may see (empirical reference only); without them there is no CRL.
+    from_data: estimates of the same V by other methods.
     """
     if not runs:
         raise InputError("run must name at least one run, found none; check the run pattern.")
@@ -152,7 +159,7 @@ def evaluate_runs(
     if reference is not None and reference.values is not None and observed is not None:
         basis = crl_basis or FourierBasis(11, first.period, first.origin)
         baselines["CRL"] = crl_baseline(reference.values, basis, observed)
-    result = EvaluatedRuns(runs, values, labels, x, (low, high), reference, baselines)
+    result = EvaluatedRuns(runs, values, labels, x, (low, high), reference, baselines, from_data or {})
     result.metrics.update(_metrics(result, beta))
     return result
 
@@ -191,6 +198,7 @@ def _metrics(result: EvaluatedRuns, beta: float) -> dict[str, Any]:
             name: None if reference is None else relative_l2(curve, reference.curve, low, high)
             for name, curve in result.baselines.items()
         },
+        "from_data": numbers(result.from_data, None if reference is None else reference.curve, low, high),
         "runs": [
             {
                 "path": str(run.path),

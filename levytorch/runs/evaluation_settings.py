@@ -32,12 +32,12 @@ POSITIVE = {"beta": 0.1, "tolerance": 1e-6, "data.horizon": 100.0, "truth.alpha"
 BELOW_ONE = ("truth.alpha", "rates.alpha")
 TEXT = ("out", "data.path", "truth.name", "group_by", "rates.system")
 FORMATS = ("png", "pdf")  # of figures: PNG alone, or PDF beside it
-SWITCHES = ("rates.enabled", "tensorboard", "data.linear")
+SWITCHES = ("rates.enabled", "tensorboard", "data.linear", "baselines")
 GROUPS = ("reward", "truth", "data", "data.options", "rates", "figures")
 KEYS = {
     "": (
         *("run", "out", "beta", "n_modes", "tolerance", "window", "group_by", "truth", "data", "rates", "tensorboard"),
-        "figures",
+        *("figures", "baselines"),
         *("reward", "policy", "experiment", "of", "sweep", "size"),  # the last three: conf/experiment/value_error.yaml
     ),
     "truth": ("name", "alpha"),

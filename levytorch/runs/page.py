@@ -24,6 +24,7 @@ CAPTIONS = {
     "diagnostics_predictive": "Several steps ahead: the data (dots) should lie within the paths of the fit (bands).",
     "diagnostics_step_size": "Is the step short enough? Both lines should agree within what chance does (amber).",
     "value": "The value function with its band, and its distance to the truth or the reference where there is one.",
+    "baselines": "The same beside what needs no model, or both: LSTD, PhiBE, a fit without jumps (95 % bands).",
     "policy_improved": "The policy that was found, over the state; hatched where few pairs speak for it.",
     "selection": "What was held out, under every candidate: the chosen one is marked.",
     "errors": "Relative errors of V, a point per run.",
@@ -191,6 +192,8 @@ def _groups(metrics: Mapping[str, Any]) -> str:
         for label, group in metrics["groups"].items()
     ]
     rows += [[name, "", _told(error, ".2%"), "", "", ""] for name, error in metrics["baselines"].items()]
+    for name, beside in metrics.get("from_data", {}).items():
+        rows.append([name, "", _told(beside["relative_l2"], ".2%"), "", "", _told(beside["coverage"], ".2%")])
     return html.table(["group", "runs", "relative L2 error", "sd", "of the mean", "coverage"], rows)
 
 

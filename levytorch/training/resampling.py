@@ -83,6 +83,13 @@ def sandwich(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
     return _reweighting(recovery, data).covariance
 
 
+def block_influence(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
+    """(n_blocks, P): what theta changes by, to first order, when a block counts once more."""
+    if not isinstance(recovery.head, LinearHead):
+        raise InputError(f"influences need a linear head, found {type(recovery.head).__name__}; use a Fourier head.")
+    return _reweighting(recovery, data).influence
+
+
 def bootstrap(recovery: Recovery, n: int, seed: int, data: Transitions | Lattice | None) -> Replicas:
     """Refits to blocks drawn with replacement, each from the fit to all of them."""
     refit, _, blocks = refitting(recovery, data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 import levytorch as lt
@@ -22,6 +24,7 @@ from tests.inputs.targets import (
     system,
     transitions,
     value,
+    valued,
 )
 
 
@@ -189,6 +192,49 @@ def targets() -> list[Target]:
             names("beta tolerance reward"),
             functions=names("reward"),
             optional=names("n_modes"),
+        ),
+        Target(
+            "value_from_data",
+            valued,
+            dict(
+                transitions=transitions(),
+                reward=torch.cos,
+                beta=0.5,
+                method="lstd",
+                n_basis=3,
+                period=2 * math.pi,
+                origin=0.0,
+                n_bootstrap=5,
+                seed=0,
+            ),
+            names("beta reward period origin"),
+            functions=names("reward"),
+            choices=names("method"),
+        ),
+        Target(
+            "value_from_data phibe",
+            valued,
+            dict(transitions=transitions(), reward=torch.cos, beta=0.5, method="phibe", n_basis=3, order=2, CT=2.0),
+            names("beta reward CT"),
+            functions=names("reward"),
+            optional=names("CT"),
+            choices=names("method"),
+        ),
+        Target(
+            "value_from_data recovery",
+            valued,
+            dict(
+                transitions=transitions(),
+                reward=torch.cos,
+                beta=0.5,
+                method="corrected",
+                recovery=found,
+                n_basis=3,
+                n_bootstrap=0,
+            ),
+            names("beta reward"),
+            functions=names("reward"),
+            choices=names("method"),
         ),
         Target("ValueFunction", V, dict(x=0.5), names("x"), propagates=True),
         Target("ValueFunction.derivative", V.derivative, dict(x=0.5, order=1), names("x"), propagates=True),

@@ -103,6 +103,10 @@ def solved(**arguments: Any) -> Any:
     return lt.solve_value(**arguments)(torch.linspace(0.5, 1.0, 5, dtype=torch.float64))
 
 
+def valued(**arguments: Any) -> Any:
+    return lt.value_from_data(**arguments)(torch.linspace(0.5, 1.0, 5, dtype=torch.float64))
+
+
 def solved_plane(**arguments: Any) -> Any:
     return lt.solve_value(**arguments)([[0.5, 1.0]])
 

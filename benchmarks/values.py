@@ -1,0 +1,277 @@
+"""V by every method of `value_from_data` on the same data, the variable example (`docs/compare.md`):
+
+python benchmarks/values.py measure --seeds 12                      dt = 1/40, whole and censored data
+python benchmarks/values.py measure --seeds 4 --dt 0.0025           dt = 1/400
+python benchmarks/values.py summary                                 the tables, also into docs/compare.md
+
+10,000 trajectories of 40 steps, 40 substeps each, alpha known, K = 21. Every number is a row of a CSV (--results),
+appended as soon as it is there; rows that are there are not made again. Fits are kept in a directory (--fits).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch import Dynamics, Recovery, Transitions, recover, simulate, solve_value
+from levytorch.errors import LevytorchWarning
+from levytorch.policy.estimation import Estimation
+from levytorch.policy.metrics import relative_error
+from levytorch.policy.reward_functions import CosinePower, Manufactured
+from levytorch.training.resampling import blocks_from
+
+ALPHA, SUBSTEPS, N_BASIS = 0.3, 40, 21
+TRUTH = Dynamics.named("variable", alpha=ALPHA)
+X = torch.linspace(0, 2 * math.pi, 1025, dtype=torch.float64)[:-1]
+DATA = {"whole": None, "censored": {"CT": 8.0, "TRT": 20.0, "method": "tcf"}}
+REWARDS, BETAS = ("cosine", "manufactured"), (0.1, 1.0, 10.0)
+ALONE = {"lstd": {}, "phibe 1": {}, "phibe 2": {"order": 2}, "brownian": {}}  # methods without a model, their options
+WITH_MODEL = ("model", "hybrid", "corrected")
+LAWS = ("auto", "frozen")
+FIELDS = ("data", "dt", "trajectories", "seed", "reward", "beta", "method", "law", "quantity", "value")
+HERE = Path(__file__).parent
+RESULTS, PAGE = HERE / "results" / "values.csv", HERE.parent / "docs" / "compare.md"
+BEGIN, END = "<!-- begin: benchmarks/values.py summary -->", "<!-- end: benchmarks/values.py summary -->"
+NAMES = {
+    ("model", "auto"): "model",
+    ("corrected", "auto"): "corrected",
+    ("hybrid", "auto"): "hybrid",
+    ("lstd", ""): "LSTD",
+    ("phibe 1", ""): "PhiBE 1",
+    ("phibe 2", ""): "PhiBE 2",
+    ("brownian", ""): "Brownian",
+    ("model", "frozen"): "model, frozen law",
+    ("hybrid", "frozen"): "hybrid, frozen law",
+    ("corrected", "frozen"): "corrected, frozen law",
+}
+Row = tuple[str, str, str, str, str, float]
+
+
+def made(x: Tensor) -> Tensor:
+    """The value function whose reward is manufactured."""
+    return torch.cos(2 * x) ** 3
+
+
+def reward_of(name: str, beta: float) -> Callable[[Tensor], Tensor]:
+    return Manufactured(made, TRUTH, beta) if name == "manufactured" else CosinePower(power=3, frequency=1)
+
+
+@cache
+def truth_of(name: str, beta: float) -> Tensor:
+    return solve_value(TRUTH, reward_of(name, beta), beta)(X)
+
+
+def fitted(data: Transitions, kind: str, law: str, file: Path) -> tuple[Recovery, float]:
+    """The model, kept; and the seconds that it took."""
+    if file.is_file():
+        found = Recovery.load(file)
+        found.blocks = blocks_from(found, data)
+        return found, math.nan
+    start = time.perf_counter()
+    found = recover(data, alpha=ALPHA, n_basis=N_BASIS, engine="evidence", law=law, tail=DATA[kind])
+    seconds = time.perf_counter() - start
+    file.parent.mkdir(parents=True, exist_ok=True)
+    found.save(file)
+    return found, seconds
+
+
+def one(data: Transitions, kind: str, models: dict[str, Recovery]) -> Iterator[Row]:
+    """Error, its standard error and the coverage of every V; seconds of methods that need no fit."""
+    # passes over the data, which all have in common
+    shared = Estimation(data, torch.cos, 1.0, n_basis=N_BASIS).moments
+    moved = {order: Estimation(data, torch.cos, 1.0, n_basis=N_BASIS, order=order).displacements for order in (1, 2)}
+    for name in REWARDS:
+        for beta in BETAS:
+            reward = reward_of(name, beta)
+            true = truth_of(name, beta)
+            asked = [(method, "", options, None) for method, options in ALONE.items()]
+            asked += [(method, law, {}, found) for law, found in models.items() for method in WITH_MODEL]
+            by_law: dict[str, Estimation] = {}
+            for method, law, options, found in asked:
+                if law not in by_law or options:
+                    by_law[law] = asking = Estimation(data, reward, beta, found, n_basis=N_BASIS, **options)
+                    asking.moments, asking.displacements = shared, moved[asking.order]
+                start = time.perf_counter()
+                V = by_law[law].value(method.split()[0])
+                seconds = time.perf_counter() - start
+                got, std = V(X), V.std(X)
+                key = (name, f"{beta:g}", method, law)
+                yield (*key, "error", relative_error(got, true))
+                yield (*key, "std", float(std.norm() / true.norm()))
+                yield (*key, "coverage", float(((got - true).abs() <= 1.96 * std).double().mean()))
+                yield (*key, "seconds", seconds)
+                if V.share is not None:
+                    yield (*key, "share of level", V.share[0])
+                    yield (*key, "share of rest", V.share[1])
+
+
+def measure(options: argparse.Namespace) -> None:
+    path = options.results
+    done = {tuple(row[k] for k in FIELDS[:4]) for row in read(path)}
+    for seed in range(options.first, options.first + options.seeds):
+        for dt in options.dt:
+            whole = None
+            for kind in options.data:
+                key = (kind, f"{dt:g}", str(options.trajectories), str(seed))
+                if key in done:
+                    continue
+                start = time.perf_counter()
+                if whole is None:
+                    whole = simulate(TRUTH, options.trajectories, 40, dt, substeps=SUBSTEPS, seed=seed).transitions()
+                data = whole if DATA[kind] is None else whole.censor(CT=8.0, TRT=20.0, seed=seed)
+                models, rows = {}, []
+                for law in LAWS:
+                    file = options.fits / f"{'_'.join(key)}_{law}.pt"
+                    models[law], seconds = fitted(data, kind, law, file)
+                    rows.append(("", "", "fit", law, "seconds", seconds))
+                rows += one(data, kind, models)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                new = not path.is_file()
+                with path.open("a", newline="") as file:
+                    writer = csv.writer(file, lineterminator="\n")
+                    if new:
+                        writer.writerow(FIELDS)
+                    writer.writerows([*key, *row[:-1], f"{row[-1]:.5g}"] for row in rows)
+                print(*key, f"{time.perf_counter() - start:.1f} s", flush=True)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+Found = dict[tuple[str, ...], dict[int, float]]
+
+
+def collected(path: Path, quantity: str) -> Found:
+    """(data, dt, reward, beta, method, law) -> seed -> value."""
+    out: Found = defaultdict(dict)
+    for row in read(path):
+        if row["quantity"] == quantity:
+            key = tuple(row[k] for k in ("data", "dt", "reward", "beta", "method", "law"))
+            out[key][int(row["seed"])] = float(row["value"])
+    return out
+
+
+def mean_of_logs(values: dict[int, float]) -> float:
+    return math.exp(float(np.mean([math.log(v) for v in values.values()])))
+
+
+def errors_table(found: Found, columns: list[tuple[str, str]]) -> list[str]:
+    """Geometric means over seeds, in %, the best of a row in bold."""
+    lines = ["| data | dt | reward | beta | seeds | " + " | ".join(NAMES[c] for c in columns) + " |"]
+    lines.append("|---" * (5 + len(columns)) + "|")
+    wins: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for kind, dt, name, beta in rows_of(found):
+        cells = {c: found[kind, dt, name, beta, *c] for c in columns if (kind, dt, name, beta, *c) in found}
+        means = {c: mean_of_logs(v) for c, v in cells.items()}
+        best = min(means.values())
+        for c, mean in means.items():
+            wins[c].append(mean / best)
+        told = [(f"**{100 * means[c]:.2f}**" if means[c] <= best else f"{100 * means[c]:.2f}") for c in columns]
+        seeds = len(next(iter(cells.values())))
+        lines.append(f"| {kind} | 1/{1 / float(dt):g} | {name} | {beta} | {seeds} | " + " | ".join(told) + " |")
+    told = [f"{math.exp(np.mean(np.log(wins[c]))):.2f}, {max(wins[c]):.2f}" for c in columns]
+    lines.append("| times the best of a row: mean, worst | | | | | " + " | ".join(told) + " |")
+    return lines
+
+
+def rows_of(found: Found) -> list[tuple[str, str, str, str]]:
+    return sorted(
+        {key[:4] for key in found if key[2]},  # type: ignore[misc]
+        key=lambda k: (-float(k[1]), list(DATA).index(k[0]), k[2], float(k[3])),
+    )
+
+
+def ratios_table(found: Found, mine: tuple[str, str], others: list[tuple[str, str]]) -> list[str]:
+    """Geometric means of the ratio of errors, seed by seed, between two standard errors."""
+    lines = [f"| data | dt | reward | beta | {' | '.join(f'{NAMES[mine]} / {NAMES[o]}' for o in others)} |"]
+    lines.append("|---" * (4 + len(others)) + "|")
+    for row in rows_of(found):
+        cells = []
+        for other in others:
+            one, two = found.get((*row, *mine), {}), found.get((*row, *other), {})
+            logs = [math.log(one[s] / two[s]) for s in sorted(set(one) & set(two))]
+            mean, error = np.mean(logs), np.std(logs, ddof=1) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
+            ends = (
+                "" if math.isnan(error) else f" ({math.exp(mean - 2 * error):.2f} … {math.exp(mean + 2 * error):.2f})"
+            )
+            cells.append(f"{math.exp(mean):.2f}{ends}")
+        kind, dt, name, beta = row
+        lines.append(f"| {kind} | 1/{1 / float(dt):g} | {name} | {beta} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def coverage_table(covered: Found, columns: list[tuple[str, str]]) -> list[str]:
+    lines = ["| data | dt | seeds | " + " | ".join(NAMES[c] for c in columns) + " |", "|---" * (3 + len(columns)) + "|"]
+    for kind, dt in sorted(
+        {key[:2] for key in covered if key[2]}, key=lambda k: (-float(k[1]), list(DATA).index(k[0]))
+    ):
+        cells, seeds = [], set()
+        for method, law in columns:
+            shares = [v for key, v in covered.items() if key[:2] == (kind, dt) and key[4:] == (method, law)]
+            values = [x for share in shares for x in share.values()]
+            seeds |= {s for share in shares for s in share}
+            cells.append(f"{100 * np.mean(values):.0f}" if values else "")
+        lines.append(f"| {kind} | 1/{1 / float(dt):g} | {len(seeds)} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def tables(path: Path) -> str:
+    found, covered = collected(path, "error"), collected(path, "coverage")
+    first = [c for c in NAMES if c[1] != "frozen"]
+    frozen = [("model", "frozen"), ("hybrid", "frozen"), ("corrected", "frozen"), ("lstd", "")]
+    parts = [
+        "Relative L2 errors of V in %, geometric means over seeds, the best of a row in bold:",
+        *("", *errors_table(found, first), ""),
+        "Ratios of errors, geometric means over seeds between two standard errors:",
+        *("", *ratios_table(found, ("corrected", "auto"), [("model", "auto"), ("lstd", "")]), ""),
+        "The same when the model is wrong, fitted under the law that freezes coefficients over a step:",
+        *("", *errors_table(found, frozen), ""),
+        "Share of the cell, in %, on which 95 % bands hold the true V, over rewards, betas and seeds:",
+        *("", *coverage_table(covered, first), ""),
+    ]
+    return "\n".join(parts)
+
+
+def summary(options: argparse.Namespace) -> None:
+    told = tables(options.results)
+    print(told)
+    if PAGE.is_file():
+        text = PAGE.read_text()
+        head, _, rest = text.partition(BEGIN)
+        _, _, tail = rest.partition(END)
+        PAGE.write_text(f"{head}{BEGIN}\n\n{told}\n{END}{tail}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=["measure", "summary"])
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--fits", type=Path, default=HERE.parent / "outputs" / "values")
+    parser.add_argument("--seeds", type=int, default=12)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--trajectories", type=int, default=10_000)
+    parser.add_argument("--dt", type=float, nargs="+", default=[1 / 40])
+    parser.add_argument("--data", nargs="+", choices=list(DATA), default=list(DATA))
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", LevytorchWarning)
+    {"measure": measure, "summary": summary}[options.study](options)
+
+
+if __name__ == "__main__":
+    main()

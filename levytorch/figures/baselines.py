@@ -1,0 +1,70 @@
+"""V of the model beside what one would use instead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from levytorch.figures.base import OTHERS, SMALL, ZERO, Units, new_axes, panels, tidy
+from levytorch.figures.values import Band, draw_band, group_colors, limits
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = np.ndarray[Any, Any]
+
+
+def baselines(
+    x: Array,
+    bands: Sequence[Band],
+    others: Mapping[str, tuple[Array, Array]],
+    *,
+    reference: Array | None = None,
+    reference_label: str = "reference",
+    axes: Sequence[Axes] | None = None,
+    units: Units | None = None,
+) -> tuple[Figure, list[Axes]]:
+    """V of every group and of every other estimate with its 95 % band (upper panel), and their differences to the
+    reference (lower panel, when there is one).
+
+    others: (V, half width of its band) by name.
+    """
+    rows = 1 if reference is None else 2
+    if axes is None:
+        lines = -(-(len(bands) + len(others) + 1) // 3)
+        margins = {"top": 0.25 + 0.18 * lines, "left": 0.85, "gap_y": 0.4}
+        fig, grid = new_axes(rows, 1, width=6.4, height=3.0, margins=margins)
+        axs = list(grid[:, 0])
+    else:
+        fig, axs = panels(axes, rows)
+    own = group_colors([band.label for band in bands])
+    left = [color for color in OTHERS if color not in own]
+    for ax, shift in zip(axs, (0.0, reference)):
+        assert shift is not None
+        edges = []
+        for number, (name, (center, width)) in enumerate(others.items()):
+            color = left[number % len(left)]
+            ax.plot(x, center - shift, color=color, linewidth=1.2, label=name)
+            ax.fill_between(x, center - width - shift, center + width - shift, color=color, alpha=0.12, linewidth=0)
+            edges.append(center - shift)
+        for band, color in zip(bands, own):
+            draw_band(ax, x, band, color, shift)
+            edges.append(band.center - shift)
+        if reference is not None and ax is axs[0]:
+            ax.plot(x, reference, color="black", linewidth=1.2, linestyle="--", label=reference_label)
+            edges.append(reference)
+        limits(ax, np.concatenate(edges))
+        ax.margins(x=0)
+        tidy(ax)
+    axs[0].set_ylabel("V(x)")
+    if reference is not None and len(axs) > 1:
+        axs[1].axhline(0.0, **ZERO)
+        axs[1].set_ylabel(f"V(x) - {reference_label}")
+    axs[0].legend(
+        frameon=False, fontsize=SMALL, ncols=3, columnspacing=1.0, loc="lower center", bbox_to_anchor=(0.5, 1.0)
+    )
+    axs[-1].set_xlabel((units or Units()).x)
+    return fig, axs

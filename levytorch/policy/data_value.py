@@ -1,0 +1,78 @@
+"""V that was estimated from pairs: a ValueFunction that knows how."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from levytorch.errors import InputError
+from levytorch.policy.value import ValueFunction, is_series, load_fields, save_fields
+
+_MARK = "levytorch.data_value.1"
+
+
+@dataclass(frozen=True, repr=False)
+class DataValue(ValueFunction):
+    """V(x) from data by `method`; `name` is what it is called in tables, `note` what must be known to read it.
+
+    strength: of the ridge that blocks left out have asked for; share: of the correction that is kept, of its level and
+    of the rest (method "corrected"); n_pairs, n_blocks: the data behind it.
+    """
+
+    method: str = "lstd"
+    name: str = "LSTD"
+    note: str = ""
+    strength: float = 0.0
+    share: tuple[float, float] | None = None
+    n_pairs: int = 0
+    n_blocks: int = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.name}, {self.n_pairs} pairs, n_modes={self.n_modes}, "
+            f"period={self.period:g}, beta={self.beta:g})"
+        )
+
+    def describe(self) -> str:
+        """What this V is made of, in a few sentences."""
+        lines = [f"{self.name}: V from {self.n_pairs:,} pairs in {self.n_blocks} blocks, beta = {self.beta:g}."]
+        if self.share is not None:
+            lines.append("Of the correction {:.0%} of the level and {:.0%} of the rest are kept.".format(*self.share))
+        if self.method in ("lstd", "phibe", "hybrid", "corrected"):
+            lines.append(f"Ridge {self.strength:.2g}, the one that predicts blocks left out best.")
+        return " ".join(lines + ([self.note] if self.note else []))
+
+    def std(self, x: Tensor | np.ndarray | float, order: int = 0) -> Tensor:
+        """Standard deviation of V (or of a derivative) at x, from resampled blocks of the data."""
+        if self.covariance_factor is None:
+            raise InputError(
+                "V.std must have resampled blocks of data, and a model a covariance, found none; estimate V with "
+                "n_bootstrap=200."
+            )
+        return super().std(x, order)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write V to one file (tensors and numbers only); an earlier one is replaced once the new one is complete."""
+        return save_fields(self, _MARK, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> DataValue:
+        """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
+        return load_fields(cls, _MARK, path, _is_sound)
+
+
+def _is_sound(content: Mapping[str, Any]) -> bool:
+    share = content["share"]
+    return (
+        is_series(content)
+        and all(isinstance(content[name], str) for name in ("method", "name", "note"))
+        and all(type(content[name]) is int for name in ("n_pairs", "n_blocks"))
+        and isinstance(content["strength"], float)
+        and (share is None or (isinstance(share, tuple) and [type(v) for v in share] == [float, float]))
+    )

@@ -1,0 +1,139 @@
+"""value_from_data: V straight from transitions, by the method that one would use instead, or by all that is known."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from levytorch.coefficients import FourierBasis
+from levytorch.convert import choice, positive_number, shown, whole_number
+from levytorch.data import Transitions
+from levytorch.errors import InputError, LevytorchWarning
+from levytorch.policy.checks import cell_of, check_beta, check_periodic, is_line, reward_function
+from levytorch.policy.data_value import DataValue
+from levytorch.policy.estimation import TAILS_LOST, Estimation
+
+MOST = 401  # functions of V; their matrices are held for every block
+METHODS = ("lstd", "hybrid", "phibe", "brownian", "model", "corrected")
+DEFAULT = "corrected"
+
+
+def value_from_data(
+    transitions: Transitions,
+    reward: Callable[[Tensor], Any] | float,
+    beta: float,
+    *,
+    method: str = DEFAULT,
+    recovery: Any = None,
+    n_basis: int = 21,
+    period: float = 2 * math.pi,
+    origin: float = 0.0,
+    order: int = 1,
+    CT: float | None = None,
+    n_bootstrap: int = 200,
+    seed: int = 0,
+    **options: Any,
+) -> DataValue:
+    """The V of the dynamics behind the transitions, of a state on a circle.
+
+    A ValueFunction comes back (V(x), V.derivative(x), V.std(x) from resampled blocks of trajectories) that says what it
+    is: `V.name`, `V.describe()`.
+
+    Args:
+        method: "lstd", pairs alone, with e^{-beta dt} and the reward linear in between; "phibe", a differential
+            equation from moments of displacements; "brownian", a model without jumps; "model", the V of the fitted law
+            (`solve_value`); "hybrid", lstd with the reward over a step, and tails that the data has lost, from the
+            fitted law; "corrected", the model's V plus what the data says about its error, as far as blocks left out
+            confirm it.
+        recovery: the model of the last three; None: `recover` fits one, and takes alpha and further options (tail,
+            law, ...).
+        n_basis: Fourier functions of V where it is fitted to pairs, and of every coefficient of a fitted model.
+        period, origin: of the circle; those of the recovery where there is one.
+        order: of PhiBE, 1 or 2; the second takes three observations in a row.
+        CT: displacements beyond it count as none in PhiBE's moments, and are left out of the Brownian fit; None: half a
+            period. Without a limit those moments do not exist where jumps are stable.
+        n_bootstrap: resamplings of the blocks (60, or fewer where data is short) for V.std; 0: none. Models have the
+            first-order equivalent, the sandwich of their blocks.
+
+    Smoothing is chosen by what predicts blocks that are left out best, with V's level free.
+
+    >>> from levytorch import Dynamics, simulate
+    >>> import torch
+    >>> data = simulate(Dynamics.named("constant"), 2000, 40, 1 / 40, seed=0).transitions()
+    >>> V = value_from_data(data, torch.cos, 1.0, method="lstd", n_basis=5)
+    >>> V.name, bool(V.std(0.0) > 0)
+    ('LSTD (no model)', True)
+    """
+    choice("method", method, METHODS)
+    V = prepare(
+        transitions, reward, beta, recovery, n_basis, period, origin, order, CT, n_bootstrap, seed, options
+    ).value(method)
+    if V.note == TAILS_LOST:
+        warnings.warn(
+            f"the data of {V.name} must have its tails, found that far jumps were removed: V is biased; use "
+            'method="corrected" with a recovery that corrects for them (tail=...).',
+            LevytorchWarning,
+            stacklevel=2,
+        )
+    return V
+
+
+def prepare(
+    transitions: Transitions,
+    reward: Callable[[Tensor], Any] | float,
+    beta: float,
+    recovery: Any = None,
+    n_basis: int = 21,
+    period: float = 2 * math.pi,
+    origin: float = 0.0,
+    order: int = 1,
+    CT: float | None = None,
+    n_bootstrap: int = 200,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> Estimation:
+    """The arguments of `value_from_data`, checked, for whoever wants several methods of the same data."""
+    if not isinstance(transitions, Transitions):
+        raise InputError(
+            f"transitions must be Transitions, found {type(transitions).__name__}; call .transitions() on Trajectories."
+        )
+    if transitions.dim != 1:
+        raise InputError(
+            f"transitions must have one coordinate here, found {transitions.dim}; use solve_value with a recovery."
+        )
+    if recovery is not None and options:
+        raise InputError(f"options of a fit must be left out with a recovery, found {', '.join(options)}; remove them.")
+    if period is None or (recovery is not None and is_line(recovery)):
+        raise InputError("the state must lie on a circle, found one on a line; use solve_value with a recovery.")
+    if getattr(recovery, "policy", None) is not None:
+        raise InputError(
+            "recovery must be of the dynamics behind the transitions, found one under a policy of its own; use "
+            "solve_value."
+        )
+    if recovery is not None:
+        period, origin = cell_of(recovery)
+    n_basis = whole_number("n_basis", n_basis, 1, MOST, "give the number of Fourier functions of V")
+    cell = FourierBasis(n_basis, period, origin)
+    r, beta = reward_function(reward), check_beta(beta)
+    if hasattr(reward, "check_covers"):  # a table, which may end before the cell does
+        reward.check_covers(cell.origin, cell.origin + cell.period, "cell")
+    check_periodic(r, (cell.period,), cell.grid(37))
+    return Estimation(
+        *(transitions, r, beta, recovery, n_basis, cell.period, cell.origin),
+        order=whole_number("order", order, 1, 2, "give the order of PhiBE"),
+        CT=None if CT is None else positive_number("CT", CT, "give the largest displacement that moments count"),
+        n_bootstrap=_replicas(n_bootstrap),
+        seed=whole_number("seed", seed, 0, 2**63 - 1, "0 is the default"),
+        fit=dict(options or {}),
+    )
+
+
+def _replicas(n_bootstrap: int) -> int:
+    n = whole_number("n_bootstrap", n_bootstrap, 0, 1 << 20, "200 is the default")
+    if n == 1:
+        raise InputError(f"n_bootstrap must be 0 or at least 2, found {shown(n)}; a spread needs two.")
+    return n
