@@ -175,18 +175,19 @@ def errors_table(found: Found, columns: list[tuple[str, str]]) -> list[str]:
     """Geometric means over seeds, in %, the best of a row in bold."""
     lines = ["| data | dt | reward | beta | seeds | " + " | ".join(NAMES[c] for c in columns) + " |"]
     lines.append("|---" * (5 + len(columns)) + "|")
-    wins: dict[tuple[str, str], list[float]] = defaultdict(list)
+    over: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for kind, dt, name, beta in rows_of(found):
         cells = {c: found[kind, dt, name, beta, *c] for c in columns if (kind, dt, name, beta, *c) in found}
         means = {c: mean_of_logs(v) for c, v in cells.items()}
         best = min(means.values())
         for c, mean in means.items():
-            wins[c].append(mean / best)
+            over[dt][c].append(mean / best)
         told = [(f"**{100 * means[c]:.2f}**" if means[c] <= best else f"{100 * means[c]:.2f}") for c in columns]
         seeds = len(next(iter(cells.values())))
         lines.append(f"| {kind} | 1/{1 / float(dt):g} | {name} | {beta} | {seeds} | " + " | ".join(told) + " |")
-    told = [f"{math.exp(np.mean(np.log(wins[c]))):.2f}, {max(wins[c]):.2f}" for c in columns]
-    lines.append("| times the best of a row: mean, worst | | | | | " + " | ".join(told) + " |")
+    for dt, of in over.items():
+        told = [f"{math.exp(np.mean(np.log(of[c]))):.2f}, {max(of[c]):.2f}" for c in columns]
+        lines.append(f"| over the best: mean, worst | 1/{1 / float(dt):g} | | | | " + " | ".join(told) + " |")
     return lines
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, Any]
+_FAR = 10.0  # sizes of one's own curves beyond which another one leaves the panel
 
 
 def baselines(
@@ -44,19 +45,18 @@ def baselines(
     left = [color for color in OTHERS if color not in own]
     for ax, shift in zip(axs, (0.0, reference)):
         assert shift is not None
-        edges = []
         for number, (name, (center, width)) in enumerate(others.items()):
-            color = left[number % len(left)]
+            color, low, high = left[number % len(left)], center - width - shift, center + width - shift
             ax.plot(x, center - shift, color=color, linewidth=1.2, label=name)
-            ax.fill_between(x, center - width - shift, center + width - shift, color=color, alpha=0.12, linewidth=0)
-            edges.append(center - shift)
+            ax.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
         for band, color in zip(bands, own):
             draw_band(ax, x, band, color, shift)
-            edges.append(band.center - shift)
-        if reference is not None and ax is axs[0]:
-            ax.plot(x, reference, color="black", linewidth=1.2, linestyle="--", label=reference_label)
-            edges.append(reference)
-        limits(ax, np.concatenate(edges))
+        edges = [band.center - shift for band in bands]
+        if reference is not None:
+            edges.append(reference - shift)
+            if ax is axs[0]:
+                ax.plot(x, reference, color="black", linewidth=1.2, linestyle="--", label=reference_label)
+        limits(ax, _shown(np.concatenate(edges), [center - shift for center, _ in others.values()]))
         ax.margins(x=0)
         tidy(ax)
     axs[0].set_ylabel("V(x)")
@@ -68,3 +68,10 @@ def baselines(
     )
     axs[-1].set_xlabel((units or Units()).x)
     return fig, axs
+
+
+def _shown(own: Array, others: Sequence[Array]) -> Array:
+    """What fits into a panel: one's own curves, and the others as far as they stay within some sizes of these."""
+    low, high = float(own.min()), float(own.max())
+    room = _FAR * max(high - low, 1e-300)
+    return np.concatenate([own, *(np.clip(curve, low - room, high + room) for curve in others)])

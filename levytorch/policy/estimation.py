@@ -29,6 +29,7 @@ from levytorch.training import Recovery, recover
 from levytorch.training.resampling import block_influence
 
 LOST = ("beyond TRT", "tail dropped by censoring")  # reasons of Transitions.dropped
+_MODES = 257  # of the V of a fit without jumps
 TAILS_LOST = "The data has lost far jumps, and this estimate misses them."
 
 
@@ -83,10 +84,11 @@ class Estimation:
     def brownian(self) -> DataValue:
         found = fit_brownian(self.transitions, FourierBasis(self.n_basis, self.period, self.origin), self.cut)
         note = f"Fitted without jumps to displacements within {self.cut:g} of their median."
-        return self._of_model("brownian", "Brownian only", found, note)
+        # where there is no data D_o may be anything, which no number of modes resolves
+        return self._of_model("brownian", "Brownian only", found, note, n_modes=_MODES)
 
-    def _of_model(self, method: str, name: str, recovery: Any, note: str) -> DataValue:
-        V = solve_value(recovery, self.reward, self.beta)
+    def _of_model(self, method: str, name: str, recovery: Any, note: str, n_modes: int | None = None) -> DataValue:
+        V = solve_value(recovery, self.reward, self.beta, n_modes=n_modes)
         factor = V.covariance_factor if self.n_bootstrap else None
         out = self._made(method, name, V.coefficients, 0.0, note)
         checks = {"residual": V.residual, "condition": V.condition, "change": V.change, "converged": V.converged}

@@ -24,7 +24,7 @@ from levytorch import value_from_data as public
 from levytorch.coefficients import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy import ValueFunction
-from levytorch.policy.blocked import STRENGTHS, resampled
+from levytorch.policy.blocked import STRENGTHS, Equations, resampled
 from levytorch.policy.brownian import fit_brownian
 from levytorch.policy.data_value import DataValue
 from levytorch.policy.estimation import Estimation
@@ -34,7 +34,7 @@ from levytorch.policy.lstd import lstd, reward_weights
 from levytorch.policy.model_step import Model, within
 from levytorch.policy.moments import Moments, block_rows, moments, series
 from levytorch.policy.phibe import displacements, phibe
-from levytorch.policy.shrinkage import shrink
+from levytorch.policy.shrinkage import SHARES, shrink
 from tests.policy.problems import LinearRecovery, smooth, smooth_reward
 
 X = torch.linspace(0, 2 * math.pi, 101, dtype=torch.float64)[:-1]
@@ -268,6 +268,48 @@ def test_without_shrinkage_the_correction_ends_at_the_hybrid(pairs) -> None:
     found, steps = moments(pairs, basis, K), [model.step(0.1)]
     both = V[:K] + residuals(found, model, steps).solve(0.0)
     torch.testing.assert_close(both, hybrid(found, model, steps).solve(0.0), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [0.0, 0.3])
+def test_a_correction_is_kept_as_far_as_blocks_left_out_confirm_it(pairs, size) -> None:
+    """Against the whole procedure repeated without every block, the model's own fit included, loop by loop."""
+    equations = residuals_of(pairs, size)
+    A, g, gram, K = equations.A.numpy(), equations.g.numpy(), equations.metric.numpy(), len(equations.wave)
+    B, whole = len(A), A.sum(0)
+    P = np.diag(np.abs(np.diag(whole)) * (np.arange(1, K + 1) // 2) ** 4.0)
+    influence = 0.01 * np.random.default_rng(1).standard_normal((B, K))
+
+    def errors(level: float, rest: float, s: float) -> tuple[float, float]:
+        shape = mean = 0.0
+        for b in range(B):
+            A_b, g_b = whole - A[b], g.sum(0) - g[b]
+            start = -influence[b]  # the model without the block, counted from the one with it
+            c = np.linalg.solve(A_b + s * (B - 1) / B * P, g_b - A_b @ start)
+            V = start + np.array([level] + [rest] * (K - 1)) * c
+            e = B * np.linalg.solve(whole + STRENGTHS[1] * P, A[b] @ V - g[b])
+            mean += (e @ gram[0]) ** 2
+            shape += e @ gram @ e - (e @ gram[0]) ** 2
+        return shape, mean
+
+    tried = {(rest, s): errors(1.0, rest, s)[0] for rest in SHARES for s in STRENGTHS[1::4]}
+    found = shrink(equations, torch.from_numpy(influence))
+    least = errors(1.0, found.share[1], found.strength)[0]
+    assert least <= min(tried.values()) * (1 + 1e-9)
+    levels = [errors(level, found.share[1], found.strength)[1] for level in SHARES]
+    assert found.share[0] == SHARES[int(np.argmin(levels))]
+    expected = np.linalg.solve(whole + found.strength * P, g.sum(0))
+    keep = np.array([found.share[0]] + [found.share[1]] * (K - 1))
+    np.testing.assert_allclose(found.c, keep * expected, rtol=1e-8, atol=1e-10)
+    assert found.share == ((1.0, 1.0) if size else found.share)
+
+
+def residuals_of(pairs: Transitions, size: float) -> Equations:
+    """Equations of the pairs whose solution is noise (size 0) or far from it."""
+    found = lstd(moments(pairs, WIDE, 5), series(WIDE, reward), 1.0)
+    c = found.solve(0.0)
+    noise = found.g - torch.einsum("bij,j->bi", found.A, c)
+    far = torch.einsum("bij,j->bi", found.A, torch.full((5,), 100.0 * size, dtype=torch.float64))
+    return Equations(found.A, noise + far, found.metric, found.wave)
 
 
 # -- known answers and error bars -------------------------------------------------------------------------------------

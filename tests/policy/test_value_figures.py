@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from levytorch.figures import new_axes
+from levytorch.figures.base import ARMS
+from levytorch.figures.baselines import baselines
 from levytorch.figures.values import Band, error_boxes, rates, value_bands
 from levytorch.policy.rates import RateStudy
 
@@ -26,6 +28,23 @@ def test_value_bands_shows_bands_and_differences() -> None:
     assert upper.get_ylim()[1] < 2.0
     assert lower.get_ylim()[0] < -0.6
     np.testing.assert_allclose(lower.lines[0].get_ydata(), -0.5)
+    assert fig is upper.figure
+
+
+def test_baselines_stand_beside_v_and_do_not_set_its_scale() -> None:
+    own = Band("with TCF", np.cos(X), 0.1 * np.ones(50), "95 % band")
+    others = {"LSTD": (0.9 * np.cos(X), 0.2 * np.ones(50)), "PhiBE": (1e6 * np.cos(X), np.ones(50))}
+    fig, (upper, lower) = baselines(X, [own], others, reference=np.cos(X) + 0.5, reference_label="true V")
+    assert labels(upper) == ["LSTD", "PhiBE", "with TCF (95 % band)", "true V"]
+    colors = [line.get_color() for line in upper.lines]
+    assert len(set(colors)) == 4
+    assert colors[2] == ARMS["with TCF"]
+    assert [line.get_color() for line in lower.lines[:3]] == colors[:3]
+    assert upper.get_ylim()[1] < 40
+    np.testing.assert_allclose(lower.lines[0].get_ydata(), -0.1 * np.cos(X) - 0.5)
+    assert len(upper.collections) == 3
+    _, (only,) = baselines(X, [own], others)
+    assert labels(only)[:2] == ["LSTD", "PhiBE"]
     assert fig is upper.figure
 
 
