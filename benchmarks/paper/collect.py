@@ -203,7 +203,9 @@ def collect(source: str | Path | Sequence[str | Path]) -> Runs:
         tops = [Path(one)] if Path(one).is_dir() else [Path(match) for match in sorted(glob.glob(one, recursive=True))]
         for top in tops:
             found.update(dict.fromkeys(run_directories(top)))
-            studies.update(dict.fromkeys(file.parent for file in sorted(top.glob("**/rates.csv"))))
+            # rates.csv alone is also a table of a sweep
+            written = (file.parent for file in sorted(top.glob("**/rates.json")))
+            studies.update(dict.fromkeys(folder for folder in written if (folder / "rates.csv").is_file()))
     if not found and not studies:
         raise InputError(
             f"runs must name run directories (with .hydra/config.yaml in them), found none in "

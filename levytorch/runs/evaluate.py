@@ -86,7 +86,8 @@ def write_results(
         told.append(group_table(result.metrics))
     if studies:
         figures |= write_rates(studies, out)
-        told += [f"{s.perturbation}: slope {s.slope_c0:.4f} in C^0, {s.slope_c2:.4f} in discrete C^2" for s in studies]
+        where = f"over eps <= {FIT_BELOW:g}"
+        told += [f"{s.perturbation}: slope {where} {s.slope_c0:.4f} in C^0, {s.slope_c2:.4f} in C^2" for s in studies]
     for line in told:
         log.info(line)
     drawn = {name: draw(fig) for name, fig in figures.items()}

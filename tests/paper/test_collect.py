@@ -147,3 +147,12 @@ def test_data_is_made_by_the_simulator_from_numbers_only(one, change):
     file.write_text(yaml.safe_dump(config))
     with pytest.raises(InputError, match="bad"):
         transitions_of(next(iter(collect(one / "bad"))))
+
+
+def test_a_table_called_rates_is_no_study(root, one):
+    """The report of a sweep leaves tables/rates.csv; a study of the error bound has rates.json beside it."""
+    (one / "tables").mkdir()
+    shutil.copy(root / "rate_study" / "rates.csv", one / "tables" / "rates.csv")
+    assert collect(one).studies == ()
+    shutil.copytree(root / "rate_study", one / "study")
+    assert collect(one).studies == (one / "study",)
