@@ -38,7 +38,7 @@ class Corrected:
 
 
 @torch.no_grad()
-def correct(objective: FullBatchObjective, exact: ExactLaw, strata: Strata, rounds: int = ROUNDS) -> Corrected:
+def correct(objective: FullBatchObjective, exact: ExactLaw, strata: Strata) -> Corrected:
     """Moves the head of a frozen law's objective to the root of the centered score; updates its penalty.
 
     Where the rounds stop to contract (too few pairs, or steps so long that the frozen law says little) the head stays
@@ -53,7 +53,7 @@ def correct(objective: FullBatchObjective, exact: ExactLaw, strata: Strata, roun
     distances: list[float] = []
     steps: list[Tensor] = []
     nearest = ev.theta
-    for done in range(rounds + 1):
+    for done in range(ROUNDS + 1):
         step, curvature = _step(turn @ U, G, ev.theta, penalty, n)
         distance = float(n * step @ curvature @ step)
         if distances and not distance < _CONTRACTS * distances[-1]:
@@ -62,7 +62,7 @@ def correct(objective: FullBatchObjective, exact: ExactLaw, strata: Strata, roun
         nearest = ev.theta
         distances.append(distance)
         steps.append(step)
-        if done == rounds:
+        if done == ROUNDS:
             break
         moves = largest_moves(objective, step)
         step = step * min(1.0, _FARTHEST / max(float(moves.max()), 1e-300))
