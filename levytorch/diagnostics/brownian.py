@@ -19,7 +19,7 @@ from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.sample import Region, Sample
 from levytorch.diagnostics.tangent import Tangent
 from levytorch.law import tail_probability
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 
 _ITERATIONS = 200  # a Gaussian fitted to wild jumps may not settle, but then it has lost anyway
 _NO_JUMPS = 1e-250  # the smallest D_f that the ball's mass in d > 1 dimensions is asked with

@@ -21,7 +21,7 @@ from levytorch.errors import InputError
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.penalty import RoughnessPenalty
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailSettings
 from levytorch.training.blocks import Blocks
 from levytorch.training.law_choice import law_of

@@ -22,7 +22,7 @@ from levytorch.diagnostics.sample import Region, Sample
 from levytorch.diagnostics.transform import Transform, edge_masses, transform
 from levytorch.law import LevyStep
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 
 DRAWS = (20_000, 50_000)  # at least and at most; in between five per pair
 _BINS = 512

@@ -23,7 +23,7 @@ from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.masses import TailMasses
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, Strength
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailCorrection, TailSettings
 from levytorch.ranks import Ranks
 

@@ -33,10 +33,9 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.ranks import Ranks
-from levytorch.training.corrected_fit import Corrected, correct
 from levytorch.training.engines.base import Engine
 from levytorch.training.engines.lbfgs import LBFGSEngine
-from levytorch.training.exact_engines import ExactEngine, ExactLBFGS
+from levytorch.training.exact_engines import Corrected, ExactEngine, ExactLBFGS, correct
 from levytorch.training.finish import finish
 from levytorch.training.loop import Maximised, followed, maximise
 from levytorch.training.recovery import Recovery
