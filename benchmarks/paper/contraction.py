@@ -32,7 +32,7 @@ from levytorch.likelihood.covariance import observed_slope
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.masses import TailMasses
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailCorrection
 
 RESULTS = Path(__file__).parents[1] / "results" / "contraction.csv"

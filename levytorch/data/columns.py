@@ -174,7 +174,7 @@ def first_null(column: pl.Series, before: int) -> int:
     return before + int(column.is_null().arg_max() or 0) + 1 if column.null_count() else 0
 
 
-def numbers(file: Path, column: pl.Series, before: int = 0) -> Array:
+def column_numbers(file: Path, column: pl.Series, before: int = 0) -> Array:
     """A column as float64, NaN where it is empty; a cell that is no number is refused (`before`: rows before it)."""
     import polars as pl
 
@@ -209,7 +209,7 @@ class OneNumber:
         self.value: float | None = None
 
     def see(self, column: pl.Series, before: int) -> None:
-        cells = numbers(self.file, column, before)
+        cells = column_numbers(self.file, column, before)
         self.value = float(cells[0]) if self.value is None else self.value
         other = ~(cells == self.value)
         if other.any():

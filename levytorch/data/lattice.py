@@ -201,13 +201,11 @@ class Lattice:
         """The batch with a row of weights per block, (n_blocks, n_nodes)."""
         return self._tables.batch(pool, list(range(self.n_blocks)), True)
 
-    def counts_of_states(
-        self, pool: str = "main", blocks: Sequence[int] | None = None, *, per_block: bool = False
-    ) -> StateCounts:
+    def counts_of_states(self, pool: str = "main", *, per_block: bool = False) -> StateCounts:
         """How many pairs of a pool start in each bin of states, exactly: all bins of the cell for every dt, one dt
         after the other; on a line the bins that hold a pair.
         """
-        return self._tables.counts(pool, self._checked(blocks), per_block)
+        return self._tables.counts(pool, per_block)
 
     def full_batch(self) -> FullBatch:
         """Both pools as a full batch."""

@@ -92,12 +92,12 @@ class Tables:
         chosen = range(self.n_blocks) if blocks is None else blocks
         return [(part * n + s) * self.n_blocks + k for part in parts for s in sheets for k in chosen]
 
-    def counts(self, pool: str, chosen: list[int], per_block: bool) -> StateCounts:
+    def counts(self, pool: str, per_block: bool) -> StateCounts:
         """Pairs of a pool that start in each bin of states."""
         per_node = self.grid.bins_per_node
         xs, dts, counts = [], [], []
         for sheet, dt in enumerate(self.dt.tolist()):
-            rows = [added([self.states.row(i) for i in self.rows(pool, [k], sheet)]) for k in chosen]
+            rows = [added([self.states.row(i) for i in self.rows(pool, [k], sheet)]) for k in range(self.n_blocks)]
             if self.grid.n_x:
                 rows = [(np.arange(self.grid.n_x * per_node), np.zeros(self.grid.n_x * per_node)), *rows]
             bins, values = matrix(rows)

@@ -98,7 +98,7 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
     )
     limit = float_limit(dx)
     if max(-float(x.min()), float(x.max())) >= limit:
-        near = np.concatenate([within(x[low : low + _BLOCK], limit) for low in range(0, len(x), _BLOCK)])
+        near = np.concatenate([within_resolution(x[low : low + _BLOCK], limit) for low in range(0, len(x), _BLOCK)])
         far = {"beyond float resolution": int((~near).sum())}
         if not near.any():
             raise none_left(pairs_in_all, {**dropped, **far})
@@ -193,7 +193,7 @@ def float_limit(dx: Array, every: int | None = None) -> float:
     return 2.0 ** min(1023, math.floor(math.log2(RESOLUTION * width)) + 1 + 52)
 
 
-def within(x: Array, limit: float) -> NDArray[np.bool_]:
+def within_resolution(x: Array, limit: float) -> NDArray[np.bool_]:
     """Which states lie below a limit in every coordinate."""
     return np.asarray(np.abs(x.reshape(len(x), -1)).max(axis=1) < limit)
 

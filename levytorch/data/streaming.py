@@ -22,7 +22,7 @@ from levytorch.data.pairing import (
     none_left,
     pairs_of,
     single_dt,
-    within,
+    within_resolution,
 )
 from levytorch.data.points import NeedsMemory, Points, judge_motion, numbers_of, overlapping
 from levytorch.data.quantiles import median
@@ -115,7 +115,7 @@ class TransitionBlocks:
         for points in overlapping(self._file.points()):
             pairs = pairs_of(points, self._offsets, self._max_dt)
             if self._limit < math.inf:
-                near = within(pairs.x, self._limit)
+                near = within_resolution(pairs.x, self._limit)
                 kept = [None if part is None else part[near] for part in pairs[:-1]]
                 pairs = Pairs._make([*kept, pairs.gaps])
             yield points, pairs

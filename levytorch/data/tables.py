@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from levytorch.convert import Array, Integers
 from levytorch.data.actions import label, named
 from levytorch.data.clock import FileClock
-from levytorch.data.columns import OneNumber, Runs, TableReader, check_id, first_null, numbers
+from levytorch.data.columns import OneNumber, Runs, TableReader, check_id, column_numbers, first_null
 from levytorch.data.misread import check_header, refuse_clock, refuse_index, refuse_unnamed
 from levytorch.data.options import CLOCKS, MAX_DT, FileOptions, column_names, quoted
 from levytorch.data.points import NeedsMemory, PointFile, Points, numbers_of
@@ -214,7 +214,7 @@ class TableFile(PointFile):
     def _cells(self, frame: pl.DataFrame, before: int, group: Integers) -> Cells:
         """Of a long table: one row per observation."""
         reward = self.names.reward
-        values = [numbers(self.path, frame[name], before) for name in self.names.value]
+        values = [column_numbers(self.path, frame[name], before) for name in self.names.value]
         ticks, names = self._ticks(frame, before), self.names.action
         actions = None
         if names is not None:
@@ -225,7 +225,7 @@ class TableFile(PointFile):
             group,
             range(before + 1, before + len(frame) + 1),
             ticks,
-            None if reward is None else numbers(self.path, frame[reward], before),
+            None if reward is None else column_numbers(self.path, frame[reward], before),
             actions,
         )
 
@@ -256,7 +256,7 @@ class TableFile(PointFile):
                 f"{self.path}, column {column.name!r}, row {row}: an action was expected, found none; fill the cell."
             )
         if column.dtype not in (pl.String, pl.Categorical, pl.Enum):
-            return numbers(self.path, column.cast(pl.Int64) if column.dtype == pl.Boolean else column, before)
+            return column_numbers(self.path, column.cast(pl.Int64) if column.dtype == pl.Boolean else column, before)
         text = column.cast(pl.String).str.strip_chars()
         as_numbers = text.cast(pl.Float64, strict=False)
         if not as_numbers.null_count():  # every cell of a .csv is text
@@ -287,7 +287,7 @@ class TableFile(PointFile):
         ticks = self._ticks(table)
         if options.value is None:  # columns that were asked for are what was meant
             refuse_unnamed(self.path, table, columns, options.layout)
-        grid = [numbers(self.path, table[name]) for name in columns]
+        grid = [column_numbers(self.path, table[name]) for name in columns]
         lines = [_trim(line) for line in (grid if wide else np.stack(grid, axis=1))]
         if options.value is None and wide:
             refuse_clock(self.path, columns, lines)

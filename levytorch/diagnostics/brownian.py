@@ -19,7 +19,7 @@ from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.sample import Region, Sample
 from levytorch.diagnostics.tangent import Tangent
 from levytorch.law import tail_probability
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 
 _ITERATIONS = 200  # a Gaussian fitted to wild jumps may not settle, but then it has lost anyway
 _NO_JUMPS = 1e-250  # the smallest D_f that the ball's mass in d > 1 dimensions is asked with
@@ -41,7 +41,7 @@ class JumpCheck:
 
 def check_jumps(tangent: Tangent | ExactTangent, sample: Sample, log_p: Tensor) -> JumpCheck:
     """log_p: of the fitted law at the sample's pairs, given the region."""
-    plain = fit_brownian(tangent.head, tangent.region, sample)
+    plain = fit_without_jumps(tangent.head, tangent.region, sample)
     log_q = plain.log_prob(sample)
     difference = log_p - log_q
     m, n = len(sample), sample.total
@@ -65,7 +65,7 @@ def parameter_counts(tangent: Tangent | ExactTangent) -> tuple[int, int]:
 
 
 @dataclass
-class Brownian:
+class LawWithoutJumps:
     """A fitted law without jumps."""
 
     head: Head
@@ -99,7 +99,7 @@ class Brownian:
         return log_p
 
 
-def fit_brownian(head: Head, region: Region, sample: Sample) -> Brownian:
+def fit_without_jumps(head: Head, region: Region, sample: Sample) -> LawWithoutJumps:
     """Maximum likelihood over the parameters of b and D_o."""
     from scipy.optimize import minimize  # a fifth of a second, which only this check takes
 
@@ -120,7 +120,7 @@ def fit_brownian(head: Head, region: Region, sample: Sample) -> Brownian:
     bins = StateBins(plain, sample.step_dt, 1024 if d == 1 else 512)
     scale = torch.ones_like(bins.dt) if sample.uniform_dt else bins.dt
     mu = sample.center[0] if sample.uniform_dt else sample.center[0] / dt[0]
-    model = Brownian(plain, region, bins, mu * (scale if d == 1 else scale.unsqueeze(-1)))
+    model = LawWithoutJumps(plain, region, bins, mu * (scale if d == 1 else scale.unsqueeze(-1)))
     statistics = _statistics(bins, sample)
 
     def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -156,7 +156,7 @@ def _statistics(bins: StateBins, sample: Sample) -> tuple[Tensor, Tensor, Tensor
     return count, moved, spread, time, strata
 
 
-def _log_likelihood(model: Brownian, statistics: tuple, d: int) -> Tensor:
+def _log_likelihood(model: LawWithoutJumps, statistics: tuple, d: int) -> Tensor:
     count, moved, spread, time, strata = statistics
     c = model.head(model.bins.x)
     D = c.D_o.clamp(min=1e-300)

@@ -12,16 +12,16 @@ from torch import Tensor
 from levytorch.coefficients import LinearHead
 from levytorch.data import Trajectories, Transitions
 from levytorch.data.lattice import Lattice
-from levytorch.diagnostics.brownian import fit_brownian
+from levytorch.diagnostics.brownian import fit_without_jumps
 from levytorch.diagnostics.checks import data_for
-from levytorch.diagnostics.comparison import Comparison, Model, block_of, ranked
+from levytorch.diagnostics.comparison import ComparedModel, Comparison, block_of, ranked
 from levytorch.diagnostics.exact_tangent import exact_log_kept, rounded
 from levytorch.diagnostics.sample import Region, Sample, make_sample, subsample
 from levytorch.errors import InputError
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.penalty import RoughnessPenalty
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailSettings
 from levytorch.training.blocks import Blocks
 from levytorch.training.law_choice import law_of
@@ -96,7 +96,7 @@ def _parameters(recovery: Recovery) -> float:
 # -- held out: folds of the data the recoveries still have ------------------------------------------------------------
 
 
-def _cross_validated(named: dict[str, Recovery]) -> tuple[list[Model], Tensor]:
+def _cross_validated(named: dict[str, Recovery]) -> tuple[list[ComparedModel], Tensor]:
     for name, recovery in named.items():
         if recovery.blocks is None:
             raise InputError(
@@ -109,7 +109,7 @@ def _cross_validated(named: dict[str, Recovery]) -> tuple[list[Model], Tensor]:
             f"recoveries must treat lost tails alike to be compared without transitions, found {kinds}; pass "
             "transitions."
         )
-    models: list[Model] = []
+    models: list[ComparedModel] = []
     first: Tensor | None = None
     for name, recovery in named.items():
         refit, likelihood, blocks = refitting(recovery)
@@ -130,7 +130,7 @@ def _cross_validated(named: dict[str, Recovery]) -> tuple[list[Model], Tensor]:
             total += held * block_log_likelihoods(judged, blocks, counts)
         judged.head.set_flat(recovery.theta)
         seen = float(block_log_likelihoods(judged, blocks, blocks.state_counts(judged)).sum())
-        models.append(Model(name, total, seen, _parameters(recovery)))
+        models.append(ComparedModel(name, total, seen, _parameters(recovery)))
     assert first is not None
     return models, first
 
@@ -175,7 +175,7 @@ def compare_on(
 
 def _on(
     named: dict[str, Recovery], data: Any, more: Callable[[Sample], list[Extra]] | None = None
-) -> tuple[list[Model], Tensor]:
+) -> tuple[list[ComparedModel], Tensor]:
     regions = []
     for recovery in named.values():
         transitions = data_for(recovery, data)
@@ -193,9 +193,9 @@ def _on(
     pairs = torch.bincount(ids, minlength=n_blocks).to(torch.float64)
     scale = len(transitions) / len(chosen)
 
-    def model(name: str, log_p: Tensor, parameters: float) -> Model:
+    def model(name: str, log_p: Tensor, parameters: float) -> ComparedModel:
         blocks = torch.zeros(n_blocks, dtype=torch.float64).index_add_(0, ids, log_p)
-        return Model(name, blocks, scale * float(log_p.sum()), parameters)
+        return ComparedModel(name, blocks, scale * float(log_p.sum()), parameters)
 
     models = [
         model(name, _log_prob(recovery, sample, region, transitions.mu), _parameters(recovery))
@@ -203,7 +203,7 @@ def _on(
     ]
     head = max((r.head for r in named.values() if isinstance(r.head, LinearHead)), default=None, key=_size)
     if head is not None and scale == 1.0:
-        plain = fit_brownian(head, region, sample)
+        plain = fit_without_jumps(head, region, sample)
         models.append(model("without jumps", plain.log_prob(sample), float((head.dim + 1) * head.basis.size)))
     if more is not None:
         models += [model(*extra) for extra in more(sample)]

@@ -55,7 +55,7 @@ class Comparison:
 
 
 @dataclass
-class Model:
+class ComparedModel:
     """What one model makes of blocks of the data."""
 
     name: str
@@ -74,7 +74,7 @@ def block_of(pairs: Transitions) -> tuple[Tensor, int]:
     return ids, n_blocks
 
 
-def ranked(models: list[Model], pairs: Tensor, held_out: bool) -> Comparison:
+def ranked(models: list[ComparedModel], pairs: Tensor, held_out: bool) -> Comparison:
     """Best first; pairs: (n_blocks,) numbers of pairs."""
     n = float(pairs.sum())
     order = sorted(models, key=lambda model: -float(model.blocks.sum()))

@@ -25,7 +25,7 @@ from levytorch.likelihood.covariance import separability
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_objective import AtOneHead
 from levytorch.likelihood.exact_rule import SIZES, Rule
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 
 _STATES = 96  # even ones of the cell, at which moments under the law are taken
 _COARSE = 0.62  # points of the grid for scores, of those that log p needs

@@ -18,8 +18,8 @@ from torch import Tensor
 from levytorch.coefficients import Head, LinearHead, build_head
 from levytorch.coefficients.build import LINEAR
 from levytorch.data import Transitions
-from levytorch.diagnostics.brownian import Brownian, fit_brownian
-from levytorch.diagnostics.comparison import Comparison, Model, block_of, ranked
+from levytorch.diagnostics.brownian import LawWithoutJumps, fit_without_jumps
+from levytorch.diagnostics.comparison import ComparedModel, Comparison, block_of, ranked
 from levytorch.diagnostics.other_laws import OtherLaw, other_laws
 from levytorch.diagnostics.refit import Fitted, StepPairs, curvature, fit_again, scores, stand_in
 from levytorch.diagnostics.sample import Region, Sample, make_sample, subsample
@@ -54,7 +54,7 @@ def table_of_laws(
     ids, n_blocks = block_of(chosen)
     work = _Work(side, ids[side.inside], n_blocks, len(transitions) / len(chosen), region.whole)
     sample = make_sample(chosen, region.core(), len(chosen), seed)
-    models = [work.brownian(fit_brownian(start, region.core(), sample), sample)]
+    models = [work.brownian(fit_without_jumps(start, region.core(), sample), sample)]
     stable = fit_again(as_law(start, tempered=False), side, _strengths(start, strengths, False), work.share)
     models.append(work.levy("stable", stable))
     tempered = fit_again(_tempered(start, stable, side), side, _strengths(start, strengths, True), work.share)
@@ -122,7 +122,7 @@ class _Work:
         self.held_out = whole and n_blocks >= 2 * N_FOLDS
         self.fold = ids % N_FOLDS
 
-    def levy(self, name: str, fitted: Fitted) -> Model:
+    def levy(self, name: str, fitted: Fitted) -> ComparedModel:
         kept, head, objective = self.side.kept, fitted.head, fitted.objective
 
         @torch.no_grad()
@@ -155,7 +155,7 @@ class _Work:
         head.set_flat(theta)
         return self._model(name, seen, out, used)
 
-    def brownian(self, plain: Brownian, sample: Sample) -> Model:
+    def brownian(self, plain: LawWithoutJumps, sample: Sample) -> ComparedModel:
         head = plain.head
         seen = plain.log_prob(sample)
         J_b, J_D_o = (J.detach() for J in head.jacobian(sample.x)[:2])
@@ -184,7 +184,7 @@ class _Work:
         head.set_flat(theta)
         return self._model("Gaussian", seen, out, count)
 
-    def other(self, law: OtherLaw) -> Model:
+    def other(self, law: OtherLaw) -> ComparedModel:
         dx = self.side.kept.dx.numpy()
         seen = torch.from_numpy(law.log_prob(dx))
         if not self.held_out:
@@ -217,9 +217,9 @@ class _Work:
                     break
         return out
 
-    def _model(self, name: str, seen: Tensor, judged: Tensor, parameters: float) -> Model:
+    def _model(self, name: str, seen: Tensor, judged: Tensor, parameters: float) -> ComparedModel:
         blocks = torch.zeros(self.n_blocks, dtype=torch.float64).index_add_(0, self.ids, judged)
-        return Model(name, blocks, self.scale * float(seen.sum()), parameters)
+        return ComparedModel(name, blocks, self.scale * float(seen.sum()), parameters)
 
 
 def _free_parameters(fitted: Fitted) -> float:

@@ -22,7 +22,7 @@ from levytorch.diagnostics.sample import Region, Sample
 from levytorch.diagnostics.transform import Transform, edge_masses, transform
 from levytorch.law import LevyStep
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 
 DRAWS = (20_000, 50_000)  # at least and at most; in between five per pair
 _BINS = 512
@@ -31,7 +31,7 @@ _AT_ONCE = 50_000
 
 
 @dataclass
-class Moments:
+class ScoreMoments:
     """Per pair: mean of the scores (P,), of their products (P, P), and of components times scores (k, P)."""
 
     score: Tensor
@@ -108,7 +108,7 @@ class Tangent:
                 log_p = torch.where(here, log_p - log_mass[node], log_p)
         return q, log_p
 
-    def moments(self, x: Tensor, q: Tensor, h: Tensor) -> Moments:
+    def moments(self, x: Tensor, q: Tensor, h: Tensor) -> ScoreMoments:
         """Means over these pairs."""
         n, C, k, M = x.shape[0], q.shape[0], h.shape[0], self.bins.n_x
         index = self.bins.index(x, self.bins.dt[:1].expand(n).contiguous()) % M
@@ -129,7 +129,7 @@ class Tangent:
         for a in range(C):
             cross += sums[row : row + k] @ self.jacobian[a]
             row += k
-        return Moments(score, information, cross)
+        return ScoreMoments(score, information, cross)
 
     # -- private ------------------------------------------------------------------------------------------------------
     def _transform(self, sample: Sample, c: Coefficients, dx: Tensor, rows: Tensor | slice) -> Transform:

@@ -101,7 +101,7 @@ def panels(axes: Any, count: int, **size: Any) -> tuple[Figure, list[Axes]]:
     return flat[0].figure, flat
 
 
-def tidy(ax: Axes, *, bins: int = 5) -> None:
+def tidy(ax: Axes) -> None:
     """Small numbers, few of them, without an offset that would be overlooked; a power of ten stands at the axis."""
     from matplotlib.ticker import LogFormatterSciNotation, MaxNLocator, ScalarFormatter
 
@@ -113,7 +113,7 @@ def tidy(ax: Axes, *, bins: int = 5) -> None:
         if isinstance(axis.get_minor_formatter(), LogFormatterSciNotation):
             axis.set_minor_formatter(_powers())
         if axis.get_scale() == "linear":
-            axis.set_major_locator(MaxNLocator(bins))
+            axis.set_major_locator(MaxNLocator(5))
             formatter = ScalarFormatter(useOffset=False, useMathText=False)  # a formula takes 10 ms, each
             formatter.set_powerlimits((-3, 5))
             axis.set_major_formatter(formatter)

@@ -27,7 +27,7 @@ from levytorch.likelihood.exact_scores import ExpectedScores, expected_scores
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.masses import TailMasses
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailSettings, tail_correction_factor
 
 _NAMES = ("b", "D_o", "D_f", "alpha")

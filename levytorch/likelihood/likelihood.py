@@ -23,7 +23,7 @@ from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.masses import TailMasses
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, Strength
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailCorrection, TailSettings
 from levytorch.ranks import Ranks
 
@@ -182,10 +182,8 @@ def _of_pools(bins: StateBins, pools: Pools) -> _Found:
     return pools.mu, not data.uniform_dt, CT, TRT, counts, tail_counts
 
 
-def make_objective(
-    head: LinearHead, pools: Pools, tail: TailSettings, law: FrozenLaw, penalty: Strength = "none"
-) -> FullBatchObjective:
+def make_objective(head: LinearHead, pools: Pools, tail: TailSettings, law: FrozenLaw) -> FullBatchObjective:
     """The full-batch objective of a Fourier head over all pairs of some pools."""
     likelihood = Likelihood(head, law, tail)
     likelihood.observe(pools)
-    return likelihood.objective(full_batch(pools), penalty)
+    return likelihood.objective(full_batch(pools))

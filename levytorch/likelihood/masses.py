@@ -15,7 +15,7 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import tail_correction_factor
 
 

@@ -18,8 +18,7 @@ from levytorch.data.batches import Batch, FullBatch
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.masses import TailMasses, tcf_gradient
 from levytorch.likelihood.penalty import RoughnessPenalty
-from levytorch.likelihood.states import StateBins
-from levytorch.likelihood.sums import ScoreSums, assemble, over_ranks, project
+from levytorch.likelihood.sums import ScoreSums, StateBins, assemble, over_ranks, project
 from levytorch.likelihood.sweep import sweep
 from levytorch.ranks import Ranks
 

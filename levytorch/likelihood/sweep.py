@@ -18,8 +18,7 @@ from levytorch.coefficients.kernels import GRID, interpolate, scatter
 from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.likelihood.states import StateBins
-from levytorch.likelihood.sums import ScoreSums, project, slices, where
+from levytorch.likelihood.sums import ScoreSums, StateBins, project, slices, where
 from levytorch.likelihood.tensor_sweep import tensor_sweep
 
 _NAMES = ("b", "D_o", "D_f", "alpha", "tempering")

@@ -16,8 +16,7 @@ from levytorch.coefficients.fourier import Chain
 from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.frozen import FrozenLaw, StepScore
-from levytorch.likelihood.states import StateBins
-from levytorch.likelihood.sums import CHUNK, ScoreSums, project, slices, where
+from levytorch.likelihood.sums import CHUNK, ScoreSums, StateBins, project, slices, where
 
 _NUMBERS = 1 << 20  # basis values held at once
 

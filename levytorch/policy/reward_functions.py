@@ -182,7 +182,7 @@ class Tabulated:
             raise InputError(
                 f"{file} must be a CSV file with columns {x} and {r}, found that there is none; check reward.path."
             )
-        from levytorch.data.columns import load_table, numbers
+        from levytorch.data.columns import column_numbers, load_table
 
         table = load_table(file)
         for name in (x, r):
@@ -192,7 +192,7 @@ class Tabulated:
                     "reward.x= and reward.r=."
                 )
         try:
-            return cls(numbers(file, table[x]), numbers(file, table[r]), period=period)
+            return cls(column_numbers(file, table[x]), column_numbers(file, table[r]), period=period)
         except InputError as error:
             told = str(error)
             raise InputError(told if told.startswith(str(file)) else f"{file}: {told}") from None

@@ -28,9 +28,9 @@ from levytorch.policy.rewards import RewardContext, build_reward, check_reward_w
 from levytorch.ranks import processes
 from levytorch.runs import report, resume, terminal
 from levytorch.runs.policies import evaluate_policies
-from levytorch.runs.report import Outcome, units_of
+from levytorch.runs.report import Outcome, noted_doubts, units_of
 from levytorch.runs.settings import Prepared
-from levytorch.runs.tensorboard import CoefficientFigures, log_results
+from levytorch.runs.tensorboard import log_results
 from levytorch.training.by_action import (
     by_action,
     check_shared,
@@ -86,8 +86,7 @@ def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, re
     opening = terminal.opening(pairs, prepared.fit, config)
     log.info(f"{opening}; actions " + (", ".join(map(str, pairs.actions)) or "on a scale"))
     truth = data.dynamics if isinstance(data.dynamics, ControlledDynamics) else None
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", LevytorchWarning)
+    with noted_doubts() as doubts:
         if pairs.actions:
             kept, own = common_settings(pairs, prepared.fit)
             found = [
@@ -106,7 +105,6 @@ def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, re
             recovery.metrics |= {"engine": prepared.fit.engine["name"], "tail_method": "none", "tcf": 0.0}
     recovery.save(directory / "recovery.pt")
     seconds = time.perf_counter() - began
-    doubts = list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)))
     metrics: dict[str, Any] = {
         **recovery.metrics,
         **{"actions": list(getattr(recovery, "actions", ())), "action_range": getattr(recovery, "action_range", None)},
@@ -118,11 +116,11 @@ def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, re
         errors = [row[name]["error"] for row in metrics["by_action"].values() if "error" in row[name]]
         if errors:
             metrics[f"error_{name}"] = sum(errors) / len(errors)
-    formats = next((c.files for c in prepared.callbacks if isinstance(c, CoefficientFigures)), ())
-    if formats and config["figures"]["format"] == "pdf":
-        formats = tuple(dict.fromkeys((*formats, "pdf")))
-    outcome = Outcome(recovery, data, metrics, directory, prepared.loggers, formats, units=units_of(config["data"]))
     metrics["warnings"] = doubts
+    outcome = Outcome(
+        *(recovery, data, metrics, directory, prepared.loggers, prepared.figure_formats),
+        units=units_of(config["data"]),
+    )
     _report(outcome, truth)
     _policies(outcome, config, truth)
     write_json(directory / "metrics.json", metrics)
@@ -249,10 +247,8 @@ def _policies(outcome: Outcome, config: Mapping[str, Any], truth: Any) -> None:
         return
     began = time.perf_counter()
     reward = _reward(config, outcome.source, recovery.period, recovery.origin)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", LevytorchWarning)
+    with noted_doubts() as doubts:
         result = evaluate_policies(recovery, check_policies(config.get("policy")), reward, float(config["beta"]), truth)
-    doubts = (str(w.message) for w in caught if issubclass(w.category, LevytorchWarning))
     outcome.metrics["warnings"] = list(dict.fromkeys([*outcome.metrics["warnings"], *doubts]))
     outcome.metrics["values"] = {**result.metrics(), "text": result.text().splitlines()}
     result.write(outcome.directory)

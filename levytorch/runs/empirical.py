@@ -25,7 +25,7 @@ from levytorch.policy.empirical import GAPS, empirical_values
 from levytorch.policy.reference import EmpiricalComparison, compare_with_data
 from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.policy.solver import solve_value
-from levytorch.runs.report import Outcome, write_value
+from levytorch.runs.report import Outcome, noted_doubts, write_value
 from levytorch.training.maximise import fit_full_batch
 
 log = logging.getLogger("levytorch.train")
@@ -90,8 +90,7 @@ def add_empirical_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     options = options_of(config)
     assert options is not None
     recovery, directory = outcome.recovery, outcome.directory
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", LevytorchWarning)
+    with noted_doubts() as doubts:
         reward = _reward(outcome.source, config, recovery.period, recovery.origin)
         comparison = _compare(outcome, config, options, reward)
 
@@ -102,7 +101,7 @@ def add_empirical_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
 
         V = solve(recovery)
         bootstrap = _bootstrap(outcome, config, options["bootstrap"], solve)
-    for doubt in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning)):
+    for doubt in doubts:
         log.warning(doubt)
         outcome.metrics["warnings"].append(doubt)
     beside = {} if bootstrap is None else {"V_bootstrap_sd": bootstrap.std}

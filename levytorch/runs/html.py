@@ -43,8 +43,8 @@ def heading(text: str) -> str:
     return f"<h2>{escape(text)}</h2>"
 
 
-def paragraph(text: str, kind: str = "told") -> str:
-    return f'<p class="{kind}">{escape(text)}</p>'
+def paragraph(text: str) -> str:
+    return f'<p class="told">{escape(text)}</p>'
 
 
 def verdicts(items: Iterable[tuple[str, bool]]) -> str:

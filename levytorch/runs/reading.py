@@ -268,5 +268,5 @@ def _told(number: Any) -> str:
     return f"{number:g}" if isinstance(number, int | float) else str(number)
 
 
-def _few(paths: Sequence[str], most: int = 3) -> str:
-    return ", ".join(paths[:most]) + (f" and {len(paths) - most} more" if len(paths) > most else "")
+def _few(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import Diagnosis
+from levytorch.errors import LevytorchWarning
 from levytorch.figures import Units, base, planes
 from levytorch.figures import coefficients as plots
 from levytorch.figures.diagnostics import drawings
@@ -67,6 +70,16 @@ class Outcome:
         """Of b, D_o and D_f where the truth is known: what a sweep would minimise."""
         errors = [self.metrics[k] for k in ("error_b", "error_D_o", "error_D_f") if k in self.metrics]
         return sum(errors) / len(errors) if errors else None
+
+
+@contextmanager
+def noted_doubts() -> Iterator[list[str]]:
+    """What levytorch warns of in the block, each sentence once; the list is complete when the block has ended."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LevytorchWarning)
+        yield found
+    found += dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning))
 
 
 def units_of(data: Mapping[str, Any]) -> Units:

@@ -28,6 +28,7 @@ from levytorch.runs import allow_list
 from levytorch.runs.empirical import options_of
 from levytorch.runs.evaluation_settings import FORMATS
 from levytorch.runs.reading import FROM_FILE, FROM_LATTICE
+from levytorch.runs.tensorboard import CoefficientFigures
 from levytorch.training.engines.base import ENGINES, Engine, engine_options
 from levytorch.training.fit import TRAINER, quiet_lightning
 from levytorch.training.settings import FitSettings, make_settings
@@ -71,6 +72,13 @@ class Prepared:
     loggers: list[Any]
     trainer: dict[str, Any]  # flags of lightning.Trainer
     rebuild: Callable[[Path], tuple[list[Any], list[Any]]]  # callbacks and loggers that write into another directory
+
+    @property
+    def figure_formats(self) -> tuple[str, ...]:
+        """What figures are written as: nothing without the callback that draws them."""
+        formats = next((c.files for c in self.callbacks if isinstance(c, CoefficientFigures)), ())
+        pdf = formats and self.config["figures"]["format"] == "pdf"
+        return tuple(dict.fromkeys((*formats, "pdf"))) if pdf else tuple(formats)
 
 
 def prepare_run(

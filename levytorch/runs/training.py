@@ -25,7 +25,7 @@ from levytorch.ranks import Ranks
 from levytorch.runs import actions, page, report, resume, terminal, value
 from levytorch.runs.allow_list import own_targets
 from levytorch.runs.directory import write_record
-from levytorch.runs.report import Outcome, units_of
+from levytorch.runs.report import Outcome, noted_doubts, units_of
 from levytorch.runs.settings import Prepared, diagnostics_options, prepare_run
 from levytorch.runs.tensorboard import CoefficientFigures
 from levytorch.training.fit import fit
@@ -77,12 +77,9 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
 
     config, loggers, data = prepared.config, prepared.loggers, actions.alike(data)
     directory.mkdir(parents=True, exist_ok=True)
-    formats: tuple[str, ...] = ()
     for callback in prepared.callbacks:
         if isinstance(callback, CoefficientFigures):
-            callback.truth, formats = data.dynamics, callback.files
-    if formats and config["figures"]["format"] == "pdf":
-        formats = tuple(dict.fromkeys((*formats, "pdf")))
+            callback.truth = data.dynamics
     flags = {
         "logger": loggers or False,
         "default_root_dir": str(directory),
@@ -92,8 +89,7 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
     if ranks.is_first():
         log.info(opening)
     began = time.perf_counter()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", LevytorchWarning)
+    with noted_doubts() as doubts:
         try:
             found = fit(
                 data.transitions,
@@ -118,12 +114,10 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
         metrics |= {"seconds_fit": seconds, "seed": config["seed"]}
         metrics["observed"] = report.at_the_data(recovery, data.dynamics, data.transitions)
         metrics |= {"seconds_of": {"fit": seconds}, "opening": opening}
-        outcome = Outcome(recovery, data, metrics, directory, loggers, formats, settings=prepared.fit)
+        outcome = Outcome(recovery, data, metrics, directory, loggers, prepared.figure_formats, settings=prepared.fit)
         outcome.units = units_of(config["data"])
         check_and_draw(outcome, config)
-    metrics["warnings"] = list(
-        dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning))
-    )
+    metrics["warnings"] = doubts
     if outcome.diagnosis is not None:
         metrics |= outcome.diagnosis.metrics() | {"diagnosis": outcome.diagnosis.text().splitlines()}
     report.write_checks(outcome, config)

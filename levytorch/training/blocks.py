@@ -23,7 +23,7 @@ from levytorch.errors import InputError
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.likelihood.states import StateBins
+from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailSettings
 from levytorch.ranks import Ranks
 

@@ -6,7 +6,6 @@ All pairs are fitted at once, by the samples and under the frozen law: a lattice
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +20,11 @@ from levytorch.coefficients.action import ActionHead, HeldHead
 from levytorch.coefficients.head import Coefficients, Head
 from levytorch.controlled import ControlledDynamics, grid_of_actions
 from levytorch.convert import listed, real_tensor
-from levytorch.errors import InputError, LevytorchWarning
+from levytorch.errors import InputError
 from levytorch.files import path_of
 from levytorch.policies import NumberPolicy, Policy
-from levytorch.training.controlled import ALARM, FEW, ClosedLoop, ControlledRecovery
-from levytorch.training.parts import Parts
+from levytorch.training.controlled import ClosedLoop, ControlledRecovery
+from levytorch.training.parts import CountedActions, Parts
 from levytorch.training.recovery import ArrayLike, Recovery
 
 FORMAT = "levytorch.continuous.1"
@@ -52,7 +51,7 @@ class ActionBins:
 
 
 @dataclass
-class ContinuousRecovery:
+class ContinuousRecovery(CountedActions):
     """b(x, a), D_o(x, a), D_f(x, a) for a, a number or a vector of two, in the logged range `bounds`.
 
     counts (bins, parts): pairs per bin of the action and part of the cell; places (bins, m): the mean action of each.
@@ -129,16 +128,10 @@ class ContinuousRecovery:
     def parts(self) -> Parts:
         return Parts(self.head, self.counts.shape[1])
 
-    def centers(self) -> Tensor:
-        """The middle of every part of the cell that `counts` counts."""
-        return self.parts.centers()
-
     @property
     def behaviour(self) -> NumberPolicy:
         """The policy that made the data: the mean actions of bins, by how often each was chosen around x."""
-        share = self.counts.sum(1) / self.counts.sum()
-        counts = self.counts + share.unsqueeze(1)
-        return NumberPolicy(self.places, self.bounds, weights=self.parts.between((counts / counts.sum(0)).T))
+        return NumberPolicy(self.places, self.bounds, weights=self._logged())
 
     def policy(self, given: Any) -> NumberPolicy:
         """A policy from whatever describes one (`NumberPolicy`); "behaviour" is that of the data."""
@@ -152,14 +145,7 @@ class ContinuousRecovery:
         Actions outside of the logged range are refused: a polynomial says nothing there.
         """
         pi = self.policy(policy)
-        thin = self.extrapolated(pi)
-        if thin > ALARM:
-            warnings.warn(
-                f"{100 * thin:.0f} % of what the policy does at observed states rests on fewer than {FEW} pairs with "
-                "actions near its own: V extrapolates there; compare policies nearer to the data's.",
-                LevytorchWarning,
-                stacklevel=2,
-            )
+        thin = self._told_extrapolation(pi, "with actions near its own")
         loop = self._loop(pi)
         loop.metrics["extrapolated"] = thin
         return loop
@@ -177,22 +163,10 @@ class ContinuousRecovery:
         )
 
     def nearby(self, policy: Any) -> tuple[Tensor, Tensor]:
-        """Pairs with actions near those of a policy in each part of the cell, (parts, K), and the policy's weights."""
         actions, weights = self.policy(policy).components(self.centers())
         bins = ActionBins(self.bounds)
         place = torch.stack([bins.index(a) for a in actions], dim=1)
         return self.counts.T.gather(1, place), weights
-
-    def effective_pairs(self, policy: Any) -> Tensor:
-        """Pairs that speak for what a policy does in each part of the cell, (parts,): 1 / sum_k w_k^2 / n_k."""
-        pairs, weights = self.nearby(policy)
-        return 1.0 / (weights.square() / pairs.clamp(min=1e-300)).sum(1)
-
-    def extrapolated(self, policy: Any) -> float:
-        """Share of a policy's choices, over the observed states, with few pairs nearby."""
-        pairs, weights = self.nearby(policy)
-        seen = self.counts.sum(0) / self.counts.sum()
-        return float((seen.unsqueeze(1) * weights * (pairs < FEW)).sum())
 
     def on(self, actions: Sequence[Any] | None = None) -> ActionsOfRange:
         """The same system with a few of its actions (a grid of them where none are given), for randomised policies,
@@ -228,18 +202,6 @@ class ContinuousRecovery:
         tensors = {"theta": self.head.flat(), "covariance": self.covariance, "counts": self.counts}
         files.save({"format": FORMAT, "head": self.head.config(), "places": self.places, **tensors, **numbers}, target)
         return target
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> ContinuousRecovery:
-        """Read what `save` wrote, or the recovery of a run directory; nothing in the file is executed."""
-        source = path_of(path)
-        source = source / "recovery.pt" if source.is_dir() else source
-        try:
-            return cls.from_content(files.load_tensors(source))
-        except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
-            raise InputError(
-                f"{source} must be a file of ContinuousRecovery.save, found something else; save it again."
-            ) from error
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> ContinuousRecovery:

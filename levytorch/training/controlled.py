@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,13 @@ from levytorch.coefficients.action import MixtureHead
 from levytorch.controlled import ControlledDynamics
 from levytorch.convert import shown
 from levytorch.dynamics import Dynamics
-from levytorch.errors import InputError, LevytorchWarning
+from levytorch.errors import InputError
 from levytorch.files import path_of
 from levytorch.policies import Policy, place_among
-from levytorch.training.parts import Parts
+from levytorch.training.parts import CountedActions, Parts
 from levytorch.training.recovery import ArrayLike, Recovery
 
 FORMAT = "levytorch.controlled.1"
-FEW = 50  # pairs of an action in a part of the cell, below which its coefficients are extrapolated there
-ALARM = 0.05  # share of a policy's choices, at observed states, that may rest on fewer
 
 
 @dataclass(repr=False)
@@ -41,7 +38,7 @@ class ClosedLoop(Recovery):
 
 
 @dataclass
-class ControlledRecovery:
+class ControlledRecovery(CountedActions):
     """b(x, a), D_o(x, a), D_f(x, a) in the units of the data, for every action of the data.
 
     covariance: of the parameters of all actions, one action after the other; `counts` (A, bins): pairs per action and
@@ -131,10 +128,7 @@ class ControlledRecovery:
     @property
     def behaviour(self) -> Policy:
         """The policy that made the data, by counts of actions in parts of the cell."""
-        # one pair of every action beside what was seen, so that it is defined where nothing was
-        share = self.counts.sum(1) / self.counts.sum()
-        counts = self.counts + share.unsqueeze(1)
-        return Policy(self.parts.between((counts / counts.sum(0)).T), self.actions)
+        return Policy(self._logged(), self.actions)
 
     def policy(self, given: Any) -> Policy:
         """A policy from whatever describes one; "behaviour" is that of the data."""
@@ -148,14 +142,7 @@ class ControlledRecovery:
         policy: x -> probabilities [..., n_actions] in the order of `actions`, or x -> action; an action; "behaviour".
         """
         pi = self.policy(policy)
-        thin = self.extrapolated(pi)
-        if thin > ALARM:
-            warnings.warn(
-                f"{100 * thin:.0f} % of what the policy does at observed states rests on fewer than {FEW} pairs of its "
-                "action nearby: V extrapolates there; see .effective_pairs, or compare policies nearer to the data's.",
-                LevytorchWarning,
-                stacklevel=2,
-            )
+        thin = self._told_extrapolation(pi, "of its action nearby")
         metrics = {k: v for k, v in self.recoveries[0].metrics.items() if k in ("law", "dt")}
         if self.support is not None:
             metrics["x_min"], metrics["x_max"] = self.support
@@ -172,20 +159,8 @@ class ControlledRecovery:
     def _averaged(self, pi: Policy) -> Head:
         return MixtureHead(self.heads, pi)
 
-    def effective_pairs(self, policy: Any) -> Tensor:
-        """Pairs that speak for what a policy does in each part of the cell, (bins,): 1 / sum_a pi_a^2 / n_a."""
-        pi = self.policy(policy)(self.centers())
-        return 1.0 / (pi.square() / self.counts.T.clamp(min=1e-300)).sum(1)
-
-    def extrapolated(self, policy: Any) -> float:
-        """Share of a policy's choices, over the observed states, of actions with few pairs in that part of the cell."""
-        pi = self.policy(policy)(self.centers())
-        weight = self.counts.sum(0) / self.counts.sum()
-        return float((weight.unsqueeze(1) * pi * (self.counts.T < FEW)).sum())
-
-    def centers(self) -> Tensor:
-        """The middle of every part of the cell that `counts` counts."""
-        return self.parts.centers()
+    def nearby(self, policy: Any) -> tuple[Tensor, Tensor]:
+        return self.counts.T, self.policy(policy)(self.centers())
 
     # -- elsewhere ----------------------------------------------------------------------------------------------------
     def dynamics(self) -> ControlledDynamics:
@@ -207,19 +182,6 @@ class ControlledRecovery:
         }
         files.save(content, target)
         return target
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> ControlledRecovery:
-        """Read what `save` wrote, or the recovery of a run directory; nothing in the file is executed."""
-        source = path_of(path)
-        source = source / "recovery.pt" if source.is_dir() else source
-        refusal = InputError(
-            f"{source} must be a file of ControlledRecovery.save, found something else; save it again."
-        )
-        try:
-            return cls.from_content(files.load_tensors(source))
-        except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
-            raise refusal from error
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> ControlledRecovery:

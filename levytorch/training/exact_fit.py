@@ -33,10 +33,9 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.ranks import Ranks
-from levytorch.training.corrected_fit import Corrected, correct
 from levytorch.training.engines.base import Engine
 from levytorch.training.engines.lbfgs import LBFGSEngine
-from levytorch.training.exact_engines import ExactEngine, ExactLBFGS
+from levytorch.training.exact_engines import Corrected, ExactEngine, ExactLBFGS, correct
 from levytorch.training.finish import finish
 from levytorch.training.loop import Maximised, followed, maximise
 from levytorch.training.recovery import Recovery
@@ -119,15 +118,14 @@ class Setting:
         return {"law": law, "law/grid": max(r.n for r in self.law.rules.values()), "law/log_p_error": error}
 
 
-def corrected_start(setting: Setting, penalty: RoughnessPenalty | None, rounds: int | None = None) -> Corrected:
+def corrected_start(setting: Setting, penalty: RoughnessPenalty | None) -> Corrected:
     """Moves a linear head to the root of the centered score."""
-    own = {} if rounds is None else {"rounds": rounds}
-    found = correct(setting.around(penalty), setting.law, setting.strata, **own)
+    found = correct(setting.around(penalty), setting.law, setting.strata)
     setting.settle()
     if setting.tolerance > TOLERANCE and not setting.error() < setting.accurate:
         setting.tolerance = max(_TIGHTER * setting.tolerance, TOLERANCE)
         setting.settle()
-        found = correct(setting.around(penalty), setting.law, setting.strata, **own)
+        found = correct(setting.around(penalty), setting.law, setting.strata)
         setting.settle()
     return found
 

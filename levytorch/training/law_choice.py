@@ -25,7 +25,7 @@ from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood, counts_on
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.ranks import Ranks
-from levytorch.training.corrected_fit import ROUNDS, Corrected
+from levytorch.training.exact_engines import ROUNDS, Corrected
 from levytorch.training.exact_fit import Setting, corrected_start, fit_any, fit_linear
 from levytorch.training.finish import Ended
 from levytorch.training.recovery import Recovery

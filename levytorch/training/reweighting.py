@@ -25,8 +25,7 @@ from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import Strength, symmetric_inverse
-from levytorch.likelihood.states import StateBins
-from levytorch.likelihood.sums import project, shared
+from levytorch.likelihood.sums import StateBins, project, shared
 from levytorch.likelihood.sweep import to_predictors
 from levytorch.likelihood.tail import TailCorrection, tail_correction_factor
 from levytorch.training.blocks import Blocks, counted

@@ -26,7 +26,7 @@ from levytorch.data import (
     store,
 )
 from levytorch.errors import InputError
-from levytorch.likelihood import states
+from levytorch.likelihood import sums
 from tests.training.problems import frozen_recover as recover
 from tests.training.problems import stable
 
@@ -111,7 +111,7 @@ def test_uneven_tables(tmp_path, uneven, dates):
     here, there = (t.transitions() for t in both(tmp_path / "t.parquet", tmp_path / "cache", **options))
     assert set(here.dropped) == {"row without a value", "trajectory of one point", "across a gap"}
     check_same(here, there)
-    ours, theirs = (states._dt_groups(t.dt) for t in (here, there))
+    ours, theirs = (sums._dt_groups(t.dt) for t in (here, there))
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs))
 
 

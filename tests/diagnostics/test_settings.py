@@ -12,7 +12,7 @@ import torch
 
 from levytorch import Dynamics, LevyStep, Recovery, Transitions, simulate
 from levytorch.diagnostics import diagnose
-from levytorch.diagnostics.brownian import fit_brownian
+from levytorch.diagnostics.brownian import fit_without_jumps
 from levytorch.diagnostics.sample import Region, make_sample
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.figures.diagnostics import drawings
@@ -55,7 +55,7 @@ def test_a_head_of_ones_own():
     waves = 0.02 * torch.stack([torch.sin(data.x), torch.cos(data.x)], dim=1)
     left = data.dx - waves @ torch.linalg.lstsq(waves, data.dx[:, None]).solution[:, 0]
     best = -0.5 * len(data) * (1 + math.log(2 * math.pi * float((left**2).mean())))
-    brownian = float(fit_brownian(found.head, Region(), sample).log_prob(sample).sum())
+    brownian = float(fit_without_jumps(found.head, Region(), sample).log_prob(sample).sum())
     assert best - 0.1 < brownian <= best + 1e-6
 
 

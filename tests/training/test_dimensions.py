@@ -14,8 +14,7 @@ from levytorch.coefficients import build_head
 from levytorch.data.batches import Batch
 from levytorch.law import LevyStep, cutting_threshold, log_density
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.likelihood.states import StateBins
-from levytorch.likelihood.sums import assemble
+from levytorch.likelihood.sums import StateBins, assemble
 from levytorch.likelihood.sweep import sweep
 
 ROOT = Path(__file__).parents[2]
