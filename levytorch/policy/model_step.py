@@ -147,7 +147,7 @@ def core_rule(low: float, high: float, width: float) -> tuple[Tensor, Tensor]:
     """Nodes and weights on (low, high) for densities with a peak of some width in the middle and smooth flanks."""
     middle, half = 0.5 * (low + high), 0.5 * (high - low)
     # even close to the middle, growing in proportion further out
-    growth = math.asinh(half / width)
+    growth = math.asinh(half / max(width, 1e-6 * half))
     edges = half * np.sinh(growth * np.linspace(-1.0, 1.0, 2 * _PANELS + 1)) / math.sinh(growth)
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     lengths = np.diff(edges)

@@ -77,8 +77,7 @@ def moments(
     dt = torch.tensor(steps, dtype=torch.float64)
     blocks = block_rows(transitions)
     shape = (len(steps), len(blocks), n_basis, basis.n_modes)
-    start, land, pairs = torch.zeros(shape), torch.zeros(shape), torch.zeros(shape[:2])
-    start, land, pairs = (part.to(torch.float64) for part in (start, land, pairs))
+    start, land, pairs = (torch.zeros(size, dtype=torch.float64) for size in (shape, shape, shape[:2]))
     for b, all_of_block in enumerate(blocks):
         mine = all_of_block if rows is None else np.intersect1d(all_of_block, rows, assume_unique=True)
         for low in range(0, len(mine), _CHUNK):
