@@ -207,9 +207,9 @@ def grouped(rows: list[dict[str, str]]) -> Rows:
 
 
 def ratios(groups: Rows) -> list[str]:
-    """Errors of levytorch over those of NKM, each a median over seeds, as a geometric mean over the four systems."""
+    """Errors of levytorch over those of NKM, each a median over the same seeds, as a geometric mean over all systems."""
     lines = [
-        "Errors over those of NKM (medians over seeds, geometric mean over the systems):",
+        "Errors over those of NKM (medians over the same seeds, geometric mean over the systems):",
         "",
         "| data | pairs | of | over | a | σ | Σ² | b |",
         "|---|---|---|---|---|---|---|---|",
@@ -220,8 +220,10 @@ def ratios(groups: Rows) -> list[str]:
             for key, mine in groups.items():
                 theirs = groups.get((*key[:4], method))
                 if (*key[:2], key[4]) == (data, n, ours) and theirs is not None:
-                    logs.append([np.log(median(mine, e) / median(theirs, e)) for e in ERRORS])
-            if logs:
+                    shared = {row["seed"] for row in mine} & {row["seed"] for row in theirs}
+                    one, two = ([row for row in rows if row["seed"] in shared] for rows in (mine, theirs))
+                    logs.append([np.log(median(one, e) / median(two, e)) for e in ERRORS])
+            if len(logs) == len(SIGMAS) * len(INDICES):
                 cells = " | ".join(f"{np.exp(v):.2f}" for v in np.mean(logs, axis=0))
                 lines.append(f"| {data} | {int(n):,} | {ours} | {method} | {cells} |")
     return lines
