@@ -207,7 +207,7 @@ def grouped(rows: list[dict[str, str]]) -> Rows:
 
 
 def ratios(groups: Rows) -> list[str]:
-    """Errors of levytorch over those of NKM, each a median over the same seeds, as a geometric mean over all systems."""
+    """Errors of levytorch over those of NKM, medians over the same seeds, as a geometric mean over all systems."""
     lines = [
         "Errors over those of NKM (medians over the same seeds, geometric mean over the systems):",
         "",
