@@ -28,7 +28,7 @@ _CELL, _LINE = {"period", "origin"}, {"window"}
 _SPLINE = _SHARED | _LINE | {"n_basis", "n_basis_alpha", "knots"}
 OPTIONS = {
     "fourier": _SHARED | _CELL | {"n_basis", "n_basis_alpha", "truncation"},
-    "spline": _SPLINE | {"continuation", "truncation"},
+    "spline": _SPLINE | {"continuation", "free", "truncation"},
     "polynomial": _SPLINE | {"degree"},
     "mlp": _SHARED | _CELL | _LINE | {"width", "depth", "periodic", "n_features"},
 }

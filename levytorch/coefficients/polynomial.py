@@ -62,5 +62,5 @@ class PolynomialHead(SplineHead):
 
     def config(self) -> dict[str, Any]:
         plain = super().config() | {"name": "polynomial", "degree": self.degree}
-        del plain["continuation"]
+        del plain["continuation"], plain["free"]
         return plain

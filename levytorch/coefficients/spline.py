@@ -3,7 +3,9 @@
 The functions are linear combinations of SciPy's B-splines that are orthonormal over the window and whose second
 derivatives are orthogonal to each other (Demmler and Reinsch): 1, a straight line, then waves of rising frequency. A
 roughness penalty, the integral of the squared second derivative, is then a sum over squared coefficients, as it is for
-a Fourier series. Constants and straight lines are free.
+a Fourier series. Constants and straight lines are free; where cubics are, what is charged is how far a function is, in
+that integral, from the nearest cubic. Waves bend back at the ends of the window, which x^3 does not: among lines and
+waves it takes many of them.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 MOST = 999
 KNOTS = ("even", "quantiles")
 CONTINUATIONS = ("constant", "linear")
+FREE = {"lines": 2, "cubics": 4}  # functions that a roughness penalty does not charge for
 _DEGREE = 3
 
 
@@ -35,7 +38,8 @@ class SplineBasis:
     """`n_basis` functions on the window (low, high): 1, a straight line, waves; n_basis = 1 is the constant alone.
 
     knots: where the cubics meet, n_basis - 4 states inside of the window, ascending; None: evenly spaced.
-    continuation: beyond the window the functions stay "constant", or go on along their tangents ("linear").
+    continuation: beyond the window the functions stay "constant", or go on along their tangents ("linear"). free: 1
+    and a straight line alone ("lines"), or the parabola and the cubic too ("cubics").
     """
 
     def __init__(
@@ -44,9 +48,11 @@ class SplineBasis:
         window: tuple[float, float] = (0.0, 1.0),
         knots: Sequence[float] | None = None,
         continuation: str = "constant",
+        free: str = "lines",
     ) -> None:
         self.n_basis, self.window = check_n_basis(n_basis), check_spline_window(window)
         self.continuation = choice("continuation", continuation, CONTINUATIONS)
+        n_free = FREE[choice("free", free, tuple(FREE))]
         low, high = self.window
         self.low, self.length = low, high - low
         if self.n_basis == 1:
@@ -55,7 +61,7 @@ class SplineBasis:
         inner = np.linspace(0, 1, n_basis - 2)[1:-1] if knots is None else self._inner(knots)
         breaks = np.concatenate([[0.0], inner, [1.0]])
         t = np.concatenate([np.zeros(_DEGREE), breaks, np.ones(_DEGREE)])
-        coefficients, roughness = demmler_reinsch(t, breaks)
+        coefficients, roughness = demmler_reinsch(t, breaks, n_free)
         splines = _splines(t, coefficients)
         # of every function on every interval, highest power first: (K, intervals) each
         powers = [splines.derivative(m)(breaks[:-1]) / math.factorial(m) for m in range(_DEGREE, -1, -1)]
@@ -106,8 +112,8 @@ def _splines(t: Array, coefficients: Array) -> BSpline:
     return BSpline(t, coefficients, _DEGREE)
 
 
-def demmler_reinsch(t: Array, breaks: Array) -> tuple[Array, Array]:
-    """B-spline coefficients (n, n) of the functions, one per column, and their roughness (n,), rising from 0, 0.
+def demmler_reinsch(t: Array, breaks: Array, n_free: int = 2) -> tuple[Array, Array]:
+    """B-spline coefficients (n, n) of the functions, one per column, their roughness (n,), rising from n_free zeros.
 
     Roughness is in the units of a Fourier series: a wave of h periods over the window has about h^4.
     """
@@ -121,14 +127,22 @@ def demmler_reinsch(t: Array, breaks: Array) -> tuple[Array, Array]:
     factor = np.linalg.cholesky(values.T @ (w[:, None] * values))
     greville = np.array([t[i + 1 : i + 1 + _DEGREE].mean() for i in range(n)])  # the coefficients of u itself
     flat = np.stack([np.ones(n), np.sqrt(12.0) * (greville - 0.5)], axis=1)
+    for degree in range(2, n_free):
+        polynomial = np.sqrt(2.0 * degree + 1) * np.polynomial.Legendre.basis(degree)(2 * points - 1)
+        own = np.linalg.solve(factor.T, np.linalg.solve(factor, values.T @ (w * polynomial)))
+        flat = np.column_stack([flat, own])
     # in the coordinates factor^T c the inner product is the plain one
-    rest = np.linalg.svd(factor.T @ flat)[0][:, 2:]
+    rest = np.linalg.svd(factor.T @ flat)[0][:, n_free:]
     bent = np.linalg.solve(factor.T, rest)
     curvature = second @ bent
+    if n_free > 2:  # what no parabola or cubic can take off it
+        root = np.sqrt(w)[:, None]
+        curved = root * (second @ flat[:, 2:])
+        curvature = curvature - second @ flat[:, 2:] @ np.linalg.lstsq(curved, root * curvature, rcond=None)[0]
     omega, vectors = np.linalg.eigh(curvature.T @ (w[:, None] * curvature))
     waves = bent @ vectors
     waves = waves * np.sign(waves[-1])  # a value at the right end, which no wave has zero: signs are the same anywhere
-    roughness = np.concatenate([[0.0, 0.0], omega / (2 * math.pi) ** 4])
+    roughness = np.concatenate([np.zeros(n_free), omega / (2 * math.pi) ** 4])
     return np.concatenate([flat, waves], axis=1), np.maximum(roughness, 0.0)
 
 
@@ -162,7 +176,8 @@ class SplineHead(LinearHead):
     """Cubic splines on a line: D_o and D_f stay constant beyond the window, b does, or goes on straight.
 
     window: (low, high), or one such pair per coordinate; knots: "even", or states inside the window ("quantiles": of
-    the data, which a fit puts in their place); continuation: of b, "constant" or "linear".
+    the data, which a fit puts in their place); continuation: of b, "constant" or "linear"; free: of b, "lines" or
+    "cubics".
     """
 
     period = None
@@ -181,6 +196,7 @@ class SplineHead(LinearHead):
         truncation: str = "total",
         tempering: TemperingSpec | None = None,
         known: Mapping[str, float] | None = None,
+        free: str = "lines",
     ) -> None:
         windows = check_windows(window, dim)
         if isinstance(knots, str):
@@ -188,10 +204,13 @@ class SplineHead(LinearHead):
         elif dim > 1:
             raise InputError(f"knots must be even for dim = {dim}, found {shown(knots)}; leave it out.")
         choice("continuation", continuation, CONTINUATIONS)
+        if choice("free", free, tuple(FREE)) != "lines" and dim > 1:
+            raise InputError(f"free must be lines for dim = {dim}, found {shown(free)}; leave it out.")
+        self.free = free
         inner = None if isinstance(knots, str) or n_basis == 1 else list(knots)
 
-        def basis(n: int, own: Sequence[float] | None = None, how: str = "constant") -> Basis:
-            lines = [SplineBasis(n, pair, own, how) for pair in windows]
+        def basis(n: int, own: Sequence[float] | None = None, how: str = "constant", free: str = "lines") -> Basis:
+            lines = [SplineBasis(n, pair, own, how, free) for pair in windows]
             return lines[0] if dim == 1 else TensorBasis(dim, n, truncation=truncation, lines=lines)
 
         n_alpha = alpha_functions(alpha, n_basis_alpha)
@@ -208,11 +227,13 @@ class SplineHead(LinearHead):
         self, windows: list[tuple[float, float]], basis: Any, same: Basis, continuation: str, n: int, inner: Any
     ) -> Basis:
         """The basis of b."""
-        return same if continuation == "constant" or n == 1 else basis(n, inner, continuation)
+        if n == 1 or (continuation, self.free) == ("constant", "lines"):
+            return same
+        return basis(n, inner, continuation, self.free)
 
     def config(self) -> dict[str, Any]:
         more = {} if self.dim == 1 else {"dim": self.dim, "truncation": self.truncation}
         window = list(self.window) if self.dim == 1 else [list(pair) for pair in self.window]
         own = {"name": "spline", "n_basis": self.n_basis, "window": window, "knots": self.knots}
         shared = self.settings() | {"n_basis_alpha": self.n_basis_alpha or 4}
-        return more | own | {"continuation": self.continuation} | shared
+        return more | own | {"continuation": self.continuation, "free": self.free} | shared

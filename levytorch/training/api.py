@@ -92,7 +92,8 @@ def recover(
             data is one; fitted to the pairs under the frozen law.
         n_modulation: Fourier functions of its logarithm.
         options: those of the head (fourier: origin, positivity, n_basis_alpha, truncation; spline: window, knots
-            ("even" or "quantiles"), continuation of b ("constant" or "linear"), positivity, n_basis_alpha, truncation;
+            ("even" or "quantiles"), continuation of b ("constant" or "linear"), free (what of b is not smoothed:
+            "lines" or "cubics"), positivity, n_basis_alpha, truncation;
             polynomial: degree, window, knots, positivity, n_basis_alpha; mlp: origin, positivity, width, depth,
             n_features, periodic, window), of the engine (fisher: max_steps, tolerance, damping, n_bins, and
             penalty, a strength, "evidence", "harmonics" or "cross_validation"; lbfgs: max_steps, iterations, history,

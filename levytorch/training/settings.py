@@ -26,7 +26,7 @@ DENSITIES = ("auto", "table", "contour", "windowed")
 LAWS = ("auto", "exact", "corrected", "frozen")
 STDS = ("auto", "frozen")  # the law's own information, or the frozen law's
 # of settings that coefficients auto has for both of its heads: what says nothing
-_SILENT = {"origin": 0.0, "truncation": "total", "knots": "even", "continuation": "constant"}
+_SILENT = {"origin": 0.0, "truncation": "total", "knots": "even", "continuation": "constant", "free": "lines"}
 
 
 @dataclass

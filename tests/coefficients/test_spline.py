@@ -64,7 +64,36 @@ def test_polynomials_are_legendres():
         assert np.allclose(row, np.sqrt(2 * k + 1) * np.polynomial.legendre.Legendre.basis(k)(s), rtol=1e-12)
 
 
+def test_free_cubics():
+    low, high = WINDOW
+    x = torch.linspace(low, high, 4001, dtype=torch.float64)
+    lines, cubics = SplineBasis(12, WINDOW), SplineBasis(12, WINDOW, free="cubics")
+    rows = cubics.rows(x)
+    weight = torch.tensor([2.0, 4.0] * 2000 + [1.0], dtype=torch.float64) / 12000  # Simpson's rule
+    weight[0] /= 2
+    assert torch.allclose(rows * weight @ rows.T, torch.eye(12, dtype=torch.float64), atol=1e-7)
+    # the same functions, other coordinates
+    turn = torch.linalg.lstsq(lines.rows(x).T, rows.T).solution
+    assert torch.allclose(lines.rows(x).T @ turn, rows.T, atol=1e-9)
+    # a cubic is free
+    theta = torch.linalg.lstsq(rows.T, (x - x**3)[:, None]).solution[:, 0]
+    assert theta[4:].abs().max() < 1e-9
+    assert (cubics.harmonic_numbers()[:4] == 0).all()
+    assert (cubics.harmonic_numbers()[4:].diff() > 0).all()
+    # any other function is charged for the integral of its squared second derivative, less that of the nearest cubic
+    theta = torch.randn(12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    u, h = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000, 1e-4
+    before, here, after = (theta @ cubics.rows(low + (high - low) * (u + step)) for step in (-h, 0.0, h))
+    second = (before - 2 * here + after) / h**2
+    line = torch.stack([torch.ones_like(u), u])
+    rest = second - torch.linalg.lstsq(line.T, second[:, None]).solution[:, 0] @ line
+    charged = float((rest**2).mean()) / (2 * np.pi) ** 4
+    assert float((cubics.harmonic_numbers() ** 4 * theta**2).sum()) == pytest.approx(charged, rel=1e-4)
+    assert SplineBasis(4, WINDOW, free="cubics").harmonic_numbers().tolist() == [0.0] * 4
+
+
 HEADS = [
+    SplineHead(9, WINDOW, free="cubics"),
     SplineHead(9, WINDOW, UNEVEN[:5], "linear"),
     SplineHead(5, [WINDOW, (0.0, 1.0)], dim=2),
     SplineHead(7, WINDOW, alpha=AlphaSpec("function", 0.6)),
@@ -108,6 +137,8 @@ def test_a_polynomial_drift_holds_everywhere():
         ({"name": "spline", "window": [0.0, 1.0], "n_basis": 6, "knots": [0.5, 0.5]}, "2 ascending states"),
         ({"name": "spline", "knots": "random"}, "even, quantiles"),
         ({"name": "spline", "continuation": "periodic"}, "constant, linear"),
+        ({"name": "spline", "free": "quintics"}, "lines, cubics"),
+        ({"name": "spline", "free": "cubics", "dim": 2}, "free must be lines for dim = 2"),
         ({"name": "spline", "period": 3.0}, "period"),
         ({"name": "polynomial", "degree": 99}, "degree"),
         ({"name": "polynomial", "dim": 2}, "one-dimensional"),
