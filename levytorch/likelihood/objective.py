@@ -89,11 +89,14 @@ class FullBatchObjective:
             ev.kept = self.masses.log_kept_scores(self.head, self.design)
         return ev
 
-    def add_hessian(self, ev: Evaluation, most: int = 1_000_000) -> None:
-        """Second derivatives at the head's parameters into `ev`, from about `most` evenly spread pairs at most."""
+    def add_hessian(self, ev: Evaluation, most: int = 1_000_000, *, quick: bool = False) -> None:
+        """Second derivatives at the head's parameters into `ev`, from about `most` evenly spread pairs at most.
+
+        quick: see `sweep`.
+        """
         stride = max(1, self.batch.main.x.shape[0] // most)
         some = Batch(*(values[::stride] for values in self.batch.main))
-        main, tail = self._sweep(some, self.batch.tail, hessian=True)
+        main, tail = self._sweep(some, self.batch.tail, hessian=True, quick=quick)
         assert main.hessian is not None
         ev.main.hessian = main.hessian * (ev.main.n / main.n)
         if tail is not None and ev.tail is not None:
@@ -170,12 +173,14 @@ class FullBatchObjective:
             out[part, part] = (vectors * values.clamp(min=0.0)) @ vectors.T
         return out
 
-    def _sweep(self, main: Batch, tail: Batch | None, hessian: bool = False) -> tuple[ScoreSums, ScoreSums | None]:
+    def _sweep(
+        self, main: Batch, tail: Batch | None, hessian: bool = False, quick: bool = False
+    ) -> tuple[ScoreSums, ScoreSums | None]:
         """Sums over the pairs of all ranks."""
 
         def work() -> list[ScoreSums]:
             return [
-                sweep(self.head, self.law, part, self.bins, hessian=hessian)
+                sweep(self.head, self.law, part, self.bins, hessian=hessian, quick=quick)
                 for part in (main, tail)
                 if part is not None
             ]

@@ -144,12 +144,12 @@ class Reweighting:
         objective, ev = self.objective, self.evaluation
         expected = -objective.local_model(ev).curvature
         if objective.method == "tcf" and ev.tcf > 0:
-            objective.add_hessian(ev, most=1 << 62)
+            objective.add_hessian(ev, most=1 << 62, quick=True)
             slope = observed_slope(objective, ev)
             if bool(torch.isfinite(slope).all()):
                 return torch.linalg.pinv(slope)
         else:
-            objective.add_hessian(ev, most=1 << 62)
+            objective.add_hessian(ev, most=1 << 62, quick=True)
             slope = observed_slope(objective, ev)
             if bool(torch.isfinite(slope).all()) and float(torch.linalg.eigvalsh(slope)[-1]) < 0:
                 return -symmetric_inverse(-slope)
