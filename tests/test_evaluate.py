@@ -297,7 +297,7 @@ def test_nothing_is_overwritten(many: Path, runs) -> None:
         (["run=5"], InputError, "run=5 must name finished runs"),
         (["run=[5,6]"], InputError, "run=5 must name finished runs"),
         (["rates.enabled=true", "rates.n_trials=1.5"], ConfigError, "rates.n_trials must be a positive integer"),
-        (["rates.enabled=true", "rates.perturbations=square"], ConfigError, "noise, white, gaussian, wedge, found"),
+        (["rates.enabled=true", "rates.perturbations=square"], ConfigError, "noise, gaussian, wedge, white, found"),
         (["run=RUNS/*", "reward.power=three"], ConfigError, "power must be a finite number"),
         (["rates.enabled=true", "rates.eps=0.1"], ConfigError, "rates.eps must be a list"),
     ],
