@@ -262,7 +262,7 @@ def test_refused_runs(tmp_path, overrides, word):
 
 def test_a_system_with_actions_needs_a_policy():
     with pytest.raises(InputError, match="found none; use data=actions"):
-        training.prepare(configured("dynamics=pushes", "data=unbiased"), Path())
+        training.prepare_run(configured("dynamics=pushes", "data=unbiased"), Path())
 
 
 def test_policies_of_a_resumed_run_import_nothing(run, tmp_path):
@@ -300,6 +300,6 @@ def test_a_new_run_does_not_write_over_actions(run, tmp_path):
 
 
 def test_the_closed_loop_is_the_truth_of_pairs_alike():
-    source = training.prepare(configured("data=actions", *SMALL, "actions=null", "beta=null"), Path()).source()
+    source = training.prepare_run(configured("data=actions", *SMALL, "actions=null", "beta=null"), Path()).source()
     loop = actions.alike(source).dynamics
     assert float(loop.b(1.0)) == pytest.approx(float(ControlledDynamics.named("pushes").under("uniform").b(1.0)))
