@@ -71,6 +71,7 @@ def test_everything_has_a_default(tracks):
         "n_basis": 11,
         "n_modes": None,
         "window": "data",
+        "gaps": "end",
         "bootstrap": {"replicas": 0, "block": 240},
     }
     assert options_of({"empirical": None}) is None
