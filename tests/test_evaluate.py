@@ -226,6 +226,20 @@ def test_of_several_runs_the_data_alone_stands_beside_v(runs, logged, tmp_path) 
     assert not (out / "figures" / "baselines.png").exists()
 
 
+def test_paths_too_short_for_empirical_values_still_stand_beside_v(runs, logged, tmp_path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recovery.pt").write_bytes((runs / "tcf0" / "recovery.pt").read_bytes())  # without a truth
+    given = [f"run={tmp_path}/run", f"data.path={logged}", "reward=cosine_power", "beta=1", "tensorboard=false"]
+    with pytest.warns(LevytorchWarning, match="no empirical values beside V: .* longer than the horizon"):
+        out = evaluate.run_evaluation(settings(*given, f"out={tmp_path}/out"))
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["reference"] is None
+    assert "model, corrected" in metrics["from_data"]
+    for asked in ("data.horizon=20", "baselines=false"):  # what was asked for is not left out, and nothing is left
+        with pytest.raises(InputError, match="longer than the horizon"):
+            evaluate.run_evaluation(settings(*given, f"out={tmp_path}/refused", asked))
+
+
 def test_a_reward_that_no_circle_has_leaves_the_baselines_out(runs, logged, tmp_path, caplog) -> None:
     (tmp_path / "r.csv").write_text("x,r\n0.5,1\n1.5,2\n2.5,3\n3.5,2\n4.5,1\n")
     given = [f"run={runs}/tcf0", f"data.path={logged}", "window=[1,4]", "n_modes=9", "reward=tabulated"]

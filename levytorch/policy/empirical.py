@@ -36,6 +36,10 @@ GAPS = ("end", "hold", "skip")
 _LONG_STEP = 0.1  # beta dt from which on the paper's sum of a constant reward is 5 % too large
 
 
+class TooShort(InputError):
+    """No trajectory lasts as long as the horizon."""
+
+
 class EmpiricalValues(NamedTuple):
     """Start states and their discounted values, (n,) each.
 
@@ -162,7 +166,7 @@ def empirical_values(
         found.append(EmpiricalValues(torch.from_numpy(x)[where], torch.from_numpy(values)[where], where + offset))
         longest, offset = max(longest, float(t[-1] - t[0])), offset + len(x)
     if not found or sum(len(part.x) for part in found) == 0:
-        raise InputError(
+        raise TooShort(
             f"A trajectory longer than the horizon {wanted:g} was expected, but the longest"
             f"{'' if limit is None or gaps != 'end' else ' without a gap'} lasts {longest:g}; "
             "give a shorter horizon (or n_terms), partial=True, or gaps hold or skip where gaps cut it short."

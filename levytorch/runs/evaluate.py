@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,13 @@ from levytorch.coefficients.basis import FourierBasis
 from levytorch.data import Trajectories
 from levytorch.data.pairing import first_points
 from levytorch.dynamics import Dynamics
-from levytorch.errors import ConfigError
+from levytorch.errors import ConfigError, LevytorchWarning
 from levytorch.figures.base import Drawn, draw, write
 from levytorch.figures.baselines import baselines
 from levytorch.figures.values import error_boxes, rates, value_bands
 from levytorch.files import temporary_directory, write_csv, write_json
 from levytorch.policy.checks import check_beta, check_window
+from levytorch.policy.empirical import TooShort
 from levytorch.policy.rates import CORRELATION, FIT_BELOW, RateStudy, rate_study
 from levytorch.policy.reference import empirical_reference
 from levytorch.policy.rewards import RewardContext, build_reward
@@ -118,6 +120,7 @@ def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[Evaluate
     chosen = "data" if settings["window"] is None and period is None else settings["window"]  # a line has no cell
     window = data_window(chosen, transitions, [run.recovery.support for run in runs])
     reference = None
+    beside = settings["baselines"] and transitions is not None and period is not None
     basis = None if period is None else FourierBasis(data["n_basis"], period, origin)
     if truth is not None:
         reference = true_reference(truth, reward, beta, window, settings["tolerance"])
@@ -128,12 +131,17 @@ def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[Evaluate
                 "with coefficients.period=<length>."
             )
         options = {"n_terms": data["n_terms"], "horizon": data["horizon"], "linear": data["linear"]}
-        reference = empirical_reference(trajectories, reward, beta, basis, **options)
-        observed = observed_points(data, trajectories, transitions)
-        seen = transitions.x if observed is None else torch.as_tensor(trajectories.x)[observed]
-        if float(seen.max() - seen.min()) < period:
-            support = (float(seen.min()), float(seen.max()))
-    beside = settings["baselines"] and transitions is not None and period is not None
+        try:
+            reference = empirical_reference(trajectories, reward, beta, basis, **options)
+        except TooShort as short:
+            if not beside or data["n_terms"] is not None or data["horizon"] is not None:
+                raise
+            warnings.warn(f"no empirical values beside V: {short}", LevytorchWarning, stacklevel=2)
+        else:
+            observed = observed_points(data, trajectories, transitions)
+            seen = transitions.x if observed is None else torch.as_tensor(trajectories.x)[observed]
+            if float(seen.max() - seen.min()) < period:
+                support = (float(seen.min()), float(seen.max()))
     result = evaluate_runs(
         runs,
         reward,
