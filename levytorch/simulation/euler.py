@@ -1,12 +1,14 @@
 """Euler-Maruyama sampling (section 2 of the paper: unbiased trajectory data).
 
 Between two observations dt apart the path takes `substeps` Euler steps of dt / substeps (the paper: about ten), each
-with exact Gaussian and stable increments. On a line, drift that is too steep for such a step is followed implicitly
-(`stiff`). Coefficients are evaluated with torch on a chunk of trajectories at a time.
+with exact Gaussian and stable increments; of second weak order they freeze extrapolated coefficients (`second_order`).
+On a line, drift that is too steep for such a step is followed implicitly (`stiff`). Coefficients are evaluated with
+torch on a chunk of trajectories at a time.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
@@ -19,6 +21,7 @@ from levytorch.convert import Array, real_array
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.law.sampling import tempered_time
+from levytorch.simulation.second_order import Extrapolation
 from levytorch.simulation.stiff import effective_drift
 
 CHUNK = 24_576  # trajectories in flight per thread: they stay in the cache, and torch spawns no threads of its own
@@ -74,20 +77,20 @@ def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
 
 
 def euler(
-    dynamics: Dynamics, x0: Array, n_steps: int, dt: float, substeps: int, seed: int, progress: bool | None
+    dynamics: Dynamics, x0: Array, n_steps: int, dt: float, substeps: int, seed: int, progress: bool | None, order: int
 ) -> Array:
-    """(n, n_steps + 1, d) states, `substeps` Euler-Maruyama steps between any two."""
+    """(n, n_steps + 1, d) states, `substeps` Euler-Maruyama steps between any two, of weak order 1 or 2."""
     from tqdm import tqdm
 
     if dynamics.tempering > 0:
-        return _tempered(dynamics, x0, n_steps, dt, substeps, seed)
+        return _tempered(dynamics, x0, n_steps, dt, substeps, seed, order)
     engine = step_kernels()
     n, d = x0.shape
     out = np.empty((n, n_steps + 1, d))
     out[:, 0] = x0
     threads = max(1, torch.get_num_threads())
     size = min(CHUNK, -(-n // threads))
-    path = _constant if dynamics.is_constant else _variable
+    path = _constant if dynamics.is_constant else functools.partial(_variable, order=order)
     long = n * n_steps * substeps > _LONG
     hide = (None if long else True) if progress is None else not progress  # None: only where there is a terminal
     with (
@@ -134,7 +137,7 @@ def _constant(
 
 @torch.no_grad()
 def _variable(
-    engine: ModuleType, dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int
+    engine: ModuleType, dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int, order: int
 ) -> int:
     """All steps of some trajectories, the coefficients evaluated before each substep."""
     n, d = len(part), dynamics.dim
@@ -153,7 +156,10 @@ def _variable(
     on_line = d == 1 and not dynamics.repeats
     fixed = {c.name: np.ascontiguousarray(c.inside(inside).numpy().T) for c in coefficients if c.value is not None}
     inverse_alpha = 1.0 / fixed["alpha"] if "alpha" in fixed else None
+    ahead = Extrapolation(substeps) if order == 2 else None
     for step in range(1, part.shape[1]):
+        if ahead is not None:
+            ahead.restart()
         for substep in range((step - 1) * substeps, step * substeps):
             b, D_o, D_f, alpha = (
                 fixed[c.name] if c.value is not None else np.ascontiguousarray(c.inside(inside).cpu().numpy().T)
@@ -162,6 +168,8 @@ def _variable(
             if on_line and dynamics.b.value is None:
                 b = effective_drift(dynamics.b.inside, inside, torch.from_numpy(b.reshape(-1)), h).numpy()
             b = b.reshape(d, padded)
+            if ahead is not None:
+                b, D_o, D_f = ahead("b", b), ahead("D_o", D_o), ahead("D_f", D_f)
             jump = 1.0 / np.maximum(D_f * h, _TINY)
             if "alpha" not in fixed:
                 inverse_alpha = 1.0 / alpha
@@ -172,7 +180,7 @@ def _variable(
     return n
 
 
-def _tempered(dynamics: Dynamics, x0: Array, n_steps: int, dt: float, substeps: int, seed: int) -> Array:
+def _tempered(dynamics: Dynamics, x0: Array, n_steps: int, dt: float, substeps: int, seed: int, order: int) -> Array:
     """Tempered jumps: dX = b h + sqrt(2 D_o h + 2 T) G, T the tempered stable time of D_f h.
 
     With constants one step is exact, whatever its length, and substeps are not taken. Blocks of a fixed number of
@@ -185,7 +193,7 @@ def _tempered(dynamics: Dynamics, x0: Array, n_steps: int, dt: float, substeps: 
         substeps = 1
     with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:
         jobs = [
-            pool.submit(_tempered_block, dynamics, out[i : i + _BLOCK], dt / substeps, substeps, seed, i)
+            pool.submit(_tempered_block, dynamics, out[i : i + _BLOCK], dt / substeps, substeps, seed, i, order)
             for i in range(0, n, _BLOCK)
         ]
         for job in jobs:
@@ -195,15 +203,24 @@ def _tempered(dynamics: Dynamics, x0: Array, n_steps: int, dt: float, substeps: 
 
 
 @torch.no_grad()
-def _tempered_block(dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int) -> None:
+def _tempered_block(
+    dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int, order: int
+) -> None:
     generator = torch.Generator().manual_seed((seed * 1_000_003 + first) % (2**63))
     d = dynamics.dim
     x = torch.from_numpy(part[:, 0].copy()).reshape(-1) if d == 1 else torch.from_numpy(part[:, 0].copy())
     lam = torch.full((len(part),), dynamics.tempering, dtype=torch.float64)
+    ahead = Extrapolation(substeps) if order == 2 else None
     for step in range(1, part.shape[1]):
+        if ahead is not None:
+            ahead.restart()
         for _ in range(substeps):
             inside = dynamics.wrap(x)
             b, D_o, D_f, alpha = (c.inside(inside) for c in (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at))
+            if ahead is not None:
+                b, D_o, D_f = (
+                    torch.from_numpy(ahead(name, c.numpy())) for name, c in (("b", b), ("D_o", D_o), ("D_f", D_f))
+                )
             jumps = D_f > 0
             time = tempered_time(alpha, torch.where(jumps, D_f * h, 1.0), torch.where(jumps, lam, 0.0), generator)
             spread = torch.sqrt(2.0 * (D_o * h + torch.where(jumps, time, 0.0)))

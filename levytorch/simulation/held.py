@@ -16,6 +16,7 @@ from levytorch.convert import Array
 from levytorch.dynamics import Dynamics
 from levytorch.policies import NumberPolicy, Policy
 from levytorch.simulation.euler import _TINY, CHUNK, refuse_infinite, step_kernels
+from levytorch.simulation.second_order import Extrapolation
 from levytorch.simulation.stiff import effective_drift
 
 _Coefficients = Callable[[str, Tensor], Tensor]  # (name, states) -> values
@@ -32,6 +33,7 @@ def held(
     dt: float,
     substeps: int,
     seed: int,
+    order: int,
 ) -> tuple[Array, Array]:
     """(n, n_steps + 1, d) states, and what was held between them: (n, n_steps) numbers of labels, or (n, n_steps, m)
     actions on a scale.
@@ -43,7 +45,7 @@ def held(
     out[:, 0] = x0
     for first in range(0, n, CHUNK):
         rows = slice(first, min(first + CHUNK, n))
-        _advance(engine, system, policy, out[rows], actions[rows], dt / substeps, substeps, seed, first)
+        _advance(engine, system, policy, out[rows], actions[rows], dt / substeps, substeps, seed, first, order)
     refuse_infinite(out)
     return out, actions[..., 0].astype(np.int64) if system.actions else actions
 
@@ -58,6 +60,7 @@ def _advance(
     substeps: int,
     seed: int,
     first: int,
+    order: int,
 ) -> None:
     n, _, d = part.shape
     one = system.first
@@ -70,6 +73,7 @@ def _advance(
     alpha, scale, spare, uniform = np.full(n, system.alpha), np.empty(n), np.empty(n), np.empty((actions.shape[2], n))
     b, D_o, D_f = np.empty((d, n)), np.empty(n), np.empty(n)
     on_line = d == 1 and not one.repeats
+    ahead = Extrapolation(substeps) if order == 2 else None
     for step in range(1, part.shape[1]):
         engine.uniforms(draws, step, uniform)
         groups: list[tuple[_Coefficients, NDArray[np.int64]]]
@@ -84,18 +88,21 @@ def _advance(
             actions[:, step - 1] = action.numpy()
             groups = [(_on_scale(system, action), np.arange(n))]
             part_of = functools.partial(_drift_of, system, action)
+        if ahead is not None:
+            ahead.restart()
         for substep in range((step - 1) * substeps, step * substeps):
             for of_action, rows in groups:
                 if len(rows):
                     at = inside[torch.from_numpy(rows)]
-                    drift = of_action("b", at)
+                    pull = of_action("b", at)
                     if on_line:
-                        drift = effective_drift(functools.partial(of_action, "b"), at, drift, h, part_of)
-                    b[:, rows] = drift.numpy().reshape(len(rows), d).T
+                        pull = effective_drift(functools.partial(of_action, "b"), at, pull, h, part_of)
+                    b[:, rows] = pull.numpy().reshape(len(rows), d).T
                     D_o[rows], D_f[rows] = of_action("D_o", at).numpy(), of_action("D_f", at).numpy()
-            jump = 1.0 / np.maximum(D_f * h, _TINY)
+            frozen = (b, D_o, D_f) if ahead is None else (ahead("b", b), ahead("D_o", D_o), ahead("D_f", D_f))
+            drift, gaussian, jump = frozen[0], frozen[1] * h, 1.0 / np.maximum(frozen[2] * h, _TINY)
             engine.advance(
-                x, cell, b, D_o * h, jump, alpha, 1.0 / alpha, h, period, origin, keys, substep, scale, spare
+                x, cell, drift, gaussian, jump, alpha, 1.0 / alpha, h, period, origin, keys, substep, scale, spare
             )
         part[:, step] = x.T
 
