@@ -156,6 +156,7 @@ def simulated(n: int, dt: float, seed: int, substeps: int | None) -> Transitions
 def fits(options: argparse.Namespace, study: str, dts: list[float], counts: list[int], kinds: list[str]) -> None:
     results = Results(options.results)
     study += "" if options.n_basis == N_BASIS else f" K={options.n_basis}"
+    study += "" if options.penalty == "evidence" else f" {options.penalty}"
     study += "" if options.substeps is None else f" substeps={options.substeps}"
     for seed in range(options.first, options.first + options.seeds):
         for dt in dts:
@@ -179,7 +180,8 @@ def one(data: Transitions, law: str, tail: dict | None, dt: float, study: str, o
         return
     start = time.perf_counter()
     std = "frozen" if law == "frozen" else options.std
-    found = recover(data, alpha=ALPHA, n_basis=options.n_basis, engine="evidence", law=law, std=std, tail=tail)
+    how = {"engine": "evidence", "penalty": options.penalty, "law": law, "std": std, "tail": tail}
+    found = recover(data, alpha=ALPHA, n_basis=options.n_basis, **how)
     seconds = time.perf_counter() - start
     yield from coefficient_rows(found)
     yield "seconds", seconds
@@ -293,6 +295,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--n-basis", type=int, default=N_BASIS)
+    parser.add_argument("--penalty", default="evidence", choices=["evidence", "harmonics"])
     parser.add_argument("--substeps", type=int, help="of the simulation")
     parser.add_argument("--std", default="auto", choices=["auto", "frozen"], help="standard errors of exact fits")
     parser.add_argument("--trajectories", type=int, nargs="+")
