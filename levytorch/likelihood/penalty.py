@@ -5,7 +5,7 @@ of the basis; the constant is free). Read as a prior, the evidence of the data p
 lambda = gamma / (theta^T S theta), with gamma the number of well-determined coefficients, updated once per pass.
 
 With "harmonics" every harmonic has a variance s_j of its own, drawn towards the same trend m / j^4 by an inverse-gamma
-prior of shape _SHAPE (so that theta has a Student prior): s_j = (|theta_j|^2 + 2 a m / j^4) / (gamma_j + 2 a), and m is
+prior of shape SHAPE (so that theta has a Student prior): s_j = (|theta_j|^2 + 2 a m / j^4) / (gamma_j + 2 a), and m is
 the scale under which all s_j are most probable. A harmonic that stands out is then left alone, and does not loosen the
 others.
 """
@@ -28,7 +28,7 @@ CHOICES = ("none", "evidence", "harmonics")
 # At least: in internal units, where coefficients are of order one, a first harmonic is of size 10 at most. Without this
 # bound a predictor whose coefficient vanishes on a part of the cell runs off to minus infinity there.
 _LAMBDA_RANGE = (1e-2, 1e12)
-_SHAPE = 1.0  # of the prior of s_j: two coefficients of a harmonic count as much as the trend does
+SHAPE = 1.0  # of the prior of s_j: two coefficients of a harmonic count as much as the trend does
 _LOG = 0.1  # of a change of log lambda, beside slopes of the evidence
 _START = 1.0  # harmonic j of size 1 / j^2; the evidence is asked once the data has had its say
 
@@ -124,7 +124,7 @@ class RoughnessPenalty:
                 continue
             old = self.strengths[rows]
             m = 1.0 / (old / trend).mean()
-            s = (size[rows] + 2 * _SHAPE * m / trend) / (determined[rows] + 2 * _SHAPE)
+            s = (size[rows] + 2 * SHAPE * m / trend) / (determined[rows] + 2 * SHAPE)
             target = (1.0 / s).clamp(*_LAMBDA_RANGE)
             moved = torch.maximum(size[rows] * (target - old).abs(), _LOG * (target / old).log().abs())
             change = max(change, float(moved.max()))

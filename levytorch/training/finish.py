@@ -21,6 +21,8 @@ from levytorch.likelihood.covariance import covariance, separability
 from levytorch.likelihood.exact_objective import ExactObjective
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.penalty import symmetric_inverse
+from levytorch.likelihood.student import widening
 from levytorch.likelihood.sums import project
 from levytorch.ranks import Ranks
 from levytorch.training import boundary
@@ -110,6 +112,11 @@ def finish(
                 LevytorchWarning,
                 stacklevel=2,
             )
+        penalty = objective.penalty
+        if cov is not None and penalty is not None and penalty.adaptive and penalty.by_harmonic:
+            information = objective.n * objective.information(ev) + torch.diag(penalty.precision())
+            wider = widening(penalty, ev.theta, symmetric_inverse(information))
+            cov = cov * wider.outer(wider)
         log_likelihood = objective.n * objective.value(ev, penalised=False)
         tcf = ev.tcf
         if ev.R_theta is not None:
@@ -136,8 +143,8 @@ def finish(
             )
         if objective.method == "conditional" and objective.region == "strata" and cov is not None:
             metrics["missing_between_CT_and_TRT_z"] = missing_between(objective, ev.kept, cov)
-        if objective.penalty is not None:
-            metrics["penalty_strengths"] = objective.penalty.strengths.tolist()
+        if penalty is not None:
+            metrics["penalty_strengths"] = penalty.strengths.tolist()
     else:
         tcf = likelihood.correction.tcf
         log_likelihood = facts.n_main * likelihood.mean((samples or batch)._replace(tcf=tcf))
