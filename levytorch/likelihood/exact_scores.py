@@ -18,9 +18,9 @@ from torch import Tensor
 
 from levytorch.coefficients import Coefficients
 from levytorch.coefficients.padded import on_a_cell
-from levytorch.likelihood.duhamel import Node, Slopes
 from levytorch.likelihood.exact import ExactLaw, grid, on_grid
 from levytorch.likelihood.exact_rule import SIZES, Rule
+from levytorch.likelihood.exact_step import Node, Slopes
 from levytorch.likelihood.exact_tail import ladder_weights, node_scales
 from levytorch.likelihood.propagator import propagators
 

@@ -21,9 +21,9 @@ from levytorch.coefficients import Coefficients
 from levytorch.convert import choice, shown, whole_number
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.policy.checks import Reward, check_window, coefficients_at, reward_function
+from levytorch.policy.generator import principal_directions
 from levytorch.policy.line_operator import Exterior, LineOperators, given_outside, line_operators
 from levytorch.policy.line_value import LineValue
-from levytorch.policy.linear_system import principal_directions
 
 EXTERIORS = ("constant", "absorb")
 LEAST, MOST = 16, 1 << 13

@@ -19,10 +19,9 @@ from levytorch.data.sources import selected
 from levytorch.errors import ConfigError, LevytorchWarning, within_configuration
 from levytorch.figures.values import Band, value_bands
 from levytorch.files import replacing, write_json
-from levytorch.policy.bootstrap import Bootstrap, block_bootstrap
 from levytorch.policy.checks import check_window
 from levytorch.policy.empirical import GAPS, empirical_values
-from levytorch.policy.reference import EmpiricalComparison, compare_with_data
+from levytorch.policy.reference import Bootstrap, EmpiricalComparison, block_bootstrap, compare_with_data
 from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.policy.solver import solve_value
 from levytorch.runs.report import Outcome, noted_doubts, write_value

@@ -20,15 +20,13 @@ from levytorch.coefficients import LinearHead
 from levytorch.data.batches import FullBatch
 from levytorch.likelihood.corrected import Strata, centered_score
 from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.exact_information import Information, Informations, informations
-from levytorch.likelihood.exact_objective import AtOneHead, ExactObjective
+from levytorch.likelihood.exact_objective import AtOneHead, ExactObjective, Information, Informations, informations
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.training.engines.base import bare
-from levytorch.training.engines.fisher import FisherEngine
+from levytorch.training.engines.fisher import FisherEngine, FisherScoring, largest_moves, within_scale
 from levytorch.training.engines.lbfgs import LBFGSEngine, losses
-from levytorch.training.engines.scoring import FisherScoring, largest_moves, within_scale
 
 _NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are judged by their roughness
 _SETTLED = 0.1  # slope of the evidence, in numbers of well-determined coefficients
