@@ -14,10 +14,9 @@ from levytorch import files
 from levytorch.coefficients import Head
 from levytorch.coefficients.action import MixtureHead
 from levytorch.controlled import ControlledDynamics
-from levytorch.convert import shown
+from levytorch.convert import path_of, shown
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
-from levytorch.files import path_of
 from levytorch.policies import Policy, place_among
 from levytorch.training.parts import CountedActions, Parts
 from levytorch.training.recovery import ArrayLike, Recovery

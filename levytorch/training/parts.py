@@ -12,8 +12,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from levytorch.convert import path_of
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.files import load_tensors, path_of
+from levytorch.untrusted import load_tensors
 
 FEW = 50  # pairs of an action in a part of the cell, below which its coefficients are extrapolated there
 ALARM = 0.05  # share of a policy's choices, at observed states, that may rest on fewer
