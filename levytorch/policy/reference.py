@@ -1,5 +1,5 @@
 """What V is compared with when the truth is not known: discounted empirical values, their Fourier fit, CRL and r / beta
-(section 4.3).
+(section 4.3); and how the difference is judged, by its relative L2 error and by coverage.
 
 And how much V would differ had another stretch of the same series been seen, by a block bootstrap: blocks of
 consecutive transitions are drawn with replacement until there are as many transitions as in the data, the coefficients
@@ -9,6 +9,7 @@ long as it lives within a block: clusters of volatility, dependent jumps.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from levytorch.coefficients.basis import FourierBasis
 from levytorch.convert import whole_number
 from levytorch.data import Transitions
 from levytorch.data.pairing import first_points
-from levytorch.errors import LevytorchWarning, NumericalError
+from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.policy.empirical import (
     EmpiricalValues,
     crl_baseline,
@@ -30,7 +31,38 @@ from levytorch.policy.empirical import (
     reference_curve,
     trivial_baseline,
 )
-from levytorch.policy.metrics import Function, coverage, relative_l2
+
+Function = Callable[[Tensor], Tensor]
+
+
+def relative_error(values: Any, reference: Any) -> float:
+    """||values - reference|| / ||reference|| of arrays or tensors of one shape, on evenly spaced points.
+
+    Infinite beside a reference that vanishes.
+    """
+    a, b = (torch.as_tensor(v, dtype=torch.float64) for v in (values, reference))
+    size = float(b.norm())
+    return math.inf if size == 0 else float((a - b).norm()) / size
+
+
+def relative_l2(V: Function, reference: Function, low: float, high: float, n: int = 2000) -> float:
+    """||V - reference|| / ||reference|| in L2(low, high), midpoint rule."""
+    if not low < high:
+        raise InputError(f"low must be below high, found {low!r} and {high!r}; give the ends of the interval in order.")
+    x = low + (torch.arange(n, dtype=torch.float64) + 0.5) * ((high - low) / n)
+    error = relative_error(V(x), reference(x))
+    if math.isinf(error):
+        raise InputError(
+            "A relative error needs a reference that is not zero, found one that vanishes; compare absolute values."
+        )
+    return error
+
+
+def coverage(values: Tensor, center: Tensor, half_width: Tensor) -> float:
+    """Fraction of values within center +- half_width (section 4.3: empirical values within mean +- one standard
+    deviation).
+    """
+    return float(((values - center).abs() <= half_width).to(torch.float64).mean())
 
 
 def block_rows(n: int, block: int, generator: torch.Generator) -> Tensor:

@@ -22,8 +22,8 @@ from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.figures import policies as plots
 from levytorch.figures.policies import Curve
 from levytorch.files import write_csv, write_json
-from levytorch.policy.metrics import relative_error
 from levytorch.policy.named import check_policies
+from levytorch.policy.reference import relative_error
 from levytorch.policy.rewards import RewardContext, build_reward, check_reward_with_data
 from levytorch.ranks import processes
 from levytorch.runs import report, resume, terminal

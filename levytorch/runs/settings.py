@@ -19,10 +19,10 @@ from levytorch.policy.named import check_policies
 from levytorch.policy.rewards import check_reward
 from levytorch.runs import allow_list
 from levytorch.runs.building import Build, build_with_hydra, data_source, entries, own_engine, own_head, trainer_flags
-from levytorch.runs.empirical import options_of
 from levytorch.runs.evaluation_settings import FORMATS
 from levytorch.runs.reading import FROM_FILE, FROM_LATTICE
 from levytorch.runs.tensorboard import CoefficientFigures
+from levytorch.runs.value import options_of
 from levytorch.training.settings import FitSettings, make_settings
 
 SECTIONS = (

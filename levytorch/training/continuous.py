@@ -22,8 +22,7 @@ from levytorch.controlled import ControlledDynamics, grid_of_actions
 from levytorch.convert import listed, path_of, real_tensor
 from levytorch.errors import InputError
 from levytorch.policies import NumberPolicy, Policy
-from levytorch.training.controlled import ClosedLoop, ControlledRecovery
-from levytorch.training.parts import CountedActions, Parts
+from levytorch.training.controlled import ClosedLoop, ControlledRecovery, CountedActions, Parts
 from levytorch.training.recovery import ArrayLike, Recovery
 
 FORMAT = "levytorch.continuous.1"
