@@ -1,7 +1,7 @@
 """All scores of the exact law at once: d log p along the parameters of a head.
 
 Wanted are averages over the law (information, covariances of scores): `expected_scores` lists transitions that stand
-for the law, with their probabilities, and their scores, by Duhamel's formula (`duhamel`).
+for the law, with their probabilities, and their scores, by Duhamel's formula (`exact_step`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     exterior "absorb":   V = 0 outside: the process stops when it leaves, by a jump or by diffusion
     exterior g:          V = g outside: it stops and is paid g where it lands
 
-The matrices are `line_operator`'s; uncertainty follows by the exact linearisation, as on the cell (`linear_system`).
+The matrices are `line_operator`'s; uncertainty follows by the exact linearisation, as on the cell (`generator`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ any head.
 An evaluation costs the tables of the law, whatever the number of pairs; they serve both pools and the masses. A round
 on the frozen law's score, centered by the exact law (law "corrected"), takes one forward evaluation and one pass over
 the lattice. The centered score U stands for the exact law's as well as it can, A^T B^-1 U with information A^T B^-1 A
-(`likelihood.exact_information`), so that the roughness penalty and its evidence mean what they mean in every other fit.
+(`exact_objective.informations`), so that the roughness penalty and its evidence mean what they mean in every other fit.
 """
 
 from __future__ import annotations
