@@ -22,7 +22,7 @@ from scipy.special import betainc
 
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.policy.line import operators_at
-from levytorch.policy.line_batch import resolvent_on_line
+from levytorch.policy.line_value import resolvent_on_line
 from levytorch.policy.monte_carlo import monte_carlo_on_line
 
 WELL = Dynamics.named("double_well")

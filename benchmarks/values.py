@@ -27,7 +27,7 @@ from torch import Tensor
 from levytorch import Dynamics, Recovery, Transitions, recover, simulate, solve_value
 from levytorch.errors import LevytorchWarning
 from levytorch.policy.estimation import Estimation
-from levytorch.policy.metrics import relative_error
+from levytorch.policy.reference import relative_error
 from levytorch.policy.reward_functions import CosinePower, Manufactured
 from levytorch.training.resampling import blocks_from
 

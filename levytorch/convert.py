@@ -10,7 +10,9 @@ from __future__ import annotations
 import decimal
 import difflib
 import numbers
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from levytorch.errors import InputError, LevytorchError
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
+_LONGEST_NAME = 255  # bytes, in every common file system
 
 
 def real_array(name: str, value: Any, remedy: str = "pass a number or an array of numbers") -> Array:
@@ -197,3 +200,15 @@ def _kind(value: Any) -> str:
 
 def _refusal(name: str, found: str, remedy: str) -> InputError:
     return InputError(f"{name} must be numeric, found {found}; {remedy}.")
+
+
+def path_of(path: Any) -> Path:
+    """A path from text or a path; anything else is refused (open(5) would be somebody's socket)."""
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InputError(
+            f"path must be that of a file, found {' '.join(repr(path).split())[:80]}; pass text or a pathlib.Path."
+        )
+    if any(len(part.encode(errors="surrogateescape")) > _LONGEST_NAME for part in Path(text).parts):
+        raise InputError(f"path must have names of at most {_LONGEST_NAME} bytes, found {text[:60]!r}...; shorten it.")
+    return Path(text)

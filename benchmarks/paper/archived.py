@@ -20,8 +20,8 @@ from benchmarks.paper.figures import bound_figure
 from benchmarks.paper.statistics import DEFINITION, outliers
 from benchmarks.paper.tables import FIT_BELOW, markdown, percent, read_rates
 from levytorch.figures.base import COLORS, panels
-from levytorch.files import read_json
 from levytorch.policy.rates import CORRELATION
+from levytorch.untrusted import read_json
 
 RESULTS = Path(__file__).parents[1] / "results"
 LITERAL, TCF, BOUND = (

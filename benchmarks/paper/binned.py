@@ -21,7 +21,7 @@ from levytorch.data.pools import make_pools
 from levytorch.dynamics import SYSTEMS, Dynamics
 from levytorch.errors import InputError
 from levytorch.law import log_density, tail_probability
-from levytorch.likelihood.masses import tail_correction_factor
+from levytorch.likelihood.tail import tail_correction_factor
 from levytorch.runs.reading import SIMULATED
 
 _WIDTHS = 100  # bins per standard deviation of the Gaussian part

@@ -26,14 +26,13 @@ from torch import Tensor
 
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.data.batches import Batch, FullBatch
-from levytorch.files import read_csv, write_csv
+from levytorch.files import write_csv
 from levytorch.law import log_density, score, tail_probability
-from levytorch.likelihood.covariance import observed_slope
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.likelihood.masses import TailMasses
-from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.objective import Evaluation, FullBatchObjective, observed_slope
 from levytorch.likelihood.sums import StateBins
-from levytorch.likelihood.tail import TailCorrection
+from levytorch.likelihood.tail import TailCorrection, TailMasses
+from levytorch.untrusted import read_csv
 
 RESULTS = Path(__file__).parents[1] / "results" / "contraction.csv"
 TRUTH = (5.0, 4.0, 3.0)  # (b, D_o, D_f) of the paper's constant examples

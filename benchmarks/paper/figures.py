@@ -26,7 +26,7 @@ from benchmarks.paper.style import (
 from benchmarks.paper.tables import FIT_BELOW, read_rates
 from levytorch.errors import ConfigError, InputError
 from levytorch.figures.base import COLORS, SYMBOLS, new_axes, panels
-from levytorch.files import read_csv
+from levytorch.untrusted import read_csv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

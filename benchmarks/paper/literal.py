@@ -32,7 +32,7 @@ from levytorch.data import Transitions
 from levytorch.data.batches import AHEAD, Drawer
 from levytorch.data.pools import make_pools
 from levytorch.law import score, windowed
-from levytorch.policy.metrics import relative_error
+from levytorch.policy.reference import relative_error
 from levytorch.policy.rewards import CosinePower, Manufactured
 from levytorch.training.engines.adam import AdamEngine
 

@@ -17,7 +17,7 @@ from benchmarks.paper.statistics import DEFINITION
 from benchmarks.paper.style import arm_label
 from benchmarks.paper.tables import KEEP, markdown, percent
 from levytorch.errors import InputError
-from levytorch.files import read_json
+from levytorch.untrusted import read_json
 
 REPLICAS = 12  # the paper's
 SIGNIFICANT = 0.01  # a Kolmogorov-Smirnov p-value below this is named as a shortfall

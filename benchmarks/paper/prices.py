@@ -16,7 +16,7 @@ from levytorch.data.numpy_files import load_arrays
 from levytorch.errors import InputError
 from levytorch.figures.base import new_axes
 from levytorch.figures.values import Band, value_bands
-from levytorch.files import lookup, read_csv
+from levytorch.untrusted import lookup, read_csv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,8 +16,8 @@ from benchmarks.paper import prices
 from benchmarks.paper.collect import COEFFICIENTS, Array, Record, Runs
 from benchmarks.paper.statistics import LIMIT, calibration, outliers, pooled_rate
 from benchmarks.paper.style import arm_label, arm_order
-from levytorch.files import read_csv
 from levytorch.policy.rates import FIT_BELOW
+from levytorch.untrusted import read_csv
 
 if TYPE_CHECKING:
     import polars as pl

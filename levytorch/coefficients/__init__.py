@@ -7,8 +7,7 @@ from levytorch.coefficients.head import AlphaSpec, Coefficients, Head, Units, ch
 from levytorch.coefficients.init import initial_guess
 from levytorch.coefficients.links import LINKS
 from levytorch.coefficients.mlp import MLPHead
-from levytorch.coefficients.polynomial import PolynomialBasis, PolynomialHead
-from levytorch.coefficients.spline import SplineBasis, SplineHead
+from levytorch.coefficients.spline import PolynomialBasis, PolynomialHead, SplineBasis, SplineHead
 
 __all__ = [
     "HEADS",

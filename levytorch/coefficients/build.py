@@ -10,8 +10,7 @@ from levytorch.coefficients.fourier import FourierHead
 from levytorch.coefficients.head import KNOWABLE, MODES, AlphaSpec, Head, TemperingSpec, Units, known_constants
 from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN, AlphaLink
 from levytorch.coefficients.mlp import MLPHead
-from levytorch.coefficients.polynomial import PolynomialHead
-from levytorch.coefficients.spline import SplineHead, check_n_basis
+from levytorch.coefficients.spline import PolynomialHead, SplineHead, check_n_basis
 from levytorch.convert import choice, known_keys, shown
 from levytorch.errors import InputError
 

@@ -1,4 +1,4 @@
-"""Heads on a line: cubic splines over a window, continued beyond it.
+"""Heads on a line: cubic splines over a window, continued beyond it; or a polynomial for the drift.
 
 The functions are linear combinations of SciPy's B-splines that are orthonormal over the window and whose second
 derivatives are orthogonal to each other (Demmler and Reinsch): 1, a straight line, then waves of rising frequency. A
@@ -6,6 +6,9 @@ roughness penalty, the integral of the squared second derivative, is then a sum 
 a Fourier series. Constants and straight lines are free; where cubics are, what is charged is how far a function is, in
 that integral, from the nearest cubic. Waves bend back at the ends of the window, which x^3 does not: among lines and
 waves it takes many of them.
+
+A drift that is a polynomial (the double well x - x^3 is the standard example) holds beyond the window too, which is
+what confines a particle there; D_o and D_f are splines, constant beyond it.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ KNOTS = ("even", "quantiles")
 CONTINUATIONS = ("constant", "linear")
 FREE = {"lines": 2, "cubics": 4}  # functions that a roughness penalty does not charge for
 _DEGREE = 3
+HIGHEST = 15
 
 
 class SplineBasis:
@@ -237,3 +241,49 @@ class SplineHead(LinearHead):
         own = {"name": "spline", "n_basis": self.n_basis, "window": window, "knots": self.knots}
         shared = self.settings() | {"n_basis_alpha": self.n_basis_alpha or 4}
         return more | own | {"continuation": self.continuation, "free": self.free} | shared
+
+
+class PolynomialBasis:
+    """Legendre polynomials up to a degree, orthonormal over the window; none is penalised."""
+
+    def __init__(self, degree: int = 3, window: tuple[float, float] = (0.0, 1.0)) -> None:
+        self.degree = whole_number("degree of the drift", degree, 0, HIGHEST, "3 is that of a double well")
+        self.window = check_spline_window(window)
+
+    @property
+    def size(self) -> int:
+        """Number of functions."""
+        return self.degree + 1
+
+    def harmonic_numbers(self) -> Tensor:
+        """Zeros: a polynomial of low degree is smooth enough."""
+        return torch.zeros(self.size, dtype=torch.float64)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Functions at states: (n,) -> (size, n)."""
+        low, high = self.window
+        s = (2 * x - (low + high)) / (high - low)
+        rows = [torch.ones_like(s), s]
+        for k in range(1, self.degree):
+            rows.append(((2 * k + 1) * s * rows[k] - k * rows[k - 1]) / (k + 1))
+        return torch.stack([math.sqrt(2 * k + 1) * row for k, row in enumerate(rows[: self.size])])
+
+
+class PolynomialHead(SplineHead):
+    """b a polynomial of `degree`, on the whole line; D_o and D_f splines as in a SplineHead."""
+
+    def __init__(self, degree: int = 3, dim: int = 1, **options: Any) -> None:
+        if dim != 1:
+            raise InputError(f"a polynomial drift must be one-dimensional, found dim = {shown(dim)}; use splines.")
+        self.degree = degree
+        super().__init__(dim=dim, **options)
+
+    def _drift(
+        self, windows: list[tuple[float, float]], basis: Any, same: Basis, continuation: str, n: int, inner: Any
+    ) -> Basis:
+        return PolynomialBasis(self.degree, windows[0])
+
+    def config(self) -> dict[str, Any]:
+        plain = super().config() | {"name": "polynomial", "degree": self.degree}
+        del plain["continuation"], plain["free"]
+        return plain

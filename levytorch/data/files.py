@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.convert import known_keys
+from levytorch.convert import known_keys, path_of
 from levytorch.data.actions import named
 from levytorch.data.numpy_files import ArrayFile
 from levytorch.data.options import MAX_DT, FileOptions
 from levytorch.data.points import PointFile
 from levytorch.data.tables import TableFile
 from levytorch.errors import InputError
-from levytorch.files import path_of, replacing
+from levytorch.files import replacing
 
 if TYPE_CHECKING:
     from levytorch.data.trajectories import Trajectories

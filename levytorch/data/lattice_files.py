@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from levytorch.convert import path_of
 from levytorch.data.lattice_build import MOST_DT
 from levytorch.data.lattice_grid import ORDERS, Grid
 from levytorch.data.lattice_tables import Loose, SparseRows, node_numbers
 from levytorch.data.npy_members import members_of
 from levytorch.errors import InputError
-from levytorch.files import path_of, replacing
+from levytorch.files import replacing
 
 if TYPE_CHECKING:
     from levytorch.data.lattice import Lattice

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.errors import InputError
-from levytorch.files import read_json
+from levytorch.untrusted import read_json
 
 RECORD = "record.json"
 _FORMAT = 2

@@ -14,8 +14,18 @@ from numpy.typing import NDArray
 from levytorch.convert import Array, Integers
 from levytorch.data.actions import label, named
 from levytorch.data.clock import FileClock
-from levytorch.data.columns import OneNumber, Runs, TableReader, check_id, column_numbers, first_null
-from levytorch.data.misread import check_header, refuse_clock, refuse_index, refuse_unnamed
+from levytorch.data.columns import (
+    OneNumber,
+    Runs,
+    TableReader,
+    check_header,
+    check_id,
+    column_numbers,
+    first_null,
+    refuse_clock,
+    refuse_index,
+    refuse_unnamed,
+)
 from levytorch.data.options import CLOCKS, MAX_DT, FileOptions, column_names, quoted
 from levytorch.data.points import NeedsMemory, PointFile, Points, numbers_of
 from levytorch.errors import InputError, LevytorchWarning

@@ -25,7 +25,7 @@ from levytorch.diagnostics.refit import Fitted, StepPairs, curvature, fit_again,
 from levytorch.diagnostics.sample import Region, Sample, make_sample, subsample
 from levytorch.diagnostics.step_size import Skipped
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
-from levytorch.training.engines.scoring import within_scale
+from levytorch.training.engines.fisher import within_scale
 from levytorch.training.selection import N_FOLDS
 
 MOST = 8_000  # pairs that are looked at

@@ -22,7 +22,7 @@ from levytorch.likelihood.likelihood import make_objective
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.likelihood.tail import TailSettings
-from levytorch.training.engines.scoring import FisherScoring
+from levytorch.training.engines.fisher import FisherScoring
 
 _PASSES = 40
 _STAND_IN = 11  # basis functions of the Fourier head that stands in for another

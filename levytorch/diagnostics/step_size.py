@@ -33,7 +33,7 @@ from levytorch.diagnostics.refit import (
     two_steps,
 )
 from levytorch.diagnostics.sample import Region, subsample
-from levytorch.likelihood.covariance import symmetric_inverse
+from levytorch.likelihood.objective import symmetric_inverse
 
 _GRID = 200
 NAMES = ("b", "D_o", "D_f")

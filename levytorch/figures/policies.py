@@ -13,7 +13,7 @@ import numpy as np
 from levytorch.convert import Array
 from levytorch.figures.base import OTHERS, SMALL, Units, new_axes, plain, tidy
 from levytorch.figures.coefficients import set_limits
-from levytorch.training.parts import FEW
+from levytorch.training.controlled import FEW
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

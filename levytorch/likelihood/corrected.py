@@ -25,10 +25,9 @@ from levytorch.data.lattice import Lattice, StateCounts
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_scores import ExpectedScores, expected_scores
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.likelihood.masses import TailMasses
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.sums import StateBins
-from levytorch.likelihood.tail import TailSettings, tail_correction_factor
+from levytorch.likelihood.tail import TailMasses, TailSettings, tail_correction_factor
 
 _NAMES = ("b", "D_o", "D_f", "alpha")
 

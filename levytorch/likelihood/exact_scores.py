@@ -1,7 +1,7 @@
 """All scores of the exact law at once: d log p along the parameters of a head.
 
 Wanted are averages over the law (information, covariances of scores): `expected_scores` lists transitions that stand
-for the law, with their probabilities, and their scores, by Duhamel's formula (`duhamel`).
+for the law, with their probabilities, and their scores, by Duhamel's formula (`exact_step`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from levytorch.coefficients import Coefficients
 from levytorch.coefficients.padded import on_a_cell
-from levytorch.likelihood.duhamel import Node, Slopes
 from levytorch.likelihood.exact import ExactLaw, grid, on_grid
 from levytorch.likelihood.exact_rule import SIZES, Rule
+from levytorch.likelihood.exact_step import Node, Slopes
 from levytorch.likelihood.exact_tail import ladder_weights, node_scales
 from levytorch.likelihood.propagator import propagators
 

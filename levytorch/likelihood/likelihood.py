@@ -20,11 +20,10 @@ from levytorch.data.thresholds import threshold_at
 from levytorch.errors import InputError, NumericalError
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.likelihood.masses import TailMasses
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, Strength
 from levytorch.likelihood.sums import StateBins
-from levytorch.likelihood.tail import TailCorrection, TailSettings
+from levytorch.likelihood.tail import TailCorrection, TailMasses, TailSettings
 from levytorch.ranks import Ranks
 
 N_BINS = 512  # of the states, for full batches

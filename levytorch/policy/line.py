@@ -4,7 +4,7 @@
     exterior "absorb":   V = 0 outside: the process stops when it leaves, by a jump or by diffusion
     exterior g:          V = g outside: it stops and is paid g where it lands
 
-The matrices are `line_operator`'s; uncertainty follows by the exact linearisation, as on the cell (`linear_system`).
+The matrices are `line_operator`'s; uncertainty follows by the exact linearisation, as on the cell (`generator`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from levytorch.coefficients import Coefficients
 from levytorch.convert import choice, shown, whole_number
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.policy.checks import Reward, check_window, coefficients_at, reward_function
+from levytorch.policy.generator import principal_directions
 from levytorch.policy.line_operator import Exterior, LineOperators, given_outside, line_operators
 from levytorch.policy.line_value import LineValue
-from levytorch.policy.linear_system import principal_directions
 
 EXTERIORS = ("constant", "absorb")
 LEAST, MOST = 16, 1 << 13

@@ -21,8 +21,15 @@ from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.transition import System
 from levytorch.policy.blocked import solution
 from levytorch.policy.checks import Reward, coefficients_at
-from levytorch.policy.generator import operators, resolvent_matrix
-from levytorch.policy.linear_system import GeneratorChange, factorise, generator_change, linear_system, sensitivity
+from levytorch.policy.generator import (
+    GeneratorChange,
+    factorise,
+    generator_change,
+    linear_system,
+    operators,
+    resolvent_matrix,
+    sensitivity,
+)
 
 _TOLERANCE = 1e-4  # of log p in the core
 _NODES = 12  # of Gauss and Legendre in a panel

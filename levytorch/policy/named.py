@@ -17,10 +17,10 @@ from torch import Tensor
 
 from levytorch.convert import known_keys, real_number, shown
 from levytorch.errors import ConfigError
-from levytorch.files import read_csv
 from levytorch.policies import NumberPolicy, Policy
 from levytorch.policy.improve import Improvement, improve
 from levytorch.policy.rewards import import_callable
+from levytorch.untrusted import read_csv
 
 # kind -> its options
 KINDS: dict[str, frozenset[str]] = {

@@ -27,7 +27,7 @@ from torch import Tensor
 from levytorch.convert import whole_number
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.policy.checks import Reward, check_periodic, coefficients_at, reward_function
-from levytorch.policy.linear_system import principal_directions
+from levytorch.policy.generator import principal_directions
 from levytorch.policy.value import PlaneValue
 
 _ALPHA_NODES = 16  # exp(2 alpha log|k|) over the whole of (0, 1) and |k| < 1e3: interpolated to 1e-10

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierBasis
-from levytorch.convert import positive_number, real_array, real_number, real_tensor
+from levytorch.convert import path_of, positive_number, real_array, real_number, real_tensor
 from levytorch.errors import InputError
-from levytorch.files import path_of
 from levytorch.policy.checks import cell_of, check_beta, coefficients_at
 from levytorch.policy.plane import PlaneOperator, torus
 from levytorch.policy.value import PlaneValue

@@ -27,9 +27,16 @@ from levytorch.policy.checks import (
     is_line,
     reward_function,
 )
-from levytorch.policy.generator import operators, resolvent_matrix
+from levytorch.policy.generator import (
+    Factor,
+    LinearSystem,
+    covariance_factor,
+    factorise,
+    linear_system,
+    operators,
+    resolvent_matrix,
+)
 from levytorch.policy.line import Accuracy, solve_line
-from levytorch.policy.linear_system import Factor, LinearSystem, covariance_factor, factorise, linear_system
 from levytorch.policy.plane import solve_plane
 from levytorch.policy.value import ValueFunction
 

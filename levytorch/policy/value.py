@@ -18,9 +18,9 @@ from torch import Tensor
 
 from levytorch import files
 from levytorch.coefficients import FourierBasis
-from levytorch.convert import real_tensor, shown, whole_number
+from levytorch.convert import path_of, real_tensor, shown, whole_number
 from levytorch.errors import InputError
-from levytorch.files import load_tensors, path_of
+from levytorch.untrusted import load_tensors
 
 _LINE, _PLANE = "levytorch.value.1", "levytorch.plane_value.1"  # what a file says it holds
 T = TypeVar("T")

@@ -21,9 +21,9 @@ from levytorch.data import SourceData, Transitions
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.figures import policies as plots
 from levytorch.figures.policies import Curve
-from levytorch.files import read_json, write_csv, write_json
-from levytorch.policy.metrics import relative_error
+from levytorch.files import write_csv, write_json
 from levytorch.policy.named import check_policies
+from levytorch.policy.reference import relative_error
 from levytorch.policy.rewards import RewardContext, build_reward, check_reward_with_data
 from levytorch.ranks import processes
 from levytorch.runs import report, resume, terminal
@@ -40,6 +40,7 @@ from levytorch.training.by_action import (
 )
 from levytorch.training.continuous_fit import recover_continuous
 from levytorch.training.recovery import Recovery
+from levytorch.untrusted import read_json
 
 log = logging.getLogger("levytorch.train")
 DONE = "done.json"  # in actions/<i>: this action is finished

@@ -13,7 +13,7 @@ from levytorch.data import Transitions
 from levytorch.errors import InputError, NumericalError
 from levytorch.policy.data_value import DataValue
 from levytorch.policy.from_data import prepare
-from levytorch.policy.metrics import Function, coverage, relative_l2
+from levytorch.policy.reference import Function, coverage, relative_l2
 from levytorch.runs.reading import Run
 
 log = logging.getLogger("levytorch.evaluate")

@@ -31,11 +31,12 @@ from levytorch.policy.empirical import TooShort
 from levytorch.policy.rates import CORRELATION, FIT_BELOW, RateStudy, rate_study
 from levytorch.policy.reference import empirical_reference
 from levytorch.policy.rewards import RewardContext, build_reward
-from levytorch.runs import page, policy_evaluation
+from levytorch.runs import page
 from levytorch.runs.baselines import baselines_of
 from levytorch.runs.directory import planned_output, publish, write_marker
 from levytorch.runs.evaluation import EvaluatedRuns, evaluate_runs, true_reference
 from levytorch.runs.evaluation_settings import check_settings, texts
+from levytorch.runs.policies import write_policy_evaluation
 from levytorch.runs.reading import Run, load_runs
 from levytorch.runs.report import write_value
 from levytorch.runs.tensorboard import write_image
@@ -55,7 +56,7 @@ def run_evaluation(settings: dict[str, Any]) -> Path:
     target = planned_output(None if settings["out"] is None else str(settings["out"]))
     runs = [] if settings["run"] is None else load_runs(texts(settings, "run"))
     if any(run.has_actions for run in runs):
-        return _publish(target, lambda written: policy_evaluation.write(settings, runs, written))
+        return _publish(target, lambda written: write_policy_evaluation(settings, runs, written))
     if settings.get("policy"):
         raise ConfigError("policy is for runs on data with actions, found runs without; leave policy out.")
     result, support = evaluate(settings, runs) if runs else (None, None)

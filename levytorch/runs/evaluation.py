@@ -17,8 +17,7 @@ from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
 from levytorch.policy.checks import is_line
 from levytorch.policy.data_value import DataValue
 from levytorch.policy.empirical import crl_baseline, trivial_baseline
-from levytorch.policy.metrics import Function, coverage, relative_l2
-from levytorch.policy.reference import Reference
+from levytorch.policy.reference import Function, Reference, coverage, relative_l2
 from levytorch.policy.solver import solve_value
 from levytorch.policy.value import ValueFunction
 from levytorch.runs.baselines import numbers

@@ -1,11 +1,14 @@
-"""Policies of a run with actions, evaluated: what train.py does at its end and evaluate.py on demand."""
+"""Policies of a run with actions, evaluated: what train.py does at its end and evaluate.py on demand,
+with several policies in one table and one figure, and differences with their errors.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,19 +17,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.controlled import ControlledDynamics
+from levytorch.data import Trajectories
+from levytorch.errors import ConfigError
 from levytorch.figures import Units, planes, policies
+from levytorch.figures.base import draw
+from levytorch.figures.base import write as write_figure
 from levytorch.figures.policies import Curve
-from levytorch.files import write_csv
+from levytorch.files import write_csv, write_json
 from levytorch.policies import Policy
+from levytorch.policy.checks import check_beta, check_window
 from levytorch.policy.improve import Improvement
-from levytorch.policy.metrics import relative_error
-from levytorch.policy.named import build_policy, policy_of
+from levytorch.policy.named import build_policy, check_policies, policy_of
 from levytorch.policy.ranking import Ranking, rank
+from levytorch.policy.reference import relative_error
+from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.policy.solver import solve_value
+from levytorch.runs import page
+from levytorch.runs.directory import write_marker
+from levytorch.runs.reading import Run
+from levytorch.runs.report import units_of
+from levytorch.runs.tensorboard import write_image
 
 _TOLERANCE = 1e-5  # of V: the behaviour policy, linear between parts of the cell, has kinks
 _POINTS, _SIDE = 401, 64  # of curves, and per coordinate of the plane
 ONE = {"behaviour": {"kind": "behaviour"}}  # what is evaluated where no policy is named
+log = logging.getLogger("levytorch.evaluate")
 
 
 @dataclass(frozen=True)
@@ -198,3 +214,61 @@ def _contours(V: Any, truth: Any, units: Units | None) -> Any:
 
 def _word(name: str) -> str:
     return re.sub(r"\W+", "_", name) or "policy"
+
+
+def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> PolicyResult:
+    """V of the policies on the one run; refuses settings that are for runs without actions."""
+    if len(runs) > 1:
+        raise ConfigError(
+            f"policies are compared on one run, found {len(runs)} of which some have actions; evaluate them one by one."
+        )
+    (run,) = runs
+    recovery, beta = run.recovery, check_beta(settings["beta"])
+    if settings["rates"]["enabled"]:
+        raise ConfigError("rates.enabled is a study of its own, found it with a run with actions; leave one out.")
+    transitions = None
+    if settings["data"]["path"] is not None:
+        given = {key: value for key, value in settings["data"]["options"].items() if value is not None}
+        transitions = Trajectories.from_file(settings["data"]["path"], **given).transitions()
+        if transitions.action is None:
+            raise ConfigError(
+                "data.path must have actions as the run has, found none; name them: data.options.action=."
+            )
+    actions = tuple(getattr(recovery, "actions", ()))
+    context = RewardContext(recovery.period, recovery.origin, beta, None, transitions, recovery.dim, actions)
+    reward = build_reward(settings["reward"], context)
+    window = settings["window"]
+    if window is not None and recovery.period is not None:
+        raise ConfigError(f"window is for a state on a line, found {window} and a period; leave it out.")
+    if window is not None:
+        support = (recovery.metrics["x_min"], recovery.metrics["x_max"]) if not actions else recovery.support
+        window = None if window == "data" else check_window(window, float("inf"), support)
+    truth = run.truth()
+    known = truth if isinstance(truth, ControlledDynamics) else None
+    policies = check_policies(settings.get("policy"))
+    return evaluate_policies(recovery, policies, reward, beta, known, window=window, n_modes=settings["n_modes"])
+
+
+def write_policy_evaluation(settings: Mapping[str, Any], runs: Sequence[Run], out: Path) -> None:
+    """Everything into one directory: metrics.json, policies.csv, policy_values.csv, values/, figures/, the page."""
+    result = evaluate(settings, runs)
+    write_marker(out, settings)
+    metrics = result.metrics()
+    write_json(out / "metrics.json", metrics)
+    result.write(out)
+    told = result.text()
+    log.info(told)
+    figures = {name: make() for name, make in result.drawings(units_of(runs[0].config.get("data") or {})).items()}
+    drawn = {name: draw(fig) for name, fig in figures.items()}
+    formats = ("png", "pdf") if settings["figures"]["format"] == "pdf" else ("png",)
+    for name, fig in figures.items():
+        write_figure(drawn[name], fig, out / "figures" / name, formats)
+    if settings["tensorboard"]:
+        from torch.utils.tensorboard import SummaryWriter
+
+        with SummaryWriter(str(out / "tensorboard")) as writer:
+            for name, one in drawn.items():
+                write_image(writer, f"evaluation/{name}", one)
+            for number, row in enumerate(metrics["policies"]):
+                writer.add_scalar("evaluation/mean_V", row["mean V"], number)
+    page.write_evaluation(out, settings, None, {name: one.png for name, one in drawn.items()}, told)

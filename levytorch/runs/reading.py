@@ -21,10 +21,10 @@ from levytorch.controlled import SYSTEMS as WITH_ACTIONS
 from levytorch.controlled import ControlledDynamics
 from levytorch.dynamics import SYSTEMS, Dynamics
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.files import load_tensors, lookup, read_csv, read_json, read_settings
 from levytorch.training.continuous import ContinuousRecovery
 from levytorch.training.controlled import ControlledRecovery
 from levytorch.training.recovery import Recovery
+from levytorch.untrusted import load_tensors, lookup, read_csv, read_json, read_settings
 
 # what the sources of data are and were called; compared with, never imported from a configuration
 SIMULATED = ("levytorch.simulation.Simulated", "levytorch.simulation.source.Simulated")

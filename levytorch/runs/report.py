@@ -23,7 +23,7 @@ from levytorch.figures import coefficients as plots
 from levytorch.figures.diagnostics import drawings
 from levytorch.figures.selection import selection
 from levytorch.files import write_csv, write_json
-from levytorch.policy.metrics import relative_error
+from levytorch.policy.reference import relative_error
 from levytorch.runs.reading import Columns
 from levytorch.runs.tensorboard import FORMATS, add_image, log_results
 from levytorch.training.recovery import Recovery

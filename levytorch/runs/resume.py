@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from levytorch.errors import ConfigError
-from levytorch.files import load_tensors, read_json
 from levytorch.runs.allow_list import check_links, objection, own_targets
 from levytorch.runs.reading import DEFAULTS, RECORD
+from levytorch.untrusted import load_tensors, read_json
 
 # what may be given beside resume=: it changes nothing in the numbers of the fit (data.path: the file has moved)
 CHANGEABLE = (

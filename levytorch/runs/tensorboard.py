@@ -17,9 +17,9 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from levytorch.errors import ConfigError
 from levytorch.figures import base, planes
 from levytorch.figures import coefficients as plots
-from levytorch.files import lookup
 from levytorch.training.module import LevyModule
 from levytorch.training.recovery import Recovery
+from levytorch.untrusted import lookup
 
 FORMATS = ("png", "pdf")  # that figures can have
 # column -> where it stands in the configuration; the first that exists

@@ -21,9 +21,8 @@ from levytorch.coefficients.init import initial_guess
 from levytorch.convert import listed, shown
 from levytorch.data import Transitions
 from levytorch.errors import InputError
-from levytorch.training.controlled import ControlledRecovery
+from levytorch.training.controlled import ControlledRecovery, Parts
 from levytorch.training.line import on_the_line
-from levytorch.training.parts import Parts
 from levytorch.training.problem import Fitting
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings

@@ -19,12 +19,10 @@ from levytorch.coefficients import LinearHead, build_head
 from levytorch.coefficients.action import ActionHead, HeldHead
 from levytorch.coefficients.head import Coefficients, Head
 from levytorch.controlled import ControlledDynamics, grid_of_actions
-from levytorch.convert import listed, real_tensor
+from levytorch.convert import listed, path_of, real_tensor
 from levytorch.errors import InputError
-from levytorch.files import path_of
 from levytorch.policies import NumberPolicy, Policy
-from levytorch.training.controlled import ClosedLoop, ControlledRecovery
-from levytorch.training.parts import CountedActions, Parts
+from levytorch.training.controlled import ClosedLoop, ControlledRecovery, CountedActions, Parts
 from levytorch.training.recovery import ArrayLike, Recovery
 
 FORMAT = "levytorch.continuous.1"

@@ -17,14 +17,14 @@ from levytorch.convert import shown, whole_number
 from levytorch.data import Transitions
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import InputError
-from levytorch.likelihood.covariance import covariance
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.objective import covariance
 from levytorch.training.continuous import ActionBins, ContinuousRecovery
+from levytorch.training.controlled import Parts
 from levytorch.training.engines import build_engine
+from levytorch.training.engines.base import maximise
 from levytorch.training.line import on_the_line
-from levytorch.training.loop import maximise
-from levytorch.training.parts import Parts
 from levytorch.training.problem import settings_for
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import groups_of

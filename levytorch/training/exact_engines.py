@@ -4,7 +4,7 @@ any head.
 An evaluation costs the tables of the law, whatever the number of pairs; they serve both pools and the masses. A round
 on the frozen law's score, centered by the exact law (law "corrected"), takes one forward evaluation and one pass over
 the lattice. The centered score U stands for the exact law's as well as it can, A^T B^-1 U with information A^T B^-1 A
-(`likelihood.exact_information`), so that the roughness penalty and its evidence mean what they mean in every other fit.
+(`exact_objective.informations`), so that the roughness penalty and its evidence mean what they mean in every other fit.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from levytorch.coefficients import LinearHead
 from levytorch.data.batches import FullBatch
 from levytorch.likelihood.corrected import Strata, centered_score
 from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.exact_information import Information, Informations, informations
-from levytorch.likelihood.exact_objective import AtOneHead, ExactObjective
+from levytorch.likelihood.exact_objective import AtOneHead, ExactObjective, Information, Informations, informations
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.training.engines.base import bare
-from levytorch.training.engines.fisher import FisherEngine
+from levytorch.training.engines.fisher import FisherEngine, FisherScoring, largest_moves, within_scale
 from levytorch.training.engines.lbfgs import LBFGSEngine, losses
-from levytorch.training.engines.scoring import FisherScoring, largest_moves, within_scale
 
 _NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are judged by their roughness
 _SETTLED = 0.1  # slope of the evidence, in numbers of well-determined coefficients

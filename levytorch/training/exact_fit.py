@@ -25,19 +25,17 @@ from levytorch.errors import LevytorchWarning
 from levytorch.law.threads import spread
 from levytorch.likelihood.corrected import Strata
 from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.exact_information import Informations, informations
-from levytorch.likelihood.exact_objective import ExactObjective
+from levytorch.likelihood.exact_objective import ExactObjective, Informations, informations
 from levytorch.likelihood.exact_rule import TOLERANCE
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.ranks import Ranks
-from levytorch.training.engines.base import Engine
+from levytorch.training.engines.base import Engine, Maximised, followed, maximise
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.exact_engines import Corrected, ExactEngine, ExactLBFGS, correct
 from levytorch.training.finish import finish
-from levytorch.training.loop import Maximised, followed, maximise
 from levytorch.training.recovery import Recovery
 
 ACCURATE = 1e-4  # of log p; above it a fit is told to be inaccurate

@@ -17,10 +17,9 @@ from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice
 from levytorch.data.pools import PoolFacts, Pools
 from levytorch.errors import LevytorchWarning
-from levytorch.likelihood.covariance import covariance, separability
 from levytorch.likelihood.exact_objective import ExactObjective
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.objective import Evaluation, FullBatchObjective, covariance, separability
 from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.student import widening
 from levytorch.likelihood.sums import project
@@ -29,7 +28,7 @@ from levytorch.training import boundary
 from levytorch.training.boundary import judge_tempering, loss_without, vanishing
 from levytorch.training.engines import Engine
 from levytorch.training.engines.base import bare
-from levytorch.training.engines.scoring import FisherScoring
+from levytorch.training.engines.fisher import FisherScoring
 from levytorch.training.recovery import Recovery
 
 _INSEPARABLE = 0.98

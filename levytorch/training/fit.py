@@ -33,7 +33,7 @@ from levytorch.training.problem import Problem, all_data, check_pools, head_sett
 from levytorch.training.recovery import Recovery
 from levytorch.training.selection import select
 from levytorch.training.settings import FitSettings
-from levytorch.training.thresholds import reconsidered
+from levytorch.training.start import reconsidered
 
 TRAINER: dict[str, Any] = {
     "accelerator": "cpu",

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from scipy.special import chdtrc
 
+from levytorch.convert import path_of
 from levytorch.data import Trajectories, Transitions
 from levytorch.errors import InputError, LevytorchError
-from levytorch.files import path_of, write_csv
+from levytorch.files import write_csv
 from levytorch.training.api import recover
 from levytorch.training.recovery import Recovery
 

@@ -14,16 +14,15 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import Blocks
 from levytorch.training.engines import build_engine
-from levytorch.training.engines.base import engine_facts
+from levytorch.training.engines.base import engine_facts, followed, maximise
 from levytorch.training.finish import Ended
 from levytorch.training.law_choice import check_exact, conclude
-from levytorch.training.loop import followed, maximise
 from levytorch.training.modulation import check_modulation, modulate
 from levytorch.training.problem import Problem, all_data, problem_of
 from levytorch.training.recovery import Recovery
 from levytorch.training.selection import Selection, select
 from levytorch.training.settings import FitSettings
-from levytorch.training.thresholds import reconsidered
+from levytorch.training.start import reconsidered
 
 
 def fit_full_batch(

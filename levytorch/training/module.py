@@ -21,8 +21,7 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import parse_tail
 from levytorch.ranks import Ranks
 from levytorch.training.engines import build_engine
-from levytorch.training.engines.base import bare
-from levytorch.training.loop import Clock, entry
+from levytorch.training.engines.base import Clock, bare, entry
 
 
 class LevyModule(L.LightningModule):

@@ -30,8 +30,7 @@ from levytorch.training.engines import engine_class
 from levytorch.training.line import cut_batch, on_the_line
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
-from levytorch.training.start import guess_from
-from levytorch.training.thresholds import resolve_tail
+from levytorch.training.start import guess_from, resolve_tail
 
 _TINY = 1e-3  # of the period: a cell that the data hardly touches
 

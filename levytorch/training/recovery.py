@@ -15,14 +15,14 @@ from torch import Tensor
 from levytorch import files
 from levytorch.coefficients import Coefficients, Head, build_head
 from levytorch.coefficients.modulation import Modulation
-from levytorch.convert import choice, real_number, real_tensor, whole_number
+from levytorch.convert import choice, path_of, real_number, real_tensor, whole_number
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
-from levytorch.files import load_tensors, path_of
 from levytorch.simulation import simulate
 from levytorch.training.blocks import Blocks
 from levytorch.training.forecast import Forecast, forecast
 from levytorch.training.resampling import FEW, REPLICAS, Replicas, bootstrap, sandwich
+from levytorch.untrusted import load_tensors
 
 if TYPE_CHECKING:
     from levytorch.data import Trajectories, Transitions

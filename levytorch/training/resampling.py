@@ -17,15 +17,15 @@ from levytorch.data.thresholds import threshold_from
 from levytorch.errors import InputError
 from levytorch.likelihood.corrected import Strata, expected_by_state
 from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.exact_information import informations
+from levytorch.likelihood.exact_objective import informations
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.penalty import RoughnessPenalty, Strength, symmetric_inverse
 from levytorch.likelihood.tail import TailCorrection, TailSettings
 from levytorch.training.blocks import Blocks, counted, quick
 from levytorch.training.covariate import unmodulated
+from levytorch.training.engines.base import maximise
 from levytorch.training.engines.lbfgs import LBFGSEngine
-from levytorch.training.loop import maximise
 from levytorch.training.reweighting import Refitted, Reweighting, block_sandwich, block_scores
 
 if TYPE_CHECKING:

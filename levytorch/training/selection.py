@@ -19,8 +19,8 @@ from levytorch.errors import InputError
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.penalty import Strength
 from levytorch.training.blocks import Blocks, counted, quick
+from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
-from levytorch.training.loop import maximise
 from levytorch.training.problem import Problem, starting_head
 from levytorch.training.reweighting import Reweighting
 

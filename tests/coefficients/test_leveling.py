@@ -8,7 +8,7 @@ import torch
 from levytorch.coefficients import AlphaSpec, initial_guess
 from levytorch.coefficients.fourier import FourierHead
 from levytorch.coefficients.head import Units
-from levytorch.coefficients.leveling import group_states
+from levytorch.coefficients.init import group_states
 from levytorch.coefficients.spline import SplineHead
 from levytorch.law import LevyStep
 

@@ -13,7 +13,7 @@ from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.data.lattice import Lattice
 from levytorch.likelihood.corrected import Strata, expected_score
 from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.exact_information import informations
+from levytorch.likelihood.exact_objective import informations
 from levytorch.likelihood.exact_scores import expected_scores
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.tail import TailSettings

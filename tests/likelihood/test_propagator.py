@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from levytorch.coefficients import Coefficients
-from levytorch.likelihood.duhamel import propagator_slopes
+from levytorch.likelihood.exact_step import propagator_slopes
 from levytorch.likelihood.propagator import _KEPT, propagator_tangents, propagators
 
 D = torch.float64

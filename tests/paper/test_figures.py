@@ -9,7 +9,7 @@ import pytest
 from benchmarks.paper.collect import collect
 from benchmarks.paper.figures import FIGURES, figure, moving_average
 from levytorch.errors import InputError
-from levytorch.files import read_csv
+from levytorch.untrusted import read_csv
 
 PANELS = {
     "comparison": 6, "landscape": 4, "adaptive": 3, "unbiased_constant": 3, "unbiased_variable": 4,

@@ -19,7 +19,7 @@ from benchmarks.paper.page import write_page
 from benchmarks.paper.report import Report, write_report
 from levytorch.data.sources import FromFile
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.runs.empirical import check_series
+from levytorch.runs.value import check_series
 from tests.paper.conftest import PRICES, QUIET, composed, train_run
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"

@@ -22,8 +22,8 @@ from levytorch import (
     solve_value,
 )
 from levytorch.policies import NumberPolicy
-from levytorch.policy.logged import logged_reward
 from levytorch.policy.ranking import rank
+from levytorch.policy.rewards import logged_reward
 from tests.inputs.judge import judge
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*rests on fewer than 50 pairs")  # data of tests is small

@@ -8,7 +8,7 @@ import torch
 
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
-from levytorch.policy.bootstrap import block_bootstrap, block_rows
+from levytorch.policy.reference import block_bootstrap, block_rows
 
 
 def mean_of(data):

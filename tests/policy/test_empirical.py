@@ -18,7 +18,7 @@ from levytorch.policy.empirical import (
     reference_curve,
     trivial_baseline,
 )
-from levytorch.policy.metrics import relative_l2
+from levytorch.policy.reference import relative_l2
 from levytorch.policy.rewards import CosinePower
 
 

@@ -10,10 +10,10 @@ from scipy.special import betainc, gamma
 
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.errors import InputError
-from levytorch.policy import LineValue, line_batch
+from levytorch.policy import LineValue, line_value
 from levytorch.policy.line import operators_at
-from levytorch.policy.line_batch import resolvent_on_line
 from levytorch.policy.line_operator import Exterior, given_outside, line_operators, normalisation
+from levytorch.policy.line_value import resolvent_on_line
 from levytorch.policy.monte_carlo import monte_carlo_on_line
 
 X = torch.linspace(-0.9, 0.9, 37, dtype=torch.float64)
@@ -117,7 +117,7 @@ def test_systems_around_their_mean_are_single_ones(monkeypatch, exterior):
     factors[7] = torch.tensor([[0.0], [30.0], [9.0]])  # far from all others: does not contract
     own = [c(x) * factors[:, k] for k, c in enumerate((WELL.b, WELL.D_o, WELL.D_f))]
     together = resolvent_on_line(n, window, *own, 0.75, torch.cos(x), 1.0, exterior)
-    monkeypatch.setattr(line_batch, "_FEW", 10**9)
+    monkeypatch.setattr(line_value, "_FEW", 10**9)
     single = resolvent_on_line(n, window, *own, 0.75, torch.cos(x), 1.0, exterior)
     assert float(((together - single).abs().amax(1) / single.abs().amax(1)).max()) < 1e-7
 

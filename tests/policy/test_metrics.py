@@ -7,8 +7,8 @@ import torch
 
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
-from levytorch.policy.metrics import coverage, relative_l2
 from levytorch.policy.rates import c0_norm, c2_norm
+from levytorch.policy.reference import coverage, relative_l2
 
 
 def test_relative_l2() -> None:

@@ -9,8 +9,7 @@ import torch
 
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.data import Trajectories
-from levytorch.policy.bootstrap import Bootstrap
-from levytorch.policy.reference import compare_with_data, empirical_reference
+from levytorch.policy.reference import Bootstrap, compare_with_data, empirical_reference
 
 BETA, DT, PERIOD = 0.5, 0.1, 10.0
 BASIS = FourierBasis(3, PERIOD)

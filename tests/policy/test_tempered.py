@@ -10,10 +10,9 @@ from scipy.integrate import trapezoid
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
-from levytorch.policy.line_operator import given_outside, line_operators
+from levytorch.policy.line_operator import TemperedJumps, given_outside, line_operators, log_factor
 from levytorch.policy.monte_carlo import monte_carlo_value
 from levytorch.policy.rewards import Manufactured
-from levytorch.policy.tempered_line import TemperedJumps, log_factor
 
 D = torch.float64
 

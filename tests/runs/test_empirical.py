@@ -10,8 +10,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
-from levytorch.runs.empirical import options_of
 from levytorch.runs.training import train
+from levytorch.runs.value import options_of
 from tests.paper.conftest import ROOT
 
 QUIET = ["logger=none", "trainer.progress=false", "callbacks.figures.files=[png]", "diagnostics=none"]

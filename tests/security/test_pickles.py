@@ -11,11 +11,11 @@ import torch
 
 from levytorch import Recovery, ValueFunction, recover
 from levytorch.errors import ConfigError, InputError
-from levytorch.files import check_packed
 from levytorch.policy import PlaneValue
 from levytorch.runs import resume
 from levytorch.runs.reading import load_run
 from levytorch.training.fit import fit
+from levytorch.untrusted import check_packed
 from tests.security.conftest import SETTINGS
 from tests.security.hostile import Hostile
 

@@ -13,10 +13,11 @@ from hydra import compose, initialize_config_dir
 
 from benchmarks.paper import collect, parts
 from levytorch.errors import ConfigError, InputError, LevytorchError
-from levytorch.files import read_json, read_yaml, replacing
+from levytorch.files import replacing
 from levytorch.runs import allow_list, resume
 from levytorch.runs.reading import load_run
 from levytorch.runs.settings import prepare_run
+from levytorch.untrusted import read_json, read_yaml
 
 ROOT = Path(__file__).parents[2]
 

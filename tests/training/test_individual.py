@@ -5,8 +5,8 @@ import pytest
 
 from levytorch import Dynamics, Trajectories, simulate
 from levytorch.errors import InputError
-from levytorch.files import read_csv
 from levytorch.training.individual import recover_each
+from levytorch.untrusted import read_csv
 
 
 def paths():

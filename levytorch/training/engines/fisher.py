@@ -1,23 +1,239 @@
-"""`fisher`: full-batch Fisher scoring of linear heads, tens of passes over the batch."""
+"""`fisher`: damped Fisher scoring of linear heads as a torch optimiser, one pass over the whole batch per step.
+
+The curvature is the mean outer product of scores, which is positive and costs nothing beyond the pass. With the TCF the
+root of  g(theta) = (1 - TCF) mean_main + TCF mean_tail  is sought instead of a maximum (the TCF moves with theta), and
+the Newton matrix gets the rank-one term of d TCF / d theta: the paper's fixed point, without iterating to it.
+The parameters are always the last accepted ones, so that a checkpoint or an interruption never holds a bad trial.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
+import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients.links import tempering_eta
 from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.likelihood.objective import FullBatchObjective
+from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import check_strength
-from levytorch.training.engines.base import Engine, bare
-from levytorch.training.engines.scoring import FisherScoring
+from levytorch.likelihood.sums import ScoreSums
+from levytorch.training.engines.base import Engine, bare, uncompiled
 
+_PAIRS = 6  # secant pairs kept, unless more are asked for
+_FLOOR = 1e-4  # curvature of the total log-likelihood below which a direction counts as flat
+_ZERO = 0.5  # standard errors of a learned tempering from zero, within which its value does not matter
+_FLAT = 0.01  # twice the log-likelihood that may be left in it then
+_SHRINK, _GROW, _LEAST = 0.8, 2.0, 1e-3  # of that parameter in one step
+_MAX_ETA_STEP = 2.0  # a predictor of D_o or D_f moves by a factor of at most e^2 or so in one step
 _NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are good enough to judge their roughness
 _SETTLED = 0.01  # slope of the evidence (in numbers of well-determined coefficients) that no longer matters
+
+
+class FisherScoring(Optimizer):
+    """theta <- theta + (F + damping diag F - u v^T)^{-1} g, the damping adapted to how good the local model was.
+
+    Converged when n g^T step < tolerance: twice the log-likelihood still to be gained, so that 1e-6 is a thousandth of
+    a standard error. pairs: how many secant pairs are kept.
+    """
+
+    add_param_group = uncompiled(Optimizer.add_param_group)
+    zero_grad = uncompiled(Optimizer.zero_grad)
+    state_dict = uncompiled(Optimizer.state_dict)
+    load_state_dict = uncompiled(Optimizer.load_state_dict)
+
+    def __init__(
+        self, params: Iterable[Tensor], *, damping: float = 1e-2, tolerance: float = 1e-6, pairs: int = _PAIRS
+    ) -> None:
+        super().__init__(list(params), {"damping": damping, "tolerance": tolerance})
+        self.objective: FullBatchObjective  # what is maximised: given before a step, since a batch brings it
+        self._restored: Evaluation | None = None
+        self._proposed: tuple[FullBatchObjective | None, tuple[Tensor, float, float]] = None, (torch.empty(0), 0.0, 0.0)
+        self.most_pairs = pairs
+        self.state["scoring"] = {"damping": damping, "converged": False, "decrement": float("inf"), "passes": 0}  # type: ignore[index]
+
+    # -- what others read ---------------------------------------------------------------------------------------------
+    @property
+    def memory(self) -> dict[str, Any]:
+        return self.state["scoring"]  # type: ignore[index]
+
+    @property
+    def converged(self) -> bool:
+        return bool(self.memory["converged"])
+
+    @property
+    def accepted(self) -> Evaluation | None:
+        """The evaluation at the current parameters."""
+        if self._restored is None and "evaluation" in self.memory:
+            self._restored = _unpack(self.memory["evaluation"])
+        return self._restored
+
+    # -- the iteration ------------------------------------------------------------------------------------------------
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Evaluation] | None = None) -> Evaluation:  # type: ignore[override]
+        assert closure is not None, "FisherScoring.step needs a closure that evaluates the objective"
+        memory = self.memory
+        (theta,) = self.param_groups[0]["params"]
+        current = self.accepted
+        if current is None:
+            current = closure()
+            self._accept(current)
+        else:
+            before, proposed = self._proposed
+            delta, predicted, merit = proposed if before is self.objective else self._propose(current)
+            if memory["converged"]:
+                return current
+            start = theta.detach().clone()
+            theta.copy_(start + delta)
+            try:
+                trial = closure()
+            except ArithmeticError:
+                theta.copy_(start)
+                raise
+            gain = self.objective.value(trial, current.tcf) - self.objective.value(current, current.tcf)
+            gain, then = self._same(gain, self._merit(trial, memory["factor"]))
+            better = then < 0.81 * merit
+            ratio = gain / predicted if predicted > 0 else -1.0
+            if better or ratio > 1e-4:
+                self._remember(current, trial)
+                self._accept(trial)
+                current = trial
+                memory["hold"] = False
+                if better or ratio > 0.5:
+                    memory["damping"] = max(memory["damping"] * 0.1, 1e-9)
+                elif ratio < 0.25:
+                    memory["damping"] = min(memory["damping"] * 4, 1e6)
+            else:
+                theta.copy_(start)
+                memory["hold"] = True  # next time as if the TCF were a constant: that step ascends
+                memory["damping"] = min(max(memory["damping"], 1e-4) * 10, 1e8)
+        memory["passes"] += 1
+        proposed = self._propose(current)  # so that `converged` is known without a further pass
+        self._proposed = (None if self.objective.penalty else self.objective), proposed  # a penalty may change
+        return current
+
+    def newton_step(self) -> Tensor:
+        """The step from the accepted parameters that the local model calls for."""
+        assert self.accepted is not None
+        return self._propose(self.accepted)[0]
+
+    def _propose(self, ev: Evaluation) -> tuple[Tensor, float, float]:
+        """Step, gain that the local model promises, and merit (squared gradient in the metric of the curvature)."""
+        memory = self.memory
+        model = self.objective.local_model(ev)
+        F, g = self._corrected(model.curvature), model.gradient
+        scale = F.diagonal() + 1e-12 * F.diagonal().max()
+        # a coefficient that vanishes takes its gradient and its curvature along: the floor lets such a fit converge
+        floor = torch.eye(g.numel(), dtype=torch.float64) * (_FLOOR / self.objective.n)
+        A = F + floor + memory["damping"] * torch.diag(scale)
+        factor = F + floor + 1e-9 * torch.diag(scale)
+        memory["factor"] = factor
+        merit = float(g @ torch.linalg.solve(factor, g))
+        delta = torch.linalg.solve(A, g)
+        if model.coupling is not None and not memory.get("hold", False):
+            u, v = model.coupling
+            toward = torch.linalg.solve(A, u)
+            # (A - u v^T)^{-1} g; far from the fixed point the TCF's feedback is not trusted beyond a factor of ten
+            delta = delta + toward * (v @ delta) / (1.0 - v @ toward).clamp(min=0.1)
+        delta = delta * min(1.0, _MAX_ETA_STEP / max(self._largest_move(delta, ev), 1e-300))
+        if self.objective.head.tempering_spec.learned:
+            delta = torch.cat([delta[:-1], within_scale(ev.theta[-1:], delta[-1:])])
+        predicted = float(g @ delta - 0.5 * delta @ F @ delta)
+        delta = self.objective.ranks.same(delta)
+        predicted, merit = self._same(predicted, merit)
+        memory["decrement"] = self.objective.n * merit
+        tolerance = self.param_groups[0]["tolerance"]
+        memory["converged"] = memory["decrement"] < tolerance
+        if not memory["converged"] and memory["decrement"] < _FLAT and self._tempering_is_nothing(ev, factor):
+            rest = float(g[:-1] @ torch.linalg.solve(factor[:-1, :-1], g[:-1]))
+            memory["converged"] = self._same(self.objective.n * rest)[0] < tolerance
+        return delta, predicted, merit
+
+    def _tempering_is_nothing(self, ev: Evaluation, curvature: Tensor) -> bool:
+        """Whether there is a learned tempering that is far from being told from zero.
+
+        Down to the inverse of the largest step the likelihood is then all but flat in it, with more structure than a
+        parabola has, and the last digits of a number that means nothing would take most of the passes.
+        """
+        if not self.objective.head.tempering_spec.learned:
+            return False
+        eta, slope = tempering_eta(ev.theta[-1])
+        return float(eta * (self.objective.n * curvature[-1, -1]).sqrt() / slope.abs()) < _ZERO
+
+    def _same(self, *numbers: float) -> list[float]:
+        """The first rank's numbers, so that all ranks decide alike."""
+        return self.objective.ranks.same(torch.tensor(numbers, dtype=torch.float64)).tolist()
+
+    def _remember(self, before: Evaluation, after: Evaluation) -> None:
+        """A secant pair at one TCF: how the gradient really changed along an accepted step."""
+        step = after.theta - before.theta
+        change = self.objective.gradient(before, after.tcf) - self.objective.gradient(after, after.tcf)
+        pairs = self.memory.setdefault("pairs", [])
+        pairs.append((step, change))
+        del pairs[: -self.most_pairs]
+
+    def _corrected(self, curvature: Tensor) -> Tensor:
+        """BFGS updates of the outer-product curvature by the secant pairs.
+
+        Where the model is wrong (tails cut and not corrected, long steps) score products and second derivatives differ,
+        and scoring alone converges slowly or oscillates.
+        """
+        for step, change in self.memory.get("pairs", []):
+            along = curvature @ step
+            old, new = float(step @ along), float(step @ change)
+            if old > 0 and new > 0.05 * old:
+                curvature = curvature - torch.outer(along, along) / old + torch.outer(change, change) / new
+        return curvature
+
+    def _merit(self, ev: Evaluation, factor: Tensor) -> float:
+        g = self.objective.gradient(ev)
+        return float(g @ torch.linalg.solve(factor, g))
+
+    def _largest_move(self, delta: Tensor, ev: Evaluation) -> float:
+        """Largest change of a positive coefficient's predictor over the bins that hold data."""
+        return float((largest_moves(self.objective, delta) * (ev.main.second[0, 0] > 0)).max())
+
+    def _accept(self, ev: Evaluation) -> None:
+        self._restored = ev
+        self.memory["evaluation"] = _pack(ev)
+
+
+def within_scale(raw: Tensor, step: Tensor) -> Tensor:
+    """A step of a learned tempering that stays on its side of zero, within a factor of a few: see `tempering_link`."""
+    side = torch.where(raw < 0, -1.0, 1.0)
+    return side * (side * step).clamp(-_SHRINK * raw.abs(), _GROW * raw.abs() + _LEAST)
+
+
+def largest_moves(objective: FullBatchObjective, step: Tensor) -> Tensor:
+    """How far the predictors of D_o and D_f move with a step in theta, the farther of the two at every bin, (M,)."""
+    d, at = objective.head.dim, objective.head.starts
+    moves = [step[at[row] : at[row + 1]] @ objective.design[row] for row in (d, d + 1)]
+    return torch.stack(moves).abs().amax(0)
+
+
+def _pack(ev: Evaluation) -> dict[str, Any]:
+    """Plain tensors and numbers: what a weights-only checkpoint can hold."""
+    return {
+        "theta": ev.theta,
+        "main": vars(ev.main),
+        "tail": None if ev.tail is None else vars(ev.tail),
+        "tcf": ev.tcf,
+        "R_theta": ev.R_theta,
+        "tcf_gradient": ev.tcf_gradient,
+        "kept": ev.kept,
+    }
+
+
+def _unpack(packed: dict[str, Any]) -> Evaluation:
+    tail = None if packed["tail"] is None else ScoreSums(**packed["tail"])
+    rest = {key: packed[key] for key in ("tcf", "R_theta", "tcf_gradient", "kept")}
+    return Evaluation(packed["theta"], ScoreSums(**packed["main"]), tail, **rest)
 
 
 @dataclass
