@@ -20,12 +20,13 @@ Controlled = Callable[[Tensor, Any], Any] | Coefficient
 
 
 class ControlledDynamics:
-    """b(x, a), D_o(x, a), D_f(x, a) for labelled actions, or for numbers a on a scale, and one alpha.
+    """b(x, a), D_o(x, a), D_f(x, a) for labelled actions, or for numbers a on a scale, one alpha and one tempering.
 
     Args:
         b, D_o, D_f: numbers, or functions of (x, action): x a tensor of states; action one of `actions`, or without
             labels a tensor with one number per state, (n,), or one vector, (n, m).
         alpha: half the stability index; the same for all actions, or their generators could not be averaged.
+        tempering: as of Dynamics; one for all actions, for the same reason.
         actions: the labels, numbers or strings; None: actions are numbers on a scale.
         action_range: without labels: (low, high) of a, or one such pair per coordinate of a vector.
         period, dim, origin, window: as of Dynamics.
@@ -47,6 +48,7 @@ class ControlledDynamics:
         origin: float | Sequence[float] = 0.0,
         window: Sequence[Any] | None = None,
         action_range: Sequence[Any] | None = None,
+        tempering: float = 0.0,
     ) -> None:
         if (actions is None) == (action_range is None):
             raise InputError(
@@ -55,6 +57,7 @@ class ControlledDynamics:
             )
         self._given, self._alpha = (b, D_o, D_f), alpha
         self._cell: dict[str, Any] = {"period": period, "dim": dim, "origin": origin, "window": window}
+        self._cell["tempering"] = tempering
         self.bounds = () if action_range is None else check_action_range(action_range)
         self.actions = () if actions is None else check_actions(actions)
         self.systems = {a: self._held(a) for a in self.actions}
@@ -63,9 +66,10 @@ class ControlledDynamics:
             raise InputError("alpha must be one number for all states and actions, found a function; give a number.")
         self.first = first
         self.alpha, self.period, self.origin, self.dim = first.alpha, first.period, first.origin, dim
+        self.tempering = first.tempering
 
     @staticmethod
-    def named(name: str, alpha: float | None = None) -> ControlledDynamics:
+    def named(name: str, alpha: float | None = None, tempering: float = 0.0) -> ControlledDynamics:
         """An example: "pushes", a circle on which one of three pushes is held over each step; "thrust", a line with a
         continuous thrust between -2 and 2 against heavy-tailed gusts; "sails", a torus with three courses to steer.
 
@@ -73,7 +77,7 @@ class ControlledDynamics:
         """
         choice("name", name, tuple(SYSTEMS))
         b, D_o, D_f, usual, options = SYSTEMS[name]
-        return ControlledDynamics(b, D_o, D_f, usual if alpha is None else alpha, **options)
+        return ControlledDynamics(b, D_o, D_f, usual if alpha is None else alpha, tempering=tempering, **options)
 
     def of(self, action: Any) -> Dynamics:
         """The system while one action is held."""
@@ -157,7 +161,8 @@ class ControlledDynamics:
 
     def __repr__(self) -> str:
         told = f"actions={self.actions}" if self.actions else f"action_range={self.bounds}"
-        return f"ControlledDynamics({told}, alpha={self.alpha:g}, period={self.period}, dim={self.dim})"
+        jumps = f"alpha={self.alpha:g}" + (f", tempering={self.tempering:g}" if self.tempering else "")
+        return f"ControlledDynamics({told}, {jumps}, period={self.period}, dim={self.dim})"
 
 
 def grid_of_actions(bounds: Sequence[tuple[float, float]]) -> tuple[Any, ...]:

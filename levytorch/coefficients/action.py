@@ -52,7 +52,7 @@ class ActionBasis:
 class ActionHead(LinearHead):
     """b, D_o, D_f of (x, a), linear predictors over an ActionBasis; states are rows (x, a).
 
-    of_states: a head of x alone, whose functions, cell, units and alpha these are.
+    of_states: a head of x alone, whose functions, cell, units, alpha and tempering these are.
     """
 
     def __init__(self, of_states: LinearHead, n_action: int, bounds: Sequence[tuple[float, float]]) -> None:
@@ -65,7 +65,7 @@ class ActionHead(LinearHead):
         basis = products(of_states.basis)
         drift = basis if of_states.drift is of_states.basis else products(of_states.drift)
         same = of_states.positivity_link, of_states.alpha_spec, of_states.units, of_states.dim
-        super().__init__(basis, of_states.alpha_basis, *same, drift)
+        super().__init__(basis, of_states.alpha_basis, *same, drift, of_states.tempering_spec)
         self.period, self.origin, self.window = of_states.period, of_states.origin, of_states.window
         self.of_states = of_states.config()
 
@@ -102,9 +102,14 @@ class HeldHead(Head):
         self.of_pairs, self.components = head, components
         self.period, self.origin, self.dim, self.window = head.period, head.origin, head.dim, head.window
 
+        self.tempering_spec = head.tempering_spec
+
     @property
     def alpha_spec(self) -> AlphaSpec:
         return self.of_pairs.alpha_spec
+
+    def tempering_slope(self) -> Tensor:
+        return self.of_pairs.tempering_slope()
 
     def forward(self, x: Tensor) -> Coefficients:
         actions, weights = self.components(x)
@@ -115,7 +120,7 @@ class HeldHead(Head):
             parts = values.reshape(K, len(x), *values.shape[1:])
             return (parts * weights.T.reshape(K, len(x), *[1] * (values.dim() - 1))).sum(0)
 
-        return Coefficients(mean(c.b), mean(c.D_o), mean(c.D_f), c.alpha)
+        return Coefficients(mean(c.b), mean(c.D_o), mean(c.D_f), c.alpha, c.tempering)
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         actions, weights = self.components(x)
@@ -130,7 +135,7 @@ class HeldHead(Head):
 
 
 class MixtureHead(Head):
-    """sum_a weight_a(x) c_a(x) for b, D_o and D_f; the heads share their cell and alpha.
+    """sum_a weight_a(x) c_a(x) for b, D_o and D_f; the heads share their cell, alpha and tempering.
 
     weights: a function of n states, (n, n_heads). The parameters are those of all heads, one head after the other.
     """
@@ -142,10 +147,16 @@ class MixtureHead(Head):
         self.weights = weights
         first = heads[0]
         self.period, self.origin, self.dim, self.window = first.period, first.origin, first.dim, first.window
+        self.tempering_spec = first.tempering_spec
 
     @property
     def alpha_spec(self) -> AlphaSpec:
         return self.heads[0].alpha_spec
+
+    def tempering_slope(self) -> Tensor:
+        """As of alpha below, the first head speaks for all."""
+        first, *others = (head.tempering_slope() for head in self.heads)
+        return torch.cat([first, *(torch.zeros_like(slope) for slope in others)])
 
     def forward(self, x: Tensor) -> Coefficients:
         w = self.weights(x)
@@ -153,7 +164,7 @@ class MixtureHead(Head):
         b = torch.stack([part.b for part in parts], dim=-1)
         b = (b * (w if b.dim() == 2 else w.unsqueeze(1))).sum(-1)
         D_o, D_f = ((torch.stack(c, dim=-1) * w).sum(-1) for c in zip(*(part[1:3] for part in parts)))
-        return Coefficients(b, D_o, D_f, parts[0].alpha)
+        return Coefficients(b, D_o, D_f, parts[0].alpha, parts[0].tempering)
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         w = self.weights(x)

@@ -152,6 +152,11 @@ def tempering_eta(raw: Tensor) -> tuple[Tensor, Tensor]:
     return raw * raw + TEMPERING_FLOOR, torch.where(slope.abs() < _LEAST_SLOPE, _LEAST_SLOPE, slope)
 
 
+def tempering_of(eta: float, alpha: float, length: float) -> float:
+    """lam of eta."""
+    return eta ** (0.5 / alpha) / length
+
+
 def tempering_inverse(lam: float, alpha: float, length: float) -> float:
     """raw of a start value."""
     return math.sqrt(max((lam * length) ** (2.0 * alpha) - TEMPERING_FLOOR, 1e-10))

@@ -2,9 +2,10 @@
 
     q(x, a) = r(x, a) + b_a V' + D_o,a V'' - D_f,a (-Lap)^alpha V - beta V
 
-is the rate at which holding a for a moment gains on V (the continuous-time q-function); V of the next policy is never
-smaller. With a temperature the policy is pi ~ exp(q / temperature), which maximises the same plus temperature times the
-entropy of pi (the exploratory formulation).
+is the rate at which holding a for a moment gains on V (the continuous-time q-function; with tempered jumps their
+operator stands for (-Lap)^alpha); V of the next policy is never smaller. With a temperature the policy
+is pi ~ exp(q / temperature), which maximises the same plus temperature times the entropy of pi (the exploratory
+formulation).
 
 The best of many policies looks better than it is when V is estimated. The gain is corrected for that by a parametric
 bootstrap of the whole procedure: parameters theta* drawn around the estimate choose their own policy pi*, and
@@ -102,15 +103,21 @@ def improve(
     if bounds is not None:
         recovery = recovery.on()
     systems = {a: recovery.of(a) for a in recovery.actions}
-    _refuse_tempering(systems)
-    nodes = nodes_of(systems[recovery.actions[0]], beta, n_modes, _window(recovery, systems, window))
+    first, limits = systems[recovery.actions[0]], _window(recovery, systems, window)
+
+    def at_nodes() -> Nodes:
+        return nodes_of(first, beta, n_modes, limits)
+
+    nodes = at_nodes()
     problem = ControlProblem.of(systems, reward, beta, temperature, nodes)
     found = problem.iterate(problem.start())
     weights, behaviour = _reference(recovery, nodes)
     gain, gain_std = problem.gain(found.pi, weights, behaviour), None
     covariance = getattr(recovery, "covariance", None)
     if covariance is not None:
-        added = _optimism(recovery, problem, found.pi, root_of(covariance), weights, behaviour, seed)
+        head = recovery.heads[0]
+        moved = at_nodes if head.learns_alpha or head.tempering_spec.learned else lambda: nodes
+        added = _optimism(recovery, problem, moved, found.pi, root_of(covariance), weights, behaviour, seed)
         gain, gain_std = gain - float(added.mean()), float(added.std())
     q = problem.rates(systems, found.c)
     labels = tuple(recovery.actions)
@@ -130,15 +137,6 @@ def _window(recovery: Any, systems: dict[Any, Any], window: Any) -> Any:
     return support if is_line(next(iter(systems.values()))) else None
 
 
-def _refuse_tempering(systems: dict[Any, Any]) -> None:
-    for system in systems.values():
-        if float(getattr(system, "tempering", 0.0)) > 0:
-            raise InputError(
-                f"policies are improved where jumps are without tempering, found tempering {system.tempering:g}; "
-                "compare policies by solve_value instead."
-            )
-
-
 def _reference(recovery: Any, nodes: Nodes) -> tuple[Tensor, Tensor]:
     """How often states near each node were observed, (n,), and what was done there, (n, A); even without data."""
     x = nodes.x
@@ -152,13 +150,17 @@ def _reference(recovery: Any, nodes: Nodes) -> tuple[Tensor, Tensor]:
 def _optimism(
     recovery: Any,
     problem: ControlProblem,
+    nodes: Callable[[], Nodes],
     pi: Tensor,
     directions: Tensor,
     weights: Tensor,
     behaviour: Tensor,
     seed: int,
 ) -> Tensor:
-    """gain_theta*(pi*) - gain_theta(pi*) of policies pi* that draws theta* choose, (draws,); iteration starts at pi."""
+    """gain_theta*(pi*) - gain_theta(pi*) of policies pi* that draws theta* choose, (draws,); iteration starts at pi.
+
+    nodes: those of the parameters that the heads hold; a learned alpha or tempering moves the operator of jumps.
+    """
     generator = torch.Generator().manual_seed(seed)
     heads, systems = recovery.heads, {a: recovery.of(a) for a in recovery.actions}
     kept = [head.flat() for head in heads]
@@ -169,7 +171,7 @@ def _optimism(
             noise = directions @ torch.randn(directions.shape[1], generator=generator, dtype=torch.float64)
             for head, theta, step in zip(heads, kept, torch.split(noise, sizes)):
                 head.set_flat(theta + step)
-            drawn = ControlProblem.of(systems, problem.reward, problem.beta, problem.temperature, problem.nodes)
+            drawn = ControlProblem.of(systems, problem.reward, problem.beta, problem.temperature, nodes())
             best = drawn.iterate(pi).pi
             added.append(drawn.gain(best, weights, behaviour) - problem.gain(best, weights, behaviour))
     finally:

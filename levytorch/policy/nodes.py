@@ -28,12 +28,21 @@ _MOST = {"cell": 2049, "line": 1024, "torus": 48}
 
 
 class Local(NamedTuple):
-    """V, its derivative in every coordinate, V'' (the Laplacian) and (-Lap)^alpha V at n states, (n,) each."""
+    """V, its derivative in every coordinate, V'' (the Laplacian) and (-Lap)^alpha V (tempered where jumps are) at n
+    states, (n,) each.
+    """
 
     V: Tensor
     first: list[Tensor]
     second: Tensor
     jump: Tensor
+
+
+class Jumps(NamedTuple):
+    """Of the operator that D_f multiplies."""
+
+    alpha: Tensor
+    tempering: float
 
 
 class Nodes(NamedTuple):
@@ -57,7 +66,7 @@ class Nodes(NamedTuple):
 
 
 def nodes_of(system: Any, beta: float, n_modes: int | None, window: Any) -> Nodes:
-    """Nodes for a Dynamics or Recovery with one alpha; n_modes: per coordinate, None for as many as usual."""
+    """Nodes for a Dynamics or Recovery with one alpha and tempering; n_modes: per coordinate, None: a usual number."""
     where = "line" if is_line(system) else "torus" if system.dim == 2 else "cell"
     if system.dim > 2 or (where == "line" and system.dim > 1):
         raise InputError(
@@ -67,33 +76,33 @@ def nodes_of(system: Any, beta: float, n_modes: int | None, window: Any) -> Node
     if window is not None and where != "line":
         raise InputError(f"window is for a state on a line, found {window} and a period; leave it out.")
     n = whole_number("n_modes", _USUAL[where] if n_modes is None else n_modes, 3, _MOST[where], "give an odd number")
-    alpha = torch.as_tensor(float(system.alpha), dtype=torch.float64)
+    jumps = Jumps(torch.as_tensor(float(system.alpha), dtype=torch.float64), float(system.tempering))
     if where == "cell":
-        return _on_cell(system, beta, n, alpha)
-    return _on_line(system, beta, n, alpha, window) if where == "line" else _on_torus(system, beta, n, alpha)
+        return _on_cell(system, beta, n, jumps)
+    return _on_line(system, beta, n, jumps, window) if where == "line" else _on_torus(system, beta, n, jumps)
 
 
-def _on_cell(system: Any, beta: float, n: int, alpha: Tensor) -> Nodes:
+def _on_cell(system: Any, beta: float, n: int, jumps: Jumps) -> Nodes:
     period, origin = cell_of(system)
     basis = FourierBasis(n, period, origin)
     x = basis.points()
-    ops = operators(basis, x, alpha)
+    ops = operators(basis, x, *jumps)
 
     def value(c: Tensor) -> ValueFunction:
         return ValueFunction(c, period, origin, beta)
 
     def local(c: Tensor, at: Tensor) -> Local:
         V = value(c)
-        return Local(V(at), [V.derivative(at)], V.derivative(at, 2), V.fractional_laplacian(at, alpha))
+        return Local(V(at), [V.derivative(at)], V.derivative(at, 2), V.fractional_laplacian(at, *jumps))
 
     share = torch.full((n,), 1 / n, dtype=torch.float64)
     return Nodes(x, ops.phi, [ops.first], ops.second, ops.fractional, share, value, local)
 
 
-def _on_line(system: Any, beta: float, n: int, alpha: Tensor, window: Any) -> Nodes:
+def _on_line(system: Any, beta: float, n: int, jumps: Jumps, window: Any) -> Nodes:
     """Exterior "constant": jumps past an end land on it, diffusion is reflected there."""
     limits = line_window(system, window, beyond_data=True)
-    ops = line_operators(n, limits, alpha, Exterior(True))
+    ops = line_operators(n, limits, jumps.alpha, Exterior(True), tempering=jumps.tempering)
     ends = torch.tensor(limits, dtype=torch.float64)
     edges = torch.cat([ends[:1], (ops.x[1:] + ops.x[:-1]) / 2, ends[1:]])
 
@@ -110,10 +119,10 @@ def _on_line(system: Any, beta: float, n: int, alpha: Tensor, window: Any) -> No
     return Nodes(ops.x, eye, [ops.first], ops.second, ops.fractional, share, value, local, scale=True)
 
 
-def _on_torus(system: Any, beta: float, n: int, alpha: Tensor) -> Nodes:
+def _on_torus(system: Any, beta: float, n: int, jumps: Jumps) -> Nodes:
     cell = torus(system)
-    operator, N = PlaneOperator(cell, n, 0.0), n * n
-    square, symbol = operator.square, operator.symbol(float(alpha))
+    operator, N = PlaneOperator(cell, n, jumps.tempering), n * n
+    square, symbol = operator.square, operator.symbol(float(jumps.alpha))
     waves = operator.forward(np.eye(N).reshape(N, n, n))  # of every node's own function
 
     def matrix(factor: Any) -> Tensor:

@@ -34,7 +34,6 @@ from levytorch.runs.tensorboard import log_results
 from levytorch.training.by_action import (
     by_action,
     check_shared,
-    check_with_actions,
     common_settings,
     recovery_of_actions,
 )
@@ -70,7 +69,6 @@ def check_run_with_actions(prepared: Prepared, data: SourceData) -> None:
         raise ConfigError("data with actions is fitted by one process, found several; leave trainer.devices at 1.")
     if config["empirical"] is not None:
         raise ConfigError("empirical values are those of one system, found data with actions; leave empirical null.")
-    check_with_actions(prepared.fit)
     if pairs.actions:
         check_shared(config["shared"], prepared.fit)
     if config["beta"] is not None and config["reward"]["name"] != "manufactured":

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from levytorch.convert import Array, real_array
 from levytorch.dynamics import Dynamics
@@ -25,7 +26,7 @@ from levytorch.simulation.second_order import Extrapolation
 from levytorch.simulation.stiff import effective_drift
 
 CHUNK = 24_576  # trajectories in flight per thread: they stay in the cache, and torch spawns no threads of its own
-_BLOCK = 4096  # trajectories with tempered jumps that share a random stream
+BLOCK = 4096  # trajectories with tempered jumps that share a random stream
 _LANES = 64  # torch's other code for the odd end of an array has other last bits: chunks are padded
 _TINY = 1e-300  # stands for D_f h = 0
 _LONG = 1e8  # substeps (some seconds) from which a progress bar is worth its line
@@ -193,8 +194,8 @@ def _tempered(dynamics: Dynamics, x0: Array, n_steps: int, dt: float, substeps: 
         substeps = 1
     with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:
         jobs = [
-            pool.submit(_tempered_block, dynamics, out[i : i + _BLOCK], dt / substeps, substeps, seed, i, order)
-            for i in range(0, n, _BLOCK)
+            pool.submit(_tempered_block, dynamics, out[i : i + BLOCK], dt / substeps, substeps, seed, i, order)
+            for i in range(0, n, BLOCK)
         ]
         for job in jobs:
             job.result()
@@ -206,10 +207,9 @@ def _tempered(dynamics: Dynamics, x0: Array, n_steps: int, dt: float, substeps: 
 def _tempered_block(
     dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int, order: int
 ) -> None:
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + first) % (2**63))
+    generator = block_stream(seed, first)
     d = dynamics.dim
     x = torch.from_numpy(part[:, 0].copy()).reshape(-1) if d == 1 else torch.from_numpy(part[:, 0].copy())
-    lam = torch.full((len(part),), dynamics.tempering, dtype=torch.float64)
     ahead = Extrapolation(substeps) if order == 2 else None
     for step in range(1, part.shape[1]):
         if ahead is not None:
@@ -221,9 +221,22 @@ def _tempered_block(
                 b, D_o, D_f = (
                     torch.from_numpy(ahead(name, c.numpy())) for name, c in (("b", b), ("D_o", D_o), ("D_f", D_f))
                 )
-            jumps = D_f > 0
-            time = tempered_time(alpha, torch.where(jumps, D_f * h, 1.0), torch.where(jumps, lam, 0.0), generator)
-            spread = torch.sqrt(2.0 * (D_o * h + torch.where(jumps, time, 0.0)))
-            gauss = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-            x = x + b * h + (spread if d == 1 else spread.unsqueeze(-1)) * gauss
+            x = x + b * h + tempered_noise(x.shape, D_o * h, D_f * h, alpha, dynamics.tempering, generator)
         part[:, step] = x.reshape(len(part), d).numpy()
+
+
+def block_stream(seed: int, first: int) -> torch.Generator:
+    """The random numbers of the block of trajectories that begins with `first`."""
+    return torch.Generator().manual_seed((seed * 1_000_003 + first) % (2**63))
+
+
+def tempered_noise(
+    shape: torch.Size, A: Tensor, B: Tensor, alpha: Tensor, tempering: float, generator: torch.Generator
+) -> Tensor:
+    """What a step adds to its drift, of shape (n,) or (n, d); A = D_o h, B = D_f h and alpha: (n,)."""
+    jumps = B > 0
+    lam = torch.where(jumps, tempering, 0.0).to(torch.float64)
+    time = tempered_time(alpha, torch.where(jumps, B, 1.0), lam, generator)
+    spread = torch.sqrt(2.0 * (A + torch.where(jumps, time, 0.0)))
+    gauss = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return (spread if len(shape) == 1 else spread.unsqueeze(-1)) * gauss

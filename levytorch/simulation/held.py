@@ -15,7 +15,15 @@ from levytorch.controlled import ControlledDynamics
 from levytorch.convert import Array
 from levytorch.dynamics import Dynamics
 from levytorch.policies import NumberPolicy, Policy
-from levytorch.simulation.euler import _TINY, CHUNK, refuse_infinite, step_kernels
+from levytorch.simulation.euler import (
+    _TINY,
+    BLOCK,
+    CHUNK,
+    block_stream,
+    refuse_infinite,
+    step_kernels,
+    tempered_noise,
+)
 from levytorch.simulation.second_order import Extrapolation
 from levytorch.simulation.stiff import effective_drift
 
@@ -43,9 +51,12 @@ def held(
     m = 1 if system.actions else len(system.bounds)
     out, actions = np.empty((n, n_steps + 1, d)), np.empty((n, n_steps, m))
     out[:, 0] = x0
-    for first in range(0, n, CHUNK):
-        rows = slice(first, min(first + CHUNK, n))
+    size = BLOCK if system.tempering > 0 else CHUNK
+    for first in range(0, n, size):
+        rows = slice(first, min(first + size, n))
         _advance(engine, system, policy, out[rows], actions[rows], dt / substeps, substeps, seed, first, order)
+    if system.tempering > 0:
+        refuse_infinite(out, "choose a shorter dt or a larger tempering")
     refuse_infinite(out)
     return out, actions[..., 0].astype(np.int64) if system.actions else actions
 
@@ -73,6 +84,7 @@ def _advance(
     alpha, scale, spare, uniform = np.full(n, system.alpha), np.empty(n), np.empty(n), np.empty((actions.shape[2], n))
     b, D_o, D_f = np.empty((d, n)), np.empty(n), np.empty(n)
     on_line = d == 1 and not one.repeats
+    stream = block_stream(seed, first)  # of tempered jumps
     ahead = Extrapolation(substeps) if order == 2 else None
     for step in range(1, part.shape[1]):
         engine.uniforms(draws, step, uniform)
@@ -100,7 +112,13 @@ def _advance(
                     b[:, rows] = pull.numpy().reshape(len(rows), d).T
                     D_o[rows], D_f[rows] = of_action("D_o", at).numpy(), of_action("D_f", at).numpy()
             frozen = (b, D_o, D_f) if ahead is None else (ahead("b", b), ahead("D_o", D_o), ahead("D_f", D_f))
-            drift, gaussian, jump = frozen[0], frozen[1] * h, 1.0 / np.maximum(frozen[2] * h, _TINY)
+            drift, gaussian = frozen[0], frozen[1] * h
+            if system.tempering > 0:
+                A, B, index = (torch.from_numpy(v) for v in (gaussian, frozen[2] * h, alpha))
+                x += drift * h + tempered_noise(inside.shape, A, B, index, system.tempering, stream).numpy().T
+                cell[:] = one.wrap(x[0] if d == 1 else x.T).numpy().T
+                continue
+            jump = 1.0 / np.maximum(frozen[2] * h, _TINY)
             engine.advance(
                 x, cell, drift, gaussian, jump, alpha, 1.0 / alpha, h, period, origin, keys, substep, scale, spare
             )

@@ -11,7 +11,7 @@ from levytorch.convert import choice, shown
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
-from levytorch.training.by_action import check_with_actions, recover_by_action
+from levytorch.training.by_action import recover_by_action
 from levytorch.training.continuous_fit import recover_continuous
 from levytorch.training.engines import engine_class
 from levytorch.training.maximise import fit_full_batch
@@ -85,7 +85,7 @@ def recover(
         progress: show a progress bar.
         actions: "auto": where the transitions have actions each gets coefficients of its own, and a ControlledRecovery
             comes back (a ContinuousRecovery where they are numbers on a scale); None: all pairs alike.
-        shared: which of "b", "D_o", "D_f" all actions have in common (alpha they always have).
+        shared: which of "b", "D_o", "D_f" all actions have in common (alpha and tempering they always have).
         n_action: polynomials of a continuous action per function of x; 3 is a parabola.
         modulation: the period of a covariate, which the transitions hold as their action (24 for hours of the day):
             D_o and D_f are multiplied by a positive periodic function of it, `recovery.modulation`, whose mean over the
@@ -130,7 +130,6 @@ def recover(
     if settings.modulation is not None:
         actions = None  # the column is the covariate
     if actions and isinstance(transitions, Transitions) and transitions.action is not None:
-        check_with_actions(settings)
         if transitions.actions:
             return recover_by_action(transitions, settings, _fit, shared)
         return recover_continuous(transitions, settings, n_action)

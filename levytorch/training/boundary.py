@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head, LinearHead
-from levytorch.coefficients.links import tempering_eta
+from levytorch.coefficients.links import tempering_eta, tempering_of
 from levytorch.data.batches import FullBatch
 from levytorch.errors import LevytorchWarning
 from levytorch.law import log_density
@@ -31,7 +31,8 @@ VANISHED = 1e-4
 _AT_BOUND = 2e-3  # of a learned alpha from the end of its range
 _AS_WELL = 2.0  # in log-likelihood: what one parameter is worth by AIC, and a bit
 # of a tempering: the log-likelihood may fall by (95 % on one side), told from zero, zero (eta in internal units)
-_DROP, _Z, _GONE = 0.5 * 1.6449**2, 2.0, 1e-6
+_DROP, TOLD, _GONE = 0.5 * 1.6449**2, 2.0, 1e-6
+NOT_TOLD = "tempering is not told from zero by this data"
 
 
 def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
@@ -137,19 +138,26 @@ def judge_tempering(
     gradient = min(0.0, float(objective.n * objective.gradient(ev)[-1] / slope))  # zero at a maximum inside
     eta = float(value)
     upper = eta + (gradient + math.sqrt(gradient**2 + 2.0 * _DROP * curvature)) / curvature
-    power = 0.5 / head.alpha_spec.value
     z = eta * math.sqrt(curvature)
-    bound = upper**power / head.units.length
-    out = {"tempering_z": z, "tempering_upper": bound, "tempering_told_from_zero": bool(z >= _Z)}
-    if z < _Z:
-        warnings.warn(
-            f"tempering is not told from zero by this data (z = {z:.2f}): at most {bound:.3g} per unit of x (95 %, "
-            "one-sided); its standard error means nothing, and tempering=0 describes the data as well.",
-            LevytorchWarning,
-            stacklevel=3,
-        )
+    bound = tempering_of(upper, head.alpha_spec.value, head.units.length)
+    out: dict[str, Any] = {"tempering_z": z, "tempering_upper": bound, "tempering_told_from_zero": bool(z >= TOLD)}
+    if z < TOLD:
+        warn_of_no_tempering(z, bound)
     if eta < _GONE and covariance is not None and objective.method != "tcf":
         alone = torch.zeros_like(covariance)
         alone[:-1, :-1] = others
         covariance = alone
+        # where the log-likelihood has fallen by 1/2, for fits that share their tempering with this one; in raw, whose
+        # square eta is
+        falls = (gradient + math.sqrt(gradient**2 + curvature)) / curvature
+        out["tempering_step"] = [*(-falls / slope * (others @ row)).tolist(), math.sqrt(falls)]
     return out, covariance
+
+
+def warn_of_no_tempering(z: float, bound: float) -> None:
+    warnings.warn(
+        f"{NOT_TOLD} (z = {z:.2f}): at most {bound:.3g} per unit of x (95 %, "
+        "one-sided); its standard error means nothing, and tempering=0 describes the data as well.",
+        LevytorchWarning,
+        stacklevel=4,
+    )

@@ -77,6 +77,14 @@ class ContinuousRecovery(CountedActions):
         return float(self.head(self.head.grid(4)).alpha)
 
     @property
+    def tempering(self) -> float:
+        return float(self.head(self.head.grid(4)).tempering)
+
+    @property
+    def tempering_std(self) -> float:
+        return Recovery(self.head, covariance=self.covariance).tempering_std
+
+    @property
     def dim(self) -> int:
         return self.head.dim
 
@@ -103,7 +111,7 @@ class ContinuousRecovery(CountedActions):
         full, m = torch.Size((*shape, *own)), held.shape[-1]
         rows = states.expand(full).reshape(-1, self.dim)
         c = self.head(torch.cat([rows, held.expand(*shape, m).reshape(-1, m)], dim=-1))
-        return Coefficients(c.b.reshape(full), c.D_o.reshape(shape), c.D_f.reshape(shape), c.alpha)
+        return Coefficients(c.b.reshape(full), c.D_o.reshape(shape), c.D_f.reshape(shape), c.alpha, c.tempering)
 
     def _inside(self, action: Any) -> Tensor:
         return NumberPolicy("uniform", self.bounds).inside(action)
@@ -191,7 +199,8 @@ class ContinuousRecovery(CountedActions):
         """The recovered system, ready for simulation."""
         one = Recovery(self._loop(self.policy(0.5 * (self.places.amin(0) + self.places.amax(0)))).head).dynamics()
         cell: dict[str, Any] = {"period": one.period, "dim": one.dim, "origin": one.origin, "window": one.window}
-        return ControlledDynamics(self.b, self.D_o, self.D_f, self.alpha, action_range=list(self.bounds), **cell)
+        cell |= {"action_range": list(self.bounds), "tempering": one.tempering}
+        return ControlledDynamics(self.b, self.D_o, self.D_f, self.alpha, **cell)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all."""

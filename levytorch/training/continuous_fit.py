@@ -20,6 +20,7 @@ from levytorch.errors import InputError
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import covariance
+from levytorch.training.boundary import judge_tempering
 from levytorch.training.continuous import ActionBins, ContinuousRecovery
 from levytorch.training.controlled import Parts
 from levytorch.training.engines import build_engine
@@ -65,8 +66,11 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
     places = torch.zeros((bins.count, action.shape[1]), dtype=torch.float64).index_add_(0, index, action)
     empty = counts.sum(1) == 0
     places = torch.where(empty[:, None], _middles(head), places / counts.sum(1).clamp(min=1)[:, None])
-    found = objective.n * objective.value(ev, penalised=False)
-    return ContinuousRecovery(head, covariance(objective, ev), counts, places, found, done.converged, metrics)
+    found, cov = objective.n * objective.value(ev, penalised=False), covariance(objective, ev)
+    if head.tempering_spec.learned:
+        told, cov = judge_tempering(objective, ev, cov)
+        metrics |= told
+    return ContinuousRecovery(head, cov, counts, places, found, done.converged, metrics)
 
 
 def _columns(transitions: Transitions) -> Tensor:
@@ -102,7 +106,7 @@ def _check(transitions: Transitions, settings: FitSettings) -> None:
 def _head(transitions: Transitions, action: Tensor, settings: FitSettings, n_action: int) -> ActionHead:
     groups = groups_of(transitions, settings) if settings.alpha.learned else None
     guess = initial_guess(
-        *(transitions.dx, transitions.dt, transitions.mu, settings.alpha),
+        *(transitions.dx, transitions.dt, transitions.mu, settings.alpha, settings.tempering),
         uniform_dt=transitions.uniform_dt,
         groups=groups,
     )
@@ -111,6 +115,7 @@ def _head(transitions: Transitions, action: Tensor, settings: FitSettings, n_act
     alpha = replace(settings.alpha, value=guess.alpha) if settings.alpha.learned else settings.alpha
     units = {"length": guess.units.length, "time": guess.units.time}
     plain = {key: value for key, value in settings.head.items() if value is not None}
+    plain |= replace(settings.tempering, value=guess.tempering).config()
     of_states = build_head({**plain, "alpha_mode": alpha.mode, "alpha": alpha.value, **units})
     assert isinstance(of_states, LinearHead)
     low, high = action.amin(0), action.amax(0)

@@ -205,6 +205,14 @@ class ControlledRecovery(CountedActions):
         return self.recoveries[0].alpha_std
 
     @property
+    def tempering(self) -> float:
+        return self.recoveries[0].tempering
+
+    @property
+    def tempering_std(self) -> float:
+        return self.recoveries[0].tempering_std
+
+    @property
     def converged(self) -> bool:
         return all(found.converged for found in self.recoveries)
 
@@ -294,7 +302,8 @@ class ControlledRecovery(CountedActions):
         """The recovered system, ready for simulation."""
         one = self.recoveries[0].dynamics()
         cell: dict[str, Any] = {"period": one.period, "dim": one.dim, "origin": one.origin, "window": one.window}
-        return ControlledDynamics(self.b, self.D_o, self.D_f, float(self.alpha), actions=self.actions, **cell)
+        cell |= {"actions": self.actions, "tempering": one.tempering}
+        return ControlledDynamics(self.b, self.D_o, self.D_f, float(self.alpha), **cell)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all."""

@@ -216,7 +216,7 @@ def _check_window(transitions: Transitions, head: Head) -> None:
 def head_settings(settings: FitSettings, guess: Guess) -> dict[str, Any]:
     """Plain settings of a head in internal units; alpha is the known one, or where a learned one starts."""
     assert not isinstance(settings.head, Head)
-    alpha = guess.alpha if settings.alpha.learned else settings.alpha.value
+    alpha = (settings.exponent or guess.alpha) if settings.alpha.learned else settings.alpha.value
     units = {"length": guess.units.length, "time": guess.units.time} if settings.units == "data" else {}
     tempering = replace(settings.tempering, value=guess.tempering).config()
     return settings.head | {"alpha_mode": settings.alpha.mode, "alpha": alpha} | units | tempering

@@ -51,6 +51,7 @@ class FitSettings:
     progress: bool = False
     seed: int = 0
     tempering: TemperingSpec = field(default_factory=TemperingSpec)
+    exponent: float | None = None  # alpha of the link of a learned tempering; None: where a learned alpha starts
     modulation: ModulationSpec | None = None
     left_open: tuple[str, ...] = ()  # of n_basis and penalty: what cross-validation chooses
     engine_reason: str = "as asked"  # why this engine
