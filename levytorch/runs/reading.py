@@ -131,7 +131,7 @@ class Run:
         if any(isinstance(v, bool) or not isinstance(v, int | float) for v in (alpha, tempering)):
             return None
         if self.has_actions:
-            return ControlledDynamics.named(name, alpha=float(alpha))
+            return ControlledDynamics.named(name, alpha=float(alpha), tempering=float(tempering))
         return Dynamics.named(name, alpha=float(alpha), tempering=float(tempering))
 
 

@@ -106,11 +106,15 @@ def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
         out["alpha"] = recovery.alpha
         if recovery.covariance is not None:
             out["alpha_std"] = recovery.alpha_std
-    if recovery.head.tempered:
-        out["tempering"] = recovery.tempering
-        if recovery.covariance is not None and recovery.metrics.get("tempering_told_from_zero", True):
-            out["tempering_std"] = recovery.tempering_std
-    return out
+    return out | tempering_of(recovery)
+
+
+def tempering_of(recovery: Any) -> dict[str, float]:
+    """The tempering of a recovery, with or without actions, and its standard error where that means something."""
+    if not recovery.tempered:
+        return {}
+    told = recovery.covariance is not None and recovery.metrics.get("tempering_told_from_zero", True)
+    return {"tempering": recovery.tempering} | ({"tempering_std": recovery.tempering_std} if told else {})
 
 
 def _cell(recovery: Recovery) -> torch.Tensor:

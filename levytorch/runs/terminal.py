@@ -150,10 +150,11 @@ def table_of_actions(metrics: Mapping[str, Any]) -> str:
         cells = "".join(f"{cell:>{width}}" for cell, width in zip(own, widths))
         errors = ", ".join(f"{row[name]['error']:.1%}" for name in names) if known else ""
         lines.append(f"{label[:10]:>10}{row.get('pairs', ''):>12}{cells}{errors:>26}")
-    lines.append(f"alpha {metrics['alpha']:.4g}; means over the observed states")
+    lines.append(f"alpha {metrics['alpha']:.4g}{_rate(metrics)}; means over the observed states")
     if "shared/chi2" in metrics:
+        always = ["alpha", "tempering"] if "tempering_z" in metrics else ["alpha"]
         lines.append(
-            f"shared {', '.join(['alpha', *metrics['shared']])}: chi squared {metrics['shared/chi2']:.1f} with "
+            f"shared {', '.join([*always, *metrics['shared']])}: chi squared {metrics['shared/chi2']:.1f} with "
             f"{metrics['shared/freedom']} degrees of freedom"
         )
     if (note := unreached(metrics)) is not None:
@@ -164,6 +165,16 @@ def table_of_actions(metrics: Mapping[str, Any]) -> str:
         f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
     )
     return "\n".join([*lines, *metrics.get("values", {}).get("text", [])])
+
+
+def _rate(metrics: Mapping[str, Any]) -> str:
+    """The tempering of all actions, where there is one."""
+    if metrics.get("tempering") is None:
+        return ""
+    if not metrics.get("tempering_told_from_zero", True):
+        return f", lam {metrics['tempering']:.4g} (not told from 0; at most {metrics['tempering_upper']:.3g})"
+    error = metrics.get("tempering_std")
+    return f", lam {metrics['tempering']:.4g}" + (f" +- {error:.2g}" if error else "")
 
 
 def _number(value: Any, reached: bool) -> str:

@@ -77,6 +77,10 @@ class ContinuousRecovery(CountedActions):
         return float(self.head(self.head.grid(4)).alpha)
 
     @property
+    def tempered(self) -> bool:
+        return self.head.tempered
+
+    @property
     def tempering(self) -> float:
         return float(self.head(self.head.grid(4)).tempering)
 

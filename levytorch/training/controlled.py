@@ -205,6 +205,10 @@ class ControlledRecovery(CountedActions):
         return self.recoveries[0].alpha_std
 
     @property
+    def tempered(self) -> bool:
+        return self.recoveries[0].tempered
+
+    @property
     def tempering(self) -> float:
         return self.recoveries[0].tempering
 
@@ -334,4 +338,5 @@ class ControlledRecovery(CountedActions):
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{a}: {n:,.0f}" for a, n in zip(self.actions, self.counts.sum(1).tolist()))
-        return f"ControlledRecovery(pairs of actions {{{pairs}}}, alpha={self.alpha:.4g}, converged={self.converged})"
+        jumps = f"alpha={self.alpha:.4g}" + (f", tempering={self.tempering:.4g}" if self.tempered else "")
+        return f"ControlledRecovery(pairs of actions {{{pairs}}}, {jumps}, converged={self.converged})"

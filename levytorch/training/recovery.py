@@ -85,6 +85,11 @@ class Recovery:
         return float(self.alpha_at(self.origin))
 
     @property
+    def tempered(self) -> bool:
+        """Whether jumps have an end: a tempering was given, or learned."""
+        return self.head.tempered
+
+    @property
     def tempering(self) -> float:
         """The rate lam per unit of x beyond whose inverse jumps are exponentially rare; 0 for jumps without end."""
         return float(self.coefficients(self.head.grid(1)).tempering)
