@@ -81,6 +81,31 @@ def test_with_an_action_held():
     check(final(system, 2, order=1), final(system, 2, order=2), truth)
 
 
+def tempered_and_held(**actions):
+    def b(x, a):
+        return VARIABLE.b(x) + a * torch.cos(x)
+
+    D_o, D_f = (lambda x, a: VARIABLE.D_o(x)), (lambda x, a: VARIABLE.D_f(x))
+    return ControlledDynamics(b, D_o, D_f, 0.3, tempering=0.5, **actions)
+
+
+@pytest.mark.slow
+def test_tempered_with_an_action_held():
+    labels, scale = tempered_and_held(actions=(-1, 2)), tempered_and_held(action_range=(-1.0, 2.0))
+    truth = expected(labels.of(2), lambda k: (k**2 + 0.25) ** 0.3 - 0.25**0.3)
+    check(final(labels, 2, order=1), final(labels, 2, order=2), truth)
+    assert errors(final(scale, 2.0, order=2), truth).max() < 3.5 / math.sqrt(N)
+
+
+def test_a_held_action_does_not_change_the_random_numbers():
+    labels = tempered_and_held(actions=(-1, 2))
+    alone = labels.of(2)
+    for order in (1, 2):
+        options = {"substeps": 3, "x0": X0, "seed": 5, "order": order}
+        one = simulate(labels, 2, 5000, 2, DT, **options).to_array()  # more than a block of them
+        np.testing.assert_allclose(one, simulate(alone, 5000, 2, DT, **options).to_array(), rtol=1e-12)
+
+
 def test_constants_are_not_changed():
     one, two = (simulate(Dynamics.named("constant"), 10, 4, DT, order=order).to_array() for order in (1, 2))
     np.testing.assert_array_equal(one, two)

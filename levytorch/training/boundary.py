@@ -143,14 +143,15 @@ def judge_tempering(
     out: dict[str, Any] = {"tempering_z": z, "tempering_upper": bound, "tempering_told_from_zero": bool(z >= TOLD)}
     if z < TOLD:
         warn_of_no_tempering(z, bound)
+        # to where that model of the log-likelihood has fallen by 1/2, for fits that share their tempering with this
+        # one; in raw, the root of eta
+        falls = (gradient + math.sqrt(gradient**2 + curvature)) / curvature
+        rises = math.sqrt(eta + falls) - float(ev.theta[-1].abs())
+        out["tempering_step"] = [*(-falls / slope * (others @ row)).tolist(), rises]
     if eta < _GONE and covariance is not None and objective.method != "tcf":
         alone = torch.zeros_like(covariance)
         alone[:-1, :-1] = others
         covariance = alone
-        # where the log-likelihood has fallen by 1/2, for fits that share their tempering with this one; in raw, whose
-        # square eta is
-        falls = (gradient + math.sqrt(gradient**2 + curvature)) / curvature
-        out["tempering_step"] = [*(-falls / slope * (others @ row)).tolist(), math.sqrt(falls)]
     return out, covariance
 
 

@@ -11,6 +11,7 @@ counted, as by a Poisson law, and the error of the root of a count does not depe
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,13 +38,13 @@ def share_among(found: Sequence[Recovery], names: Sequence[str], metrics: dict[s
         one.covariance = covariance.clone()
     metrics |= {"shared/chi2": joint.distance, "shared/freedom": joint.freedom}
     if found[0].head.tempering_spec.learned:
-        metrics |= _judged(found[0])
+        metrics |= _judged(found)
     return joint.covariance
 
 
 def _estimate(one: Recovery) -> tuple[Tensor, Tensor]:
-    """Parameters and their covariance. Where tempering has run to zero its row, which is empty there, comes from how
-    the likelihood falls: an action with few large jumps must not decide for the others.
+    """Parameters and their covariance. Where tempering is not told from zero its row, which means nothing there, comes
+    from how the likelihood falls: an action whose tempering has run to zero must not decide for the others.
     """
     theta, covariance = one.theta.clone(), one.covariance
     assert covariance is not None
@@ -53,17 +54,21 @@ def _estimate(one: Recovery) -> tuple[Tensor, Tensor]:
     sign[-1] = -1.0 if theta[-1] < 0 else 1.0  # the link is even
     theta, covariance = sign * theta, sign[:, None] * covariance * sign
     if "tempering_step" in one.metrics:
-        step = torch.tensor(one.metrics["tempering_step"], dtype=torch.float64)
-        covariance = covariance + torch.outer(step, step)
+        step, row = torch.tensor(one.metrics["tempering_step"], dtype=torch.float64), covariance[-1]
+        given = torch.outer(row, row) / row[-1] if row[-1] > 0 else 0.0
+        covariance = covariance - given + torch.outer(step, step)
     return theta, covariance
 
 
-def _judged(one: Recovery) -> dict[str, Any]:
-    """Whether all actions together tell their tempering from zero; in the words of a single fit."""
+def _judged(found: Sequence[Recovery]) -> dict[str, Any]:
+    """Whether tempering is told from zero, in the words of a single fit: by all actions together and by one alone,
+    since of estimates none of which is negative the mean is never as good as zero.
+    """
+    one = found[0]
     assert one.covariance is not None
     eta, slope = tempering_eta(one.theta[-1])
     error = float(slope.abs() * one.covariance[-1, -1].clamp(min=0).sqrt())
-    z = float(eta) / max(error, 1e-300)
+    z = min(float(eta) / max(error, 1e-300), max(each.metrics.get("tempering_z", math.inf) for each in found))
     bound = tempering_of(float(eta) + _ONE_SIDED * error, one.head.alpha_spec.value, one.head.units.length)
     if z < TOLD:
         warn_of_no_tempering(z, bound)

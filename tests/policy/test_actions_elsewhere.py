@@ -326,7 +326,7 @@ def test_logged_rewards_on_a_scale():
         ({"engine": "lbfgs"}, "found another head or engine"),
         ({"n_action": 1}, "n_action"),
         ({"alpha": "function"}, "alpha"),
-        ({"tempering": 0.1}, "tempering must be 0"),
+        ({"tempering": -0.1}, "tempering must be >= 0"),
     ],
 )
 def test_refused_fits_of_a_scale(more, word):
