@@ -4,6 +4,9 @@ The index of numba's cache knows the processor and its features, so a kernel is 
 an index is read, extended and written, and its code written after it: two machines that compile one kernel into the
 same directory at the same moment (a sweep over a cluster, with one home directory) can leave an index that hands one
 of them the code of the other. So every kind of processor has files of its own.
+
+numba gets ready to compile before it looks into its cache, which imports SciPy's linear algebra and all that it can
+compile: half a second for nothing where the code is there. Code from the cache needs numba's runtime alone.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from functools import cache
 from typing import Any
 
 from numba import njit
+from numba.core.caching import FunctionCache
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 
 
 @cache
@@ -24,11 +29,23 @@ def processor() -> str:
     return f"{name}-{zlib.crc32(f'{triple} {features}'.encode()):08x}"
 
 
+class Kept(FunctionCache):
+    """The cache of a kernel, which gets ready to compile only when there is something to compile."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The kernel for a signature, or None; then numba compiles, and gets ready for it by itself."""
+        rtsys.initialize(target_context)  # of which the code calls functions by their address
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
+
 def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: njit(cache=True, **options), with the processor in the name of the cache's files."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         function.__qualname__ += f".{processor()}"  # of which numba makes the name
-        return njit(cache=True, **options)(function)
+        dispatcher = njit(**options)(function)
+        dispatcher._cache = Kept(function)  # as cache=True does with numba's own
+        return dispatcher
 
     return decorate
