@@ -6,11 +6,12 @@ same directory at the same moment (a sweep over a cluster, with one home directo
 of them the code of the other. So every kind of processor has files of its own.
 
 numba gets ready to compile before it looks into its cache, which imports SciPy's linear algebra and all that it can
-compile: half a second for nothing where the code is there. Code from the cache needs numba's runtime alone.
+compile: a third of a second for nothing where the code is there. Code from the cache needs numba's runtime alone.
 """
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable
 from functools import cache
@@ -32,11 +33,11 @@ def processor() -> str:
 class Kept(FunctionCache):
     """The cache of a kernel, which gets ready to compile only when there is something to compile."""
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The kernel for a signature, or None; then numba compiles, and gets ready for it by itself."""
-        rtsys.initialize(target_context)  # of which the code calls functions by their address
-        with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+    if os.name != "nt":  # where another process may hold a file, which numba's own way knows
+        load_overload = FunctionCache._load_overload
+
+
+rtsys.initialize(cpu_target.target_context)  # compiled code calls functions of the runtime by their address
 
 
 def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
