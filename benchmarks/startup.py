@@ -22,12 +22,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 IMPORTS = "import torch, lightning, hydra, matplotlib.figure"
+STEPS = {
+    "jumps": """
+from levytorch import Dynamics, simulate
+import numpy
+x = simulate(Dynamics.named("constant"), 100, 40, 1 / 40, seed=1).to_array()
+numpy.savez("jumps.npz", x=x[:, :-1].ravel(), dx=numpy.diff(x).ravel())
+""",
+    "gaussian": """
+import numpy
+random = numpy.random.default_rng(0)
+numpy.savez("gaussian.npz", x=random.random(4000), dx=0.1 * random.normal(size=4000))
+""",
+}
 FIRST = """
+import warnings
+warnings.simplefilter("ignore")
+import numpy
 from levytorch import Transitions, recover
-import torch
-torch.manual_seed(0)
-data = Transitions(torch.rand(4000), 0.1 * torch.randn(4000), 1 / 40)
-print(recover(data, alpha=0.3, n_basis=1, engine={engine!r}).D_f(0.0))
+steps = numpy.load("{steps}.npz")
+print(recover(Transitions(steps["x"], steps["dx"], 1 / 40), alpha=0.3, n_basis=1, engine={engine!r}).D_f(0.0))
 import sys
 assert not {{"lightning", "matplotlib"}} & set(sys.modules)
 """
@@ -36,6 +50,7 @@ assert not {{"lightning", "matplotlib"}} & set(sys.modules)
 def took(arguments: list[str], place: str) -> tuple[float, float]:
     """Seconds of the clock and of the processor that a Python process takes."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or these modules, unlike installed ones, are compiled every time
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([sys.executable, *arguments], cwd=place, env=environment, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -73,13 +88,16 @@ def train(overrides: list[str], repeat: int) -> None:
 
 
 def first(repeat: int) -> None:
-    """A first result in Python, on little data."""
+    """A first result in Python, on 4000 steps: with jumps, and of a Brownian motion, which drive D_f to zero."""
     with tempfile.TemporaryDirectory() as place:
-        for engine in ("fisher", "evidence"):
-            code = FIRST.format(engine=engine)
+        for steps, code in STEPS.items():
             took(["-c", code], place)
-            turns = [(took(["-c", "import torch"], place), took(["-c", code], place)) for _ in range(repeat)]
-            compare(f"recover, engine {engine}", [t[1] for t in turns], [t[0] for t in turns], "import torch")
+            for engine in ("fisher", "evidence"):
+                code = FIRST.format(steps=steps, engine=engine)
+                took(["-c", code], place)
+                turns = [(took(["-c", "import torch"], place), took(["-c", code], place)) for _ in range(repeat)]
+                name = f"recover, engine {engine}, {steps}"
+                compare(name, [t[1] for t in turns], [t[0] for t in turns], "import torch")
 
 
 if __name__ == "__main__":

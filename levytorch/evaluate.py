@@ -18,14 +18,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import hydra
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+with lean.importing():
+    import hydra
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
-from levytorch.errors import LevytorchError, LevytorchWarning
-from levytorch.interrupts import Interrupted, interruptible
-from levytorch.runs import command_line
-from levytorch.runs.evaluation_settings import newest
+    from levytorch.errors import LevytorchError, LevytorchWarning
+    from levytorch.interrupts import Interrupted, interruptible
+    from levytorch.runs import command_line
+    from levytorch.runs.evaluation_settings import newest
 
 OmegaConf.register_new_resolver("newest", newest, replace=True)  # conf/experiment/value_error.yaml
 log = logging.getLogger("levytorch.evaluate")
@@ -52,8 +53,9 @@ def told_once() -> Iterator[None]:
 
 @hydra.main(version_base="1.3", config_path=command_line.conf_directory(), config_name="evaluate")
 def main(config: DictConfig) -> None:
-    lean.import_lightning()
-    from levytorch.runs.evaluate import run_evaluation
+    with lean.importing():
+        lean.import_lightning()
+        from levytorch.runs.evaluate import run_evaluation
 
     try:
         settings: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)

@@ -16,17 +16,18 @@ import logging
 import sys
 from pathlib import Path
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
+with lean.importing():
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import DictConfig
+    from omegaconf.errors import OmegaConfBaseException
 
-from levytorch import interrupts, ranks
-from levytorch.data.memory import is_shortage
-from levytorch.errors import LevytorchError
-from levytorch.files import unwritable
-from levytorch.runs import command_line, resume
-from levytorch.runs import directory as place
+    from levytorch import interrupts, ranks
+    from levytorch.data.memory import is_shortage
+    from levytorch.errors import LevytorchError
+    from levytorch.files import unwritable
+    from levytorch.runs import command_line, resume
+    from levytorch.runs import directory as place
 
 log = logging.getLogger("levytorch.train")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -49,9 +50,10 @@ def main(config: DictConfig) -> float | None:
 
 def run(config: DictConfig, directory: Path, sweep: bool) -> float | None:
     """The run itself: its results, or one sentence and an exit status."""
-    lean.import_lightning()
-    from levytorch.runs.terminal import alarms, in_full, table
-    from levytorch.runs.training import train
+    with lean.importing():
+        lean.import_lightning()
+        from levytorch.runs.terminal import alarms, in_full, table
+        from levytorch.runs.training import train
 
     logging.raiseExceptions = False  # a log file on a full disk must not bury the error itself in tracebacks
     try:

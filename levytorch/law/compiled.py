@@ -4,17 +4,23 @@ The index of numba's cache knows the processor and its features, so a kernel is 
 an index is read, extended and written, and its code written after it: two machines that compile one kernel into the
 same directory at the same moment (a sweep over a cluster, with one home directory) can leave an index that hands one
 of them the code of the other. So every kind of processor has files of its own.
+
+numba gets ready to compile before it looks into its cache, which imports SciPy's linear algebra and all that it can
+compile: a third of a second for nothing where the code is there. Code from the cache needs numba's runtime alone.
 """
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from numba import njit
+from numba.core.caching import FunctionCache
 from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 
 
 @cache
@@ -24,11 +30,23 @@ def processor() -> str:
     return f"{name}-{zlib.crc32(f'{triple} {features}'.encode()):08x}"
 
 
+class Kept(FunctionCache):
+    """The cache of a kernel, which gets ready to compile only when there is something to compile."""
+
+    if os.name != "nt":  # where another process may hold a file, which numba's own way knows
+        load_overload = FunctionCache._load_overload
+
+
+rtsys.initialize(cpu_target.target_context)  # compiled code calls functions of the runtime by their address
+
+
 def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: njit(cache=True, **options), with the processor in the name of the cache's files."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         function.__qualname__ += f".{processor()}"  # of which numba makes the name
-        return njit(cache=True, **options)(function)
+        dispatcher = njit(**options)(function)
+        dispatcher._cache = Kept(function)  # as cache=True does with numba's own
+        return dispatcher
 
     return decorate

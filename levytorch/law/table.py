@@ -92,25 +92,32 @@ class Table:
     def _build(self, column: int) -> None:
         offset, level_u, level_s = self.offset.copy(), self.level_u.copy(), self.level_s.copy()
         blocks, end = [self.coefficients], len(self.coefficients) // (M * M)
-        todo = [(base, 0, 0) for base in range(N_U)]
+        todo = {(0, 0): np.arange(N_U)}  # levels -> base cells
         while todo:
-            cells = [self._cells(column, *entry) for entry in todo]
-            sizes = [len(cell[0]) for cell in cells]
-            chebyshev = self._fit(np.concatenate([c[0] for c in cells]), np.concatenate([c[1] for c in cells]))
-            again, start = [], 0
-            for (base, lu, ls), size in zip(todo, sizes):
-                block = chebyshev[start : start + size]
-                start += size
-                rough_u, rough_s = self._rough(block, base, lu, ls)
-                if not np.isfinite(block).all() or (lu >= MAX_LEVEL and rough_u) or (ls >= MAX_LEVEL and rough_s):
-                    offset[column, base] = OUTSIDE
-                elif rough_u or rough_s:
-                    again.append((base, lu + rough_u, ls + rough_s))
-                else:
-                    offset[column, base], level_u[column, base], level_s[column, base] = end, lu, ls
-                    blocks.append(np.einsum("ai,nij,bj->nba", _TO_MONOMIAL, block, _TO_MONOMIAL).reshape(-1))
-                    end += size
-            todo = again
+            nodes = [self._cells(column, bases, *levels) for levels, bases in todo.items()]
+            chebyshev = self._fit(np.concatenate([n[0] for n in nodes]), np.concatenate([n[1] for n in nodes]))
+            again: dict[tuple[int, int], list[np.ndarray]] = {}
+            start = 0
+            for (lu, ls), bases in todo.items():
+                size = 2 ** (lu + ls)
+                block = chebyshev[start : start + len(bases) * size].reshape(len(bases), size, M, M)
+                start += len(bases) * size
+                rough_u, rough_s = self._rough(block, bases >= N_NEAR, lu, ls)
+                lost = ~np.isfinite(block).all((1, 2, 3))
+                lost |= (rough_u & (lu >= MAX_LEVEL)) | (rough_s & (ls >= MAX_LEVEL))
+                offset[column, bases[lost]] = OUTSIDE
+                done = ~(lost | rough_u | rough_s)
+                kept = bases[done]
+                offset[column, kept] = end + size * np.arange(len(kept))
+                level_u[column, kept], level_s[column, kept] = lu, ls
+                cells = block[done].reshape(-1, M, M)
+                blocks.append(np.einsum("ai,nij,bj->nba", _TO_MONOMIAL, cells, _TO_MONOMIAL).reshape(-1))
+                end += len(cells)
+                for finer_u, finer_s in ((1, 0), (0, 1), (1, 1)):
+                    finer = bases[~lost & (rough_u == finer_u) & (rough_s == finer_s)]
+                    if len(finer):
+                        again.setdefault((lu + finer_u, ls + finer_s), []).append(finer)
+            todo = {levels: np.concatenate(parts) for levels, parts in again.items()}
         # publish in an order in which a concurrent reader never sees an offset without its coefficients
         self.coefficients = np.ascontiguousarray(np.concatenate(blocks))
         self.level_u, self.level_s = level_u, level_s
@@ -118,15 +125,17 @@ class Table:
         self._words = np.where(offset < 0, offset, offset << 8 | level_u << 4 | level_s)
 
     @staticmethod
-    def _cells(column: int, base: int, lu: int, ls: int) -> tuple[np.ndarray, np.ndarray]:
-        """Nodes (z, s) of the subcells of a base cell, each (subcells, M, M)."""
+    def _cells(column: int, bases: np.ndarray, lu: int, ls: int) -> tuple[np.ndarray, np.ndarray]:
+        """Nodes (z, s) of the subcells of base cells, one base cell after the other, each (cells, M, M)."""
         nu, ns = 2**lu, 2**ls
         iu, js = np.divmod(np.arange(nu * ns), ns)
+        base = bases[:, None, None]
         u = base + (iu[:, None] + 0.5 * (_NODES + 1.0)) / nu
         s = S_MIN + column + (js[:, None] + 0.5 * (_NODES + 1.0)) / ns
-        z = u / PER_Z if base < N_NEAR else np.exp(u - N_NEAR + LOG_Z_SWITCH)
-        shape = (nu * ns, M, M)
-        return np.broadcast_to(z[:, :, None], shape), np.broadcast_to(s[:, None, :], shape)
+        z = np.where(base < N_NEAR, u / PER_Z, np.exp(u - N_NEAR + LOG_Z_SWITCH))
+        shape = (len(bases), nu * ns, M, M)
+        z, s = np.broadcast_to(z[..., None], shape), np.broadcast_to(s[:, None, :], shape)
+        return z.reshape(-1, M, M), s.reshape(-1, M, M)
 
     def _fit(self, z: np.ndarray, s: np.ndarray) -> np.ndarray:
         """Chebyshev coefficients (cells, M, M) of log g at the nodes."""
@@ -137,26 +146,28 @@ class Table:
         return np.einsum("ai,nij,bj->nab", _TO_CHEBYSHEV, log_p.numpy().reshape(z.shape), _TO_CHEBYSHEV)
 
     @staticmethod
-    def _rough(block: np.ndarray, base: int, lu: int, ls: int) -> tuple[bool, bool]:
-        """Whether any subcell is not resolved in u, in s: geometric extrapolation of the last coefficients."""
-        size = np.abs(block)
-        far = base >= N_NEAR
+    def _rough(block: np.ndarray, far: np.ndarray, lu: int, ls: int) -> tuple[np.ndarray, np.ndarray]:
+        """Whether any subcell is not resolved in u, in s: geometric extrapolation of the last coefficients.
 
-        def excess(last: np.ndarray, before: np.ndarray, first: np.ndarray, cells: float, second: bool) -> bool:
+        block: (bases, subcells, M, M); far, and what is returned: (bases,).
+        """
+        size = np.abs(block)
+
+        def excess(last: np.ndarray, before: np.ndarray, first: np.ndarray, cells: np.ndarray) -> tuple:
             left = last * np.clip(last / np.maximum(before, 1e-300), 1e-3, 1.0)
             slope = 2.0 * cells * M * M
             scale = np.maximum(1.0, 2.0 * cells * first)  # derivatives are measured against their own size
             bad = (left > TOLERANCE) | (left * slope > SLOPE_TOLERANCE * scale)
-            if second:
-                bad |= left * slope * slope / 3.0 > 50.0 * SLOPE_TOLERANCE * scale * scale
-            noise = last < 1e-12  # rounding of log p itself
-            return bool((bad & ~noise).any())
+            curved = left * slope * slope / 3.0 > 50.0 * SLOPE_TOLERANCE * scale * scale
+            known = last >= 1e-12  # above the rounding of log p itself
+            return bad & known, curved & known
 
-        u_last, u_before = size[:, -1, :].sum(1), size[:, -2, :].sum(1)
-        s_last, s_before = size[:, :, -1].sum(1), size[:, :, -2].sum(1)
-        cells_u = 2.0**lu * (1.0 if far else PER_Z)
-        u_first, s_first = size[:, 1, :].sum(1), size[:, :, 1].sum(1)
-        return excess(u_last, u_before, u_first, cells_u, far), excess(s_last, s_before, s_first, 2.0**ls, False)
+        u_last, u_before, u_first = (size[:, :, k, :].sum(2) for k in (-1, -2, 1))
+        s_last, s_before, s_first = (size[:, :, :, k].sum(2) for k in (-1, -2, 1))
+        cells_u = 2.0**lu * np.where(far, 1.0, PER_Z)[:, None]
+        rough_u, curved_u = excess(u_last, u_before, u_first, cells_u)
+        rough_s, _ = excess(s_last, s_before, s_first, np.array(2.0**ls))
+        return (rough_u | (curved_u & far[:, None])).any(1), rough_s.any(1)
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,5 @@
-"""What a command does before anything else: Lightning without what no run uses, and threads that wait asleep.
+"""What a command does before anything else: imports without a search for garbage, Lightning without what no run uses,
+and threads that wait asleep.
 
 Lightning imports torch's compiler for one class to compare with, and torchmetrics, which it imports, SciPy's signal
 processing to mend a name in it: a third of what it takes to import. Placeholders stand for both meanwhile, and are
@@ -7,8 +8,11 @@ gone afterwards: whoever wants the real ones imports them as ever.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +21,20 @@ def prepare() -> None:
     """To be called before torch is imported."""
     # threads that spin while they wait for each other stand still together where a machine has other work to do
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Around imports: what they make stays, and is not looked through for garbage, then or later."""
+    enabled, modules = gc.isenabled(), len(sys.modules)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if len(sys.modules) > modules:  # not in every run of a sweep
+            gc.freeze()
+        if enabled:
+            gc.enable()
 
 
 def import_lightning() -> None:

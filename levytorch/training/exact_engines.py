@@ -30,12 +30,13 @@ from levytorch.training.engines.lbfgs import LBFGSEngine, losses
 
 _NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are judged by their roughness
 _SETTLED = 0.1  # slope of the evidence, in numbers of well-determined coefficients
+_STEADY = 0.01  # the same, where the data is not looked at again meanwhile
 # of the rounds on the centered score
 ROUNDS = 5
 _DONE = 1e-2  # squared standard errors still to go, over all parameters together
 _CONTRACTS = 0.5  # of the squared distance: a round that leaves more of it was the last
 _FARTHEST = 2.0  # predictors of D_o and D_f move by so much in one round at most
-_EVIDENCE = 8  # updates of the penalty per round
+_EVIDENCE = 8  # updates of the penalty per round, or per evaluation
 
 
 @dataclass
@@ -75,15 +76,35 @@ class ExactEngine(FisherEngine):
         accepted, penalty = scoring.accepted, objective.penalty
         assert accepted is not None
         if penalty is not None and penalty.adaptive:
-            settled = False
-            if scoring.memory["decrement"] < _NEAR:
-                before = penalty.precision()
-                settled = penalty.update(accepted.theta, objective.n * objective.information(accepted)) < _SETTLED
-                more = (penalty.precision() - before) / objective.n
-                pairs = scoring.memory.get("pairs", [])
-                scoring.memory["pairs"] = [(moved, change + more * moved) for moved, change in pairs]
+            settled = scoring.memory["decrement"] < _NEAR and _weighed(scoring, objective, penalty)
             scoring.memory["settled"] = settled
         return -objective.value(accepted)
+
+
+def _weighed(scoring: FisherScoring, objective: FullBatchObjective, penalty: RoughnessPenalty) -> bool:
+    """Moves the penalty to where the evidence wants it; returns whether it was there.
+
+    An evaluation is dear, so that the two are led to each other on the local model: strengths for where the step ends
+    that they call for, until these no longer change.
+    """
+    accepted = scoring.accepted
+    assert accepted is not None
+    theta, information = accepted.theta, objective.n * objective.information(accepted)
+
+    def update(theta: Tensor) -> float:
+        before = penalty.precision()
+        slope = penalty.update(theta, information)
+        more = (penalty.precision() - before) / objective.n
+        pairs = scoring.memory.get("pairs", [])
+        scoring.memory["pairs"] = [(moved, change + more * moved) for moved, change in pairs]
+        return slope
+
+    if update(theta) < _SETTLED:
+        return True
+    for _ in range(_EVIDENCE - 1):
+        if update(theta + scoring.newton_step()) < _STEADY:
+            break
+    return False
 
 
 def _apart(frozen: FullBatchObjective) -> tuple[Tensor, Tensor] | None:
@@ -177,6 +198,6 @@ def _step(score: Tensor, G: Tensor, theta: Tensor, penalty: RoughnessPenalty | N
         precision = penalty.precision() / n
         curvature = G + torch.diag(precision)
         step = torch.linalg.solve(curvature, score - precision * theta)
-        if penalty.update(theta + step, n * G) < 0.01:
+        if penalty.update(theta + step, n * G) < _STEADY:
             break
     return step, curvature

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numba.core.registry import cpu_target
 
 import levytorch
 from levytorch.law.compiled import cached_njit, processor
@@ -61,6 +63,36 @@ def test_the_processor_is_in_the_name_of_the_files(tmp_path, monkeypatch):
     files = [file.name for file in tmp_path.rglob("*.nb[ic]")]
     assert len(files) == 2
     assert all(f"twice.{processor()}-" in name for name in files)
+
+
+def test_a_kernel_from_the_cache_needs_no_compiler(tmp_path, monkeypatch):
+    """One that allocates: numba's runtime is there, and nobody gets ready to compile."""
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+
+    def again():
+        @cached_njit()
+        def halves(x):
+            out = np.empty(x.size)
+            for i in range(x.size):
+                out[i] = 0.5 * x[i]
+            return out
+
+        return halves
+
+    x = np.arange(5.0)
+    first = again()
+    assert (first(x) == x / 2).all()
+    assert not sum(first.stats.cache_hits.values())
+
+    def refused(*arguments):
+        raise AssertionError("prepared for a compilation")
+
+    monkeypatch.setattr(type(cpu_target.target_context), "load_additional_registries", refused)
+    second = again()
+    assert (second(x) == x / 2).all()
+    assert sum(second.stats.cache_hits.values()) == 1
+    with pytest.raises(AssertionError, match="prepared"):  # of another type, which is not there
+        second(x.astype(np.float32))
 
 
 def test_no_kernel_is_cached_in_another_way():

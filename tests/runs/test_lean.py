@@ -1,8 +1,17 @@
-"""Commands import Lightning without torch's compiler; who wants the compiler has it all the same."""
+"""Commands import Lightning without torch's compiler; who wants the compiler has it all the same.
 
+Imports are not searched for garbage, and whoever has switched the search off or on finds it so.
+"""
+
+import gc
 import os
 import subprocess
 import sys
+
+import pytest
+
+import levytorch
+from levytorch.runs import lean
 
 CODE = """
 import sys
@@ -33,3 +42,17 @@ def test_lightning_without_what_no_run_uses():
         [sys.executable, "-c", CODE], env={**os.environ, "PYTHONPATH": os.getcwd()}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_searched_for_afterwards_as_before(enabled):
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with lean.importing():
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+        assert levytorch.__getattr__("InputError") is levytorch.InputError
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was else gc.disable)()
