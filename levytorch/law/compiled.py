@@ -33,7 +33,8 @@ def processor() -> str:
 class Kept(FunctionCache):
     """The cache of a kernel, which gets ready to compile only when there is something to compile."""
 
-    if os.name != "nt":  # where another process may hold a file, which numba's own way knows
+    # on Windows another process may hold a file, which numba's own way knows; the short one is not of its public face
+    if os.name != "nt" and hasattr(FunctionCache, "_load_overload"):
         load_overload = FunctionCache._load_overload
 
 
