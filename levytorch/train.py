@@ -52,7 +52,7 @@ def run(config: DictConfig, directory: Path, sweep: bool) -> float | None:
     """The run itself: its results, or one sentence and an exit status."""
     with lean.importing():
         lean.import_lightning()
-        from levytorch.runs.terminal import alarms, in_full, table
+        from levytorch.runs.terminal import alarms, coefficient_table, in_full
         from levytorch.runs.training import train
 
     logging.raiseExceptions = False  # a log file on a full disk must not bury the error itself in tracebacks
@@ -78,7 +78,7 @@ def run(config: DictConfig, directory: Path, sweep: bool) -> float | None:
         sys.exit(2)
     if outcome is None:
         return None
-    log.info(table(outcome.metrics))
+    log.info(coefficient_table(outcome.metrics))
     for line in alarms(outcome.metrics):
         log.warning(line)
     in_full(log, outcome.metrics)

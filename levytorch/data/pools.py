@@ -113,13 +113,6 @@ class Pools:
         value = float("inf") if self.CT is None else threshold_at(self.CT, dt)
         return torch.as_tensor(value, dtype=torch.float64).expand(len(dt))
 
-    @functools.cached_property
-    def is_tail(self) -> Tensor:
-        """(n_main,) bool."""
-        mask = torch.zeros(self.n_main, dtype=torch.bool)
-        mask[self.tail] = True
-        return mask
-
 
 @dataclass(frozen=True)
 class PoolFacts:

@@ -1,5 +1,5 @@
 """Every plot: functions that return (fig, axes), accept axes and use no pyplot state."""
 
-from levytorch.figures.base import Units, new_axes, save
+from levytorch.figures.base import AxisNames, new_axes, save
 
-__all__ = ["Units", "new_axes", "save"]
+__all__ = ["AxisNames", "new_axes", "save"]

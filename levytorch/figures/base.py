@@ -36,7 +36,7 @@ _GAPS = (0.78, 0.72)
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-class Units(NamedTuple):
+class AxisNames(NamedTuple):
     """Names for the axes: the state (a column of a file), and the unit of time; empty where the data has none."""
 
     state: str = ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from levytorch.figures.base import OTHERS, SMALL, ZERO, Units, new_axes, panels, tidy
+from levytorch.figures.base import OTHERS, SMALL, ZERO, AxisNames, new_axes, panels, tidy
 from levytorch.figures.values import Band, draw_band, group_colors, limits
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def baselines(
     reference: Array | None = None,
     reference_label: str = "reference",
     axes: Sequence[Axes] | None = None,
-    units: Units | None = None,
+    units: AxisNames | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """V of every group and of every other estimate with its 95 % band (upper panel), and their differences to the
     reference (lower panel, when there is one).
@@ -66,7 +66,7 @@ def baselines(
     axs[0].legend(
         frameon=False, fontsize=SMALL, ncols=3, columnspacing=1.0, loc="lower center", bbox_to_anchor=(0.5, 1.0)
     )
-    axs[-1].set_xlabel((units or Units()).x)
+    axs[-1].set_xlabel((units or AxisNames()).x)
     return fig, axs
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from levytorch.convert import Array
-from levytorch.figures.base import DATA, RECOVERED, SMALL, SYMBOLS, TRUTH, Units, legend_above, panels, tidy
+from levytorch.figures.base import DATA, RECOVERED, SMALL, SYMBOLS, TRUTH, AxisNames, legend_above, panels, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +84,11 @@ def observed_parts(
 
 
 def coefficients(
-    curves: Mapping[str, Array], *, axes: Sequence[Axes] | None = None, band: float = 1.96, units: Units | None = None
+    curves: Mapping[str, Array],
+    *,
+    axes: Sequence[Axes] | None = None,
+    band: float = 1.96,
+    units: AxisNames | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """One panel per coefficient: estimate, pointwise band of `band` standard errors, truth when it is known.
 
@@ -92,7 +96,7 @@ def coefficients(
     extrapolation.
     """
     names = [name for name in ("b", "D_o", "D_f", "alpha") if name in curves]
-    units = units or Units()
+    units = units or AxisNames()
     fig, axs = panels(axes, len(names), width=3.6, height=3.1, margins={})
     x, observed = curves["x"], getattr(curves, "observed", ())
     at = _states(x, observed)

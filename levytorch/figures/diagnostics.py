@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import betaincinv, ndtri
 
 from levytorch.diagnostics.p_values import p_text
-from levytorch.figures.base import CHANCE, RECOVERED, SMALL, ZERO, Units, legend_above, panels, tidy
+from levytorch.figures.base import CHANCE, RECOVERED, SMALL, ZERO, AxisNames, legend_above, panels, tidy
 from levytorch.figures.coefficients import set_limits
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _CHANCE = "95 % by chance"
 _QUANTILES = ("data", "paths", "paths_std")
 
 
-def drawings(diagnosis: Diagnosis, units: Units | None = None) -> dict[str, Callable[[], Figure]]:
+def drawings(diagnosis: Diagnosis, units: AxisNames | None = None) -> dict[str, Callable[[], Figure]]:
     """What makes the figures of the checks that were made, by name."""
     made: dict[str, Any] = {
         "fit": goodness,
@@ -113,10 +113,10 @@ def _along_x(ax: Axes, arrays: Arrays) -> None:
 
 
 def step_size(
-    arrays: Arrays, *, axes: Sequence[Axes] | None = None, units: Units | None = None
+    arrays: Arrays, *, axes: Sequence[Axes] | None = None, units: AxisNames | None = None
 ) -> tuple[Figure, list[Axes]]:
     """Coefficients from steps of dt and of 2 dt; the band is 95 % of what chance makes of their difference."""
-    units = units or Units()
+    units = units or AxisNames()
     fig, axs = panels(axes, 3, width=3.6, height=3.1, margins={})
     x = arrays["x"]
     for ax, name in zip(axs, ("b", "D_o", "D_f")):

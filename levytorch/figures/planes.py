@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from levytorch.convert import Array
-from levytorch.figures.base import SMALL, SYMBOLS, Units, new_axes, tidy
+from levytorch.figures.base import SMALL, SYMBOLS, AxisNames, new_axes, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +84,7 @@ def sample_states(states: Any, source: Any) -> Array:
 
 
 def fields(
-    fields: Mapping[str, Array], *, axes: Any = None, dots: Array | None = None, units: Units | None = None
+    fields: Mapping[str, Array], *, axes: Any = None, dots: Array | None = None, units: AxisNames | None = None
 ) -> tuple[Figure, Array]:
     """One row per coefficient: truth, estimate and error side by side; without a truth estimate and standard error.
 
@@ -166,7 +166,7 @@ def _bar(fig: Figure, image: Any, ax: Axes) -> None:
     bar.ax.yaxis.get_offset_text().set_fontsize(SMALL)
 
 
-def _label(ax: Axes, units: Units | None) -> None:
+def _label(ax: Axes, units: AxisNames | None) -> None:
     tidy(ax)
     first, _, second = (units.x if units is not None else "x").partition(", ")
     ax.set_xlabel(first if second else "$x_1$")
@@ -180,7 +180,7 @@ def contours(
     n: int = 128,
     levels: int = 20,
     axes: Sequence[Axes] | None = None,
-    units: Units | None = None,
+    units: AxisNames | None = None,
 ) -> tuple[Figure, Array]:
     """V over the cell as filled contours; with a reference also that and the difference."""
     maps = [("V(x)", value)] if reference is None else [("V(x), truth", reference), ("V(x), recovered", value)]

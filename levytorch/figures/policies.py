@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from levytorch.convert import Array
-from levytorch.figures.base import OTHERS, SMALL, Units, new_axes, plain, tidy
+from levytorch.figures.base import OTHERS, SMALL, AxisNames, new_axes, plain, tidy
 from levytorch.figures.coefficients import set_limits
 from levytorch.training.controlled import FEW
 
@@ -35,10 +35,10 @@ class Curve(NamedTuple):
 
 
 def action_coefficients(
-    x: Array, curves: Mapping[str, Mapping[str, Curve]], *, units: Units | None = None
+    x: Array, curves: Mapping[str, Mapping[str, Curve]], *, units: AxisNames | None = None
 ) -> tuple[Figure, list[Axes]]:
     """b, D_o and D_f of every action, {label: {name: Curve}}, and below how many pairs each is made of."""
-    units = units or Units()
+    units = units or AxisNames()
     fig, axes = new_axes(1, 4, width=3.3, height=3.0, margins={"top": 0.5})
     row = list(axes[0])
     for ax, name in zip(row, ("b", "D_o", "D_f")):
@@ -77,7 +77,7 @@ def _line(ax: Axes, x: Array, curve: Curve, color: str, label: str) -> None:
         ax.plot(x, curve.truth, color="black", linewidth=0.9, linestyle="--")
 
 
-def _pairs(ax: Axes, x: Array, pairs: Mapping[str, Array], units: Units, label: str = "pairs nearby") -> None:
+def _pairs(ax: Axes, x: Array, pairs: Mapping[str, Array], units: AxisNames, label: str = "pairs nearby") -> None:
     for number, own in enumerate(pairs.values()):
         ax.plot(x, np.maximum(own, 0.5), color=COLORS[number % len(COLORS)], linewidth=1.2)
     top = max(float(own.max()) for own in pairs.values())
@@ -88,9 +88,11 @@ def _pairs(ax: Axes, x: Array, pairs: Mapping[str, Array], units: Units, label: 
     ax.set_xlabel(units.x)
 
 
-def policy_values(x: Array, curves: Mapping[str, Curve], *, units: Units | None = None) -> tuple[Figure, list[Axes]]:
+def policy_values(
+    x: Array, curves: Mapping[str, Curve], *, units: AxisNames | None = None
+) -> tuple[Figure, list[Axes]]:
     """V of several policies with their 95 % bands; below, the effective number of pairs that speak for each."""
-    units = units or Units()
+    units = units or AxisNames()
     top = 0.3 + 0.18 * -(-len(curves) // 3)
     fig, axes = new_axes(2, 1, width=6.4, height=2.6, margins={"top": top, "left": 0.85, "gap_y": 0.3})
     upper, lower = axes[:, 0]
@@ -128,7 +130,7 @@ def _shade(ax: Axes, x: Array, curves: Mapping[str, Curve]) -> None:
 
 
 def policy_over_state(
-    x: Array, probabilities: Array, labels: Sequence[Any], pairs: Array, *, units: Units | None = None
+    x: Array, probabilities: Array, labels: Sequence[Any], pairs: Array, *, units: AxisNames | None = None
 ) -> tuple[Figure, list[Axes]]:
     """pi(a | x) as areas that add up to one, (n, A); hatched where fewer than a few pairs speak for the policy."""
     fig, axes = new_axes(1, 1, width=6.4, height=2.8, margins={"top": 0.45, "left": 0.85})
@@ -139,7 +141,7 @@ def policy_over_state(
     _hatch(ax, x, pairs)
     ax.set_xlim(x[0], x[-1])
     ax.set_ylim(0, 1)
-    ax.set_xlabel((units or Units()).x)
+    ax.set_xlabel((units or AxisNames()).x)
     ax.set_ylabel("probability of an action")
     tidy(ax)
     ax.legend(ncols=min(9, len(labels) + 1), loc="lower center", bbox_to_anchor=(0.5, 1.0), **_LEGEND)
@@ -147,7 +149,7 @@ def policy_over_state(
 
 
 def action_over_state(
-    x: Array, actions: Array, pairs: Array, *, units: Units | None = None
+    x: Array, actions: Array, pairs: Array, *, units: AxisNames | None = None
 ) -> tuple[Figure, list[Axes]]:
     """The action of a policy on a scale, (n, m): one line per number of it."""
     fig, axes = new_axes(1, 1, width=6.4, height=2.8, margins={"top": 0.45, "left": 0.85})
@@ -157,7 +159,7 @@ def action_over_state(
         ax.plot(x, column, color=COLORS[number], linewidth=1.5, label=label)
     _hatch(ax, x, pairs, "#BBBBBB")
     ax.set_xlim(x[0], x[-1])
-    ax.set_xlabel((units or Units()).x)
+    ax.set_xlabel((units or AxisNames()).x)
     ax.set_ylabel("action")
     tidy(ax)
     ax.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), **_LEGEND)
@@ -179,7 +181,7 @@ def _hatch(ax: Axes, x: Array, pairs: Array, color: str = "white") -> None:
 
 
 def policy_map(
-    u: Array, v: Array, probabilities: Array, labels: Sequence[Any], pairs: Array, *, units: Units | None = None
+    u: Array, v: Array, probabilities: Array, labels: Sequence[Any], pairs: Array, *, units: AxisNames | None = None
 ) -> tuple[Figure, list[Axes]]:
     """The most likely action over the plane, (n, n, A); paler the less certain, hatched where few pairs are."""
     from matplotlib.colors import to_rgb

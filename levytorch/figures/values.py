@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from levytorch.convert import Array
-from levytorch.figures.base import ARMS, DATA, OTHERS, RECOVERED, SMALL, ZERO, Units, new_axes, panels, tidy
+from levytorch.figures.base import ARMS, DATA, OTHERS, RECOVERED, SMALL, ZERO, AxisNames, new_axes, panels, tidy
 from levytorch.figures.coefficients import limits_along, mark_data
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def value_bands(
     support: tuple[float, float] | None = None,
     observed: Sequence[tuple[float, float]] = (),
     axes: Sequence[Axes] | None = None,
-    units: Units | None = None,
+    units: AxisNames | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """V of every group (upper panel) and its difference to the reference (lower panel, when there is one).
 
@@ -113,7 +113,7 @@ def value_bands(
         ax.margins(x=0)
         ax.set_xlim(low, high)
         tidy(ax)
-    axs[-1].set_xlabel((units or Units()).x)
+    axs[-1].set_xlabel((units or AxisNames()).x)
     return fig, axs
 
 

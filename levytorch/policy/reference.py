@@ -65,7 +65,7 @@ def coverage(values: Tensor, center: Tensor, half_width: Tensor) -> float:
     return float(((values - center).abs() <= half_width).to(torch.float64).mean())
 
 
-def block_rows(n: int, block: int, generator: torch.Generator) -> Tensor:
+def drawn_blocks(n: int, block: int, generator: torch.Generator) -> Tensor:
     """(n,) rows of a series of n transitions: whole blocks from random places, the last one cut to fit.
 
     Blocks wrap around the end, so that every transition is drawn equally often.
@@ -126,7 +126,7 @@ def block_bootstrap(
     replicas = whole_number("replicas", replicas, 2, remedy="40 give a band to about 11 %")
     n = len(transitions)
     generator = torch.Generator().manual_seed(seed)
-    rows = [block_rows(n, block, generator) for _ in range(replicas)]
+    rows = [drawn_blocks(n, block, generator) for _ in range(replicas)]
     values, recoveries, failed, unconverged = [], [], 0, 0
     for chosen in tqdm(rows, desc="bootstrap", unit=" refits", disable=not progress, leave=False):
         try:

@@ -158,7 +158,7 @@ def _one(
         outcome = run(own, source, place, checkpoint=checkpoint)
     except InputError as error:
         raise InputError(f"action {action}, of {len(pairs)} pairs: {error}") from error
-    for line in (*terminal.table(outcome.metrics).splitlines(), *terminal.alarms(outcome.metrics)):
+    for line in (*terminal.coefficient_table(outcome.metrics).splitlines(), *terminal.alarms(outcome.metrics)):
         log.info(f"  {line}")
     for doubt in outcome.metrics["warnings"]:
         warnings.warn(f"action {action}: {doubt}", LevytorchWarning, stacklevel=1)

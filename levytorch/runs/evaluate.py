@@ -100,7 +100,7 @@ def write_results(
     metrics = None if result is None else result.metrics
     if settings["tensorboard"]:
         write_tensorboard(drawn, metrics, out)
-    page.write_evaluation(out, settings, metrics, {name: one.png for name, one in drawn.items()}, "\n".join(told))
+    page.write_evaluation_page(out, settings, metrics, {name: one.png for name, one in drawn.items()}, "\n".join(told))
 
 
 def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[EvaluatedRuns, tuple[float, float] | None]:

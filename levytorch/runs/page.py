@@ -32,7 +32,7 @@ CAPTIONS = {
 }
 
 
-def write_run(outcome: Outcome, overrides: Sequence[str]) -> Path:
+def write_run_page(outcome: Outcome, overrides: Sequence[str]) -> Path:
     """The page of a training run."""
     metrics, directory = outcome.metrics, outcome.directory
     train, evaluate = _commands()
@@ -60,7 +60,7 @@ def write_run(outcome: Outcome, overrides: Sequence[str]) -> Path:
     return directory / NAME
 
 
-def write_actions(outcome: Outcome, overrides: Sequence[str]) -> Path:
+def write_actions_page(outcome: Outcome, overrides: Sequence[str]) -> Path:
     """The page of a training run on data with actions."""
     metrics, directory = outcome.metrics, outcome.directory
     train, evaluate = _commands()
@@ -90,7 +90,7 @@ def write_actions(outcome: Outcome, overrides: Sequence[str]) -> Path:
     return directory / NAME
 
 
-def write_evaluation(
+def write_evaluation_page(
     out: Path, settings: Mapping[str, Any], metrics: Mapping[str, Any] | None, pictures: Mapping[str, bytes], told: str
 ) -> Path:
     """The page of an evaluation; told: its table as the terminal shows it."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from levytorch.controlled import ControlledDynamics
 from levytorch.data import Trajectories
 from levytorch.errors import ConfigError
-from levytorch.figures import Units, planes, policies
+from levytorch.figures import AxisNames, planes, policies
 from levytorch.figures.base import draw
 from levytorch.figures.base import write as write_figure
 from levytorch.figures.policies import Curve
@@ -132,7 +132,7 @@ class PolicyResult:
         for number, V in enumerate(self.table.values.values()):
             V.save(directory / "values" / f"policy{number}.pt")
 
-    def drawings(self, units: Units | None = None) -> dict[str, Callable[[], Any]]:
+    def drawings(self, units: AxisNames | None = None) -> dict[str, Callable[[], Any]]:
         """Name of a figure -> what draws it."""
         found: dict[str, Callable[[], Any]] = {}
         if self.recovery.dim == 1:
@@ -148,7 +148,7 @@ class PolicyResult:
                 found[f"policy_{_word(name)}"] = draw
         return found
 
-    def _policy(self, name: str, units: Units | None) -> Callable[[], Any] | None:
+    def _policy(self, name: str, units: AxisNames | None) -> Callable[[], Any] | None:
         """What draws a policy over the state; None where it is the same everywhere."""
         pi = self.recovery.policy(self.policies[name])
         flat = self.x.reshape(-1) if self.recovery.dim == 1 else self.x.reshape(-1, self.recovery.dim)
@@ -208,7 +208,7 @@ def _grid(V: Any, recovery: Any) -> Tensor:
     return torch.linspace(low, high, _POINTS, dtype=torch.float64)
 
 
-def _contours(V: Any, truth: Any, units: Units | None) -> Any:
+def _contours(V: Any, truth: Any, units: AxisNames | None) -> Any:
     return planes.contours(V, truth, units=units)[0]
 
 
@@ -271,4 +271,4 @@ def write_policy_evaluation(settings: Mapping[str, Any], runs: Sequence[Run], ou
                 write_image(writer, f"evaluation/{name}", one)
             for number, row in enumerate(metrics["policies"]):
                 writer.add_scalar("evaluation/mean_V", row["mean V"], number)
-    page.write_evaluation(out, settings, None, {name: one.png for name, one in drawn.items()}, told)
+    page.write_evaluation_page(out, settings, None, {name: one.png for name, one in drawn.items()}, told)

@@ -18,7 +18,7 @@ from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import Diagnosis
 from levytorch.errors import LevytorchWarning
-from levytorch.figures import Units, base, planes
+from levytorch.figures import AxisNames, base, planes
 from levytorch.figures import coefficients as plots
 from levytorch.figures.diagnostics import drawings
 from levytorch.figures.selection import selection
@@ -46,7 +46,7 @@ class Outcome:
     formats: tuple[str, ...] = FORMATS
     diagnosis: Diagnosis | None = None
     settings: FitSettings | None = None  # of the fit
-    units: Units = field(default_factory=Units)
+    units: AxisNames = field(default_factory=AxisNames)
     pictures: dict[str, bytes] = field(default_factory=dict)  # name of a figure -> its PNG file
 
     def publish(self, name: str, draw: Callable[[], Any]) -> None:
@@ -82,13 +82,13 @@ def noted_doubts() -> Iterator[list[str]]:
     found += dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, LevytorchWarning))
 
 
-def units_of(data: Mapping[str, Any]) -> Units:
+def units_of(data: Mapping[str, Any]) -> AxisNames:
     """Names for the axes where the data has some: the columns of a file, and its unit of time."""
     if "path" not in data:
-        return Units()
+        return AxisNames()
     columns = data.get("value")
     state = ", ".join(map(str, columns)) if isinstance(columns, (list, tuple)) else str(columns or "")
-    return Units(f"log {state}".strip() if data.get("log") else state, str(data.get("time_unit") or ""))
+    return AxisNames(f"log {state}".strip() if data.get("log") else state, str(data.get("time_unit") or ""))
 
 
 def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
@@ -163,12 +163,6 @@ def _averages(recovery: Recovery, truth: Any, x: torch.Tensor) -> dict[str, dict
             own |= {} if std is None else {"std": float(std[pick].mean())}
             out[label] = own if error is None else own | {"error": error}
     return out
-
-
-def write_report(outcome: Outcome, config: Mapping[str, Any]) -> None:
-    """Numbers first, then the figures made of them, then the loggers."""
-    write_fit(outcome)
-    write_checks(outcome, config)
 
 
 def write_fit(outcome: Outcome) -> None:

@@ -94,7 +94,7 @@ def _error(std: float | None, reached: bool) -> str:
     return f"{std:.4g}" if reached else f"({std:.4g})"
 
 
-def table(metrics: Mapping[str, Any]) -> str:
+def coefficient_table(metrics: Mapping[str, Any]) -> str:
     """The coefficients at the observed states, what the fit took, what the checks say, and V."""
     if "by_action" in metrics:
         return table_of_actions(metrics)

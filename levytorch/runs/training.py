@@ -53,7 +53,7 @@ def train(config: Any, directory: Path) -> Outcome | None:
         made = actions.train_by_action(prepared, data, directory, resumed=resumed, run=run)
         made.took("data", seconds)
         write_json(directory / "metrics.json", made.metrics)
-        page.write_actions(made, overrides)
+        page.write_actions_page(made, overrides)
         return made
     data = actions.alike(data)
     value.check_value_data(prepared.config, data)
@@ -66,7 +66,7 @@ def train(config: Any, directory: Path) -> Outcome | None:
     drawn = outcome.metrics["seconds_of"].get("figures", 0.0) - drawn
     outcome.took("value", time.perf_counter() - began - drawn)
     write_json(directory / "metrics.json", outcome.metrics)
-    page.write_run(outcome, overrides)
+    page.write_run_page(outcome, overrides)
     return outcome
 
 

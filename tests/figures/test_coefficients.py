@@ -5,7 +5,7 @@ import pytest
 
 from levytorch import Dynamics
 from levytorch.diagnostics.p_values import p_text
-from levytorch.figures import Units, base, diagnostics, new_axes, save, values
+from levytorch.figures import AxisNames, base, diagnostics, new_axes, save, values
 from levytorch.figures import coefficients as plots
 from tests.training.problems import ALPHA, constant
 from tests.training.problems import frozen_recover as recover
@@ -183,10 +183,10 @@ def test_the_strip_is_the_histogram_of_the_folded_states(found):
 @pytest.mark.parametrize(
     ("units", "x", "drift"),
     [
-        (Units(), "x", r"$b(x)$"),
-        (Units("close", "h"), "close", r"$b(x)$  (close per h)"),
-        (Units("", "day"), "x", r"$b(x)$  (x per day)"),
-        (Units("in $ or $", "h"), r"in \$ or \$", r"$b(x)$  (in \$ or \$ per h)"),
+        (AxisNames(), "x", r"$b(x)$"),
+        (AxisNames("close", "h"), "close", r"$b(x)$  (close per h)"),
+        (AxisNames("", "day"), "x", r"$b(x)$  (x per day)"),
+        (AxisNames("in $ or $", "h"), r"in \$ or \$", r"$b(x)$  (in \$ or \$ per h)"),
     ],
 )
 def test_axes_have_the_names_and_units_of_the_data(units, x, drift):

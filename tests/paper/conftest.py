@@ -84,7 +84,8 @@ def make_runs(top, folder, overrides, replicas, sizes):
             drawn.save(directory / "recovery.pt")
             metrics = dict(first.metrics) | report.summary(drawn, first.source.dynamics) | {"seed": seed}
             outcome = report.Outcome(drawn, first.source, metrics, directory, [], ())
-            report.write_report(outcome, settings)
+            report.write_fit(outcome)
+            report.write_checks(outcome, settings)
             add_value(outcome, settings)
 
 

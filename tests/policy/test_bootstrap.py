@@ -8,7 +8,7 @@ import torch
 
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
-from levytorch.policy.reference import block_bootstrap, block_rows
+from levytorch.policy.reference import block_bootstrap, drawn_blocks
 
 
 def mean_of(data):
@@ -24,18 +24,18 @@ def series(dx):
 
 
 def test_rows_are_blocks_of_neighbours():
-    rows = block_rows(100, 20, torch.Generator().manual_seed(0)).reshape(5, 20)
+    rows = drawn_blocks(100, 20, torch.Generator().manual_seed(0)).reshape(5, 20)
     assert ((rows[:, 1:] - rows[:, :-1]) % 100 == 1).all()
 
 
 def test_a_last_block_is_cut_to_fit():
-    assert len(block_rows(101, 20, torch.Generator().manual_seed(0))) == 101
+    assert len(drawn_blocks(101, 20, torch.Generator().manual_seed(0))) == 101
 
 
 def test_every_transition_is_drawn_equally_often():
     generator = torch.Generator().manual_seed(0)
     n, times = 40, 4000
-    counts = torch.bincount(torch.cat([block_rows(n, 10, generator) for _ in range(times)]), minlength=n)
+    counts = torch.bincount(torch.cat([drawn_blocks(n, 10, generator) for _ in range(times)]), minlength=n)
     # each of the 4 blocks of a draw holds a given row with probability 1 / 4
     z = (counts - times) / (times * 4 * 0.25 * 0.75) ** 0.5
     assert float(z.abs().max()) < 4.5

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from levytorch import Dynamics, solve_value
-from levytorch.figures import Units, new_axes, save
+from levytorch.figures import AxisNames, new_axes, save
 from levytorch.figures.planes import (
     coefficient_fields,
     contours,
@@ -84,7 +84,7 @@ def test_without_a_truth_there_is_a_map_of_errors_and_the_data_are_dots():
     numbers |= {"b_std": 0.1 * np.ones((8, 8, 2)), "D_o_std": 0.2 * np.ones((8, 8)), "D_f_std": np.ones((8, 8))}
     dots = sample_states(np.array([[7.0, -1.0], [0.5, 0.5]]), OTHER)
     np.testing.assert_allclose(dots, [[7.0 - 2 * np.pi, 2 * np.pi - 1.0], [0.5, 0.5]])
-    _, grid = fields(numbers, dots=dots, units=Units("east, north", "h"))
+    _, grid = fields(numbers, dots=dots, units=AxisNames("east, north", "h"))
     assert grid.shape == (3, 2)
     assert "standard error" in grid[1, 1].get_title()
     np.testing.assert_allclose(grid[0, 1].collections[0].get_array(), np.hypot(0.1, 0.1))

@@ -103,11 +103,13 @@ def test_the_table_has_errors_only_where_a_truth_is_known():
         "tcf": 0.0, "log_likelihood": -1.0, "observed": {"b": {"mean": 1.0, "std": 0.5}},
         "alpha": 0.3, "alpha_std": 0.0,
     }  # fmt: skip
-    assert "rel. L2 error" not in terminal.table(base)
+    assert "rel. L2 error" not in terminal.coefficient_table(base)
     base["observed"]["b"]["error"] = 0.25
-    assert "25.00%" in terminal.table(base)
-    assert "(0.5)" not in terminal.table(base)
-    stopped = terminal.table(base | {"converged": False, "alpha_std": 0.01, "not_converged": "5 were not enough"})
+    assert "25.00%" in terminal.coefficient_table(base)
+    assert "(0.5)" not in terminal.coefficient_table(base)
+    stopped = terminal.coefficient_table(
+        base | {"converged": False, "alpha_std": 0.01, "not_converged": "5 were not enough"}
+    )
     assert "(0.5)" in stopped
     assert "(0.01)" in stopped
     assert "errors in brackets are those of a maximum that was not reached: 5 were not enough" in stopped

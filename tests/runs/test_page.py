@@ -86,7 +86,7 @@ def written(tmp_path) -> Path:
     directory = tmp_path / "a <b> & run"
     directory.mkdir()
     outcome = Outcome(None, None, METRICS, directory, pictures={"coefficients": picture()})  # type: ignore[arg-type]
-    return page.write_run(outcome, ["data=file", f"data.path={HOSTILE}", "resume=x"])
+    return page.write_run_page(outcome, ["data=file", f"data.path={HOSTILE}", "resume=x"])
 
 
 def test_text_from_outside_stays_text(written):
@@ -103,7 +103,7 @@ def test_text_from_outside_stays_text(written):
 
 def test_errors_of_a_fit_that_has_not_converged_are_marked(tmp_path):
     told = METRICS | {"converged": False, "not_converged": f"3 steps {HOSTILE}", "alpha_std": 0.02}
-    text = read(page.write_run(Outcome(None, None, told, tmp_path), [])).text  # type: ignore[arg-type]
+    text = read(page.write_run_page(Outcome(None, None, told, tmp_path), [])).text  # type: ignore[arg-type]
     assert "(0.1)" in text
     assert "(0.02)" in text
     assert "errors in brackets are those of a maximum that was not reached: 3 steps" in text
@@ -142,7 +142,7 @@ def test_an_evaluation_of_runs_with_odd_names(tmp_path):
         "baselines": {"trivial": None},
         "runs": [{"path": HOSTILE, "group": HOSTILE, "relative_l2": None, "converged": True}],
     }
-    file = page.write_evaluation(tmp_path, {"reward": {"name": HOSTILE}, "beta": 0.1}, metrics, {}, HOSTILE)
+    file = page.write_evaluation_page(tmp_path, {"reward": {"name": HOSTILE}, "beta": 0.1}, metrics, {}, HOSTILE)
     reader = read(file)
     assert "script" not in {tag for tag, _ in reader.tags}
     assert "90.00%" in reader.text
@@ -151,7 +151,7 @@ def test_an_evaluation_of_runs_with_odd_names(tmp_path):
 def test_nothing_to_say_is_said(tmp_path):
     calm = METRICS | {"alarms": {}, "warnings": [], "diagnosis": ["goodness of fit: p = 0.5"]}
     outcome = Outcome(None, None, calm, tmp_path)  # type: ignore[arg-type]
-    text = page.write_run(outcome, []).read_text()
+    text = page.write_run_page(outcome, []).read_text()
     assert "no alarm was raised" in text
     assert "<figure>" not in text
 

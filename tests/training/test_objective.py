@@ -38,7 +38,7 @@ def autograd_value(head, pools, objective, tcf):
     if objective.method == "conditional":
         core, middle = objective.masses.log_kept(head)
         node = objective.bins.index(main.x, main.dt[0])
-        log_p = log_p - torch.where(pools.is_tail, middle[node], core[node])
+        log_p = log_p - torch.where(torch.isin(torch.arange(len(log_p)), pools.tail), middle[node], core[node])
     return log_p.mean()
 
 
