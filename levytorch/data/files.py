@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.convert import known_keys, path_of
-from levytorch.data.actions import named
+from levytorch.data.arrays import named
 from levytorch.data.numpy_files import ArrayFile
 from levytorch.data.options import MAX_DT, FileOptions
 from levytorch.data.points import PointFile

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.convert import Array, Integers
-from levytorch.data.actions import label
-from levytorch.data.arrays import lengths_of
+from levytorch.data.arrays import label, lengths_of
 from levytorch.data.clock import FileClock
 from levytorch.data.npy_members import Member, members_of
 from levytorch.data.options import MAX_DT, FileOptions

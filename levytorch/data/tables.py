@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.convert import Array, Integers
-from levytorch.data.actions import label, named
+from levytorch.data.arrays import label, named
 from levytorch.data.clock import FileClock
 from levytorch.data.columns import (
     OneNumber,

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from levytorch.convert import Array, Integers, positive_number, shown
-from levytorch.data.actions import per_point, rewards_per_point
-from levytorch.data.arrays import flatten, match, warn_of_columns
+from levytorch.data.arrays import flatten, match, per_point, rewards_per_point, warn_of_columns
 from levytorch.data.files import open_file, write_trajectories
 from levytorch.data.memory import within_memory
 from levytorch.data.numpy_files import ArrayFile

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from levytorch.convert import Array, Integers, shown
-from levytorch.data.actions import label
-from levytorch.data.arrays import finite_pairs, floats, integers, row_selection, steps
+from levytorch.data.arrays import finite_pairs, floats, integers, label, row_selection, steps
 from levytorch.data.describe import describe
 from levytorch.data.membership import Membership
 from levytorch.data.points import MemoryColumns, Sink, as_tensor

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from levytorch.diagnostics.brownian import JumpCheck
 from levytorch.diagnostics.comparison import Comparison
+from levytorch.diagnostics.components import p_text
 from levytorch.diagnostics.diagnosis import SURE, Diagnosis
 from levytorch.diagnostics.goodness import FitCheck
-from levytorch.diagnostics.p_values import p_text
 from levytorch.diagnostics.predictive import PredictiveCheck
 from levytorch.diagnostics.step_size import StepCheck
 from levytorch.training.recovery import Recovery

@@ -3,6 +3,7 @@
 phi_j(u) = sqrt(2 j + 1) P_j(2 u - 1), the normalised Legendre polynomials, by themselves ("shape") and times functions
 of what u must not depend on: the state ("state"), the time step when it varies ("time step"), the direction of the step
 in more than one dimension ("direction"); and the number of steps rarer than a few levels ("tails").
+Their sums of squares have the p-values of chi-squared.
 """
 
 from __future__ import annotations
@@ -10,16 +11,35 @@ from __future__ import annotations
 import math
 
 import torch
+from scipy.special import chdtrc, chdtri
 from torch import Tensor
 
 from levytorch.coefficients import Head
 from levytorch.diagnostics.sample import Sample
 
+SMALLEST = 1e-12  # below it no test that rests on large samples means what it says
 SHAPES = 6
 TAILS = (0.03, 0.01, 0.003, 0.001, 0.0003)  # of all steps: jumps are rare, and polynomials hardly see them
 FEWEST = 25  # expected steps beyond a level, for their number to be nearly normal
 _QUADRATURE = 100_000
 _KNOTS = 2049
+
+
+def p_text(p: float, sign: str = "=") -> str:
+    """A p-value as a sentence would have it: never zero, and no digits that mean nothing."""
+    if p < SMALLEST:
+        return f"p < {SMALLEST:.0e}"
+    return f"p {sign} {p:.2g}" if p >= 1e-3 else f"p {sign} {p:.0e}"
+
+
+def chi_squared_sf(statistic: float, df: int) -> float:
+    """P(chi-squared with df degrees of freedom > statistic); scipy.stats, which has it too, takes half a second."""
+    return float(chdtrc(df, statistic)) if df > 0 and statistic >= 0 else math.nan
+
+
+def chi_squared_isf(p: float, df: int) -> float:
+    """What chi-squared exceeds with probability p."""
+    return float(chdtri(df, p))
 
 
 def legendre(u: Tensor, most: int) -> Tensor:

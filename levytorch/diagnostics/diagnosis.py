@@ -9,8 +9,8 @@ import numpy as np
 
 from levytorch.diagnostics.brownian import JumpCheck
 from levytorch.diagnostics.comparison import Comparison
+from levytorch.diagnostics.components import p_text
 from levytorch.diagnostics.goodness import FitCheck
-from levytorch.diagnostics.p_values import p_text
 from levytorch.diagnostics.predictive import PredictiveCheck
 from levytorch.diagnostics.step_size import Skipped, StepCheck
 

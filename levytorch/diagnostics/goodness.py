@@ -16,9 +16,16 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head
-from levytorch.diagnostics.components import FEWEST, TAILS, Components, legendre, wrapped
+from levytorch.diagnostics.components import (
+    FEWEST,
+    TAILS,
+    Components,
+    chi_squared_isf,
+    chi_squared_sf,
+    legendre,
+    wrapped,
+)
 from levytorch.diagnostics.exact_tangent import ExactTangent
-from levytorch.diagnostics.p_values import chi_squared_isf, chi_squared_sf
 from levytorch.diagnostics.sample import Sample
 from levytorch.diagnostics.tangent import Tangent, equilibrated_inverse
 from levytorch.diagnostics.transform import Transform

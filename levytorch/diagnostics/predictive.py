@@ -26,8 +26,7 @@ from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head
 from levytorch.data import Transitions
-from levytorch.diagnostics.components import legendre, wrapped
-from levytorch.diagnostics.p_values import chi_squared_sf
+from levytorch.diagnostics.components import chi_squared_sf, legendre, wrapped
 from levytorch.diagnostics.sample import Region, follows, subsample
 from levytorch.diagnostics.step_size import Skipped
 from levytorch.law import LevyStep

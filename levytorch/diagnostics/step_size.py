@@ -19,8 +19,7 @@ from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Transitions
-from levytorch.diagnostics.components import wrapped
-from levytorch.diagnostics.p_values import chi_squared_sf
+from levytorch.diagnostics.components import chi_squared_sf, wrapped
 from levytorch.diagnostics.refit import (
     StepPairs,
     block_products,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import betaincinv, ndtri
 
-from levytorch.diagnostics.p_values import p_text
+from levytorch.diagnostics.components import p_text
 from levytorch.figures.base import CHANCE, RECOVERED, SMALL, ZERO, AxisNames, legend_above, panels, tidy
 from levytorch.figures.coefficients import set_limits
 

@@ -25,8 +25,8 @@ from levytorch.coefficients.spline import SplineBasis
 from levytorch.convert import known_keys, real_number, shown
 from levytorch.errors import ConfigError, InputError
 from levytorch.policy.checks import cell_of, check_beta, check_modes
+from levytorch.policy.empirical import fit_fourier
 from levytorch.policy.reward_functions import CosinePower, CosineProduct, Manufactured, PlaneManufactured, Tabulated
-from levytorch.policy.series import fit_fourier
 
 _RIDGE = 1e-10  # of the largest number of the normal equations: functions that no pair determines are left out
 _N_ACTION = 3  # polynomials of an action on a scale

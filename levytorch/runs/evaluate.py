@@ -23,8 +23,7 @@ from levytorch.data.pairing import first_points
 from levytorch.dynamics import Dynamics
 from levytorch.errors import ConfigError, LevytorchWarning
 from levytorch.figures.base import Drawn, draw, write
-from levytorch.figures.baselines import baselines
-from levytorch.figures.values import error_boxes, rates, value_bands
+from levytorch.figures.values import baselines, error_boxes, rates, value_bands
 from levytorch.files import temporary_directory, write_csv, write_json
 from levytorch.policy.checks import check_beta, check_window
 from levytorch.policy.empirical import TooShort

@@ -20,8 +20,8 @@ from levytorch.diagnostics import Diagnosis
 from levytorch.errors import LevytorchWarning
 from levytorch.figures import AxisNames, base, planes
 from levytorch.figures import coefficients as plots
+from levytorch.figures.coefficients import selection
 from levytorch.figures.diagnostics import drawings
-from levytorch.figures.selection import selection
 from levytorch.files import write_csv, write_json
 from levytorch.policy.reference import relative_error
 from levytorch.runs.reading import Columns

@@ -3,7 +3,7 @@ import math
 import pytest
 from scipy.stats import chi2
 
-from levytorch.diagnostics.p_values import chi_squared_isf, chi_squared_sf
+from levytorch.diagnostics.components import chi_squared_isf, chi_squared_sf
 
 
 @pytest.mark.parametrize("df", [1, 2, 32, 63])

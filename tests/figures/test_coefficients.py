@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from levytorch import Dynamics
-from levytorch.diagnostics.p_values import p_text
+from levytorch.diagnostics.components import p_text
 from levytorch.figures import AxisNames, base, diagnostics, new_axes, save, values
 from levytorch.figures import coefficients as plots
 from tests.training.problems import ALPHA, constant

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from levytorch.figures import new_axes
-from levytorch.figures.selection import selection
+from levytorch.figures.coefficients import selection
 from levytorch.training.selection import Selection
 
 

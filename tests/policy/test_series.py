@@ -8,8 +8,8 @@ import torch
 
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policy import series
-from levytorch.policy.series import fit_fourier
+from levytorch.policy import empirical
+from levytorch.policy.empirical import fit_fourier
 
 
 def test_fit_is_the_least_squares_solution_whatever_the_chunks(monkeypatch) -> None:
@@ -19,7 +19,7 @@ def test_fit_is_the_least_squares_solution_whatever_the_chunks(monkeypatch) -> N
     y = torch.exp(torch.cos(x)) + torch.randn(500, generator=generator, dtype=torch.float64)
     expected, _, _, _ = np.linalg.lstsq(basis.matrix(x).numpy(), y.numpy(), rcond=None)
     one = fit_fourier(x, y, basis)
-    monkeypatch.setattr(series, "_CHUNK", 37)
+    monkeypatch.setattr(empirical, "_CHUNK", 37)
     many = fit_fourier(x, y, basis)
     for found in (one, many):
         np.testing.assert_allclose(found.coefficients.numpy(), expected, rtol=1e-10)

@@ -8,8 +8,7 @@ import torch
 
 from levytorch.figures import new_axes
 from levytorch.figures.base import ARMS
-from levytorch.figures.baselines import baselines
-from levytorch.figures.values import Band, error_boxes, rates, value_bands
+from levytorch.figures.values import Band, baselines, error_boxes, rates, value_bands
 from levytorch.policy.rates import RateStudy
 
 X = np.linspace(0.0, 6.0, 50)
