@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from levytorch.coefficients import FourierHead
-from levytorch.coefficients.head import AlphaSpec
+from levytorch.coefficients.links import AlphaSpec
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_scores import expected_scores
 

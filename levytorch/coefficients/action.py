@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from levytorch.coefficients.basis import Basis
 from levytorch.coefficients.fourier import LinearHead
-from levytorch.coefficients.head import AlphaSpec, Coefficients, Head
+from levytorch.coefficients.head import Coefficients, Head
+from levytorch.coefficients.links import AlphaSpec
 
 Bounds = tuple[tuple[float, float], ...]
 

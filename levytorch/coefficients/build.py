@@ -7,8 +7,8 @@ from typing import Any
 
 from levytorch.coefficients.basis import TRUNCATIONS, check_basis
 from levytorch.coefficients.fourier import FourierHead
-from levytorch.coefficients.head import KNOWABLE, MODES, AlphaSpec, Head, TemperingSpec, Units, known_constants
-from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN, AlphaLink
+from levytorch.coefficients.head import KNOWABLE, Head, Units, known_constants
+from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN, MODES, AlphaLink, AlphaSpec, TemperingSpec
 from levytorch.coefficients.mlp import MLPHead
 from levytorch.coefficients.spline import PolynomialHead, SplineHead, check_n_basis
 from levytorch.convert import choice, known_keys, shown

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients.fourier import LinearHead
-from levytorch.coefficients.head import AlphaSpec, Head, TemperingSpec, Units
+from levytorch.coefficients.head import Head, Units
+from levytorch.coefficients.links import AlphaSpec, TemperingSpec
 from levytorch.errors import InputError
 from levytorch.law import log_density
 from levytorch.law.tails import radial_tail

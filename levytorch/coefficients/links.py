@@ -3,6 +3,7 @@
 `clamp` is Algorithm E.4's: max(floor, eta) on the value, the gradient passed straight through. torch.clamp would
 zero the gradient where it clamps, and the parameters could never leave. A learned alpha is a scaled sigmoid, or, as in
 the paper's expansion alpha(x) = sum_k theta_4k phi_4k(x), linear in theta and clamped in the same way.
+`AlphaSpec` and `TemperingSpec` say which of alpha and the tempering are known, and which are learned.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from levytorch.convert import choice, real_array, shown
+from levytorch.convert import choice, real_array, real_number, shown
 from levytorch.errors import InputError
 
+MODES = ("fixed", "constant", "function")
+TEMPERINGS = ("fixed", "learn")
 FLOOR_D_O = 0.0  # Algorithm E.4, line 2
 FLOOR_D_F = 1e-8
 TEMPERING_FLOOR = 1e-12  # of lam^(2 alpha): the law is finite there, and no data can tell it from zero
@@ -160,3 +163,85 @@ def tempering_of(eta: float, alpha: float, length: float) -> float:
 def tempering_inverse(lam: float, alpha: float, length: float) -> float:
     """raw of a start value."""
     return math.sqrt(max((lam * length) ** (2.0 * alpha) - TEMPERING_FLOOR, 1e-10))
+
+
+@dataclass(frozen=True)
+class AlphaSpec:
+    """alpha is fixed (known), constant (one learned number) or a function of x; `value`: it, or where it starts.
+
+    link: how a learned alpha follows from its parameters, and its bounds.
+    """
+
+    mode: str = "fixed"
+    value: float = 0.5
+    link: AlphaLink = SIGMOID
+
+    @staticmethod
+    def parse(alpha: object) -> AlphaSpec:
+        """A number (known), "learn" or "constant" (one learned number), "function" (alpha(x))."""
+        if isinstance(alpha, AlphaSpec):
+            return alpha
+        if isinstance(alpha, str):
+            mode = {"learn": "constant", "constant": "constant", "function": "function"}.get(alpha)
+            if mode is None:
+                raise InputError(
+                    f'alpha must be a number in (0, 1), "learn" or "function", found {shown(alpha)}; give one of these.'
+                )
+            return AlphaSpec(mode)
+        value = real_number("alpha", alpha, 'give a number in (0, 1), "learn" or "function"')
+        if not 0.0 < value < 1.0:
+            raise InputError(
+                f"alpha must lie in (0, 1) (half the stability index of the noise), found {value}; "
+                "divide a stability index by two."
+            )
+        return AlphaSpec("fixed", value)
+
+    @property
+    def learned(self) -> bool:
+        return self.mode != "fixed"
+
+
+@dataclass(frozen=True)
+class TemperingSpec:
+    """Jumps beyond 1 / lam are exponentially rare; one lam for all states.
+
+    `value`: lam in the units of the data, or where a learned one starts; 0 and fixed is the stable law.
+    """
+
+    mode: str = "fixed"
+    value: float = 0.0
+
+    @staticmethod
+    def parse(tempering: object) -> TemperingSpec:
+        """A number >= 0 (known; 0 for none), or "learn"."""
+        if isinstance(tempering, TemperingSpec):
+            return tempering
+        if isinstance(tempering, str):
+            if tempering != "learn":
+                raise InputError(
+                    f'tempering must be a number >= 0 or "learn", found {shown(tempering)}; give one of these.'
+                )
+            return TemperingSpec("learn")
+        value = real_number("tempering", tempering, 'give a number >= 0 or "learn"')
+        if value < 0:
+            raise InputError(
+                f"tempering must be >= 0 (a rate per unit of x), found {value}; 0 is for jumps without end."
+            )
+        return TemperingSpec("fixed", value)
+
+    @staticmethod
+    def build(mode: str, value: float) -> TemperingSpec:
+        """From the plain settings of a head."""
+        return TemperingSpec(choice("tempering_mode", mode, TEMPERINGS), TemperingSpec.parse(value).value)
+
+    @property
+    def learned(self) -> bool:
+        return self.mode == "learn"
+
+    @property
+    def active(self) -> bool:
+        return self.learned or self.value > 0
+
+    def config(self) -> dict[str, float | str]:
+        """Plain settings; none where there is no tempering."""
+        return {"tempering_mode": self.mode, "tempering": self.value} if self.active else {}

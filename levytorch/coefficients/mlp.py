@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from levytorch.coefficients.basis import FourierBasis, check_basis, per_coordinate
-from levytorch.coefficients.head import KNOWABLE, AlphaSpec, Coefficients, Head, TemperingSpec, Units
+from levytorch.coefficients.head import KNOWABLE, Coefficients, Head, Units
 from levytorch.coefficients.links import (
     FLOOR_D_F,
     FLOOR_D_O,
+    AlphaSpec,
     Link,
+    TemperingSpec,
     positivity,
     tempering_inverse,
     tempering_link,

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from levytorch.coefficients.basis import Basis, TensorBasis
 from levytorch.coefficients.fourier import LinearHead, alpha_functions
-from levytorch.coefficients.head import AlphaSpec, TemperingSpec, Units
+from levytorch.coefficients.head import Units
+from levytorch.coefficients.links import AlphaSpec, TemperingSpec
 from levytorch.convert import Array, choice, real_array, shown, whole_number
 from levytorch.errors import InputError
 

@@ -1,20 +1,38 @@
-"""What training needs from a law: log p of a transition, given the coefficient *functions*.
+"""The frozen law, and what training needs from any law: log p of a transition, given the coefficient *functions*.
 
 The frozen law evaluates the functions at x and holds them over the step. Laws that follow the coefficients along the
 step need the functions themselves, which is why they are what the interface takes.
+
+`sweep` is one pass over weighted transitions for a linear head: log-likelihood, gradient, products of scores per bin of
+states. An (n, 3K) design matrix is never held. Coefficients come from a fine grid over the cell, scores go back onto it
+(`coefficients.kernels`); the chain rule through links and basis is applied once per node, not once per sample, and the
+Fisher matrix is put together from score products in coarser bins, Phi_bins^T diag(.) Phi_bins.
+
+In d > 1 dimensions a fine grid over the cell would have 4096^d nodes. For tensor-product heads (`tensor_sweep`) the
+basis is evaluated chunk by chunk, the gradient is exact, and products of scores in the predictors go into the state
+bins.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
-from levytorch.coefficients import Coefficients, Head
+from levytorch.coefficients import Coefficients, Head, LinearHead
+from levytorch.coefficients.fourier import Chain
+from levytorch.coefficients.kernels import GRID, interpolate, scatter
+from levytorch.data.batches import Batch
+from levytorch.errors import NumericalError
 from levytorch.law import StepScore as StepScore  # re-exported: engines see laws through this module only
 from levytorch.law import log_density, score, tail_probability
+from levytorch.likelihood.sums import CHUNK, ScoreSums, StateBins, project, slices, where
 
 CoefficientFunctions = Callable[[Tensor], Coefficients]
+_NAMES = ("b", "D_o", "D_f", "alpha", "tempering")
+_NUMBERS = 1 << 20  # basis values held at once
 
 
 class FrozenLaw:
@@ -56,3 +74,240 @@ def steady_method(density: str, head: Head) -> str:
     if density != "auto":
         return density
     return "contour" if head.learns_alpha or head.tempered else "table"
+
+
+def _learned(head: LinearHead) -> list[int]:
+    """Which of the coefficients have predictors."""
+    return [0, 1, 2] + [3] * head.learns_alpha + [4] * head.tempering_spec.learned
+
+
+@torch.no_grad()
+def sweep(
+    head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False, quick: bool = False
+) -> ScoreSums:
+    """Sums over all pairs of the batch, each times its weight, at the head's current parameters.
+
+    hessian: second derivatives too; quick: those from one side, right to 1e-6 and in half the time.
+    """
+    if head.dim > 1 or head.columns > 1:
+        return tensor_sweep(head, law, batch, bins, hessian=hessian)
+    theta = head.theta.detach()
+    C, M, learned = head.n_predictors, len(bins), _learned(head)
+    grid = grid_of(head, bins, batch.x)
+    ((origin, period),) = bins.cell
+    x_nodes = origin + period / grid * torch.arange(grid, dtype=torch.float64)
+    design = head.design(x_nodes)
+    fine = head.chain(theta, design)
+    alpha_varies = fine.coefficients.alpha.dim() > 0
+    table = torch.stack([*fine.coefficients[:3], *([fine.coefficients.alpha] if alpha_varies else [])])
+    seen, n, log_p = 0, 0.0, torch.zeros((), dtype=torch.float64)
+    nodes = torch.zeros((C, grid), dtype=torch.float64)
+    first = torch.zeros((C, M), dtype=torch.float64)
+    second = torch.zeros((C, C, M), dtype=torch.float64)
+    curved = torch.zeros((C, C, M), dtype=torch.float64)
+    for x, dx, dt, weight in slices(batch):
+        at = head.place(x).contiguous()
+        rows = interpolate(at, origin, period, table, positive=True)
+        alpha = rows[3] if alpha_varies else fine.coefficients.alpha
+        c = Coefficients(rows[0], rows[1], rows[2], alpha, fine.coefficients.tempering)
+        step = law.score(c, dx, dt, wrt_alpha=head.learns_alpha)
+        part = float((step.log_p.numpy() * weight.numpy()).sum())
+        if not math.isfinite(part):
+            raise NumericalError(where(step.log_p, seen, x, dx))
+        scores = [getattr(step, _NAMES[k]) for k in learned]
+        place = (bins.n_x, bins.group(dt, x.shape[0]), bins.n_groups, weight)
+        moved = scatter(at, origin, period, scores, grid, *place)
+        for total, more in zip((nodes, first, second), moved):
+            total += more
+        if hessian:
+            curved += _second_derivatives(law, c, scores if quick else None, dx, dt, at, head, bins, grid, place)
+        log_p += part
+        seen += x.shape[0]
+        n += float(weight.expand(x.shape[0]).sum())
+    at_bins = head.chain(theta, head.design(bins.x))
+    gradient = project(head, to_predictors(nodes, fine), design)
+    jacobian = predictor_jacobian(at_bins, C, M)
+    products = torch.einsum("ian,ijn,jbn->abn", jacobian, second, jacobian)
+    bent = None
+    if hessian:
+        bent = torch.einsum("ian,ijn,jbn->abn", jacobian, curved, jacobian) + link_curvature(at_bins, first, C, M)
+    return ScoreSums(n, log_p, gradient, to_predictors(first, at_bins), products, bent)
+
+
+def grid_of(head: LinearHead, bins: StateBins, x: Tensor) -> int:
+    """Nodes per cell: a multiple of the bins, fine enough for the shortest wave; where all states are centers of bins,
+    these are nodes, and nothing is interpolated.
+    """
+    if head.is_constant:
+        return 4
+    if bins.are_states(x):
+        return 2 * bins.n_x
+    finest = max(GRID, 128 * max(head.sizes))
+    return bins.n_x * -(-finest // bins.n_x)
+
+
+def to_predictors(sums: Tensor, chain: Chain) -> Tensor:
+    """Sums (..., C, n) of d log p / d c -> of d log p / d eta = d log p / d c * d c / d eta, in the predictors."""
+    out = sums * chain.slope
+    if chain.D_f_alpha.dim():
+        out[..., 3, :] += sums[..., 2, :] * chain.D_f_alpha * chain.slope[3]
+    return out
+
+
+def predictor_jacobian(chain: Chain, C: int, M: int) -> Tensor:
+    """d c_i / d eta_j at every bin: diagonal, but for D_f, whose unit depends on alpha."""
+    jacobian = torch.zeros((C, C, M), dtype=torch.float64)
+    for row in range(C):
+        jacobian[row, row] = chain.slope[row]
+    if chain.D_f_alpha.dim():
+        jacobian[2, 3] = chain.D_f_alpha * chain.slope[3]
+    return jacobian
+
+
+def link_curvature(chain: Chain, first: Tensor, C: int, M: int) -> Tensor:
+    """sum_c (d log p / d c) d2 c / d eta d eta at every bin."""
+    out = torch.zeros((C, C, M), dtype=torch.float64)
+    for row in range(C):
+        out[row, row] = first[row] * chain.curvature[row]
+    if chain.D_f_alpha.dim():
+        ratio = chain.D_f_alpha / chain.coefficients.D_f  # 2 log(length): D_f scales as exp(ratio * alpha)
+        out[2, 3] = out[3, 2] = first[2] * ratio * chain.slope[2] * chain.slope[3]
+        bend = ratio * chain.D_f_alpha * chain.slope[3] ** 2 + chain.D_f_alpha * chain.curvature[3]
+        out[3, 3] += first[2] * bend
+    return out
+
+
+def _second_derivatives(
+    law: FrozenLaw,
+    c: Coefficients,
+    scores: list[Tensor] | None,
+    dx: Tensor,
+    dt: Tensor,
+    x: Tensor,
+    head: LinearHead,
+    bins: StateBins,
+    grid: int,
+    place: tuple[int, Tensor, int, Tensor],
+) -> Tensor:
+    """Second derivatives of log p in the coefficients, summed per bin.
+
+    Differences of the analytic scores in the coefficients themselves, a few further scores whatever the number of
+    parameters: central ones with relative steps of 1e-4, which leave about 1e-8, or (scores: at the coefficients) one
+    further score per coefficient with steps of 1e-7.
+    """
+    ((origin, period),) = bins.cell
+    width = (c.D_o / dt).sqrt() if bool((c.D_o > 0).all()) else torch.full_like(c.D_o, head.units.b)
+    size = 1e-4 if scores is None else 1e-7
+    steps = [size * v for v in (width, c.D_o, c.D_f, torch.ones_like(c.alpha), c.tempering)]
+    learned = _learned(head)
+
+    def scores_at(k: int, sign: float) -> list[Tensor]:
+        shifted = [*c, c.tempering]
+        shifted[k] = shifted[k] + sign * steps[k]
+        step = law.score(Coefficients(*shifted), dx, dt, wrt_alpha=head.learns_alpha)
+        return [getattr(step, _NAMES[i]) for i in learned]
+
+    out = torch.zeros((len(learned), len(learned), place[0] * place[2]), dtype=torch.float64)
+    for row, k in enumerate(learned):
+        if not head.sizes[row]:
+            continue  # known
+        before = scores_at(k, -1.0) if scores is None else scores
+        apart = (2 if scores is None else 1) * steps[k].numpy()
+        pairs = zip(scores_at(k, 1.0), before)
+        changes = [torch.from_numpy((high.numpy() - low.numpy()) / apart) for high, low in pairs]
+        out[row] = scatter(x, origin, period, changes, grid, *place)[1]
+    return 0.5 * (out + out.transpose(0, 1))
+
+
+@torch.no_grad()
+def tensor_sweep(
+    head: LinearHead, law: FrozenLaw, batch: Batch, bins: StateBins, *, hessian: bool = False
+) -> ScoreSums:
+    """Sums over all pairs at the head's current parameters; see `sweep`."""
+    theta = head.theta.detach()
+    C, M = head.n_predictors, len(bins)
+    seen, n, log_p = 0, 0.0, torch.zeros((), dtype=torch.float64)
+    gradient = torch.zeros_like(theta)
+    upper = torch.triu_indices(C, C)
+    packed = torch.zeros((M, C + (2 if hessian else 1) * upper.shape[1]), dtype=torch.float64)
+    constant = head.is_constant
+    one = head.design(torch.zeros((1, max(head.dim, head.columns)), dtype=torch.float64)) if constant else None
+    for x, dx, dt, weight in slices(batch, CHUNK if constant else max(1024, _NUMBERS // max(head.sizes))):
+        design = one or head.design(x)
+        eta, eta_alpha = head.predictors(theta, design)
+        chain = head.respond(eta, eta_alpha, theta[-1])
+        step = law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
+        part = float((weight * step.log_p).sum())
+        if not math.isfinite(part):
+            raise NumericalError(where(step.log_p, seen, x, dx))
+        q = predictor_scores(chain, step)
+        columns = [q, q[upper[0]] * q[upper[1]]]
+        if hessian:
+            columns.append(_curvature(head, law, eta, eta_alpha, theta[-1], dx, dt)[upper[0], upper[1]])
+        moments = torch.cat(columns) * weight
+        if M == 1:
+            packed[0] += moments.sum(1)
+        else:
+            packed.index_add_(0, bins.index(x, dt), moments.T)
+        q = q * weight
+        gradient += project(head, q if not constant else q.sum(1, keepdim=True), design)
+        log_p += part
+        seen += x.shape[0]
+        n += float(weight.expand(x.shape[0]).sum())
+    second = _square(packed[:, C : C + upper.shape[1]], upper, C)
+    bent = _square(packed[:, C + upper.shape[1] :], upper, C) if hessian else None
+    return ScoreSums(n, log_p, gradient, packed[:, :C].T.contiguous(), second, bent)
+
+
+def predictor_scores(chain: Chain, step: StepScore) -> Tensor:
+    """d log p / d eta of every pair, (C, n)."""
+    rows = [*(step.b.T if chain.dim > 1 else [step.b]), step.D_o, step.D_f]
+    if step.alpha is not None:
+        rows.append(step.alpha + step.D_f * chain.D_f_alpha)
+    if step.tempering is not None and len(rows) < len(chain.slope):
+        rows.append(step.tempering)
+    return torch.stack(rows) * chain.slope
+
+
+def _curvature(
+    head: LinearHead,
+    law: FrozenLaw,
+    eta: Tensor,
+    eta_alpha: Tensor | None,
+    eta_tempering: Tensor,
+    dx: Tensor,
+    dt: Tensor,
+) -> Tensor:
+    """d2 log p / d eta d eta of every pair, (C, C, n): central differences of the analytic scores."""
+    d, C = head.dim, head.n_predictors
+    chain = head.respond(eta, eta_alpha, eta_tempering)
+    c = chain.coefficients
+    spread = (c.D_o / dt).sqrt() if bool((c.D_o > 0).all()) else torch.full_like(c.D_o, head.units.b)
+    widths = [1e-4 * spread / head.units.b] * d
+    # relative steps of the coefficients themselves, brought to the predictors
+    widths += [1e-4 * value / slope.clamp(min=1e-12) for value, slope in zip((c.D_o, c.D_f), chain.slope[d : d + 2])]
+    out = []
+    for row in range(C):
+        moved = []
+        width = widths[row] if row < d + 2 else torch.full((), 1e-4, dtype=torch.float64)
+        for sign in (1.0, -1.0):
+            here, here_alpha, here_tempering = eta, eta_alpha, eta_tempering
+            if row < d + 2:
+                here = eta.clone()
+                here[row] += sign * width
+            elif eta_alpha is not None and row == d + 2:
+                here_alpha = eta_alpha + sign * width
+            else:
+                here_tempering = eta_tempering + sign * width
+            at = head.respond(here, here_alpha, here_tempering)
+            moved.append(predictor_scores(at, law.score(at.coefficients, dx, dt, wrt_alpha=head.learns_alpha)))
+        out.append((moved[0] - moved[1]) / (2 * width))
+    bent = torch.stack(out)
+    return 0.5 * (bent + bent.transpose(0, 1))
+
+
+def _square(packed: Tensor, upper: Tensor, C: int) -> Tensor:
+    out = torch.empty((C, C, packed.shape[0]), dtype=packed.dtype)
+    out[upper[0], upper[1]] = packed.T
+    out[upper[1], upper[0]] = packed.T
+    return out

@@ -21,10 +21,9 @@ from torch import Tensor
 
 from levytorch.coefficients import LinearHead
 from levytorch.data.batches import Batch, FullBatch
-from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.frozen import FrozenLaw, sweep
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.likelihood.sums import ScoreSums, StateBins, assemble, over_ranks, project
-from levytorch.likelihood.sweep import sweep
 from levytorch.likelihood.tail import TailMasses, tcf_gradient
 from levytorch.ranks import Ranks
 

@@ -20,12 +20,11 @@ from levytorch.coefficients import LinearHead
 from levytorch.coefficients.kernels import per_bin
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import NumericalError
-from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.frozen import FrozenLaw, to_predictors
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective, observed_slope
 from levytorch.likelihood.penalty import Strength, symmetric_inverse
 from levytorch.likelihood.sums import StateBins, project, shared
-from levytorch.likelihood.sweep import to_predictors
 from levytorch.likelihood.tail import TailCorrection, tail_correction_factor
 from levytorch.training.blocks import Blocks, counted
 from levytorch.training.engines.base import maximise

@@ -10,7 +10,8 @@ from typing import Any
 from levytorch.coefficients import AlphaSpec, LinearHead
 from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, LINEAR, ON_A_LINE, OPTIONS, build_head
-from levytorch.coefficients.head import KNOWABLE, Head, TemperingSpec, check_head, known_constants
+from levytorch.coefficients.head import KNOWABLE, Head, check_head, known_constants
+from levytorch.coefficients.links import TemperingSpec
 from levytorch.coefficients.modulation import ModulationSpec
 from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
 from levytorch.data.batches import check_data_options

@@ -6,7 +6,7 @@ from pathlib import Path
 import lightning as L
 
 from levytorch.coefficients import FourierHead
-from levytorch.coefficients.head import AlphaSpec
+from levytorch.coefficients.links import AlphaSpec
 from levytorch.training.engines.lbfgs import LBFGSEngine
 
 

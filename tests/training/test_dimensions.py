@@ -13,9 +13,8 @@ from levytorch import Dynamics, InputError, Recovery, Trajectories, Transitions,
 from levytorch.coefficients import build_head
 from levytorch.data.batches import Batch
 from levytorch.law import LevyStep, cutting_threshold, log_density
-from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.frozen import FrozenLaw, sweep
 from levytorch.likelihood.sums import StateBins, assemble
-from levytorch.likelihood.sweep import sweep
 
 ROOT = Path(__file__).parents[2]
 BUFFALO = ROOT.parent / "shared" / "data" / "buffalo.csv"
