@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from levytorch.runs import lean
 
-lean.prepare()  # before anything imports torch
+lean.let_threads_sleep()  # before anything imports torch
 
 import errno
 import logging

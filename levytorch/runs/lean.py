@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 
-def prepare() -> None:
+def let_threads_sleep() -> None:
     """To be called before torch is imported."""
     # threads that spin while they wait for each other stand still together where a machine has other work to do
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

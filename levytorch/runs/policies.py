@@ -216,7 +216,7 @@ def _word(name: str) -> str:
     return re.sub(r"\W+", "_", name) or "policy"
 
 
-def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> PolicyResult:
+def policies_of_runs(settings: Mapping[str, Any], runs: Sequence[Run]) -> PolicyResult:
     """V of the policies on the one run; refuses settings that are for runs without actions."""
     if len(runs) > 1:
         raise ConfigError(
@@ -251,7 +251,7 @@ def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> PolicyResult:
 
 def write_policy_evaluation(settings: Mapping[str, Any], runs: Sequence[Run], out: Path) -> None:
     """Everything into one directory: metrics.json, policies.csv, policy_values.csv, values/, figures/, the page."""
-    result = evaluate(settings, runs)
+    result = policies_of_runs(settings, runs)
     write_marker(out, settings)
     metrics = result.metrics()
     write_json(out / "metrics.json", metrics)

@@ -32,7 +32,7 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.ranks import Ranks
-from levytorch.training.engines.base import Engine, Maximised, followed, maximise
+from levytorch.training.engines.base import Engine, Maximised, joined_history, maximise
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.exact_engines import Corrected, ExactEngine, ExactLBFGS, correct
 from levytorch.training.finish import finish
@@ -157,7 +157,7 @@ def fit_linear(
             done = maximise(exact, mine, setting.batch, progress=progress)
         else:
             done = Maximised(exact.optimizer(mine), first.converged, len(first.distances))
-        history = followed(history, done.history)
+        history = joined_history(history, done.history)
         objective = cast(ExactObjective, exact.objective(mine, done.optimizer, setting.batch))
         moved = head.flat() - before
         again = law == "exact" and std != "frozen"
@@ -191,7 +191,7 @@ def fit_any(setting: Setting, engine: Engine, facts: PoolFacts, *, progress: boo
     for _ in range(2):
         exact = ExactLBFGS(**options, law=setting.law)
         done = maximise(exact, setting.exact_likelihood(), setting.batch, progress=progress)
-        history, evaluations = followed(history, done.history), evaluations + exact.evaluations
+        history, evaluations = joined_history(history, done.history), evaluations + exact.evaluations
         error = setting.error()
         if error < setting.accurate:
             break

@@ -14,7 +14,7 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import Blocks
 from levytorch.training.engines import build_engine
-from levytorch.training.engines.base import engine_facts, followed, maximise
+from levytorch.training.engines.base import engine_facts, joined_history, maximise
 from levytorch.training.finish import Ended
 from levytorch.training.law_choice import check_exact, conclude
 from levytorch.training.modulation import check_modulation, modulate
@@ -79,7 +79,7 @@ def concluded(
     """
     settings = problem.settings
     recovery, likelihood = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, data)
-    recovery.blocks, recovery.history = blocks, followed(history, recovery.history)
+    recovery.blocks, recovery.history = blocks, joined_history(history, recovery.history)
     recovery.metrics |= engine_facts(ended.engine, settings.engine_reason)
     if selection is not None:
         recovery.metrics["selection"] = selection.summary()
@@ -93,7 +93,7 @@ def concluded(
 
 def joined(first: Recovery, again: Recovery) -> Recovery:
     """The second of two fits, with the history of both and the comparison of strata that led to it."""
-    again.history = followed(first.history, again.history)
+    again.history = joined_history(first.history, again.history)
     for key in ("missing_between_CT_and_TRT_z", "selection"):
         if key in first.metrics:
             again.metrics[key] = first.metrics[key]

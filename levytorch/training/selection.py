@@ -151,7 +151,7 @@ def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
         made = _fitted(head, problem, blocks, "none")
         if made.theta.numel() <= 2 * size and 3 * shown < _NEAR:
             made.missed = shown
-        score(made, held_out, selection, K)
+        add_held_out(made, held_out, selection, K)
         if made.missed != shown:
             shown, size = made.missed, made.theta.numel()
         before = made.head
@@ -175,7 +175,7 @@ def _penalty(problem: Problem, blocks: Blocks) -> tuple[list[float], Selection]:
     selection, evidence, held_out = Selection("penalty"), own.strengths.clone(), folds(blocks)
     for factor in FACTORS:
         made = _fitted(head, problem, blocks, (factor * evidence).tolist())
-        score(made, held_out, selection, factor)
+        add_held_out(made, held_out, selection, factor)
         head.set_flat(made.theta + made.first_change(blocks.once))
         if selection.turned:
             break
@@ -195,7 +195,7 @@ def _fitted(head: LinearHead, problem: Problem, blocks: Blocks, strengths: Stren
     return Reweighting(likelihood, blocks, strengths, close=_CLOSE, evaluation=evaluation)
 
 
-def score(made: Reweighting, held_out: list[Fold], selection: Selection, candidate: float) -> None:
+def add_held_out(made: Reweighting, held_out: list[Fold], selection: Selection, candidate: float) -> None:
     """Adds the held-out log-likelihood of every fold under the fit to the others."""
     totals, pairs = [], []
     for held, batch in held_out:

@@ -16,7 +16,7 @@ from levytorch.runs import lean
 CODE = """
 import sys
 from levytorch.runs import lean
-lean.prepare()
+lean.let_threads_sleep()
 lean.import_lightning()
 import lightning, torch
 import scipy

@@ -243,7 +243,7 @@ def entry(likelihood: Likelihood, optimizer: Optimizer, nll: float) -> dict[str,
     return values | likelihood.mean_coefficients()
 
 
-def followed(first: list[dict[str, float]], later: list[dict[str, float]]) -> list[dict[str, float]]:
+def joined_history(first: list[dict[str, float]], later: list[dict[str, float]]) -> list[dict[str, float]]:
     """One history of two fits, the second of which went on where the first had ended: its steps count on."""
     done = first[-1]["step"] if first else 0.0
     return first + [{**one, "step": one["step"] + done} for one in later]
