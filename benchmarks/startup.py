@@ -68,6 +68,8 @@ def compare(name: str, ours: list[tuple[float, float]], plain: list[tuple[float,
     print(f"{of:45} {clock_plain:7.2f} s   processor {processor_plain:7.2f} s")
     print(f"{name:45} {clock:7.2f} s   processor {processor:7.2f} s")
     print(f"{'ratio':45} {clock / clock_plain:7.2f}     {'':10}{processor / processor_plain:7.2f}")
+    turns = sorted(mine[0] / other[0] for mine, other in zip(ours, plain))
+    print(f"{'ratios of the turns':45} {' '.join(f'{ratio:7.2f}' for ratio in turns)}")
 
 
 def train(overrides: list[str], repeat: int) -> None:

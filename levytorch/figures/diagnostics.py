@@ -61,7 +61,7 @@ def _histogram(ax: Axes, arrays: Arrays) -> None:
     bins = len(height)
     low, high = (bins * edge for edge in _middle(m, 1 / bins))
     ax.axhspan(low, high, label=_CHANCE, **CHANCE)
-    ax.stairs(height, np.linspace(0, 1, bins + 1), label="observed", **_OBSERVED)
+    ax.stairs(height, np.linspace(0, 1, bins + 1), baseline=None, label="observed", **_OBSERVED)
     ax.axhline(1.0, **ZERO)
     room = 1.3 * max(float(np.abs(height - 1).max()), high - 1)
     ax.set_ylim(max(0.0, 1 - room), 1 + room)
