@@ -98,6 +98,9 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(import_module(_HOME[name]), name)
     finally:
+        if gc.get_freeze_count() == 0:  # nobody else's
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation, which is looked through last
         if paused:
             gc.enable()
     globals()[name] = value

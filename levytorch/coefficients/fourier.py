@@ -29,6 +29,8 @@ from levytorch.coefficients.links import (
     tempering_link,
 )
 
+_CONSTANT = FourierBasis(1)  # of a learned tempering
+
 
 class Chain(NamedTuple):
     """Coefficients at n states and how they move with the predictors: slope (C, n), curvature (C, n).
@@ -94,7 +96,7 @@ class LinearHead(Head):
     def bases(self) -> list[Basis]:
         """The basis of each predictor."""
         more: list[Basis] = [self.alpha_basis] if self.alpha_basis else []
-        more += [FourierBasis(1)] * self.tempering_spec.learned
+        more += [_CONSTANT] * self.tempering_spec.learned
         return [self.drift] * self.dim + [NoBasis() if name in self.known else self.basis for name in KNOWABLE] + more
 
     @property
