@@ -10,6 +10,10 @@ law's drift is moved by
 a function of alpha and D_f dt / (D_o dt)^alpha alone; zero without jumps. It is what can be taken back where the exact
 law is not to be had: in several dimensions, for many distinct dt, and for steps too short for its grid. D_o and D_f
 stay as they are.
+
+Data need not follow an equation along a step: Euler's rule, and any model in discrete time, holds coefficients until
+the next observation. The same change of the density, what a shift of the drift explains taken off, is a score for how
+much of it the steps show (`shown_by_steps`).
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import LinearHead
+from levytorch.data.batches import Batch
 from levytorch.law import score
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.sums import project
@@ -87,6 +92,33 @@ def drift_step(objective: FullBatchObjective, ev: Evaluation, counts: Tensor) ->
     if objective.penalty is not None and objective.penalty.active:
         curvature = curvature + torch.diag(objective.penalty.precision()) / objective.n
     return -torch.linalg.solve(curvature, project(head, rows, objective.design))
+
+
+@torch.no_grad()
+def shown_by_steps(head: LinearHead, pairs: Batch) -> tuple[Tensor, Tensor]:
+    """Sums over pairs in one dimension: the score S of D_o's change along steps, and its information J.
+
+    S / J, with a standard error of J^(-1/2), is 1 where D_o is followed along a step, 0 where it is held. pairs: their
+    weights are numbers of pairs.
+    """
+    x, dx, weight = pairs.x, pairs.dx, pairs.weight
+    dt = pairs.dt.expand(x.shape)
+    c = head(x)
+    alpha = float(c.alpha)
+    width = (c.D_o * dt).clamp(min=1e-300).sqrt()
+
+    def slope(at: Tensor) -> Tensor:
+        """d log p / dy."""
+        return -score(at, c.b, c.D_o, c.D_f, alpha, dt, tempering=c.tempering).b / dt
+
+    y = dx - c.b * dt
+    h = _SMALL * (width + y.abs())
+    f = slope(dx)
+    bend = (slope(dx + h) - slope(dx - h)) / (2 * h)
+    gradient = _gradient(head, x)
+    changed = gradient * 0.5 * dt * (2 * f + y * (bend + f * f))
+    v = changed + drift_bias(head, x, dt)[0] * dt * f  # the score of b is -dt f
+    return (weight * v).sum(), (weight * v * v).sum()
 
 
 def _interpolated(nodes: Tensor, values: Tensor, at: Tensor) -> Tensor:
