@@ -58,17 +58,17 @@ def test_a_model_moves_with_its_parameters():
     r = basis.series(torch.cos(basis.points()))
     found = recovered()
     model = LineModel.of(found, basis, r, 0.5)
-    change, step = model.change(torch.cos), model.step(0.05)
-    rule = change.rule(0.05, 0.02, step)
-    h = 1e-5
+    change, step = model.change(torch.cos), model.step(0.01)
+    rule = change.rule(0.01, 0.002, step)
+    h = 1e-3  # next to the ends second derivatives have 1e-9 or so of rounding, after the projection
     for k in (0, 3, 6, 11, 15):
         moved = []
         for sign in (1, -1):
             theta = found.theta.clone()
             theta[k] += sign * h
             other = LineModel.of(recovered(theta), basis, r, 0.5)
-            there = other.step(0.05)
-            moved.append((other.V, there.reward - 0.02 * there.P @ r))
+            there = other.step(0.01)
+            moved.append((other.V, there.reward - 0.002 * there.P @ r))
         V, part = ((up - down) / (2 * h) for up, down in zip(*moved))
         size = float(change.V[:, k].norm())
         assert torch.allclose(change.V[:, k], V, atol=1e-4 * size + 1e-9)
@@ -108,7 +108,8 @@ def test_jumps_on_a_line(well, method):
         assert torch.allclose(V(x), true(x), atol=1e-9)
         return
     assert float(V.std(x).max()) < 0.1
-    assert bool(((V(x) - true(x)).abs() < 4 * V.std(x)).all())
+    # of a model that is right and known nothing need be kept of the correction: then V is the model's
+    assert bool(((V(x) - true(x)).abs() < 4 * V.std(x) + 1e-5).all())
 
 
 def test_what_comes_back_on_a_line_can_be_kept(well, tmp_path):
