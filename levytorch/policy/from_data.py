@@ -118,7 +118,7 @@ def prepare(
             "solve_value."
         )
     n_basis = whole_number("n_basis", n_basis, 1, MOST, "give the number of functions of V")
-    shared = {
+    shared: dict[str, Any] = {
         "order": whole_number("order", order, 1, 2, "give the order of PhiBE"),
         "CT": None if CT is None else positive_number("CT", CT, "give the largest displacement that moments count"),
         "n_bootstrap": _replicas(n_bootstrap),

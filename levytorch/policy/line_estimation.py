@@ -23,7 +23,7 @@ from levytorch.policy.moments import WIDE, n_blocks_of
 from levytorch.policy.solver import solve_value
 from levytorch.training import recover
 
-_NODES = 256  # of V where it is a sum of functions
+_NODES = 256  # of V where it is a sum of functions, or that of a fit without jumps
 
 
 @dataclass
@@ -35,7 +35,8 @@ class LineEstimation(Estimation):
     def brownian(self) -> LineDataValue:  # type: ignore[override]
         found = fit_brownian(self.transitions, LineBasis(self.n_basis, self.window), self.cut)
         note = f"Fitted without jumps to displacements within {self.cut:g} of their median."
-        return self._of_model("brownian", "Brownian only", found, note)
+        # where there is no data D_o may be anything, which no number of nodes resolves
+        return self._of_model("brownian", "Brownian only", found, note, n_modes=_NODES)
 
     def _of_model(  # type: ignore[override]
         self, method: str, name: str, recovery: Any, note: str, n_modes: int | None = None

@@ -122,7 +122,7 @@ class ModelStep:
     reward: Tensor
     lost: Tensor | None
 
-    def equation(self, basis: FourierBasis, n_basis: int) -> tuple[Tensor, Tensor]:
+    def equation(self, basis: FourierBasis | LineBasis, n_basis: int) -> tuple[Tensor, Tensor]:
         """(n, K), (n,): F and R with F c = R + decay E[V(x') | x, core], what the data need not be asked for."""
         one = torch.eye(basis.n_modes, dtype=torch.float64)
         if self.lost is None:

@@ -124,7 +124,7 @@ def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[Evaluate
     basis = None if period is None else FourierBasis(data["n_basis"], period, origin)
     if truth is not None:
         reference = true_reference(truth, reward, beta, window, settings["tolerance"])
-    elif trajectories is not None and not (basis is None and beside):
+    elif trajectories is not None and not (basis is None and beside and data["n_terms"] is data["horizon"] is None):
         if basis is None:
             raise ConfigError(
                 "empirical values must have a period for the basis they are fitted in, found runs on a line; train "
