@@ -7,8 +7,8 @@ python benchmarks/rivals.py summary                          medians over seeds;
 dX = (x - x^3) dt + Sigma dW + sigma dL on (-2, 2), Sigma^2 = 2 + 2 x + x^2, sigma = 1 - x + x^2 or 1 / (1 + x^2 / 2),
 L symmetric and a-stable with a = 1.5 or 1.05: pairs that start anywhere in (-2, 2) and end h = 1/1000 later, by one
 step of Euler's rule, as published, or by twenty steps (--data sde). Methods: `levytorch`, recover(alpha="learn") as it
-comes, and `levytorch cubics`, with free="cubics", which does not smooth cubics either; `nkm`, and `nkm dense` without
-sparse regression (kramers_moyal.py); `km`, the classical estimator; `torchsde`, a neural SDE, where that is installed.
+comes; `nkm`, and `nkm dense` without sparse regression (kramers_moyal.py); `km`, the classical estimator; `torchsde`, a
+neural SDE, where that is installed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SIGMAS: dict[str, Callable[[Array], Array]] = {
 }
 SHOWN = {"1-x+x^2": "1 − x + x²", "1/(1+x^2/2)": "1 / (1 + x² / 2)"}
 INDICES = (1.5, 1.05)
-METHODS = ("levytorch", "levytorch cubics", "nkm", "nkm dense", "km", "torchsde")
+METHODS = ("levytorch", "nkm", "nkm dense", "km", "torchsde")
 X = np.linspace(*ENDS, 401)
 KEY = ("data", "sigma", "index", "pairs", "seed", "method")
 SUBSTEPS = {"euler": 1, "sde": 20}
@@ -74,8 +74,8 @@ def pairs_of(sigma: str, a: float, n: int, seed: int, substeps: int = 1) -> tupl
 
 def estimate(method: str, x: Array, dx: Array, seed: int) -> tuple[Estimate, str, str]:
     """What a method finds, whether it has converged, and what it said."""
-    if method.startswith("levytorch"):
-        return recovered(x, dx, {"free": "cubics"} if method.endswith("cubics") else {})
+    if method == "levytorch":
+        return recovered(x, dx)
     if method == "km":
         return kramers_moyal(x, dx, H, ENDS), "", ""
     if method == "torchsde":
@@ -83,11 +83,11 @@ def estimate(method: str, x: Array, dx: Array, seed: int) -> tuple[Estimate, str
     return nonlocal_kramers_moyal(x, dx, H, ENDS, sparse=method == "nkm"), "", ""
 
 
-def recovered(x: Array, dx: Array, options: dict[str, str]) -> tuple[Estimate, str, str]:
+def recovered(x: Array, dx: Array) -> tuple[Estimate, str, str]:
     data = Trajectories.from_arrays(np.stack([x, x + dx], axis=1), dt=H).transitions()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", LevytorchWarning)
-        found = recover(data, alpha="learn", period=None, **options)
+        found = recover(data, alpha="learn", period=None)
     a = 2 * float(found.alpha)
     curves = Estimate(
         lambda at: found.b(at).numpy(),
@@ -95,7 +95,8 @@ def recovered(x: Array, dx: Array, options: dict[str, str]) -> tuple[Estimate, s
         a,
         lambda at: found.D_f(at).numpy() ** (1 / a),
     )
-    said = [f"law {found.law}", f"{found.metrics['steps']} steps", *(str(one.message) for one in told)]
+    law = found.law + (f" ({found.metrics['law/correction']})" if "law/correction" in found.metrics else "")
+    said = [f"law {law}", f"{found.metrics['steps']} steps", *(str(one.message) for one in told)]
     return curves, str(int(found.converged)), "; ".join(said)
 
 
@@ -162,9 +163,9 @@ INTRODUCTION = """## Recovery beside the nonlocal Kramers-Moyal method
 dX = (x − x³) dt + Σ dW + σ dL on (−2, 2), Σ² = 2 + 2x + x², L symmetric and a-stable (a = 2 alpha), pairs h = 1/1000
 apart that start evenly in (−2, 2): the published examples of the nonlocal Kramers-Moyal method (NKM; Li and Duan,
 arXiv:2601.19223). `euler`: one step of Euler's rule, as published, within which coefficients do not change; `sde`:
-twenty, which follow the equation. The default law is that of the equation, and frees b of a bias that `euler` has not.
-levytorch is `recover(data, alpha="learn", period=None)` with nothing else set; it smooths all of b but a straight line,
-with `free="cubics"` (levytorch cubics) all but a cubic; NKM, told that b is a cubic, fits nothing else. It is
+twenty, which follow the equation. levytorch is `recover(data, alpha="learn", period=None)` with nothing else set:
+which of the two the data is, it finds out itself ([method.md](method.md#the-exact-law-of-a-step)), and it smooths b,
+how much of a cubic included, as the evidence says. NKM, told that b is a cubic, fits nothing else. It is
 [re-implemented](../benchmarks/kramers_moyal.py) from its formulas with its authors' choices, with and (dense) without
 its sparse regression on polynomials, among which are the true b and Σ². KM is the classical estimator from binned
 moments. Medians over seeds; a: absolute error, others relative in L2 on (−2, 2); seconds on a busy machine of two
@@ -173,14 +174,15 @@ cores. `python benchmarks/rivals.py run` makes the rows, `python benchmarks/riva
 
 
 def section(rows: list[dict[str, str]]) -> str:
-    """The tables, between their markers."""
+    """The tables, between their markers; of systems that levytorch has seen."""
     lines = [
         BEGIN,
         INTRODUCTION,
         "| data | pairs | σ | a | method | seeds | error of a | σ | Σ² | b | seconds | converged |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    groups = grouped(rows)
+    every = grouped(rows)
+    groups = {key: own for key, own in every.items() if (*key[:4], "levytorch") in every}
     order = {m: i for i, m in enumerate(METHODS)}
     for key in sorted(groups, key=lambda k: (k[0], int(k[1]), list(SIGMAS).index(k[2]), -float(k[3]), order[k[4]])):
         data, n, sigma, a, method = key
@@ -211,21 +213,21 @@ def ratios(groups: Rows) -> list[str]:
     lines = [
         "Errors over those of NKM (medians over the same seeds, geometric mean over the systems):",
         "",
-        "| data | pairs | of | over | a | σ | Σ² | b |",
-        "|---|---|---|---|---|---|---|---|",
+        "| data | pairs | over | a | σ | Σ² | b |",
+        "|---|---|---|---|---|---|---|",
     ]
     for data, n in sorted({key[:2] for key in groups}, key=lambda k: (k[0], int(k[1]))):
-        for ours, method in itertools.product(METHODS[:2], ("nkm", "nkm dense")):
+        for method in ("nkm", "nkm dense"):
             logs = []
             for key, mine in groups.items():
                 theirs = groups.get((*key[:4], method))
-                if (*key[:2], key[4]) == (data, n, ours) and theirs is not None:
+                if (*key[:2], key[4]) == (data, n, "levytorch") and theirs is not None:
                     shared = {row["seed"] for row in mine} & {row["seed"] for row in theirs}
                     one, two = ([row for row in rows if row["seed"] in shared] for rows in (mine, theirs))
                     logs.append([np.log(median(one, e) / median(two, e)) for e in ERRORS])
             if len(logs) == len(SIGMAS) * len(INDICES):
                 cells = " | ".join(f"{np.exp(v):.2f}" for v in np.mean(logs, axis=0))
-                lines.append(f"| {data} | {int(n):,} | {ours} | {method} | {cells} |")
+                lines.append(f"| {data} | {int(n):,} | {method} | {cells} |")
     return lines
 
 

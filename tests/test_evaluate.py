@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 import levytorch.evaluate as script
 from levytorch import Dynamics, Recovery, Trajectories, recover, simulate, value_from_data
+from levytorch.coefficients import AlphaSpec, SplineHead
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.policy import ValueFunction
 from levytorch.policy.rewards import CosinePower
@@ -238,6 +239,28 @@ def test_paths_too_short_for_empirical_values_still_stand_beside_v(runs, logged,
     for asked in ("data.horizon=20", "baselines=false"):  # what was asked for is not left out, and nothing is left
         with pytest.raises(InputError, match="longer than the horizon"):
             evaluate.run_evaluation(settings(*given, f"out={tmp_path}/refused", asked))
+
+
+def test_on_a_line_too(tmp_path, caplog) -> None:
+    head = SplineHead(5, (-2.0, 2.0), alpha=AlphaSpec("fixed", 0.7))
+    head.set_constants(0.0, 0.5, 0.2)
+    Recovery(head, metrics={"x_min": -2.0, "x_max": 2.0}).save(tmp_path / "run" / "recovery.pt")
+    paths = simulate(Dynamics(lambda x: -x, 0.5, 0.2, 0.7, period=None), 300, 20, 1 / 40, seed=1, x0=0.0)
+    paths.to_file(tmp_path / "x.npz")
+    given = [f"run={tmp_path}/run", f"data.path={tmp_path}/x.npz", "reward=cosine_power", "beta=1", "tensorboard=false"]
+    given += ["window=[-2,2]", "n_modes=64"]
+    with caplog.at_level("INFO"):
+        out = evaluate.run_evaluation(settings(*given, f"out={tmp_path}/out"))
+    metrics, curves = json.loads((out / "metrics.json").read_text()), pl.read_csv(out / "curves.csv")
+    assert metrics["reference"] is None
+    names = ["LSTD (no model)", "PhiBE, order 1", "Brownian only", "hybrid", "model, corrected"]
+    assert list(metrics["from_data"]) == names
+    for name, found in metrics["from_data"].items():
+        assert found["V"]["mean"] == pytest.approx(curves[name].mean(), abs=0.01)
+        told = next(line for record in caplog.records for line in record.getMessage().splitlines() if name in line)
+        assert f"{found['V']['mean']:.4g} ± {found['V']['std']:.2g}" in told
+    with pytest.raises(ConfigError, match="must have a period"):
+        evaluate.run_evaluation(settings(*given, f"out={tmp_path}/refused", "data.horizon=20"))
 
 
 def test_a_reward_that_no_circle_has_leaves_the_baselines_out(runs, logged, tmp_path, caplog) -> None:

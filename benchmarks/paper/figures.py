@@ -168,10 +168,10 @@ def censored_constant(runs: Runs) -> Drawn:
 
 
 def policy_error(runs: Runs) -> Drawn:
-    """Figure 8. Left: V per arm at the largest size; middle: errors; right: error over eps, when studied."""
+    """Figure 8. Left: V per arm at the largest size; right: errors. The study of eps is `bound_figure`."""
     with_value = Runs(tuple(run for run in runs if run.has_values), runs.studies)
     chosen = with_value.need("Figure 8", *ONE_SYSTEM, arm=["unbiased", "none", "tcf", "conditional"])
-    fig, axes = panels(None, 3 if runs.studies else 2, width=3.9, height=3.4)
+    fig, axes = panels(None, 2, width=3.9, height=3.4)
     n = chosen.own().largest()
     truth = _bands(axes[0], chosen.own().where(n_trajectories=n), "V")
     low, high = axes[0].get_ylim()
@@ -181,8 +181,6 @@ def policy_error(runs: Runs) -> Drawn:
     title = f"V(x), {n:,} trajectories, mean ± sd"
     finish(axes[0], title, "x", ncols=2, columnspacing=0.8, handlelength=1.4, loc="upper center")
     _value_errors(axes[1], chosen)
-    if runs.studies:
-        _rates(axes[2], runs)
     return fig, axes
 
 
@@ -360,7 +358,7 @@ FIGURES: dict[str, Entry] = {
         8,
         ("censored_variable",),
         policy_error,
-        "Value functions of Example 4.3 beside the true one, their errors, and the error-bound study.",
+        "Value functions of Example 4.3 beside the true one, and their errors.",
     ),
     "btc": Entry(9, tuple(prices.EXPERIMENTS), prices.full_batch, prices.CAPTIONS["btc"]),
     "btc_adam": Entry(9, tuple(prices.EXPERIMENTS), prices.random_starts, prices.CAPTIONS["btc_adam"]),

@@ -1,4 +1,4 @@
-"""What a results page that is there says of experiments whose runs are not at hand: kept, and marked as such."""
+"""What a results page that is there says of experiments whose runs are not at hand: kept as it is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 from benchmarks.paper.claim import Claim
-
-EARLIER = "earlier"  # in the column "made" of the table of runs
 
 
 class Kept:
@@ -32,13 +30,9 @@ class Kept:
         names = cells(head)
         return [dict(zip(names, cells(line))) for line in body if len(cells(line)) == len(names)]
 
-    def machine(self, title: str) -> str:
-        """Machine and versions of the rows that were made earlier: those of the earliest page."""
-        for start in ("Rows made earlier: ", "Machine: "):
-            found = re.search(rf"^{start}(.*)$", self[title], flags=re.M)
-            if found:
-                return found[1]
-        return ""
+    def machines(self, title: str) -> list[str]:
+        """The machines, with their versions, that a section names."""
+        return re.findall(r"^Machine: (.*)$", self[title], flags=re.M)
 
     def picture(self, title: str, name: str) -> list[str]:
         """What shows a picture in a section, and its caption."""

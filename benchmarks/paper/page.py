@@ -26,9 +26,9 @@ Every number and figure on this page was written by
 python -m benchmarks.paper page runs=<directory of the runs> out=docs
 ```
 
-from run directories and from the tables of `benchmarks/results`; nothing is typed in. Sections whose runs are not
-among those of the command stay as an earlier page had them, and the table of runs says which. **Every fit on this page
-is under the frozen law** (coefficients held over a step, as in the paper) unless a column says otherwise; what the
+from run directories and from the tables of `benchmarks/results`; nothing is typed in. A page made from a
+part of the runs has the other sections as they were; the table of runs names the machine of each. **Every fit on this
+page is under the frozen law** (coefficients held over a step, as in the paper) unless a column says otherwise; what the
 exact law changes is on a page of its own, [exact_law.md](exact_law.md). How each experiment is run and what the paper
 leaves open: {experiments}."""
 STATEMENTS, RUNS, PRICES, SHORT = (
@@ -51,7 +51,7 @@ def write_page(roots: Sequence[Path], out: Path, results: Path = RESULTS) -> Pat
     stated = sorted([*fresh, *kept.claims(STATEMENTS, fresh)], key=lambda claim: section_order(claim.where))
     if stated:
         blocks += [f"## {STATEMENTS}", markdown(frame(stated), keep=KEEP)]
-    blocks += [f"## {RUNS}", *parts.how(runs, roots, kept.rows(RUNS), kept.machine(RUNS))]
+    blocks += [f"## {RUNS}", *parts.how(runs, roots, kept.rows(RUNS), kept.machines(RUNS))]
     names = [one.name for one in parts.EXPERIMENTS if len(runs.where(experiment=one.name))]
     there = [one.name for one in parts.EXPERIMENTS if one.name in names or kept[one.title]]
     for one in parts.EXPERIMENTS:

@@ -96,10 +96,12 @@ def versions() -> str:
     return ", ".join(found)
 
 
-def how(runs: Runs, roots: Sequence[Path], earlier: Sequence[dict[str, str]] = (), then: str = "") -> list[str]:
-    """Machine, versions, time, seeds and settings.
+def how(
+    runs: Runs, roots: Sequence[Path], earlier: Sequence[dict[str, str]] = (), machines: Sequence[str] = ()
+) -> list[str]:
+    """Machines, versions, time, seeds and settings.
 
-    earlier: rows of a page that was there, of other experiments; then: the machine and versions that it names.
+    earlier: rows of a page that was there, of other experiments; machines: those that it names, with versions.
     """
     rows = []
     for experiment in EXPERIMENTS:
@@ -121,19 +123,20 @@ def how(runs: Runs, roots: Sequence[Path], earlier: Sequence[dict[str, str]] = (
                     "fits, s": round(float(np.nansum([r.number("seconds_fit") for r in own])), 1),
                     "wall, s": timing.get("wall_seconds"),
                     "CPU, s": timing.get("cpu_seconds"),
-                    "made": "with this page",
+                    "machine": machine().split(",")[0],
                 }
             )
     shown = [dict(zip(rows[0], cells)) for cells in map(kept.cells, markdown(rows).splitlines()[2:])] if rows else []
     anew = {row["experiment"] for row in rows}
     if earlier and (not shown or set(earlier[0]) == set(shown[0])):
-        shown += [row | {"made": kept.EARLIER} for row in earlier if row["experiment"] not in anew]
+        shown += [row for row in earlier if row["experiment"] not in anew]
     order = [one.name for one in EXPERIMENTS]
     shown.sort(key=lambda row: order.index(row["experiment"]) if row["experiment"] in order else len(order))
-    kept_rows = any(row["made"] == kept.EARLIER for row in shown)
+    used = {row["machine"] for row in shown}
+    told = [f"{machine()}. {versions()}."] if anew or not shown else []
+    told += [one for one in machines if one.split(",")[0] in used and one.split(",")[0] != machine().split(",")[0]]
     return [
-        f"Machine: {machine()}. {versions()}.",
-        f"Rows made earlier: {then}" if kept_rows and then else "",
+        *(f"Machine: {one}" for one in told),
         kept.table(shown) if shown else "No runs of the paper's experiments.",
         "The column *fits* is the sum over runs of the time from the first pass to the last, checks and standard "
         "errors included; wall and CPU time are those of whole sweeps where they were recorded (wall time depends on "

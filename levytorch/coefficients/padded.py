@@ -53,6 +53,7 @@ class PaddedBasis:
         inward = torch.tensor([1.0, -1.0], dtype=torch.float64) * (_SMALL * (self.high - self.low))
         near, far = own.rows(ends + inward), own.rows(ends + 2 * inward)
         self.ends = own.rows(ends)  # (K, 2)
+        self.apart = getattr(own, "apart", slice(0))
         self.slopes = (4 * near - far - 3 * self.ends) / (2 * inward)
 
     @property

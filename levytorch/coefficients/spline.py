@@ -3,9 +3,10 @@
 The functions are linear combinations of SciPy's B-splines that are orthonormal over the window and whose second
 derivatives are orthogonal to each other (Demmler and Reinsch): 1, a straight line, then waves of rising frequency. A
 roughness penalty, the integral of the squared second derivative, is then a sum over squared coefficients, as it is for
-a Fourier series. Constants and straight lines are free; where cubics are, what is charged is how far a function is, in
-that integral, from the nearest cubic. Waves bend back at the ends of the window, which x^3 does not: among lines and
-waves it takes many of them.
+a Fourier series. Constants and straight lines are free; where cubics stand apart from the waves, what the waves are
+charged for is how far a function is, in that integral, from the nearest cubic. Waves bend back at the ends of the
+window, which x^3 does not: among lines and waves it takes many of them, and a strength that lets those through lets
+noise through.
 
 A drift that is a polynomial (the double well x - x^3 is the standard example) holds beyond the window too, which is
 what confines a particle there; D_o and D_f are splines, constant beyond it.
@@ -34,17 +35,21 @@ if TYPE_CHECKING:
 MOST = 999
 KNOTS = ("even", "quantiles")
 CONTINUATIONS = ("constant", "linear")
-FREE = {"lines": 2, "cubics": 4}  # functions that a roughness penalty does not charge for
+# How many polynomials stand apart from the waves. "lines", "cubics": a roughness penalty does not charge for them;
+# "auto": for parabola and cubic it does, with a strength of their own
+FREE = {"auto": 4, "lines": 2, "cubics": 4}
 _DEGREE = 3
 HIGHEST = 15
+_BENT = np.array([720.0, 8400.0]) / (2 * math.pi) ** 4  # roughness of parabola and cubic, orthonormal over the window
 
 
 class SplineBasis:
     """`n_basis` functions on the window (low, high): 1, a straight line, waves; n_basis = 1 is the constant alone.
 
     knots: where the cubics meet, n_basis - 4 states inside of the window, ascending; None: evenly spaced.
-    continuation: beyond the window the functions stay "constant", or go on along their tangents ("linear"). free: 1
-    and a straight line alone ("lines"), or the parabola and the cubic too ("cubics").
+    continuation: beyond the window the functions stay "constant", or go on along their tangents ("linear"). free: what
+    a penalty does not charge for, 1 and a straight line ("lines") or the parabola and the cubic too ("cubics"); "auto":
+    for these two with a strength of their own (`apart`), so that the evidence says how free they are.
     """
 
     def __init__(
@@ -58,6 +63,7 @@ class SplineBasis:
         self.n_basis, self.window = check_n_basis(n_basis), check_spline_window(window)
         self.continuation = choice("continuation", continuation, CONTINUATIONS)
         n_free = FREE[choice("free", free, tuple(FREE))]
+        self.apart = slice(2, 4 if free == "auto" and n_basis > 1 else 2)
         low, high = self.window
         self.low, self.length = low, high - low
         if self.n_basis == 1:
@@ -67,6 +73,8 @@ class SplineBasis:
         breaks = np.concatenate([[0.0], inner, [1.0]])
         t = np.concatenate([np.zeros(_DEGREE), breaks, np.ones(_DEGREE)])
         coefficients, roughness = demmler_reinsch(t, breaks, n_free)
+        if free == "auto":
+            roughness[self.apart] = _BENT
         splines = _splines(t, coefficients)
         # of every function on every interval, highest power first: (K, intervals) each
         powers = [splines.derivative(m)(breaks[:-1]) / math.factorial(m) for m in range(_DEGREE, -1, -1)]
@@ -181,8 +189,8 @@ class SplineHead(LinearHead):
     """Cubic splines on a line: D_o and D_f stay constant beyond the window, b does, or goes on straight.
 
     window: (low, high), or one such pair per coordinate; knots: "even", or states inside the window ("quantiles": of
-    the data, which a fit puts in their place); continuation: of b, "constant" or "linear"; free: of b, "lines" or
-    "cubics".
+    the data, which a fit puts in their place); continuation: of b, "constant" or "linear"; free: of b, "auto", "lines"
+    or "cubics" (in the plane lines).
     """
 
     period = None
@@ -201,7 +209,7 @@ class SplineHead(LinearHead):
         truncation: str = "total",
         tempering: TemperingSpec | None = None,
         known: Mapping[str, float] | None = None,
-        free: str = "lines",
+        free: str = "auto",
     ) -> None:
         windows = check_windows(window, dim)
         if isinstance(knots, str):
@@ -209,9 +217,9 @@ class SplineHead(LinearHead):
         elif dim > 1:
             raise InputError(f"knots must be even for dim = {dim}, found {shown(knots)}; leave it out.")
         choice("continuation", continuation, CONTINUATIONS)
-        if choice("free", free, tuple(FREE)) != "lines" and dim > 1:
+        if choice("free", free, tuple(FREE)) == "cubics" and dim > 1:
             raise InputError(f"free must be lines for dim = {dim}, found {shown(free)}; leave it out.")
-        self.free = free
+        self.free = free if dim == 1 else "lines"
         inner = None if isinstance(knots, str) or n_basis == 1 else list(knots)
 
         def basis(n: int, own: Sequence[float] | None = None, how: str = "constant", free: str = "lines") -> Basis:

@@ -3,6 +3,8 @@
 Each of b, D_o, D_f (and alpha(x)) has its own strength lambda in  -lambda/2 sum_j j^4 |theta_j|^2  (j: harmonic number
 of the basis; the constant is free). Read as a prior, the evidence of the data picks lambda: MacKay's fixed point
 lambda = gamma / (theta^T S theta), with gamma the number of well-determined coefficients, updated once per pass.
+Functions that a basis keeps apart (the parabola and the cubic of a spline) have a lambda of their own: how curved b is
+over the whole window says little about how it wiggles.
 
 With "harmonics" every harmonic has a variance s_j of its own, drawn towards the same trend m / j^4 by an inverse-gamma
 prior of shape SHAPE (so that theta has a Student prior): s_j = (|theta_j|^2 + 2 a m / j^4) / (gamma_j + 2 a), and m is
@@ -20,6 +22,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import LinearHead
+from levytorch.coefficients.basis import Basis
 from levytorch.convert import choice, real_array, shown
 from levytorch.errors import InputError
 
@@ -45,7 +48,8 @@ def check_strength(strength: Any) -> str | float | list[float]:
 
 class RoughnessPenalty:
     """strength: "none", "evidence", "harmonics", a number for every coefficient, one number for each (b, D_o, D_f,
-    alpha), or one for each harmonic of each, the constant's first.
+    alpha; after it that of what its basis keeps apart, or the same), or one for each harmonic of each, the constant's
+    first.
     """
 
     def __init__(self, head: LinearHead, strength: Strength = "none") -> None:
@@ -63,13 +67,19 @@ class RoughnessPenalty:
             self.strengths = torch.tensor(wanted, dtype=torch.float64) if wanted else torch.cat(self.apart) ** 4
             return
         self.roughness = torch.cat([h**4 for h in harmonics])
-        self.group = torch.cat([torch.full((h.numel(),), i) for i, h in enumerate(harmonics)])
+        parts = [_parts(basis) for basis in head.bases]
+        self.parts = [int(part.max()) + 1 if len(part) else 1 for part in parts]
+        starts = [sum(self.parts[:i]) for i in range(len(parts))]
+        self.group = torch.cat([first + part for first, part in zip(starts, parts)])
         start = wanted or [_START if self.adaptive else 0.0]
-        if len(start) not in (1, len(harmonics)):
+        if len(start) not in (1, len(parts), sum(self.parts)):
             raise InputError(
-                f"penalty must be one number, {len(harmonics)} or {each}, found {len(start)}; give one per coefficient."
+                f"penalty must be one number, {len(parts)} or {each}, found {len(start)}; give one per coefficient."
             )
-        self.strengths = torch.tensor(start, dtype=torch.float64).expand(len(harmonics)).clone()
+        given = torch.tensor(start, dtype=torch.float64)
+        if len(given) < sum(self.parts):
+            given = given.expand(len(parts)).repeat_interleave(torch.tensor(self.parts))
+        self.strengths = given.clone()
 
     @property
     def active(self) -> bool:
@@ -130,6 +140,13 @@ class RoughnessPenalty:
             change = max(change, float(moved.max()))
             self.strengths[rows] = target
         return change
+
+
+def _parts(basis: Basis) -> Tensor:
+    """(size,): 0 for functions that share the strength of a coefficient, 1 for those with one of their own."""
+    parts = torch.zeros(basis.size, dtype=torch.int64)
+    parts[getattr(basis, "apart", slice(0))] = 1
+    return parts
 
 
 def symmetric_inverse(matrix: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 from levytorch.coefficients import FourierBasis
 from levytorch.data import Transitions
 from levytorch.policy.blocked import solution
+from levytorch.policy.line_basis import LineBasis
 from levytorch.policy.moments import block_rows
 
 _BINS = 1024
@@ -28,8 +29,9 @@ class Brownian:
 
     dim, D_f, alpha, tempering = 1, 0.0, 0.5, 0.0
 
-    def __init__(self, basis: FourierBasis, theta: Tensor, covariance: Tensor) -> None:
+    def __init__(self, basis: FourierBasis | LineBasis, theta: Tensor, covariance: Tensor) -> None:
         self.basis, self.period, self.origin = basis, basis.period, basis.origin
+        self.support = getattr(basis, "window", None)
         self.theta, self.covariance = theta, covariance  # (2 K,), (2 K, 2 K)
 
     def b(self, x: Tensor) -> Tensor:
@@ -45,7 +47,7 @@ class Brownian:
         return torch.cat([phi, zero], 1), torch.cat([zero, phi * self.D_o(x)[:, None]], 1), none, none
 
 
-def fit_brownian(transitions: Transitions, basis: FourierBasis, CT: float) -> Brownian:
+def fit_brownian(transitions: Transitions, basis: FourierBasis | LineBasis, CT: float) -> Brownian:
     """From the pairs with |dx - mu| <= CT."""
     sums = _sums(transitions, basis, CT)  # (4, B, bins)
     phi = basis.matrix(basis.grid(_BINS))
@@ -71,10 +73,13 @@ def fit_brownian(transitions: Transitions, basis: FourierBasis, CT: float) -> Br
     return Brownian(basis, theta, _sandwich(sums, phi, theta_b, theta_D, ridge))
 
 
-def _sums(transitions: Transitions, basis: FourierBasis, CT: float) -> Tensor:
+def _sums(transitions: Transitions, basis: FourierBasis | LineBasis, CT: float) -> Tensor:
     """Pairs, sums of dx, of dx^2 / dt and of dt, per block and bin of x."""
-    place = torch.remainder(transitions.x - basis.origin, basis.period) * (_BINS / basis.period)
-    node = place.long().clamp(max=_BINS - 1)
+    if isinstance(basis, LineBasis):
+        place = (transitions.x - basis.origin) * (_BINS / basis.length)
+    else:
+        place = torch.remainder(transitions.x - basis.origin, basis.period) * (_BINS / basis.period)
+    node = place.long().clamp(0, _BINS - 1)
     near = (transitions.deviation <= CT).double()
     blocks = block_rows(transitions)
     out = torch.zeros((4, len(blocks), _BINS), dtype=torch.float64)

@@ -12,13 +12,41 @@ import numpy as np
 from torch import Tensor
 
 from levytorch.errors import InputError
+from levytorch.policy.line_value import LineValue, is_line_value
 from levytorch.policy.value import ValueFunction, is_series, load_fields, save_fields
 
-_MARK = "levytorch.data_value.1"
+_MARK, _LINE_MARK = "levytorch.data_value.1", "levytorch.line_data_value.1"
+
+
+NO_BLOCKS = (
+    "V.std must have resampled blocks of data, and a model a covariance, found none; estimate V with n_bootstrap=200."
+)
+
+
+class Estimated:
+    """What an estimate from pairs says of itself."""
+
+    method: str
+    name: str
+    note: str
+    strength: float
+    share: tuple[float, float] | None
+    n_pairs: int
+    n_blocks: int
+    beta: float
+
+    def describe(self) -> str:
+        """What this V is made of, in a few sentences."""
+        lines = [f"{self.name}: V from {self.n_pairs:,} pairs in {self.n_blocks} blocks, beta = {self.beta:g}."]
+        if self.share is not None:
+            lines.append("Of the correction {:.0%} of the level and {:.0%} of the rest are kept.".format(*self.share))
+        if self.method in ("lstd", "phibe", "hybrid", "corrected"):
+            lines.append(f"Ridge {self.strength:.2g}, the one that predicts blocks left out best.")
+        return " ".join(lines + ([self.note] if self.note else []))
 
 
 @dataclass(frozen=True, repr=False)
-class DataValue(ValueFunction):
+class DataValue(Estimated, ValueFunction):
     """V(x) from data by `method`; `name` is what it is called in tables, `note` what must be known to read it.
 
     strength: of the ridge that blocks left out have asked for; share: of the correction that is kept, of its level and
@@ -39,22 +67,10 @@ class DataValue(ValueFunction):
             f"period={self.period:g}, beta={self.beta:g})"
         )
 
-    def describe(self) -> str:
-        """What this V is made of, in a few sentences."""
-        lines = [f"{self.name}: V from {self.n_pairs:,} pairs in {self.n_blocks} blocks, beta = {self.beta:g}."]
-        if self.share is not None:
-            lines.append("Of the correction {:.0%} of the level and {:.0%} of the rest are kept.".format(*self.share))
-        if self.method in ("lstd", "phibe", "hybrid", "corrected"):
-            lines.append(f"Ridge {self.strength:.2g}, the one that predicts blocks left out best.")
-        return " ".join(lines + ([self.note] if self.note else []))
-
     def std(self, x: Tensor | np.ndarray | float, order: int = 0) -> Tensor:
         """Standard deviation of V (or of a derivative) at x, from resampled blocks of the data."""
         if self.covariance_factor is None:
-            raise InputError(
-                "V.std must have resampled blocks of data, and a model a covariance, found none; estimate V with "
-                "n_bootstrap=200."
-            )
+            raise InputError(NO_BLOCKS)
         return super().std(x, order)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -67,11 +83,48 @@ class DataValue(ValueFunction):
         return load_fields(cls, _MARK, path, _is_sound)
 
 
+@dataclass(frozen=True, repr=False)
+class LineDataValue(Estimated, LineValue):
+    """The same on a line, as values on the nodes of a window; constant beyond it."""
+
+    method: str = "lstd"
+    name: str = "LSTD"
+    note: str = ""
+    strength: float = 0.0
+    share: tuple[float, float] | None = None
+    n_pairs: int = 0
+    n_blocks: int = 0
+
+    def __repr__(self) -> str:
+        low, high = self.window
+        return (
+            f"{type(self).__name__}({self.name}, {self.n_pairs} pairs, window=({low:g}, {high:g}), beta={self.beta:g})"
+        )
+
+    def std(self, x: Tensor | np.ndarray | float) -> Tensor:
+        """Standard deviation of V at x, from resampled blocks of the data."""
+        if self.covariance_factor is None:
+            raise InputError(NO_BLOCKS)
+        return super().std(x)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """As for a DataValue."""
+        return save_fields(self, _LINE_MARK, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LineDataValue:
+        """As for a DataValue."""
+        return load_fields(cls, _LINE_MARK, path, lambda content: is_line_value(content) and _is_estimate(content))
+
+
 def _is_sound(content: Mapping[str, Any]) -> bool:
+    return is_series(content) and _is_estimate(content)
+
+
+def _is_estimate(content: Mapping[str, Any]) -> bool:
     share = content["share"]
     return (
-        is_series(content)
-        and all(isinstance(content[name], str) for name in ("method", "name", "note"))
+        all(isinstance(content[name], str) for name in ("method", "name", "note"))
         and all(type(content[name]) is int for name in ("n_pairs", "n_blocks"))
         and isinstance(content["strength"], float)
         and (share is None or (isinstance(share, tuple) and [type(v) for v in share] == [float, float]))

@@ -113,7 +113,7 @@ class Estimation:
         replicas = (times - 1.0) @ own
         moved = replicas[:, :K] - (times - 1.0) @ rule
         replicas[:, :K] += found.keep * equations.solve(found.strength, times, moved)
-        return replace(out, covariance_factor=factor_of(replicas))
+        return self._with_errors(out, replicas)
 
     def _rule(self, equations: Equations) -> Tensor:
         """(B, K): what blocks do to the solution through the model's part in the equations."""
@@ -151,13 +151,16 @@ class Estimation:
     def model_recovery(self) -> Any:
         if self.recovery is not None:
             return self.recovery
+        self._check_alpha()
+        own = {"n_basis": self.n_basis, "period": self.period, "origin": self.origin, "actions": None}
+        return recover(self.transitions, **(own | self.fit))
+
+    def _check_alpha(self) -> None:
         if "alpha" not in self.fit:
             raise InputError(
                 'alpha must be given where a model is fitted, found none; add alpha=<number> or alpha="learn", or a '
                 "recovery."
             )
-        own = {"n_basis": self.n_basis, "period": self.period, "origin": self.origin, "actions": None}
-        return recover(self.transitions, **(own | self.fit))
 
     @cached_property
     def parameter_influence(self) -> Tensor | None:
@@ -234,7 +237,11 @@ class Estimation:
             return out
         times = resampled(equations.n_blocks, self.n_bootstrap, self.seed)
         moved = None if influence is None else -(times - 1.0) @ influence
-        return replace(out, covariance_factor=factor_of(equations.solve(strength, times, moved)))
+        return self._with_errors(out, equations.solve(strength, times, moved))
+
+    def _with_errors(self, V: DataValue, replicas: Tensor) -> DataValue:
+        """replicas: (n, K) coefficients of resampled blocks."""
+        return replace(V, covariance_factor=factor_of(replicas))
 
     def _made(self, method: str, name: str, c: Tensor, strength: float, note: str) -> DataValue:
         return DataValue(

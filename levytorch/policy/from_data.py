@@ -10,12 +10,15 @@ from typing import Any
 from torch import Tensor
 
 from levytorch.coefficients import FourierBasis
+from levytorch.coefficients.spline import check_n_basis
 from levytorch.convert import choice, positive_number, shown, whole_number
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.checks import cell_of, check_beta, check_periodic, is_line, reward_function
-from levytorch.policy.data_value import DataValue
+from levytorch.policy.data_value import DataValue, LineDataValue
 from levytorch.policy.estimation import TAILS_LOST, Estimation
+from levytorch.policy.line_estimation import LineEstimation
+from levytorch.training.line import inside, kept_range
 
 MOST = 401  # functions of V; their matrices are held for every block
 METHODS = ("lstd", "hybrid", "phibe", "brownian", "model", "corrected")
@@ -30,18 +33,19 @@ def value_from_data(
     method: str = DEFAULT,
     recovery: Any = None,
     n_basis: int = 21,
-    period: float = 2 * math.pi,
+    period: float | None = 2 * math.pi,
     origin: float = 0.0,
     order: int = 1,
     CT: float | None = None,
     n_bootstrap: int = 200,
     seed: int = 0,
     **options: Any,
-) -> DataValue:
-    """The V of the dynamics behind the transitions, of a state on a circle.
+) -> DataValue | LineDataValue:
+    """The V of the dynamics behind the transitions, of a state on a circle or on a line (period=None).
 
     A ValueFunction comes back (V(x), V.derivative(x), V.std(x) from resampled blocks of trajectories) that says what it
-    is: `V.name`, `V.describe()`.
+    is: `V.name`, `V.describe()`. On a line it is V on a window, that of the recovery or the range of the data but for
+    excursions, and constant beyond, as that of `solve_value`: steps that end outside land on its ends.
 
     Args:
         method: "lstd", pairs alone, with e^{-beta dt} and the reward linear in between; "phibe", a differential
@@ -51,11 +55,12 @@ def value_from_data(
             confirm it.
         recovery: the model of the last three; None: `recover` fits one, and takes alpha and further options (tail,
             law, ...).
-        n_basis: Fourier functions of V where it is fitted to pairs, and of every coefficient of a fitted model.
-        period, origin: of the circle; those of the recovery where there is one.
+        n_basis: functions of V where it is fitted to pairs (Fourier on a circle, splines on a line), and of every
+            coefficient of a fitted model.
+        period, origin: of the circle, None: a line; those of the recovery where there is one.
         order: of PhiBE, 1 or 2; the second takes three observations in a row.
         CT: displacements beyond it count as none in PhiBE's moments, and are left out of the Brownian fit; None: half a
-            period. Without a limit those moments do not exist where jumps are stable.
+            period, or half the window. Without a limit those moments do not exist where jumps are stable.
         n_bootstrap: resamplings of the blocks (60, or fewer where data is short) for V.std; 0: none. Models have the
             first-order equivalent, the sandwich of their blocks.
 
@@ -88,7 +93,7 @@ def prepare(
     beta: float,
     recovery: Any = None,
     n_basis: int = 21,
-    period: float = 2 * math.pi,
+    period: float | None = 2 * math.pi,
     origin: float = 0.0,
     order: int = 1,
     CT: float | None = None,
@@ -107,29 +112,53 @@ def prepare(
         )
     if recovery is not None and options:
         raise InputError(f"options of a fit must be left out with a recovery, found {', '.join(options)}; remove them.")
-    if period is None or (recovery is not None and is_line(recovery)):
-        raise InputError("the state must lie on a circle, found one on a line; use solve_value with a recovery.")
     if getattr(recovery, "policy", None) is not None:
         raise InputError(
             "recovery must be of the dynamics behind the transitions, found one under a policy of its own; use "
             "solve_value."
         )
+    n_basis = whole_number("n_basis", n_basis, 1, MOST, "give the number of functions of V")
+    shared: dict[str, Any] = {
+        "order": whole_number("order", order, 1, 2, "give the order of PhiBE"),
+        "CT": None if CT is None else positive_number("CT", CT, "give the largest displacement that moments count"),
+        "n_bootstrap": _replicas(n_bootstrap),
+        "seed": whole_number("seed", seed, 0, 2**63 - 1, "0 is the default"),
+        "fit": dict(options or {}),
+    }
+    if period is None or (recovery is not None and is_line(recovery)):
+        return _on_a_line(transitions, reward, check_beta(beta), recovery, n_basis, shared)
     if recovery is not None:
         period, origin = cell_of(recovery)
-    n_basis = whole_number("n_basis", n_basis, 1, MOST, "give the number of Fourier functions of V")
     cell = FourierBasis(n_basis, period, origin)
     r, beta = reward_function(reward), check_beta(beta)
     if hasattr(reward, "check_covers"):  # a table, which may end before the cell does
         reward.check_covers(cell.origin, cell.origin + cell.period, "cell")
     check_periodic(r, (cell.period,), cell.grid(37))
-    return Estimation(
-        *(transitions, r, beta, recovery, n_basis, cell.period, cell.origin),
-        order=whole_number("order", order, 1, 2, "give the order of PhiBE"),
-        CT=None if CT is None else positive_number("CT", CT, "give the largest displacement that moments count"),
-        n_bootstrap=_replicas(n_bootstrap),
-        seed=whole_number("seed", seed, 0, 2**63 - 1, "0 is the default"),
-        fit=dict(options or {}),
-    )
+    return Estimation(transitions, r, beta, recovery, n_basis, cell.period, cell.origin, **shared)
+
+
+def _on_a_line(
+    transitions: Transitions,
+    reward: Callable[[Tensor], Any] | float,
+    beta: float,
+    recovery: Any,
+    n_basis: int,
+    shared: dict[str, Any],
+) -> LineEstimation:
+    """On the window of the recovery, or of the data; with the pairs that start in it."""
+    if recovery is not None and not is_line(recovery):
+        raise InputError(
+            f"recovery must be of a state on a line where period is None, found one of period {recovery.period:g}; "
+            "leave period out."
+        )
+    check_n_basis(n_basis)
+    window = getattr(recovery, "support", None) or kept_range(transitions)
+    kept = inside(transitions, [window])
+    assert isinstance(kept, Transitions)
+    if hasattr(reward, "check_covers"):
+        reward.check_covers(*window, "window")
+    r = reward_function(reward)
+    return LineEstimation(kept, r, beta, recovery, n_basis, **shared, window=window)
 
 
 def _replicas(n_bootstrap: int) -> int:

@@ -212,3 +212,19 @@ def _change(
         change = (moved[0] - moved[1]) / (2 * _DIFFERENCE * float(at.tempering))
         out = out - J_lam * (at.D_f * change)[:, None]
     return out
+
+
+def generator_on_line(dynamics: Any, n: int, window: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """The inner nodes (n - 1,) and L on values there, (n - 1, n - 1), V constant beyond the window."""
+    at = coefficients_at(dynamics, operators_at(n, window))
+    ops = line_operators(n, window, at.alpha, Exterior(True), tempering=float(at.tempering))
+    matrix, _ = _system(ops, at, torch.zeros_like(ops.x), 0.0)
+    return ops.x, -matrix
+
+
+def sensitivity_on_line(dynamics: Any, v: Tensor, n: int, window: tuple[float, float]) -> Tensor:
+    """(n - 1, P): d(L v) / dtheta at the inner nodes, of values v (n - 1,) there, for a Recovery."""
+    outside = Exterior(True)
+    at = coefficients_at(dynamics, operators_at(n, window))
+    ops = line_operators(n, window, at.alpha, outside, tempering=float(at.tempering))
+    return _change(dynamics, ops, at, v, n, window, outside, (False, False))

@@ -134,7 +134,7 @@ class LineValue:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LineValue:
         """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
-        return load_fields(cls, _MARK, path, _is_sound)
+        return load_fields(cls, _MARK, path, is_line_value)
 
 
 def _derivative(values: Tensor, window: tuple[float, float], order: int) -> Tensor:
@@ -150,7 +150,7 @@ def _derivative(values: Tensor, window: tuple[float, float], order: int) -> Tens
     return torch.from_numpy(np.concatenate([found[:1], found, found[-1:]]) / half**order)
 
 
-def _is_sound(content: Mapping[str, Any]) -> bool:
+def is_line_value(content: Mapping[str, Any]) -> bool:
     values, factor, outside, window = (content[k] for k in ("values", "covariance_factor", "outside", "window"))
     return (
         isinstance(values, Tensor)

@@ -30,6 +30,7 @@ from levytorch.policy.generator import (
     resolvent_matrix,
     sensitivity,
 )
+from levytorch.policy.line_basis import LineBasis
 
 _TOLERANCE = 1e-4  # of log p in the core
 _NODES = 12  # of Gauss and Legendre in a panel
@@ -97,13 +98,16 @@ class ModelChange:
         for node, weight in zip(nodes, weights):
             s = 0.5 * dt * (node + 1.0)
             before = torch.matrix_exp((dt - s) * model.generator) @ u
-            change = to_series(basis, self.generator.of(before))
-            dPu += 0.5 * dt * weight * torch.matrix_exp(s * model.generator) @ change
+            dPu += 0.5 * dt * weight * torch.matrix_exp(s * model.generator) @ self._changed(before)
         out = self.V - step.decay * step.P @ self.V - dPu
         if step.lost is None:
             return out
         gained = basis.matrix(basis.points()) @ ((step.P - step.C) @ model.V) / (1.0 - step.lost)
         return out + step.decay * to_series(basis, gained[:, None] * self.log_D_f)
+
+    def _changed(self, u: Tensor) -> Tensor:
+        """(n, P): d(L u) / dtheta of a function with coefficients u (n,)."""
+        return to_series(self.model.basis, self.generator.of(u))
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class ModelStep:
     reward: Tensor
     lost: Tensor | None
 
-    def equation(self, basis: FourierBasis, n_basis: int) -> tuple[Tensor, Tensor]:
+    def equation(self, basis: FourierBasis | LineBasis, n_basis: int) -> tuple[Tensor, Tensor]:
         """(n, K), (n,): F and R with F c = R + decay E[V(x') | x, core], what the data need not be asked for."""
         one = torch.eye(basis.n_modes, dtype=torch.float64)
         if self.lost is None:
@@ -129,8 +133,10 @@ class ModelStep:
         return to_series(basis, F[:, :n_basis]), to_series(basis, Phi @ self.reward / kept[:, 0])
 
 
-def to_series(basis: FourierBasis, values: Tensor) -> Tensor:
-    """Values at the points of the basis, (n, ...), as Fourier coefficients: discrete orthogonality."""
+def to_series(basis: FourierBasis | LineBasis, values: Tensor) -> Tensor:
+    """Values at the points of the basis, (m, ...), as coefficients (n, ...): of a circle by discrete orthogonality."""
+    if isinstance(basis, LineBasis):
+        return basis.series(values)
     Phi = basis.matrix(basis.points())
     return (Phi / (Phi**2).sum(0)).T @ values
 

@@ -22,6 +22,7 @@ from levytorch.coefficients import FourierBasis
 from levytorch.data import Transitions
 from levytorch.errors import InputError
 from levytorch.likelihood.exact import MANY_STEPS
+from levytorch.policy.line_basis import LineBasis
 from levytorch.training.blocks import N_BLOCKS
 from levytorch.training.law_choice import distinct_steps
 
@@ -34,7 +35,7 @@ _SAME = 1e-5  # relative distance within which two dt are one
 class Moments:
     """dt: (T,); pairs: (T, B); start, land: (T, B, K, n); basis: the n functions."""
 
-    basis: FourierBasis
+    basis: FourierBasis | LineBasis
     dt: Tensor
     pairs: Tensor
     start: Tensor
@@ -66,7 +67,7 @@ def series(basis: FourierBasis, f: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def moments(
-    transitions: Transitions, basis: FourierBasis, n_basis: int, rows: NDArray[np.int64] | None = None
+    transitions: Transitions, basis: FourierBasis | LineBasis, n_basis: int, rows: NDArray[np.int64] | None = None
 ) -> Moments:
     """One pass over the pairs (over `rows` of them, ascending; None: all). basis: the n functions, of which V has K."""
     steps = distinct_steps(transitions)

@@ -20,6 +20,7 @@ from levytorch.coefficients import FourierBasis
 from levytorch.data import Transitions
 from levytorch.errors import InputError
 from levytorch.policy.blocked import Equations
+from levytorch.policy.line_basis import LineBasis
 from levytorch.policy.model_step import to_series
 from levytorch.policy.moments import block_rows
 
@@ -32,14 +33,16 @@ class Displacements:
     functions as the derivatives of phi have.
     """
 
-    basis: FourierBasis
+    basis: FourierBasis | LineBasis
     pairs: int
     start: Tensor
     first: Tensor
     second: Tensor
 
 
-def displacements(transitions: Transitions, basis: FourierBasis, n_basis: int, CT: float, order: int) -> Displacements:
+def displacements(
+    transitions: Transitions, basis: FourierBasis | LineBasis, n_basis: int, CT: float, order: int
+) -> Displacements:
     """One pass; order 2 takes pairs that are followed by another one of the same trajectory."""
     if order == 2 and not transitions.uniform_dt:
         raise InputError("PhiBE of order 2 must have one dt, found several; use order=1.")
@@ -50,7 +53,9 @@ def displacements(transitions: Transitions, basis: FourierBasis, n_basis: int, C
             "three observations or more."
         )
     blocks, pairs = block_rows(transitions), 0
-    columns = (basis.n_modes, n_basis | 1, n_basis | 1)
+    # derivatives of waves on a cell are waves of the same frequencies; those of splines are nearly in the wide space
+    m = n_basis | 1 if basis.period is not None else basis.n_modes
+    columns = (basis.n_modes, m, m)
     sums = [torch.zeros((len(blocks), n_basis, m), dtype=torch.float64) for m in columns]
     for b, mine in enumerate(blocks):
         if follow is not None:
@@ -85,7 +90,7 @@ def phibe(found: Displacements, r: Tensor, beta: float) -> Equations:
     """r: (n,) Fourier coefficients of the reward."""
     basis, K = found.basis, found.start.shape[1]
     x = basis.points()
-    slope, bend = (to_series(basis, basis.matrix(x, order))[: K | 1, :K] for order in (1, 2))
+    slope, bend = (to_series(basis, basis.matrix(x, order))[: found.first.shape[2], :K] for order in (1, 2))
     A = beta * found.start[..., :K] - found.first @ slope - found.second @ bend / 2
     metric = found.start[..., :K].sum(0) / found.pairs
     return Equations(A, found.start @ r, metric, basis.harmonic_numbers()[:K])

@@ -11,7 +11,7 @@ import torch
 
 from levytorch.data import Transitions
 from levytorch.errors import InputError, NumericalError
-from levytorch.policy.data_value import DataValue
+from levytorch.policy.data_value import DataValue, LineDataValue
 from levytorch.policy.from_data import prepare
 from levytorch.policy.reference import Function, coverage, relative_l2
 from levytorch.runs.reading import Run
@@ -23,7 +23,7 @@ _POINTS = 401
 
 def baselines_of(
     runs: Sequence[Run], transitions: Transitions, reward: Callable[..., Any], beta: float
-) -> dict[str, DataValue]:
+) -> dict[str, DataValue | LineDataValue]:
     """V of the data by its name: without a model, and with that of a single run. What cannot be had is told."""
     recovery = runs[0].recovery
     start = time.perf_counter()
@@ -32,7 +32,7 @@ def baselines_of(
     except InputError as error:
         log.info(f"no baselines from the data: {error}")
         return {}
-    found: dict[str, DataValue] = {}
+    found: dict[str, DataValue | LineDataValue] = {}
     for method in (*ALONE, *(WITH_MODEL if len(runs) == 1 else ())):
         try:
             V = asked.value(method)
@@ -45,9 +45,11 @@ def baselines_of(
 
 
 def numbers(
-    found: Mapping[str, DataValue], reference: Function | None, low: float, high: float
+    found: Mapping[str, DataValue | LineDataValue], reference: Function | None, low: float, high: float
 ) -> dict[str, dict[str, Any]]:
-    """What metrics.json says of each: the error, the share of the reference within its 95 % band, the note."""
+    """What metrics.json says of each: the error, the share of the reference within its 95 % band, the note, and the
+    mean of V over the interval beside the (root mean square of the) standard error of V there.
+    """
     x = torch.linspace(low, high, _POINTS, dtype=torch.float64)
     out: dict[str, dict[str, Any]] = {}
     for name, V in found.items():
@@ -55,5 +57,6 @@ def numbers(
         if reference is not None:
             error = relative_l2(V, reference, low, high)
             covered = coverage(reference(x), V(x), 1.96 * V.std(x))
-        out[name] = {"method": V.method, "relative_l2": error, "coverage": covered, "note": V.note}
+        level = {"mean": float(V(x).mean()), "std": float(V.std(x).square().mean().sqrt())}
+        out[name] = {"method": V.method, "relative_l2": error, "coverage": covered, "note": V.note, "V": level}
     return out

@@ -120,11 +120,11 @@ def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[Evaluate
     chosen = "data" if settings["window"] is None and period is None else settings["window"]  # a line has no cell
     window = data_window(chosen, transitions, [run.recovery.support for run in runs])
     reference = None
-    beside = settings["baselines"] and transitions is not None and period is not None
+    beside = settings["baselines"] and transitions is not None
     basis = None if period is None else FourierBasis(data["n_basis"], period, origin)
     if truth is not None:
         reference = true_reference(truth, reward, beta, window, settings["tolerance"])
-    elif trajectories is not None:
+    elif trajectories is not None and not (basis is None and beside and data["n_terms"] is data["horizon"] is None):
         if basis is None:
             raise ConfigError(
                 "empirical values must have a period for the basis they are fitted in, found runs on a line; train "
@@ -284,7 +284,7 @@ def write_evaluation(result: EvaluatedRuns, out: Path, support: tuple[float, flo
         others = {name: (V(x).numpy(), 1.96 * V.std(x).numpy()) for name, V in result.from_data.items()}
         figures["baselines"], _ = baselines(
             x.numpy(),
-            result.bands(),
+            [band._replace(label=_model_name(band.label, len(result.metrics["groups"]))) for band in result.bands()],
             others,
             reference=None if reference is None else reference.curve(x).numpy(),
             reference_label="reference" if reference is None else reference.label,
@@ -299,6 +299,11 @@ def write_evaluation(result: EvaluatedRuns, out: Path, support: tuple[float, flo
         shown = {} if samples is None else result.metrics["baselines"]
         figures["errors"], _ = error_boxes(errors, baselines=shown)
     return figures
+
+
+def _model_name(label: str, groups: int) -> str:
+    """What a group is beside other methods."""
+    return "model" if groups == 1 else f"model, {label}"
 
 
 def write_rates(studies: Sequence[RateStudy], out: Path) -> dict[str, Figure]:
@@ -347,14 +352,24 @@ def group_table(metrics: Mapping[str, Any]) -> str:
     def percent(value: float | None) -> str:
         return "-" if value is None or math.isnan(value) else f"{100 * value:.3g} %"
 
-    rows = [("group", "runs", "relative L2 error", "sd", "of the mean", "coverage")]
-    for label, g in metrics["groups"].items():
-        numbers = [percent(g[k]) for k in ("relative_l2_mean", "relative_l2_sd", "relative_l2_of_mean", "coverage")]
-        rows.append((label, str(g["runs"]), *numbers))
-    names = {"trivial": "trivial r / beta", "CRL": "CRL (model-free)"}
-    rows += [(names.get(name, name), "", percent(error), "", "", "") for name, error in metrics["baselines"].items()]
-    for name, n in metrics["from_data"].items():
-        rows.append((name, "", percent(n["relative_l2"]), "", "", percent(n["coverage"])))
+    def level(entry: Mapping[str, Any]) -> str:
+        return f"{entry['mean']:.4g}" + ("" if entry["std"] is None else f" ± {entry['std']:.2g}")
+
+    rows: list[tuple[str, ...]]
+    if metrics["reference"] is None:
+        rows = [("group", "runs", "V, mean over x ± standard error")]
+        rows += [(label, str(g["runs"]), level(g["V"])) for label, g in metrics["groups"].items()]
+        rows += [(name, "", level(n["V"])) for name, n in metrics["from_data"].items()]
+    else:
+        rows = [("group", "runs", "relative L2 error", "sd", "of the mean", "coverage")]
+        for label, g in metrics["groups"].items():
+            numbers = [percent(g[k]) for k in ("relative_l2_mean", "relative_l2_sd", "relative_l2_of_mean", "coverage")]
+            rows.append((label, str(g["runs"]), *numbers))
+        names = {"trivial": "trivial r / beta", "CRL": "CRL (model-free)"}
+        for name, error in metrics["baselines"].items():
+            rows.append((names.get(name, name), "", percent(error), "", "", ""))
+        for name, n in metrics["from_data"].items():
+            rows.append((name, "", percent(n["relative_l2"]), "", "", percent(n["coverage"])))
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))

@@ -15,7 +15,7 @@ from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
 from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
 from levytorch.policy.checks import is_line
-from levytorch.policy.data_value import DataValue
+from levytorch.policy.data_value import DataValue, LineDataValue
 from levytorch.policy.empirical import crl_baseline, trivial_baseline
 from levytorch.policy.reference import Function, Reference, coverage, relative_l2
 from levytorch.policy.solver import solve_value
@@ -37,7 +37,7 @@ class EvaluatedRuns:
     interval: tuple[float, float]
     reference: Reference | None
     baselines: Mapping[str, Function]
-    from_data: Mapping[str, DataValue] = field(default_factory=dict)
+    from_data: Mapping[str, DataValue | LineDataValue] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def bands(self) -> list[Band]:
@@ -128,7 +128,7 @@ def evaluate_runs(
     reference: Reference | None = None,
     observed: Tensor | None = None,
     crl_basis: FourierBasis | None = None,
-    from_data: Mapping[str, DataValue] | None = None,
+    from_data: Mapping[str, DataValue | LineDataValue] | None = None,
 ) -> EvaluatedRuns:
     """Solve V for every run and compare.
 
@@ -187,6 +187,7 @@ def _metrics(result: EvaluatedRuns, beta: float) -> dict[str, Any]:
             "relative_l2_sd": float(own.std(ddof=1)) if len(own) > 1 else None,
             "relative_l2_of_mean": _error_of_mean(result, members),
             "coverage": _coverage(result, [result.values[i] for i in members]),
+            "V": _level([result.values[i] for i in members], result.x),
         }
     return {
         "beta": beta,
@@ -214,6 +215,16 @@ def _metrics(result: EvaluatedRuns, beta: float) -> dict[str, Any]:
             for run, label, V, error in zip(result.runs, result.labels, result.values, errors)
         ],
     }
+
+
+def _level(values: Sequence[ValueFunction], x: Tensor) -> dict[str, float | None]:
+    """The mean of V over x, and its standard error there (root mean square): that of a single run, or from replicas."""
+    curves = torch.stack([V(x) for V in values])
+    if len(values) > 1:
+        std = curves.std(0) / len(values) ** 0.5
+    else:
+        std = None if values[0].covariance_factor is None else values[0].std(x)
+    return {"mean": float(curves.mean()), "std": None if std is None else float(std.square().mean().sqrt())}
 
 
 def _error_of_mean(result: EvaluatedRuns, members: Sequence[int]) -> float | None:

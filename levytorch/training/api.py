@@ -93,7 +93,8 @@ def recover(
         n_modulation: Fourier functions of its logarithm.
         options: those of the head (fourier: origin, positivity, n_basis_alpha, truncation; spline: window, knots
             ("even" or "quantiles"), continuation of b ("constant" or "linear"), free (what of b is not smoothed:
-            "lines" or "cubics"), positivity, n_basis_alpha, truncation;
+            "lines", "cubics", or "auto", parabola and cubic as much as the evidence says), positivity, n_basis_alpha,
+            truncation;
             polynomial: degree, window, knots, positivity, n_basis_alpha; mlp: origin, positivity, width, depth,
             n_features, periodic, window), of the engine (fisher: max_steps, tolerance, damping, n_bins, and
             penalty, a strength, "evidence", "harmonics" or "cross_validation"; lbfgs: max_steps, iterations, history,

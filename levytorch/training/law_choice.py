@@ -2,7 +2,8 @@
 
 Where the exact law is available, and the frozen one neither exact already (constant coefficients) nor good (its answer
 would move by less than a tenth of a standard error), the fit goes on from the frozen law's maximum under the exact law;
-where that would take too long, under the corrected one.
+where that would take too long, under the corrected one; and where even that would, or the exact law is not available,
+the drift is freed of its bias to first order.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from levytorch.coefficients.padded import on_a_cell
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
-from levytorch.likelihood.drift_bias import drift_step
+from levytorch.likelihood.drift_bias import drift_step, shown_by_steps
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood, counts_on
@@ -33,6 +34,7 @@ from levytorch.training.settings import FitSettings
 
 SECONDS = 60.0  # that auto may take beyond the frozen fit
 GOOD = 0.1  # standard errors that the frozen law may be off
+_ODDS = 3.0  # log odds for steps along which coefficients are held, beyond which they are taken for such
 _EVALUATIONS = {True: 8, False: 80}  # that a linear head, and any other, is expected to take
 _FORWARD, _GROWTH = 0.03, 2.5  # seconds of a forward evaluation on 65 points (two cores of 2026), and its power of n
 _GRADIENT = 6.0  # what one with gradient costs, in forward evaluations as the corrected law takes them
@@ -103,7 +105,7 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
     if law == "auto":
         law, reason = affordable(setting, head)
         if law == "frozen":
-            return ended.frozen(reason)
+            return without_drift_bias(ended, "auto", reason)
     if isinstance(head, LinearHead):
         penalty = ended.engine.objective(ended.likelihood, ended.optimizer, ended.batch).penalty
         before, strengths = head.flat(), None if penalty is None else penalty.state()
@@ -135,6 +137,9 @@ def without_drift_bias(ended: Ended, law: str, reason: str) -> tuple[Recovery, L
     head, bins = likelihood.head, likelihood.bins
     if not isinstance(head, LinearHead) or head.alpha_spec.mode == "function" or bins is None:
         return recovery, likelihood
+    if law == "auto" and head.dim == 1 and (told := _held(ended, head)):
+        recovery.metrics["law_reason"] += f"; {told}"
+        return recovery, likelihood
     objective = ended.engine.objective(likelihood, ended.optimizer, ended.batch)
     shift = ended.ranks.same(drift_step(objective, objective.evaluate(), counts_on(bins, ended.observed)))
     if law == "auto" and (recovery.covariance is None or _standard_errors(head, shift, recovery.covariance) < GOOD):
@@ -144,6 +149,14 @@ def without_drift_bias(ended: Ended, law: str, reason: str) -> tuple[Recovery, L
     recovery.shift = shift
     recovery.metrics |= {"law": "corrected", "law/correction": "drift"}
     return recovery, likelihood
+
+
+def _held(ended: Ended, head: LinearHead) -> str:
+    """A sentence where the data itself says that coefficients are held along a step, as by Euler's rule; or nothing."""
+    S, J = map(float, ended.ranks.sum(shown_by_steps(head, ended.batch.main)))
+    if not S - 0.5 * J < -_ODDS:
+        return ""
+    return f"steps show {S / J:.2f} +- {J**-0.5:.2f} of the change of D_o along them that an equation asks for"
 
 
 def affordable(setting: Setting, head: Head) -> tuple[str, str]:

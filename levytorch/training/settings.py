@@ -27,7 +27,10 @@ DENSITIES = ("auto", "table", "contour", "windowed")
 LAWS = ("auto", "exact", "corrected", "frozen")
 STDS = ("auto", "frozen")  # the law's own information, or the frozen law's
 # of settings that coefficients auto has for both of its heads: what says nothing
-_SILENT = {"origin": 0.0, "truncation": "total", "knots": "even", "continuation": "constant", "free": "lines"}
+_SILENT: dict[str, tuple[Any, ...]] = {
+    **{"origin": (0.0,), "truncation": ("total",), "knots": ("even",), "continuation": ("constant",)},
+    "free": ("auto", "lines"),
+}
 
 
 @dataclass
@@ -205,7 +208,7 @@ def _of_head(own: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Those of the settings that the head which was chosen has; refuses others, unless they say nothing."""
     known_keys(f"the options of coefficients {own}", given, OPTIONS["fourier"] | OPTIONS["spline"])
     for key, value in given.items():
-        if key not in OPTIONS[name] and value not in (None, _SILENT.get(key)):
+        if key not in OPTIONS[name] and value not in (None, *_SILENT.get(key, ())):
             raise InputError(
                 f"{key} must be left out of a {name} head, which coefficients {own} is here, found {shown(value)}; "
                 "remove it, or name another head."

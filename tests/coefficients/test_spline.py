@@ -92,8 +92,24 @@ def test_free_cubics():
     assert SplineBasis(4, WINDOW, free="cubics").harmonic_numbers().tolist() == [0.0] * 4
 
 
+def test_cubics_as_free_as_the_evidence_says():
+    x = torch.linspace(*WINDOW, 200, dtype=torch.float64)
+    cubics, auto = SplineBasis(12, WINDOW, free="cubics"), SplineBasis(12, WINDOW, free="auto")
+    assert torch.equal(cubics.rows(x), auto.rows(x))
+    # charged for what they are: the integral of the squared second derivative of a Legendre polynomial
+    for k, charged in zip((2, 3), auto.harmonic_numbers()[auto.apart] ** 4):
+        bend = np.polynomial.legendre.Legendre.basis(k, domain=[0, 1]).deriv(2)
+        expected = (2 * k + 1) * (bend**2).integ()(1.0) - (2 * k + 1) * (bend**2).integ()(0.0)
+        assert float(charged) == pytest.approx(expected / (2 * np.pi) ** 4, rel=1e-12)
+    assert torch.equal(auto.harmonic_numbers()[4:], cubics.harmonic_numbers()[4:])
+    assert SplineBasis(1, WINDOW, free="auto").harmonic_numbers().tolist() == [0.0]
+    assert SplineHead(5, [WINDOW, (0.0, 1.0)], dim=2).free == "lines"
+
+
 HEADS = [
+    SplineHead(9, WINDOW),
     SplineHead(9, WINDOW, free="cubics"),
+    SplineHead(9, WINDOW, free="lines"),
     SplineHead(9, WINDOW, UNEVEN[:5], "linear"),
     SplineHead(5, [WINDOW, (0.0, 1.0)], dim=2),
     SplineHead(7, WINDOW, alpha=AlphaSpec("function", 0.6)),

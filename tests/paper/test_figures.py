@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from benchmarks.paper.collect import collect
-from benchmarks.paper.figures import FIGURES, figure, moving_average
+from benchmarks.paper.figures import FIGURES, bound_figure, figure, moving_average
 from levytorch.errors import InputError
 from levytorch.untrusted import read_csv
 
 PANELS = {
     "comparison": 6, "landscape": 4, "adaptive": 3, "unbiased_constant": 3, "unbiased_variable": 4,
-    "censored_variable": 2, "censored_constant": 2, "policy_error": 3, "learning_history": 2,
+    "censored_variable": 2, "censored_constant": 2, "policy_error": 2, "learning_history": 2,
 }  # fmt: skip
 
 
@@ -128,8 +128,8 @@ def test_censored_figures_compare_the_arms(drawn, runs):
     np.testing.assert_allclose(np.sort(points), np.sort(expected), atol=1e-9)
 
 
-def test_policy_error_has_values_errors_and_rates(drawn, runs):
-    _, (values, errors, rates) = drawn["policy_error"]
+def test_policy_error_has_values_and_errors(drawn, runs):
+    _, (values, errors) = drawn["policy_error"]
     part = runs.where(experiment="censored_variable", arm="tcf", literal=False)
     mean = np.mean([record.values["V"] for record in part], axis=0)
     np.testing.assert_allclose(line(values, "with TCF").get_ydata(), mean)
@@ -138,7 +138,12 @@ def test_policy_error_has_values_errors_and_rates(drawn, runs):
     assert [text.get_text() for text in errors.get_xticklabels()] == [
         "unbiased data", "without TCF", "with TCF", "conditional", "with TCF\n(B.1)",
     ]  # fmt: skip
-    assert any(label.startswith("noise: slope") for label in labels(rates))
+
+
+def test_the_bound_is_drawn_in_both_norms(runs):
+    _, axes = bound_figure(runs)
+    for ax in axes:
+        assert any(label.startswith("noise: slope") for label in labels(ax))
 
 
 def test_history_and_its_moving_average(drawn, runs):

@@ -188,16 +188,20 @@ def test_auto_leaves_what_is_exact_or_good():
     assert found.covariance is not None
 
 
-@pytest.mark.parametrize(("share", "law"), [(0.7, "corrected"), (0.0, "frozen")])
-def test_auto_takes_no_longer_than_it_may(monkeypatch, share, law):
+@pytest.mark.parametrize(("share", "correction"), [(0.7, None), (0.0, "drift")])
+def test_auto_takes_no_longer_than_it_may(monkeypatch, share, correction):
     # the corrected law takes about half of what the exact one does; what that is depends on the grid alone
     exact = 48 + law_choice.ROUNDS + 2 * law_choice._INFORMATION
     monkeypatch.setattr(law_choice, "_FORWARD", 3 / exact)
     monkeypatch.setattr(law_choice, "_GROWTH", 0.0)
     monkeypatch.setattr(law_choice, "SECONDS", 3 * share)
     found = recover(steep()[:4000], alpha=0.5, n_basis=3)
-    assert found.law == law
+    assert (found.law, found.metrics.get("law/correction")) == ("corrected", correction)
     assert "the exact law would take about 3 s" in found.metrics["law_reason"]
+    if correction == "drift":  # towards what the exact law says
+        frozen, exact = (recover(steep()[:4000], alpha=0.5, n_basis=3, law=law) for law in ("frozen", "exact"))
+        b, frozen_b, exact_b = (one.b(torch.linspace(0.0, 6.0, 50)) for one in (found, frozen, exact))
+        assert float((b - exact_b).norm()) < 0.5 * float((frozen_b - exact_b).norm())
 
 
 def test_where_the_exact_law_is_not_to_be_had():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from levytorch import InputError
-from levytorch.coefficients import AlphaSpec, FourierHead
+from levytorch.coefficients import AlphaSpec, FourierHead, SplineHead
 from levytorch.likelihood.penalty import RoughnessPenalty
 from tests.training.problems import ALPHA, steps
 from tests.training.problems import frozen_recover as recover
@@ -108,3 +108,42 @@ def test_strengths_of_harmonics_are_kept_and_given_again():
     assert bool((torch.stack(found.std(X, kind="robust")) > 0).all())
     with pytest.raises(InputError, match="one number, 3 or 15, found 4"):
         recover(data, alpha=ALPHA, n_basis=9, engine="fisher", penalty=[1.0] * 4)
+
+
+def test_cubics_have_a_strength_of_their_own():
+    head = SplineHead(9, (-1.0, 1.0))
+    given = RoughnessPenalty(head, [2.0, 3.0, 5.0, 7.0])
+    assert given.strengths.tolist() == [2.0, 3.0, 5.0, 7.0]
+    b = head.bases[0].harmonic_numbers() ** 4
+    expected = b * torch.tensor([2.0, 2.0, 3.0, 3.0, 2.0, 2.0, 2.0, 2.0, 2.0], dtype=torch.float64)
+    assert torch.equal(given.precision()[:9], expected)
+    assert torch.equal(given.precision()[9:18], 5.0 * head.bases[1].harmonic_numbers() ** 4)
+    assert RoughnessPenalty(head, [2.0, 5.0, 7.0]).strengths.tolist() == [2.0, 2.0, 5.0, 7.0]
+    with pytest.raises(InputError, match="one number, 3 or"):
+        RoughnessPenalty(head, [1.0] * 5)
+
+
+@pytest.mark.parametrize(("drift", "least", "most"), [("cubic", 0.2, 0.8), ("line", 0.6, 2.0)])
+def test_cubics_apart_gain_on_cubics_and_cost_little_elsewhere(drift, least, most):
+    # squared errors of b in linear regressions; of each of 12 data sets errors of some four coefficients count, so that
+    # the ratio (0.5 and 1.3 over many) has a relative standard error of about sqrt(2 * 2 / (12 * 4)) = 0.3 at most
+    x = torch.linspace(-2, 2, 201, dtype=torch.float64)
+    b = x - x**3 if drift == "cubic" else -x
+    noise = torch.randn((12, 201), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    squares = {}
+    for free in ("auto", "lines"):
+        head = SplineHead(12, (-2.0, 2.0), free=free)
+        rows = head.bases[0].rows(x)
+        information = torch.eye(head.flat().numel(), dtype=torch.float64)
+        information[:12, :12] = rows @ rows.T
+        squares[free] = 0.0
+        for values in b + noise:
+            right = torch.zeros(len(information), dtype=torch.float64)
+            right[:12] = rows @ values
+            penalty = RoughnessPenalty(head, "evidence")
+            for _ in range(60):
+                theta = torch.linalg.solve(information + torch.diag(penalty.precision()), right)
+                if penalty.update(theta, information) < 1e-3:
+                    break
+            squares[free] += float((theta[:12] @ rows - b).square().mean())
+    assert least < squares["auto"] / squares["lines"] < most

@@ -1,0 +1,98 @@
+"""V of a state on a line from pairs: the same estimates as on a circle, in functions that are constant beyond a window.
+
+The window is that of the model, or the range of the data but for excursions; pairs that start outside are left out,
+steps that end there land on its ends, as in `solve_value` with exterior "constant".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.policy.brownian import fit_brownian
+from levytorch.policy.data_value import LineDataValue
+from levytorch.policy.estimation import Estimation
+from levytorch.policy.line_basis import LineBasis
+from levytorch.policy.line_model import LineModel
+from levytorch.policy.line_value import LineValue
+from levytorch.policy.moments import WIDE, n_blocks_of
+from levytorch.policy.solver import solve_value
+from levytorch.training import recover
+
+_NODES = 256  # of V where it is a sum of functions, or that of a fit without jumps
+
+
+@dataclass
+class LineEstimation(Estimation):
+    """window: (low, high), which holds every state of the transitions; see `Estimation`."""
+
+    window: tuple[float, float] = (0.0, 1.0)
+
+    def brownian(self) -> LineDataValue:  # type: ignore[override]
+        found = fit_brownian(self.transitions, LineBasis(self.n_basis, self.window), self.cut)
+        note = f"Fitted without jumps to displacements within {self.cut:g} of their median."
+        # where there is no data D_o may be anything, which no number of nodes resolves
+        return self._of_model("brownian", "Brownian only", found, note, n_modes=_NODES)
+
+    def _of_model(  # type: ignore[override]
+        self, method: str, name: str, recovery: Any, note: str, n_modes: int | None = None
+    ) -> LineDataValue:
+        V = solve_value(recovery, self.reward, self.beta, n_modes=n_modes, window=self.window)
+        out = self._line(method, name, V.values, 0.0, note)
+        factor = V.covariance_factor if self.n_bootstrap else None
+        return replace(out, covariance_factor=factor, change=V.change, converged=V.converged)
+
+    @cached_property
+    def basis(self) -> LineBasis:  # type: ignore[override]
+        return LineBasis(max(WIDE, 2 * self.n_basis + 1), self.window)
+
+    @cached_property
+    def r(self) -> Tensor:
+        return self.basis.series(self.reward(self.basis.points()))
+
+    @cached_property
+    def model_recovery(self) -> Any:
+        if self.recovery is not None:
+            return self.recovery
+        self._check_alpha()
+        return recover(self.transitions, **({"n_basis": self.n_basis, "period": None, "actions": None} | self.fit))
+
+    @cached_property
+    def model(self) -> LineModel:
+        return LineModel.of(self.model_recovery, self.basis, self.r, self.beta)
+
+    @property
+    def cut(self) -> float:
+        """CT, or half the window."""
+        return 0.5 * (self.window[1] - self.window[0]) if self.CT is None else self.CT
+
+    @cached_property
+    def _on_nodes(self) -> Tensor:
+        """(N + 1, n): the functions at the nodes of V."""
+        empty = LineValue(torch.zeros(_NODES + 1, dtype=torch.float64), self.window, self.beta)
+        return self.basis.matrix(empty.x)
+
+    def _made(  # type: ignore[override]
+        self, method: str, name: str, c: Tensor, strength: float, note: str
+    ) -> LineDataValue:
+        return self._line(method, name, self._on_nodes[:, : len(c)] @ c, strength, note)
+
+    def _with_errors(self, V: Any, replicas: Tensor) -> Any:
+        return super()._with_errors(V, replicas @ self._on_nodes[:, : replicas.shape[1]].T)
+
+    def _line(self, method: str, name: str, values: Tensor, strength: float, note: str) -> LineDataValue:
+        return LineDataValue(
+            values=values,
+            window=self.window,
+            beta=self.beta,
+            method=method,
+            name=name,
+            note=note,
+            strength=strength,
+            n_pairs=len(self.transitions),
+            n_blocks=n_blocks_of(self.transitions),
+        )
