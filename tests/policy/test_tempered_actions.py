@@ -241,7 +241,7 @@ def test_actions_on_a_scale(tmp_path):
     assert float(V.std(1.0)) == pytest.approx(float((slope @ found.covariance @ slope).sqrt()), rel=1e-5)
     again = ContinuousRecovery.load(found.save(tmp_path / "recovery.pt"))
     assert (again.tempering, again.tempering_std) == (found.tempering, found.tempering_std)
-    assert again.dynamics().tempering == found.on([-1, 1]).tempering == found.tempering
+    assert again.dynamics().tempering == found.on([-0.5, 0.5]).tempering == found.tempering
 
 
 @pytest.mark.slow
