@@ -86,14 +86,15 @@ def _on_cell(system: Any, beta: float, n: int, jumps: Jumps) -> Nodes:
     period, origin = cell_of(system)
     basis = FourierBasis(n, period, origin)
     x = basis.points()
-    ops = operators(basis, x, *jumps)
+    ops, symbol = operators(basis, x, *jumps), basis.symbol(jumps.alpha, 0, jumps.tempering)
 
     def value(c: Tensor) -> ValueFunction:
         return ValueFunction(c, period, origin, beta)
 
     def local(c: Tensor, at: Tensor) -> Local:
         V = value(c)
-        return Local(V(at), [V.derivative(at)], V.derivative(at, 2), V.fractional_laplacian(at, *jumps))
+        jump = basis.matrix(at) @ (symbol * c)
+        return Local(V(at), [V.derivative(at)], V.derivative(at, 2), jump)
 
     share = torch.full((n,), 1 / n, dtype=torch.float64)
     return Nodes(x, ops.phi, [ops.first], ops.second, ops.fractional, share, value, local)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from levytorch import files
 from levytorch.coefficients import FourierBasis
-from levytorch.convert import path_of, real_number, real_tensor, shown, whole_number
+from levytorch.convert import path_of, real_tensor, shown, whole_number
 from levytorch.errors import InputError
 from levytorch.untrusted import load_tensors
 
@@ -74,12 +74,8 @@ class ValueFunction:
         order = _order(order)
         return self._chunked(x, lambda part: self.basis.matrix(part, order) @ self.coefficients)
 
-    def fractional_laplacian(
-        self, x: Tensor | np.ndarray | float, alpha: float | Tensor, tempering: float = 0.0
-    ) -> Tensor:
-        """((-Lap)^alpha V)(x), or of tempered jumps ((lam^2 - Lap)^alpha V - lam^(2 alpha) V)(x); alpha a number or one
-        per point.
-        """
+    def fractional_laplacian(self, x: Tensor | np.ndarray | float, alpha: float | Tensor) -> Tensor:
+        """((-Lap)^alpha V)(x); alpha a number or one per point."""
         at = real_tensor("x", x)
         power = real_tensor("alpha", alpha, "pass half the stability index")
         if not bool(((power > 0) & (power <= 1)).all()):
@@ -89,10 +85,7 @@ class ValueFunction:
                 f"alpha must be a number or of x's shape {tuple(at.shape)}, found shape {tuple(power.shape)}; "
                 "pass one per point."
             )
-        lam = real_number("tempering", tempering, "pass a rate per unit of x, or 0")
-        if lam < 0:
-            raise InputError(f"tempering must be >= 0, found {lam:g}; pass a rate per unit of x, or 0 for none.")
-        symbol = self.basis.symbol(power, 0, lam)
+        symbol = self.basis.symbol(power)
         return (self.basis.matrix(at) * symbol * self.coefficients).sum(-1)
 
     def std(self, x: Tensor | np.ndarray | float, order: int = 0) -> Tensor:

@@ -215,6 +215,42 @@ def test_jointly_not_told_from_zero_is_said_once():
     assert found.metrics["tempering_z"] == max(one.metrics["tempering_z"] for one in found.recoveries)  # 2.2 together
 
 
+WAYS = [
+    {"lattice": "always", "law": "frozen", "n_basis": 1, "engine": "fisher"},
+    {"law": "frozen", "n_basis": 7, "engine": "evidence"},
+    {"law": "frozen", "n_basis": 1, "engine": "lbfgs"},
+    {"law": "exact", "n_basis": 3, "engine": "fisher"},
+    {"law": "corrected", "n_basis": 3, "engine": "fisher"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: " ".join(map(str, way.values())))
+def test_engines_laws_and_batches_agree(data, learned, way):
+    """More functions than the truth has, and another law, cost a part of a standard error."""
+    found = recover(data, alpha=ALPHA, tempering="learn", **way)
+    same = way["n_basis"] == 1
+    assert found.tempering == pytest.approx(learned.tempering, abs=(0.01 if same else 0.5) * learned.tempering_std)
+    assert found.log_likelihood == pytest.approx(learned.log_likelihood, abs=0.01 if same else 16)  # 12 more: 0.1 %
+    for action in found.actions:
+        D_f, error = found.of(action).D_f(X).mean(), found.std(X, action)[2].mean()
+        assert abs(float(D_f) - (1 + 0.3 * action)) < 4 * float(error)
+
+
+def test_lost_tails(data):
+    """Steps beyond a threshold removed, or half of the large ones: what is found is the law that was cut."""
+    cut, half = data.censor(TRT=3.0, CT=2.0, drop_tail=0.0, seed=1), data.censor(TRT=5.0, CT=2.0, drop_tail=0.5, seed=1)
+    for pairs, tempering, tail in (
+        (cut, "learn", {"method": "conditional", "TRT": 3.0}),
+        (half, LAM, {"method": "tcf", "CT": 2.0, "TRT": 5.0}),
+    ):
+        found = recover(pairs, alpha=ALPHA, tempering=tempering, tail=tail, **FAST)
+        assert abs(found.tempering - LAM) <= 4 * found.tempering_std
+        for action in found.actions:
+            error = float(found.std(0.0, action)[2])
+            assert abs(float(found.D_f(0.0, action)) - (1 + 0.3 * action)) < 4 * error
+
+
 def test_refused(data):
     with pytest.raises(InputError, match="alpha and tempering are always shared"):
         recover(data, alpha=ALPHA, tempering="learn", n_basis=1, shared=["tempering"])
