@@ -303,3 +303,27 @@ def test_the_closed_loop_is_the_truth_of_pairs_alike():
     source = training.prepare_run(configured("data=actions", *SMALL, "actions=null", "beta=null"), Path()).source()
     loop = actions.alike(source).dynamics
     assert float(loop.b(1.0)) == pytest.approx(float(ControlledDynamics.named("pushes").under("uniform").b(1.0)))
+
+
+@pytest.mark.slow
+def test_a_run_with_tempered_jumps(tmp_path):
+    """The tempering of all actions in metrics and files, and that of the true system when policies are evaluated."""
+    place = tmp_path / "tempered"
+    outcome = trained(
+        place,
+        "experiment=actions",
+        "tempering=learn",
+        "dynamics.tempering=1.5",
+        *SMALL,
+        *QUIET,
+        "data.n_trajectories=300",
+    )
+    found = ControlledRecovery.load(place)
+    metrics = json.loads((place / "metrics.json").read_text())
+    assert metrics["tempering"] == outcome.recovery.tempering == found.tempering
+    assert metrics["tempering_std"] == pytest.approx(found.tempering_std)
+    assert metrics["tempering_told_from_zero"]
+    assert read_run(place).truth().tempering == 1.5
+    run_evaluation(settings(f"run={place}", *REWARD, "policy=[behaviour,uniform]", f"out={tmp_path / 'out'}"))
+    rows = json.loads((tmp_path / "out" / "metrics.json").read_text())["policies"]
+    assert all(row["std"] > 0 for row in rows)
