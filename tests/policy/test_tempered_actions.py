@@ -237,6 +237,7 @@ def test_engines_laws_and_batches_agree(data, learned, way):
         assert abs(float(D_f) - (1 + 0.3 * action)) < 4 * float(error)
 
 
+@pytest.mark.slow
 def test_lost_tails(data):
     """Steps beyond a threshold removed, or half of the large ones: what is found is the law that was cut."""
     cut, half = data.censor(TRT=3.0, CT=2.0, drop_tail=0.0, seed=1), data.censor(TRT=5.0, CT=2.0, drop_tail=0.5, seed=1)
