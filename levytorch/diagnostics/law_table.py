@@ -1,26 +1,29 @@
 """The laws of a step on the same pairs, with the head of a recovery: without jumps, stable, tempered.
 
 Coefficients are frozen over a step in all of them, alpha (and the tempering) are learned, and nothing else differs. For
-constants Student's t and the normal inverse Gaussian law stand beside them (`other_laws`). Where no tails are lost the
-likelihood is that of pairs a fit has not seen: each fifth of the blocks of trajectories (of time where there are few)
-under the parameters that the others lead to, to first order, theta - (n F - n_k F)^-1 (score of the fifth).
+constants Student's t and the normal inverse Gaussian law stand beside them (`other_laws`), each with a location, a
+scale and a shape, fitted by SciPy to steps of one length: where they describe the steps better, constants of this model
+class are not what the data is. Where no tails are lost the likelihood is that of pairs a fit has not seen: each fifth
+of the blocks of trajectories (of time where there are few) under the parameters that the others lead to, to first
+order, theta - (n F - n_k F)^-1 (score of the fifth).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy import special
 from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead, build_head
 from levytorch.coefficients.build import LINEAR
+from levytorch.convert import Array
 from levytorch.data import Transitions
 from levytorch.diagnostics.brownian import LawWithoutJumps, fit_without_jumps
 from levytorch.diagnostics.comparison import ComparedModel, Comparison, block_of, ranked
-from levytorch.diagnostics.other_laws import OtherLaw, other_laws
 from levytorch.diagnostics.refit import Fitted, StepPairs, curvature, fit_again, scores, stand_in
 from levytorch.diagnostics.sample import Region, Sample, make_sample, subsample
 from levytorch.diagnostics.step_size import Skipped
@@ -28,12 +31,66 @@ from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.training.engines.fisher import within_scale
 from levytorch.training.selection import N_FOLDS
 
+_STEP = 1e-4  # of a parameter, for scores by differences
 MOST = 8_000  # pairs that are looked at
 FEWEST = 200
 _COST = {1: 1, 2: 8, 3: 4}  # of the tempered law in d dimensions, in fewer pairs
 _RATES = (0.5, 3.0, 10.0)  # per largest step: where a tempering may start
 _AT_ONCE = 1 << 14
 _HALVINGS = 5
+
+
+class OtherLaw(NamedTuple):
+    """log p of steps z in units of their width, as a function of three parameters, at which it was fitted."""
+
+    name: str
+    log_p: Callable[[Array, Array], Array]
+    parameters: Array
+    center: float
+    width: float
+
+    def log_prob(self, dx: Array, parameters: Array | None = None) -> Array:
+        """log p of steps in the units of the data, at the fitted parameters or at others."""
+        z = (dx - self.center) / self.width
+        return self.log_p(z, self.parameters if parameters is None else parameters) - np.log(self.width)
+
+    def scores(self, dx: Array) -> Array:
+        """d log p / d parameters, (3, n), by central differences."""
+        p = self.parameters
+        rows = [self.log_prob(dx, p + shift) - self.log_prob(dx, p - shift) for shift in _STEP * np.eye(3)]
+        return np.stack(rows) / (2 * _STEP)
+
+
+def other_laws(dx: Array) -> list[OtherLaw]:
+    """Both, by maximum likelihood."""
+    from scipy.optimize import minimize  # not wanted by every run
+
+    center = float(np.median(dx))
+    width = float(np.percentile(np.abs(dx - center), 60)) or 1.0
+    z = (dx - center) / width
+    found = []
+    for name, law, start in (("Student t", _student, (0.0, 0.0, 1.0)), ("NIG", _nig, (0.0, 0.0, 0.0))):
+        best = minimize(_mean, start, (law, z), method="BFGS", options={"gtol": 1e-6})
+        found.append(OtherLaw(name, law, best.x, center, width))
+    return found
+
+
+def _mean(p: Array, law: Callable[[Array, Array], Array], z: Array) -> float:
+    return -float(law(z, p).mean())
+
+
+def _student(z: Array, p: Array) -> Array:
+    """log p at location p[0], log scale p[1] and log degrees of freedom p[2]."""
+    df, scale = np.exp(np.clip(p[2], -5.0, 12.0)), np.exp(p[1])
+    size = special.gammaln((df + 1) / 2) - special.gammaln(df / 2) - 0.5 * np.log(df * np.pi) - p[1]
+    return np.asarray(size - (df + 1) / 2 * np.log1p(((z - p[0]) / scale) ** 2 / df))
+
+
+def _nig(z: Array, p: Array) -> Array:
+    """Symmetric: a delta / pi exp(delta a) K_1(a s) / s, s = sqrt(z^2 + delta^2), delta and a from p[1] and p[2]."""
+    delta, a = np.exp(np.clip(p[1:], -20.0, 20.0))
+    s = np.hypot(z - p[0], delta)
+    return np.asarray(np.log(a * delta / np.pi) + np.log(special.k1e(a * s)) - a * (s - delta) - np.log(s))
 
 
 def table_of_laws(

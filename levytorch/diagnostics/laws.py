@@ -13,7 +13,7 @@ import torch
 from levytorch.data import Trajectories, Transitions
 from levytorch.diagnostics.compare import Extra, compare_on
 from levytorch.diagnostics.comparison import Comparison
-from levytorch.diagnostics.other_laws import other_laws
+from levytorch.diagnostics.law_table import other_laws
 from levytorch.diagnostics.sample import Sample
 from levytorch.training.api import recover
 from levytorch.training.recovery import Recovery

@@ -5,6 +5,11 @@ power of the wave number, so that the mean of c is free. Its strength s is the o
 nearest to what that block says (leave one block out): the error of a block is A^-1 (A_b c - g_b), a function of the
 state, whose variance over the states of the data is averaged over blocks. Resampled blocks give standard errors. None
 of it reads data again.
+
+Of a correction to a model `shrink` keeps as much as predicts blocks that were left out best, none included. Where a
+model is right its V is better than anything that the data says about it (maximum likelihood is efficient), and a
+correction is noise; where it is wrong the correction is what is right. The level of V, the reward's mean over beta, is
+known far less well than its shape when beta is small, so that the two are shrunk apart.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from levytorch.errors import InputError, NumericalError
 STRENGTHS = (0.0, *np.geomspace(1e-9, 1e1, 21).tolist())
 SLIGHT = STRENGTHS[1]  # enough to invert A where data is missing
 _NEARLY = 1e-12  # of the largest number of A: directions that the data does not see
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
@@ -112,3 +118,39 @@ def resampled(n_blocks: int, n: int, seed: int) -> Tensor:
 def factor_of(replicas: Tensor) -> Tensor:
     """(K, n): S with S S^T the covariance of n replicas (n, K)."""
     return (replicas - replicas.mean(0)).T / (len(replicas) - 1) ** 0.5
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """c = keep (A + s P)^-1 g, s the strength of the ridge; share: what `keep` holds of the level and of the rest."""
+
+    equations: Equations
+    c: Tensor
+    strength: float
+    share: tuple[float, float]
+
+    @property
+    def keep(self) -> Tensor:
+        """(K,)."""
+        return kept(len(self.c), *self.share)
+
+
+def kept(K: int, level: float, rest: float) -> Tensor:
+    return torch.tensor([level] + [rest] * (K - 1), dtype=torch.float64)
+
+
+def shrink(equations: Equations, influence: Tensor | None = None) -> Shrunk:
+    """influence (B, K): by how much a block moves what the correction starts from, the model, which is left out with
+    the block. The rest is chosen by the error of the shape of V, then the level by that of its mean.
+    """
+    K = len(equations.wave)
+    moved = torch.zeros_like(equations.g) if influence is None else -influence
+    left_out = torch.stack([equations.held_out(strength, moved) for strength in STRENGTHS[1:]])
+    rest = torch.stack([kept(K, 1.0, share) for share in SHARES])[:, None, None, :]
+    shape, _ = equations.errors(moved + rest * left_out)
+    best = int(shape.mean(-1).argmin())
+    share, strength = SHARES[best // len(left_out)], STRENGTHS[1 + best % len(left_out)]
+    both = torch.stack([kept(K, level, share) for level in SHARES])[:, None, :]
+    _, mean = equations.errors(moved + both * left_out[best % len(left_out)])
+    level = SHARES[int(mean.mean(-1).argmin())]
+    return Shrunk(equations, kept(K, level, share) * equations.solve(strength), strength, (level, share))

@@ -14,16 +14,14 @@ from levytorch.coefficients import FourierBasis
 from levytorch.data import Transitions
 from levytorch.data.thresholds import threshold_at, threshold_from
 from levytorch.errors import InputError
-from levytorch.policy.blocked import Equations, factor_of, resampled
+from levytorch.policy.blocked import Equations, factor_of, resampled, shrink
 from levytorch.policy.brownian import fit_brownian
 from levytorch.policy.checks import Reward
 from levytorch.policy.data_value import DataValue
-from levytorch.policy.hybrid import hybrid, residuals, rule_influence
-from levytorch.policy.lstd import lstd
+from levytorch.policy.lstd import hybrid, lstd, residuals, rule_influence
 from levytorch.policy.model_step import Model, ModelChange, ModelStep
 from levytorch.policy.moments import WIDE, Moments, moments, n_blocks_of, series
 from levytorch.policy.phibe import Displacements, displacements, phibe
-from levytorch.policy.shrinkage import shrink
 from levytorch.policy.solver import solve_value
 from levytorch.training import Recovery, recover
 from levytorch.training.resampling import block_influence

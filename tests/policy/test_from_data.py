@@ -24,17 +24,15 @@ from levytorch import value_from_data as public
 from levytorch.coefficients import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy import ValueFunction
-from levytorch.policy.blocked import STRENGTHS, Equations, resampled
+from levytorch.policy.blocked import SHARES, STRENGTHS, Equations, resampled, shrink
 from levytorch.policy.brownian import fit_brownian
 from levytorch.policy.data_value import DataValue
 from levytorch.policy.estimation import Estimation
 from levytorch.policy.from_data import METHODS, value_from_data
-from levytorch.policy.hybrid import hybrid, residuals
-from levytorch.policy.lstd import lstd, reward_weights
+from levytorch.policy.lstd import hybrid, lstd, residuals, reward_weights
 from levytorch.policy.model_step import Model, within
 from levytorch.policy.moments import Moments, block_rows, moments, series
 from levytorch.policy.phibe import displacements, phibe
-from levytorch.policy.shrinkage import SHARES, shrink
 from tests.policy.problems import LinearRecovery, smooth, smooth_reward
 
 X = torch.linspace(0, 2 * math.pi, 101, dtype=torch.float64)[:-1]
