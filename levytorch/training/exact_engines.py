@@ -69,6 +69,11 @@ class ExactEngine(FisherEngine):
                 objective.apart = _apart(frozen)
         return scoring.objective
 
+    def unfinished(self, optimizer: Optimizer) -> str:
+        if not self.moves:
+            return "rounds on the centered score came no nearer to its root"
+        return super().unfinished(optimizer)
+
     def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:
         scoring = cast(FisherScoring, bare(optimizer))
         objective = self.objective(likelihood, scoring, batch)
