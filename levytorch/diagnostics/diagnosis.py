@@ -113,7 +113,9 @@ class Diagnosis:
             lines.append(f"dt against 2 dt: {p_text(step.p_value)}, {verdict}; relative changes {step.changes()}")
         if isinstance(self.predictive, PredictiveCheck):
             ahead = self.predictive
-            shown = ", ".join(f"{k} steps {ahead.ratio[k]:.2f} +- {ahead.ratio_std[k]:.2f}" for k in ahead.parts)
+            shown = ", ".join(
+                f"{k} step{'s' * (k > 1)} {ahead.ratio[k]:.2f} +- {ahead.ratio_std[k]:.2f}" for k in ahead.parts
+            )
             lines.append(f"several steps ahead: {p_text(ahead.p_value)}; spread of the fit over the data's: {shown}")
         if isinstance(self.laws, Comparison):
             lines.append(_laws_line(self.laws))
