@@ -151,6 +151,7 @@ def samples(folder: Path) -> None:
     jumps = np.cumsum(0.5 * rng.standard_t(2, 8000))
     pl.DataFrame({"x": jumps, "dt": np.full(8000, 0.025)}).write_parquet(folder / "large.parquet")
     np.save(folder / "large.npy", jumps)
+    (folder / "my_package.py").write_text(MY_PACKAGE)
     from levytorch import Transitions
 
     dx = rng.normal(size=(2, 4000)) + rng.standard_cauchy((2, 4000))
@@ -174,8 +175,34 @@ def samples(folder: Path) -> None:
     )
 
 
+# a package of the reader's, as pages call it
+MY_PACKAGE = """
+import lightning as L
+import torch
+from levytorch.coefficients import Coefficients, Head
+from levytorch.training.engines.lbfgs import LBFGSEngine
+
+class MyCallback(L.Callback):
+    def __init__(self, option):
+        self.option = option
+
+class MyHead(Head):
+    def __init__(self, width, alpha=0.3):
+        super().__init__()
+        self.amplitudes = torch.nn.Parameter(torch.ones(width, dtype=torch.float64))
+        self.register_buffer("alpha", torch.tensor(0.3, dtype=torch.float64))
+
+    def forward(self, x):
+        b = (self.amplitudes * torch.cos(x[..., None])).sum(-1)
+        return Coefficients(b, 4 + 0 * x, 3 + 0 * x, self.alpha)
+
+class MyEngine(LBFGSEngine):
+    name = "mine"
+"""
+
+
 def execute(arguments: list, folder: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
     done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{arguments}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout

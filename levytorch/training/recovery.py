@@ -15,7 +15,7 @@ from torch import Tensor
 from levytorch import files
 from levytorch.coefficients import Coefficients, Head, build_head
 from levytorch.coefficients.modulation import Modulation
-from levytorch.convert import choice, path_of, real_number, real_tensor, whole_number
+from levytorch.convert import choice, path_of, real_number, real_tensor, shown, whole_number
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.simulation import simulate
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from levytorch.data.lattice import Lattice
 
 FORMAT = 1
+_OWN = "own"  # the key under which a file names a head that it does not describe
 KINDS = ("fisher", "robust", "bootstrap")
 ArrayLike = float | list[float] | np.ndarray | Tensor
 
@@ -224,7 +225,10 @@ class Recovery:
         return forecast(self.dynamics(), x0, horizon, **options)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write plain tensors and numbers; the file appears whole or not at all."""
+        """Write plain tensors and numbers; the file appears whole or not at all.
+
+        Of a head of your own the parameters and its name are written; `load` then takes one to put them into.
+        """
         target = path_of(path)
         files.save(self.content(), target)
         return target
@@ -233,7 +237,7 @@ class Recovery:
         """All that is written, as plain tensors and numbers."""
         return {
             "format": FORMAT,
-            "head": self.head.config(),
+            "head": {_OWN: type(self.head).__name__} if type(self.head).config is Head.config else self.head.config(),
             "theta": self.theta,
             "tcf": self.tcf,
             "log_likelihood": self.log_likelihood,
@@ -245,8 +249,11 @@ class Recovery:
         }
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Recovery:
-        """Read what `save` wrote; nothing in the file is executed."""
+    def load(cls, path: str | os.PathLike[str], head: Head | None = None) -> Recovery:
+        """Read what `save` wrote; nothing in the file is executed.
+
+        head: one like that of your own which was fitted, and only then.
+        """
         source = path_of(path)
         if source.is_dir():
             source = source / "recovery.pt"
@@ -261,8 +268,16 @@ class Recovery:
             ) from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{source} must be a recovery of format {FORMAT}, found another; save it again.")
+        described = content.get("head")
+        own = described.get(_OWN) if isinstance(described, dict) else None
+        if (own is None) != (head is None):
+            found = f"none for {shown(own)}" if head is None else "one beside its description in the file"
+            raise InputError(
+                f"the head must be given for a fit with one of your own, and only then, found {found}; use "
+                f"Recovery.load(path{', head=...' * (head is None)})."
+            )
         try:
-            return cls.from_content(content)
+            return cls.from_content(content, head)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
             told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             raise InputError(
@@ -271,9 +286,9 @@ class Recovery:
             ) from error
 
     @classmethod
-    def from_content(cls, content: dict[str, Any]) -> Recovery:
+    def from_content(cls, content: dict[str, Any], head: Head | None = None) -> Recovery:
         """The inverse of `content`; refuses what does not go together."""
-        head = build_head(content["head"])
+        head = build_head(content["head"]) if head is None else head
         theta, covariance = real_tensor("theta", content["theta"]), content["covariance"]
         if theta.shape != head.flat().shape or not bool(torch.isfinite(theta).all()):
             raise InputError("theta must be one finite number per parameter of the head, found others; fit again.")

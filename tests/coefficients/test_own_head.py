@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from levytorch import Dynamics, simulate, solve_value
+from levytorch import Dynamics, Recovery, simulate, solve_value
 from levytorch.coefficients import AlphaSpec, check_head
 from levytorch.errors import InputError
 from tests.coefficients.own_head import D, Pull
@@ -64,6 +64,22 @@ def test_what_it_leaves_out():
         head.config()
     head.alpha_spec = AlphaSpec("fixed", 0.25)
     assert head.alpha_spec.value == 0.25
+
+
+def test_a_fit_is_saved_by_its_parameters(tmp_path):
+    truth = Dynamics(b=lambda x: -2.0 * torch.sin(x - 0.7), D_o=0.5, D_f=0.8, alpha=0.6)
+    found = recover(simulate(truth, 40, 50, 0.02, seed=3).transitions(), alpha=0.6, coefficients=Pull(0.6))
+    path = found.save(tmp_path / "recovery.pt")
+    back = Recovery.load(path, head=Pull(0.6))
+    assert torch.equal(back.theta, found.theta)
+    assert float(back.D_f(0.0)) == float(found.D_f(0.0))
+    with pytest.raises(
+        InputError, match=r"the head must be given for a fit with one of your own.*none for 'Pull'"
+    ):
+        Recovery.load(path)
+    other = recover(simulate(truth, 40, 50, 0.02, seed=3).transitions(), alpha=0.6, n_basis=1).save(tmp_path / "b.pt")
+    with pytest.raises(InputError, match="found one beside its description"):
+        Recovery.load(other, head=Pull(0.6))
 
 
 def returning(**changes):
