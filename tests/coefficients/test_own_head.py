@@ -73,9 +73,7 @@ def test_a_fit_is_saved_by_its_parameters(tmp_path):
     back = Recovery.load(path, head=Pull(0.6))
     assert torch.equal(back.theta, found.theta)
     assert float(back.D_f(0.0)) == float(found.D_f(0.0))
-    with pytest.raises(
-        InputError, match=r"the head must be given for a fit with one of your own.*none for 'Pull'"
-    ):
+    with pytest.raises(InputError, match=r"the head must be given for a fit with one of your own.*none for 'Pull'"):
         Recovery.load(path)
     other = recover(simulate(truth, 40, 50, 0.02, seed=3).transitions(), alpha=0.6, n_basis=1).save(tmp_path / "b.pt")
     with pytest.raises(InputError, match="found one beside its description"):
