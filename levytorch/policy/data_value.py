@@ -23,31 +23,10 @@ NO_BLOCKS = (
 )
 
 
-class Estimated:
-    """What an estimate from pairs says of itself."""
-
-    method: str
-    name: str
-    note: str
-    strength: float
-    share: tuple[float, float] | None
-    n_pairs: int
-    n_blocks: int
-    beta: float
-
-    def describe(self) -> str:
-        """What this V is made of, in a few sentences."""
-        lines = [f"{self.name}: V from {self.n_pairs:,} pairs in {self.n_blocks} blocks, beta = {self.beta:g}."]
-        if self.share is not None:
-            lines.append("Of the correction {:.0%} of the level and {:.0%} of the rest are kept.".format(*self.share))
-        if self.method in ("lstd", "phibe", "hybrid", "corrected"):
-            lines.append(f"Ridge {self.strength:.2g}, the one that predicts blocks left out best.")
-        return " ".join(lines + ([self.note] if self.note else []))
-
-
 @dataclass(frozen=True, repr=False)
-class DataValue(Estimated, ValueFunction):
-    """V(x) from data by `method`; `name` is what it is called in tables, `note` what must be known to read it.
+class Estimated:
+    """What an estimate from pairs says of itself; `name` is what it is called in tables, `note` what must be known to
+    read it.
 
     strength: of the ridge that blocks left out have asked for; share: of the correction that is kept, of its level and
     of the rest (method "corrected"); n_pairs, n_blocks: the data behind it.
@@ -60,6 +39,21 @@ class DataValue(Estimated, ValueFunction):
     share: tuple[float, float] | None = None
     n_pairs: int = 0
     n_blocks: int = 0
+
+    def describe(self) -> str:
+        """What this V is made of, in a few sentences."""
+        beta = self.beta  # type: ignore[attr-defined]  # of the V it stands beside
+        lines = [f"{self.name}: V from {self.n_pairs:,} pairs in {self.n_blocks} blocks, beta = {beta:g}."]
+        if self.share is not None:
+            lines.append("Of the correction {:.0%} of the level and {:.0%} of the rest are kept.".format(*self.share))
+        if self.method in ("lstd", "phibe", "hybrid", "corrected"):
+            lines.append(f"Ridge {self.strength:.2g}, the one that predicts blocks left out best.")
+        return " ".join(lines + ([self.note] if self.note else []))
+
+
+@dataclass(frozen=True, repr=False)
+class DataValue(Estimated, ValueFunction):
+    """V(x) from data by `method`."""
 
     def __repr__(self) -> str:
         return (
@@ -86,14 +80,6 @@ class DataValue(Estimated, ValueFunction):
 @dataclass(frozen=True, repr=False)
 class LineDataValue(Estimated, LineValue):
     """The same on a line, as values on the nodes of a window; constant beyond it."""
-
-    method: str = "lstd"
-    name: str = "LSTD"
-    note: str = ""
-    strength: float = 0.0
-    share: tuple[float, float] | None = None
-    n_pairs: int = 0
-    n_blocks: int = 0
 
     def __repr__(self) -> str:
         low, high = self.window

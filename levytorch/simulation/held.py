@@ -55,9 +55,7 @@ def held(
     for first in range(0, n, size):
         rows = slice(first, min(first + size, n))
         _advance(engine, system, policy, out[rows], actions[rows], dt / substeps, substeps, seed, first, order)
-    if system.tempering > 0:
-        refuse_infinite(out, "choose a shorter dt or a larger tempering")
-    refuse_infinite(out)
+    refuse_infinite(out, *(["choose a shorter dt or a larger tempering"] if system.tempering > 0 else []))
     return out, actions[..., 0].astype(np.int64) if system.actions else actions
 
 
