@@ -21,7 +21,7 @@ _HOME = {
     "LevyStep": "levytorch.law",
     "Dynamics": "levytorch.dynamics",
     "ControlledDynamics": "levytorch.controlled",
-    "transition_density": "levytorch.likelihood.transition",
+    "transition_density": "levytorch.likelihood.exact",
     "simulate": "levytorch.simulation",
     "Trajectories": "levytorch.data",
     "Transitions": "levytorch.data",
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from levytorch.dynamics import Dynamics
     from levytorch.errors import InputError, LevytorchError, LevytorchWarning
     from levytorch.law import LevyStep, cutting_threshold, log_density, score, tail_probability
-    from levytorch.likelihood.transition import transition_density
+    from levytorch.likelihood.exact import transition_density
     from levytorch.policy import ValueFunction, solve_value
     from levytorch.policy.from_data import value_from_data
     from levytorch.policy.improve import improve

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from levytorch.diagnostics.components import TAILS
 from levytorch.diagnostics.sample import Region
-from levytorch.likelihood.exact import ScaledStep
+from levytorch.likelihood.exact_step import ExactStep
 
 _PER_RARE, _PER_PANEL, _PANELS = 3, 6, 8  # nodes beyond the rarest levels and between them, and in the middle
 _FARTHEST = 1e13  # periods: beyond it scores have long settled
@@ -53,7 +53,7 @@ def probability_nodes() -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def edges_at(step: ScaledStep, region: Region, x: Tensor, center: Tensor, dt: Tensor) -> Edges:
+def edges_at(step: ExactStep, region: Region, x: Tensor, center: Tensor, dt: Tensor) -> Edges:
     """At states x with the center of dx there; zeros where the region has no edge."""
     zero = torch.zeros_like(x)
     inner, outer = region.thresholds(dt)
@@ -66,7 +66,7 @@ def edges_at(step: ScaledStep, region: Region, x: Tensor, center: Tensor, dt: Te
 
 
 @torch.no_grad()
-def steps_at(step: ScaledStep, states: Tensor, v: Tensor, edges: Edges, stratum: int) -> Tensor:
+def steps_at(step: ExactStep, states: Tensor, v: Tensor, edges: Edges, stratum: int) -> Tensor:
     """dx (M, J) with P(step < dx | stratum) = v (J,) at states (M,); edges: there.
 
     A ladder of dx brackets every one of them, and the secant method in asinh dx and log mass, both nearly straight
@@ -115,7 +115,7 @@ def _goals(v: Tensor, edges: Edges, stratum: int) -> Masses:
 
 
 def _bracket(
-    step: ScaledStep, states: Tensor, unit: float, mirrored: Tensor, target: Tensor
+    step: ExactStep, states: Tensor, unit: float, mirrored: Tensor, target: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Two rungs of a ladder of z around every goal, and how far log mass is off at them."""
     end = float(np.arcsinh(_FARTHEST * step.period / unit))

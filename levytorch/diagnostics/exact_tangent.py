@@ -21,8 +21,7 @@ from levytorch.diagnostics.exact_quantiles import Edges, edges_at, probability_n
 from levytorch.diagnostics.sample import Region, Sample
 from levytorch.diagnostics.tangent import Expected, Observed, coefficient_jacobian
 from levytorch.diagnostics.transform import conditional
-from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.exact_objective import AtOneHead
+from levytorch.likelihood.exact import AtOneHead, ExactLaw
 from levytorch.likelihood.exact_rule import SIZES, Rule
 from levytorch.likelihood.objective import separability
 from levytorch.likelihood.sums import StateBins

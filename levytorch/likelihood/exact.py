@@ -5,26 +5,29 @@ For periodic coefficients the transition density of
     dX = b(X) dt + Sigma(X) dW + sigma(X) dL^alpha
 
 is computed to many digits, tails included, from exponentials of twisted generators (`propagator`): no bias from the
-length of dt, and a cost that does not depend on the number of samples.
+length of dt, and a cost that does not depend on the number of samples. `transition_density` is for people who want the
+density itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head
-from levytorch.coefficients.padded import on_a_cell
+from levytorch.coefficients.padded import Padding, on_a_cell
+from levytorch.convert import real_number, real_tensor, shown
 from levytorch.errors import InputError
 from levytorch.likelihood.exact_rule import PROBES, TOLERANCE, Rule, choose_rule
 from levytorch.likelihood.exact_step import ExactStep
 
 _UNLIKELY = 40.0  # in 1 / tempering: steps beyond are not found
 MANY_STEPS = 12  # distinct dt in one batch, each with tables of its own
+_DENSITY = 1e-9  # tolerance of `transition_density`
 
 
 class ExactLaw:
@@ -38,7 +41,7 @@ class ExactLaw:
 
     def __init__(self, tolerance: float = TOLERANCE, rules: dict[float, Rule] | None = None) -> None:
         self.tolerance, self.rules = tolerance, rules or {}
-        self._last: dict[float, ScaledStep] = {}
+        self._last: dict[float, ExactStep] = {}
 
     def log_prob(self, head: Any, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
         """log p(x -> x + dx over dt), (n,); differentiable in whatever the head depends on, not in x, dx and dt.
@@ -51,16 +54,12 @@ class ExactLaw:
     def mass_beyond(self, head: Any, threshold: Tensor, center: Tensor, x: Tensor, dt: Tensor) -> Tensor:
         """P(|dx - center| > threshold | x), (n,); differentiable as log_prob is."""
 
-        def mass(step: ScaledStep, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        def mass(step: ExactStep, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
             return step.upper(x, high) + step.lower(x, low)
 
         return self._by_step(head, dt, mass, x, center - threshold, center + threshold)
 
-    def cdf(self, head: Any, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
-        """P(step < dx | x), (n,)."""
-        return self._by_step(head, dt, lambda step, x, dx: step.lower(x, dx), x, dx)
-
-    def step(self, head: Any, dt: float) -> ScaledStep:
+    def step(self, head: Any, dt: float) -> ExactStep:
         """The tables of one dt, for whoever asks several questions of the same head.
 
         Without a graph they are kept until the coefficients change: data that is read in blocks asks block by block.
@@ -69,31 +68,25 @@ class ExactLaw:
         rule = self.rule(head, dt)
         c = on_grid(head, dt, rule.n)
         if any(v.requires_grad for v in (*c, c.tempering)):
-            return ScaledStep(head, rule, c)
+            return _tables(head, rule, c)
         last = self._last.get(dt)
-        same = last is not None and last.tables.rule == rule and torch.equal(last.c.tempering, c.tempering)
+        same = last is not None and last.rule == rule and torch.equal(last.c.tempering, c.tempering)
         if last is None or not (same and all(map(torch.equal, last.c, c))):
             if len(self._last) >= MANY_STEPS:
                 self._last.clear()
-            self._last[dt] = last = ScaledStep(head, rule, c)
+            self._last[dt] = last = _tables(head, rule, c)
         return last
 
     @torch.no_grad()
     def scores(self, head: Head, x: Tensor, dx: Tensor, dt: float) -> Tensor:
-        """d log p / d theta, (n, P), at one dt, in forward mode: what information matrices are made of."""
+        """d log p / d theta, (n, P), at one dt, to three digits: what information matrices are made of."""
         head = on_a_cell(head)
         step = self.step(head, dt)
-        rates = [v.detach() for v in head.jacobian(grid(head, step.tables.n))]
-        unit, alpha = step.unit, step.c.alpha
-        power = rates[3].mean(0)  # (P,) of alpha, which is the same everywhere
-        d_D_f = rates[2] * dt * unit ** (2 * alpha) + step.c.D_f[:, None] * 2 * math.log(unit) * power
-        directions = torch.stack([rates[0] * dt * unit, rates[1] * dt * unit**2, d_D_f]).permute(2, 0, 1)
-        out = step.scores(x, dx, directions)
-        if bool(power.any()):
-            out += step.alpha_score(x, dx)[:, None] * power
-        slope = head.tempering_slope()
-        if bool(slope.any()):
-            out += step.tempering_score(x, dx)[:, None] * (slope / unit)
+        found = directions(head, step.c, dt)
+        out = step.scores(x, dx, found.coefficients)
+        for name, rate in (("alpha", found.alpha), ("tempering", found.tempering)):
+            if bool(rate.any()):
+                out += step.score_in(name, x, dx)[:, None] * rate
         return out
 
     def rule(self, head: Any, dt: float) -> Rule:
@@ -102,8 +95,7 @@ class ExactLaw:
             return self.rules[dt]
         with torch.no_grad():
             c = on_grid(on_a_cell(head), dt, PROBES)
-        c = c.each(Tensor.detach)
-        return choose_rule(c.b, c.D_o, c.D_f, c.alpha, self.tolerance, float(c.tempering))
+        return choose_rule(c, self.tolerance)
 
     def fixed(self, head: Any, dt: Tensor) -> ExactLaw:
         """This law with the rules of this head kept, for a fit from it; it refuses nothing afterwards."""
@@ -117,7 +109,7 @@ class ExactLaw:
         """
         head = on_a_cell(head)
         rule = self.rule(head, dt)
-        coarse, fine = (ScaledStep(head, r, on_grid(head, dt, r.n)) for r in (rule, rule.finer()))
+        coarse, fine = (_tables(head, r, on_grid(head, dt, r.n)) for r in (rule, rule.finer()))
         u = torch.remainder(torch.arange(1, n_points + 1, dtype=torch.float64) * 0.6180339887498949, 1.0)
         window = getattr(head, "window", None)
         low, high = window or (head.origin, head.origin + head.period)
@@ -149,47 +141,17 @@ class ExactLaw:
         return out
 
 
-class ScaledStep:
-    """One step in the units of the data."""
+class AtOneHead(ExactLaw):
+    """The exact law at one head: its tables are made once, with their graph, for all questions that are asked."""
 
-    def __init__(self, head: Any, rule: Rule, c: Coefficients) -> None:
-        self.unit = 2 * math.pi / float(head.period)
-        self.origin, self.period, self.c = float(head.origin), float(head.period), c
-        self.tables = ExactStep(c, rule)
-        self.seam = rule.seam / self.unit
+    def __init__(self, law: ExactLaw) -> None:
+        super().__init__(law.tolerance, law.rules)
+        self._made: dict[float, ExactStep] = {}
 
-    def _state(self, x: Tensor) -> Tensor:
-        return torch.remainder(x - self.origin, self.period) * self.unit
-
-    def log_density(self, x: Tensor, dx: Tensor) -> Tensor:
-        return self.tables.log_density(self._state(x), dx * self.unit) + math.log(self.unit)
-
-    def scores(self, x: Tensor, dx: Tensor, directions: Tensor) -> Tensor:
-        return self.tables.scores(self._state(x), dx * self.unit, directions)
-
-    def alpha_score(self, x: Tensor, dx: Tensor, change: float = 1e-4) -> Tensor:
-        """d log p / d alpha at given scaled coefficients, (n,), by a central difference under the same rule."""
-        state, y = self._state(x), dx * self.unit
-        up, down = (
-            ExactStep(self.c._replace(alpha=self.c.alpha + sign * change), self.tables.rule).log_density(state, y)
-            for sign in (1, -1)
-        )
-        return (up - down) / (2 * change)
-
-    def tempering_score(self, x: Tensor, dx: Tensor, change: float = 1e-4) -> Tensor:
-        """The same in the scaled tempering, whose change is relative."""
-        state, y, lam = self._state(x), dx * self.unit, self.c.tempering
-        up, down = (
-            ExactStep(self.c._replace(tempering=lam * (1 + sign * change)), self.tables.rule).log_density(state, y)
-            for sign in (1, -1)
-        )
-        return (up - down) / (2 * change * lam)
-
-    def upper(self, x: Tensor, a: Tensor) -> Tensor:
-        return self.tables.upper(self._state(x), a * self.unit)
-
-    def lower(self, x: Tensor, a: Tensor) -> Tensor:
-        return self.tables.lower(self._state(x), a * self.unit)
+    def step(self, head: Any, dt: float) -> ExactStep:
+        if dt not in self._made:
+            self._made[dt] = super().step(head, dt)
+        return self._made[dt]
 
 
 def on_grid(head: Any, dt: float, n: int) -> Coefficients:
@@ -211,6 +173,129 @@ def grid(head: Any, n: int) -> Tensor:
     return float(head.origin) + float(head.period) * torch.arange(n, dtype=torch.float64, device=device) / n
 
 
+def _tables(head: Any, rule: Rule, c: Coefficients) -> ExactStep:
+    return ExactStep(c, rule, float(head.period), float(head.origin))
+
+
+class Directions(NamedTuple):
+    """What the parameters of a head do to the coefficients of `on_grid`: to b, D_o, D_f at the grid points (P, 3, n),
+    to alpha (P,) and to the tempering (P,).
+    """
+
+    coefficients: Tensor
+    alpha: Tensor
+    tempering: Tensor
+
+
+def directions(head: Head, c: Coefficients, dt: float) -> Directions:
+    """c: of `on_grid`, for the same dt."""
+    unit = 2 * math.pi / float(head.period)
+    b, D_o, D_f, alpha = (v.detach() for v in head.jacobian(grid(head, len(c.b))))
+    D_f = D_f * dt * unit ** (2 * c.alpha) + c.D_f[:, None] * 2 * math.log(unit) * alpha
+    moved = torch.stack([b * dt * unit, D_o * dt * unit**2, D_f]).permute(2, 0, 1)
+    return Directions(moved, alpha.mean(0), head.tempering_slope() / unit)  # alpha is the same everywhere
+
+
 def _distinct(dt: Tensor) -> list[float]:
     dt = torch.as_tensor(dt, dtype=torch.float64).detach()
     return [float(v) for v in (dt.reshape(1) if dt.numel() == 1 else torch.unique(dt))]
+
+
+def transition_density(dynamics: Any, x: Any, dx: Any, dt: float) -> Tensor:
+    """The density of x_next - x at dx, given x, after a step of dt along which the coefficients vary.
+
+    dynamics: a Dynamics or a Recovery, one-dimensional; x and dx broadcast and may be of any size. D_o dt must not be
+    so small that the law is narrower than a few hundredths of the period. On a line x must lie in the window of the
+    system, and what leaves it by a jump meets, for the rest of the step, coefficients that are not its own
+    (`coefficients.padded`).
+
+    >>> from levytorch import Dynamics
+    >>> p = transition_density(Dynamics(b=1.0, D_o=0.5, D_f=0.0, alpha=0.5), x=0.0, dx=0.1, dt=0.1)
+    >>> round(float(p) * math.sqrt(0.2 * math.pi), 6)  # Brownian motion with drift, at its mode
+    1.0
+    """
+    head = System(dynamics)
+    step = real_number("dt", dt, "give the time between two observations")
+    if not step > 0:
+        raise InputError(f"dt must be positive, found {shown(dt)}; give the time between two observations.")
+    points = {"x": real_tensor("x", x), "dx": real_tensor("dx", dx)}
+    for name, value in points.items():
+        if not bool(torch.isfinite(value).all()):
+            raise InputError(f"{name} must be finite, found a NaN or infinity; remove such entries.")
+    try:
+        states, jumps = torch.broadcast_tensors(*points.values())
+    except RuntimeError:
+        shapes = " and ".join(str(tuple(v.shape)) for v in points.values())
+        raise InputError(
+            f"x and dx must broadcast, found shapes {shapes}; give one dx per x, or one for all."
+        ) from None
+    head.check(states)
+    with torch.no_grad():
+        law = ExactLaw(_DENSITY)
+        flat = law.log_prob(head, states.reshape(-1).cpu(), jumps.reshape(-1).cpu(), torch.tensor(step))
+    return flat.exp().reshape(states.shape)
+
+
+class System:
+    """A Dynamics or a Recovery as coefficient functions on a cell."""
+
+    def __init__(self, source: Any) -> None:
+        missing = [name for name in ("b", "D_o", "D_f", "alpha", "period") if not hasattr(source, name)]
+        if missing:
+            raise InputError(
+                f"dynamics must be a Dynamics or a Recovery, found a {type(source).__name__} without "
+                f"{', '.join(missing)}; build one with Dynamics(...) or recover(...)."
+            )
+        if getattr(source, "dim", 1) != 1:
+            raise InputError(
+                f"dynamics must have dim = 1 for the exact law, found dim = {source.dim}; use log_density, which "
+                "freezes the coefficients over the step."
+            )
+        self.window = None
+        if source.period is None or not math.isfinite(source.period):
+            self.window = getattr(source, "window", None) or getattr(getattr(source, "head", None), "window", None)
+            if self.window is None:
+                raise InputError(
+                    f"dynamics must have a period or a window for the exact law, found period {source.period}; set "
+                    "window=(low, high) to a part of the line much wider than a step."
+                )
+        if callable(source.alpha):
+            raise InputError(
+                "alpha must be one number for the exact law, found a function of x; use log_density, which freezes the "
+                "coefficients over the step."
+            )
+        self.source = source
+        if self.window is None:
+            self.period, self.origin = float(source.period), float(getattr(source, "origin", 0.0))
+        else:
+            self.padding = Padding.of(self.window)
+            self.period, self.origin = self.padding.period, self.padding.origin
+        self.alpha = torch.tensor(float(source.alpha), dtype=torch.float64)
+        self.tempering = torch.tensor(float(getattr(source, "tempering", 0.0)), dtype=torch.float64)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse states outside of the window of a line."""
+        if self.window is not None and not bool(((x >= self.window[0]) & (x <= self.window[1])).all()):
+            raise InputError(
+                f"x must lie in the window of the system, {tuple(self.window)}, found {float(x.abs().max()):g}; widen "
+                "the window."
+            )
+
+    def __call__(self, x: Tensor) -> Coefficients:
+        if self.window is None:
+            return Coefficients(self.source.b(x), self.source.D_o(x), self.source.D_f(x), self.alpha, self.tempering)
+        low, high = self.window
+        at = low + torch.remainder(x - low, self.period)
+        beyond = (at - high).clamp(min=0.0)
+        share = self.padding.share(beyond)
+        ends = (
+            torch.minimum(at, high + self.padding.beyond(beyond)),
+            low - self.padding.beyond(self.padding.gap - beyond),
+        )
+
+        def mixed(c: Any) -> Tensor:
+            above, below = (torch.as_tensor(c(end), dtype=torch.float64).expand(x.shape) for end in ends)
+            return (1 - share) * above + share * below
+
+        values = [mixed(c) for c in (self.source.b, self.source.D_o, self.source.D_f)]
+        return Coefficients(values[0], values[1], values[2], self.alpha, self.tempering)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.coefficients import Coefficients
 from levytorch.errors import InputError
 
 TOLERANCE = 1e-5  # of log p where p is smallest, at the seam; elsewhere a fit has two or three digits more
@@ -94,14 +95,14 @@ def gamma(alpha: Tensor, tempered: bool = False) -> Tensor:
     return torch.clamp(alpha, max=0.5)
 
 
-def choose_rule(
-    b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tolerance: float = TOLERANCE, lam: float = 0.0
-) -> Rule:
+def choose_rule(c: Coefficients, tolerance: float) -> Rule:
     """The rule for coefficients at PROBES points of the cell; refuses steps that are too short for a grid.
 
     tolerance: of log p. e^{-decay} is what the grid leaves out of p, and log p is wanted where p is 1e-5 of its peak;
     where a tempering lam makes it smaller still, the seam comes nearer and the grid finer.
     """
+    b, D_o, D_f, alpha = (v.detach() for v in c)
+    lam = float(c.tempering)
     least, most = float(D_o.min()), float(D_o.max())
     shift = float(b.abs().max())
     seam = shift + SEAM * math.sqrt(4 * CUT * most)

@@ -1,7 +1,7 @@
 """All scores of the exact law at once: d log p along the parameters of a head.
 
 Wanted are averages over the law (information, covariances of scores): `expected_scores` lists transitions that stand
-for the law, with their probabilities, and their scores, by Duhamel's formula (`exact_step`).
+for the law, with their probabilities, and their scores, by Duhamel's formula (`propagator`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from torch import Tensor
 
 from levytorch.coefficients import Coefficients
 from levytorch.coefficients.padded import on_a_cell
-from levytorch.likelihood.exact import ExactLaw, grid, on_grid
+from levytorch.likelihood.exact import ExactLaw, directions, on_grid
 from levytorch.likelihood.exact_rule import SIZES, Rule
-from levytorch.likelihood.exact_step import Node, Slopes
-from levytorch.likelihood.exact_tail import ladder_weights, node_scales
-from levytorch.likelihood.propagator import propagators
+from levytorch.likelihood.exact_step import ladder_weights, node_scales
+from levytorch.likelihood.propagator import Node, Slopes, propagators
 
 COARSER = 0.7  # of the grid of a fit: scores are averaged over the law, of which log p is wanted to many digits
 STATES = 45  # at least so many states of the cell
@@ -33,7 +32,7 @@ FAR_CELLS = {False: 6, True: 24}  # of |dx| beyond, where alpha is known, and wh
 _REST = 1e-3  # of the mass of the tail, in the last cell
 _FARTHEST = 1e12
 _SMALLEST = 1e-14  # p below is rounding
-_ALPHA_STEP = 1e-4
+_CHANGE = 1e-4  # of alpha, and relative of the tempering, for differences
 _UNLIKELY, _NARROW = 40.0, 0.7  # in 1 / lam: where nothing is left of the law, and the width of its cells
 
 
@@ -96,17 +95,14 @@ def expected_scores(
     rows = _Rows.of(rule, float(c.alpha), lam, places, far, STATES if scores else rule.n)
     found = None
     if scores:
-        p, found = rows.derivatives(c, _directions(head, c, dt, rule.n, unit), reach * unit)
-        if learned:
-            power = head.jacobian(grid(head, rule.n))[3].detach().mean(0)
-            moved = [rows.densities(c._replace(alpha=c.alpha + sign * _ALPHA_STEP)) for sign in (1, -1)]
-            slope = (moved[0] - moved[1]) / (2 * _ALPHA_STEP)
-            found += torch.where(p > _SMALLEST, slope / p.clamp(min=_SMALLEST), 0.0)[:, None] * power
-        rate = head.tempering_slope() / unit
-        if bool(rate.any()):
-            moved = [rows.densities(c._replace(tempering=c.tempering * (1 + sign * _ALPHA_STEP))) for sign in (1, -1)]
-            slope = (moved[0] - moved[1]) / (2 * _ALPHA_STEP * lam)
-            found += torch.where(p > _SMALLEST, slope / p.clamp(min=_SMALLEST), 0.0)[:, None] * rate
+        along = directions(head, c, dt)
+        p, found = rows.derivatives(c, along.coefficients.reshape(len(along.alpha), -1), reach * unit)
+        for name, rate, change in (("alpha", along.alpha, _CHANGE), ("tempering", along.tempering, _CHANGE * lam)):
+            if bool(rate.any()):
+                value = getattr(c, name)
+                up, down = (rows.densities(c._replace(**{name: value + move})) for move in (change, -change))
+                slope = (up - down) / (2 * change)
+                found += torch.where(p > _SMALLEST, slope / p.clamp(min=_SMALLEST), 0.0)[:, None] * rate
     else:
         p = rows.densities(c)
     probability = (p * rows.measure).clamp(min=0.0)
@@ -114,13 +110,6 @@ def expected_scores(
     states = float(head.origin) + float(head.period) * rows.states.to(torch.float64) / rule.n
     y, low, high = (v / unit for v in (rows.y, rows.low, rows.high))
     return ExpectedScores(states, rows.which, y, low, high, probability / total[rows.which], found)
-
-
-def _directions(head: Any, c: Coefficients, dt: float, n: int, unit: float) -> Tensor:
-    """(P, 3 n): what the parameters of the head do to the scaled coefficients at the grid points."""
-    b, D_o, D_f, alpha = (v.detach() for v in head.jacobian(grid(head, n)))
-    D_f = D_f * dt * unit ** (2 * c.alpha) + c.D_f[:, None] * 2 * math.log(unit) * alpha
-    return torch.cat([b * dt * unit, D_o * dt * unit**2, D_f]).T
 
 
 @dataclass
@@ -258,7 +247,7 @@ class _Rows:
     def densities(self, c: Coefficients) -> Tensor:
         """p at every row, (N,)."""
         k, tau, near, far = self._weights(c.alpha, c.tempering)
-        P = propagators(*c, k, tau, c.tempering)
+        P = propagators(c, k, tau)
         parts = [self._shifted(P.core[:, self.states]), *(self._shifted(P.tail[s][:, self.states]) for s in (0, 1))]
         n = self.rule.n
         rows = torch.zeros((len(self.states), 2 * self.periods * n), dtype=torch.float64)

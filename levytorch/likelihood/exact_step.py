@@ -1,4 +1,4 @@
-"""The law of one step of one system, as tables: log p and the masses beyond, core and tail.
+"""The law of one step of one system, as tables: log p and the masses beyond, core and far tail.
 
 Units: the period is 2 pi, x in [0, 2 pi). The core is, on the grid points x_i and at any y,
 
@@ -7,13 +7,18 @@ Units: the period is 2 pi, x in [0, 2 pi). The core is, on the grid points x_i a
 P_k a trigonometric polynomial of the landing point: refined along y mode by mode, along x at given y, both to rounding,
 and read off its logarithm by local polynomials.
 
-Its derivatives along many directions at once follow from Duhamel's formula,
+In the far tail the contour of k is turned onto the cut of |k|^(2 alpha). For y > 0, with the contour at k = -i tau on
+either side of the cut (for y < 0 at +i tau), and z the landing point,
 
-    d exp(L) = int_0^1 exp((1 - s) L) dL exp(s L) ds,      dL = diag(delta) M for a change delta of one coefficient:
+    p(x, y) = n/pi int_0^T e^{-tau y} Im P_tau(x, z) d tau,      Im P = tau^(2 alpha) e^{growth tau^2 +- drift tau} G,
 
-a change at one grid point is the product of a column of exp((1 - s) L) and a row of M exp(s L), so that the
-exponentials of Simpson's rule in s hold the derivatives in all 3 n directions, whose combinations follow by one product
-of matrices. Right to a few digits, as averages over a law want them; `propagator_tangents` is right to rounding.
+where G is smooth in tau^gamma and is interpolated there from Chebyshev nodes. What depends on y is then a weight per
+node, V(y) = y^(2 alpha + 1) int e^{-tau y} ..., computed on a ladder of log |y|; what depends on x and z is a table per
+node. The mass beyond y has the same form: integrating e^{-tau y + imy} divides each mode by tau - im, and m = 0,
+which decays more slowly, has channels of its own.
+
+With tempered jumps the cut begins at lam, k = -i (lam + tau), and all of it is e^{-lam y} times the same integral, with
+(tau (tau + 2 lam))^alpha in the place of tau^(2 alpha).
 """
 
 from __future__ import annotations
@@ -21,131 +26,55 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients
-from levytorch.law.threads import spread
-from levytorch.likelihood.exact_kernels import core_values
-from levytorch.likelihood.exact_rule import Rule
-from levytorch.likelihood.exact_tail import Tail
-from levytorch.likelihood.propagator import Propagators, Work, exponential, generator, propagator_tangents, propagators
+from levytorch.likelihood.exact_kernels import X_POINTS, core_values, tail_values
+from levytorch.likelihood.exact_rule import Rule, chebyshev, gamma
+from levytorch.likelihood.propagator import Propagators, propagator_slopes, propagators
 
-INTERVALS = 12  # of Simpson's rule in s
-_GROUPS = 8  # of matrices, whose sums are added in this order whatever the number of threads
-_ENTRIES = 300_000  # of the products that are held at once: they stay in the cache
-Result = TypeVar("Result")
 _MARGIN = 6  # further points beyond the seam
-_INTERVALS = 16  # of Simpson's rule for scores under a rough rule
+_INTERVALS = 16  # of Simpson's rule for scores
 _BYTES = 200_000_000  # of derivatives to hold at once
 _FLOOR = 1e-18  # below it a density on the grid is rounding: it is told as this
-
-
-class Node(NamedTuple):
-    """Which matrix: family 0 for the core, 1 and 2 for the tail at dx > 0 and dx < 0; node of k, or of tau."""
-
-    family: int
-    node: int
-
-
-class Slopes:
-    """d exp(L) along directions (A, 3 n) in (b, D_o, D_f) at the grid points; states: indices of the rows wanted."""
-
-    def __init__(
-        self,
-        c: Coefficients,
-        k: Tensor,
-        tau: Tensor,
-        directions: Tensor,
-        states: Tensor | None = None,
-        intervals: int = INTERVALS,
-    ) -> None:
-        self.c, self.G, self.directions = c[:3], intervals, directions.contiguous()
-        self.work = Work(*c[:3], c.alpha, tau, c.tempering, k, False)
-        self.states = torch.arange(self.work.n) if states is None else states
-        self.halvings = max(2, self.work.squarings - math.floor(math.log2(intervals)))
-        weights = torch.full((intervals + 1,), 2.0, dtype=torch.float64)
-        weights[1::2], weights[0], weights[-1] = 4.0, 1.0, 1.0
-        self.weights = (weights / (3 * intervals))[:, None, None]
-        self.signs = torch.tensor([1.0, -1.0, -1.0], dtype=torch.float64)[:, None, None, None]
-
-    def each(self, work: Callable[[list[Node]], Result]) -> list[Result]:
-        """work(nodes) for groups of nodes, on all cores."""
-        nodes = [Node(family, node) for family, size in enumerate(self.work.sizes) for node in range(size)]
-        return spread(work, [nodes[i::_GROUPS] for i in range(min(_GROUPS, len(nodes)))])
-
-    def at(self, node: Node) -> Tensor:
-        """(A, S, n) over directions, states and landing points: complex in the core, imaginary parts in the tail."""
-        S, B = self._path(node)
-        n, A = self.work.n, len(self.directions)
-        left = (S.flip(0)[:, self.states] * self.weights).permute(2, 1, 0)  # (n, S, G + 1)
-        right = B.permute(0, 2, 1, 3)  # (3, n, G + 1, n)
-        if node.family:
-            left, right = torch.cat([left.real, left.imag], 2), torch.cat([right.imag, right.real], 2)
-        out = torch.empty((A, len(self.states), n), dtype=left.dtype)
-        some = max(1, _ENTRIES // (3 * n * n))
-        for rows in torch.arange(len(self.states)).split(some):
-            T = torch.matmul(left[:, rows], right)  # (3, n, some, n)
-            T = torch.view_as_real(T) if node.family == 0 else T
-            product = (self.directions @ T.reshape(3 * n, -1)).reshape(A, len(rows), *T.shape[3:])
-            out[:, rows] = torch.view_as_complex(product) if node.family == 0 else product
-        return out
-
-    def _path(self, node: Node) -> tuple[Tensor, Tensor]:
-        """exp(s L) at s = 0, 1/G, ..., 1, (G + 1, n, n); and M(.) exp(s L), signed as in L, (3, G + 1, n, n)."""
-        circulants = self.work.circulants[node.family]
-        part = slice(node.node, node.node + 1)
-        L = generator(circulants, part, self.work.index, *self.c)
-        step = exponential(L.mul_(0.5**self.halvings / self.G), self.halvings).squares[-1]
-        S = torch.empty((self.G + 1, *L.shape[1:]), dtype=L.dtype)
-        S[0] = torch.eye(L.shape[1], dtype=L.dtype)
-        for g in range(self.G):
-            torch.matmul(S[g], step[0], out=S[g + 1])
-        symbols = torch.fft.fft(torch.stack([column[node.node] for column in circulants]))
-        return S, torch.fft.ifft(symbols[:, None, :, None] * torch.fft.fft(S, dim=1), dim=2) * self.signs
-
-
-@torch.no_grad()
-def propagator_slopes(c: Coefficients, k: Tensor, tau: Tensor, directions: Tensor, intervals: int) -> Propagators:
-    """As `propagator_tangents`, all directions (A, 3, n) at once: core (A, Q, n, n), tail (A, 2, N, n, n)."""
-    A, n = len(directions), directions.shape[2]
-    slopes = Slopes(c, k, tau, directions.reshape(A, -1), intervals=intervals)
-    core = torch.empty((A, len(k), n, n), dtype=torch.complex128)
-    tail = torch.empty((A, 2, len(tau), n, n), dtype=torch.float64)
-
-    def some(nodes: list[Node]) -> None:
-        for node in nodes:
-            room = core[:, node.node] if node.family == 0 else tail[:, node.family - 1, node.node]
-            room.copy_(slopes.at(node))
-
-    slopes.each(some)
-    return Propagators(core, tail)
+_CHANGE = 1e-4  # of alpha, and relative of the tempering, for differences
+LADDER = 0.125  # step in log |y|
+_NODES = 128  # of the double-exponential rule for V
+_LOWEST = {False: -3.8, True: -6.3}  # where it begins, for the density and for the mass (t^(2 alpha - 1) at 0)
+_LONGEST = 45.0  # e^{-45} is where it ends at the latest
 
 
 class ExactStep:
-    """c: coefficients on the n grid points of the rule, times the step; differentiable in all of them."""
+    """Asked in the units of the data, on a cell of length `period` from `origin` on.
 
-    def __init__(self, c: Coefficients, rule: Rule) -> None:
+    c: coefficients on the n grid points of the rule, times the step, in units where the period is 2 pi; everything but
+    `scores` is differentiable in all of them.
+    """
+
+    def __init__(self, c: Coefficients, rule: Rule, period: float, origin: float) -> None:
         self.rule, self.c, self.alpha, self.lam, self.n = rule, c, c.alpha, c.tempering, rule.n
+        self.period, self.origin, self.unit = period, origin, 2 * math.pi / period
+        self.seam = rule.seam / self.unit
         k, weights = (t.to(c.b.device) for t in rule.core_nodes())
         self.k, self.weights = k, weights
         self.tau = rule.tail_nodes(c.alpha)
-        self.P = propagators(c.b, c.D_o, c.D_f, c.alpha, k, self.tau, self.lam)
+        self.P = propagators(c, k, self.tau)
         self.step_y = 2 * math.pi / (self.n * rule.refine_y)
         self.half = math.ceil(rule.seam / self.step_y) + _MARGIN  # columns of the table on either side of dx = 0
 
-    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
-        """log p(x -> x + y); x (n,) in [0, 2 pi), y (n,) of any size."""
-        return self._read(x, y, lambda: self._log_p, self._density_tail)
+    def _scaled(self, x: Tensor, dx: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.remainder(x - self.origin, self.period) * self.unit, dx * self.unit
+
+    def log_density(self, x: Tensor, dx: Tensor) -> Tensor:
+        """log p(x -> x + dx), (n,); dx of any size."""
+        return self._read(*self._scaled(x, dx), lambda: self._log_p, self._density_tail) + math.log(self.unit)
 
     @torch.no_grad()
-    def scores(self, x: Tensor, y: Tensor, directions: Tensor) -> Tensor:
-        """d log p / d direction, (n, A), for directions (A, 3, n_grid) in b, D_o, D_f.
-
-        In forward mode, to the digits of log p; under a rough rule by Duhamel's formula, to three.
-        """
+    def scores(self, x: Tensor, dx: Tensor, directions: Tensor) -> Tensor:
+        """d log p / d direction, (n, A), for directions (A, 3, n_grid) in b, D_o, D_f: to three digits."""
+        x, y = self._scaled(x, dx)
         inside = y.abs() <= self.rule.seam
         p = self._refined(self._core(self.P.core, cumulative=False)).clamp(min=_FLOOR)
         unit = p.shape[0] / (2 * math.pi)
@@ -167,13 +96,20 @@ class ExactStep:
         return out
 
     def _tangents(self, directions: Tensor) -> Iterator[Propagators]:
-        if not self.rule.rough:
-            yield from propagator_tangents(self.c[:3], self.alpha, self.k, self.tau, directions, self.lam)
-            return
         some = max(1, _BYTES // (16 * self.n**2 * (len(self.k) + len(self.tau))))
         for part in directions.split(some):
             slopes = propagator_slopes(self.c, self.k, self.tau, part, _INTERVALS)
             yield from (Propagators(*one) for one in zip(*slopes))
+
+    def score_in(self, name: str, x: Tensor, dx: Tensor) -> Tensor:
+        """d log p / d alpha or d tempering, (n,), of the scaled coefficients: a difference under the same rule."""
+        value = getattr(self.c, name)
+        change = _CHANGE * (value if name == "tempering" else 1.0)
+        up, down = (
+            ExactStep(self.c._replace(**{name: value + move}), self.rule, self.period, self.origin).log_density(x, dx)
+            for move in (change, -change)
+        )
+        return (up - down) / (2 * change)
 
     def upper(self, x: Tensor, a: Tensor) -> Tensor:
         """P(dx > a | x); far to the right with relative accuracy."""
@@ -184,8 +120,9 @@ class ExactStep:
         return self._mass(x, a, 1)
 
     def _mass(self, x: Tensor, a: Tensor, side: int) -> Tensor:
-        far = a < -self.rule.seam if side == 0 else a > self.rule.seam  # where nearly all mass lies beyond
-        log = self._read(x, a, lambda: self._log_masses[side], self._mass_tail)
+        x, y = self._scaled(x, a)
+        far = y < -self.rule.seam if side == 0 else y > self.rule.seam  # where nearly all mass lies beyond
+        log = self._read(x, y, lambda: self._log_masses[side], self._mass_tail)
         return torch.where(far, -torch.expm1(log), log.exp())
 
     def _read(self, x: Tensor, y: Tensor, core: Callable[[], Tensor], tail: Tail) -> Tensor:
@@ -267,3 +204,100 @@ def _landing(x: Tensor, y: Tensor) -> Tensor:
 def _turn(angle: Tensor) -> Tensor:
     """e^{i angle}"""
     return torch.polar(torch.ones_like(angle), angle)
+
+
+class Tail:
+    """Both sides of the tail. P: (2, N, n, n) imaginary parts; alpha 0-d; tau (N,)."""
+
+    def __init__(self, P: Tensor, alpha: Tensor, tau: Tensor, rule: Rule, *, mass: bool, lam: Tensor) -> None:
+        self.alpha, self.rule, self.mass, self.lam = alpha, rule, mass, lam
+        self.n = P.shape[-1]
+        G = P * node_scales(rule, alpha, tau, self.n, lam)[..., None, None]
+        tau = tau + lam
+        R = rule.refine_tail
+        G = R * torch.fft.irfft(torch.fft.rfft(G, dim=2), n=R * self.n, dim=2)
+        modes = torch.fft.rfft(G, dim=3)
+        if mass:
+            m = torch.arange(modes.shape[3], dtype=torch.float64, device=P.device)
+            rate = torch.complex(tau[:, None].expand(-1, m.shape[0]), -m.expand(tau.shape[0], -1))
+            factor = 1 / torch.stack([rate, rate.conj()])
+            factor = torch.cat([torch.zeros_like(factor[..., :1]), factor[..., 1:]], dim=-1)
+            even = (modes[..., :1].real / self.n).expand(-1, -1, -1, R * self.n)
+            waves = R * torch.fft.irfft(modes * factor[:, :, None, :], n=R * self.n, dim=3)
+            G = torch.cat([waves, even], dim=1)
+        else:
+            G = R * torch.fft.irfft(modes, n=R * self.n, dim=3)
+        self.tables = G.permute(0, 2, 3, 1).contiguous()  # (2, M, M, channels)
+
+    def log_value(self, side: int, x: Tensor, z: Tensor, y: Tensor) -> Tensor:
+        """log p, or log of the mass beyond y, on side 0 (dx > 0) or 1; x, z (n,) in [0, 2 pi), y = |dx| (n,)."""
+        value = self.value(side, x, z, y, self.ladder(side, y))
+        log_y, power = y.log(), 2 * self.alpha + (0 if self.mass else 1)
+        return value.clamp(min=1e-300).log() - power * log_y - self.lam * y
+
+    def value(self, side: int, x: Tensor, z: Tensor, y: Tensor, ladder: Tensor) -> Tensor:
+        """p |y|^(2 alpha + 1) e^{lam |y|}, or the same of the mass with one power of |y| less; linear in P."""
+        unit = self.tables.shape[1] / (2 * math.pi)
+        rung = (y.log() - math.log(self.rule.seam)) / LADDER
+        return tail_values(self.tables[side], ladder, x * unit, z * unit, rung)
+
+    def ladder(self, side: int, y: Tensor) -> Tensor:
+        """(L, channels): the weights at the rungs of log |y| from the seam to the largest y."""
+        low = math.log(self.rule.seam)
+        rungs = X_POINTS + 1 + math.ceil(max(math.log(float(y.max())) - low, 0.0) / LADDER)
+        log_y = low + LADDER * torch.arange(rungs, dtype=torch.float64, device=y.device)
+        return ladder_weights(self.rule, self.alpha, side, log_y, self.mass, self.lam)
+
+
+def node_scales(rule: Rule, alpha: Tensor, tau: Tensor, n: int, lam: Tensor) -> Tensor:
+    """(2, N): what Im P of either side is multiplied by before it is interpolated in tau."""
+    side = torch.tensor([1.0, -1.0], dtype=torch.float64, device=tau.device)[:, None]
+    height = tau + lam
+    size = (tau * (tau + 2 * lam)) ** -alpha
+    return n / math.pi * size * torch.exp(-rule.growth * height**2 - side * rule.drift * height)
+
+
+def ladder_weights(rule: Rule, alpha: Tensor, side: int, log_y: Tensor, mass: bool, lam: Tensor) -> Tensor:
+    """(L, channels): integrals over t = tau y, e^{-t} t^(2 alpha) e^{growth tau^2 +- drift tau} l_q(tau^gamma).
+
+    Tempered: of (t (t + 2 lam y))^alpha, and growth and drift are those of lam + tau.
+    """
+    y = log_y.exp()[:, None]
+    end = (rule.reach * y).clamp(max=_LONGEST).log()  # v - e^{-v} = log t ends there
+    top = end
+    for _ in range(3):  # Newton
+        top = top - (top - torch.exp(-top) - end) / (1 + torch.exp(-top))
+    bottom = _LOWEST[mass]
+    step = (top - bottom) / (_NODES - 1)
+    v = bottom + step * torch.arange(_NODES, dtype=torch.float64, device=y.device)
+    log_t = v - torch.exp(-v)
+    measure = step * torch.exp(log_t) * (1 + torch.exp(-v))
+    measure[:, -1] *= 0.5
+    # nodes in u = (tau / T)^gamma stay where they are when alpha moves: the polynomials l_q(u) are then constants
+    power = gamma(alpha, rule.tempered)
+    still = float(power.detach())
+    log_u = still * (log_t - log_y[:, None] - math.log(rule.reach))
+    basis = _lagrange(log_u.exp(), rule.tail)
+    if alpha.requires_grad:
+        moved = log_u * (1 / power - 1 / still)
+        measure = measure * torch.exp(moved) * (still / power)
+        log_t = log_t + moved
+    t = log_t.exp()
+    tau = t / y + lam
+    direction = 1.0 if side == 0 else -1.0
+    size = 2 * alpha * log_t if not rule.tempered else alpha * (log_t + (t + 2 * lam * y).log())
+    f = measure * torch.exp(-t + size + rule.growth * tau**2 + direction * rule.drift * tau)
+    V = torch.einsum("lj,ljq->lq", f, basis)
+    if not mass:
+        return V
+    return torch.cat([V / y, torch.einsum("lj,ljq->lq", f / (t + lam * y), basis)], dim=1)
+
+
+def _lagrange(u: Tensor, n: int) -> Tensor:
+    """(..., n) values of the Lagrange polynomials of the Chebyshev points, in barycentric form."""
+    nodes = chebyshev(n).to(u.device)
+    angle = math.pi * (torch.arange(n, dtype=torch.float64, device=u.device) + 0.5) / n
+    sign = 1 - 2.0 * (torch.arange(n, device=u.device) % 2)
+    distance = u[..., None] - nodes
+    terms = sign * torch.sin(angle) / torch.where(distance == 0, torch.full_like(distance, 1e-300), distance)
+    return terms / terms.sum(-1, keepdim=True)

@@ -18,18 +18,26 @@ tau^(2 alpha).
 The exponential is a Taylor polynomial of degree 9 and s squarings. Modes that decay by e^{-w} within the step carry the
 absolute error e^{-w} w^10 / (10! 2^(9 s)): what limits s is only that the polynomial must not exceed one where |L| is
 largest. Its reverse mode is written out, two products for each of the forward pass.
+
+Derivatives along many directions at once follow from Duhamel's formula,
+
+    d exp(L) = int_0^1 exp((1 - s) L) dL exp(s L) ds,      dL = diag(delta) M for a change delta of one coefficient:
+
+a change at one grid point is the product of a column of exp((1 - s) L) and a row of M exp(s L), so that the
+exponentials of Simpson's rule in s hold the derivatives in all 3 n directions, whose combinations follow by one product
+of matrices. Right to a few digits, as averages over a law want them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.head import NO_TEMPERING
+from levytorch.coefficients import Coefficients
 from levytorch.law.threads import spread
 
 Result = TypeVar("Result")
@@ -37,6 +45,9 @@ Result = TypeVar("Result")
 STABLE = 3.0  # the Taylor polynomial of degree 9 stays below one on [-4.6, 0]; the rest is for what is not normal
 _CHUNK = 36_000  # entries of the matrices that are worked on together: they stay in the cache
 _KEPT = 600_000_000  # bytes of intermediate products to keep for the reverse mode; beyond, they are computed again
+INTERVALS = 12  # of Simpson's rule in s
+_GROUPS = 8  # of matrices, whose sums are added in this order whatever the number of threads
+_ENTRIES = 300_000  # of the products that are held at once: they stay in the cache
 
 
 class Propagators(NamedTuple):
@@ -47,37 +58,13 @@ class Propagators(NamedTuple):
     tail: Tensor
 
 
-def propagators(
-    b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, k: Tensor, tau: Tensor, lam: Tensor = NO_TEMPERING
-) -> Propagators:
-    """b, D_o, D_f: (n,) times the step, in units where the period is 2 pi; alpha, lam: 0-d; k: (Q,); tau: (N,).
+def propagators(c: Coefficients, k: Tensor, tau: Tensor) -> Propagators:
+    """c: on n points, times the step, in units where the period is 2 pi, alpha 0-d; k: (Q,); tau: (N,).
 
-    Differentiable in b, D_o, D_f, alpha, tau and lam.
+    Differentiable in c and tau.
     """
-    core, tail = _Propagate.apply(b, D_o, D_f, alpha, tau, lam, k)
+    core, tail = _Propagate.apply(*c, tau, c.tempering, k)
     return Propagators(core, tail)
-
-
-def propagator_tangents(
-    c: tuple[Tensor, Tensor, Tensor],
-    alpha: Tensor,
-    k: Tensor,
-    tau: Tensor,
-    directions: Tensor,
-    lam: Tensor = NO_TEMPERING,
-) -> Iterator[Propagators]:
-    """The derivatives of `propagators` along directions (A, 3, n) in c = (b, D_o, D_f), one after the other."""
-    work = Work(*c, alpha, tau, lam, k, False)
-    parts = work.parts()
-    keep = work.bytes <= _KEPT
-    kept = [work.powers(*part) for part in parts] if keep else []
-    for d_b, d_D_o, d_D_f in directions:
-        core, tail = work.empty()
-        for step, (family, part) in enumerate(parts):
-            powers = kept[step] if keep else work.powers(family, part)
-            L = generator(work.circulants[family], part, work.index, d_b, d_D_o, d_D_f)
-            work.store(core, tail, family, part, exponential_tangent(powers, L.mul_(0.5**work.squarings)))
-        yield Propagators(core, tail)
 
 
 class _Circulants(NamedTuple):
@@ -223,18 +210,6 @@ def exponential_adjoint(p: _Powers, bar: Tensor) -> Tensor:
     return out.baddbmm_(square, p.A.mH).baddbmm_(p.A.mH, square)
 
 
-def exponential_tangent(p: _Powers, A: Tensor) -> Tensor:
-    """The derivative of the exponential along A."""
-    A2 = torch.bmm(A, p.A).baddbmm_(p.A, A)
-    A3 = torch.bmm(A2, p.A).baddbmm_(p.A2, A)
-    inner = (A / 5040).add_(A2, alpha=1 / 40320).add_(A3, alpha=1 / 362880)
-    middle = (A / 24).add_(A2, alpha=1 / 120).baddbmm_(A3, p.inner).baddbmm_(p.A3, inner)
-    X = A.add(A2, alpha=0.5).baddbmm_(A3, p.middle).baddbmm_(p.A3, middle)
-    for square in p.squares[:-1]:
-        X = torch.bmm(X, square).baddbmm_(square, X)
-    return X
-
-
 def squarings(b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, n: int, tau: float) -> int:
     """How often L must be halved for the polynomial to be stable; tau: the largest imaginary part in the tail."""
     top = math.hypot(n / 2, tau)
@@ -247,13 +222,18 @@ class _Propagate(torch.autograd.Function):
     def forward(
         ctx: Any, b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tau: Tensor, lam: Tensor, k: Tensor
     ) -> tuple[Tensor, Tensor]:
-        work = Work(b, D_o, D_f, alpha, tau, lam, k, any(ctx.needs_input_grad[3:6]))
+        work = _Work(b, D_o, D_f, alpha, tau, lam, k, any(ctx.needs_input_grad[3:6]))
         keep = any(ctx.needs_input_grad) and work.bytes <= _KEPT
-        core, tail = work.empty()
+        n, (Q, N, _) = work.n, work.sizes
+        core = torch.empty((Q, n, n), dtype=torch.complex128, device=b.device)
+        tail = torch.empty((2, N, n, n), dtype=torch.float64, device=b.device)
 
         def one(family: int, part: slice) -> _Powers | None:
             powers = work.powers(family, part)
-            work.store(core, tail, family, part, powers.squares[-1])
+            if family == 0:
+                core[part] = powers.squares[-1]
+            else:
+                tail[family - 1, part] = powers.squares[-1].imag
             return powers if keep else None
 
         ctx.work, ctx.kept = work, work.each(one)
@@ -274,7 +254,7 @@ class _Propagate(torch.autograd.Function):
         return *(g if need else None for g, need in zip(totals, ctx.needs_input_grad)), None
 
 
-class Work:
+class _Work:
     """The matrices of one call: family 0 is the core, 1 and 2 the two sides of the tail."""
 
     def __init__(
@@ -286,7 +266,7 @@ class Work:
         tau: Tensor,
         lam: Tensor,
         k: Tensor,
-        derivative: bool,
+        derivative: bool = False,
     ) -> None:
         self.n = n = b.shape[0]
         self.b, self.D_o, self.D_f = b, D_o, D_f
@@ -319,18 +299,6 @@ class Work:
         L = generator(self.circulants[family], part, self.index, self.b, self.D_o, self.D_f)
         return exponential(L.mul_(0.5**self.squarings), self.squarings)
 
-    def empty(self) -> tuple[Tensor, Tensor]:
-        """Room for the core and for the tail."""
-        n, (Q, N, _), device = self.n, self.sizes, self.b.device
-        core = torch.empty((Q, n, n), dtype=torch.complex128, device=device)
-        return core, torch.empty((2, N, n, n), dtype=torch.float64, device=device)
-
-    def store(self, core: Tensor, tail: Tensor, family: int, part: slice, X: Tensor) -> None:
-        if family == 0:
-            core[part] = X
-        else:
-            tail[family - 1, part] = X.imag
-
     def collected(self, family: int, part: slice, bar: Tensor) -> list[Tensor]:
         """What the gradient in the matrices of this part means for b, D_o, D_f (n,), alpha, tau (N,) and lam."""
         bar = torch.view_as_real(bar.mul_(0.5**self.squarings))
@@ -352,3 +320,84 @@ class Work:
         if symbols.in_lam is not None:
             totals[5] = along(symbols.in_lam).sum()
         return totals
+
+
+class Node(NamedTuple):
+    """Which matrix: family 0 for the core, 1 and 2 for the tail at dx > 0 and dx < 0; node of k, or of tau."""
+
+    family: int
+    node: int
+
+
+class Slopes:
+    """d exp(L) along directions (A, 3 n) in (b, D_o, D_f) at the grid points; states: indices of the rows wanted."""
+
+    def __init__(
+        self,
+        c: Coefficients,
+        k: Tensor,
+        tau: Tensor,
+        directions: Tensor,
+        states: Tensor | None = None,
+        intervals: int = INTERVALS,
+    ) -> None:
+        self.c, self.G, self.directions = c[:3], intervals, directions.contiguous()
+        self.work = _Work(*c, tau, c.tempering, k)
+        self.states = torch.arange(self.work.n) if states is None else states
+        self.halvings = max(2, self.work.squarings - math.floor(math.log2(intervals)))
+        weights = torch.full((intervals + 1,), 2.0, dtype=torch.float64)
+        weights[1::2], weights[0], weights[-1] = 4.0, 1.0, 1.0
+        self.weights = (weights / (3 * intervals))[:, None, None]
+        self.signs = torch.tensor([1.0, -1.0, -1.0], dtype=torch.float64)[:, None, None, None]
+
+    def each(self, work: Callable[[list[Node]], Result]) -> list[Result]:
+        """work(nodes) for groups of nodes, on all cores."""
+        nodes = [Node(family, node) for family, size in enumerate(self.work.sizes) for node in range(size)]
+        return spread(work, [nodes[i::_GROUPS] for i in range(min(_GROUPS, len(nodes)))])
+
+    def at(self, node: Node) -> Tensor:
+        """(A, S, n) over directions, states and landing points: complex in the core, imaginary parts in the tail."""
+        S, B = self._path(node)
+        n, A = self.work.n, len(self.directions)
+        left = (S.flip(0)[:, self.states] * self.weights).permute(2, 1, 0)  # (n, S, G + 1)
+        right = B.permute(0, 2, 1, 3)  # (3, n, G + 1, n)
+        if node.family:
+            left, right = torch.cat([left.real, left.imag], 2), torch.cat([right.imag, right.real], 2)
+        out = torch.empty((A, len(self.states), n), dtype=left.dtype)
+        some = max(1, _ENTRIES // (3 * n * n))
+        for rows in torch.arange(len(self.states)).split(some):
+            T = torch.matmul(left[:, rows], right)  # (3, n, some, n)
+            T = torch.view_as_real(T) if node.family == 0 else T
+            product = (self.directions @ T.reshape(3 * n, -1)).reshape(A, len(rows), *T.shape[3:])
+            out[:, rows] = torch.view_as_complex(product) if node.family == 0 else product
+        return out
+
+    def _path(self, node: Node) -> tuple[Tensor, Tensor]:
+        """exp(s L) at s = 0, 1/G, ..., 1, (G + 1, n, n); and M(.) exp(s L), signed as in L, (3, G + 1, n, n)."""
+        circulants = self.work.circulants[node.family]
+        part = slice(node.node, node.node + 1)
+        L = generator(circulants, part, self.work.index, *self.c)
+        step = exponential(L.mul_(0.5**self.halvings / self.G), self.halvings).squares[-1]
+        S = torch.empty((self.G + 1, *L.shape[1:]), dtype=L.dtype)
+        S[0] = torch.eye(L.shape[1], dtype=L.dtype)
+        for g in range(self.G):
+            torch.matmul(S[g], step[0], out=S[g + 1])
+        symbols = torch.fft.fft(torch.stack([column[node.node] for column in circulants]))
+        return S, torch.fft.ifft(symbols[:, None, :, None] * torch.fft.fft(S, dim=1), dim=2) * self.signs
+
+
+@torch.no_grad()
+def propagator_slopes(c: Coefficients, k: Tensor, tau: Tensor, directions: Tensor, intervals: int) -> Propagators:
+    """The derivatives of `propagators` along directions (A, 3, n): core (A, Q, n, n), tail (A, 2, N, n, n)."""
+    A, n = len(directions), directions.shape[2]
+    slopes = Slopes(c, k, tau, directions.reshape(A, -1), intervals=intervals)
+    core = torch.empty((A, len(k), n, n), dtype=torch.complex128)
+    tail = torch.empty((A, 2, len(tau), n, n), dtype=torch.float64)
+
+    def some(nodes: list[Node]) -> None:
+        for node in nodes:
+            room = core[:, node.node] if node.family == 0 else tail[:, node.family - 1, node.node]
+            room.copy_(slopes.at(node))
+
+    slopes.each(some)
+    return Propagators(core, tail)

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierBasis
-from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.transition import System
+from levytorch.likelihood.exact import ExactLaw, System
 from levytorch.policy.blocked import solution
 from levytorch.policy.checks import Reward, coefficients_at
 from levytorch.policy.generator import (

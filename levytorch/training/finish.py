@@ -17,7 +17,6 @@ from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice
 from levytorch.data.pools import PoolFacts, Pools
 from levytorch.errors import LevytorchWarning
-from levytorch.likelihood.exact_objective import ExactObjective
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective, covariance, separability
 from levytorch.likelihood.penalty import symmetric_inverse
@@ -28,6 +27,7 @@ from levytorch.training import boundary
 from levytorch.training.boundary import judge_tempering, loss_without, vanishing
 from levytorch.training.engines import Engine
 from levytorch.training.engines.base import bare
+from levytorch.training.engines.exact import ExactObjective
 from levytorch.training.engines.fisher import FisherScoring
 from levytorch.training.recovery import Recovery
 

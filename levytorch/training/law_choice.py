@@ -1,15 +1,24 @@
-"""Which law a fit ends under: what was asked for, or, with law "auto", the best that is to be had in reasonable time.
+"""Which law a fit ends under, and the fits under the exact law of a step, from the solution under the frozen one.
 
-Where the exact law is available, and the frozen one neither exact already (constant coefficients) nor good (its answer
-would move by less than a tenth of a standard error), the fit goes on from the frozen law's maximum under the exact law;
-where that would take too long, under the corrected one; and where even that would, or the exact law is not available,
-the drift is freed of its bias to first order.
+Under law "auto" it is the best that is to be had in reasonable time. Where the exact law is available, and the frozen
+one neither exact already (constant coefficients) nor good (its answer would move by less than a tenth of a standard
+error), the fit goes on from the frozen law's maximum under the exact law; where that would take too long, under the
+corrected one; and where even that would, or the exact law is not available, the drift is freed of its bias to first
+order.
+
+The data of such a fit is a lattice; beyond one period log p carries the period of the coefficients, and pairs stay as
+they are. A linear head goes to the root of the centered score first (law "corrected"), then, under law "exact", on by
+Fisher scoring with the exact law's own information as curvature. Any other head climbs by L-BFGS.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property, partial
 from time import perf_counter as clock
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,18 +26,26 @@ from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead, SplineHead
 from levytorch.coefficients.padded import on_a_cell
-from levytorch.data import Transitions
+from levytorch.data import Pools, Transitions
+from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice
-from levytorch.errors import InputError
+from levytorch.data.lattice_making import lattice_of
+from levytorch.data.pools import PoolFacts
+from levytorch.errors import InputError, LevytorchWarning
+from levytorch.law.threads import spread
+from levytorch.likelihood.corrected import Informations, Strata, informations
 from levytorch.likelihood.drift_bias import drift_step, shown_by_steps
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
+from levytorch.likelihood.exact_rule import TOLERANCE
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood, counts_on
+from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.ranks import Ranks
-from levytorch.training.exact_engines import ROUNDS, Corrected
-from levytorch.training.exact_fit import Setting, corrected_start, fit_any, fit_linear
-from levytorch.training.finish import Ended
+from levytorch.training.engines.base import Engine, Maximised, joined_history, maximise
+from levytorch.training.engines.exact import ROUNDS, Corrected, ExactEngine, ExactLBFGS, ExactObjective, correct
+from levytorch.training.engines.lbfgs import LBFGSEngine
+from levytorch.training.finish import Ended, finish
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 
@@ -39,6 +56,13 @@ _EVALUATIONS = {True: 8, False: 80}  # that a linear head, and any other, is exp
 _FORWARD, _GROWTH = 0.03, 2.5  # seconds of a forward evaluation on 65 points (two cores of 2026), and its power of n
 _GRADIENT = 6.0  # what one with gradient costs, in forward evaluations as the corrected law takes them
 _INFORMATION = 20.0  # and what the information costs
+ACCURATE = 1e-4  # of log p; above it a fit is told to be inaccurate
+# On a line the padding limits what far jumps are worth: a coarser grid will do, and accuracy is asked for where nearly
+# all steps are
+LINE_TOLERANCE, LINE_ACCURATE = 0.1, 1e-3
+_TIGHTER = 1e-3  # times the tolerance, where that was not enough
+_FARTHEST = 2.5  # periods within which a lattice may stand for its pairs
+_MOVED = 0.5  # standard errors, over all parameters together, within which an information matrix stays what it is
 
 
 def check_exact(head: Head, data: Transitions | Lattice, *, started: bool = True) -> None:
@@ -101,7 +125,7 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
     began = clock()
     ranks = ended.ranks
     line, head = head, on_a_cell(head)
-    setting = Setting.of(replace(ended.likelihood, head=head, ranks=Ranks()), ended.engine, ended.observed, ranks)
+    setting = Setting(replace(ended.likelihood, head=head), ended.engine, ended.observed, ranks)
     if law == "auto":
         law, reason = affordable(setting, head)
         if law == "frozen":
@@ -205,3 +229,169 @@ def law_of(recovery: Recovery) -> FrozenLaw | ExactLaw:
     if recovery.law == "frozen" or recovery.shift is not None:  # corrected where the exact law is not to be had
         return FrozenLaw(steady_method("auto", recovery.head), recovery.dim)
     return ExactLaw()
+
+
+class Setting:
+    """The data of a fit as a lattice, the frozen law's likelihood of it, and the exact law for the head as it is."""
+
+    def __init__(self, likelihood: Likelihood, engine: Engine, data: Pools | Lattice, ranks: Ranks) -> None:
+        """likelihood: of the frozen law, whose head is the one that will move."""
+        head = likelihood.head
+        self.lattice = _lattice(data, head, ranks)
+        self.likelihood = Likelihood(head, likelihood.law, likelihood.tail, likelihood.correction)
+        self.likelihood.observe(self.lattice, engine.n_bins)
+        self.strata = Strata.of(likelihood.tail, self.lattice)
+        self.tolerance, self.accurate = (
+            (TOLERANCE, ACCURATE) if head.window is None else (LINE_TOLERANCE, LINE_ACCURATE)
+        )
+        self.settle()
+
+    @cached_property
+    def batch(self) -> FullBatch:
+        return self.lattice.full_batch()
+
+    @property
+    def frozen(self) -> FrozenLaw:
+        assert isinstance(self.likelihood.law, FrozenLaw)
+        return self.likelihood.law
+
+    def around(self, penalty: RoughnessPenalty | None) -> FullBatchObjective:
+        """The frozen law's objective, with a penalty that has been found already."""
+        objective = self.likelihood.objective(self.batch)
+        objective.penalty = penalty
+        return objective
+
+    def settle(self) -> None:
+        """Choose the rules for the head as it now is."""
+        self.law = ExactLaw(self.tolerance).fixed(self.likelihood.head, torch.from_numpy(self.lattice.dt))
+
+    def error(self) -> float:
+        """Of log p, against a finer rule."""
+        return max(self.law.accuracy(self.likelihood.head, dt) for dt in self.lattice.dt.tolist())
+
+    def informations(self, R_theta: float | None) -> Informations:
+        return informations(self.likelihood.head, self.frozen, self.law, self.strata, R_theta)
+
+    def exact_likelihood(self) -> Likelihood:
+        """That of the exact law."""
+        masses = self.likelihood.masses
+        masses = None if masses is None else replace(masses, law=self.law)
+        return replace(self.likelihood, law=self.law, masses=masses)
+
+    def metrics(self, law: str, error: float) -> dict[str, Any]:
+        """What every such fit reports; warns of a rule that is not fine enough."""
+        if not error < self.accurate:
+            warnings.warn(
+                f"log p must be accurate to {self.accurate:g} under the exact law, found {error:.1g} at the solution "
+                "against a finer grid; use fewer basis functions, or penalty evidence.",
+                LevytorchWarning,
+                stacklevel=3,
+            )
+        return {"law": law, "law/grid": max(r.n for r in self.law.rules.values()), "law/log_p_error": error}
+
+
+def corrected_start(setting: Setting, penalty: RoughnessPenalty | None) -> Corrected:
+    """Moves a linear head to the root of the centered score."""
+    found = correct(setting.around(penalty), setting.law, setting.strata)
+    setting.settle()
+    if setting.tolerance > TOLERANCE and not setting.error() < setting.accurate:
+        setting.tolerance = max(_TIGHTER * setting.tolerance, TOLERANCE)
+        setting.settle()
+        found = correct(setting.around(penalty), setting.law, setting.strata)
+        setting.settle()
+    return found
+
+
+def fit_linear(
+    setting: Setting,
+    engine: Engine,
+    penalty: RoughnessPenalty | None,
+    first: Corrected,
+    facts: PoolFacts,
+    *,
+    law: str = "exact",
+    std: str = "auto",
+    progress: bool = False,
+) -> Recovery:
+    """From the root of the centered score: there under law "corrected", at the exact law's maximum under "exact".
+
+    std: whose information standard errors are from, "frozen" or the law's own ("auto").
+    """
+    mine, head = setting.likelihood, cast(LinearHead, setting.likelihood.head)
+    done: Maximised
+    history: list[dict[str, float]] = []
+    for _ in range(2):
+        found = setting.informations(first.R_theta)
+        used = found.exact if law == "exact" else found.corrected
+        exact = ExactEngine(
+            max_steps=engine.max_steps,
+            n_bins=engine.n_bins,
+            law=setting.law,
+            start=penalty,
+            own=used,
+            moves=law == "exact",
+            each=std == "frozen",  # whose covariance is made of the gradients of the pools
+        )
+        exact.name, before = engine.name, head.flat()
+        if law == "exact":
+            done = maximise(exact, mine, setting.batch, progress=progress)
+        else:
+            done = Maximised(exact.optimizer(mine), first.converged, len(first.distances))
+        history = joined_history(history, done.history)
+        objective = cast(ExactObjective, exact.objective(mine, done.optimizer, setting.batch))
+        moved = head.flat() - before
+        again = law == "exact" and std != "frozen"
+        again = again and float(objective.n * moved @ used.products @ moved) > _MOVED**2
+        jobs: list[Callable[[], Any]] = [setting.error]
+        jobs += [partial(setting.informations, done.R_theta)] if again else []
+        error, *latest = spread(lambda job: job(), jobs)
+        if error < setting.accurate:
+            break
+        setting.settle()  # coefficients that have moved far ask for another grid
+    if std == "frozen":
+        objective.own = None
+    elif latest:
+        objective.own = latest[0].exact
+    recovery = finish(mine, exact, done.optimizer, facts, setting.batch, done.converged, done.steps)
+    recovery.history = history
+    recovery.metrics |= setting.metrics(law, error) | {
+        "law/rounds": len(first.distances) - 1,
+        "law/evaluations": objective.evaluations,
+        "covariance": "frozen" if std == "frozen" else law,
+    }
+    return recovery
+
+
+def fit_any(setting: Setting, engine: Engine, facts: PoolFacts, *, progress: bool = False) -> Recovery:
+    """The exact law's maximum of any head, from the frozen one's."""
+    assert isinstance(engine, LBFGSEngine)
+    options = {name: getattr(engine, name) for name in ("max_steps", "iterations", "history", "tolerance")}
+    history: list[dict[str, float]] = []
+    evaluations = 0
+    for _ in range(2):
+        exact = ExactLBFGS(**options, law=setting.law)
+        done = maximise(exact, setting.exact_likelihood(), setting.batch, progress=progress)
+        history, evaluations = joined_history(history, done.history), evaluations + exact.evaluations
+        error = setting.error()
+        if error < setting.accurate:
+            break
+        setting.settle()
+    likelihood = setting.exact_likelihood()
+    recovery = finish(likelihood, exact, done.optimizer, facts, setting.batch, done.converged, done.steps)
+    recovery.history = history
+    recovery.metrics |= setting.metrics("exact", error) | {"law/evaluations": evaluations}
+    return recovery
+
+
+def _lattice(data: Pools | Lattice, head: Head, ranks: Ranks) -> Lattice:
+    if isinstance(data, Pools):
+        return lattice_of(data, head.period, head.origin, ranks, reach=head.period)
+    if data.reach > _FARTHEST * head.period and (data.TRT > _FARTHEST * head.period).any():
+        warnings.warn(
+            f"a lattice for the exact law must keep pairs beyond a period of {head.period:g} as they are, found reach "
+            f"{data.reach:g}, which may move coefficients by a standard error or so; make it with "
+            f"reach={head.period:g}.",
+            LevytorchWarning,
+            stacklevel=3,
+        )
+    return data

@@ -15,9 +15,8 @@ from levytorch.data import Transitions, make_pools
 from levytorch.data.lattice import Lattice
 from levytorch.data.thresholds import threshold_from
 from levytorch.errors import InputError
-from levytorch.likelihood.corrected import Strata, expected_by_state
+from levytorch.likelihood.corrected import Strata, expected_by_state, informations
 from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.exact_objective import informations
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.penalty import RoughnessPenalty, Strength, symmetric_inverse

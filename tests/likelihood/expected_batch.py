@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head
-from levytorch.likelihood.exact import ExactLaw, ScaledStep
+from levytorch.likelihood.exact import ExactLaw
+from levytorch.likelihood.exact_step import ExactStep
 
 STATES = 128  # of the cell, or as many as the grid has points
 CELLS = 20  # of the tail on either side; the last one is infinite
@@ -48,13 +49,29 @@ def expected_batch(law: ExactLaw, head: Any, x: Tensor, share: Tensor, dt: float
 def information(law: ExactLaw, head: Head, x: Tensor, share: Tensor, dt: float) -> Tensor:
     """Expected Fisher information of one transition of dt, (P, P), from states x that occur with these shares."""
     batch = expected_batch(law, head, x, share, dt, CELLS if head.learns_alpha else FEW_CELLS)
-    scores = law.scores(head, batch.x, batch.dx, dt)
-    return scores.T @ (batch.weight[:, None] * scores)
+    rows = scores(law, head, batch.x, batch.dx, dt)
+    return rows.T @ (batch.weight[:, None] * rows)
 
 
-def _spread(step: ScaledStep, x: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+@torch.no_grad()
+def scores(law: ExactLaw, head: Head, x: Tensor, dx: Tensor, dt: float, change: float = 1e-4) -> Tensor:
+    """d log p / d theta, (n, P), by central differences under the same rule."""
+    time = torch.tensor(dt, dtype=torch.float64)
+    kept, theta = law.fixed(head, time), head.flat()
+    columns = []
+    for move in change * torch.eye(len(theta), dtype=torch.float64):
+        values = []
+        for sign in (1, -1):
+            head.set_flat(theta + sign * move)
+            values.append(kept.log_prob(head, x, dx, time))
+        columns.append((values[0] - values[1]) / (2 * change))
+    head.set_flat(theta)
+    return torch.stack(columns, dim=1)
+
+
+def _spread(step: ExactStep, x: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
     """Shares of arbitrary states on an even grid of the cell, where the information is smooth."""
-    M = max(STATES, step.tables.n)
+    M = max(STATES, step.n)
     position = torch.remainder(x - step.origin, step.period) * (M / step.period)
     left = position.floor()
     weight = torch.zeros(M, dtype=torch.float64, device=x.device)
@@ -65,8 +82,8 @@ def _spread(step: ScaledStep, x: Tensor, share: Tensor) -> tuple[Tensor, Tensor]
     return states[used], weight[used] / weight.sum()
 
 
-def _core(step: ScaledStep, states: Tensor) -> tuple[Tensor, Tensor]:
-    count = math.ceil(2 * step.seam * step.tables.n / step.period)
+def _core(step: ExactStep, states: Tensor) -> tuple[Tensor, Tensor]:
+    count = math.ceil(2 * step.seam * step.n / step.period)
     dx = torch.linspace(-step.seam, step.seam, count + 1, dtype=torch.float64, device=states.device)
     dx = dx.expand(states.shape[0], -1)
     p = step.log_density(states[:, None].expand_as(dx).reshape(-1), dx.reshape(-1)).exp().reshape(dx.shape)
@@ -75,7 +92,7 @@ def _core(step: ScaledStep, states: Tensor) -> tuple[Tensor, Tensor]:
     return dx, p
 
 
-def _tail(step: ScaledStep, states: Tensor, sign: float, cells: int) -> tuple[Tensor, Tensor]:
+def _tail(step: ExactStep, states: Tensor, sign: float, cells: int) -> tuple[Tensor, Tensor]:
     """(M, cells * LANDINGS): one period within each cell, with the mass of the cell."""
     M, two_alpha = states.shape[0], 2 * float(step.c.alpha)
     edges = [step.seam * (1 + 1e-12)]

@@ -11,13 +11,12 @@ import torch
 from levytorch import Transitions, tail_probability
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.data.lattice import Lattice
-from levytorch.likelihood.corrected import Strata, expected_score
+from levytorch.likelihood.corrected import Strata, expected_score, informations
 from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.exact_objective import informations
 from levytorch.likelihood.exact_scores import expected_scores
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.tail import TailSettings
-from tests.likelihood.expected_batch import information
+from tests.likelihood.expected_batch import information, scores
 
 LAW, FROZEN = ExactLaw(), FrozenLaw()
 
@@ -33,13 +32,13 @@ def head_of(alpha: float, *, learned: bool = False, period: float = 5.0, wave: f
 
 
 @pytest.mark.parametrize(("alpha", "learned"), [(0.3, False), (0.5, True), (0.8, False)])
-def test_scores_are_those_of_forward_mode(alpha, learned):
+def test_scores_are_those_of_each_transition(alpha, learned):
     head = head_of(alpha, learned=learned)
     rows = expected_scores(LAW, head, 0.1, cuts=(-7.0, 3.0))
     x = rows.states[rows.which]
     some = torch.arange(0, len(x), 37)
     some = some[rows.p[some] > 1e-8]
-    expected = LAW.scores(head, x[some], rows.dx[some], 0.1)
+    expected = scores(LAW, head, x[some], rows.dx[some], 0.1)
     size = (rows.p[some, None] * expected.square()).sum(0).sqrt() / rows.p[some].sum().sqrt()
     core = rows.dx[some].abs() < 12
     assert bool(core.any())
@@ -54,11 +53,11 @@ def test_scores_are_those_of_forward_mode(alpha, learned):
 
 
 @pytest.mark.parametrize(("alpha", "learned"), [(0.3, False), (0.5, True)])
-def test_information_is_that_of_forward_mode(alpha, learned):
+def test_information_is_that_of_all_transitions(alpha, learned):
     head = head_of(alpha, learned=learned)
     rows = expected_scores(LAW, head, 0.1)
     own = rows.scores.T @ (rows.p[:, None] * rows.scores) / len(rows.states)
-    x = -1.0 + 5.0 * torch.arange(128, dtype=torch.float64) / 128  # the states that forward mode takes, evenly
+    x = -1.0 + 5.0 * torch.arange(128, dtype=torch.float64) / 128  # the states of these, evenly
     expected = information(LAW, head, x, torch.full_like(x, 1 / 128), 0.1)
     scale = expected.diagonal().rsqrt()
     assert float(((own - expected) * scale * scale[:, None]).abs().max()) < 5e-3

@@ -15,12 +15,12 @@ from levytorch.data import make_pools
 from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.exact_objective import ExactObjective
 from levytorch.likelihood.exact_scores import expected_scores
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import TailSettings
 from levytorch.training import law_choice
+from levytorch.training.engines.exact import ExactObjective
 from levytorch.training.law_choice import law_of
 from tests.training.problems import ALPHA, constant
 
