@@ -22,12 +22,15 @@ from torch import Tensor
 
 from levytorch.convert import Array, Integers, choice, number_within, whole_number
 from levytorch.data.pools import Pools
+from levytorch.data.transitions import Transitions
 
 CHUNK = 65_536  # pairs of a full batch at a time
 AHEAD = 256  # steps whose pairs are gathered in one go: hashing and indexing cost microseconds per step, not tens
 LARGEST = 1 << 24  # pairs of a mini-batch: hashed and gathered 256 steps at a time
 MIXINGS = ("stratified", "bernoulli")
 LATTICES = ("auto", "always", "never")
+ENOUGH = 300_000  # pairs from which on a lattice has markedly fewer nodes
+MOST_DT = 12  # distinct dt of a lattice
 _GOLDEN, _MIX1, _MIX2 = (
     np.array([c], dtype=np.uint64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )  # SplitMix64; arrays, whose arithmetic wraps without warnings
@@ -48,6 +51,24 @@ def check_data_options(options: Mapping[str, Any]) -> dict[str, Any]:
         remedy = "pass the fraction to hold out"
         checked["validation"] = number_within("validation", checked["validation"], "[0, 1)", remedy)
     return checked
+
+
+def wanted(transitions: Transitions, mode: str, enough: int = ENOUGH) -> bool:
+    """Whether a fit takes the lattice of its data: "always", "never", or "auto", where that is faster and possible.
+
+    enough: pairs from which on it is faster.
+    """
+    if mode != "auto":
+        return mode == "always"
+    if transitions.dim > 1 or len(transitions) < enough:
+        return False
+    distinct = transitions.dt[:1]
+    if not transitions.uniform_dt:
+        for rows in transitions.blocks():
+            distinct = torch.unique(torch.cat([distinct, transitions.dt[rows]]))
+            if len(distinct) > MOST_DT:
+                return False
+    return True
 
 
 class Batch(NamedTuple):

@@ -12,9 +12,11 @@ derivatives do not mind, but one cannot draw from a lattice, and products of sco
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +25,19 @@ import torch
 from torch import Tensor
 
 from levytorch.convert import Array, shown, whole_number
-from levytorch.data import lattice_files
-from levytorch.data.batches import Batch, FullBatch
-from levytorch.data.lattice_grid import NODES_PER_CELL, Grid
-from levytorch.data.lattice_making import built, check_like
-from levytorch.data.lattice_tables import Loose, SparseRows, StateCounts, Tables
-from levytorch.data.pools import PoolFacts
+from levytorch.data.batches import FullBatch
+from levytorch.data.lattice_build import SAME_DT, built
+from levytorch.data.lattice_grid import NODES_PER_CELL
+from levytorch.data.lattice_tables import Loose, Tables, load_lattice, save_lattice
+from levytorch.data.pools import PoolFacts, Pools
 from levytorch.data.thresholds import Threshold
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
+from levytorch.ranks import Ranks
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Lattice:
+class Lattice(Tables):
     """Weighted pseudo-transitions (x, dx, dt, weight) that stand for all pairs; `from_transitions` makes one.
 
     Attributes:
@@ -49,20 +51,13 @@ class Lattice:
         x_range: smallest and largest observed state.
     """
 
-    grid: Grid
-    dt: Array
-    n_blocks: int
     mu: float
     mu_is_rate: bool
     CT: Array
     TRT: Array
     reach: float
-    weights: SparseRows
-    states: SparseRows
-    loose: Loose
     dropped: dict[str, int]
     x_range: tuple[float, float]
-    _cache: dict[Any, Any] = field(default_factory=dict)
 
     # ---------------------------------------------------------------------------------------------------------- making
 
@@ -115,14 +110,7 @@ class Lattice:
         if like is not None and not isinstance(like, Lattice):
             raise InputError(f"like must be a Lattice, found {shown(like)}; pass one, or leave it out.")
         options = {"CT": CT, "TRT": TRT, "mu": mu, "n_blocks": n_blocks, "reach": reach}
-        builder = built(pieces, like, options, period=period, origin=origin, order=order, n_x=n_x)
-        dt, weights, states, loose, dropped = builder.finish()
-        used = builder.settings
-        cutting, removal = (np.array([used.at(limit, v) for v in dt.tolist()]) for limit in (used.CT, used.TRT))
-        new = cls(
-            *(builder.grid, dt, used.n_blocks, used.mu, used.mu_is_rate, cutting, removal, used.reach),
-            *(weights, states, loose, dropped, builder.x_range),
-        )
+        new = cls(**built(pieces, like, options, period=period, origin=origin, order=order, n_x=n_x))
         if new.n_main == 0:
             raise InputError("TRT must leave some pairs, found none within it; choose a larger TRT.")
         return new
@@ -143,11 +131,6 @@ class Lattice:
     def centers(self) -> Array:
         """(n_dt,) where the thresholds of each dt are measured from."""
         return self.mu * self.dt if self.mu_is_rate else np.full(len(self.dt), self.mu)
-
-    @property
-    def has_tail(self) -> bool:
-        """Whether there is a tail pool."""
-        return bool(np.isfinite(self.CT).any())
 
     @property
     def n_main(self) -> int:
@@ -172,41 +155,6 @@ class Lattice:
     def __len__(self) -> int:
         return self.n_main
 
-    def n_pairs(self, pool: str = "main", blocks: Sequence[int] | None = None) -> int:
-        """Pairs of a pool."""
-        return int(sum(self.states.row(i)[1].sum() for i in self._tables.rows(pool, blocks)))
-
-    def pairs_per_block(self, pool: str = "main") -> Array:
-        """(n_blocks,) pairs of a pool in every block."""
-        return np.array([float(self.n_pairs(pool, [k])) for k in range(self.n_blocks)])
-
-    def batch(self, pool: str = "main", blocks: Sequence[int] | None = None) -> Batch:
-        """Nodes and weights of a pool ("main", "tail", or "core", which is main without tail); weights sum to its size.
-
-        blocks: numbers of blocks to sum, repeated as often as they count; None: all once.
-        """
-        key = (pool, None if blocks is None else tuple(blocks))
-        if blocks is None and key in self._cache:
-            return self._cache[key]
-        batch = self._tables.batch(pool, self._checked(blocks), False)
-        used = batch.weight != 0
-        batch = batch if bool(used.all()) else Batch(*(t[used] for t in batch))
-        if len(self.dt) == 1:
-            batch = batch._replace(dt=batch.dt[:1].expand(len(batch.x)))
-        if blocks is None:
-            self._cache[key] = batch
-        return batch
-
-    def batch_of_blocks(self, pool: str = "main") -> Batch:
-        """The batch with a row of weights per block, (n_blocks, n_nodes)."""
-        return self._tables.batch(pool, list(range(self.n_blocks)), True)
-
-    def counts_of_states(self, pool: str = "main", *, per_block: bool = False) -> StateCounts:
-        """How many pairs of a pool start in each bin of states, exactly: all bins of the cell for every dt, one dt
-        after the other; on a line the bins that hold a pair.
-        """
-        return self._tables.counts(pool, per_block)
-
     def full_batch(self) -> FullBatch:
         """Both pools as a full batch."""
         tail = self.batch("tail") if self.n_tail else None
@@ -224,7 +172,7 @@ class Lattice:
         For scales and starts: a lattice cannot be drawn from. n_groups: of the states, apart from each other; x is
         the middle of a group.
         """
-        batch = self._tables.batch("main", list(range(self.n_blocks)), False)
+        batch = self._entries("main", np.ones(self.n_blocks))
         x, dx, dt, weight = (values.numpy() for values in batch)
         _, state = np.unique(x, return_inverse=True)
         below = np.cumsum(np.bincount(state, weight)) / max(weight.sum(), 1.0)
@@ -249,7 +197,7 @@ class Lattice:
         """The lattice of both data; they need the same grid, dt, pools and blocks (`like=` makes such a one)."""
         if not isinstance(other, Lattice):
             return NotImplemented
-        check_like(self, other)
+        _check_alike(self, other)
         loose = Loose(*(np.concatenate(pair) for pair in zip(self.loose, other.loose)))
         reasons = [*self.dropped, *(reason for reason in other.dropped if reason not in self.dropped)]
         return replace(
@@ -259,7 +207,6 @@ class Lattice:
             loose=loose,
             dropped={reason: self.dropped.get(reason, 0) + other.dropped.get(reason, 0) for reason in reasons},
             x_range=(min(self.x_range[0], other.x_range[0]), max(self.x_range[1], other.x_range[1])),
-            _cache={},
         )
 
     def select(self, blocks: Sequence[int]) -> Lattice:
@@ -278,7 +225,6 @@ class Lattice:
             weights=self.weights.take(rows),
             states=self.states.take(rows),
             loose=Loose(self.loose.x[kept], self.loose.dx[kept], numbers),
-            _cache={},
         )
         if new.n_main == 0:
             raise InputError(
@@ -301,12 +247,12 @@ class Lattice:
 
     def save(self, path: str | Path) -> None:
         """Write a .npz file, whole or not at all."""
-        lattice_files.save_lattice(self, path)
+        save_lattice(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Lattice:
         """Read what `save` wrote; nothing in the file is executed."""
-        return cls(*lattice_files.load_lattice(path))
+        return cls(**load_lattice(path))
 
     def __repr__(self) -> str:
         dt = f"dt={self.dt[0]:g}" if len(self.dt) == 1 else f"{len(self.dt)} dt"
@@ -317,15 +263,51 @@ class Lattice:
             f"{self.n_blocks} block{'s' if self.n_blocks > 1 else ''})"
         )
 
-    # -- private ------------------------------------------------------------------------------------------------------
-    @property
-    def _tables(self) -> Tables:
-        if "tables" not in self._cache:
-            parts = (self.weights, self.states, self.loose)
-            self._cache["tables"] = Tables(self.grid, self.dt, self.n_blocks, self.has_tail, *parts)
-        return self._cache["tables"]
 
-    def _checked(self, blocks: Sequence[int] | None) -> list[int]:
-        if blocks is None:
-            return list(range(self.n_blocks))
-        return [whole_number("a block", k, 0, self.n_blocks - 1) for k in blocks]
+def _check_alike(one: Lattice, other: Lattice) -> None:
+    """Refuse lattices of other grids, dt, pools or blocks."""
+    remedy = "make one of them with like=the other"
+    if one.grid != other.grid:
+        raise InputError(f"lattices must have the same grid to be added, found {one.grid} and {other.grid}; {remedy}.")
+    if len(one.dt) != len(other.dt) or not np.allclose(one.dt, other.dt, rtol=SAME_DT, atol=0):
+        raise InputError(
+            f"lattices must have the same dt to be added, found {_listed(one.dt)} and {_listed(other.dt)}; {remedy}."
+        )
+    pools = [
+        (a.CT.tolist(), a.TRT.tolist(), a.reach, a.centers.tolist() if _uses_mu(a) else None) for a in (one, other)
+    ]
+    if pools[0] != pools[1]:
+        names = "CT {}, TRT {}, reach {}, mu {}"
+        raise InputError(
+            "lattices must have the same pools to be added, found "
+            f"{names.format(*map(_listed, pools[0]))} and {names.format(*map(_listed, pools[1]))}; {remedy}."
+        )
+    if one.n_blocks != other.n_blocks:
+        raise InputError(
+            f"lattices must have the same number of blocks to be added, found {one.n_blocks} and "
+            f"{other.n_blocks}; {remedy}."
+        )
+
+
+def _uses_mu(lattice: Lattice) -> bool:
+    return bool(np.isfinite([*lattice.CT, *lattice.TRT, lattice.reach]).any())
+
+
+def _listed(values: Any) -> str:
+    if isinstance(values, (list, np.ndarray)):
+        return ", ".join(f"{v:.9g}" for v in values)
+    return "none" if values is None else f"{values:g}"
+
+
+def lattice_of(
+    pools: Pools, period: float, origin: float, ranks: Ranks, n_blocks: int = 1, reach: float | None = None
+) -> Lattice:
+    """The lattice of the pools; with several ranks each reads its share, and all get the sum, in one block."""
+    data = pools.data  # the lattice leaves out what lies beyond TRT
+    options: dict[str, Any] = {"period": period, "origin": origin, "mu": float(pools.mu)}
+    options |= {"CT": pools.CT, "TRT": pools.TRT, "reach": reach}
+    if ranks.world == 1:
+        return data.lattice(n_blocks=n_blocks, **options)
+    like = data[: min(len(data), 1000)].lattice(**options)  # says the grid, which all ranks share
+    parts = ranks.gather(data[ranks.shard(len(data))].lattice(like=like, period=period))
+    return functools.reduce(operator.add, parts)

@@ -1,28 +1,45 @@
-"""One pass over pairs: which sheet, block and pool each belongs to, and the sums that become a lattice."""
+"""A lattice in the making: what a first look at the data decides (or a lattice that it shall be like), then one pass
+over pairs: which sheet, block and pool each belongs to, and the sums.
+"""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from levytorch.convert import Array, Integers
-from levytorch.data.lattice_grid import Grid
-from levytorch.data.lattice_kernels import SPARE, Place, Sums, accumulate, empty_sums, fold, place_of
+from levytorch.convert import Array, Integers, positive_number, real_number, shown, whole_number
+from levytorch.data.batches import MOST_DT
+from levytorch.data.lattice_grid import (
+    SPARE,
+    Grid,
+    NodeMap,
+    accumulate,
+    choose_grid,
+    empty_sums,
+    fold,
+    look,
+    node_map,
+    window,
+)
 from levytorch.data.lattice_tables import Loose, SparseRows, added, node_key
 from levytorch.data.quantiles import cut
-from levytorch.data.thresholds import Threshold, threshold_at
+from levytorch.data.thresholds import Threshold, check_thresholds, threshold_at
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 from levytorch.law.threads import run
 
-MOST_DT = 12  # sheets of one lattice
+if TYPE_CHECKING:
+    from levytorch.data.lattice import Lattice
+
 SAME_DT = 1e-6  # relative difference of steps that are one
 _TASK = 1 << 19  # pairs of one task: what is computed does not depend on the number of threads
 _HELD = 1 << 20  # pairs that wait for others before they are summed
@@ -51,6 +68,80 @@ class Settings(NamedTuple):
         return float(threshold_at(threshold, torch.tensor([dt], dtype=torch.float64)))
 
 
+def built(
+    pieces: Iterable[Transitions],
+    like: Lattice | None,
+    options: dict[str, Any],
+    *,
+    period: float | None,
+    origin: float,
+    order: int,
+    n_x: int,
+) -> dict[str, Any]:
+    """The fields of the lattice of all pieces; options: CT, TRT, mu, n_blocks and reach of `Lattice.from_blocks`."""
+    if not isinstance(pieces, Iterable):
+        raise InputError(f"pieces must be an iterable of Transitions, found {shown(pieces)}; pass a list of them.")
+    given: Iterator[Transitions] = iter(pieces)
+    first = next(given, None)
+    if first is None:
+        raise InputError("a lattice must be made of at least one pair, found no data; pass transitions.")
+    _check_piece(first)
+    some = look(first)
+    if like is not None:
+        builder = _like(like, options, period, window(some))
+    else:
+        period = None if period is None or period == math.inf else period
+        grid = choose_grid(some, period=period, origin=real_number("origin", origin), order=order, n_x=n_x)
+        builder = Builder(grid, _settings(first, some, **options), window(some))
+    for piece in itertools.chain([first], given):
+        builder.add(piece)
+    return builder.finish()
+
+
+def _settings(first: Transitions, some: Transitions, CT: Any, TRT: Any, mu: Any, n_blocks: Any, reach: Any) -> Settings:
+    """What pairs are sorted by; mu is that of the first piece, or of a part of it where nothing hangs on it."""
+    CT, TRT = check_thresholds(CT, TRT, first.dt)
+    reach = math.inf if reach is None else positive_number("reach", reach, "pass a distance from mu")
+    n_blocks = 1 if n_blocks is None else whole_number("n_blocks", n_blocks, 1, 4096)
+    if mu is not None:
+        center = real_number("mu", mu)
+    else:
+        exact = CT is not None or TRT is not None or reach < math.inf or first._mu is not None
+        center = float((first if exact else some).mu)
+    return Settings(n_blocks, center, not first.uniform_dt, CT, TRT, reach)
+
+
+def _check_piece(piece: Any) -> None:
+    """Refuse what a lattice cannot be made of."""
+    if not isinstance(piece, Transitions):
+        raise InputError(
+            f"a lattice must be made of Transitions, found {type(piece).__name__}; call .transitions() on Trajectories."
+        )
+    if piece.dim != 1:
+        raise InputError(
+            f"a lattice must be made of one-dimensional data, found {piece.dim} coordinates; use the samples instead."
+        )
+
+
+def _like(like: Lattice, options: dict[str, Any], period: float | None, states: tuple[float, float]) -> Builder:
+    """A builder with the grid, dt and pools of another lattice."""
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(f"{name} must be left out beside like=..., found {value!r}; the lattice says it already.")
+    if period not in (2 * math.pi, like.grid.period):
+        raise InputError(
+            f"period must be that of the lattice, {like.grid.period}, found {period!r}; leave it out beside like=..."
+        )
+
+    def at_sheet(values: Array, dt: Tensor) -> Tensor:
+        nearest = np.abs(np.log(dt.numpy())[:, None] - np.log(like.dt)).argmin(1)
+        return torch.from_numpy(values[nearest])
+
+    CT, TRT = (functools.partial(at_sheet, v) if np.isfinite(v).any() else None for v in (like.CT, like.TRT))
+    settings = Settings(like.n_blocks, like.mu, like.mu_is_rate, CT, TRT, like.reach)
+    return Builder(like.grid, settings, states, like.dt.tolist())
+
+
 class Piece(NamedTuple):
     """Pairs that wait for their turn."""
 
@@ -71,20 +162,30 @@ class Segment(NamedTuple):
 
 Task = tuple[int, list[Segment]]  # of one block
 KeyedSums = list[tuple[Integers, Array]]  # where, ascending, and how much
-Found = tuple[int, KeyedSums, Sums, Array, Array]  # of one sheet: nodes per pool, counts, loose x, dx
+
+
+class Found(NamedTuple):
+    """What the pairs of one task add to a sheet: nodes and counts of states per pool, and pairs on no node."""
+
+    sheet: int
+    nodes: KeyedSums
+    states: Integers
+    removed: int
+    x: Array
+    dx: Array
 
 
 class Builder:
     """Sums over pairs that come in any number of pieces."""
 
     def __init__(
-        self, grid: Grid, settings: Settings, window: tuple[float, float], dt: Sequence[float] | None = None
+        self, grid: Grid, settings: Settings, states: tuple[float, float], dt: Sequence[float] | None = None
     ) -> None:
-        """window: on a line, the states that are put on nodes; dt: the only time steps there may be."""
+        """states: on a line, the range of those that are put on nodes; dt: the only time steps there may be."""
         self.grid, self.settings = grid, settings
         self.dt, self.fixed_dt = list(dt or []), dt is not None
         self.pools = 1 if settings.CT is None else 2
-        self.first, self.n_x = _columns(grid, window)
+        self.first, self.n_x = _columns(grid, states)
         self.removed = 0
         self.x_range = (math.inf, -math.inf)
         self.dropped: dict[str, int] = {}
@@ -97,6 +198,7 @@ class Builder:
 
     def add(self, transitions: Transitions) -> None:
         """Pairs of one piece."""
+        _check_piece(transitions)
         x, dx = transitions.x.contiguous().numpy(), transitions.dx.contiguous().numpy()
         piece = Piece(x, dx, *self._sheets(transitions))
         for waiting, runs in zip(self._waiting, transitions.membership.runs_by_block(self.settings.n_blocks)):
@@ -108,39 +210,42 @@ class Builder:
         if self._pairs >= _HELD:
             self._flush()
 
-    def finish(self) -> tuple[Array, SparseRows, SparseRows, Loose, dict[str, int]]:
-        """dt of the sheets (ascending), weights of nodes, counts of states, loose pairs, pairs that were left out."""
+    def finish(self) -> dict[str, Any]:
+        """The fields of the lattice; dt of the sheets ascend."""
         order = sorted(range(len(self.dt)), key=lambda k: self.dt[k])
         blocks = self.settings.n_blocks
         rows = [(pool, sheet, block) for pool in range(self.pools) for sheet in order for block in range(blocks)]
-        place = {row: i for i, row in enumerate(rows)}
+        number = {row: i for i, row in enumerate(rows)}
         self._flush()
         self._consolidate()
         nodes = SparseRows.of([self._keys(self._nodes.get(row, [])) for row in rows])
         states = SparseRows.of([added(self._states.get(row, [])) for row in rows])
         found = [
-            (x, dx, np.array([place[int(pool), sheet, block] for pool in self._pool(dx, sheet)], dtype=np.int64))
+            (x, dx, np.array([number[int(pool), sheet, block] for pool in self._pool(dx, sheet)], dtype=np.int64))
             for block, sheet, x, dx in self._loose
         ]
         x, dx, row = (np.concatenate([empty, *part]) for empty, part in zip(_NOTHING, zip(*found) if found else _NONE))
         dropped = dict(self.dropped)
         if self.removed:
             dropped["beyond TRT"] = dropped.get("beyond TRT", 0) + self.removed
-        return np.array([self.dt[k] for k in order]), nodes, states, Loose(x, dx, row), dropped
+        dt, used = np.array([self.dt[k] for k in order]), self.settings
+        CT, TRT = (np.array([used.at(limit, v) for v in dt.tolist()]) for limit in (used.CT, used.TRT))
+        fields = {"grid": self.grid, "dt": dt, "weights": nodes, "states": states, "loose": Loose(x, dx, row)}
+        return fields | {**used._asdict(), "CT": CT, "TRT": TRT, "dropped": dropped, "x_range": self.x_range}
 
     # -- private ------------------------------------------------------------------------------------------------------
     def _flush(self) -> None:
         """Sum what waits; a tile per block costs as much as some thousand pairs, so that small pieces go together."""
         tasks = [task for block, waiting in enumerate(self._waiting) for task in _tasks(block, waiting)]
-        places = [self._place(sheet) for sheet in range(len(self.dt))]
+        maps = [self._node_map(dt) for dt in self.dt]
 
         def work(low: int, high: int) -> list[list[Found]]:
-            return [self._task(task, places) for task in tasks[low:high]]
+            return [self._task(task, maps) for task in tasks[low:high]]
 
         results = [result for part in run(work, len(tasks), grain=1) for result in part] if tasks else []
         for (block, _), result in zip(tasks, results):
             for found in result:
-                self._take(block, *found)
+                self._take(block, found)
         self._waiting, self._pairs = [[] for _ in self._waiting], 0
 
     def _sheets(self, transitions: Transitions) -> tuple[list[int], NDArray[np.uint8]]:
@@ -176,43 +281,39 @@ class Builder:
         self.dt.append(dt)
         return len(self.dt) - 1
 
-    def _place(self, sheet: int) -> Place:
-        settings, dt = self.settings, self.dt[sheet]
+    def _node_map(self, dt: float) -> NodeMap:
+        settings = self.settings
         thresholds = settings.center(dt), settings.at(settings.CT, dt), settings.at(settings.TRT, dt), settings.reach
-        return place_of(self.grid, dt, self.first, self.n_x, *thresholds)
+        return node_map(self.grid, dt, self.first, self.n_x, *thresholds)
 
-    def _task(self, task: Task, places: list[Place]) -> list[Found]:
+    def _task(self, task: Task, maps: list[NodeMap]) -> list[Found]:
         out: list[Found] = []
         for sheet in sorted({sheet for segment in task[1] for sheet in segment.piece.active}):
-            place = places[sheet]
-            sums = empty_sums(place, self.pools)
+            sums = empty_sums(maps[sheet], self.pools)
             loose = [(np.empty(0), np.empty(0))]
             for (x, dx, active, sheets), starts, stops, _ in task[1]:
                 if sheet in active:
-                    rows = accumulate(starts, stops, x, dx, sheets, sheet, place, sums)
+                    rows = accumulate(starts, stops, x, dx, sheets, sheet, maps[sheet], sums)
                     loose.append((x[rows], dx[rows]))
-            tile = fold(sums.tile) if place.period else sums.tile
-            nodes = []
-            for part in tile.reshape(self.pools, -1):
-                used = np.flatnonzero(part)
-                nodes.append((used, part[used]))
-            kept = [np.concatenate(part) for part in zip(*loose)]
-            out.append((sheet, nodes, Sums(tile[:0].copy(), sums.states, sums.removed), kept[0], kept[1]))
+            tile = fold(sums.tile) if self.grid.n_x else sums.tile
+            nodes = [(used, part[used]) for part in tile.reshape(self.pools, -1) for used in [np.flatnonzero(part)]]
+            x, dx = (np.concatenate(part) for part in zip(*loose))
+            out.append(Found(sheet, nodes, sums.states, int(sums.removed[0]), x, dx))
         return out
 
-    def _take(self, block: int, sheet: int, nodes: KeyedSums, sums: Sums, x: Array, dx: Array) -> None:
+    def _take(self, block: int, found: Found) -> None:
         """What one task found."""
-        self.removed += int(sums.removed[0])
-        for pool, (used, values) in enumerate(nodes):
+        sheet, self.removed = found.sheet, self.removed + found.removed
+        for pool, (used, values) in enumerate(found.nodes):
             self._nodes[pool, sheet, block].append((used, values))
             self._pending += used.nbytes + values.nbytes
-            bins = np.flatnonzero(sums.states[pool])
-            counts = sums.states[pool, bins].astype(np.float64)
+            bins = np.flatnonzero(found.states[pool])
+            counts = found.states[pool, bins].astype(np.float64)
             self._states[pool, sheet, block].append((bins + self.first * self.grid.bins_per_node, counts))
-        if len(x):
-            self._loose.append((block, sheet, x, dx))
+        if len(found.x):
+            self._loose.append((block, sheet, found.x, found.dx))
             if not self.grid.n_x:
-                self._count_outside(block, sheet, x, dx)
+                self._count_outside(block, sheet, found.x, found.dx)
         if self._pending > _PENDING:
             self._consolidate()
 
@@ -263,11 +364,11 @@ _NOTHING = (np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
 _NONE: tuple[tuple[()], tuple[()], tuple[()]] = ((), (), ())
 
 
-def _columns(grid: Grid, window: tuple[float, float]) -> tuple[int, int]:
-    """First node and number of nodes of the tile; on a line it covers a window."""
+def _columns(grid: Grid, states: tuple[float, float]) -> tuple[int, int]:
+    """First node and number of nodes of the tile; on a line it covers a range of states."""
     if grid.n_x:
         return 0, grid.n_x
-    low, high = (math.floor(v / grid.spacing) for v in window)
+    low, high = (math.floor(v / grid.spacing) for v in states)
     return low, high + 1 - low
 
 
@@ -294,7 +395,7 @@ def _segments(piece: Piece, starts: Integers, stops: Integers) -> Iterator[Segme
     total = int(ends[-1]) if len(ends) else 0
     parts = max(1, -(-total // _TASK))
     edges = np.searchsorted(ends, [total * k // parts for k in range(1, parts)], side="left") + 1
-    for low, high in pairwise([0, *edges.tolist(), len(starts)]):
+    for low, high in itertools.pairwise([0, *edges.tolist(), len(starts)]):
         if high > low:
             yield Segment(piece, starts[low:high], stops[low:high], int(lengths[low:high].sum()))
 

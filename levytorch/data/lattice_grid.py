@@ -1,4 +1,6 @@
-"""The nodes of a lattice: x uniform, dx stretched, both from ladders on which lattices made elsewhere meet.
+"""The nodes of a lattice, and pairs onto them.
+
+x is uniform, dx stretched, both from ladders on which lattices made elsewhere meet.
 
 In dx the node of number j lies at center + scale sinh(t), where t solves
 
@@ -7,6 +9,10 @@ In dx the node of number j lies at center + scale sinh(t), where t solves
 `density` nodes more per side in the center, where a Gaussian turns into a power law, and steps of FAR in log |dx| in
 the tail, which is smooth on that scale: some 300 nodes reach from -1e10 to 1e10. scale(dt) is a power of two close to
 width sqrt(dt), the center a multiple of the scale.
+
+Added up are the weights with which Lagrange interpolation takes log p(x, dx) from the nodes around, compiled where
+numba is there. The tile of nodes has a row per node in dx and a column per node in x, with three spare ones at each
+end: around a cell the stencil sticks out, and is folded back at the end.
 """
 
 from __future__ import annotations
@@ -14,14 +20,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from levytorch.convert import Array, Integers, positive_number, whole_number
 from levytorch.data.membership import Membership
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
+
+try:
+    import numba  # noqa: F401 - whether it is there
+
+    HAVE_NUMBA = True
+except ImportError:  # pragma: no cover - exercised on machines without a compiler stack
+    HAVE_NUMBA = False
 
 FAR = 0.25  # step in log |dx| of the far tail
 FARTHEST = 44  # jumps up to 2^44 scales are put on nodes; beyond, pairs are kept as they are
@@ -35,6 +50,10 @@ _GROUPS = 16  # groups of states whose widths are compared
 _FEWEST = 64  # pairs of a group that say how wide it is
 _FAR_AWAY = 8  # times the central range, beyond which states of a line are kept as they are
 _GAUSS_IQR = 1.3489795003921634
+SPARE = 3  # columns before and after the tile; rows too
+_BLOCK = 256  # pairs whose nodes are computed together, in loops that LLVM can vectorise
+_LOOSE = 1 << 14  # row numbers of loose pairs that are handed back at a time
+_PLAIN = 1 << 15  # pairs at a time without numba
 
 
 class Sheet(NamedTuple):
@@ -116,14 +135,14 @@ def look(transitions: Transitions) -> Transitions:
 
 
 def choose_grid(
-    first_look: Transitions,
+    some: Transitions,
     *,
     period: float | None = 2 * math.pi,
     origin: float = 0.0,
     order: int = 6,
     n_x: int = NODES_PER_CELL,
 ) -> Grid:
-    """A grid for data of which these are some pairs; the same pairs always give the same grid.
+    """A grid for data of which these are `some` pairs; the same pairs always give the same grid.
 
     The nodes in dx follow from the widths of dx in groups of states: the center of the narrowest is resolved, and the
     shoulders of the widest.
@@ -138,7 +157,6 @@ def choose_grid(
     n_x = whole_number("n_x", n_x, 8, 1 << 14)
     if n_x & (n_x - 1):
         raise InputError(f"n_x must be a power of two, found {n_x}; pass {1 << n_x.bit_length()}.")
-    some = look(first_look)
     x, dt = some.x.numpy(), some.dt.numpy()
     dt_ref = some.median_dt
     rate = float(np.median(some.dx.numpy() / dt))
@@ -160,9 +178,9 @@ def choose_grid(
     return Grid(period, origin, spacing, order, round(2 * exponent - math.log2(dt_ref)), drift, density)
 
 
-def window(first_look: Transitions) -> tuple[float, float]:
+def window(some: Transitions) -> tuple[float, float]:
     """On a line, the range of states that are put on nodes: all of these, but for those that jumped far away."""
-    x = look(first_look).x.numpy()
+    x = some.x.numpy()
     low, high = _central(x)
     reach = _FAR_AWAY * (high - low)
     return max(float(x.min()), low - reach), min(float(x.max()), high + reach)
@@ -191,3 +209,210 @@ def _widths(deviation: Array, group: Integers) -> tuple[float, float]:
     # the range of exponents in which scales, their squares and the farthest nodes stay finite numbers
     narrow, wide = (min(max(w, 2.0**-300), 2.0**300) for w in (min(found), max(found)))
     return narrow, wide
+
+
+# ------------------------------------------------------------------------------------------------ pairs onto nodes
+
+
+class NodeMap(NamedTuple):
+    """On which nodes pairs of one dt fall; plain numbers, for compiled code."""
+
+    origin: float  # of the cell; on a line: of the tile
+    period: float  # 0 on a line
+    n_x: int  # columns without the spare ones
+    per_x: float  # nodes per unit of x
+    bins: int  # bins of states per column
+    center: float  # of the nodes in dx
+    per_dx: float  # 1 / scale
+    density: float
+    last: int  # rows reach from -last to last
+    order: int
+    mu: float  # thresholds are distances from it
+    CT: float
+    TRT: float
+    reach: float
+
+
+def node_map(grid: Grid, dt: float, first: int, n_x: int, mu: float, CT: float, TRT: float, reach: float) -> NodeMap:
+    """That of a tile whose n_x columns begin at node `first`."""
+    center, scale = grid.sheet(dt)
+    begin = grid.origin if grid.n_x else grid.spacing * first
+    return NodeMap(
+        *(begin, grid.period or 0.0, n_x, 1.0 / grid.spacing, grid.bins_per_node, center, 1.0 / scale),
+        *(float(grid.density), grid.last, grid.order, mu, CT, TRT, reach),
+    )
+
+
+class Sums(NamedTuple):
+    """What pairs are added to: two of each, for the core and the tail."""
+
+    tile: Array  # (2, rows, columns)
+    states: Integers  # (2, bins)
+    removed: Integers  # (1,) pairs at or beyond TRT
+
+
+def empty_sums(nodes: NodeMap, pools: int) -> Sums:
+    """Zeros for the pairs of some pools."""
+    tile = np.zeros((pools, 2 * (nodes.last + SPARE) + 1, nodes.n_x + 2 * SPARE))
+    return Sums(tile, np.zeros((pools, nodes.n_x * nodes.bins), dtype=np.int64), np.zeros(1, dtype=np.int64))
+
+
+def accumulate(
+    starts: Integers,
+    stops: Integers,
+    x: Array,
+    dx: Array,
+    sheets: NDArray[np.uint8],
+    sheet: int,
+    nodes: NodeMap,
+    sums: Sums,
+) -> Integers:
+    """Add the pairs of some runs of rows (of one sheet, where `sheets` is not empty); rows that fit on no node.
+
+    These loose pairs are counted in `states` where their x has a bin, which on a line not all have.
+    """
+    found = [np.empty(0, dtype=np.int64)]
+    if HAVE_NUMBA:
+        loose = np.empty(_LOOSE + _BLOCK, dtype=np.int64)
+        run, row = 0, int(starts[0]) if len(starts) else 0
+        while run < len(starts):
+            run, row, count = scatter(run, row, starts, stops, x, dx, sheets, sheet, tuple(nodes), *sums, loose)
+            found.append(loose[:count].copy())
+        return np.concatenate(found)
+    for start, stop in zip(starts.tolist(), stops.tolist()):
+        for low in range(start, stop, _PLAIN):
+            rows = np.arange(low, min(low + _PLAIN, stop))
+            rows = rows[sheets[rows] == sheet] if len(sheets) else rows
+            found.append(_plain(rows, x, dx, nodes, sums))
+    return np.concatenate(found)
+
+
+def fold(tile: Array) -> Array:
+    """A tile around a cell without its spare columns, whose weights belong to the other end."""
+    inner = tile[:, :, SPARE:-SPARE].copy()
+    n = inner.shape[2]
+    for k in range(SPARE):
+        inner[:, :, (k - SPARE) % n] += tile[:, :, k]
+        inner[:, :, k % n] += tile[:, :, n + SPARE + k]
+    return inner
+
+
+def lagrange(f, order, out):
+    """Weights of the nodes -2 ... 3 at 0 <= f <= 1 into `out`; four points leave the outer two at zero."""
+    a, c, d = f + 1.0, f - 1.0, f - 2.0
+    if order == 4:
+        out[0] = 0.0
+        out[1] = -f * c * d * (1.0 / 6.0)
+        out[2] = a * c * d * 0.5
+        out[3] = -a * f * d * 0.5
+        out[4] = a * f * c * (1.0 / 6.0)
+        out[5] = 0.0
+    else:
+        e, g = f + 2.0, f - 3.0
+        ef, ac, dg = e * f, a * c, d * g
+        out[0] = -f * ac * dg * (1.0 / 120.0)
+        out[1] = ef * c * dg * (1.0 / 24.0)
+        out[2] = -e * ac * dg * (1.0 / 12.0)
+        out[3] = ef * a * dg * (1.0 / 12.0)
+        out[4] = -ef * ac * g * (1.0 / 24.0)
+        out[5] = ef * ac * d * (1.0 / 120.0)
+
+
+def _plain(rows: Integers, x: Array, dx: Array, nodes: NodeMap, sums: Sums) -> Integers:
+    """`scatter` for some rows, by NumPy."""
+    deviation = np.abs(dx[rows] - nodes.mu)
+    kept = deviation < nodes.TRT
+    sums.removed[0] += len(kept) - int(kept.sum())
+    rows, deviation = rows[kept], deviation[kept]
+    x, dx, pool = x[rows] - nodes.origin, dx[rows], (deviation > nodes.CT).astype(np.int64)
+    u = (np.remainder(x, nodes.period) if nodes.period else x) * nodes.per_x
+    w = (dx - nodes.center) * nodes.per_dx
+    size, root = np.abs(w), np.hypot(1.0, w)
+    v = np.sign(w) * (np.log(size + root) / FAR + nodes.density * size / root)
+    seen = (u >= 0) & (u <= nodes.n_x)
+    bins = np.minimum((u[seen] * nodes.bins).astype(np.int64), nodes.n_x * nodes.bins - 1)
+    np.add.at(sums.states, (pool[seen], bins), 1)
+    near = seen & (np.abs(v) < nodes.last) & (deviation <= nodes.reach)
+    u, v = u[near], v[near]
+    column, line = np.minimum(np.floor(u), nodes.n_x - 1).astype(np.int64), np.floor(v).astype(np.int64)
+    in_x, in_dx = np.empty((2, 6, len(u)))
+    lagrange(u - column, nodes.order, in_x)
+    lagrange(v - line, nodes.order, in_dx)
+    flat, (n_rows, n_columns) = sums.tile.reshape(-1), sums.tile.shape[1:]
+    first = (pool[near] * n_rows + line + nodes.last + SPARE - 2) * n_columns + column + SPARE - 2
+    for i, j in product(range(6), repeat=2):
+        flat += np.bincount(first + (i * n_columns + j), in_dx[i] * in_x[j], minlength=flat.size)
+    return rows[~near]
+
+
+if HAVE_NUMBA:
+    from levytorch.law.compiled import cached_njit
+    from levytorch.law.vector_math import fast_log, inlined
+
+    _compiled = cached_njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
+
+    _lagrange = inlined(lagrange)
+
+    @_compiled
+    def scatter(run, row, starts, stops, x, dx, sheets, sheet, nodes, tile, states, removed, loose):
+        """Add runs of pairs from `row` of `run` on; stops early when `loose` is full.
+
+        Returns run and row to go on from, and the number of loose pairs.
+        """
+        origin, period, n_x, per_x, bins, center, per_dx, density, last, order, mu, CT, TRT, reach = nodes
+        n_bins, shift = states.shape[1], last + SPARE - 2
+        U, V, far = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+        wx, wy = np.empty(6), np.empty(6)
+        count = 0
+        one_sheet = sheets.size == 0
+        while run < starts.size:
+            stop = stops[run]
+            while row < stop:
+                if count > loose.size - _BLOCK:
+                    return run, row, count
+                n = min(_BLOCK, stop - row)
+                if period > 0.0:
+                    for i in range(n):
+                        r = x[row + i] - origin
+                        r -= period * np.floor(r / period)
+                        U[i] = r * per_x
+                else:
+                    for i in range(n):
+                        U[i] = (x[row + i] - origin) * per_x
+                for i in range(n):
+                    far[i] = abs(dx[row + i] - mu)
+                    w = (dx[row + i] - center) * per_dx
+                    size = abs(w)
+                    root = np.sqrt(1.0 + w * w)
+                    v = fast_log(size + root) * (1.0 / FAR) + density * (size / root)
+                    V[i] = v if w >= 0.0 else -v
+                for i in range(n):
+                    if not one_sheet and sheets[row + i] != sheet:
+                        continue
+                    if not far[i] < TRT:
+                        removed[0] += 1
+                        continue
+                    pool = 1 if far[i] > CT else 0
+                    u, v = U[i], V[i]
+                    if not 0.0 <= u <= n_x:
+                        loose[count] = row + i
+                        count += 1
+                        continue
+                    states[pool, min(int(u * bins), n_bins - 1)] += 1
+                    if not abs(v) < last or far[i] > reach:
+                        loose[count] = row + i
+                        count += 1
+                        continue
+                    column, line = min(int(u), n_x - 1), int(np.floor(v))
+                    _lagrange(u - column, order, wx)
+                    _lagrange(v - line, order, wy)
+                    column += SPARE - 2
+                    line += shift
+                    for k in range(6):
+                        for m in range(6):
+                            tile[pool, line + k, column + m] += wy[k] * wx[m]
+                row += n
+            run += 1
+            if run < starts.size:
+                row = starts[run]
+        return run, row, count

@@ -1,23 +1,34 @@
 """The sums of a lattice, one row per pool, dt and block, each over a few of many keys: which rows make up a batch, and
-that batch.
+that batch. They are kept as .npz files of plain arrays; one that comes from somebody else is checked before it is
+believed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import Array, Integers, choice
-from levytorch.data.batches import Batch
-from levytorch.data.lattice_grid import Grid
+from levytorch.convert import Array, Integers, choice, path_of, whole_number
+from levytorch.data.batches import MOST_DT, Batch
+from levytorch.data.lattice_grid import ORDERS, Grid
+from levytorch.data.npy_members import members_of
 from levytorch.errors import InputError
+from levytorch.files import replacing
+
+if TYPE_CHECKING:
+    from levytorch.data.lattice import Lattice
 
 POOLS = ("main", "tail", "core")
+VERSION = 1  # of files
+_NUMBERS = ("period", "origin", "spacing", "order", "width", "drift", "density")
+_PARTS = ("weights", "states")
 _X_BITS = 44
 _X_ZERO, _DX_ZERO = 1 << (_X_BITS - 1), 1 << 15
 
@@ -66,22 +77,74 @@ class StateCounts(NamedTuple):
     pairs: Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tables:
-    """weights: of nodes; states: how many pairs start in each bin; loose: pairs on no node. Rows go through the blocks
-    of the first dt of the core, of the next dt, ..., then through those of the tail.
+    """Sums over pairs: `weights` of nodes, `states`, how many pairs start in each bin, and `loose` pairs, on no node.
+
+    Rows go through the blocks of the first dt of the core, of the next dt, ..., then through those of the tail.
     """
 
     grid: Grid
     dt: Array
     n_blocks: int
-    has_tail: bool
     weights: SparseRows
     states: SparseRows
     loose: Loose
-    _places: dict[tuple[str, int], tuple[Integers, Integers]] = field(default_factory=dict)
+    _cache: dict[Any, Any] = field(default_factory=dict, init=False)
 
-    def rows(self, pool: str, blocks: Sequence[int] | None = None, sheet: int | None = None) -> list[int]:
+    @property
+    def has_tail(self) -> bool:
+        """Whether there is a tail pool."""
+        return len(self.weights.starts) - 1 > len(self.dt) * self.n_blocks
+
+    def n_pairs(self, pool: str = "main", blocks: Sequence[int] | None = None) -> int:
+        """Pairs of a pool."""
+        return int(sum(self.states.row(i)[1].sum() for i in self._rows(pool, blocks)))
+
+    def pairs_per_block(self, pool: str = "main") -> Array:
+        """(n_blocks,) pairs of a pool in every block."""
+        return np.array([float(self.n_pairs(pool, [k])) for k in range(self.n_blocks)])
+
+    def counts_of_states(self, pool: str = "main", *, per_block: bool = False) -> StateCounts:
+        """How many pairs of a pool start in each bin of states, exactly: all bins of the cell for every dt, one dt
+        after the other; on a line the bins that hold a pair.
+        """
+        per_node, found = self.grid.bins_per_node, []
+        for sheet, dt in enumerate(self.dt.tolist()):
+            rows = self._rows(pool, sheet=sheet)
+            bins = np.arange(self.grid.n_x * per_node)
+            if not self.grid.n_x:
+                bins = np.unique(np.concatenate([self.states.row(i)[0] for i in rows]))
+            counts = np.zeros((self.n_blocks, len(bins)))
+            for i in rows:
+                keys, values = self.states.row(i)
+                counts[i % self.n_blocks, np.searchsorted(bins, keys)] += values
+            x = self.grid.origin + (bins + 0.5) * (self.grid.spacing / per_node)
+            found.append((x, np.full(len(bins), dt), counts if per_block else counts.sum(0)))
+        return StateCounts(*(torch.from_numpy(np.concatenate(column, axis=-1)) for column in zip(*found)))
+
+    def batch(self, pool: str = "main", blocks: Sequence[int] | None = None) -> Batch:
+        """Nodes and weights of a pool ("main", "tail", or "core", which is main without tail); weights sum to its size.
+
+        blocks: numbers of blocks to sum, repeated as often as they count; None: all once.
+        """
+        if blocks is None and pool in self._cache:
+            return self._cache[pool]
+        times = np.bincount(self._checked(blocks), minlength=self.n_blocks).astype(np.float64)
+        batch = self._entries(pool, times)
+        used = batch.weight != 0
+        batch = batch if bool(used.all()) else Batch(*(t[used] for t in batch))
+        if len(self.dt) == 1:
+            batch = batch._replace(dt=batch.dt[:1].expand(len(batch.x)))
+        if blocks is None:
+            self._cache[pool] = batch
+        return batch
+
+    def batch_of_blocks(self, pool: str = "main") -> Batch:
+        """The batch with a row of weights per block, (n_blocks, n_nodes)."""
+        return self._entries(pool, None)
+
+    def _rows(self, pool: str, blocks: Sequence[int] | None = None, sheet: int | None = None) -> list[int]:
         """Rows of the tables that make up a pool."""
         choice("pool", pool, POOLS)
         if pool == "tail" and not self.has_tail:
@@ -89,73 +152,45 @@ class Tables:
         parts = {"core": [0], "tail": [1], "main": [0, 1] if self.has_tail else [0]}[pool]
         n = len(self.dt)
         sheets = range(n) if sheet is None else [sheet]
-        chosen = range(self.n_blocks) if blocks is None else blocks
-        return [(part * n + s) * self.n_blocks + k for part in parts for s in sheets for k in chosen]
+        return [(part * n + s) * self.n_blocks + k for part in parts for s in sheets for k in self._checked(blocks)]
 
-    def counts(self, pool: str, per_block: bool) -> StateCounts:
-        """Pairs of a pool that start in each bin of states."""
-        per_node = self.grid.bins_per_node
-        xs, dts, counts = [], [], []
-        for sheet, dt in enumerate(self.dt.tolist()):
-            rows = [added([self.states.row(i) for i in self.rows(pool, [k], sheet)]) for k in range(self.n_blocks)]
-            if self.grid.n_x:
-                rows = [(np.arange(self.grid.n_x * per_node), np.zeros(self.grid.n_x * per_node)), *rows]
-            bins, values = matrix(rows)
-            values = values[1:] if self.grid.n_x else values
-            xs.append(self.grid.origin + (bins + 0.5) * (self.grid.spacing / per_node))
-            dts.append(np.full(len(bins), dt))
-            counts.append(values if per_block else values.sum(0))
-        x, times, count = np.concatenate(xs), np.concatenate(dts), np.concatenate(counts, axis=-1)
-        return StateCounts(torch.from_numpy(x), torch.from_numpy(times), torch.from_numpy(count))
+    def _checked(self, blocks: Sequence[int] | None) -> list[int]:
+        if blocks is None:
+            return list(range(self.n_blocks))
+        return [whole_number("a block", k, 0, self.n_blocks - 1) for k in blocks]
 
-    def batch(self, pool: str, blocks: list[int], per_block: bool) -> Batch:
-        """Nodes and loose pairs with the weights of blocks, each in a row, or their sum."""
-        xs, dxs, dts, weights = [], [], [], []
+    def _entries(self, pool: str, times: Array | None) -> Batch:
+        """Nodes and loose pairs, each block so many times; None: with a row of weights per block."""
+        found = []
         for sheet, dt in enumerate(self.dt.tolist()):
-            keys, values = self._weights(pool, sheet, blocks, per_block)
+            keys, weights = self._weights(pool, sheet, times)
+            mine = np.isin(self.loose.row, self._rows(pool, sheet=sheet))
+            block = self.loose.row[mine] % self.n_blocks
+            single = (block == np.arange(self.n_blocks)[:, None]).astype(np.float64) if times is None else times[block]
             number, far = node_numbers(keys)
-            xs.append(self.grid.x(number))
-            dxs.append(self.grid.dx(far, dt))
-            dts.append(np.full(len(keys), dt))
-            weights.append(values)
-            for at, block in enumerate(blocks):
-                mine = np.isin(self.loose.row, self.rows(pool, [block], sheet))
-                count = int(mine.sum())
-                if count:
-                    xs.append(self.loose.x[mine])
-                    dxs.append(self.loose.dx[mine])
-                    dts.append(np.full(count, dt))
-                    one = np.ones(count)
-                    if per_block:
-                        one = np.zeros((len(blocks), count))
-                        one[at] = 1.0
-                    weights.append(one)
-        columns = (np.concatenate(xs), np.concatenate(dxs), np.concatenate(dts), np.concatenate(weights, axis=-1))
-        return Batch(*(torch.from_numpy(column) for column in columns))
+            x = np.concatenate([self.grid.x(number), self.loose.x[mine]])
+            dx = np.concatenate([self.grid.dx(far, dt), self.loose.dx[mine]])
+            found.append((x, dx, np.full(len(x), dt), np.concatenate([weights, single], axis=-1)))
+        return Batch(*(torch.from_numpy(np.concatenate(column, axis=-1)) for column in zip(*found)))
 
-    def _weights(self, pool: str, sheet: int, blocks: list[int], per_block: bool) -> tuple[Integers, Array]:
-        """Keys of the nodes of a sheet, and the weights of blocks or their sum."""
-        rows = self.rows(pool, None, sheet)
-        if (pool, sheet) not in self._places:  # where every entry goes, once for all choices of blocks
+    def _weights(self, pool: str, sheet: int, times: Array | None) -> tuple[Integers, Array]:
+        """Keys of the nodes of a sheet, and their weights."""
+        rows = self._rows(pool, sheet=sheet)
+        if (pool, sheet) not in self._cache:  # where every entry goes, once for all choices of blocks
             entries = np.concatenate([self.weights.row(i)[0] for i in rows])
             keys = np.unique(entries)
-            self._places[pool, sheet] = keys, np.searchsorted(keys, entries)
-        keys, places = self._places[pool, sheet]
-        if per_block:
-            every, start = np.zeros((self.n_blocks, len(keys))), 0
-            for i in rows:
-                values = self.weights.row(i)[1]
-                every[i % self.n_blocks, places[start : start + len(values)]] += values
-                start += len(values)
-            return keys, every if blocks == list(range(self.n_blocks)) else every[blocks]
-        times = np.bincount(blocks, minlength=self.n_blocks).astype(np.float64)
-        sums, start = np.zeros(len(keys)), 0
+            self._cache[pool, sheet] = keys, np.searchsorted(keys, entries)
+        keys, places = self._cache[pool, sheet]
+        sums, start = np.zeros((1 if times is not None else self.n_blocks, len(keys))), 0
         for i in rows:
-            values = self.weights.row(i)[1]
-            if times[i % self.n_blocks]:
-                sums[places[start : start + len(values)]] += times[i % self.n_blocks] * values
+            values, block = self.weights.row(i)[1], i % self.n_blocks
+            here = places[start : start + len(values)]
+            if times is None:
+                sums[block, here] += values
+            elif times[block]:
+                sums[0, here] += times[block] * values
             start += len(values)
-        return keys, sums
+        return keys, sums if times is None else sums[0]
 
 
 def added(rows: Sequence[tuple[Integers, Array]]) -> tuple[Integers, Array]:
@@ -167,15 +202,6 @@ def added(rows: Sequence[tuple[Integers, Array]]) -> tuple[Integers, Array]:
     return keys, values
 
 
-def matrix(rows: Sequence[tuple[Integers, Array]]) -> tuple[Integers, Array]:
-    """All keys of some rows, and the values of each row (rows, keys)."""
-    keys = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(k for k, _ in rows)]))
-    values = np.zeros((len(rows), len(keys)))
-    for line, (k, v) in zip(values, rows):
-        line[np.searchsorted(keys, k)] = v
-    return keys, values
-
-
 def node_key(x: Integers, dx: Integers) -> Integers:
     """One key of the numbers of a node in x and dx; ascending in dx, then in x."""
     return ((dx + _DX_ZERO) << _X_BITS) + (x + _X_ZERO)
@@ -184,3 +210,144 @@ def node_key(x: Integers, dx: Integers) -> Integers:
 def node_numbers(key: Integers) -> tuple[Integers, Integers]:
     """The numbers of a node in x and dx."""
     return (key & ((1 << _X_BITS) - 1)) - _X_ZERO, (key >> _X_BITS) - _DX_ZERO
+
+
+# ------------------------------------------------------------------------------------------------------------ files
+
+
+def save_lattice(lattice: Lattice, path: str | Path) -> None:
+    """Write a lattice, whole or not at all."""
+    target = path_of(path)
+    content = to_arrays(lattice)
+    with replacing(target) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **content)
+
+
+def to_arrays(lattice: Lattice) -> dict[str, Any]:
+    """A lattice as plain arrays, for files and for other processes."""
+    period, *others = astuple(lattice.grid)
+    content: dict[str, Any] = {
+        "version": np.array(VERSION),
+        "grid": np.array([math.inf if period is None else period, *others], dtype=np.float64),
+        "dt": lattice.dt,
+        "n_blocks": np.array(lattice.n_blocks),
+        "mu": np.array([lattice.mu, float(lattice.mu_is_rate)]),
+        "CT": lattice.CT,
+        "TRT": lattice.TRT,
+        "reach": np.array(lattice.reach),
+        "x_range": np.array(lattice.x_range),
+        "dropped": np.array(list(lattice.dropped.values()), dtype=np.int64),
+        "dropped_reasons": np.array(list(lattice.dropped), dtype=np.str_),
+    }
+    for name, part in zip(_PARTS, (lattice.weights, lattice.states)):
+        content |= {f"{name}_{field}": array for field, array in part._asdict().items()}
+    return content | {f"loose_{field}": array for field, array in lattice.loose._asdict().items()}
+
+
+def load_lattice(path: str | Path) -> dict[str, Any]:
+    """Read the fields of a lattice."""
+    file = path_of(path)
+    if not file.is_file():
+        raise InputError(f"{file} must be a lattice that Lattice.save wrote, found no file; check the path.")
+    try:
+        arrays = {name: member.load() for name, member in members_of(file, whole=True).items()}
+        if "version" not in arrays:
+            raise ValueError("no version")
+        version = arrays["version"]
+        if version.size != 1 or version.dtype.kind not in "iu" or int(version) != VERSION:
+            raise ValueError(f"version {str(version)[:40]}, where {VERSION} is read")
+        return from_arrays(arrays)
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file is parsed as a zip directory or as Python, with any error of theirs
+        told = " ".join(str(error).split())[:200] or type(error).__name__
+        told = f"no {told.strip(chr(39))}" if isinstance(error, KeyError) else told
+        told = told.rpartition("found ")[2].removesuffix(": save it again.")
+        raise InputError(f"{file} must be a lattice that Lattice.save wrote, found {told}; save it again.") from None
+
+
+def from_arrays(arrays: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a lattice; ValueError where the arrays do not make one."""
+    grid = _grid(_floats(arrays, "grid", len(_NUMBERS), infinite=True))
+    dt = _floats(arrays, "dt")
+    if not 1 <= len(dt) <= MOST_DT or (dt <= 0).any() or (np.diff(dt) <= 0).any():
+        raise ValueError("dt that do not rise from above zero")
+    n_blocks = _integers(arrays, "n_blocks", ())
+    if not 1 <= n_blocks <= 4096:
+        raise ValueError(f"n_blocks = {n_blocks}")
+    mu, rate = _floats(arrays, "mu", 2).tolist()
+    CT, TRT = (_floats(arrays, name, len(dt), infinite=True) for name in ("CT", "TRT"))
+    reach = _floats(arrays, "reach", (), infinite=True)
+    if not ((CT > 0).all() and (TRT > 0).all() and reach > 0 and np.isfinite(CT).all() >= np.isfinite(CT).any()):
+        raise ValueError("thresholds that are not positive")
+    rows = len(dt) * int(n_blocks) * (2 if np.isfinite(CT).all() else 1)
+    weights, states = (_parts(arrays, name, rows) for name in _PARTS)
+    number, far = node_numbers(weights.keys)
+    if (np.abs(far) > grid.last + 3).any() or (grid.n_x and ((number < 0) | (number >= grid.n_x)).any()):
+        raise ValueError("nodes outside of the grid")
+    bins = grid.n_x * grid.bins_per_node
+    if bins and ((states.keys < 0) | (states.keys >= bins)).any():
+        raise ValueError("states outside of the cell")
+    if (states.values < 0).any() or (states.values != np.floor(states.values)).any() or not states.values.sum() > 0:
+        raise ValueError("counts of states that are none")
+    x = _floats(arrays, "loose_x")
+    loose = Loose(x, _floats(arrays, "loose_dx", len(x)), _integers(arrays, "loose_row", (len(x),)))
+    if ((loose.row < 0) | (loose.row >= rows)).any():
+        raise ValueError("loose pairs of no block")
+    reasons = arrays["dropped_reasons"]
+    if reasons.dtype.kind != "U" or reasons.ndim != 1:
+        raise ValueError("dropped_reasons that are not text")
+    counts = _integers(arrays, "dropped", (len(reasons),))
+    dropped = dict(zip(map(str, reasons), counts.tolist()))
+    low, high = _floats(arrays, "x_range", 2).tolist()
+    fields = {"grid": grid, "dt": dt, "n_blocks": int(n_blocks), "weights": weights, "states": states, "loose": loose}
+    fields |= {"mu": mu, "mu_is_rate": bool(rate), "CT": CT, "TRT": TRT, "reach": float(reach)}
+    return fields | {"dropped": dropped, "x_range": (low, high)}
+
+
+def _grid(numbers: Any) -> Grid:
+    period, origin, spacing, order, width, drift, density = numbers.tolist()
+    if not (math.isfinite(origin) and math.isfinite(drift) and 0 < spacing < math.inf and period > 0):
+        raise ValueError("a grid without finite numbers")
+    if order not in ORDERS or not 1 <= density <= 4096 or not abs(width) <= 2000 or width % 1 or density % 1:
+        raise ValueError("a grid that is none")
+    grid = Grid(None if period == math.inf else period, origin, spacing, int(order), int(width), drift, int(density))
+    n_x = grid.n_x
+    if n_x and (n_x & (n_x - 1) or n_x > 1 << 14 or spacing != period / n_x):
+        raise ValueError("a spacing that does not divide the cell")
+    if not n_x and math.frexp(spacing)[0] != 0.5:
+        raise ValueError("a spacing that is no power of two")
+    return grid
+
+
+def _parts(arrays: dict[str, Any], name: str, rows: int) -> SparseRows:
+    keys = _integers(arrays, f"{name}_keys", None)
+    parts = SparseRows(
+        keys, _floats(arrays, f"{name}_values", len(keys)), _integers(arrays, f"{name}_starts", (rows + 1,))
+    )
+    if parts.starts[0] != 0 or parts.starts[-1] != len(keys) or (np.diff(parts.starts) < 0).any():
+        raise ValueError(f"{name}_starts that do not rise from 0 to the number of keys")
+    rising = np.diff(keys) > 0
+    firsts = parts.starts[1:-1]
+    rising[firsts[(firsts > 0) & (firsts < len(keys))] - 1] = True
+    if not rising.all():
+        raise ValueError(f"{name}_keys that do not rise")
+    return parts
+
+
+def _floats(arrays: dict[str, Any], name: str, size: int | tuple[()] | None = None, infinite: bool = False) -> Any:
+    """A one-dimensional (or 0-d) array of float64 numbers."""
+    array = arrays[name]
+    shape = array.shape if size is None else (size,) if isinstance(size, int) else size
+    if array.dtype != np.float64 or array.shape != shape or (size is None and array.ndim != 1):
+        raise ValueError(f"{name} of {array.dtype} and shape {array.shape}")
+    if np.isnan(array).any() or not (infinite or np.isfinite(array).all()):
+        raise ValueError(f"{name} with numbers that are not finite")
+    return array
+
+
+def _integers(arrays: dict[str, Any], name: str, shape: tuple[int, ...] | None) -> Any:
+    array = arrays[name]
+    if array.dtype != np.int64 or (array.ndim != 1 if shape is None else array.shape != shape):
+        raise ValueError(f"{name} of {array.dtype} and shape {array.shape}")
+    return array

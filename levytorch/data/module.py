@@ -14,9 +14,8 @@ import lightning
 import torch
 
 from levytorch.convert import number_within, switch, whole_number
-from levytorch.data.batches import CHUNK, Batch, Drawer, FullBatch, check_data_options, full_batch, uncopied
-from levytorch.data.lattice import Lattice
-from levytorch.data.lattice_making import lattice_of, wanted
+from levytorch.data.batches import CHUNK, Batch, Drawer, FullBatch, check_data_options, full_batch, uncopied, wanted
+from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.data.pools import PoolFacts, Pools, make_pools, split
 from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions

@@ -31,7 +31,8 @@ from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head
 from levytorch.coefficients.padded import on_a_cell
-from levytorch.data.lattice import Lattice, StateCounts
+from levytorch.data.lattice import Lattice
+from levytorch.data.lattice_tables import StateCounts
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_scores import ExpectedScores, expected_scores
 from levytorch.likelihood.frozen import FrozenLaw

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head
-from levytorch.data.batches import Batch, FullBatch
-from levytorch.data.lattice import Lattice
-from levytorch.data.lattice_making import lattice_of, wanted
+from levytorch.data.batches import Batch, FullBatch, wanted
+from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.data.pools import Pools
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError

@@ -28,8 +28,7 @@ from levytorch.coefficients import Head, LinearHead, SplineHead
 from levytorch.coefficients.padded import on_a_cell
 from levytorch.data import Pools, Transitions
 from levytorch.data.batches import FullBatch
-from levytorch.data.lattice import Lattice
-from levytorch.data.lattice_making import lattice_of
+from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.data.pools import PoolFacts
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law.threads import spread

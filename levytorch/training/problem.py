@@ -17,9 +17,8 @@ from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import LINEAR, head_dim
 from levytorch.coefficients.init import Guess, randomise
 from levytorch.data import Pools, Transitions, make_pools
-from levytorch.data.batches import CHUNK, FullBatch, full_batch, uncopied
-from levytorch.data.lattice import Lattice
-from levytorch.data.lattice_making import lattice_of, wanted
+from levytorch.data.batches import CHUNK, FullBatch, full_batch, uncopied, wanted
+from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.data.pools import PoolFacts, split
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood

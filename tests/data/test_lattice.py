@@ -2,14 +2,15 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from levytorch import Dynamics, InputError, Lattice, Transitions, log_density, simulate
-from levytorch.data import lattice_kernels, make_pools
-from levytorch.data.lattice_build import MOST_DT
+from levytorch.data import lattice_grid, make_pools
+from levytorch.data.batches import MOST_DT
 from levytorch.data.lattice_grid import choose_grid
 
 DT = 0.025
@@ -331,12 +332,12 @@ def test_without_numba(monkeypatch):
     for options in ({"CT": 2.0, "TRT": 40.0, "n_blocks": 3, "reach": 8.0}, {"period": None}):
         compiled = t.lattice(**options)
         with monkeypatch.context() as patch:
-            patch.setattr(lattice_kernels, "HAVE_NUMBA", False)
+            patch.setattr(lattice_grid, "HAVE_NUMBA", False)
             close(t.lattice(**options), compiled)
     dt = torch.tensor([0.1, 0.2], dtype=torch.float64).repeat(2000)
     uneven = Transitions(t.x, t.dx, dt)
     compiled = uneven.lattice()
-    monkeypatch.setattr(lattice_kernels, "HAVE_NUMBA", False)
+    monkeypatch.setattr(lattice_grid, "HAVE_NUMBA", False)
     close(uneven.lattice(), compiled)
 
 
@@ -372,7 +373,7 @@ def test_lattices_that_do_not_add():
         "pools": t.lattice(CT=2.5),
         "blocks": t.lattice(CT=2.0, n_blocks=2),
     }
-    others["same dt"] = Lattice(**{**vars(others["same dt"]), "grid": a.grid, "_cache": {}})
+    others["same dt"] = replace(others["same dt"], grid=a.grid)
     for word, other in others.items():
         with pytest.raises(InputError, match=word) as caught:
             a + other

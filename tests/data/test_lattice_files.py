@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from levytorch import InputError, Lattice, Transitions
-from levytorch.data import lattice_files
+from levytorch.data import lattice_tables
 
 rng = np.random.default_rng(0)
 
@@ -157,7 +157,7 @@ def test_a_failed_save_leaves_what_was_there(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(lattice_files.np, "savez", full)
+    monkeypatch.setattr(lattice_tables.np, "savez", full)
     with pytest.raises(OSError, match="could not be written"):
         lattice().save(file)
     monkeypatch.undo()
