@@ -14,7 +14,8 @@ import torch
 
 from levytorch import Dynamics, simulate
 from levytorch.data import LevyDataModule
-from levytorch.data.batches import Batch, Drawer
+from levytorch.data.batches import Batch
+from levytorch.data.drawing import Drawer
 from levytorch.errors import NumericalError
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.ranks import Ranks, follow_parent, is_first

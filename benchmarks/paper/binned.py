@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.paper.collect import Array, Record
-from levytorch.data import Transitions
-from levytorch.data.pools import make_pools
+from levytorch.data import Transitions, make_pools
 from levytorch.dynamics import SYSTEMS, Dynamics
 from levytorch.errors import InputError
 from levytorch.law import log_density, tail_probability
@@ -110,7 +109,7 @@ def binned_pairs(
     centers = np.bincount(where, weights=dx, minlength=len(kinds)) / main
     tail = np.bincount(where[pools.tail.numpy()], minlength=len(kinds)).astype(float)
     counts = [torch.from_numpy(v) for v in (centers, main / main.sum(), tail / max(1.0, tail.sum()))]
-    return BinnedPairs(*counts, pools.R_sample, mu, float(pools.threshold), dt, b, alpha)
+    return BinnedPairs(*counts, pools.R_sample, mu, float(pools.CT), dt, b, alpha)
 
 
 @functools.lru_cache(maxsize=1)  # Figures 2 and 3 are made of the same data

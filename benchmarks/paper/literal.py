@@ -28,9 +28,8 @@ from torch import Tensor
 from levytorch import Dynamics, simulate, solve_value
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.coefficients.init import randomise
-from levytorch.data import Transitions
-from levytorch.data.batches import AHEAD, Drawer
-from levytorch.data.pools import make_pools
+from levytorch.data import Transitions, make_pools
+from levytorch.data.drawing import AHEAD, Drawer
 from levytorch.law import score, windowed
 from levytorch.policy.reference import relative_error
 from levytorch.policy.rewards import CosinePower, Manufactured

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from levytorch.data.pools import Pools, make_pools
+from levytorch.data.batches import Batch, FullBatch, Pools, make_pools
 from levytorch.data.sources import FromFile, SourceData
 from levytorch.data.streaming import transition_blocks
 from levytorch.data.thresholds import ct_of_dt
@@ -13,7 +13,7 @@ from levytorch.data.trajectories import Trajectories
 from levytorch.data.transitions import Transitions
 
 # what needs Lightning or numba is imported when it is first used
-_LAZY = {"LevyDataModule": "module", "Batch": "batches", "FullBatch": "batches"}
+_LAZY = {"LevyDataModule": "module"}
 
 __all__ = [
     "Batch",
@@ -30,7 +30,6 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from levytorch.data.batches import Batch, FullBatch
     from levytorch.data.module import LevyDataModule
 
 

@@ -1,18 +1,16 @@
-"""Drawing batches from the pools: a pure function of (seed, rank, step) and of the TCF at that step.
+"""The main and the tail pool (equations 3.3 and 3.4, Algorithm B.1, appendix E), and all of them as one batch.
 
-The objective at a given TCF is (1 - TCF) mean over P_main + TCF mean over P_tail of log p (equation 3.5). With
-R = (1 - TCF) R_sample + TCF, the tail's share after correction, the same objective is
+    P_main = {|dx - mu| < TRT},    P_tail = {pairs of P_main with |dx - mu| > CT},    R_sample = |P_tail| / |P_main|
 
-    (1 - R) mean over P_main \\ P_tail + R mean over P_tail,
-
-and that is what stratified batches estimate: a fixed number of pairs from each of the two disjoint parts, weighted by
-1 - R and R. The paper's Bernoulli choice draws whole batches from P_tail with probability TCF and from P_main
-otherwise: the same expectation, with far more variance.
+With uneven sampling mu becomes mu dt and CT a function CT(dt).
 """
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,20 +18,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import Array, Integers, choice, number_within, whole_number
-from levytorch.data.pools import Pools
+from levytorch.convert import Integers, choice, number_within, whole_number
+from levytorch.data.thresholds import (
+    HALF_THE_INDEX,
+    Threshold,
+    check_thresholds,
+    ct_of_dt,
+    half,
+    threshold_at,
+    threshold_settings,
+)
 from levytorch.data.transitions import Transitions
+from levytorch.errors import InputError, LevytorchWarning
 
 CHUNK = 65_536  # pairs of a full batch at a time
-AHEAD = 256  # steps whose pairs are gathered in one go: hashing and indexing cost microseconds per step, not tens
 LARGEST = 1 << 24  # pairs of a mini-batch: hashed and gathered 256 steps at a time
 MIXINGS = ("stratified", "bernoulli")
 LATTICES = ("auto", "always", "never")
 ENOUGH = 300_000  # pairs from which on a lattice has markedly fewer nodes
 MOST_DT = 12  # distinct dt of a lattice
-_GOLDEN, _MIX1, _MIX2 = (
-    np.array([c], dtype=np.uint64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)  # SplitMix64; arrays, whose arithmetic wraps without warnings
+_MOST_HALVINGS = 60
+_BEYOND = "beyond TRT"
 
 
 def check_data_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,22 +58,233 @@ def check_data_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def wanted(transitions: Transitions, mode: str, enough: int = ENOUGH) -> bool:
-    """Whether a fit takes the lattice of its data: "always", "never", or "auto", where that is faster and possible.
+def check_transitions(transitions: Any) -> None:
+    """Refuse anything else; Trajectories are the likely mistake."""
+    if not isinstance(transitions, Transitions):
+        raise InputError(
+            f"transitions must be Transitions, found {type(transitions).__name__}; call .transitions() on Trajectories."
+        )
 
-    enough: pairs from which on it is faster.
+
+@dataclass(frozen=True, eq=False)
+class Pools:
+    """The two pools, as row numbers: pairs are copied when somebody asks for `main`, and only if TRT removes some.
+
+    Attributes:
+        data: all pairs, those that TRT removes among them.
+        tail: rows of `main` beyond CT, (n_tail,) int64, ascending.
+        CT: the threshold in use: None (no tail pool), a number, or a function of dt.
+        TRT: the removal threshold, or None.
+        halvings: how often CT was halved to fill the tail pool.
+        removed: rows of `data` at or beyond TRT, int64, ascending.
     """
-    if mode != "auto":
-        return mode == "always"
-    if transitions.dim > 1 or len(transitions) < enough:
-        return False
-    distinct = transitions.dt[:1]
-    if not transitions.uniform_dt:
-        for rows in transitions.blocks():
-            distinct = torch.unique(torch.cat([distinct, transitions.dt[rows]]))
-            if len(distinct) > MOST_DT:
-                return False
-    return True
+
+    data: Transitions
+    tail: Tensor
+    CT: Threshold | None
+    TRT: Threshold | None
+    halvings: int = 0
+    removed: Integers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    @functools.cached_property
+    def main(self) -> Transitions:
+        """The pairs within TRT; the data itself, uncopied, when that is all of them."""
+        return self.data._without(self.removed, {_BEYOND: len(self.removed)}) if len(self.removed) else self.data
+
+    @property
+    def n_main(self) -> int:
+        return len(self.data) - len(self.removed)
+
+    @property
+    def n_tail(self) -> int:
+        return len(self.tail)
+
+    @functools.cached_property
+    def tail_of_data(self) -> Tensor:
+        """The tail pool as rows of `data`."""
+        if not len(self.removed):
+            return self.tail
+        before = self.removed - np.arange(len(self.removed))  # pairs of the main pool before each removed one
+        rows = self.tail.numpy()
+        return torch.from_numpy(rows + np.searchsorted(before, rows, side="right"))
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many pairs were left out, by reason."""
+        found = dict(self.data.dropped)
+        if len(self.removed):
+            found[_BEYOND] = found.get(_BEYOND, 0) + len(self.removed)
+        return found
+
+    def kept(self, rows: slice) -> NDArray[np.bool_]:
+        """Which of some rows of `data` belong to the main pool."""
+        low, high = np.searchsorted(self.removed, [rows.start, rows.stop])
+        mask = np.ones(rows.stop - rows.start, dtype=bool)
+        mask[self.removed[low:high] - rows.start] = False
+        return mask
+
+    @property
+    def R_sample(self) -> float:
+        """|P_tail| / |P_main|."""
+        return self.n_tail / self.n_main
+
+    @property
+    def mu(self) -> Tensor:
+        """The center of dx (of dx / dt when dt varies), from the data before any removal."""
+        return self.data.mu
+
+    def threshold_of(self, rows: slice) -> Tensor:
+        """CT of some pairs, one each."""
+        dt = self.data.dt[rows] if self.data.uniform_dt else self.main.dt[rows]
+        value = float("inf") if self.CT is None else threshold_at(self.CT, dt)
+        return torch.as_tensor(value, dtype=torch.float64).expand(len(dt))
+
+
+@dataclass(frozen=True)
+class PoolFacts:
+    """What a fit reports of its data; plain numbers."""
+
+    n_main: int
+    n_tail: int
+    mu: float | list[float]
+    CT: float | None
+    TRT: float | None
+    dropped: dict[str, int]
+    x_range: tuple[float, float] | None
+    halvings: int = 0
+    CT_of_dt: dict[str, float] | None = None
+
+    @classmethod
+    def of(cls, pools: Pools) -> PoolFacts:
+        CT, TRT = (v if isinstance(v, (int, float)) else None for v in (pools.CT, pools.TRT))
+        x_range = None
+        if pools.data.dim == 1:
+            low, high = np.inf, -np.inf
+            for rows in pools.data.blocks():
+                x = pools.data.x[rows].numpy()
+                x = x[pools.kept(rows)] if len(pools.removed) else x
+                low, high = min(low, float(x.min(initial=np.inf))), max(high, float(x.max(initial=-np.inf)))
+            x_range = (low, high)
+        return cls(
+            pools.n_main,
+            pools.n_tail,
+            pools.mu.tolist(),
+            CT,
+            TRT,
+            pools.dropped,
+            x_range,
+            pools.halvings,
+            threshold_settings(pools.CT),
+        )
+
+
+def make_pools(
+    transitions: Transitions,
+    CT: Threshold | None,
+    TRT: Threshold | None = None,
+    *,
+    min_tail: int = 100,
+    alpha: float | None = None,
+    D_o: float | None = None,
+) -> Pools:
+    """Split transitions into main and tail pool.
+
+    Args:
+        CT: cutting threshold, a number or a function of dt; None makes no tail pool.
+        TRT: pairs at least this far from mu are removed from both pools; None removes none.
+        min_tail: CT is halved (with a warning) until the tail pool holds this many pairs: at least a batch.
+        alpha: when dt varies and CT is a number, CT is meant at the median dt and scaled by `ct_of_dt` with this alpha.
+        D_o: for the same purpose; None estimates it from the central half of the data.
+    """
+    check_transitions(transitions)
+    min_tail = whole_number("min_tail", min_tail, 1)
+    alpha = None if alpha is None else number_within("alpha", alpha, "(0, 1)", HALF_THE_INDEX)
+    D_o = None if D_o is None else number_within("D_o", D_o, "[0, inf)", "pass 0 or more")
+    CT, TRT = check_thresholds(CT, TRT, transitions.dt)
+    if isinstance(CT, float) and not transitions.uniform_dt:
+        if alpha is None:
+            warnings.warn(
+                f"dt varies from {float(transitions.dt.min()):g} to {float(transitions.dt.max()):g} but CT = {CT:g} is "
+                "one number for all pairs: pass alpha to scale it with dt.",
+                LevytorchWarning,
+                stacklevel=2,
+            )
+        else:
+            D_o = central_D_o(transitions) if D_o is None else D_o
+            CT = ct_of_dt(CT, transitions.median_dt, alpha, D_o)
+    removed = np.empty(0, dtype=np.int64) if TRT is None else transitions.beyond(TRT, included=True)
+    if len(removed) == len(transitions):
+        transitions._without(removed, {})  # refuses
+    n_main, empty = len(transitions) - len(removed), torch.empty(0, dtype=torch.int64)
+    if CT is None:
+        return Pools(transitions, empty, None, TRT, removed=removed)
+    if n_main < min_tail:
+        raise InputError(
+            f"the tail pool must hold at least {min_tail} pairs, found {n_main} pairs in all; bring more data or a "
+            "smaller batch."
+        )
+    tail, halvings = _tail(transitions, CT, removed), 0
+    found, asked = len(tail), CT
+    while len(tail) < min_tail:
+        halvings += 1
+        if halvings > _MOST_HALVINGS:
+            raise InputError(
+                f"the tail pool must hold at least {min_tail} pairs, found {len(tail)} even after {_MOST_HALVINGS} "
+                "halvings of CT; the increments hardly vary, so check the data with describe()."
+            )
+        CT = half(CT)
+        tail = _tail(transitions, CT, removed)
+    if halvings:
+        now = f"{CT:.6g}" if isinstance(CT, float) else f"{0.5**halvings:.6g} of its value"
+        before = f"{asked:g}" if isinstance(asked, float) else "CT(dt)"
+        warnings.warn(
+            f"CT was halved {halvings} times, from {before} to {now}, because the tail pool held {found} pairs and a "
+            f"batch needs {min_tail}: it now holds {len(tail)}.",
+            LevytorchWarning,
+            stacklevel=2,
+        )
+    return Pools(transitions, tail, CT, TRT, halvings, removed)
+
+
+def central_D_o(transitions: Transitions) -> float:
+    """D_o of a Gaussian with the interquartile range of (dx - mu dt) / sqrt(dt), averaged over coordinates.
+
+    An upper estimate, since jumps widen the range.
+    """
+    n = len(transitions)
+    some = transitions[slice(None, None, max(1, n // 1_000_000))] if n > 1_000_000 else transitions
+    scaled = some.dx.reshape(len(some), -1) / some.dt.sqrt()[:, None]
+    low, high = np.quantile(scaled.numpy(), [0.25, 0.75], axis=0)
+    return float(np.mean(((high - low) / 1.3489795003921634) ** 2) / 2)
+
+
+def _tail(t: Transitions, CT: Threshold, removed: Integers) -> Tensor:
+    """Rows beyond CT of what is left when some rows are removed."""
+    rows = t.beyond(CT)
+    if len(removed):
+        rows = np.setdiff1d(rows, removed, assume_unique=True)
+        rows = rows - np.searchsorted(removed, rows)
+    return torch.from_numpy(rows)
+
+
+def split(transitions: Transitions, validation: float, seed: int) -> tuple[Transitions, Transitions | None]:
+    """Training and held-out transitions: whole trajectories at random, or the last part of a single one."""
+    if validation == 0.0:
+        return transitions, None
+    names = transitions.membership.occurring()
+    if len(names) == 1:
+        cut = len(transitions) - max(1, round(validation * len(transitions)))
+        if cut < 1:
+            raise InputError(f"validation = {validation:g} must leave pairs to train on, found none; lower it.")
+        return transitions[:cut], transitions[cut:]
+    out = np.random.default_rng(seed).permutation(len(names))[: max(1, round(validation * len(names)))]
+    if len(out) == len(names):
+        raise InputError(f"validation = {validation:g} must leave trajectories to train on, found none; lower it.")
+    held = torch.from_numpy(transitions.membership.among(names[out]))
+    return transitions[~held], transitions[held]
+
+
+# ---------------------------------------------------------------------------------------------------------- batches
 
 
 class Batch(NamedTuple):
@@ -112,152 +328,41 @@ class FullBatch(NamedTuple):
             yield Batch(x, dx, dt, scale * weight.to(torch.float64))
 
 
-def full_batch(pools: Pools, tcf: float = 0.0, rank: int = 0, world: int = 1, chunk: int = CHUNK) -> FullBatch:
-    """Every pair of this rank's shard, uncopied; shards are whole chunks, so that what is computed of a chunk does not
-    depend on the number of ranks.
+def full_batch(pools: Pools, rank: int = 0, world: int = 1, chunk: int = CHUNK, *, copied: bool = True) -> FullBatch:
+    """Every pair of this rank's shard; shards are whole chunks, so that what is computed of a chunk does not depend on
+    the number of ranks.
+
+    copied: where TRT removes pairs, a copy of the others; else all of them, with weight 0 or 1 in a byte each.
     """
-    main, n = pools.main, pools.n_main
-    n_chunks = -(-n // chunk)
+    data, tail = (pools.main, pools.tail) if copied else (pools.data, pools.tail_of_data)
+    n, n_chunks = len(data), -(-len(data) // chunk)
     start, stop = (min(k * n_chunks // world * chunk, n) for k in (rank, rank + 1))
     one = torch.ones(1, dtype=torch.float64)
-    parts = Batch(main.x[start:stop], main.dx[start:stop], main.dt[start:stop], one.expand(stop - start))
-    if not pools.n_tail:
-        return FullBatch(parts, None, n, 0, tcf, chunk)
-    rows = pools.tail[(pools.tail >= start) & (pools.tail < stop)]
-    dt = main.dt[:1].expand(len(rows)) if main.uniform_dt else main.dt[rows]
-    tail = Batch(main.x[rows], main.dx[rows], dt, one.expand(len(rows)))
-    return FullBatch(parts, tail, n, pools.n_tail, tcf, chunk)
-
-
-def uncopied(pools: Pools, rank: int = 0, world: int = 1, chunk: int = CHUNK) -> FullBatch:
-    """The same pairs without a copy of those that TRT leaves: all of them, with weight 0 or 1 in a byte each."""
-    if not len(pools.removed):
-        return full_batch(pools, 0.0, rank, world, chunk)
-    data, n = pools.data, len(pools.data)
-    n_chunks = -(-n // chunk)
-    start, stop = (min(k * n_chunks // world * chunk, n) for k in (rank, rank + 1))
-    weight = torch.from_numpy(pools.kept(slice(start, stop))).to(torch.uint8)
+    weight = one.expand(stop - start)
+    if n > pools.n_main:
+        weight = torch.from_numpy(pools.kept(slice(start, stop))).to(torch.uint8)
     main = Batch(data.x[start:stop], data.dx[start:stop], data.dt[start:stop], weight)
     if not pools.n_tail:
         return FullBatch(main, None, pools.n_main, 0, chunk=chunk)
-    rows = pools.tail_of_data[(pools.tail_of_data >= start) & (pools.tail_of_data < stop)]
+    rows = tail[(tail >= start) & (tail < stop)]
     dt = data.dt[:1].expand(len(rows)) if data.uniform_dt else data.dt[rows]
-    tail = Batch(data.x[rows], data.dx[rows], dt, torch.ones(1, dtype=torch.float64).expand(len(rows)))
-    return FullBatch(main, tail, pools.n_main, pools.n_tail, chunk=chunk)
+    again = Batch(data.x[rows], data.dx[rows], dt, one.expand(len(rows)))
+    return FullBatch(main, again, pools.n_main, pools.n_tail, chunk=chunk)
 
 
-class Drawer:
-    """Mini-batches of the pools, drawn with replacement; `draw(step, tcf)` has no memory.
+def wanted(transitions: Transitions, mode: str, enough: int = ENOUGH) -> bool:
+    """Whether a fit takes the lattice of its data: "always", "never", or "auto", where that is faster and possible.
 
-    Args:
-        mixing: "stratified" or "bernoulli".
-        tail_share: the part of a stratified batch that comes from the tail pool, at least one pair. The share decides
-            the variance, never the expectation.
-        rank, world: each rank draws from every world-th pair, with a seed of its own.
+    enough: pairs from which on it is faster.
     """
-
-    def __init__(
-        self,
-        pools: Pools,
-        batch_size: int,
-        mixing: str,
-        seed: int,
-        *,
-        tail_share: float = 0.1,
-        rank: int = 0,
-        world: int = 1,
-    ) -> None:
-        self.pools, self.batch_size, self.mixing = pools, batch_size, mixing
-        self.rank, self.world = rank, world
-        self._key = _mix(_mix(np.array([seed], dtype=np.uint64) + _GOLDEN) + np.uint64(rank) * _MIX1)
-        self._tail = pools.tail.numpy()
-        self._before = self._tail - np.arange(len(self._tail))  # core pairs before each tail pair
-        self._stratified = mixing == "stratified" and 0 < len(self._tail) < pools.n_main and batch_size > 1
-        share = round(tail_share * batch_size)
-        self.n_tail = min(max(share, 1), batch_size - 1) if self._stratified else 0
-        self._block = -1
-        self._rows: Integers = np.empty((0, 0), dtype=np.int64)
-        self._ahead: tuple[Tensor, Tensor, Tensor] | None = None
-        self._weight: tuple[float, Tensor] | None = None
-
-    def draw(self, step: int, tcf: float) -> Batch:
-        """The batch of one step."""
-        block, k = divmod(step, AHEAD)
-        if block != self._block:
-            self._fill(block)
-        assert self._ahead is not None
-        if self.mixing == "bernoulli" and tcf > 0 and len(self._tail) and self._coin[k] <= tcf:
-            rows, main = self._tail[self._pick(self._u[k], len(self._tail))], self.pools.main
-            dt = main.dt[:1].expand(rows.shape) if main.uniform_dt else _gather(main.dt, rows)
-            return Batch(_gather(main.x, rows), _gather(main.dx, rows), dt, self._weights(tcf))
-        x, dx, dt = self._ahead
-        return Batch(x[k], dx[k], dt[k], self._weights(tcf))
-
-    def rows(self, step: int) -> Integers:
-        """Which pairs of the main pool the batch of a step holds (with "bernoulli": unless the tail's turn comes)."""
-        block, k = divmod(step, AHEAD)
-        if block != self._block:
-            self._fill(block)
-        return self._rows[k]
-
-    def _fill(self, block: int) -> None:
-        """Hash and gather the pairs of AHEAD steps; they do not depend on the TCF, which enters by the weights
-        alone.
-        """
-        width = self.batch_size + 1
-        counter = np.arange(block * AHEAD * width, (block + 1) * AHEAD * width, dtype=np.uint64) + np.uint64(1)
-        words = _mix(self._key + counter * _GOLDEN) >> np.uint64(11)
-        u = (words.astype(np.float64) * 2.0**-53).reshape(AHEAD, width)
-        self._coin, self._u = u[:, -1], u[:, :-1]
-        n_main = self.pools.n_main
-        if self._stratified:
-            core = self._pick(self._u[:, self.n_tail :], n_main - len(self._tail))
-            core += np.searchsorted(self._before, core, side="right")
-            tail = self._tail[self._pick(self._u[:, : self.n_tail], len(self._tail))]
-            self._rows = np.concatenate([tail, core], axis=1)
-        else:
-            self._rows = self._pick(self._u, n_main)
-        main = self.pools.main
-        dt = main.dt[:1].expand(self._rows.shape) if main.uniform_dt else _gather(main.dt, self._rows)
-        self._ahead = (_gather(main.x, self._rows), _gather(main.dx, self._rows), dt)
-        self._block = block
-
-    def _pick(self, u: Array, n: int) -> Integers:
-        """Uniform numbers of this rank's share of range(n); all of it where a share would be empty."""
-        mine = self._shard(n)
-        if mine == 0:
-            return (u * n).astype(np.int64)
-        return (u * mine).astype(np.int64) * self.world + self.rank
-
-    def _shard(self, n: int) -> int:
-        return len(range(self.rank, n, self.world))
-
-    def _weights(self, tcf: float) -> Tensor:
-        if self._weight is not None and self._weight[0] == tcf:
-            return self._weight[1]
-        weight = torch.full((self.batch_size,), 1.0 / self.batch_size, dtype=torch.float64)
-        if self._stratified:
-            n, n_tail = self.pools.n_main, len(self._tail)
-            R = (1.0 - tcf) * n_tail / n + tcf
-            weight[: self.n_tail] = R / self.n_tail * self._fair(n_tail)
-            weight[self.n_tail :] = (1.0 - R) / (self.batch_size - self.n_tail) * self._fair(n - n_tail)
-        elif not len(self._tail) or len(self._tail) == self.pools.n_main:
-            weight *= self._fair(self.pools.n_main)
-        self._weight = (tcf, weight)
-        return weight
-
-    def _fair(self, n: int) -> float:
-        """Shards may differ by one pair: makes the average over ranks exact."""
-        mine = self._shard(n)
-        return mine * self.world / n if mine and self.world > 1 else 1.0
-
-
-def _gather(values: Tensor, rows: Integers) -> Tensor:
-    """values[rows] by NumPy, which does not wake a pool of threads for a few thousand numbers."""
-    return torch.from_numpy(values.numpy().take(rows, axis=0))
-
-
-def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    z = (z ^ (z >> np.uint64(30))) * _MIX1
-    z = (z ^ (z >> np.uint64(27))) * _MIX2
-    return z ^ (z >> np.uint64(31))
+    if mode != "auto":
+        return mode == "always"
+    if transitions.dim > 1 or len(transitions) < enough:
+        return False
+    distinct = transitions.dt[:1]
+    if not transitions.uniform_dt:
+        for rows in transitions.blocks():
+            distinct = torch.unique(torch.cat([distinct, transitions.dt[rows]]))
+            if len(distinct) > MOST_DT:
+                return False
+    return True

@@ -25,11 +25,10 @@ import torch
 from torch import Tensor
 
 from levytorch.convert import Array, shown, whole_number
-from levytorch.data.batches import FullBatch
+from levytorch.data.batches import FullBatch, PoolFacts, Pools
 from levytorch.data.lattice_build import SAME_DT, built
 from levytorch.data.lattice_grid import NODES_PER_CELL
 from levytorch.data.lattice_tables import Loose, Tables, load_lattice, save_lattice
-from levytorch.data.pools import PoolFacts, Pools
 from levytorch.data.thresholds import Threshold
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError

@@ -14,9 +14,21 @@ import lightning
 import torch
 
 from levytorch.convert import number_within, switch, whole_number
-from levytorch.data.batches import CHUNK, Batch, Drawer, FullBatch, check_data_options, full_batch, uncopied, wanted
+from levytorch.data.batches import (
+    CHUNK,
+    Batch,
+    FullBatch,
+    PoolFacts,
+    Pools,
+    check_data_options,
+    check_transitions,
+    full_batch,
+    make_pools,
+    split,
+    wanted,
+)
+from levytorch.data.drawing import Drawer
 from levytorch.data.lattice import Lattice, lattice_of
-from levytorch.data.pools import PoolFacts, Pools, make_pools, split
 from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
@@ -102,11 +114,7 @@ class LevyDataModule(BatchModule):
         cell: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(max_steps)
-        if not isinstance(transitions, Transitions):
-            raise InputError(
-                f"transitions must be Transitions, found {type(transitions).__name__}; call .transitions() on "
-                "Trajectories."
-            )
+        check_transitions(transitions)
         checked = check_data_options(
             dict(batch_size=batch_size, chunk_size=chunk_size, mixing=mixing, validation=validation, lattice=lattice)
         )
@@ -178,7 +186,7 @@ class LevyDataModule(BatchModule):
     def samples(self, rank: int = 0, world: int = 1) -> FullBatch:
         """The pairs of a shard, the same tensors every time: an engine sees by them that it is the same batch."""
         if (rank, world) not in self._full:
-            self._full[rank, world] = full_batch(self.pools, 0.0, rank, world, self.chunk_size)
+            self._full[rank, world] = full_batch(self.pools, rank, world, self.chunk_size)
         return self._full[rank, world]
 
     def behind(self, rank: int = 0, world: int = 1) -> FullBatch | None:
@@ -186,7 +194,7 @@ class LevyDataModule(BatchModule):
         if self.lattice is None:
             return None
         if (rank, world) not in self._full:
-            self._full[rank, world] = uncopied(self.pools, rank, world, self.chunk_size)
+            self._full[rank, world] = full_batch(self.pools, rank, world, self.chunk_size, copied=False)
         return self._full[rank, world]
 
     def val_dataloader(self) -> Any:

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head
-from levytorch.data.batches import Batch, FullBatch, wanted
+from levytorch.data.batches import Batch, FullBatch, Pools, wanted
 from levytorch.data.lattice import Lattice, lattice_of
-from levytorch.data.pools import Pools
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 from levytorch.likelihood.exact import ExactLaw

@@ -13,9 +13,8 @@ from torch.optim import Optimizer
 
 from levytorch.coefficients import Head, LinearHead
 from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN
-from levytorch.data.batches import FullBatch
+from levytorch.data.batches import FullBatch, PoolFacts, Pools
 from levytorch.data.lattice import Lattice
-from levytorch.data.pools import PoolFacts, Pools
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective, covariance, separability

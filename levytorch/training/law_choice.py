@@ -27,9 +27,8 @@ from torch import Tensor
 from levytorch.coefficients import Head, LinearHead, SplineHead
 from levytorch.coefficients.padded import on_a_cell
 from levytorch.data import Pools, Transitions
-from levytorch.data.batches import FullBatch
+from levytorch.data.batches import FullBatch, PoolFacts
 from levytorch.data.lattice import Lattice, lattice_of
-from levytorch.data.pools import PoolFacts
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law.threads import spread
 from levytorch.likelihood.corrected import Informations, Strata, informations

@@ -17,9 +17,8 @@ from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import LINEAR, head_dim
 from levytorch.coefficients.init import Guess, randomise
 from levytorch.data import Pools, Transitions, make_pools
-from levytorch.data.batches import CHUNK, FullBatch, full_batch, uncopied, wanted
+from levytorch.data.batches import CHUNK, FullBatch, PoolFacts, full_batch, split, wanted
 from levytorch.data.lattice import Lattice, lattice_of
-from levytorch.data.pools import PoolFacts, split
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import TailSettings
@@ -116,12 +115,12 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
     check_pools(pools, settings, problem.train)
     share = (ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
     if not wanted(pools.data, settings.data.get("lattice") or "auto"):
-        pairs = full_batch(pools, 0.0, *share)
+        pairs = full_batch(pools, *share)
         alone = kept_for_later(pools) if ranks.world == 1 else None
         return AllData(pairs, pools, PoolFacts.of(pools), blocks=alone)
     lattice = lattice_of(pools, head.period, head.origin, ranks, n_blocks_for(pools.data))
     blocks = kept_for_later(lattice)
-    pairs = uncopied(pools, *share)
+    pairs = full_batch(pools, *share, copied=False)
     return AllData(lattice.full_batch(), pools, PoolFacts.of(pools), pairs, from_lattice=True, blocks=blocks)
 
 

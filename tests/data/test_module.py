@@ -14,7 +14,8 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from levytorch import Dynamics, Transitions, simulate
 from levytorch.data import FullBatch, LevyDataModule
-from levytorch.data.batches import Drawer, full_batch
+from levytorch.data.batches import full_batch
+from levytorch.data.drawing import Drawer
 from levytorch.errors import InputError
 
 TCF = 0.013
@@ -189,7 +190,7 @@ def test_ranks_share_the_data_among_them(censored, world):
 
 def test_the_average_over_ranks_is_the_objective(censored):
     pools = module(censored[:5000], CT=2.0).pools
-    full = [full_batch(pools, TCF, rank, 3, chunk=700) for rank in range(3)]
+    full = [full_batch(pools, rank, 3, chunk=700)._replace(tcf=TCF) for rank in range(3)]
     assert sum(len(f.main.x) for f in full) == pools.n_main
     assert sum(len(f.tail.x) for f in full) == pools.n_tail
     total = sum(sum(statistic(batch) for batch in f.chunks()) for f in full)

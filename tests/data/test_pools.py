@@ -9,8 +9,7 @@ import torch
 
 from levytorch import Dynamics, Transitions, cutting_threshold, simulate, tail_probability
 from levytorch.data import ct_of_dt, make_pools
-from levytorch.data.batches import uncopied
-from levytorch.data.pools import PoolFacts, central_D_o
+from levytorch.data.batches import PoolFacts, central_D_o, full_batch
 from levytorch.errors import InputError, LevytorchWarning
 
 DT = 1 / 40
@@ -30,7 +29,7 @@ def test_main_and_tail(paper):
     assert len(pools.tail.unique()) == pools.n_tail
     assert bool(((pools.main.dx[pools.tail] - pools.mu).abs() > 8).all())
     assert float(pools.mu) == float(paper.mu)  # of the data before TRT
-    assert float(pools.threshold) == 8.0
+    assert pools.CT == 8.0
 
 
 def test_the_tail_share_of_unbiased_data_is_the_laws(paper):
@@ -57,7 +56,6 @@ def test_ct_is_halved_until_the_tail_fills_a_batch(paper):
     assert pools.halvings == 3
     assert pools.n_tail == 100
     assert pools.CT == pytest.approx(7.99 / 8 * hundredth)
-    assert float(pools.threshold) == pools.CT
     np.testing.assert_array_equal(pools.tail, np.flatnonzero(few.deviation > pools.CT))
 
 
@@ -85,26 +83,26 @@ def test_uneven_sampling_has_a_threshold_per_pair():
     jump = simulate(Dynamics(0.0, 0.0, 1.0, alpha), n, 1, 1.0, substeps=1, x0=0.0, seed=1).transitions().dx.numpy()
     t = Transitions(np.zeros(n), dt ** (1 / (2 * alpha)) * jump, dt)
     pools = make_pools(t, 10.0, alpha=alpha, D_o=0.0)
-    assert pools.threshold.shape == (n,)
+    assert pools.threshold_of(slice(0, n)).shape == (n,)
     is_tail = torch.isin(torch.arange(n), pools.tail)
     share = [float(is_tail[t.dt == step].double().mean()) for step in (0.5, 2.0)]
     assert share[0] == pytest.approx(share[1], abs=4 * math.sqrt(share[1] / n * 4))
     reference = float(np.median(dt))
-    np.testing.assert_allclose(pools.threshold, 10.0 * (dt / reference) ** (1 / (2 * alpha)), rtol=1e-12)
+    np.testing.assert_allclose(pools.threshold_of(slice(0, n)), 10.0 * (dt / reference) ** (1 / (2 * alpha)), rtol=1e-12)
 
 
 def test_uneven_sampling_without_alpha_is_doubtful():
     t = Transitions(np.zeros(500), np.random.default_rng(0).standard_cauchy(500), np.linspace(1, 2, 500))
     with pytest.warns(LevytorchWarning, match="pass alpha to scale it with dt"):
-        assert float(make_pools(t, 1.0).threshold) == 1.0
+        assert float(make_pools(t, 1.0).CT) == 1.0
 
 
 def test_halving_a_function_of_dt():
     t = Transitions(np.zeros(500), np.random.default_rng(0).standard_cauchy(500), np.linspace(1, 2, 500))
     with pytest.warns(LevytorchWarning, match="of its value"):
         pools = make_pools(t, lambda dt: 100 * dt, min_tail=100)
-    np.testing.assert_allclose(pools.threshold, 100 * t.dt / 2**pools.halvings)
-    np.testing.assert_array_equal(pools.tail, np.flatnonzero(t.deviation > pools.threshold))
+    np.testing.assert_allclose(pools.threshold_of(slice(0, len(t))), 100 * t.dt / 2**pools.halvings)
+    np.testing.assert_array_equal(pools.tail, np.flatnonzero(t.deviation > pools.threshold_of(slice(0, len(t)))))
 
 
 def test_the_central_width_gives_a_gaussians_d_o():
@@ -155,7 +153,7 @@ def test_pairs_without_a_copy_are_the_same_pairs(world):
     t = Transitions(rng.uniform(0, 6, 5000), rng.standard_cauchy(5000), 0.1)
     pools = make_pools(t, CT=2.0, TRT=15.0)
     assert "main" not in vars(pools)  # nothing has been copied
-    parts = [uncopied(pools, rank, world, chunk=300) for rank in range(world)]
+    parts = [full_batch(pools, rank, world, chunk=300, copied=False) for rank in range(world)]
     here = t.x.untyped_storage().data_ptr()
     assert all(part.main.x.untyped_storage().data_ptr() == here for part in parts)
     assert "main" not in vars(pools)

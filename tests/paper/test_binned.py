@@ -6,7 +6,7 @@ import torch
 from benchmarks.paper.binned import pairs_of, transitions_of
 from benchmarks.paper.landscape import metropolis_run, surfaces
 from levytorch import Recovery, log_density, tail_probability
-from levytorch.data.pools import make_pools
+from levytorch.data import make_pools
 
 
 @pytest.fixture(scope="module")

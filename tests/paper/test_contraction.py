@@ -17,7 +17,7 @@ from benchmarks.paper.contraction import (
     study,
 )
 from levytorch.coefficients import AlphaSpec, FourierHead
-from levytorch.data.pools import make_pools
+from levytorch.data import make_pools
 from levytorch.dynamics import Dynamics
 from levytorch.law import tail_probability
 from levytorch.likelihood.frozen import FrozenLaw

@@ -9,8 +9,8 @@ import torch
 from benchmarks.paper import archived, literal
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.coefficients.init import randomise
-from levytorch.data.batches import Drawer
-from levytorch.data.pools import make_pools
+from levytorch.data import make_pools
+from levytorch.data.drawing import Drawer
 from levytorch.dynamics import Dynamics
 from levytorch.law import log_density
 from levytorch.likelihood.frozen import FrozenLaw
