@@ -88,7 +88,9 @@ def test_uneven_sampling_has_a_threshold_per_pair():
     share = [float(is_tail[t.dt == step].double().mean()) for step in (0.5, 2.0)]
     assert share[0] == pytest.approx(share[1], abs=4 * math.sqrt(share[1] / n * 4))
     reference = float(np.median(dt))
-    np.testing.assert_allclose(pools.threshold_of(slice(0, n)), 10.0 * (dt / reference) ** (1 / (2 * alpha)), rtol=1e-12)
+    np.testing.assert_allclose(
+        pools.threshold_of(slice(0, n)), 10.0 * (dt / reference) ** (1 / (2 * alpha)), rtol=1e-12
+    )
 
 
 def test_uneven_sampling_without_alpha_is_doubtful():
