@@ -32,6 +32,7 @@ from levytorch.policy.reward_functions import CosinePower, Manufactured
 from levytorch.training.resampling import blocks_from
 
 ALPHA, SUBSTEPS, N_BASIS = 0.3, 40, 21
+SMOOTHING = {"engine": "fisher", "penalty": "evidence", "max_steps": 200}  # named, so that rows stay comparable
 TRUTH = Dynamics.named("variable", alpha=ALPHA)
 X = torch.linspace(0, 2 * math.pi, 1025, dtype=torch.float64)[:-1]
 DATA = {"whole": None, "censored": {"CT": 8.0, "TRT": 20.0, "method": "tcf"}}
@@ -79,7 +80,7 @@ def fitted(data: Transitions, kind: str, law: str, file: Path) -> tuple[Recovery
         found.blocks = blocks_from(found, data)
         return found, math.nan
     start = time.perf_counter()
-    found = recover(data, alpha=ALPHA, n_basis=N_BASIS, engine="evidence", law=law, tail=DATA[kind])
+    found = recover(data, alpha=ALPHA, n_basis=N_BASIS, **SMOOTHING, law=law, tail=DATA[kind])
     seconds = time.perf_counter() - start
     file.parent.mkdir(parents=True, exist_ok=True)
     found.save(file)

@@ -132,20 +132,25 @@ class FourierBasis:
 
         With tempering lam (lam^2 + k^2)^alpha - lam^(2 alpha), that of (lam^2 - Lap)^alpha - lam^(2 alpha).
         """
-        log_k = self.wavenumbers.to(alpha.device)[1:].log()
-        power = alpha[..., None]
-        if tempering > 0:
-            low = 2.0 * math.log(tempering)
-            rise = torch.log1p((2.0 * (log_k - math.log(tempering))).exp())
-            if log_power == 0:
-                rest = (power * low).exp() * torch.expm1(power * rise)
-            else:
-                high = low + rise
-                rest = (power * high).exp() * high**log_power - (power * low).exp() * low**log_power
+        return jump_symbol(self.wavenumbers.to(alpha.device), alpha, log_power, tempering)
+
+
+def jump_symbol(k: Tensor, alpha: Tensor, log_power: int = 0, tempering: float = 0.0) -> Tensor:
+    """`FourierBasis.symbol` at wave numbers k (n,), of which the first is 0."""
+    log_k = k[1:].log()
+    power = alpha[..., None]
+    if tempering > 0:
+        low = 2.0 * math.log(tempering)
+        rise = torch.log1p((2.0 * (log_k - math.log(tempering))).exp())
+        if log_power == 0:
+            rest = (power * low).exp() * torch.expm1(power * rise)
         else:
-            rest = torch.exp(2 * power * log_k) * (2 * log_k) ** log_power
-        # constants are in the kernel for every alpha > 0
-        return torch.cat([rest.new_zeros((*alpha.shape, 1)), rest], dim=-1)
+            high = low + rise
+            rest = (power * high).exp() * high**log_power - (power * low).exp() * low**log_power
+    else:
+        rest = torch.exp(2 * power * log_k) * (2 * log_k) ** log_power
+    # constants are in the kernel for every alpha > 0
+    return torch.cat([rest.new_zeros((*alpha.shape, 1)), rest], dim=-1)
 
 
 class TensorBasis:

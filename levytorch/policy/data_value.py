@@ -13,9 +13,13 @@ from torch import Tensor
 
 from levytorch.errors import InputError
 from levytorch.policy.line_value import LineValue, is_line_value
-from levytorch.policy.value import ValueFunction, is_series, load_fields, save_fields
+from levytorch.policy.value import PlaneValue, ValueFunction, is_plane, is_series, load_fields, save_fields
 
-_MARK, _LINE_MARK = "levytorch.data_value.1", "levytorch.line_data_value.1"
+_MARK, _LINE_MARK, _PLANE_MARK = (
+    "levytorch.data_value.1",
+    "levytorch.line_data_value.1",
+    "levytorch.plane_data_value.1",
+)
 
 
 NO_BLOCKS = (
@@ -101,6 +105,29 @@ class LineDataValue(Estimated, LineValue):
     def load(cls, path: str | os.PathLike[str]) -> LineDataValue:
         """As for a DataValue."""
         return load_fields(cls, _LINE_MARK, path, lambda content: is_line_value(content) and _is_estimate(content))
+
+
+@dataclass(frozen=True, repr=False)
+class PlaneDataValue(Estimated, PlaneValue):
+    """The same of a state on a torus of two coordinates."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}, {self.n_pairs} pairs, n_modes={self.n_modes}, beta={self.beta:g})"
+
+    def std(self, x: Any) -> Tensor:
+        """Standard deviation of V at x, from resampled blocks of the data."""
+        if self.covariance_factor is None:
+            raise InputError(NO_BLOCKS)
+        return super().std(x)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """As for a DataValue."""
+        return save_fields(self, _PLANE_MARK, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> PlaneDataValue:
+        """As for a DataValue."""
+        return load_fields(cls, _PLANE_MARK, path, lambda content: is_plane(content) and _is_estimate(content))
 
 
 def _is_sound(content: Mapping[str, Any]) -> bool:

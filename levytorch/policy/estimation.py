@@ -149,16 +149,17 @@ class Estimation:
     def model_recovery(self) -> Any:
         if self.recovery is not None:
             return self.recovery
-        self._check_alpha()
-        own = {"n_basis": self.n_basis, "period": self.period, "origin": self.origin, "actions": None}
-        return recover(self.transitions, **(own | self.fit))
-
-    def _check_alpha(self) -> None:
         if "alpha" not in self.fit:
             raise InputError(
                 'alpha must be given where a model is fitted, found none; add alpha=<number> or alpha="learn", or a '
                 "recovery."
             )
+        return recover(self.transitions, **(self.asked | {"actions": None} | self.fit))
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a model that is fitted here is made of, unless the fit's own options say otherwise."""
+        return {"n_basis": self.n_basis, "period": self.period, "origin": self.origin}
 
     @cached_property
     def parameter_influence(self) -> Tensor | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
@@ -15,12 +16,16 @@ from levytorch.convert import choice, positive_number, shown, whole_number
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.checks import cell_of, check_beta, check_periodic, is_line, reward_function
-from levytorch.policy.data_value import DataValue, LineDataValue
+from levytorch.policy.data_value import DataValue, LineDataValue, PlaneDataValue
 from levytorch.policy.estimation import TAILS_LOST, Estimation
 from levytorch.policy.line_estimation import LineEstimation
+from levytorch.policy.plane import torus
+from levytorch.policy.plane_basis import PlaneBasis
+from levytorch.policy.plane_estimation import PlaneEstimation
 from levytorch.training.line import inside, kept_range
 
 MOST = 401  # functions of V; their matrices are held for every block
+MOST_IN_PLANE = 21  # per coordinate
 METHODS = ("lstd", "hybrid", "phibe", "brownian", "model", "corrected")
 DEFAULT = "corrected"
 
@@ -32,16 +37,17 @@ def value_from_data(
     *,
     method: str = DEFAULT,
     recovery: Any = None,
-    n_basis: int = 21,
-    period: float | None = 2 * math.pi,
-    origin: float = 0.0,
+    n_basis: int | None = None,
+    period: float | Sequence[float] | None = 2 * math.pi,
+    origin: float | Sequence[float] = 0.0,
     order: int = 1,
     CT: float | None = None,
     n_bootstrap: int = 200,
     seed: int = 0,
     **options: Any,
-) -> DataValue | LineDataValue:
-    """The V of the dynamics behind the transitions, of a state on a circle or on a line (period=None).
+) -> DataValue | LineDataValue | PlaneDataValue:
+    """The V of the dynamics behind the transitions, of a state on a circle, on a line (period=None) or, where they have
+    two coordinates, on a torus.
 
     A ValueFunction comes back (V(x), V.derivative(x), V.std(x) from resampled blocks of trajectories) that says what it
     is: `V.name`, `V.describe()`. On a line it is V on a window, that of the recovery or the range of the data but for
@@ -56,8 +62,9 @@ def value_from_data(
         recovery: the model of the last three; None: `recover` fits one, and takes alpha and further options (tail,
             law, ...).
         n_basis: functions of V where it is fitted to pairs (Fourier on a circle, splines on a line), and of every
-            coefficient of a fitted model.
-        period, origin: of the circle, None: a line; those of the recovery where there is one.
+            coefficient of a fitted model; None: 21, in a plane 7 per coordinate (see `recover`).
+        period, origin: of the circle (one number, or one per coordinate), None: a line; those of the recovery where
+            there is one.
         order: of PhiBE, 1 or 2; the second takes three observations in a row.
         CT: displacements beyond it count as none in PhiBE's moments, and are left out of the Brownian fit; None: half a
             period, or half the window. Without a limit those moments do not exist where jumps are stable.
@@ -92,9 +99,9 @@ def prepare(
     reward: Callable[[Tensor], Any] | float,
     beta: float,
     recovery: Any = None,
-    n_basis: int = 21,
-    period: float | None = 2 * math.pi,
-    origin: float = 0.0,
+    n_basis: int | None = None,
+    period: float | Sequence[float] | None = 2 * math.pi,
+    origin: float | Sequence[float] = 0.0,
     order: int = 1,
     CT: float | None = None,
     n_bootstrap: int = 200,
@@ -106,9 +113,16 @@ def prepare(
         raise InputError(
             f"transitions must be Transitions, found {type(transitions).__name__}; call .transitions() on Trajectories."
         )
-    if transitions.dim != 1:
+    plane = transitions.dim == 2
+    if transitions.dim > 2:
         raise InputError(
-            f"transitions must have one coordinate here, found {transitions.dim}; use solve_value with a recovery."
+            f"transitions must have one or two coordinates here, found {transitions.dim}; leave some out, for V has no "
+            "solver beyond."
+        )
+    if getattr(recovery, "dim", transitions.dim) != transitions.dim:
+        raise InputError(
+            f"recovery must have as many coordinates as the transitions, {transitions.dim}, found {recovery.dim}; fit "
+            "it to them."
         )
     if recovery is not None and options:
         raise InputError(f"options of a fit must be left out with a recovery, found {', '.join(options)}; remove them.")
@@ -117,7 +131,9 @@ def prepare(
             "recovery must be of the dynamics behind the transitions, found one under a policy of its own; use "
             "solve_value."
         )
-    n_basis = whole_number("n_basis", n_basis, 1, MOST, "give the number of functions of V")
+    if n_basis is None:
+        n_basis = 7 if plane else 21
+    n_basis = whole_number("n_basis", n_basis, 1, MOST_IN_PLANE if plane else MOST, "give the number of functions of V")
     shared: dict[str, Any] = {
         "order": whole_number("order", order, 1, 2, "give the order of PhiBE"),
         "CT": None if CT is None else positive_number("CT", CT, "give the largest displacement that moments count"),
@@ -125,11 +141,13 @@ def prepare(
         "seed": whole_number("seed", seed, 0, 2**63 - 1, "0 is the default"),
         "fit": dict(options or {}),
     }
+    if plane:
+        return _on_a_torus(transitions, reward, check_beta(beta), recovery, n_basis, period, origin, shared)
     if period is None or (recovery is not None and is_line(recovery)):
         return _on_a_line(transitions, reward, check_beta(beta), recovery, n_basis, shared)
     if recovery is not None:
         period, origin = cell_of(recovery)
-    cell = FourierBasis(n_basis, period, origin)
+    cell = FourierBasis(n_basis, period, origin)  # type: ignore[arg-type]  # refuses what is no number
     r, beta = reward_function(reward), check_beta(beta)
     if hasattr(reward, "check_covers"):  # a table, which may end before the cell does
         reward.check_covers(cell.origin, cell.origin + cell.period, "cell")
@@ -159,6 +177,24 @@ def _on_a_line(
         reward.check_covers(*window, "window")
     r = reward_function(reward)
     return LineEstimation(kept, r, beta, recovery, n_basis, **shared, window=window)
+
+
+def _on_a_torus(
+    transitions: Transitions,
+    reward: Callable[[Tensor], Any] | float,
+    beta: float,
+    recovery: Any,
+    n_basis: int,
+    period: float | Sequence[float] | None,
+    origin: float | Sequence[float],
+    shared: dict[str, Any],
+) -> Estimation:
+    """On the cell of the recovery, or of the arguments."""
+    cell = torus(SimpleNamespace(period=period, origin=origin) if recovery is None else recovery)
+    r = reward_function(reward, lambda x: x.shape[:-1])
+    check_periodic(r, cell.period, cell.points(12, 0.37))
+    size = PlaneBasis(n_basis, cell).n_modes
+    return PlaneEstimation(transitions, r, beta, recovery, size, **shared, cell=cell, per_coordinate=n_basis)
 
 
 def _replicas(n_bootstrap: int) -> int:

@@ -276,7 +276,7 @@ def generator_change(dynamics: Any, system: LinearSystem) -> GeneratorChange:
     ops, D_f = system.ops, system.at.D_f[:, None]
     # d/dalpha of |k|^(2 alpha) phi
     jump_alpha = system.basis.symbol(system.at.alpha, 1, float(system.at.tempering)) * ops.phi
-    jump_lam, J_lam = _tempering_part(dynamics, system)
+    jump_lam, J_lam = tempering_change(dynamics, system.at, system.basis.wavenumbers, ops.phi)
     return GeneratorChange(
         (
             (ops.first, J_b),
@@ -288,16 +288,16 @@ def generator_change(dynamics: Any, system: LinearSystem) -> GeneratorChange:
     )
 
 
-def _tempering_part(dynamics: Any, system: LinearSystem) -> tuple[Tensor, Tensor]:
+def tempering_change(dynamics: Any, at: Coefficients, k: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
     """d/dlam of ((lam^2 + k^2)^alpha - lam^(2 alpha)) phi, and d lam / d theta (1, P): zero where it is not learned."""
     slope = getattr(getattr(dynamics, "head", None), "tempering_slope", None)
-    lam, alpha = float(system.at.tempering), system.at.alpha
+    lam, alpha = float(at.tempering), at.alpha
     if slope is None or lam == 0.0:
-        return torch.zeros_like(system.ops.phi), torch.zeros((1, 1), dtype=torch.float64)
-    k2 = system.basis.wavenumbers**2 + lam * lam
+        return torch.zeros_like(phi), torch.zeros((1, 1), dtype=torch.float64)
+    k2 = k**2 + lam * lam
     power = alpha[..., None] - 1.0
     symbol = 2.0 * alpha[..., None] * lam * (k2**power - lam ** (2.0 * power))
-    return symbol * system.ops.phi, slope()[None]
+    return symbol * phi, slope()[None]
 
 
 def covariance_factor(dynamics: Any, system: LinearSystem, c: Tensor, factor: Factor) -> Tensor | None:

@@ -21,7 +21,6 @@ from levytorch.policy.line_model import LineModel
 from levytorch.policy.line_value import LineValue
 from levytorch.policy.moments import WIDE, n_blocks_of
 from levytorch.policy.solver import solve_value
-from levytorch.training import recover
 
 _NODES = 256  # of V where it is a sum of functions, or that of a fit without jumps
 
@@ -54,12 +53,9 @@ class LineEstimation(Estimation):
     def r(self) -> Tensor:
         return self.basis.series(self.reward(self.basis.points()))
 
-    @cached_property
-    def model_recovery(self) -> Any:
-        if self.recovery is not None:
-            return self.recovery
-        self._check_alpha()
-        return recover(self.transitions, **({"n_basis": self.n_basis, "period": None, "actions": None} | self.fit))
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"n_basis": self.n_basis, "period": None}
 
     @cached_property
     def model(self) -> LineModel:

@@ -30,6 +30,7 @@ from levytorch.policy.generator import (
     sensitivity,
 )
 from levytorch.policy.line_basis import LineBasis
+from levytorch.policy.plane_basis import PlaneBasis
 
 _TOLERANCE = 1e-4  # of log p in the core
 _NODES = 12  # of Gauss and Legendre in a panel
@@ -121,7 +122,7 @@ class ModelStep:
     reward: Tensor
     lost: Tensor | None
 
-    def equation(self, basis: FourierBasis | LineBasis, n_basis: int) -> tuple[Tensor, Tensor]:
+    def equation(self, basis: FourierBasis | LineBasis | PlaneBasis, n_basis: int) -> tuple[Tensor, Tensor]:
         """(n, K), (n,): F and R with F c = R + decay E[V(x') | x, core], what the data need not be asked for."""
         one = torch.eye(basis.n_modes, dtype=torch.float64)
         if self.lost is None:
@@ -132,7 +133,7 @@ class ModelStep:
         return to_series(basis, F[:, :n_basis]), to_series(basis, Phi @ self.reward / kept[:, 0])
 
 
-def to_series(basis: FourierBasis | LineBasis, values: Tensor) -> Tensor:
+def to_series(basis: FourierBasis | LineBasis | PlaneBasis, values: Tensor) -> Tensor:
     """Values at the points of the basis, (m, ...), as coefficients (n, ...): of a circle by discrete orthogonality."""
     if isinstance(basis, LineBasis):
         return basis.series(values)

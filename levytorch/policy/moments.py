@@ -23,6 +23,7 @@ from levytorch.data import Transitions
 from levytorch.errors import InputError
 from levytorch.likelihood.exact import MANY_STEPS
 from levytorch.policy.line_basis import LineBasis
+from levytorch.policy.plane_basis import PlaneBasis
 from levytorch.training.blocks import N_BLOCKS
 from levytorch.training.law_choice import distinct_steps
 
@@ -35,7 +36,7 @@ _SAME = 1e-5  # relative distance within which two dt are one
 class Moments:
     """dt: (T,); pairs: (T, B); start, land: (T, B, K, n); basis: the n functions."""
 
-    basis: FourierBasis | LineBasis
+    basis: FourierBasis | LineBasis | PlaneBasis
     dt: Tensor
     pairs: Tensor
     start: Tensor
@@ -67,7 +68,10 @@ def series(basis: FourierBasis, f: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def moments(
-    transitions: Transitions, basis: FourierBasis | LineBasis, n_basis: int, rows: NDArray[np.int64] | None = None
+    transitions: Transitions,
+    basis: FourierBasis | LineBasis | PlaneBasis,
+    n_basis: int,
+    rows: NDArray[np.int64] | None = None,
 ) -> Moments:
     """One pass over the pairs (over `rows` of them, ascending; None: all). basis: the n functions, of which V has K."""
     steps = distinct_steps(transitions)

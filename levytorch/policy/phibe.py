@@ -10,6 +10,7 @@ grow with the data: moments are therefore those of displacements up to CT, and f
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,25 +24,27 @@ from levytorch.policy.blocked import Equations
 from levytorch.policy.line_basis import LineBasis
 from levytorch.policy.model_step import to_series
 from levytorch.policy.moments import block_rows
+from levytorch.policy.plane_basis import PlaneBasis
 
 _CHUNK = 1 << 14
+# derivatives of the equation, by the coordinates of the state: each with the moment of the same powers of displacements
+DERIVATIVES: dict[int, tuple[tuple[int, ...], ...]] = {1: ((1,), (2,)), 2: ((1, 0), (0, 1), (2, 0), (1, 1), (0, 2))}
 
 
 @dataclass(frozen=True)
 class Displacements:
-    """start: (B, K, n) sums of phi Phi^T; first, second: (B, K, m) the same with b_i and s_i of every pair, of as many
-    functions as the derivatives of phi have.
+    """start: (B, K, n) sums of phi Phi^T; moved: (B, K, m) the same with b_i, s_i / 2 of every pair, of as many
+    functions as the derivatives of phi have: one for every derivative of the equation.
     """
 
-    basis: FourierBasis | LineBasis
+    basis: FourierBasis | LineBasis | PlaneBasis
     pairs: int
     start: Tensor
-    first: Tensor
-    second: Tensor
+    moved: tuple[Tensor, ...]
 
 
 def displacements(
-    transitions: Transitions, basis: FourierBasis | LineBasis, n_basis: int, CT: float, order: int
+    transitions: Transitions, basis: FourierBasis | LineBasis | PlaneBasis, n_basis: int, CT: float, order: int
 ) -> Displacements:
     """One pass; order 2 takes pairs that are followed by another one of the same trajectory."""
     if order == 2 and not transitions.uniform_dt:
@@ -54,27 +57,34 @@ def displacements(
         )
     blocks, pairs = block_rows(transitions), 0
     # derivatives of waves on a cell are waves of the same frequencies; those of splines are nearly in the wide space
-    m = n_basis | 1 if basis.period is not None else basis.n_modes
-    columns = (basis.n_modes, m, m)
-    sums = [torch.zeros((len(blocks), n_basis, m), dtype=torch.float64) for m in columns]
+    m = basis.n_modes if isinstance(basis, LineBasis) else n_basis | 1
+    derivatives = DERIVATIVES[transitions.dim]
+    start = torch.zeros((len(blocks), n_basis, basis.n_modes), dtype=torch.float64)
+    sums = [torch.zeros((len(blocks), n_basis, m), dtype=torch.float64) for _ in derivatives]
     for b, mine in enumerate(blocks):
         if follow is not None:
             mine = mine[follow[mine]]
         for low in range(0, len(mine), _CHUNK):
             some = torch.from_numpy(mine[low : low + _CHUNK])
             dx, dt = transitions.dx[some], transitions.dt[some]
-            once = dx * (dx.abs() <= CT)
-            moved, spread = once, once**2
-            if order == 2:
-                twice = dx + transitions.dx[some + 1]
-                twice = twice * (twice.abs() <= CT)
-                moved, spread = 2 * once - twice / 2, 2 * once**2 - twice**2 / 2
+            twice = dx + transitions.dx[some + 1] if order == 2 else None
             wide = basis.rows(transitions.x[some])
             few = wide[:n_basis]
-            for k, weight in enumerate((None, moved / dt, spread / dt)):
-                sums[k][b].addmm_(few if weight is None else few * weight, wide[: columns[k]].T)
+            start[b].addmm_(few, wide.T)
+            for total, powers in zip(sums, derivatives):
+                weight = _product(dx, powers, CT)
+                if twice is not None:
+                    weight = 2 * weight - _product(twice, powers, CT) / 2
+                total[b].addmm_(few * (weight / dt), wide[:m].T)
             pairs += len(some)
-    return Displacements(basis, pairs, *sums)
+    return Displacements(basis, pairs, start, tuple(sums))
+
+
+def _product(dx: Tensor, powers: tuple[int, ...], CT: float) -> Tensor:
+    """Powers of the coordinates of displacements, over their factorials; none of what lies beyond CT."""
+    dx = dx.reshape(len(dx), -1)
+    near = dx * (dx.norm(dim=1, keepdim=True) <= CT)
+    return near.pow(torch.tensor(powers)).prod(1) / math.prod(map(math.factorial, powers))
 
 
 def followed(transitions: Transitions) -> np.ndarray:
@@ -82,7 +92,8 @@ def followed(transitions: Transitions) -> np.ndarray:
     x, dx, own = transitions.x.numpy(), transitions.dx.numpy(), transitions.trajectory.numpy()
     out = np.zeros(len(x), dtype=bool)
     end = x[:-1] + dx[:-1]
-    out[:-1] = (own[1:] == own[:-1]) & (np.abs(end - x[1:]) <= 1e-9 * np.maximum(np.abs(end), np.abs(dx[:-1])))
+    near = np.abs(end - x[1:]) <= 1e-9 * np.maximum(np.abs(end), np.abs(dx[:-1]))
+    out[:-1] = (own[1:] == own[:-1]) & near.reshape(len(near), -1).all(1)
     return out
 
 
@@ -90,7 +101,10 @@ def phibe(found: Displacements, r: Tensor, beta: float) -> Equations:
     """r: (n,) Fourier coefficients of the reward."""
     basis, K = found.basis, found.start.shape[1]
     x = basis.points()
-    slope, bend = (to_series(basis, basis.matrix(x, order))[: found.first.shape[2], :K] for order in (1, 2))
-    A = beta * found.start[..., :K] - found.first @ slope - found.second @ bend / 2
+    A = beta * found.start[..., :K]
+    derivatives = DERIVATIVES[1 if x.ndim == 1 else x.shape[1]]
+    for moved, order in zip(found.moved, derivatives):
+        at = basis.matrix(x, order) if isinstance(basis, PlaneBasis) else basis.matrix(x, *order)
+        A = A - moved @ to_series(basis, at)[: moved.shape[2], :K]
     metric = found.start[..., :K].sum(0) / found.pairs
     return Equations(A, found.start @ r, metric, basis.harmonic_numbers()[:K])

@@ -234,10 +234,10 @@ class PlaneValue:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PlaneValue:
         """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
-        return load_fields(cls, _PLANE, path, _is_plane)
+        return load_fields(cls, _PLANE, path, is_plane)
 
 
-def _is_plane(content: Mapping[str, Any]) -> bool:
+def is_plane(content: Mapping[str, Any]) -> bool:
     factor = content["covariance_factor"]
     return (
         _is_spectrum(content["coefficients"], 2)
