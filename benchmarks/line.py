@@ -21,7 +21,7 @@ import torch
 from scipy.special import betainc
 
 from levytorch import Dynamics, recover, simulate, solve_value
-from levytorch.policy.line import operators_at
+from levytorch.policy.line_operator import inner_nodes
 from levytorch.policy.line_value import resolvent_on_line
 from levytorch.policy.monte_carlo import monte_carlo_on_line
 
@@ -143,7 +143,7 @@ def speed(options: argparse.Namespace) -> None:
     ours = best(lambda: solve_value(WELL, torch.cos, 1.0, window=WINDOW, n_modes=1001))
     print(f"numpy.linalg.solve, 1000 x 1000: {plain:.3f} s; V on 1000 nodes with assembly: {ours:.3f} s", flush=True)
     n = 129
-    x = operators_at(n, WINDOW)
+    x = inner_nodes(n, WINDOW)
     factor = 1 + 0.1 * torch.rand((options.batch, 1), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     own = [c(x) * factor for c in (WELL.b, WELL.D_o, WELL.D_f)]
     began = time.perf_counter()

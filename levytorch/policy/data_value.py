@@ -12,8 +12,16 @@ import numpy as np
 from torch import Tensor
 
 from levytorch.errors import InputError
-from levytorch.policy.line_value import LineValue, is_line_value
-from levytorch.policy.value import PlaneValue, ValueFunction, is_plane, is_series, load_fields, save_fields
+from levytorch.policy.value import (
+    LineValue,
+    PlaneValue,
+    ValueFunction,
+    is_line_value,
+    is_plane,
+    is_series,
+    load_fields,
+    save_fields,
+)
 
 _MARK, _LINE_MARK, _PLANE_MARK = (
     "levytorch.data_value.1",

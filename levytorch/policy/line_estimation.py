@@ -2,6 +2,9 @@
 
 The window is that of the model, or the range of the data but for excursions; pairs that start outside are left out,
 steps that end there land on its ends, as in `solve_value` with exterior "constant".
+
+A model's generator is that of `solve_value`, too, applied to the functions on its nodes and projected (Galerkin's
+method): a space in which one step, exp(dt L), is a small matrix.
 """
 
 from __future__ import annotations
@@ -13,16 +16,83 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from levytorch.errors import InputError
+from levytorch.policy.blocked import solution
 from levytorch.policy.brownian import fit_brownian
+from levytorch.policy.checks import Reward
 from levytorch.policy.data_value import LineDataValue
 from levytorch.policy.estimation import Estimation
 from levytorch.policy.line_basis import LineBasis
-from levytorch.policy.line_model import LineModel
-from levytorch.policy.line_value import LineValue
+from levytorch.policy.line_operator import Exterior, line_grid
+from levytorch.policy.line_value import LineSystem
+from levytorch.policy.model_step import Model, ModelChange, ModelStep
 from levytorch.policy.moments import WIDE, n_blocks_of
 from levytorch.policy.solver import solve_value
+from levytorch.policy.value import LineValue
 
-_NODES = 256  # of V where it is a sum of functions, or that of a fit without jumps
+_NODES = 256  # of V where it is a sum of functions, or that of a fit without jumps; of a model's generator
+
+
+class ProjectedGenerator:
+    """L of a system on the nodes of the window, V constant beyond it; what comes out is projected on the functions."""
+
+    def __init__(self, system: Any, basis: LineBasis) -> None:
+        self.on_nodes = LineSystem.of(system, _NODES, basis.window, Exterior(True))
+        self.values = basis.matrix(self.on_nodes.ops.x)  # (m, n)
+        grid = line_grid(_NODES)
+        self.weights = torch.from_numpy(
+            0.5 * grid.h * grid.slope[grid.inner, None].copy()
+        )  # of the mean over the window
+        self.gram = self.values.T @ (self.weights * self.values)
+
+    def projected(self, at_nodes: Tensor) -> Tensor:
+        """(m, k) -> (n, k)."""
+        return solution(self.gram, self.values.T @ (self.weights * at_nodes))
+
+    def matrix(self) -> Tensor:
+        """(n, n): L on coefficients of the functions."""
+        return self.projected(-self.on_nodes.matrix(0.0) @ self.values)
+
+    def change(self, u: Tensor) -> Tensor:
+        """(n, P): d(L u) / dtheta of a function with coefficients u (n,), for a Recovery."""
+        return self.projected(self.on_nodes.change(self.values @ u))
+
+
+@dataclass(frozen=True)
+class LineModel(Model):
+    """generator: (n, n) on coefficients of the basis; V, r: (n,)."""
+
+    basis: LineBasis  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, system: Any, basis: LineBasis, r: Tensor, beta: float) -> LineModel:  # type: ignore[override]
+        L = ProjectedGenerator(system, basis).matrix()
+        V = solution(beta * torch.eye(len(L), dtype=L.dtype) - L, r[:, None])[:, 0]
+        return cls(basis, L, V, r, beta, system)
+
+    def change(self, reward: Reward) -> LineModelChange:
+        generator = ProjectedGenerator(self.system, self.basis)
+        one = torch.eye(len(self.generator), dtype=torch.float64)
+        dV = solution(self.beta * one - self.generator, generator.change(self.V))
+        return LineModelChange(self, generator, dV, torch.empty(0))
+
+    def step(self, dt: float, core: tuple[float, float] | None = None) -> ModelStep:
+        if core is not None:
+            raise InputError(
+                "the data of a state on a line must have its tails for hybrid and corrected, found a model that "
+                'corrects for lost ones; use method="model".'
+            )
+        return super().step(dt)
+
+
+@dataclass(frozen=True)
+class LineModelChange(ModelChange):
+    """V: (n, P), dV / dtheta."""
+
+    generator: ProjectedGenerator  # type: ignore[assignment]
+
+    def _changed(self, u: Tensor) -> Tensor:
+        return self.generator.change(u)
 
 
 @dataclass

@@ -1,10 +1,19 @@
 """d/dx, d2/dx2 and (-Lap)^alpha on an interval, with what happens beyond its ends, as dense matrices on nodes.
 
+The nodes resolve the ends: they are even in the middle, e-fold after e-fold closer towards either end. Functions with
+V = 0 outside go to zero like (distance to the end)^alpha where nothing diffuses. With the variable u,
+
+    s(u) = (log cosh(u + a) - log cosh(u - a)) / 2a,        s in (-1, 1),
+
+such a power becomes an exponential, whatever its exponent, and even spacing in u resolves it. The last node is FIRST
+(relative to half the interval) away from the end; within that strip V is taken to be what it is at the end, which is
+the exact solution on an interval shorter by as much.
+
     (-Lap)^alpha V(x) = c int (V(x) - V(y)) |x - y|^(-1 - 2 alpha) dy,
     c = 4^alpha Gamma(1/2 + alpha) / (sqrt(pi) |Gamma(-alpha)|)
 
-Inside of the interval the integral is a trapezoidal sum over nodes that are even in u (`line_grid`), without the node
-at x itself. What the singularity there takes from the sum is known: |t|^(-1 - 2 alpha) phi(t), phi(0) = 0, loses
+Inside of the interval the integral is a trapezoidal sum over nodes that are even in u, without the node at x itself.
+What the singularity there takes from the sum is known: |t|^(-1 - 2 alpha) phi(t), phi(0) = 0, loses
 
     sum_m 2 zeta(1 + 2 alpha - 2m) h^(2m - 2 alpha) phi^(2m)(0) / (2m)!,    m = 1, 2, ...
 
@@ -25,6 +34,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,11 +44,17 @@ from torch import Tensor
 
 from levytorch.convert import Array
 from levytorch.errors import InputError
-from levytorch.policy.line_grid import HALF, LineGrid, differences, line_grid
 
 if TYPE_CHECKING:
     from scipy.interpolate import CubicSpline
 
+# Half intervals: from here to the end nothing is resolved, and relative errors are of this size. Rounding of the second
+# derivative, whose size is the inverse square of it, is a killing rate within the strip: less would not be better.
+FIRST = 1e-7
+HALF = 4  # neighbours on either side: derivatives of order 8, corrections of the quadrature to order 10 - 2 alpha
+_A = 10.0  # the middle is even to within a tenth of the half interval from the ends
+_U = _A + 0.5 * math.log(1 / (2 * _A * FIRST))
+_STRIP = 1.5  # in u: nodes beyond the last one, where V is known, until little of the strip is left
 _LOW, _HIGH = np.log(1e-7), np.log(600.0)  # of lam |t|: below, m is one to rounding; above, nothing is left
 _NODES = 3000
 _GAUSS = 5  # points per interval
@@ -46,6 +62,79 @@ _AROUND = (-0.04, -0.02, 0.02, 0.04)
 _KEPT = 1100  # nodes up to which derivatives are kept for the next solve on the same window
 _STEP = 0.02  # of the logarithm of the distance to an end, where V is g
 _REACH = (math.log(1e-10), math.log(1e9))  # of that logarithm, in half intervals
+
+
+@dataclass(frozen=True, eq=False)
+class LineGrid:
+    """n intervals; s, slope = ds/du and bend = s''/s' at the nodes and at `extra` more beyond either end."""
+
+    n: int
+    h: float
+    extra: int
+    s: Array
+    slope: Array
+    bend: Array
+    to_low: Array  # distances of the nodes to the ends, to their own precision
+    to_high: Array
+
+    @property
+    def inner(self) -> slice:
+        """The unknowns, among all."""
+        return slice(self.extra + 1, self.extra + self.n)
+
+    def fold(self, rows: Array) -> Array:
+        """(m, all nodes) -> (m, n + 1): what acts beyond the last node acts on it."""
+        e, n = self.extra, self.n
+        out = rows[:, e : e + n + 1].copy()
+        out[:, 0] += rows[:, :e].sum(1)
+        out[:, -1] += rows[:, e + n + 1 :].sum(1)
+        return out
+
+
+@functools.lru_cache(maxsize=8)
+def line_grid(n: int) -> LineGrid:
+    """The grid of n intervals."""
+    h = 2 * _U / n
+    extra = math.ceil(_STRIP / h) + HALF
+    u: Array = -_U + h * np.arange(-extra, n + extra + 1, dtype=np.float64)
+    to_low, to_high = _distance(-u), _distance(u)
+    slope = np.exp(math.log(2 * math.sinh(2 * _A) / _A) - _log_two_cosh(u + _A) - _log_two_cosh(u - _A))
+    s = np.where(u < 0, to_low - 1, 1 - to_high)
+    return LineGrid(n, h, extra, s, slope, -(np.tanh(u + _A) + np.tanh(u - _A)), to_low, to_high)
+
+
+def inner_nodes(n: int, window: tuple[float, float]) -> Tensor:
+    """(n - 1,): the nodes between the ends of a window of n intervals."""
+    grid = line_grid(n)
+    return torch.from_numpy(0.5 * (window[0] + window[1]) + 0.5 * (window[1] - window[0]) * grid.s[grid.inner])
+
+
+def _log_two_cosh(z: Array) -> Array:
+    return np.asarray(np.abs(z) + np.log1p(np.exp(-2 * np.abs(z))))
+
+
+def _distance(u: Array) -> Array:
+    """1 - s(u), small numbers to full precision: (log1p(e^{-2(u - a)}) - log1p(e^{-2(u + a)})) / 2a."""
+    return np.asarray((np.logaddexp(0, -2 * (u - _A)) - np.logaddexp(0, -2 * (u + _A))) / (2 * _A))
+
+
+def positions(to_low: Tensor, to_high: Tensor, n: int) -> Tensor:
+    """Where states are among the nodes 0 ... n, from their distances to the ends in half intervals."""
+    near = torch.minimum(to_low, to_high).clamp(min=FIRST / 2)
+    u = _A * (1 - near) - 0.5 * torch.log(-torch.expm1(-2 * _A * near))
+    u = u + 0.5 * torch.log1p(-torch.exp(-2 * _A * (2 - near)))
+    return (torch.where(to_low < to_high, -u, u) + _U) * (n / (2 * _U))
+
+
+@functools.lru_cache(maxsize=1)
+def differences() -> tuple[Array, Array]:
+    """Weights (2 HALF + 1,) of the first and second derivative in u, unit spacing."""
+    offsets = np.arange(-HALF, HALF + 1).astype(float)
+    powers = np.vander(offsets, increasing=True).T
+    wanted = np.zeros((len(offsets), 2))
+    wanted[1, 0], wanted[2, 1] = 1.0, 2.0
+    first, second = np.linalg.solve(powers, wanted).T
+    return first, second
 
 
 def log_factor(z: Array, alpha: float) -> Array:
@@ -148,7 +237,7 @@ def line_operators(
     free: at which ends V inside does not have to meet what is given outside (nothing reaches that end but by jumps).
     """
     grid, half = line_grid(n), 0.5 * (window[1] - window[0])
-    a = np.broadcast_to(alpha.numpy(), (n - 1,)) if alpha.ndim else float(alpha)
+    a = alpha.numpy().reshape(-1)
     tied = (exterior.constant or free[0], exterior.constant or free[1])
     tempered = TemperedJumps(float(alpha), tempering * half) if tempering > 0 else None
     jumps, below, above = _jumps(grid, a, tempered)
@@ -159,14 +248,12 @@ def line_operators(
     elif exterior.outside is not None:
         for distance, values, mass in zip((grid.to_low, grid.to_high), exterior.outside, (below, above)):
             given -= _integral(distance[grid.inner], a, values.numpy(), mass, tempered)
-    scale = half ** (-2 * np.asarray(a, dtype=float)).reshape(-1, 1)
+    scale = half ** (-2 * a[:, None])
     fractional, fractional_end = _eliminate(np.multiply(jumps, scale, out=jumps), exterior.ends, tied)
     fractional_end = fractional_end + torch.from_numpy(given * scale[:, 0])
     kept = _kept_derivatives if n <= _KEPT else _kept_derivatives.__wrapped__
     (first, first_end), (second, second_end) = kept(n, half, exterior.ends, tied)
-    middle = 0.5 * (window[0] + window[1])
-    x = torch.from_numpy(middle + half * grid.s[grid.inner])
-    return LineOperators(x, first, second, fractional, first_end, second_end, fractional_end)
+    return LineOperators(inner_nodes(n, window), first, second, fractional, first_end, second_end, fractional_end)
 
 
 @functools.lru_cache(maxsize=4)
@@ -206,9 +293,12 @@ def _derivatives(grid: LineGrid) -> tuple[Array, Array]:
     return out
 
 
-def _jumps(grid: LineGrid, alpha: Array | float, tempered: TemperedJumps | None = None) -> tuple[Array, Array, Array]:
-    """(-Lap)^alpha on functions that are zero outside, (n - 1, n + 1), and the mass beyond either end, (n - 1,)."""
-    power = -1 - 2 * np.asarray(alpha, dtype=float).reshape(-1, 1)
+def _jumps(grid: LineGrid, alpha: Array, tempered: TemperedJumps | None) -> tuple[Array, Array, Array]:
+    """(-Lap)^alpha on functions that are zero outside, (n - 1, n + 1), and the mass beyond either end, (n - 1,).
+
+    alpha: (1,) or (n - 1,).
+    """
+    power = -1 - 2 * alpha[:, None]
     measure = torch.from_numpy(grid.h * grid.slope)
     rows, inner = np.arange(grid.n - 1), grid.inner
     apart = torch.from_numpy(_apart(grid))
@@ -217,7 +307,7 @@ def _jumps(grid: LineGrid, alpha: Array | float, tempered: TemperedJumps | None 
     weights = apart.abs_().log_().mul_(torch.from_numpy(power)).exp_().mul_(measure).numpy()
     weights[rows, centers] = 0.0
     if tempered is None:
-        for k, factor in enumerate(_corrections(np.asarray(alpha, dtype=float).reshape(-1)), start=1):
+        for k, factor in enumerate(_corrections(alpha), start=1):
             weights[rows, centers - k] *= factor
             weights[rows, centers + k] *= factor
     else:
@@ -228,15 +318,14 @@ def _jumps(grid: LineGrid, alpha: Array | float, tempered: TemperedJumps | None 
                 back = share * (factor - 1) * k ** (2 * (tempered.alpha - near))
                 for place in (centers - k, centers + k):
                     weights[rows, place] += back * singular[rows, place] * tempered.even(distance[rows, place], near)
-    a = -0.5 * (power[:, 0] + 1)
     below, above = (
-        d[inner] ** (-2 * a) / (2 * a) if tempered is None else tempered.beyond(d[inner])
+        d[inner] ** (-2 * alpha) / (2 * alpha) if tempered is None else tempered.beyond(d[inner])
         for d in (grid.to_low, grid.to_high)
     )
     out = grid.fold(weights)
     np.negative(out, out=out)
     out[rows, rows + 1] += weights.sum(1) + below + above
-    c = normalisation(a)
+    c = normalisation(alpha)
     out *= c[:, None]
     return out, c * below, c * above
 
@@ -265,16 +354,13 @@ def _corrections(alpha: Array) -> list[Array]:
     return [1 + share[j] * k[j] ** (1 + 2 * alpha) for j in range(HALF)]
 
 
-def _integral(
-    distance: Array, alpha: Array | float, g: Array, mass: Array, tempered: TemperedJumps | None = None
-) -> Array:
+def _integral(distance: Array, alpha: Array, g: Array, mass: Array, tempered: TemperedJumps | None) -> Array:
     """c int g(y) |x - y|^(-1 - 2 alpha) dy beyond one end, for x at these distances from it; mass: that of g = 1."""
-    a = np.asarray(alpha, dtype=float).reshape(-1)
     away = distances().numpy()
-    power = torch.from_numpy(-1 - 2 * a[:, None])
+    power = torch.from_numpy(-1 - 2 * alpha[:, None])
     weights = torch.from_numpy(distance[:, None] + away).log_().mul_(power).exp_().mul_(torch.from_numpy(_STEP * away))
-    c = normalisation(a)
-    beyond = c * (away[-1] * math.exp(0.5 * _STEP)) ** (-2 * a) / (2 * a)  # g stays what it is farther out
+    c = normalisation(alpha)
+    beyond = c * (away[-1] * math.exp(0.5 * _STEP)) ** (-2 * alpha) / (2 * alpha)  # g stays what it is farther out
     if tempered is not None:
         weights *= torch.from_numpy(tempered.factor(distance[:, None] + away))
         beyond = np.zeros_like(beyond)

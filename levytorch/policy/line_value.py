@@ -1,170 +1,230 @@
-"""V on an interval of the line, as values on its nodes: called, differentiated, with its error.
+"""V on a window of a line, and beyond it what the exterior says: solved for one system, or for many at once.
 
-Also for many coefficient sets at once: replicas, draws of the parameters, perturbed systems. Systems that are close to
-each other are close to their mean. With its inverse P the correction V <- V + P (r - A V) takes two products of
-matrices for all systems together, and contracts by what the systems differ from the mean by; those that do not contract
-are solved one by one.
+    exterior "constant": V stays at its end value; jumps past an end land on it, and diffusion is reflected there
+    exterior "absorb":   V = 0 outside: the process stops when it leaves, by a jump or by diffusion
+    exterior g:          V = g outside: it stops and is paid g where it lands
+
+The matrices are `line_operator`'s; uncertainty follows by the exact linearisation, as on the cell (`generator`).
+
+Many coefficient sets at once are replicas, draws of the parameters, perturbed systems: close to each other, and so to
+their mean. With its inverse P the correction V <- V + P (r - A V) takes two products of matrices for all systems
+together, and contracts by what the systems differ from the mean by; those that do not contract are solved one by one.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import math
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import real_tensor, whole_number
-from levytorch.errors import InputError
-from levytorch.policy.generator import solve_many
-from levytorch.policy.line_grid import HALF, differences, line_grid, positions
-from levytorch.policy.line_operator import Exterior, LineOperators, distances, line_operators
-from levytorch.policy.value import NO_ERRORS, load_fields, save_fields
+from levytorch.coefficients import Coefficients
+from levytorch.convert import choice, shown, whole_number
+from levytorch.errors import InputError, LevytorchWarning, NumericalError
+from levytorch.policy.checks import Reward, check_window, coefficients_at, reward_function
+from levytorch.policy.generator import principal_directions, solve_many
+from levytorch.policy.line_operator import Exterior, LineOperators, given_outside, inner_nodes, line_operators
+from levytorch.policy.value import LineValue
 
-_MARK = "levytorch.line_value.1"
-EXTERIORS = ("constant", "absorb", "given")
+EXTERIORS = ("constant", "absorb")
+LEAST, MOST = 16, 1 << 13
+_FIRST = 128  # intervals to start from
+_AWAY = 1e-3  # of the window: where V must stand still; within the last nodes it is not resolved
+_DIFFERENCE = 1e-4  # of alpha, for what V owes to it
 _ROUNDS = 16  # systems that need more are solved directly
 _DONE = 1e-8  # of V, the last correction: what is left is smaller, and rounding at reflecting ends no less
 _FEW = 16  # systems that are not worth an inverse
 _CHUNK = 512  # systems at a time, which stay in the cache
 
 
-@dataclass(frozen=True, repr=False)
-class LineValue:
-    """V on `window`, with beta V = r + b V' + D_o V'' - D_f (-Lap)^alpha V there and what `exterior` says elsewhere.
+def solve_line(
+    dynamics: Any,
+    reward: Callable[[Tensor], Any] | float,
+    beta: float,
+    *,
+    window: Sequence[float] | None,
+    exterior: str | Callable[[Tensor], Any] | None,
+    n_modes: int | None,
+    tolerance: float,
+    max_modes: int,
+    beyond_data: bool,
+) -> LineValue:
+    """V of a state on a line; called by `solve_value`. n_modes: intervals between nodes, None: doubled until V stands
+    still.
+    """
+    dim = getattr(dynamics, "dim", 1)
+    if dim != 1:
+        raise InputError(f"value functions on a line are one-dimensional, found dim = {dim}; give the state a period.")
+    limits = line_window(dynamics, window, beyond_data)
+    r = reward_function(reward)
+    if hasattr(reward, "check_covers"):
+        reward.check_covers(*limits, "window")
+    outside = _exterior(exterior, limits, dynamics)
+    name = "constant" if outside.constant else "absorb" if outside.outside is None else "given"
 
-    values: (n + 1,) at the nodes, both ends included. `change`: how much V moved when the number of nodes was last
-    doubled, None when n_modes was given. outside: V beyond the ends where it is given, at distances from them.
+    def value(n: int, change: float | None = None, converged: bool = True, std: bool = False) -> LineValue:
+        values, factor = _solve(LineSystem.of(dynamics, n, limits, outside), r, beta, std=std)
+        return LineValue(values, limits, beta, name, change, converged, outside.outside, factor)
+
+    if n_modes is not None:
+        n = whole_number("n_modes", n_modes, LEAST, MOST, "give the number of intervals between nodes")
+        return value(n, std=True)
+    n, change, found = _FIRST, math.inf, value(_FIRST)
+    while change >= tolerance and 2 * n <= max(max_modes, _FIRST):
+        n, before = 2 * n, found
+        found = value(n)
+        low, high = limits
+        seen = torch.minimum(found.x - low, high - found.x) > _AWAY * (high - low)
+        moved = (found.values - before(found.x)).abs()[seen]
+        change = float(moved.max() / found.values.abs().max().clamp(min=1e-300))
+    if change >= tolerance:
+        warnings.warn(
+            f"V must stand still as nodes are added, found that it still changes by {change:.2g} (tolerance "
+            f"{tolerance:.2g}) at {n} nodes; raise max_modes, smooth the reward, or choose a narrower window.",
+            LevytorchWarning,
+            stacklevel=3,
+        )
+    return value(n, change, change < tolerance, std=True)
+
+
+def line_window(dynamics: Any, window: Sequence[float] | None, beyond_data: bool) -> tuple[float, float]:
+    """The window as two numbers: that of the data for a Recovery, unless it is given."""
+    support = getattr(dynamics, "support", None)
+    if window is not None:
+        return check_window(window, math.inf, None if beyond_data else support)
+    found = support or getattr(dynamics, "window", None)
+    if found is None:
+        raise InputError(
+            "window must be given for a state on a line, found none; pass window=(low, high), beyond which the "
+            "exterior holds."
+        )
+    return float(found[0]), float(found[1])
+
+
+def _exterior(exterior: Any, window: tuple[float, float], dynamics: Any) -> Exterior:
+    if exterior is None or exterior == "constant":
+        return Exterior(True)
+    if callable(exterior):
+        g = reward_function(exterior)
+        ends = torch.tensor(window, dtype=torch.float64)
+        return given_outside(g, window, coefficients_at(dynamics, ends).alpha)
+    if not isinstance(exterior, str):
+        raise InputError(
+            f"exterior must be constant, absorb or a function of x, found {shown(exterior)}; give one of these."
+        )
+    choice("exterior", exterior, EXTERIORS, "or pass a function of x")
+    return Exterior(False)
+
+
+def _free_ends(dynamics: Any, window: tuple[float, float]) -> tuple[bool, bool]:
+    """Ends that a path leaves only by a jump, where V does not go over into what is outside.
+
+    Nothing diffuses, the drift points inward, and jumps are too rare to undo it (2 alpha < 1).
+    """
+    at = coefficients_at(dynamics, torch.tensor(window, dtype=torch.float64))
+    jumps = (2 * at.alpha < 1).expand(2)
+    low, high = ((at.D_o == 0) & jumps & (at.b * torch.tensor([1.0, -1.0]) > 0)).tolist()
+    return low, high
+
+
+@dataclass(frozen=True)
+class LineSystem:
+    """The generator of a Dynamics or a Recovery on the inner nodes of a window.
+
+    jumps: (alpha, tempering) -> the operators of the window with these jumps; ops: those of the system's own.
     """
 
-    values: Tensor
-    window: tuple[float, float]
-    beta: float
-    exterior: str = "constant"
-    change: float | None = None
-    converged: bool = True
-    outside: Tensor | None = None
-    covariance_factor: Tensor | None = None  # S with cov(values) = S S^T, (n + 1, P)
+    dynamics: Any
+    outside: Exterior
+    free: tuple[bool, bool]
+    at: Coefficients
+    jumps: Callable[[Tensor, float], LineOperators]
+    ops: LineOperators
 
-    def __repr__(self) -> str:
-        return (
-            f"LineValue({self.n_modes} nodes, window=({self.window[0]:g}, {self.window[1]:g}), beta={self.beta:g}, "
-            f"exterior={self.exterior}, converged={self.converged})"
+    @staticmethod
+    def of(dynamics: Any, n: int, window: tuple[float, float], outside: Exterior) -> LineSystem:
+        free = (False, False) if outside.constant else _free_ends(dynamics, window)
+        at = coefficients_at(dynamics, inner_nodes(n, window))
+        if float(at.tempering) > 0 and at.alpha.ndim:
+            raise InputError(
+                f"alpha must be one number for tempered jumps on a line, found a function of x beside tempering "
+                f"{float(at.tempering):g}; give one alpha."
+            )
+        if bool((at.alpha >= 1).any()):
+            raise InputError(
+                "alpha must lie in (0, 1) on a line, found 1; for Brownian motion set D_f = 0 and any alpha."
+            )
+
+        def jumps(alpha: Tensor, tempering: float) -> LineOperators:
+            return line_operators(n, window, alpha, outside, free, tempering)
+
+        return LineSystem(dynamics, outside, free, at, jumps, jumps(at.alpha, float(at.tempering)))
+
+    def matrix(self, beta: float) -> Tensor:
+        """beta - L on values at the inner nodes, but for what the ends and the exterior give (`right`)."""
+        out = self.at.D_f[:, None] * self.ops.fractional
+        out -= self.at.b[:, None] * self.ops.first
+        out -= self.at.D_o[:, None] * self.ops.second
+        out.diagonal().add_(beta)
+        return out
+
+    def right(self, r: Reward) -> Tensor:
+        """The right-hand side at the inner nodes, with what the ends and the exterior give."""
+        at, ops = self.at, self.ops
+        return r(ops.x) + at.b * ops.first_end + at.D_o * ops.second_end - at.D_f * ops.fractional_end
+
+    def change(self, v: Tensor) -> Tensor:
+        """(n - 1, P): d(L v) / dtheta of values v (n - 1,), for a Recovery."""
+        at, ops, lam, h = self.at, self.ops, float(self.at.tempering), _DIFFERENCE
+
+        def jumped(alpha: Tensor, tempering: float) -> Tensor:
+            other = self.jumps(alpha, tempering)
+            return other.fractional @ v + other.fractional_end
+
+        with torch.no_grad():
+            J_b, J_D_o, J_D_f, J_alpha = (
+                torch.as_tensor(J, dtype=torch.float64) for J in self.dynamics.jacobian(ops.x)
+            )
+        out = J_b * (ops.first @ v + ops.first_end)[:, None] + J_D_o * (ops.second @ v + ops.second_end)[:, None]
+        out = out - J_D_f * (ops.fractional @ v + ops.fractional_end)[:, None]
+        if bool((J_alpha != 0).any()):
+            by_alpha = (jumped(at.alpha + h, lam) - jumped(at.alpha - h, lam)) / (2 * h)
+            out = out - J_alpha * (at.D_f * by_alpha)[:, None]
+        slope = getattr(getattr(self.dynamics, "head", None), "tempering_slope", None)
+        if lam > 0 and slope is not None and bool((J_lam := slope()).any()):
+            by_lam = (jumped(at.alpha, lam * (1 + h)) - jumped(at.alpha, lam * (1 - h))) / (2 * h * lam)
+            out = out - J_lam * (at.D_f * by_lam)[:, None]
+        return out
+
+    def with_ends(self, inner: Tensor, ends: tuple[float, float]) -> Tensor:
+        """(n - 1, k) -> (n + 1, k)."""
+        rows = []
+        for row, value, same in zip((inner[:1], inner[-1:]), ends, self.free):
+            rows.append(row if self.outside.constant or same else torch.full_like(row, value))
+        return torch.cat([rows[0], inner, rows[1]])
+
+
+def _solve(system: LineSystem, r: Reward, beta: float, *, std: bool) -> tuple[Tensor, Tensor | None]:
+    """V at all nodes, and the factor of its covariance where the dynamics have one and it is asked for."""
+    matrix = system.matrix(beta)
+    size = matrix.abs().amax(1)  # rows near the ends are larger by many orders of magnitude
+    lu, pivots, _ = torch.linalg.lu_factor_ex(matrix / size[:, None])
+    v = torch.linalg.lu_solve(lu, pivots, (system.right(r) / size)[:, None])[:, 0]
+    if not bool(torch.isfinite(v).all()):
+        raise NumericalError(
+            f"(beta - L) V = r must have one solution, found none on {len(v) + 1} nodes; check that D_o and D_f do not "
+            "both vanish, or use a larger beta."
         )
-
-    period = None
-
-    @property
-    def origin(self) -> float:
-        return self.window[0]
-
-    @property
-    def n_modes(self) -> int:
-        """Intervals between nodes."""
-        return len(self.values) - 1
-
-    @property
-    def x(self) -> Tensor:
-        """(n + 1,) the nodes."""
-        grid = line_grid(self.n_modes)
-        low, high = self.window
-        inner = torch.from_numpy(0.5 * (low + high) + 0.5 * (high - low) * grid.s[grid.inner])
-        return torch.cat([torch.tensor([low]), inner, torch.tensor([high])]).to(torch.float64)
-
-    def __call__(self, x: Tensor | np.ndarray | float) -> Tensor:
-        return self.derivative(x, order=0)
-
-    def derivative(self, x: Tensor | np.ndarray | float, order: int = 1) -> Tensor:
-        """d^order V / dx^order at x, order 0, 1 or 2."""
-        order = whole_number("order", order, 0, 2, "give the order of the derivative")
-        at = real_tensor("x", x)
-        if order == 0:
-            return self._between(at, self.values[:, None])[..., 0] + self._outside(at)
-        return self._between(at, _derivative(self.values, self.window, order)[:, None])[..., 0]
-
-    def std(self, x: Tensor | np.ndarray | float) -> Tensor:
-        """Standard deviation of V at x, from the covariance of the recovered coefficients (delta method)."""
-        if self.covariance_factor is None:
-            raise InputError(NO_ERRORS)
-        return self._between(real_tensor("x", x), self.covariance_factor).norm(dim=-1)
-
-    def _between(self, x: Tensor, columns: Tensor) -> Tensor:
-        """(n + 1, k) values on the nodes -> (..., k) at x, by 8-point interpolation in u; what is constant outside
-        stays, anything else is zero there.
-        """
-        low, high = self.window
-        half = 0.5 * (high - low)
-        flat = x.reshape(-1).clamp(low, high)
-        place = positions((flat - low) / half, (high - flat) / half, self.n_modes)
-        first = place.floor().long() - HALF + 1
-        offsets = torch.arange(2 * HALF)
-        index = (first[:, None] + offsets).clamp(0, self.n_modes)  # beyond the last node V is what it is there
-        weights = torch.ones((len(flat), 2 * HALF), dtype=torch.float64)
-        t = place - first
-        for i in range(2 * HALF):
-            for j in range(2 * HALF):
-                if i != j:
-                    weights[:, i] *= (t - j) / (i - j)
-        out = torch.einsum("nk,nkp->np", weights, columns[index])
-        if self.exterior != "constant":
-            beyond = (x.reshape(-1) < low) | (x.reshape(-1) > high)
-            out = torch.where(beyond[:, None], torch.zeros_like(out), out)
-        return out.reshape(*x.shape, columns.shape[1])
-
-    def _outside(self, x: Tensor) -> Tensor:
-        """What is given beyond the ends; zero inside."""
-        if self.outside is None:
-            return torch.zeros_like(x)
-        low, high = self.window
-        half, known = 0.5 * (high - low), distances().log().numpy()
-        out = np.zeros(x.shape)
-        for values, away in zip(self.outside.numpy(), ((low - x) / half, (x - high) / half)):
-            beyond = away.numpy() > 0
-            out[beyond] = np.interp(np.log(away.numpy()[beyond]), known, values)
-        return torch.from_numpy(out)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write V to one file (tensors and numbers only); an earlier one is replaced once the new one is complete."""
-        return save_fields(self, _MARK, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> LineValue:
-        """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
-        return load_fields(cls, _MARK, path, is_line_value)
-
-
-def _derivative(values: Tensor, window: tuple[float, float], order: int) -> Tensor:
-    """At the nodes, (n + 1,); that of an end is that of the node next to it."""
-    n = len(values) - 1
-    grid = line_grid(n)
-    padded = np.concatenate([np.full(HALF, values[0]), values.numpy(), np.full(HALF, values[-1])])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * HALF + 1)[1:-1]
-    first, second = (windows @ w / grid.h ** (k + 1) for k, w in enumerate(differences()))
-    slope, bend = grid.slope[grid.inner], grid.bend[grid.inner]
-    found = first / slope if order == 1 else (second - bend * first) / slope**2
-    half = 0.5 * (window[1] - window[0])
-    return torch.from_numpy(np.concatenate([found[:1], found, found[-1:]]) / half**order)
-
-
-def is_line_value(content: Mapping[str, Any]) -> bool:
-    values, factor, outside, window = (content[k] for k in ("values", "covariance_factor", "outside", "window"))
-    return (
-        isinstance(values, Tensor)
-        and values.ndim == 1
-        and values.dtype == torch.float64
-        and 16 <= len(values) - 1 <= 1 << 14
-        and isinstance(window, tuple)
-        and [type(end) for end in window] == [float, float]
-        and window[0] < window[1]
-        and (factor is None or (isinstance(factor, Tensor) and factor.ndim == 2 and len(factor) == len(values)))
-        and (outside is None or (isinstance(outside, Tensor) and outside.shape == (2, len(distances()))))
-        and isinstance(content["beta"], float)
-        and content["exterior"] in EXTERIORS
-    )
+    directions = principal_directions(system.dynamics) if std else None
+    factor = None
+    if directions is not None:
+        inner = torch.linalg.lu_solve(lu, pivots, system.change(v) / size[:, None]) @ directions
+        factor = system.with_ends(inner, (0.0, 0.0))
+    return system.with_ends(v[:, None], system.outside.ends)[:, 0], factor
 
 
 def resolvent_on_line(
@@ -180,7 +240,7 @@ def resolvent_on_line(
 ) -> Tensor:
     """V at the inner nodes for many coefficient sets at once: (batch, n - 1) each, or (n - 1,) where all share it.
 
-    The nodes are `operators_at(n, window)`. Returns (batch, n - 1).
+    The nodes are `inner_nodes(n, window)`. Returns (batch, n - 1).
     """
     outside = exterior or Exterior(True)
     ops = line_operators(n, window, torch.tensor(alpha, dtype=torch.float64), outside)

@@ -19,7 +19,7 @@ from levytorch.convert import choice, positive_number, whole_number
 from levytorch.errors import InputError
 from levytorch.law.sampling import tempered_time
 from levytorch.policy.checks import Reward, cell_of, check_beta, check_window, reward_function
-from levytorch.policy.line import EXTERIORS
+from levytorch.policy.line_value import EXTERIORS
 
 _CHUNK_PATHS = 1 << 16
 Noise = tuple[Tensor, Tensor, Tensor]

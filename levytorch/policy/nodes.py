@@ -17,11 +17,10 @@ from levytorch.convert import whole_number
 from levytorch.errors import InputError
 from levytorch.policy.checks import cell_of, is_line
 from levytorch.policy.generator import operators
-from levytorch.policy.line import line_window
 from levytorch.policy.line_operator import Exterior, line_operators
-from levytorch.policy.line_value import LineValue
+from levytorch.policy.line_value import line_window
 from levytorch.policy.plane import PlaneOperator, torus
-from levytorch.policy.value import PlaneValue, ValueFunction
+from levytorch.policy.value import LineValue, PlaneValue, ValueFunction
 
 _USUAL = {"cell": 129, "line": 256, "torus": 24}
 _MOST = {"cell": 2049, "line": 1024, "torus": 48}

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from levytorch.convert import real_tensor, shown
 from levytorch.errors import InputError
-from levytorch.policy.line_value import LineValue
 from levytorch.policy.solver import solve_value
-from levytorch.policy.value import PlaneValue
+from levytorch.policy.value import LineValue, PlaneValue
 
 _LOOK = {False: 1024, True: 4096}  # states at which it is looked whether a policy jumps; in the plane
 _JUMP = 0.3  # of the range of a policy, from one of these states to the next

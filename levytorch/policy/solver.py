@@ -36,7 +36,7 @@ from levytorch.policy.generator import (
     operators,
     resolvent_matrix,
 )
-from levytorch.policy.line import Accuracy, solve_line
+from levytorch.policy.line_value import solve_line
 from levytorch.policy.plane import solve_plane
 from levytorch.policy.value import ValueFunction
 
@@ -84,8 +84,17 @@ def solve_value(
     if policy is not None:
         reward = policy.averaged(reward, dynamics_or_recovery.dim)
     if is_line(dynamics_or_recovery):
-        accuracy = Accuracy(n_modes, tolerance, max_modes)
-        return solve_line(dynamics_or_recovery, reward, beta, window, exterior, accuracy, beyond_data)
+        return solve_line(
+            dynamics_or_recovery,
+            reward,
+            beta,
+            window=window,
+            exterior=exterior,
+            n_modes=n_modes,
+            tolerance=tolerance,
+            max_modes=max_modes,
+            beyond_data=beyond_data,
+        )
     if exterior is not None:
         raise InputError(
             f"exterior is for a state on a line, found {shown(exterior)} and a period; leave it out, or use "

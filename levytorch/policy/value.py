@@ -1,4 +1,5 @@
-"""V as a Fourier series, on a cell (ValueFunction) and on a torus (PlaneValue): called, differentiated, with its error.
+"""V, called, differentiated, with its error: as a Fourier series on a cell (ValueFunction) and on a torus (PlaneValue),
+as values on the nodes of a window of a line (LineValue).
 
 Each is saved as one file: the fields of its dataclass, plain tensors and numbers, read without executing any.
 """
@@ -20,9 +21,14 @@ from levytorch import files
 from levytorch.coefficients import FourierBasis
 from levytorch.convert import path_of, real_tensor, shown, whole_number
 from levytorch.errors import InputError
+from levytorch.policy.line_operator import HALF, differences, distances, inner_nodes, line_grid, positions
 from levytorch.untrusted import load_tensors
 
-_LINE, _PLANE = "levytorch.value.1", "levytorch.plane_value.1"  # what a file says it holds
+_CELL, _PLANE, _LINE = (
+    "levytorch.value.1",
+    "levytorch.plane_value.1",
+    "levytorch.line_value.1",
+)  # what a file says it holds
 T = TypeVar("T")
 NO_ERRORS = (
     "V.std needs the covariance of recovered coefficients, found coefficients without one; solve from a Recovery whose "
@@ -111,12 +117,12 @@ class ValueFunction:
 
         An earlier file is replaced only once the new one is complete.
         """
-        return save_fields(self, _LINE, path)
+        return save_fields(self, _CELL, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ValueFunction:
         """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
-        return load_fields(cls, _LINE, path, is_series)
+        return load_fields(cls, _CELL, path, is_series)
 
 
 def is_series(content: Mapping[str, Any]) -> bool:
@@ -253,6 +259,137 @@ def _is_pair(value: Any) -> bool:
 
 def _is_spectrum(c: Any, ndim: int) -> bool:
     return isinstance(c, Tensor) and c.is_complex() and c.ndim == ndim and c.shape[1] == c.shape[0] // 2 + 1
+
+
+@dataclass(frozen=True, repr=False)
+class LineValue:
+    """V on `window`, with beta V = r + b V' + D_o V'' - D_f (-Lap)^alpha V there and what `exterior` says elsewhere.
+
+    values: (n + 1,) at the nodes, both ends included. `change`: how much V moved when the number of nodes was last
+    doubled, None when n_modes was given. outside: V beyond the ends where it is given, at distances from them.
+    """
+
+    values: Tensor
+    window: tuple[float, float]
+    beta: float
+    exterior: str = "constant"
+    change: float | None = None
+    converged: bool = True
+    outside: Tensor | None = None
+    covariance_factor: Tensor | None = None  # S with cov(values) = S S^T, (n + 1, P)
+
+    def __repr__(self) -> str:
+        return (
+            f"LineValue({self.n_modes} nodes, window=({self.window[0]:g}, {self.window[1]:g}), beta={self.beta:g}, "
+            f"exterior={self.exterior}, converged={self.converged})"
+        )
+
+    period = None
+
+    @property
+    def origin(self) -> float:
+        return self.window[0]
+
+    @property
+    def n_modes(self) -> int:
+        """Intervals between nodes."""
+        return len(self.values) - 1
+
+    @property
+    def x(self) -> Tensor:
+        """(n + 1,) the nodes."""
+        low, high = torch.tensor(self.window, dtype=torch.float64).split(1)
+        return torch.cat([low, inner_nodes(self.n_modes, self.window), high])
+
+    def __call__(self, x: Tensor | np.ndarray | float) -> Tensor:
+        return self.derivative(x, order=0)
+
+    def derivative(self, x: Tensor | np.ndarray | float, order: int = 1) -> Tensor:
+        """d^order V / dx^order at x, order 0, 1 or 2."""
+        order = whole_number("order", order, 0, 2, "give the order of the derivative")
+        at = real_tensor("x", x)
+        if order == 0:
+            return self._between(at, self.values[:, None])[..., 0] + self._outside(at)
+        return self._between(at, _derivative(self.values, self.window, order)[:, None])[..., 0]
+
+    def std(self, x: Tensor | np.ndarray | float) -> Tensor:
+        """Standard deviation of V at x, from the covariance of the recovered coefficients (delta method)."""
+        if self.covariance_factor is None:
+            raise InputError(NO_ERRORS)
+        return self._between(real_tensor("x", x), self.covariance_factor).norm(dim=-1)
+
+    def _between(self, x: Tensor, columns: Tensor) -> Tensor:
+        """(n + 1, k) values on the nodes -> (..., k) at x, by 8-point interpolation in u; what is constant outside
+        stays, anything else is zero there.
+        """
+        low, high = self.window
+        half = 0.5 * (high - low)
+        flat = x.reshape(-1).clamp(low, high)
+        place = positions((flat - low) / half, (high - flat) / half, self.n_modes)
+        first = place.floor().long() - HALF + 1
+        offsets = torch.arange(2 * HALF)
+        index = (first[:, None] + offsets).clamp(0, self.n_modes)  # beyond the last node V is what it is there
+        weights = torch.ones((len(flat), 2 * HALF), dtype=torch.float64)
+        t = place - first
+        for i in range(2 * HALF):
+            for j in range(2 * HALF):
+                if i != j:
+                    weights[:, i] *= (t - j) / (i - j)
+        out = torch.einsum("nk,nkp->np", weights, columns[index])
+        if self.exterior != "constant":
+            beyond = (x.reshape(-1) < low) | (x.reshape(-1) > high)
+            out = torch.where(beyond[:, None], torch.zeros_like(out), out)
+        return out.reshape(*x.shape, columns.shape[1])
+
+    def _outside(self, x: Tensor) -> Tensor:
+        """What is given beyond the ends; zero inside."""
+        if self.outside is None:
+            return torch.zeros_like(x)
+        low, high = self.window
+        half, known = 0.5 * (high - low), distances().log().numpy()
+        out = np.zeros(x.shape)
+        for values, away in zip(self.outside.numpy(), ((low - x) / half, (x - high) / half)):
+            beyond = away.numpy() > 0
+            out[beyond] = np.interp(np.log(away.numpy()[beyond]), known, values)
+        return torch.from_numpy(out)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write V to one file (tensors and numbers only); an earlier one is replaced once the new one is complete."""
+        return save_fields(self, _LINE, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LineValue:
+        """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
+        return load_fields(cls, _LINE, path, is_line_value)
+
+
+def _derivative(values: Tensor, window: tuple[float, float], order: int) -> Tensor:
+    """At the nodes, (n + 1,); that of an end is that of the node next to it."""
+    n = len(values) - 1
+    grid = line_grid(n)
+    padded = np.concatenate([np.full(HALF, values[0]), values.numpy(), np.full(HALF, values[-1])])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * HALF + 1)[1:-1]
+    first, second = (windows @ w / grid.h ** (k + 1) for k, w in enumerate(differences()))
+    slope, bend = grid.slope[grid.inner], grid.bend[grid.inner]
+    found = first / slope if order == 1 else (second - bend * first) / slope**2
+    half = 0.5 * (window[1] - window[0])
+    return torch.from_numpy(np.concatenate([found[:1], found, found[-1:]]) / half**order)
+
+
+def is_line_value(content: Mapping[str, Any]) -> bool:
+    values, factor, outside, window = (content[k] for k in ("values", "covariance_factor", "outside", "window"))
+    return (
+        isinstance(values, Tensor)
+        and values.ndim == 1
+        and values.dtype == torch.float64
+        and 16 <= len(values) - 1 <= 1 << 14
+        and _is_pair(window)
+        and window[0] < window[1]
+        and (factor is None or (isinstance(factor, Tensor) and factor.ndim == 2 and len(factor) == len(values)))
+        and (outside is None or (isinstance(outside, Tensor) and outside.shape == (2, len(distances()))))
+        and isinstance(content["beta"], float)
+        and content["exterior"] in ("constant", "absorb", "given")
+    )
 
 
 def save_fields(value: Any, mark: str, path: str | os.PathLike[str]) -> Path:

@@ -10,7 +10,7 @@ from levytorch import Dynamics, InputError, Trajectories, simulate, solve_value,
 from levytorch.coefficients import AlphaSpec, SplineHead
 from levytorch.policy.data_value import LineDataValue
 from levytorch.policy.line_basis import LineBasis
-from levytorch.policy.line_model import LineModel
+from levytorch.policy.line_estimation import LineModel
 from levytorch.training import Recovery
 
 WELL = Dynamics.named("double_well")

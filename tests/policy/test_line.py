@@ -11,8 +11,7 @@ from scipy.special import betainc, gamma
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.errors import InputError
 from levytorch.policy import LineValue, line_value
-from levytorch.policy.line import operators_at
-from levytorch.policy.line_operator import Exterior, given_outside, line_operators, normalisation
+from levytorch.policy.line_operator import Exterior, given_outside, inner_nodes, line_operators, normalisation
 from levytorch.policy.line_value import resolvent_on_line
 from levytorch.policy.monte_carlo import monte_carlo_on_line
 
@@ -100,7 +99,7 @@ def test_alpha_may_depend_on_x():
 
 def test_many_systems_at_once_are_single_ones():
     n, window, own = 65, (-4.0, 4.0), (WELL.b, WELL.D_o, WELL.D_f)
-    x = operators_at(n, window)
+    x = inner_nodes(n, window)
     factors = torch.tensor([[1.0], [1.3]], dtype=torch.float64)
     many = resolvent_on_line(n, window, *(c(x) * factors for c in own), 0.75, torch.cos(x), 1.0)
     for found, factor in zip(many, factors):
@@ -112,7 +111,7 @@ def test_many_systems_at_once_are_single_ones():
 @pytest.mark.parametrize("exterior", [None, Exterior(False)])
 def test_systems_around_their_mean_are_single_ones(monkeypatch, exterior):
     n, window = 65, (-3.0, 3.0)
-    x, generator = operators_at(n, window), torch.Generator().manual_seed(1)
+    x, generator = inner_nodes(n, window), torch.Generator().manual_seed(1)
     factors = 1 + 0.3 * torch.rand((40, 3, 1), generator=generator, dtype=torch.float64)
     factors[7] = torch.tensor([[0.0], [30.0], [9.0]])  # far from all others: does not contract
     own = [c(x) * factors[:, k] for k, c in enumerate((WELL.b, WELL.D_o, WELL.D_f))]
