@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -109,7 +109,7 @@ def improve(
         return nodes_of(first, beta, n_modes, limits)
 
     nodes = at_nodes()
-    problem = ControlProblem.of(systems, reward, beta, temperature, nodes)
+    problem = ControlProblem(systems, reward, beta, temperature, nodes)
     found = problem.iterate(problem.start())
     weights, behaviour = _reference(recovery, nodes)
     gain, gain_std = problem.gain(found.pi, weights, behaviour), None
@@ -119,7 +119,7 @@ def improve(
         moved = at_nodes if head.learns_alpha or head.tempering_spec.learned else lambda: nodes
         added = _optimism(recovery, problem, moved, found.pi, root_of(covariance), weights, behaviour, seed)
         gain, gain_std = gain - float(added.mean()), float(added.std())
-    q = problem.rates(systems, found.c)
+    q = problem.rates(found.c)
     labels = tuple(recovery.actions)
     policy: Any = Policy(lambda x: probabilities_from(q(x), temperature), labels)
     if bounds is not None:
@@ -162,7 +162,7 @@ def _optimism(
     nodes: those of the parameters that the heads hold; a learned alpha or tempering moves the operator of jumps.
     """
     generator = torch.Generator().manual_seed(seed)
-    heads, systems = recovery.heads, {a: recovery.of(a) for a in recovery.actions}
+    heads = recovery.heads
     kept = [head.flat() for head in heads]
     sizes = [theta.numel() for theta in kept]
     added = []
@@ -171,7 +171,7 @@ def _optimism(
             noise = directions @ torch.randn(directions.shape[1], generator=generator, dtype=torch.float64)
             for head, theta, step in zip(heads, kept, torch.split(noise, sizes)):
                 head.set_flat(theta + step)
-            drawn = ControlProblem.of(systems, problem.reward, problem.beta, problem.temperature, nodes())
+            drawn = replace(problem, nodes=nodes())
             best = drawn.iterate(pi).pi
             added.append(drawn.gain(best, weights, behaviour) - problem.gain(best, weights, behaviour))
     finally:
@@ -188,41 +188,57 @@ class Found:
     converged: bool
 
 
-@dataclass(frozen=True)
-class ControlProblem:
-    """Coefficients and rewards of all actions at the nodes, (n, A) each; b one such per coordinate."""
+class ActionTables(NamedTuple):
+    """Coefficients and rewards of all actions at n states, (n, A) each; b one such per coordinate."""
 
-    nodes: Nodes
     b: list[Tensor]
     D_o: Tensor
     D_f: Tensor
     r: Tensor
-    reward: Any
-    beta: float
-    temperature: float
 
     @staticmethod
-    def of(systems: dict[Any, Any], reward: Any, beta: float, temperature: float, nodes: Nodes) -> ControlProblem:
-        x = nodes.x
+    def of(systems: dict[Any, Any], reward: Any, x: Tensor) -> ActionTables:
         b, D_o, D_f = (
             torch.stack([getattr(system, name)(x).detach() for system in systems.values()], dim=-1)
             for name in ("b", "D_o", "D_f")
         )
         r = torch.stack([reward_of(reward, a, x) for a in systems], dim=1)
-        drift = [b] if b.ndim == 2 else list(b.unbind(1))
-        return ControlProblem(nodes, drift, D_o, D_f, r, reward, beta, temperature)
+        return ActionTables([b] if b.ndim == 2 else list(b.unbind(1)), D_o, D_f, r)
+
+    def q(self, at: Local, beta: float) -> Tensor:
+        """r + L^a V - beta V, (n, A)."""
+        q = self.r + self.D_o * at.second[:, None] - self.D_f * at.jump[:, None] - beta * at.V[:, None]
+        for own, slope in zip(self.b, at.first):
+            q = q + own * slope[:, None]
+        return q
+
+
+@dataclass
+class ControlProblem:
+    """Systems by action, their tables at the nodes as the parameters are now, and what is maximised."""
+
+    systems: dict[Any, Any]
+    reward: Any
+    beta: float
+    temperature: float
+    nodes: Nodes
+    tables: ActionTables = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tables = ActionTables.of(self.systems, self.reward, self.nodes.x)
 
     def start(self) -> Tensor:
         """All actions alike, (n, A)."""
-        return torch.full_like(self.r, 1 / self.r.shape[1])
+        return torch.full_like(self.tables.r, 1 / len(self.systems))
 
     def value(self, pi: Tensor, entropy: bool = False) -> Tensor:
         """c of V under pi (n, A) at the nodes; with the entropy of pi as a reward where that is asked for."""
-        D_o, D_f, r = ((pi * part).sum(1, keepdim=True) for part in (self.D_o, self.D_f, self.r))
+        drifts, *others = self.tables
+        D_o, D_f, r = ((pi * part).sum(1, keepdim=True) for part in others)
         if entropy and self.temperature > 0:
             r = r - self.temperature * torch.special.xlogy(pi, pi).sum(1, keepdim=True)
         A = self.beta * self.nodes.phi - D_o * self.nodes.second + D_f * self.nodes.fractional
-        for b, first in zip(self.b, self.nodes.first):
+        for b, first in zip(drifts, self.nodes.first):
             A -= (pi * b).sum(1, keepdim=True) * first
         if self.nodes.scale:
             size = A.abs().amax(1, keepdim=True)
@@ -235,10 +251,6 @@ class ControlProblem:
             )
         return solved[:, 0]
 
-    def advantage(self, c: Tensor) -> Tensor:
-        """q at the nodes, (n, A)."""
-        return _q(self.r, self.b, self.D_o, self.D_f, self.nodes.at_nodes(c), self.beta)
-
     def mean(self, c: Tensor) -> float:
         """Mean over the cell of the V that belongs to c."""
         return float(self.nodes.share @ (self.nodes.phi @ c))
@@ -248,7 +260,7 @@ class ControlProblem:
         c = self.value(pi, entropy=True)
         history = [self.mean(c)]
         for _ in range(_ITERATIONS):
-            new = probabilities_from(self.advantage(c), self.temperature, pi)
+            new = probabilities_from(self.tables.q(self.nodes.at_nodes(c), self.beta), self.temperature, pi)
             moved = self.value(new, entropy=True)
             level = self.mean(moved)
             if level < history[-1] - _STILL * abs(history[-1]):
@@ -264,31 +276,17 @@ class ControlProblem:
         """Mean over the states that `weights` (n,) weighs of V(pi) - V(behaviour)."""
         return float(weights @ (self.nodes.phi @ (self.value(pi) - self.value(behaviour))))
 
-    def rates(self, systems: dict[Any, Any], c: Tensor) -> Callable[[Any], Tensor]:
+    def rates(self, c: Tensor) -> Callable[[Any], Tensor]:
         """q as a function of any x."""
+        dim = len(self.nodes.first)
 
         def q(x: Any) -> Tensor:
             at = real_tensor("x", x)
-            dim = len(self.b)
             flat = at.reshape(-1) if dim == 1 else at.reshape(-1, dim)
-            b, D_o, D_f = (
-                torch.stack([getattr(s, name)(flat).detach() for s in systems.values()], dim=-1)
-                for name in ("b", "D_o", "D_f")
-            )
-            drift = [b] if dim == 1 else list(b.unbind(1))
-            r = torch.stack([reward_of(self.reward, a, flat) for a in systems], dim=1)
-            found = _q(r, drift, D_o, D_f, self.nodes.local(c, flat), self.beta)
+            found = ActionTables.of(self.systems, self.reward, flat).q(self.nodes.local(c, flat), self.beta)
             return found.reshape(*(at.shape if dim == 1 else at.shape[:-1]), -1)
 
         return q
-
-
-def _q(r: Tensor, b: list[Tensor], D_o: Tensor, D_f: Tensor, at: Local, beta: float) -> Tensor:
-    """r + L^a V - beta V, (n, A)."""
-    q = r + D_o * at.second[:, None] - D_f * at.jump[:, None] - beta * at.V[:, None]
-    for own, slope in zip(b, at.first):
-        q = q + own * slope[:, None]
-    return q
 
 
 def probabilities_from(q: Tensor, temperature: float, before: Tensor | None = None) -> Tensor:
