@@ -7,9 +7,9 @@ A run directory is read as data: nothing named in it is imported or executed. Re
 
 from __future__ import annotations
 
-from levytorch.runs import lean
+from levytorch.runs import command_line
 
-lean.let_threads_sleep()  # before anything imports torch
+command_line.let_threads_sleep()  # before anything imports torch
 
 import logging
 import sys
@@ -18,14 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-with lean.importing():
+with command_line.importing():
     import hydra
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     from levytorch.errors import LevytorchError, LevytorchWarning
     from levytorch.interrupts import Interrupted, interruptible
-    from levytorch.runs import command_line
     from levytorch.runs.evaluation_settings import newest
 
 OmegaConf.register_new_resolver("newest", newest, replace=True)  # conf/experiment/value_error.yaml
@@ -53,8 +52,8 @@ def told_once() -> Iterator[None]:
 
 @hydra.main(version_base="1.3", config_path=command_line.conf_directory(), config_name="evaluate")
 def main(config: DictConfig) -> None:
-    with lean.importing():
-        lean.import_lightning()
+    with command_line.importing():
+        command_line.import_lightning()
         from levytorch.runs.evaluate import run_evaluation
 
     try:

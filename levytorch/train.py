@@ -7,16 +7,16 @@
 
 from __future__ import annotations
 
-from levytorch.runs import lean
+from levytorch.runs import command_line
 
-lean.let_threads_sleep()  # before anything imports torch
+command_line.let_threads_sleep()  # before anything imports torch
 
 import errno
 import logging
 import sys
 from pathlib import Path
 
-with lean.importing():
+with command_line.importing():
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig
@@ -26,8 +26,8 @@ with lean.importing():
     from levytorch.data.memory import is_shortage
     from levytorch.errors import LevytorchError
     from levytorch.files import unwritable
-    from levytorch.runs import command_line, resume
     from levytorch.runs import directory as place
+    from levytorch.runs import resume
 
 log = logging.getLogger("levytorch.train")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -50,8 +50,8 @@ def main(config: DictConfig) -> float | None:
 
 def run(config: DictConfig, directory: Path, sweep: bool) -> float | None:
     """The run itself: its results, or one sentence and an exit status."""
-    with lean.importing():
-        lean.import_lightning()
+    with command_line.importing():
+        command_line.import_lightning()
         from levytorch.runs.terminal import alarms, coefficient_table, in_full
         from levytorch.runs.training import train
 

@@ -6,11 +6,12 @@ executed. Results go to a new directory, which becomes visible when it is comple
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ from levytorch.data import Trajectories
 from levytorch.data.pairing import first_points
 from levytorch.dynamics import Dynamics
 from levytorch.errors import ConfigError, LevytorchWarning
-from levytorch.figures.base import Drawn, draw, write
+from levytorch.figures.base import draw
+from levytorch.figures.base import write as write_figure
 from levytorch.figures.values import baselines, error_boxes, rates, value_bands
 from levytorch.files import temporary_directory, write_csv, write_json
 from levytorch.policy.checks import check_beta, check_window
@@ -30,12 +32,11 @@ from levytorch.policy.empirical import TooShort
 from levytorch.policy.rates import CORRELATION, FIT_BELOW, RateStudy, rate_study
 from levytorch.policy.reference import empirical_reference
 from levytorch.policy.rewards import RewardContext, build_reward
-from levytorch.runs import page
-from levytorch.runs.baselines import baselines_of
 from levytorch.runs.directory import planned_output, publish, write_marker
-from levytorch.runs.evaluation import EvaluatedRuns, evaluate_runs, true_reference
+from levytorch.runs.evaluation import EvaluatedRuns, baselines_of, evaluate_runs, true_reference
 from levytorch.runs.evaluation_settings import check_settings, texts
-from levytorch.runs.policies import write_policy_evaluation
+from levytorch.runs.page import Shown, write_evaluation_page
+from levytorch.runs.policies import write_policies
 from levytorch.runs.reading import Run, load_runs
 from levytorch.runs.report import write_value
 from levytorch.runs.tensorboard import write_image
@@ -55,51 +56,59 @@ def run_evaluation(settings: dict[str, Any]) -> Path:
     target = planned_output(None if settings["out"] is None else str(settings["out"]))
     runs = [] if settings["run"] is None else load_runs(texts(settings, "run"))
     if any(run.has_actions for run in runs):
-        return _publish(target, lambda written: write_policy_evaluation(settings, runs, written))
-    if settings.get("policy"):
-        raise ConfigError("policy is for runs on data with actions, found runs without; leave policy out.")
-    result, support = evaluate(settings, runs) if runs else (None, None)
-    studies = study_rates(settings) if settings["rates"]["enabled"] else []
-    return _publish(target, lambda written: write_results(settings, result, support, studies, written))
-
-
-def _publish(target: Path, write: Callable[[Path], None]) -> Path:
-    """What is written into a directory beside the target becomes visible when it is complete."""
+        write = functools.partial(write_policies, settings, runs)
+    else:
+        if settings.get("policy"):
+            raise ConfigError("policy is for runs on data with actions, found runs without; leave policy out.")
+        result, support = evaluate(settings, runs) if runs else (None, None)
+        studies = study_rates(settings) if settings["rates"]["enabled"] else []
+        write = functools.partial(write_results, result, support, studies)
     with temporary_directory(target) as written:
-        write(written)
+        write_marker(written, settings)
+        _show(settings, written, write(written))
         out = publish(written, target)
     log.info(f"written to {out}")
     return out
 
 
-def write_results(
-    settings: Mapping[str, Any],
-    result: EvaluatedRuns | None,
-    support: tuple[float, float] | None,
-    studies: Sequence[RateStudy],
-    out: Path,
-) -> None:
-    """Everything into one directory."""
-    write_marker(out, settings)
-    figures: dict[str, Figure] = {}
-    told: list[str] = []
-    if result is not None:
-        figures |= write_evaluation(result, out, support)
-        told.append(group_table(result.metrics))
-    if studies:
-        figures |= write_rates(studies, out)
-        where = f"over eps <= {FIT_BELOW:g}"
-        told += [f"{s.perturbation}: slope {where} {s.slope_c0:.4f} in C^0, {s.slope_c2:.4f} in C^2" for s in studies]
-    for line in told:
+def _show(settings: Mapping[str, Any], out: Path, shown: Shown) -> None:
+    """Figures, TensorBoard, the page and the log."""
+    for line in shown.told:
         log.info(line)
-    drawn = {name: draw(fig) for name, fig in figures.items()}
+    drawn = {name: draw(fig) for name, fig in shown.figures.items()}
     formats = ("png", "pdf") if settings["figures"]["format"] == "pdf" else ("png",)
-    for name, fig in figures.items():
-        write(drawn[name], fig, out / "figures" / name, formats)
-    metrics = None if result is None else result.metrics
+    for name, fig in shown.figures.items():
+        write_figure(drawn[name], fig, out / "figures" / name, formats)
     if settings["tensorboard"]:
-        write_tensorboard(drawn, metrics, out)
-    page.write_evaluation_page(out, settings, metrics, {name: one.png for name, one in drawn.items()}, "\n".join(told))
+        from torch.utils.tensorboard import SummaryWriter
+
+        with SummaryWriter(str(out / "tensorboard")) as writer:
+            for name, one in drawn.items():
+                write_image(writer, f"evaluation/{name}", one)
+            for tag, value, step in shown.scalars:
+                writer.add_scalar(f"evaluation/{tag}", value, step)
+    write_evaluation_page(out, settings, shown, {name: one.png for name, one in drawn.items()})
+
+
+def write_results(
+    result: EvaluatedRuns | None, support: tuple[float, float] | None, studies: Sequence[RateStudy], out: Path
+) -> Shown:
+    """The numbers into one directory."""
+    shown = Shown()
+    if result is not None:
+        shown.figures.update(write_evaluation(result, out, support))
+        shown.told.append(group_table(result.metrics))
+        for label, group in result.metrics["groups"].items():
+            for key in ("relative_l2_mean", "coverage"):
+                if group[key] is not None and math.isfinite(group[key]):
+                    shown.scalars.append((f"{key}/{label.replace(' ', '_')}", group[key], 0))
+        shown.metrics.update(result.metrics)
+    if studies:
+        shown.figures.update(write_rates(studies, out))
+        where = f"over eps <= {FIT_BELOW:g}"
+        for s in studies:
+            shown.told.append(f"{s.perturbation}: slope {where} {s.slope_c0:.4f} in C^0, {s.slope_c2:.4f} in C^2")
+    return shown
 
 
 def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[EvaluatedRuns, tuple[float, float] | None]:
@@ -281,10 +290,11 @@ def write_evaluation(result: EvaluatedRuns, out: Path, support: tuple[float, flo
         support=support,
     )
     if result.from_data:
+        alone = len(result.metrics["groups"]) == 1
         others = {name: (V(x).numpy(), 1.96 * V.std(x).numpy()) for name, V in result.from_data.items()}
         figures["baselines"], _ = baselines(
             x.numpy(),
-            [band._replace(label=_model_name(band.label, len(result.metrics["groups"]))) for band in result.bands()],
+            [band._replace(label="model" if alone else f"model, {band.label}") for band in result.bands()],
             others,
             reference=None if reference is None else reference.curve(x).numpy(),
             reference_label="reference" if reference is None else reference.label,
@@ -299,11 +309,6 @@ def write_evaluation(result: EvaluatedRuns, out: Path, support: tuple[float, flo
         shown = {} if samples is None else result.metrics["baselines"]
         figures["errors"], _ = error_boxes(errors, baselines=shown)
     return figures
-
-
-def _model_name(label: str, groups: int) -> str:
-    """What a group is beside other methods."""
-    return "model" if groups == 1 else f"model, {label}"
 
 
 def write_rates(studies: Sequence[RateStudy], out: Path) -> dict[str, Figure]:
@@ -331,19 +336,6 @@ def write_rates(studies: Sequence[RateStudy], out: Path) -> dict[str, Figure]:
         },
     )
     return {"rates": rates(studies)[0]}
-
-
-def write_tensorboard(figures: Mapping[str, Drawn], metrics: Mapping[str, Any] | None, out: Path) -> None:
-    """The figures and one scalar per group."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(out / "tensorboard")) as writer:
-        for name, drawn in figures.items():
-            write_image(writer, f"evaluation/{name}", drawn)
-        for label, group in (metrics or {}).get("groups", {}).items():
-            for key in ("relative_l2_mean", "coverage"):
-                if group[key] is not None and math.isfinite(group[key]):
-                    writer.add_scalar(f"evaluation/{key}/{label.replace(' ', '_')}", group[key])
 
 
 def group_table(metrics: Mapping[str, Any]) -> str:

@@ -1,8 +1,12 @@
-"""Evaluate one or many recoveries: V of each, bands per group, errors against the truth or the empirical reference."""
+"""Evaluate one or many recoveries: V of each, bands per group, errors against the truth or the empirical reference; and
+beside them what one would use instead of the model, on the data of the evaluation.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,17 +16,20 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients.basis import FourierBasis
-from levytorch.errors import InputError
+from levytorch.data import Transitions
+from levytorch.errors import InputError, NumericalError
 from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
 from levytorch.policy.checks import is_line
 from levytorch.policy.data_value import DataValue, LineDataValue
 from levytorch.policy.empirical import crl_baseline, trivial_baseline
+from levytorch.policy.from_data import prepare
 from levytorch.policy.reference import Function, Reference, coverage, relative_l2
 from levytorch.policy.solver import solve_value
 from levytorch.policy.value import ValueFunction
-from levytorch.runs.baselines import numbers
 from levytorch.runs.reading import Run
 
+log = logging.getLogger("levytorch.evaluate")
+ALONE, WITH_MODEL = ("lstd", "phibe", "brownian"), ("hybrid", "corrected")
 _POINTS = 400  # at which the curves of an evaluation are written and drawn
 
 
@@ -163,6 +170,29 @@ def evaluate_runs(
     return result
 
 
+def baselines_of(
+    runs: Sequence[Run], transitions: Transitions, reward: Callable[..., Any], beta: float
+) -> dict[str, DataValue | LineDataValue]:
+    """V of the data by its name: without a model, and with that of a single run. What cannot be had is told."""
+    recovery = runs[0].recovery
+    start = time.perf_counter()
+    try:
+        asked = prepare(transitions, reward, beta, recovery)
+    except InputError as error:
+        log.info(f"no baselines from the data: {error}")
+        return {}
+    found: dict[str, DataValue | LineDataValue] = {}
+    for method in (*ALONE, *(WITH_MODEL if len(runs) == 1 else ())):
+        try:
+            V = asked.value(method)
+        except (InputError, NumericalError) as error:
+            log.info(f"no baseline {method}: {error}")
+            continue
+        found[V.name] = V
+    log.info(f"baselines from {len(transitions):,} pairs in {time.perf_counter() - start:.1f} s")
+    return found
+
+
 def _label(run: Run, key: str) -> str:
     absent = object()
     value = run.setting(key, absent)
@@ -174,36 +204,43 @@ def _label(run: Run, key: str) -> str:
 
 
 def _metrics(result: EvaluatedRuns, beta: float) -> dict[str, Any]:
-    low, high = result.interval
     reference = result.reference
-    errors = [math.nan if reference is None else relative_l2(V, reference.curve, low, high) for V in result.values]
+
+    def error_of(V: Function) -> float | None:
+        return None if reference is None else relative_l2(V, reference.curve, *result.interval)
+
+    errors = [error_of(V) for V in result.values]
     groups: dict[str, Any] = {}
     for label in group_order(result.labels):
         members = [i for i, own in enumerate(result.labels) if own == label]
-        own = np.array([errors[i] for i in members])
+        values, own = [result.values[i] for i in members], np.array([errors[i] for i in members], dtype=float)
         groups[label] = {
             "runs": len(members),
             "relative_l2_mean": float(own.mean()),
             "relative_l2_sd": float(own.std(ddof=1)) if len(own) > 1 else None,
-            "relative_l2_of_mean": _error_of_mean(result, members),
-            "coverage": _coverage(result, [result.values[i] for i in members]),
-            "V": _level([result.values[i] for i in members], result.x),
+            "relative_l2_of_mean": error_of(_mean(values)),
+            "coverage": _coverage(result, values),
+            "V": _level(values, result.x),
         }
+    beside: dict[str, dict[str, Any]] = {}
+    for name, other in result.from_data.items():
+        covered = None
+        if reference is not None:
+            covered = coverage(reference.curve(result.x), other(result.x), 1.96 * other.std(result.x))
+        beside[name] = {"method": other.method, "relative_l2": error_of(other), "coverage": covered}
+        beside[name] |= {"note": other.note, "V": _level([other], result.x)}
     return {
         "beta": beta,
-        "interval": [low, high],
+        "interval": list(result.interval),
         "reference": None if reference is None else reference.label,
         "groups": groups,
-        "baselines": {
-            name: None if reference is None else relative_l2(curve, reference.curve, low, high)
-            for name, curve in result.baselines.items()
-        },
-        "from_data": numbers(result.from_data, None if reference is None else reference.curve, low, high),
+        "baselines": {name: error_of(curve) for name, curve in result.baselines.items()},
+        "from_data": beside,
         "runs": [
             {
                 "path": str(run.path),
                 "group": label,
-                "relative_l2": None if math.isnan(error) else error,
+                "relative_l2": error,
                 "n_modes": V.n_modes,
                 "residual": getattr(V, "residual", None),  # of a series in the cell
                 "condition": getattr(V, "condition", None),
@@ -217,7 +254,11 @@ def _metrics(result: EvaluatedRuns, beta: float) -> dict[str, Any]:
     }
 
 
-def _level(values: Sequence[ValueFunction], x: Tensor) -> dict[str, float | None]:
+def _mean(values: Sequence[Function]) -> Function:
+    return lambda x: torch.stack([V(x) for V in values]).mean(0)
+
+
+def _level(values: Sequence[Any], x: Tensor) -> dict[str, float | None]:
     """The mean of V over x, and its standard error there (root mean square): that of a single run, or from replicas."""
     curves = torch.stack([V(x) for V in values])
     if len(values) > 1:
@@ -225,13 +266,6 @@ def _level(values: Sequence[ValueFunction], x: Tensor) -> dict[str, float | None
     else:
         std = None if values[0].covariance_factor is None else values[0].std(x)
     return {"mean": float(curves.mean()), "std": None if std is None else float(std.square().mean().sqrt())}
-
-
-def _error_of_mean(result: EvaluatedRuns, members: Sequence[int]) -> float | None:
-    if result.reference is None:
-        return None
-    chosen = [result.values[i] for i in members]
-    return relative_l2(lambda x: torch.stack([V(x) for V in chosen]).mean(0), result.reference.curve, *result.interval)
 
 
 def _coverage(result: EvaluatedRuns, values: Sequence[ValueFunction]) -> float | None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +20,6 @@ from levytorch.controlled import ControlledDynamics
 from levytorch.data import Trajectories
 from levytorch.errors import ConfigError
 from levytorch.figures import AxisNames, planes, policies
-from levytorch.figures.base import draw
-from levytorch.figures.base import write as write_figure
 from levytorch.figures.policies import Curve
 from levytorch.files import write_csv, write_json
 from levytorch.policies import Policy
@@ -33,16 +30,13 @@ from levytorch.policy.ranking import Ranking, rank
 from levytorch.policy.reference import relative_error
 from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.policy.solver import solve_value
-from levytorch.runs import page
-from levytorch.runs.directory import write_marker
+from levytorch.runs.page import Shown
 from levytorch.runs.reading import Run
 from levytorch.runs.report import units_of
-from levytorch.runs.tensorboard import write_image
 
 _TOLERANCE = 1e-5  # of V: the behaviour policy, linear between parts of the cell, has kinks
 _POINTS, _SIDE = 401, 64  # of curves, and per coordinate of the plane
 ONE = {"behaviour": {"kind": "behaviour"}}  # what is evaluated where no policy is named
-log = logging.getLogger("levytorch.evaluate")
 
 
 @dataclass(frozen=True)
@@ -249,26 +243,12 @@ def policies_of_runs(settings: Mapping[str, Any], runs: Sequence[Run]) -> Policy
     return evaluate_policies(recovery, policies, reward, beta, known, window=window, n_modes=settings["n_modes"])
 
 
-def write_policy_evaluation(settings: Mapping[str, Any], runs: Sequence[Run], out: Path) -> None:
-    """Everything into one directory: metrics.json, policies.csv, policy_values.csv, values/, figures/, the page."""
+def write_policies(settings: Mapping[str, Any], runs: Sequence[Run], out: Path) -> Shown:
+    """The numbers into one directory: metrics.json, policies.csv, policy_values.csv, values/."""
     result = policies_of_runs(settings, runs)
-    write_marker(out, settings)
     metrics = result.metrics()
     write_json(out / "metrics.json", metrics)
     result.write(out)
-    told = result.text()
-    log.info(told)
     figures = {name: make() for name, make in result.drawings(units_of(runs[0].config.get("data") or {})).items()}
-    drawn = {name: draw(fig) for name, fig in figures.items()}
-    formats = ("png", "pdf") if settings["figures"]["format"] == "pdf" else ("png",)
-    for name, fig in figures.items():
-        write_figure(drawn[name], fig, out / "figures" / name, formats)
-    if settings["tensorboard"]:
-        from torch.utils.tensorboard import SummaryWriter
-
-        with SummaryWriter(str(out / "tensorboard")) as writer:
-            for name, one in drawn.items():
-                write_image(writer, f"evaluation/{name}", one)
-            for number, row in enumerate(metrics["policies"]):
-                writer.add_scalar("evaluation/mean_V", row["mean V"], number)
-    page.write_evaluation_page(out, settings, None, {name: one.png for name, one in drawn.items()}, told)
+    scalars = [("mean_V", row["mean V"], number) for number, row in enumerate(metrics["policies"])]
+    return Shown(figures, [result.text()], scalars)

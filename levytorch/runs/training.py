@@ -49,22 +49,20 @@ def train(config: Any, directory: Path) -> Outcome | None:
     began = time.perf_counter()
     data = prepared.source()
     seconds = time.perf_counter() - began
+    outcome: Outcome | None
     if actions.has_actions(prepared.config, data):
-        made = actions.train_by_action(prepared, data, directory, resumed=resumed, run=run)
-        made.took("data", seconds)
-        write_json(directory / "metrics.json", made.metrics)
-        page.write_actions_page(made, overrides)
-        return made
-    data = actions.alike(data)
-    value.check_value_data(prepared.config, data)
-    outcome = run(prepared, data, directory, checkpoint=checkpoint)
-    if outcome is None:
-        return None
+        outcome = actions.train_by_action(prepared, data, directory, resumed=resumed, run=run)
+    else:
+        data = actions.alike(data)
+        value.check_value_data(prepared.config, data)
+        outcome = run(prepared, data, directory, checkpoint=checkpoint)
+        if outcome is None:
+            return None
+        began, drawn = time.perf_counter(), outcome.metrics["seconds_of"].get("figures", 0.0)
+        value.add_value(outcome, prepared.config)
+        drawn = outcome.metrics["seconds_of"].get("figures", 0.0) - drawn
+        outcome.took("value", time.perf_counter() - began - drawn)
     outcome.took("data", seconds)
-    began, drawn = time.perf_counter(), outcome.metrics["seconds_of"].get("figures", 0.0)
-    value.add_value(outcome, prepared.config)
-    drawn = outcome.metrics["seconds_of"].get("figures", 0.0) - drawn
-    outcome.took("value", time.perf_counter() - began - drawn)
     write_json(directory / "metrics.json", outcome.metrics)
     page.write_run_page(outcome, overrides)
     return outcome

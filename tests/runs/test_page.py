@@ -18,7 +18,7 @@ import pytest
 
 from levytorch.figures import new_axes
 from levytorch.figures.base import draw
-from levytorch.runs import html, page
+from levytorch.runs import page
 from levytorch.runs.report import Outcome
 from levytorch.runs.terminal import location
 
@@ -142,7 +142,9 @@ def test_an_evaluation_of_runs_with_odd_names(tmp_path):
         "baselines": {"trivial": None},
         "runs": [{"path": HOSTILE, "group": HOSTILE, "relative_l2": None, "converged": True}],
     }
-    file = page.write_evaluation_page(tmp_path, {"reward": {"name": HOSTILE}, "beta": 0.1}, metrics, {}, HOSTILE)
+    file = page.write_evaluation_page(
+        tmp_path, {"reward": {"name": HOSTILE}, "beta": 0.1}, page.Shown(told=[HOSTILE], metrics=metrics), {}
+    )
     reader = read(file)
     assert "script" not in {tag for tag, _ in reader.tags}
     assert "90.00%" in reader.text
@@ -214,9 +216,9 @@ def test_the_engine_of_chromium_shows_it(written, tmp_path):
 
 
 def test_escapes_and_numbers_of_the_parts():
-    assert html.code("<&>") == "<pre>&lt;&amp;&gt;</pre>"
-    assert html.verdicts([]) == ""
-    assert 'class="well"' in html.verdicts([("fine", True)])
+    assert page.code("<&>") == "<pre>&lt;&amp;&gt;</pre>"
+    assert page.verdicts([]) == ""
+    assert 'class="well"' in page.verdicts([("fine", True)])
 
 
 def test_table_of_laws():
