@@ -23,7 +23,7 @@ with command_line.importing():
     from omegaconf.errors import OmegaConfBaseException
 
     from levytorch import interrupts, ranks
-    from levytorch.data.memory import is_shortage
+    from levytorch.data.store import is_shortage
     from levytorch.errors import LevytorchError
     from levytorch.files import unwritable
     from levytorch.runs import directory as place

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from levytorch.data.batches import Batch, FullBatch, Pools, make_pools
 from levytorch.data.sources import FromFile, SourceData
-from levytorch.data.streaming import transition_blocks
 from levytorch.data.thresholds import ct_of_dt
-from levytorch.data.trajectories import Trajectories
+from levytorch.data.trajectories import Trajectories, transition_blocks
 from levytorch.data.transitions import Transitions
 
 # what needs Lightning or numba is imported when it is first used

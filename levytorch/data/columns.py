@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.convert import Array, Integers
-from levytorch.data.memory import require
 from levytorch.data.options import FileOptions
 from levytorch.data.points import NeedsMemory
+from levytorch.data.store import require_memory
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class TableReader:
         else:
             if self.whole:
                 # polars ends the process when it cannot allocate, so it is asked only for what there is room for
-                require(self.file, self.rows, len(names))
+                require_memory(self.file, self.rows, len(names))
             step = self.rows if self.whole else _ROWS
             for low in range(0, self.rows, step):
                 with _reading(self.file):

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.convert import Array, Integers, positive_number, whole_number
-from levytorch.data.membership import Membership
-from levytorch.data.transitions import Transitions
+from levytorch.data.transitions import Membership, Transitions
 from levytorch.errors import InputError
 
 try:
@@ -131,7 +130,7 @@ def look(transitions: Transitions) -> Transitions:
     some = slice(None, None, max(1, len(transitions) // LOOK))
     x, dx, dt = (v[some] for v in (transitions.x, transitions.dx, transitions.dt))
     step = float(dt[0]) if transitions.uniform_dt else dt
-    return Transitions._build(x, dx, step, Membership.of_counts(np.array([len(x)])))
+    return Transitions._build(x, dx, step, Membership(np.array([len(x)])))
 
 
 def choose_grid(

@@ -18,7 +18,7 @@ from torch import Tensor
 from levytorch.convert import Array, Integers, choice, path_of, whole_number
 from levytorch.data.batches import MOST_DT, Batch
 from levytorch.data.lattice_grid import ORDERS, Grid
-from levytorch.data.npy_members import members_of
+from levytorch.data.numpy_files import load_arrays
 from levytorch.errors import InputError
 from levytorch.files import replacing
 
@@ -250,7 +250,7 @@ def load_lattice(path: str | Path) -> dict[str, Any]:
     if not file.is_file():
         raise InputError(f"{file} must be a lattice that Lattice.save wrote, found no file; check the path.")
     try:
-        arrays = {name: member.load() for name, member in members_of(file, whole=True).items()}
+        arrays = load_arrays(file)
         if "version" not in arrays:
             raise ValueError("no version")
         version = arrays["version"]

@@ -12,16 +12,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from levytorch.convert import Array, Integers
 from levytorch.data.clock import FileClock
 from levytorch.data.options import FileOptions
+from levytorch.data.store import Sink
 from levytorch.errors import InputError, LevytorchWarning
 
 
@@ -38,12 +37,6 @@ class Points(NamedTuple):
     reward: Array | None = None  # (n,)
     row: Sequence[int] | Integers = ()  # where each stands in the file, where messages say so
     action: Array | None = None  # (n,), places among the labels
-
-
-class Sink(Protocol):
-    """MemoryColumns that grow: `MemoryColumns` in memory, `store.Writer` on disk."""
-
-    def append(self, name: str, values: NDArray[Any]) -> None: ...
 
 
 class PointFile(ABC):
@@ -130,39 +123,6 @@ class PointFile(ABC):
                 if values is not None:
                     sink.append(name, values)
         return {"dt": self.dt, "ids": self.ids, "dropped": self.dropped}
-
-
-class MemoryColumns:
-    """MemoryColumns in memory; room for `rows` is taken at once, and a block that has them all is not copied."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-        self._columns: dict[str, NDArray[Any]] = {}
-        self._filled: dict[str, int] = {}
-
-    def append(self, name: str, values: NDArray[Any]) -> None:
-        start = self._filled.get(name, 0)
-        if start == 0 and len(values) == self.rows:
-            self._columns[name] = values
-        else:
-            if name not in self._columns:
-                self._columns[name] = np.empty((self.rows, *values.shape[1:]), dtype=values.dtype)
-            self._columns[name][start : start + len(values)] = values
-        self._filled[name] = start + len(values)
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """All columns; room that was not needed is given back."""
-        for name, column in self._columns.items():
-            if self._filled[name] < len(column):
-                column.resize((self._filled[name], *column.shape[1:]), refcheck=False)
-        return self._columns
-
-
-def as_tensor(values: NDArray[Any]) -> Tensor:
-    """A tensor that shares the memory of an array, read-only ones included."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch.from_numpy(np.asarray(values))
 
 
 def overlapping(blocks: Iterator[Points]) -> Iterator[Points]:

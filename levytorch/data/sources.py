@@ -13,9 +13,8 @@ import numpy as np
 import torch
 
 from levytorch.convert import Integers, positive_number, shown, whole_number
-from levytorch.data.memory import within_memory
 from levytorch.data.pairing import is_gap
-from levytorch.data.store import Entry
+from levytorch.data.store import Entry, within_memory
 from levytorch.data.trajectories import Trajectories
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError

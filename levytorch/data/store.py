@@ -1,4 +1,5 @@
-"""Arrays that stay on disk: written once, block by block, and mapped into memory from then on.
+"""Columns of numbers, grown block by block: in memory, of which there must be enough, or on disk, and mapped from then
+on.
 
 A store is a directory of entries. An entry is named after what it was made from (the source file with its size and time
 of change, the options, the steps since), so that a resumed run or another process finds it instead of making it again.
@@ -17,12 +18,16 @@ import os
 import platform
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from levytorch.errors import InputError
 from levytorch.untrusted import read_json
@@ -32,6 +37,46 @@ _FORMAT = 2
 _BYTES = 1 << 23  # written at a time
 KINDS = ("<f8", "<i8")
 _MOST = 1 << 48  # rows or numbers per row
+_SMALL = 1 << 26  # bytes of memory that nobody needs to ask for
+
+
+class Sink(Protocol):
+    """Columns that grow: `MemoryColumns`, or `Writer` on disk."""
+
+    def append(self, name: str, values: NDArray[Any]) -> None: ...
+
+
+class MemoryColumns:
+    """Columns in memory; room for `rows` is taken at once, and a block that has them all is not copied."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._filled: dict[str, int] = {}
+
+    def append(self, name: str, values: NDArray[Any]) -> None:
+        start = self._filled.get(name, 0)
+        if start == 0 and len(values) == self.rows:
+            self._columns[name] = values
+        else:
+            if name not in self._columns:
+                self._columns[name] = np.empty((self.rows, *values.shape[1:]), dtype=values.dtype)
+            self._columns[name][start : start + len(values)] = values
+        self._filled[name] = start + len(values)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All columns; room that was not needed is given back."""
+        for name, column in self._columns.items():
+            if self._filled[name] < len(column):
+                column.resize((self._filled[name], *column.shape[1:]), refcheck=False)
+        return self._columns
+
+
+def as_tensor(values: NDArray[Any]) -> Tensor:
+    """A tensor that shares the memory of an array, read-only ones included."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.from_numpy(np.asarray(values))
 
 
 class Writer:
@@ -186,3 +231,83 @@ def _mapped(file: Path, form: list[Any]) -> NDArray[Any]:
 def digest(values: NDArray[Any]) -> str:
     """A name for the content of an array."""
     return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()[:24]
+
+
+# ----------------------------------------------------------------------------------------------------------- memory
+
+
+def available_memory() -> float:
+    """Bytes left: of the machine, of the control group and of the process's own limits; infinite where unknown."""
+    status = _fields(Path("/proc/self/status"))
+    left = [_fields(Path("/proc/meminfo")).get("MemAvailable", float("inf"))]
+    try:
+        import resource
+
+        for limit, used in ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize")):
+            soft = resource.getrlimit(limit)[0]
+            if soft != resource.RLIM_INFINITY and used in status:
+                left.append(soft - status[used])
+    except ImportError:  # not on Windows
+        pass
+    group = Path("/sys/fs/cgroup")
+    try:
+        most = (group / "memory.max").read_text().strip()
+        if most != "max":
+            left.append(int(most) - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass
+    return max(0.0, min(left))
+
+
+def require_memory(file: Path, rows: int, columns: int) -> None:
+    """Refuse a table that cannot fit: x, dx and dt of every row, and the columns they are made of."""
+    needed = 8 * rows * (columns + 2)
+    if needed < _SMALL:
+        return
+    left = available_memory()
+    if needed > left:
+        raise too_large(file, f"about {_size(needed)} for {rows:,} rows", f"{_size(left)} left")
+
+
+def physical_memory() -> int:
+    """Bytes of the machine's memory; no limit where that cannot be asked."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62
+
+
+@contextmanager
+def within_memory(file: Path) -> Iterator[None]:
+    """An allocation that fails while a file is read, as a sentence with a remedy."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_shortage(error):
+            raise
+        raise too_large(file, f"more for {_size(os.stat(file).st_size)} on disk", "none left") from None
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error says that memory could not be had (torch has no type of its own for that)."""
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+
+
+def too_large(file: Path, needed: str, found: str) -> InputError:
+    return InputError(
+        f"{file}: memory must hold the data, {needed}, found {found}; pass on_disk=<directory> (train.py: "
+        "data.on_disk=true)."
+    )
+
+
+def _fields(file: Path) -> dict[str, float]:
+    """Numbers of a /proc file, in bytes."""
+    try:
+        lines = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {line[0].rstrip(":"): 1024.0 * int(line[1]) for line in lines if len(line) == 3 and line[2] == "kB"}
+
+
+def _size(bytes: float) -> str:
+    return f"{bytes / 2**30:.1f} GiB" if bytes >= 2**30 else f"{bytes / 2**20:.0f} MiB"

@@ -1,26 +1,25 @@
 """Trajectories: observed paths of one or many lengths, evenly or unevenly sampled, in d >= 1 dimensions.
 
 All points lie in one flat array, trajectory after trajectory, so a single long price series and 400,000 short paths are
-the same thing.
+the same thing. They are read from and written to files by suffix: .npz, .npy, .csv, .tsv, .parquet.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from levytorch.convert import Array, Integers, positive_number, shown
-from levytorch.data.arrays import flatten, match, per_point, rewards_per_point, warn_of_columns
-from levytorch.data.files import open_file, write_trajectories
-from levytorch.data.memory import within_memory
+from levytorch.convert import Array, Integers, known_keys, path_of, positive_number, shown, whole_number
+from levytorch.data.arrays import flatten, match, named, per_point, rewards_per_point, warn_of_columns
 from levytorch.data.numpy_files import ArrayFile
-from levytorch.data.pairing import pair_up
+from levytorch.data.options import MAX_DT, FileOptions
+from levytorch.data.pairing import TransitionBlocks, pair_up
 from levytorch.data.points import (
-    MemoryColumns,
     PointFile,
     Points,
     disorder,
@@ -31,11 +30,17 @@ from levytorch.data.points import (
     refuse_twice,
     steps_across,
 )
-from levytorch.data.store import Entry, Writer, make
+from levytorch.data.store import Entry, MemoryColumns, Writer, make, within_memory
+from levytorch.data.tables import TableFile
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
+from levytorch.files import replacing
 
 _BLOCK = 1 << 17  # points looked at together
+TABLES = (".csv", ".tsv", ".parquet")
+SUFFIXES = (".npz", ".npy", *TABLES)
+_MAGIC = {".npz": b"PK", ".npy": b"\x93NUMPY", ".parquet": b"PAR1"}
+OPTIONS = frozenset(field.name for field in fields(FileOptions))
 
 
 class Trajectories:
@@ -202,8 +207,22 @@ class Trajectories:
         )
 
     def to_file(self, path: str | Path) -> None:
-        """To a .npz, .csv, .tsv or .parquet file that `from_file(path)` reads back exactly."""
-        write_trajectories(self, path)
+        """To a .npz, .csv, .tsv or .parquet file that `from_file(path)` reads back exactly; whole or not at all."""
+        file = path_of(path)
+        suffix = file.suffix.lower()
+        if suffix in TABLES:
+            _write_table(self, file)
+            return
+        if suffix != ".npz":
+            raise InputError(
+                f"{file}: the suffix must be one of .npz, {', '.join(TABLES)}, found {suffix!r}; choose one."
+            )
+        held = None if self.action is None else named(self.action, self.actions)
+        ids = None if self.ids is None else np.asarray(self.ids)
+        arrays: dict[str, Any] = {"x": self.x, "offsets": self.offsets, "dt": self.dt, "times": self.times}
+        arrays |= {"reward": self.reward, "action": held, MAX_DT: self.max_dt, "ids": ids}
+        with replacing(file) as temporary, temporary.open("wb") as stream:
+            np.savez_compressed(stream, **{name: array for name, array in arrays.items() if array is not None})
 
     def to_array(self) -> Array:
         """(n_traj, n_time) or (n_traj, n_time, d); trajectories of different lengths are an error."""
@@ -284,3 +303,77 @@ def _names(ids: Any) -> list[Any]:
     except (TypeError, RuntimeError):
         raise InputError(f"ids must be a list of names, found {shown(ids)}; pass one per trajectory.") from None
     return names
+
+
+def transition_blocks(path: str | Path, *, block: int = 1 << 17, **options: Any) -> TransitionBlocks:
+    """The transitions of a file, in memory that does not grow with it; options are those of `Trajectories.from_file`.
+
+    Iterating, as often as you like, gives Transitions of at most `block` pairs whose union, in order, is
+    `Trajectories.from_file(path, **options).transitions()`, numbers of trajectories and refusals included (where
+    rounding leaves the mean of uneven times undecided, dt may differ in the last bit). What was dropped is counted in
+    the first one. The file is read twice before the first block, to know what concerns all of it, and once per
+    iteration. Tables that are wide, of rows, to be sorted or not in order cannot be read in blocks: they are read as a
+    whole and cut.
+    """
+    known_keys(f"{path}: options", options, OPTIONS - {"on_disk"})
+    block = whole_number("block", block, 1)
+    return TransitionBlocks(open_file(path, **options), block, lambda: Trajectories.from_file(path, **options))
+
+
+# ------------------------------------------------------------------------------------------------------------ files
+
+
+def open_file(path: str | Path, **options: Any) -> PointFile:
+    """The points of a .npz, .npy, .csv, .tsv or .parquet file, of which nothing is read yet; see `FileOptions`."""
+    file = path_of(path)
+    known_keys(f"{file}: options", options, OPTIONS)
+    suffix = file.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(
+            f"{file}: the suffix must be one of {', '.join(SUFFIXES)}, found {suffix!r}; convert the file."
+        )
+    if not file.is_file():
+        raise InputError(f"{file}: a file must exist there, found none; check the path (from {Path.cwd()}).")
+    _check_magic(file, suffix)
+    checked = FileOptions(**options)
+    return TableFile(file, checked) if suffix in TABLES else ArrayFile(file, checked)
+
+
+def _write_table(t: Trajectories, file: Path) -> None:
+    """A long table: id, time or dt, x (or x1, x2, ...), reward, action, max_dt."""
+    import polars as pl
+
+    names: Any = np.arange(len(t)) if t.ids is None else np.asarray(t.ids)
+    columns: dict[str, Any] = {"id": np.repeat(names, t.lengths)}
+    columns["dt" if t.times is None else "time"] = np.full(len(t.x), t.dt) if t.times is None else t.times
+    for k, column in enumerate(t.x.reshape(len(t.x), -1).T):
+        columns["x" if t.dim == 1 else f"x{k + 1}"] = column
+    if t.reward is not None:
+        columns["reward"] = t.reward
+    if t.action is not None:
+        for k, column in enumerate(np.atleast_2d(named(t.action, t.actions).T)):
+            columns["action" if t.action.ndim == 1 else f"action{k + 1}"] = column
+    if t.max_dt is not None:
+        columns[MAX_DT] = np.full(len(t.x), t.max_dt)
+    table = pl.DataFrame(columns)
+    with replacing(file) as temporary:
+        try:
+            if file.suffix.lower() == ".parquet":
+                table.write_parquet(temporary)
+            else:
+                table.write_csv(temporary, separator="\t" if file.suffix.lower() == ".tsv" else ",")
+        except pl.exceptions.ComputeError as error:  # what polars makes of a full disk
+            raise OSError(str(error)) from error
+
+
+def _check_magic(file: Path, suffix: str) -> None:
+    """A .csv that is a spreadsheet in disguise, a .parquet that is text: said before a parser chokes on it."""
+    with file.open("rb") as stream:
+        head = stream.read(4096)
+    if not head:
+        raise InputError(f"{file}: the file must not be empty, found 0 bytes; check how it was written.")
+    if suffix in _MAGIC:
+        if not head.startswith(_MAGIC[suffix]):
+            raise InputError(f"{file}: a {suffix} file was expected, found other content; correct the suffix.")
+    elif b"\0" in head or any(head.startswith(magic) for magic in _MAGIC.values()):
+        raise InputError(f"{file}: text was expected in a {suffix} file, found binary content; correct the suffix.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,10 +21,8 @@ from torch import Tensor
 from levytorch.convert import Array, Integers, shown
 from levytorch.data.arrays import finite_pairs, floats, integers, label, row_selection, steps
 from levytorch.data.describe import describe
-from levytorch.data.membership import Membership
-from levytorch.data.points import MemoryColumns, Sink, as_tensor
-from levytorch.data.quantiles import cut, median, quantiles
-from levytorch.data.store import Entry, digest
+from levytorch.data.quantiles import cut, median
+from levytorch.data.store import Entry, MemoryColumns, Sink, as_tensor, digest
 from levytorch.data.thresholds import Threshold, check_censoring, threshold_at
 from levytorch.errors import InputError
 
@@ -35,6 +34,79 @@ BLOCK = 1 << 14  # pairs per block of a pass over all: temporaries stay in the c
 
 class NoSuchPair(InputError, IndexError):
     """A number beyond the last pair; an IndexError, which is what ends a loop over the pairs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Membership:
+    """Which trajectory each of n pairs comes from: `counts`, how many belong to trajectory 0, 1, 2, ..., where they
+    come in that order (numbers of 16 million pairs need not be stored); else `ids`, (n,) the trajectory of each.
+    """
+
+    counts: Integers | None = None
+    ids: Integers | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers()) if self.counts is None else int(self.counts.sum())
+
+    def numbers(self) -> Integers:
+        """(n,) the trajectory of each pair."""
+        if self.counts is None:
+            assert self.ids is not None
+            return self.ids
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    def occurring(self) -> Integers:
+        """Ascending numbers of the trajectories that have at least one pair."""
+        return np.unique(self.numbers()) if self.counts is None else np.flatnonzero(self.counts)
+
+    def among(self, numbers: Integers) -> NDArray[np.bool_]:
+        """(n,) whether each pair belongs to one of these trajectories."""
+        if self.counts is None:
+            return np.isin(self.numbers(), numbers)
+        chosen = np.zeros(len(self.counts), dtype=bool)
+        chosen[numbers] = True
+        return np.repeat(chosen, self.counts)
+
+    def take(self, which: slice | Integers) -> Membership:
+        """That of a slice of the pairs, or of some rows."""
+        if self.counts is None or (isinstance(which, slice) and which.step not in (None, 1)):
+            return Membership(ids=self.numbers()[which])
+        ends, n = np.cumsum(self.counts), len(self)
+        if isinstance(which, slice):
+            low, high, _ = which.indices(n)
+            return Membership(np.diff(np.clip(np.concatenate([[0], ends]), low, max(low, high))))
+        return Membership(ids=np.searchsorted(ends, np.where(which < 0, which + n, which), side="right"))
+
+    def keep(self, mask: NDArray[np.bool_]) -> Membership:
+        """That of the pairs of a mask."""
+        if self.counts is None:
+            return Membership(ids=self.numbers()[mask])
+        counts, held = np.zeros_like(self.counts), self.counts > 0
+        starts = np.cumsum(self.counts) - self.counts
+        counts[held] = np.add.reduceat(mask, starts[held], dtype=np.int64)
+        return Membership(counts)
+
+    def runs_by_block(self, n_blocks: int) -> list[tuple[Integers, Integers]]:
+        """First and last rows (exclusive) of the runs of every block.
+
+        Trajectory number t belongs to block t modulo n_blocks. Fewer trajectories than blocks are cut into blocks of
+        time instead, by their rows.
+        """
+        if n_blocks == 1:
+            return [(np.array([0]), np.array([len(self)]))]
+        if self.counts is not None:
+            stops = np.cumsum(self.counts)
+            starts, number = stops - self.counts, np.arange(len(stops))
+        else:
+            ids = self.numbers()
+            starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
+            stops, number = np.append(starts[1:], len(self)), ids[starts]
+        held = stops > starts
+        if _distinct(number[held]) < n_blocks:
+            edges = np.array([len(self) * k // n_blocks for k in range(n_blocks + 1)])
+            return [(edges[k : k + 1], edges[k + 1 : k + 2]) for k in range(n_blocks)]
+        block = number % n_blocks
+        return [(starts[mine], stops[mine]) for mine in (held & (block == k) for k in range(n_blocks))]
 
 
 class Transitions:
@@ -93,7 +165,7 @@ class Transitions:
         for name, column in (("trajectory", ids), ("reward", self.reward), ("action", self._codes)):
             if column is not None and (column.shape[:1] if name == "action" else column.shape) != (n,):
                 raise InputError(f"{name} must have shape ({n},), found {tuple(column.shape)}; pass one per pair.")
-        self.membership = Membership.of_counts(np.array([n])) if ids is None else Membership.of_ids(ids.numpy())
+        self.membership = Membership(np.array([n])) if ids is None else Membership(ids=ids.numpy())
         if self.reward is not None:
             finite_pairs("reward", self.reward)
         self._mu = None if mu is None else floats("mu", mu)
@@ -175,7 +247,7 @@ class Transitions:
             entry = self.stored.derive({"kept": digest(keep)}, write)
             parts = entry.columns(self._columns(), n, self.dim)
         tensors = {name: as_tensor(values) for name, values in parts.items()}
-        return self._selected(tensors, self.membership.keep(keep, self.blocks()), reasons, keep_mu, entry)
+        return self._selected(tensors, self.membership.keep(keep), reasons, keep_mu, entry)
 
     def _columns(self) -> dict[str, Tensor]:
         """What there is one number (or state) of per pair."""
@@ -290,10 +362,6 @@ class Transitions:
         drift = self.mu if self.uniform_dt else self.mu * self.dt[rows]
         return torch.sub(self.dx[rows], drift, out=out).abs_()
 
-    def quantile_of_deviation(self, level: float) -> float:
-        """A quantile of the deviation, without holding all of it."""
-        return quantiles(lambda: (self.deviation_of(rows).numpy() for rows in self.blocks()), len(self), [level])[0]
-
     def blocks(self) -> list[slice]:
         """Slices that cover all pairs, small enough for temporaries."""
         return [slice(i, min(i + BLOCK, len(self))) for i in range(0, len(self), BLOCK)]
@@ -326,9 +394,10 @@ class Transitions:
     def _without(self, rows: Integers, reasons: Mapping[str, int]) -> Transitions:
         """All pairs but these."""
         if len(rows) == len(self):
+            middle = median(lambda: (self.deviation_of(rows).numpy() for rows in self.blocks()), len(self))
             raise InputError(
                 f"TRT must leave some of {len(self)} pairs, found none within it; the median deviation is "
-                f"{self.quantile_of_deviation(0.5):.6g}, so choose a TRT well above that."
+                f"{middle:.6g}, so choose a TRT well above that."
             )
         keep = np.ones(len(self), dtype=bool)
         keep[rows] = False
@@ -351,3 +420,8 @@ class Transitions:
 def _add(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     both = {reason: counts.get(reason, 0) + int(more.get(reason, 0)) for reason in [*counts, *more]}
     return {reason: count for reason, count in both.items() if count}
+
+
+def _distinct(numbers: Integers) -> int:
+    """How many different ones; most often they ascend, and nothing need be sorted."""
+    return len(numbers) if bool((np.diff(numbers) > 0).all()) else len(np.unique(numbers))

@@ -10,8 +10,8 @@ import numpy as np
 
 from levytorch.controlled import ControlledDynamics
 from levytorch.convert import choice, positive_number, shown, switch, whole_number
-from levytorch.data.memory import physical as memory
 from levytorch.data.sources import SourceData
+from levytorch.data.store import physical_memory
 from levytorch.data.thresholds import check_censoring
 from levytorch.data.trajectories import Trajectories
 from levytorch.dynamics import Dynamics
@@ -138,7 +138,7 @@ def check_simulation(
     """n_trajectories, n_steps, substeps, seed and dt as plain numbers; refuses what cannot be simulated."""
     n, steps = whole_number("n_trajectories", n_trajectories, 1), whole_number("n_steps", n_steps, 1)
     parts = whole_number("substeps", substeps, 1, _MOST_SUBSTEPS)
-    available = memory()
+    available = physical_memory()
     if n * (steps + 1) * dynamics.dim * 8 > available:
         raise InputError(
             f"the trajectories must fit in the {available / 2**30:.3g} GB of memory, found {shown(n)} of "

@@ -19,7 +19,6 @@ from levytorch.data import (
     LevyDataModule,
     columns,
     make_pools,
-    memory,
     numpy_files,
     pairing,
     quantiles,
@@ -344,13 +343,13 @@ def test_quantiles_and_median_have_the_bits_of_numpy(ties):
 
 
 def test_memory_is_asked_for_only_where_there_is_some(monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: 2.0**30)
-    memory.require(Path("t.parquet"), 10_000_000, 3)
+    monkeypatch.setattr(store, "available_memory", lambda: 2.0**30)
+    store.require_memory(Path("t.parquet"), 10_000_000, 3)
     with pytest.raises(InputError, match=r"1\.9 GiB for 50,000,000 rows, found 1\.0 GiB left; pass on_disk"):
-        memory.require(Path("t.parquet"), 50_000_000, 3)
-    with pytest.raises(InputError, match="on_disk"), memory.within_memory(Path(__file__)):
+        store.require_memory(Path("t.parquet"), 50_000_000, 3)
+    with pytest.raises(InputError, match="on_disk"), store.within_memory(Path(__file__)):
         raise MemoryError
-    assert 0 < memory.available()
+    assert 0 < store.available_memory()
 
 
 def walk(path, n, seed=0):

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from levytorch import Dynamics, Trajectories, simulate
-from levytorch.data import memory
+from levytorch.data import numpy_files
 from levytorch.errors import InputError
 from tests.security.hostile import Hostile
 
@@ -165,7 +165,7 @@ def test_an_archive_that_unpacks_to_more_than_the_memory(tmp_path, monkeypatch):
     file = tmp_path / "bomb.npz"
     file.write_bytes(zipped(x=npy("(1000000,)", data=bytes(8_000_000))))
     assert file.stat().st_size < 20_000
-    monkeypatch.setattr(memory, "physical", lambda: 4_000_000)
+    monkeypatch.setattr(numpy_files, "physical_memory", lambda: 4_000_000)
     with pytest.raises(InputError, match="more than"):
         Trajectories.from_file(file, dt=0.1)
 
