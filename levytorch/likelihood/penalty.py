@@ -6,10 +6,10 @@ lambda = gamma / (theta^T S theta), with gamma the number of well-determined coe
 Functions that a basis keeps apart (the parabola and the cubic of a spline) have a lambda of their own: how curved b is
 over the whole window says little about how it wiggles.
 
-With "harmonics" every harmonic has a variance s_j of its own, drawn towards the same trend m / j^4 by an inverse-gamma
-prior of shape SHAPE (so that theta has a Student prior): s_j = (|theta_j|^2 + 2 a m / j^4) / (gamma_j + 2 a), and m is
-the scale under which all s_j are most probable. A harmonic that stands out is then left alone, and does not loosen the
-others.
+With "harmonics" every harmonic has a variance s_j of its own, drawn towards a trend m / j^p by an inverse-gamma prior
+of shape a = SHAPE (so that theta has a Student prior): s_j = (|theta_j|^2 + 2 a m / j^p) / (gamma_j + 2 a), and m and p
+are those under which all s_j are most probable. A harmonic that stands out is then left alone, and does not loosen the
+others; and each coefficient is as smooth as its own harmonics say, from kinks (p = 4) upwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ CHOICES = ("none", "evidence", "harmonics")
 # At least: in internal units, where coefficients are of order one, a first harmonic is of size 10 at most. Without this
 # bound a predictor whose coefficient vanishes on a part of the cell runs off to minus infinity there.
 _LAMBDA_RANGE = (1e-2, 1e12)
-SHAPE = 1.0  # of the prior of s_j: two coefficients of a harmonic count as much as the trend does
+SHAPE = 0.5  # of the prior of s_j: one coefficient of a harmonic counts as much as the trend does
+_POWERS = (4.0, 8.0)  # of the trend
 _LOG = 0.1  # of a change of log lambda, beside slopes of the evidence
 _START = 1.0  # harmonic j of size 1 / j^2; the evidence is asked once the data has had its say
 
@@ -128,18 +129,37 @@ class RoughnessPenalty:
         size = zero.index_add(0, self.group, theta**2 * self.roughness)
         change, start = 0.0, 0
         for harmonics in self.apart:
-            rows, trend = slice(start + 1, start + len(harmonics)), harmonics[1:] ** 4
+            rows = slice(start + 1, start + len(harmonics))
             start += len(harmonics)
-            if len(trend) == 0:
+            if len(harmonics) == 1:
                 continue
             old = self.strengths[rows]
-            m = 1.0 / (old / trend).mean()
-            s = (size[rows] + 2 * SHAPE * m / trend) / (determined[rows] + 2 * SHAPE)
+            s = (size[rows] + 2 * SHAPE * trend(old, harmonics[1:])) / (determined[rows] + 2 * SHAPE)
             target = (1.0 / s).clamp(*_LAMBDA_RANGE)
             moved = torch.maximum(size[rows] * (target - old).abs(), _LOG * (target / old).log().abs())
             change = max(change, float(moved.max()))
             self.strengths[rows] = target
         return change
+
+
+def trend(strengths: Tensor, harmonics: Tensor) -> Tensor:
+    """(J,): the m / j^p under which variances 1 / strengths of harmonics j > 0 are most probable.
+
+    With m at its best, the logarithm of that is concave in p, and flat where the mean of log j weighted by
+    strengths / j^p is the plain one.
+    """
+    logs = harmonics.log()
+
+    def at(p: float) -> Tensor:
+        rough = torch.exp(-p * logs)
+        return rough / (strengths * rough).mean()
+
+    low, high = _POWERS
+    for _ in range(24):
+        p = 0.5 * (low + high)
+        rougher = float(((strengths * at(p) - 1.0) * logs).sum()) < 0.0
+        low, high = (low, p) if rougher else (p, high)
+    return at(0.5 * (low + high))
 
 
 def _parts(basis: Basis) -> Tensor:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from levytorch.likelihood.penalty import SHAPE, RoughnessPenalty
+from levytorch.likelihood.penalty import SHAPE, RoughnessPenalty, trend
 
 _LOGS = torch.linspace(-14.0, 14.0, 281, dtype=torch.float64)  # of s_j over its estimate
 _LEAST = 1e-6  # share of a coefficient that the data determines: below, it says nothing
@@ -26,12 +26,11 @@ def widening(penalty: RoughnessPenalty, theta: Tensor, posterior: Tensor) -> Ten
     out = torch.ones_like(theta)
     variance, start = posterior.diagonal(), 0
     for harmonics in penalty.apart:
-        trend, taken = harmonics[1:] ** 4, penalty.strengths[start + 1 : start + len(harmonics)]
-        if len(trend):
-            m = 1.0 / (taken / trend).mean()
-            for i, (t, strength) in enumerate(zip(trend, taken)):
+        taken = penalty.strengths[start + 1 : start + len(harmonics)]
+        if len(taken):
+            for i, (strength, mean) in enumerate(zip(taken, trend(taken, harmonics[1:]))):
                 rows = torch.nonzero(penalty.group == start + 1 + i).flatten()
-                out[rows] = _factors(theta[rows], variance[rows], 1.0 / strength, SHAPE * m / t)
+                out[rows] = _factors(theta[rows], variance[rows], 1.0 / strength, SHAPE * mean)
         start += len(harmonics)
     return out
 

@@ -271,7 +271,7 @@ def test_the_paper_s_settings_are_one_override_away(experiment):
         assert (config.coefficients.n_basis, config.coefficients.period) == (11, 256000.0)
         assert (config.beta, config.empirical.n_terms, config.data.expected_dt) == (0.3, 3001, 0.05)
         assert (config.reward.power, config.reward.shift, config.reward.period) == (3, -128000.0, 256000.0)
-    assert (ours.engine.name, ours.engine.penalty) == ("fisher", "evidence")
+    assert (ours.engine.name, ours.engine.penalty) == ("evidence", "evidence")
     assert (paper.engine.name, paper.engine.max_steps, paper.engine.lr) == ("adam", 40000, 0.01)
     assert (paper.init, paper.batch.mixing, paper.batch.batch_size) == ("random", "bernoulli", 100)
     assert (ours.data.first, ours.data.sample) == (

@@ -49,7 +49,7 @@ def test_what_the_fit_has_not_seen_is_counted():
 def test_words_of_the_command_line_work_in_python():
     data = steps(3000, 0)
     by_name = recover(data, alpha=ALPHA, n_basis=3, engine="evidence")
-    spelled = recover(data, alpha=ALPHA, n_basis=3, engine="fisher", penalty="evidence", max_steps=200)
+    spelled = recover(data, alpha=ALPHA, n_basis=3, engine="fisher", penalty="harmonics", max_steps=200)
     assert by_name.theta.tolist() == spelled.theta.tolist()
     with pytest.raises(ValueError, match=r"needs a threshold, found neither CT nor TRT; give tail\.TRT"):
         recover(data, alpha=ALPHA, tail="conditional")

@@ -30,7 +30,7 @@ def chosen(**options) -> tuple[str, str]:
         ({"n_basis": FEW + 2}, "evidence", f"{FEW + 2} functions"),
         ({"n_basis": FEW}, "fisher", f"at most {FEW}"),
         ({"n_basis": 1}, "fisher", f"at most {FEW}"),
-        ({"n_basis": "auto"}, "evidence", "harmonic by harmonic"),
+        ({"n_basis": "auto"}, "evidence", "cross-validation chooses"),
         ({"n_basis": "auto", "units": "none"}, "fisher", "internal units"),
         ({"n_basis": "auto", "engine": "fisher"}, "fisher", "as asked"),
         ({"units": "none"}, "fisher", "internal units"),
@@ -52,6 +52,13 @@ def test_choice_and_reason(options, engine, why):
     assert why in reason
 
 
+@pytest.mark.parametrize("engine", ["auto", "evidence"])
+def test_fourier_series_are_smoothed_harmonic_by_harmonic(engine):
+    assert make_settings(alpha=0.3, engine=engine).engine["penalty"] == "harmonics"
+    assert make_settings(alpha=0.3, engine=engine, period=None).engine["penalty"] == "evidence"
+    assert make_settings(alpha=0.3, engine=engine, penalty="evidence").engine["penalty"] == "evidence"
+
+
 def test_steps_are_enough_for_the_engine_that_was_chosen():
     assert make_settings(alpha=0.3).engine["max_steps"] == 200
     assert make_settings(alpha=0.3, max_steps=7).engine["max_steps"] == 7
@@ -64,7 +71,7 @@ def test_auto_is_the_evidence_to_the_last_bit():
     assert torch.equal(auto.theta, named.theta)
     assert auto.metrics["engine"] == named.metrics["engine"] == "evidence"
     assert "9 functions" in auto.metrics["engine_reason"]
-    assert len(auto.metrics["penalty_strengths"]) == 3
+    assert len(auto.metrics["penalty_strengths"]) == 3 * 5  # of every harmonic of every coefficient
     plain = recover(data, alpha=0.3, n_basis=9, engine="fisher")
     assert plain.metrics["engine"] == "fisher"
     assert plain.log_likelihood > auto.log_likelihood  # nothing can be likelier than the maximum

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import optimize, stats
 
 from levytorch import InputError
 from levytorch.coefficients import AlphaSpec, FourierHead, SplineHead
-from levytorch.likelihood.penalty import RoughnessPenalty
+from levytorch.likelihood.penalty import SHAPE, RoughnessPenalty, trend
 from tests.training.problems import ALPHA, steps
 from tests.training.problems import frozen_recover as recover
 
@@ -87,12 +88,31 @@ def test_the_fixed_point_of_harmonics_is_what_it_is_said_to_be():
     precision, known = found.precision(), information.diagonal()
     posterior = known * theta / (known + precision)
     j, s = head.basis.harmonic_numbers()[1::2], 1.0 / precision[1:K:2]
-    m = 1.0 / (1.0 / (j**4 * s)).mean()
+
+    def improbable(trend):  # minus the logarithm of the inverse-gamma densities of all s_j, of shape SHAPE
+        return -float(stats.invgamma.logpdf(s, SHAPE, scale=SHAPE * np.exp(trend[0]) / j.numpy() ** trend[1]).sum())
+
+    log_m, p = optimize.minimize(
+        improbable,
+        [0.0, 5.0],
+        method="Nelder-Mead",
+        bounds=[(-30, 30), (4, 8)],
+        options={"xatol": 1e-9, "fatol": 1e-13},
+    ).x
     for row, number in enumerate(j):
         mine = slice(2 * row + 1, 2 * row + 3)
         determined = (known[:K] / (known[:K] + precision[:K]))[mine].sum()
-        expected = (posterior[:K][mine].square().sum() + 2 * m / number**4) / (determined + 2)
-        assert float(s[row]) == pytest.approx(float(expected), rel=1e-6)
+        towards = 2 * SHAPE * np.exp(log_m) / number**p
+        expected = (posterior[:K][mine].square().sum() + towards) / (determined + 2 * SHAPE)
+        assert float(s[row]) == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize(("power", "found"), [(3.0, 4.0), (4.5, 4.5), (7.0, 7.0), (12.0, 8.0)])
+def test_the_trend_is_as_steep_as_the_variances_say(power, found):
+    j = torch.arange(1, 11, dtype=torch.float64)
+    towards = trend(j**power / 3.0, j)
+    np.testing.assert_allclose(torch.log(towards[0] / towards[-1]) / math.log(10), found, atol=1e-5)
+    np.testing.assert_allclose((j**power / 3.0 * towards).mean(), 1.0)
 
 
 def test_strengths_of_harmonics_are_kept_and_given_again():

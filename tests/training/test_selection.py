@@ -79,7 +79,7 @@ def test_penalty_by_cross_validation_smooths_and_fits():
     chosen = recover(data, alpha=0.3, n_basis=21, engine={"name": "fisher", "penalty": "cross_validation"})
     assert chosen.metrics["selection"]["of"] == "penalty"
     assert error(chosen) < 0.7 * error(plain)
-    evidence = recover(data, alpha=0.3, n_basis=21, engine="evidence")
+    evidence = recover(data, alpha=0.3, n_basis=21, penalty="evidence")
     factor = np.array(chosen.metrics["penalty_strengths"]) / np.array(evidence.metrics["penalty_strengths"])
     assert np.allclose(factor, chosen.metrics["selection"]["chosen"], rtol=0.1)
 

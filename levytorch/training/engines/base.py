@@ -115,32 +115,31 @@ def chosen_engine(
 
     given: options of the engine; None stands for one that is left to "auto". head, n_basis: the name of a head, and
     what it was asked for; or a Head. An unpenalised fit of many functions wiggles where there is little data, so that
-    "auto" smooths those of a linear head as much as the evidence of the data says.
+    "auto" smooths those of a linear head as much as the evidence of the data says: Fourier series harmonic by harmonic.
     """
-    options = dict(given)
-    if name == "evidence":
-        return {"name": "fisher", "penalty": "evidence", "max_steps": PASSES, **options}, "as asked"
-    if name != "auto":
+    options, waves = dict(given), head == "fourier" or isinstance(head, FourierHead)
+    smoothing = "harmonics" if waves else "evidence"
+    if name not in ("auto", "evidence"):
         return {"name": choice("engine", name, ("auto", *ENGINES)), **options}, "as asked"
     options = {key: value for key, value in options.items() if value is not None}
+    if name == "evidence":
+        return {"name": "fisher", "penalty": smoothing, "max_steps": PASSES, **options}, "as asked"
     if not (isinstance(head, LinearHead) or (isinstance(head, str) and head in LINEAR)):
         return {"name": "lbfgs", **options}, "auto: any head that is not a Fourier head"
     K = head.n_basis if isinstance(head, LinearHead) else n_basis
-    kind = "a Fourier head" if head == "fourier" or isinstance(head, FourierHead) else "a spline head"
+    kind = "a Fourier head" if waves else "a spline head"
     if "penalty" in options:
         reason = f"auto: {kind}, with the penalty that was given"
     elif K != "auto" and (not isinstance(K, int) or K <= FEW):
         reason = f"auto: {kind} with at most {FEW} functions per coefficient, which needs no penalty"
     elif units == "none":
         reason = "auto: strengths of a penalty are found in internal units, which units=none does without"
-    elif K == "auto" and kind != "a Fourier head":
+    elif K == "auto" and not waves:
         reason = f"auto: {kind} with as many functions as cross-validation chooses, which needs no penalty"
-    elif K == "auto":
-        reason = f"auto: {kind} with as many functions as cross-validation chooses, shrunk harmonic by harmonic"
-        options["penalty"] = "harmonics"
     else:
-        reason = f"auto: {kind} with {K} functions per coefficient, smoothed as the evidence of the data says"
-        options["penalty"] = "evidence"
+        many = "as many functions as cross-validation chooses" if K == "auto" else f"{K} functions per coefficient"
+        reason = f"auto: {kind} with {many}, smoothed as the evidence of the data says"
+        options["penalty"] = smoothing
     if options.get("penalty") in SMOOTHING:
         options.setdefault("max_steps", PASSES)
     return {"name": "fisher", **options}, reason
