@@ -26,9 +26,8 @@ from scipy.stats import kstest
 from levytorch import Dynamics, LevyStep, Recovery, Trajectories, recover, simulate
 from levytorch.data import Transitions
 from levytorch.diagnostics import diagnose
-from levytorch.diagnostics.comparison import Comparison
-from levytorch.diagnostics.law_table import table_of_laws
-from levytorch.diagnostics.laws import compare_laws
+from levytorch.diagnostics.compare import Comparison
+from levytorch.diagnostics.laws import compare_laws, table_of_laws
 from levytorch.diagnostics.sample import Region
 from levytorch.errors import LevytorchWarning
 

@@ -20,6 +20,7 @@ from levytorch.diagnostics.sample import Region, Sample
 from levytorch.diagnostics.tangent import Tangent
 from levytorch.law import tail_probability
 from levytorch.likelihood.sums import StateBins
+from levytorch.likelihood.tail import center_of
 
 _ITERATIONS = 200  # a Gaussian fitted to wild jumps may not settle, but then it has lost anyway
 _NO_JUMPS = 1e-250  # the smallest D_f that the ball's mass in d > 1 dimensions is asked with
@@ -118,9 +119,8 @@ def fit_without_jumps(head: Head, region: Region, sample: Sample) -> LawWithoutJ
     drift = (sample.center / (dt if d == 1 else dt.unsqueeze(-1))).mean(0)
     plain.set_constants(drift.tolist(), max(D, 1e-290), float(plain.units.D_f(torch.tensor(0.5))))
     bins = StateBins(plain, sample.step_dt, 1024 if d == 1 else 512)
-    scale = torch.ones_like(bins.dt) if sample.uniform_dt else bins.dt
     mu = sample.center[0] if sample.uniform_dt else sample.center[0] / dt[0]
-    model = LawWithoutJumps(plain, region, bins, mu * (scale if d == 1 else scale.unsqueeze(-1)))
+    model = LawWithoutJumps(plain, region, bins, center_of(mu, bins.dt, even=sample.uniform_dt))
     statistics = _statistics(bins, sample)
 
     def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:

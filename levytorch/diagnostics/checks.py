@@ -6,30 +6,27 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from levytorch.convert import whole_number
 from levytorch.data import Trajectories, Transitions
-from levytorch.diagnostics.alarms import earlier_alarms, raise_alarms
 from levytorch.diagnostics.brownian import check_jumps
-from levytorch.diagnostics.diagnosis import Diagnosis
-from levytorch.diagnostics.exact_step_size import ExactStepSize
+from levytorch.diagnostics.diagnosis import Diagnosis, earlier_alarms, raise_alarms
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.goodness import FitCheck, check_fit, goodness_arrays
-from levytorch.diagnostics.law_table import table_of_laws
+from levytorch.diagnostics.laws import table_of_laws
 from levytorch.diagnostics.predictive import PredictiveCheck, check_predictions
-from levytorch.diagnostics.sample import Region, make_sample
-from levytorch.diagnostics.step_size import Skipped, StepCheck, check_step_size
+from levytorch.diagnostics.sample import Region, data_for, make_sample
+from levytorch.diagnostics.step_size import ExactStepSize, Skipped, StepCheck, check_step_size
 from levytorch.diagnostics.tangent import Tangent
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.law.threads import spread
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.training.covariate import unmodulated
 from levytorch.training.law_choice import law_of
-from levytorch.training.line import inside
 from levytorch.training.recovery import Recovery
 
 CHECKS = ("fit", "jumps", "step_size", "predictive")
@@ -72,7 +69,8 @@ def diagnose(
     law = law_of(recovery)
     diagnosis = Diagnosis()
     jobs = _Jobs(diagnosis, recovery, transitions, region, tuple(checks), max_pairs, seed, law)
-    spread(lambda job: job(), jobs.apart())  # two at a time: together they take about half as long
+    # two at a time: together they take about half as long
+    spread(lambda checks: [check() for check in checks], jobs.apart())
     jobs.join()
     if "laws" in checks:
         strengths = recovery.metrics.get("penalty_strengths")
@@ -92,30 +90,9 @@ def check_options(checks: Any, max_pairs: Any) -> None:
     whole_number("max_pairs", max_pairs, 1000, remedy="100000 is the default")
 
 
-def data_for(recovery: Any, data: Any) -> Transitions:
-    """Refuse what cannot be diagnosed; trajectories become transitions."""
-    if not isinstance(recovery, Recovery):
-        raise InputError(f"recovery must be a Recovery, found {type(recovery).__name__}; make one with recover().")
-    transitions = data.transitions() if isinstance(data, Trajectories) else data
-    if not isinstance(transitions, Transitions):
-        raise InputError(
-            f"data must be Transitions or Trajectories, found {type(data).__name__}; pass what was fitted."
-        )
-    if transitions.dim != recovery.dim:
-        raise InputError(
-            f"data must have the dimension of the recovery, {recovery.dim}, found {transitions.dim}; pass what was "
-            "fitted."
-        )
-    if recovery.period is None:  # a law of dx given x holds for any selection of x, and this is the one that was fitted
-        kept = inside(transitions, recovery.head.bounds)
-        assert isinstance(kept, Transitions)
-        transitions = kept
-    return unmodulated(recovery, transitions)
-
-
 @dataclass
 class _Jobs:
-    """The checks as two jobs of about the same length, neither of which needs what the other finds."""
+    """The checks in two lists of about the same length, neither of which needs what the other finds."""
 
     diagnosis: Diagnosis
     recovery: Recovery
@@ -128,25 +105,27 @@ class _Jobs:
     scale: float = 1.0
     sides: dict[str, Any] = field(default_factory=dict)
     exact: ExactTangent | None = None
-    plan: Any = None
+    two_lengths: ExactStepSize | Skipped | None = None  # of the exact law
 
-    def apart(self) -> list[Callable[[], None]]:
+    def apart(self) -> list[list[Callable[[], None]]]:
         if not isinstance(self.law, ExactLaw):
-            return [self._laws, self._two_fits_and_ahead]
+            return [[self._laws], [self._step_size, self._ahead]]
         uniform = self.transitions.uniform_dt
         self.exact = ExactTangent(self.recovery.head, self.region, self.transitions.mu, uniform_dt=uniform)
         if "step_size" in self.checks:
             n = self.recovery.metrics.get("n_main", len(self.transitions))
             options = {"strengths": self._strengths, "n_fitted": n, "most": self.max_pairs, "seed": self.seed}
-            self.plan = _attempt(ExactStepSize, self.exact, self.transitions, **options)
-        return [self._short_and_laws, self._long_and_ahead]
+            self.two_lengths = _attempt(ExactStepSize, self.exact, self.transitions, **options)
+        return [[partial(self._side, "short"), self._laws], [partial(self._side, "long"), self._ahead]]
 
     def join(self) -> None:
         """What needs the results of both."""
-        if self.plan is not None:
-            told = (self.plan, getattr(self.plan, "skipped", None), *self.sides.values())
-            skipped = next((part for part in told if isinstance(part, Skipped)), None)
-            self.diagnosis.step_size = skipped or _attempt(self.plan.test, self.sides["short"], self.sides["long"])
+        lengths = self.two_lengths
+        if isinstance(lengths, ExactStepSize):
+            skipped = next((s for s in (lengths.skipped, *self.sides.values()) if isinstance(s, Skipped)), None)
+            self.diagnosis.step_size = skipped or _attempt(lengths.test, self.sides["short"], self.sides["long"])
+        elif lengths is not None:
+            self.diagnosis.step_size = lengths
         step, ahead = self.diagnosis.step_size, self.diagnosis.predictive
         if isinstance(step, StepCheck) and self.recovery.dim == 1:
             self.diagnosis.arrays["step_size"] = step.arrays()
@@ -164,21 +143,9 @@ class _Jobs:
                 check_step_size, self.recovery.head, self.transitions, self.region, **options
             )
 
-    def _two_fits_and_ahead(self) -> None:
-        self._step_size()
-        self._ahead()
-
-    def _short_and_laws(self) -> None:
-        self._side("short")
-        self._laws()
-
-    def _long_and_ahead(self) -> None:
-        self._side("long")
-        self._ahead()
-
     def _side(self, name: str) -> None:
-        if isinstance(self.plan, ExactStepSize) and self.plan.skipped is None:
-            self.sides[name] = _attempt(getattr(self.plan, name))
+        if isinstance(self.two_lengths, ExactStepSize) and self.two_lengths.skipped is None:
+            self.sides[name] = _attempt(getattr(self.two_lengths, name))
 
     def _laws(self) -> None:
         """The two checks that look at single pairs under the fitted law."""

@@ -1,9 +1,14 @@
-"""Which of several models describes the same data best: log-likelihood per pair, and standard errors of differences."""
+"""Which of several models describes the same data best: log-likelihood per pair with its standard error from blocks of
+the data, differences, AIC.
+"""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -13,17 +18,15 @@ from levytorch.coefficients import LinearHead
 from levytorch.data import Trajectories, Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics.brownian import fit_without_jumps
-from levytorch.diagnostics.checks import data_for
-from levytorch.diagnostics.comparison import ComparedModel, Comparison, block_of, ranked
-from levytorch.diagnostics.exact_tangent import exact_log_kept, rounded
-from levytorch.diagnostics.sample import Region, Sample, make_sample, subsample
+from levytorch.diagnostics.exact_tangent import rounded
+from levytorch.diagnostics.sample import Region, Sample, data_for, make_sample, subsample
 from levytorch.errors import InputError
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.likelihood.sums import StateBins
-from levytorch.likelihood.tail import TailSettings
-from levytorch.training.blocks import Blocks
+from levytorch.likelihood.tail import TailSettings, center_of
+from levytorch.training.blocks import N_BLOCKS, Blocks, block_of
 from levytorch.training.law_choice import law_of
 from levytorch.training.recovery import Recovery
 from levytorch.training.resampling import refitting
@@ -32,6 +35,7 @@ from levytorch.training.selection import folds
 
 MOST = 2_000_000  # pairs that are looked at one by one
 _CHUNK = 1 << 16
+_CLEAR = 2.0  # standard errors
 
 
 def compare(
@@ -188,8 +192,8 @@ def _on(
     region = treated[0]
     chosen = subsample(transitions, MOST, 0)
     sample = make_sample(chosen, region, MOST, 0)
-    ids, n_blocks = block_of(chosen)
-    ids = ids[region.labels(chosen.deviation, chosen.dt) >= 0]
+    n_blocks = min(N_BLOCKS, len(chosen))
+    ids = block_of(chosen, n_blocks)[region.labels(chosen.deviation, chosen.dt) >= 0]
     pairs = torch.bincount(ids, minlength=n_blocks).to(torch.float64)
     scale = len(transitions) / len(chosen)
 
@@ -224,14 +228,116 @@ def _log_prob(recovery: Recovery, sample: Sample, region: Region, mu: Tensor) ->
         rows = slice(low, low + _CHUNK)
         x, center = sample.x[rows], sample.center[rows]
         out[rows] = law.log_prob(head, x, sample.dx[rows], dt[rows])
-        if isinstance(law, ExactLaw) and not region.whole:
-            for stratum, mass in enumerate(exact_log_kept(law, head, region, x, center, dt[rows])):
+        if isinstance(law, ExactLaw):
+            masses = region.log_kept(partial(_beyond, law, head, x, center, dt[rows]), dt[rows])
+            for stratum, mass in enumerate(masses):
                 out[rows] -= torch.where(sample.label[rows] == stratum, mass, 0.0)
     if isinstance(law, FrozenLaw) and not region.whole:
         bins = StateBins(head, sample.step_dt)
-        scale = torch.ones_like(bins.dt) if sample.uniform_dt else bins.dt
-        center = mu * (scale if head.dim == 1 else scale.unsqueeze(-1))
+        center = center_of(mu, bins.dt, even=sample.uniform_dt)
         node = bins.index(sample.x, sample.step_dt)
-        for stratum, mass in enumerate(region.log_kept(law, head(bins.x), center, bins.dt)):
+        for stratum, mass in enumerate(region.log_kept(partial(_beyond, law, head, bins.x, center, bins.dt), bins.dt)):
             out = torch.where(sample.label == stratum, out - mass[node], out)
     return out
+
+
+def _beyond(law: FrozenLaw | ExactLaw, head: Any, x: Tensor, center: Tensor, dt: Tensor, threshold: Tensor) -> Tensor:
+    return law.mass_beyond(head, threshold, center, x, dt)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Row:
+    """One model: log-likelihood per pair and its standard error, the same of its difference to the best, AIC (smaller
+    is better), parameters (a penalty counts them by what it leaves of them)."""
+
+    model: str
+    log_likelihood: float
+    std: float
+    difference: float
+    difference_std: float
+    aic: float
+    parameters: float
+
+
+@dataclass
+class Comparison:
+    """rows: best first; held_out: whether the likelihood is that of trajectories a fit has not seen; sentence: what
+    it comes to."""
+
+    rows: list[Row]
+    held_out: bool
+    n_pairs: int
+    sentence: str
+
+    @property
+    def preferred(self) -> str:
+        """The model with the largest log-likelihood."""
+        return self.rows[0].model
+
+    def __repr__(self) -> str:
+        width = max(len("model"), *(len(row.model) for row in self.rows))
+        kind = "held-out " if self.held_out else ""
+        lines = [f"{'model':{width}}  {kind + 'log p per pair':>24}  {'difference':>20}  {'AIC':>14}  parameters"]
+        for row in self.rows:
+            value = f"{row.log_likelihood:.6f} ({row.std:.6f})"
+            apart = "" if row is self.rows[0] else f"{row.difference:.2e} ({row.difference_std:.1e})"
+            lines.append(f"{row.model:{width}}  {value:>24}  {apart:>20}  {row.aic:14.1f}  {row.parameters:10.1f}")
+        return "\n".join([*lines, self.sentence])
+
+
+@dataclass
+class ComparedModel:
+    """What one model makes of blocks of the data."""
+
+    name: str
+    blocks: Tensor  # (n_blocks,) log-likelihoods
+    total: float  # of the data a fit has seen, for AIC
+    parameters: float
+
+
+def ranked(models: list[ComparedModel], pairs: Tensor, held_out: bool) -> Comparison:
+    """Best first; pairs: (n_blocks,) numbers of pairs."""
+    n = float(pairs.sum())
+    order = sorted(models, key=lambda model: -float(model.blocks.sum()))
+    best = order[0]
+    rows = []
+    for model in order:
+        mean, std = _mean(model.blocks, pairs)
+        apart, apart_std = _mean(model.blocks - best.blocks, pairs)
+        aic = 2 * model.parameters - 2 * model.total
+        rows.append(Row(model.name, mean, std, apart, apart_std, aic, model.parameters))
+    return Comparison(rows, held_out, round(n), _sentence(rows, n))
+
+
+def _mean(blocks: Tensor, pairs: Tensor) -> tuple[float, float]:
+    """Per pair, and the standard error from the scatter of blocks."""
+    n, used = float(pairs.sum()), int((pairs > 0).sum())
+    mean = float(blocks.sum()) / n
+    if used < 2:
+        return mean, math.nan
+    return mean, float(((blocks - mean * pairs).square().sum() * used / (used - 1)).sqrt()) / n
+
+
+def _sentence(rows: list[Row], n: float) -> str:
+    if len(rows) == 1:
+        return f"There is nothing to compare {rows[0].model} with."
+    best, second = rows[:2]
+    gain, error = -second.difference, second.difference_std
+    errors = gain / error if error > 0 else math.inf
+    if errors >= _CLEAR:
+        return (
+            f"{best.model} is preferred: {gain * n:.1f} in log-likelihood over {n:.0f} pairs to the next, "
+            f"{second.model}, which is {errors:.1f} standard errors."
+        )
+    simplest = min((r for r in rows if -r.difference < _CLEAR * r.difference_std or r is best), key=_parameters_of)
+    return (
+        f"The data does not tell {best.model} and {second.model} apart ({gain * n:.1f} in log-likelihood, {errors:.1f} "
+        f"standard errors); the simplest of those it does not is {simplest.model}."
+    )
+
+
+def _parameters_of(row: Row) -> float:
+    return row.parameters

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.coefficients.padded import on_a_cell
-from levytorch.diagnostics.components import Components
-from levytorch.diagnostics.exact_quantiles import Edges, edges_at, probability_nodes, steps_at
-from levytorch.diagnostics.sample import Region, Sample
+from levytorch.diagnostics.components import TAILS, Components
+from levytorch.diagnostics.sample import Region, Sample, conditional
 from levytorch.diagnostics.tangent import Expected, Observed, coefficient_jacobian
-from levytorch.diagnostics.transform import conditional
 from levytorch.likelihood.exact import AtOneHead, ExactLaw
 from levytorch.likelihood.exact_rule import SIZES, Rule
+from levytorch.likelihood.exact_step import ExactStep
 from levytorch.likelihood.objective import separability
 from levytorch.likelihood.sums import StateBins
 
@@ -32,6 +33,9 @@ _TAIL_NODES = 12
 _SMOOTH = 256  # even ones at which masses are taken, which are as smooth along x as the coefficients
 _FINE = 64  # times as many, between which they are straight lines
 _SAME = 1e-6  # relative difference below which two dt are one
+_PER_RARE, _PER_PANEL, _PANELS = 3, 6, 8  # nodes beyond the rarest levels and between them, and in the middle
+_FARTHEST = 1e13  # periods: beyond it scores have long settled
+_ROUNDS, _CLOSE = 40, 1e-9  # of the secant method, and where it ends, in log mass
 
 
 class ScoreNodes(NamedTuple):
@@ -165,23 +169,13 @@ class ExactTangent:
             log_p = law.step(self.head, dt).log_density(x, dx)
             states = even_states(self.head, _SMOOTH)
             time = torch.full_like(states, dt)
-            for stratum, kept in enumerate(exact_log_kept(law, self.head, self.region, states, self.center(dt), time)):
+            center = self.center(dt)
+            beyond = lambda threshold: law.mass_beyond(self.head, threshold, center, states, time)  # noqa: E731
+            for stratum, kept in enumerate(self.region.log_kept(beyond, time)):
                 log_p = log_p - torch.where(label == stratum, smooth_between(self.head, kept, x), 0.0)
             parts = torch.autograd.grad(log_p.sum(), parameters, allow_unused=True, retain_graph=True)
         score = [(torch.zeros_like(q) if g is None else g).reshape(-1) for q, g in zip(parameters, parts)]
         return log_p.detach(), torch.cat(score)
-
-
-def exact_log_kept(law: ExactLaw, head: Head, region: Region, x: Tensor, center: Tensor, dt: Tensor) -> list[Tensor]:
-    """log of the mass of each stratum at states x, (n,) each; differentiable as the law is."""
-    inner, outer = region.thresholds(dt)
-    if inner is None:
-        return []
-    beyond = law.mass_beyond(head, inner, center, x, dt)
-    kept = [torch.log1p(-beyond.clamp(max=1 - 1e-15))]
-    if outer is not None:
-        kept.append(torch.log((beyond - law.mass_beyond(head, outer, center, x, dt)).clamp(min=1e-300)))
-    return kept
 
 
 def rounded(dt: Tensor) -> Tensor:
@@ -231,3 +225,116 @@ def smooth_between(head: Head, values: Tensor, x: Tensor) -> Tensor:
     fine = _FINE * torch.fft.irfft(torch.fft.rfft(values), n=_FINE * count)
     (left, share), (right, rest) = _place(head, x, _FINE * count)
     return fine[..., left] * share + fine[..., right] * rest
+
+
+# -- steps at given probabilities --------------------------------------------------------------------------------------
+
+
+class Masses(NamedTuple):
+    """Of what lies below and above, P(dx < a) and P(dx > a), each with its digits when it is tiny."""
+
+    lower: Tensor
+    upper: Tensor
+
+
+class Edges(NamedTuple):
+    """Masses outside the core on the left and on the right, and outside of its outer stratum."""
+
+    left: Tensor
+    right: Tensor
+    far_left: Tensor
+    far_right: Tensor
+
+
+def probability_nodes() -> tuple[Tensor, Tensor]:
+    """v in (0, 1) and weights that sum to one."""
+    side = [0.0, *sorted(level / 2 for level in TAILS)]
+    middle = np.linspace(side[-1], 1 - side[-1], _PANELS + 1)
+    edges = [*side[:-1], *middle, *(1 - e for e in reversed(side[:-1]))]
+    nodes, weights = [], []
+    for low, high in pairwise(edges):
+        rare = min(low, 1 - high) < side[-1] - 1e-12
+        t, w = np.polynomial.legendre.leggauss(_PER_RARE if rare else _PER_PANEL)
+        nodes.append(low + (high - low) * (t + 1) / 2)
+        weights.append((high - low) * w / 2)
+    return torch.from_numpy(np.concatenate(nodes)), torch.from_numpy(np.concatenate(weights))
+
+
+@torch.no_grad()
+def edges_at(step: ExactStep, region: Region, x: Tensor, center: Tensor, dt: Tensor) -> Edges:
+    """At states x with the center of dx there; zeros where the region has no edge."""
+    zero = torch.zeros_like(x)
+    inner, outer = region.thresholds(dt)
+    near = far = (zero, zero)
+    if inner is not None:
+        near = step.lower(x, center - inner), step.upper(x, center + inner)
+    if outer is not None:
+        far = step.lower(x, center - outer), step.upper(x, center + outer)
+    return Edges(*near, *far)
+
+
+@torch.no_grad()
+def steps_at(step: ExactStep, states: Tensor, v: Tensor, edges: Edges, stratum: int) -> Tensor:
+    """dx (M, J) with P(step < dx | stratum) = v (J,) at states (M,); edges: there.
+
+    A ladder of dx brackets every one of them, and the secant method in asinh dx and log mass, both nearly straight
+    lines in the tail, closes in.
+    """
+    goal = _goals(v, Edges(*(e[:, None] for e in edges)), stratum)
+    mirrored = goal.upper < goal.lower  # the smaller of the two masses has the digits
+    target = torch.where(mirrored, goal.upper, goal.lower).clamp(min=1e-300).log()
+    sign = torch.where(mirrored, -1.0, 1.0).to(target)
+    unit = 0.1 * step.period
+    x = states[:, None].expand_as(target)
+
+    def off(z: Tensor) -> Tensor:
+        """Of log mass, growing with z = asinh(dx / unit)."""
+        dx, mass = unit * torch.sinh(z), torch.empty_like(z)
+        mass[~mirrored] = step.lower(x[~mirrored], dx[~mirrored])
+        mass[mirrored] = step.upper(x[mirrored], dx[mirrored])
+        return sign * (mass.clamp(min=1e-300).log() - target)
+
+    low, high, f_low, f_high = _bracket(step, states, unit, mirrored, target)
+    z, before = (low + high) / 2, torch.zeros_like(target)
+    for _ in range(_ROUNDS):
+        gap = f_high - f_low
+        z = torch.where(gap > 0, (low * f_high - high * f_low) / gap.clamp(min=1e-300), (low + high) / 2)
+        z = torch.minimum(torch.maximum(z, low), high)
+        f = off(z)
+        if float(f.abs().max()) < _CLOSE:
+            break
+        short, side = f < 0, f.sign()
+        half = torch.where(side == before, 0.5, 1.0)  # of the end that stays for the second time (Illinois)
+        f_high, f_low = torch.where(short, half * f_high, f), torch.where(short, f, half * f_low)
+        low, high, before = torch.where(short, z, low), torch.where(short, high, z), side
+    return unit * torch.sinh(z)
+
+
+def _goals(v: Tensor, edges: Edges, stratum: int) -> Masses:
+    """Masses below and above the steps with probabilities v (J,) of a stratum, (M, J)."""
+    if stratum == 0:
+        kept = 1 - edges.left - edges.right
+        return Masses(edges.left + v * kept, edges.right + (1 - v) * kept)
+    left, right = edges.left - edges.far_left, edges.right - edges.far_right
+    mass = v * (left + right)
+    below = mass < left
+    lower, upper = edges.far_left + mass, edges.far_right + (1 - v) * (left + right)
+    return Masses(torch.where(below, lower, 1 - upper), torch.where(below, 1 - lower, upper))
+
+
+def _bracket(
+    step: ExactStep, states: Tensor, unit: float, mirrored: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Two rungs of a ladder of z around every goal, and how far log mass is off at them."""
+    end = float(np.arcsinh(_FARTHEST * step.period / unit))
+    side = torch.cat([torch.arange(0.0, 4.0, 0.125), torch.linspace(4.0, end, 32)]).double()
+    ladder = torch.cat([-side.flip(0)[:-1], side])
+    x, dx = (t.reshape(-1) for t in torch.broadcast_tensors(states[:, None], unit * torch.sinh(ladder)))
+    masses = [mass(x, dx).reshape(len(states), -1).clamp(min=1e-300).log() for mass in (step.lower, step.upper)]
+    growing = [masses[0], -masses[1]]
+    found = []
+    for rungs, wanted in zip(growing, (target, -target)):
+        rungs = torch.cummax(rungs, dim=1).values.contiguous()
+        above = torch.searchsorted(rungs, wanted.contiguous()).clamp(1, len(ladder) - 1)
+        found.append([ladder[above - 1], ladder[above], *(rungs.gather(1, i) - wanted for i in (above - 1, above))])
+    return tuple(torch.where(mirrored, b, a) for a, b in zip(*found))  # type: ignore[return-value]

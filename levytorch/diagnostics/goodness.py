@@ -26,9 +26,8 @@ from levytorch.diagnostics.components import (
     wrapped,
 )
 from levytorch.diagnostics.exact_tangent import ExactTangent
-from levytorch.diagnostics.sample import Sample
+from levytorch.diagnostics.sample import Sample, Transform
 from levytorch.diagnostics.tangent import Tangent, equilibrated_inverse
-from levytorch.diagnostics.transform import Transform
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of u, in the figure along x
 _HISTOGRAM = 40

@@ -30,6 +30,7 @@ from levytorch.diagnostics.components import chi_squared_sf, legendre, wrapped
 from levytorch.diagnostics.sample import Region, follows, subsample
 from levytorch.diagnostics.step_size import Skipped
 from levytorch.law import LevyStep
+from levytorch.likelihood.tail import center_of
 
 _TABLE = 4096  # points of the cell between which coefficients of one variable are straight lines
 HORIZONS = (1, 3, 10, 30)
@@ -91,9 +92,7 @@ def windows_of(
 def _cut(data: Transitions, begins: Tensor, k: int, block: Tensor) -> Windows:
     rows = begins[:, None] + torch.arange(k)
     dt = data.dt[rows]
-    scale = torch.ones_like(dt) if data.uniform_dt else dt
-    center = data.mu * (scale if data.dim == 1 else scale.unsqueeze(-1))
-    return Windows(data.x[begins], dt, center, data.dx[rows].sum(1), block)
+    return Windows(data.x[begins], dt, center_of(data.mu, dt, even=data.uniform_dt), data.dx[rows].sum(1), block)
 
 
 @torch.no_grad()

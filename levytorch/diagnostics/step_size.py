@@ -1,11 +1,22 @@
-"""Does freezing the coefficients over a step cost accuracy: the same fit on every second observation.
+"""Do coefficients change with the length of a step: every second observation, two consecutive pairs made one of 2 dt.
 
-Two consecutive pairs make one of twice the step. Where the coefficients hardly change within a step both fits estimate
-the same thing; where they do, the bias of the longer step is larger than that of the shorter, most of all in D_o.
+Under the frozen law (`check_step_size`) both lengths are fitted. Where the coefficients hardly change within a step the
+fits estimate the same thing; where they do, the bias of the longer step is larger than that of the shorter, most of all
+in D_o.
 
 The two fits share their data. With blocks of two pairs (s1, s1') and their sum (s2), independent given the past, the
 difference has the influence  A2^-1 s2 / n2 - A1^-1 (s1 + s1') / n1  per block, and its covariance is the sum of the
 products of these: nothing about how the fits depend on each other is assumed.
+
+Under the exact law (`ExactStepSize`) the length of dt costs nothing, so that coefficients that change with it are a
+misfit of the model: steps that depend on each other, noise of the observations, another law of the jumps. At the fitted
+coefficients the scores s2 of the longer steps have mean zero if the process is right, whatever was fitted to. To be
+independent of how well that was done the scores of the short steps are taken out,
+
+    r = mean(s2) - I2 I1^-1 mean(s1),
+
+which to first order does not move with theta; its covariance is the scatter of s2 - I2 I1^-1 (s1 + s1') over the blocks
+of two pairs. Nothing is fitted again: I2^-1 r is what a fit to the long steps would change, to first order.
 """
 
 from __future__ import annotations
@@ -20,6 +31,7 @@ from torch import Tensor
 from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Transitions
 from levytorch.diagnostics.components import chi_squared_sf, wrapped
+from levytorch.diagnostics.exact_tangent import ExactTangent, rounded
 from levytorch.diagnostics.refit import (
     StepPairs,
     block_products,
@@ -32,12 +44,17 @@ from levytorch.diagnostics.refit import (
     two_steps,
 )
 from levytorch.diagnostics.sample import Region, subsample
-from levytorch.likelihood.objective import symmetric_inverse
+from levytorch.diagnostics.tangent import equilibrated_inverse
+from levytorch.errors import InputError
+from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 
 _GRID = 200
 NAMES = ("b", "D_o", "D_f")
 _WITHIN_ERROR = 0.5  # chance alone changes a coefficient by so much of itself: its relative change says nothing
-_SHARED = 1e-3  # share of a score's variance below which both fits see the same thing and nothing is left to compare
+# share of a score's variance below which both lengths see the same thing and nothing is left to compare; scores of the
+# exact law are known to a percent
+_SHARED, _EXACT_SHARED = 1e-3, 5e-3
+_BLOCKS = 8_000  # whose exact scores are looked at one by one
 
 
 @dataclass
@@ -109,11 +126,8 @@ def check_step_size(
     first = block_starts(data)
     own = head if isinstance(head, LinearHead) else stand_in(head)
     P = own.flat().numel()
-    if 2 * len(first) < max(400, 20 * P):
-        return Skipped(
-            f"only {len(first)} pairs are followed by their successor and {max(200, 10 * P)} are needed for {P} "
-            "parameters; bring longer trajectories, or use fewer basis functions (n_basis)"
-        )
+    if (few := _too_few(len(first), P, "pairs")) is not None:
+        return few
     core = region.core()
     short, long_ = StepPairs(data, core), StepPairs(two_steps(data, first), doubled(core))
     one = fit_again(own, short, strengths, 1.0)
@@ -133,10 +147,20 @@ def check_step_size(
         return NOTHING_LEFT
     spreads = [inverse @ covariance @ inverse for inverse in map(symmetric_inverse, (bread2, curvature(two)))]
     curves = _curves(one.head, two.head, spreads, short)
-    return step_check(statistic, df, curves, own.dim, (n1, n2), one.converged and two.converged, "frozen")
+    return _step_check(statistic, df, curves, own.dim, (n1, n2), one.converged and two.converged, "frozen")
 
 
-def step_check(
+def _too_few(n: int, P: int, pairs: str) -> Skipped | None:
+    """n: pairs that are followed by their successor."""
+    if 2 * n >= max(400, 20 * P):
+        return None
+    return Skipped(
+        f"only {n} {pairs} are followed by their successor and {max(200, 10 * P)} are needed for {P} parameters; bring "
+        "longer trajectories, or use fewer basis functions (n_basis)"
+    )
+
+
+def _step_check(
     statistic: float, df: int, curves: dict[str, Tensor], dim: int, pairs: tuple[int, int], converged: bool, law: str
 ) -> StepCheck:
     """What a statistic with df degrees of freedom and the curves behind it come to."""
@@ -183,7 +207,7 @@ def _curves(one: LinearHead, two: LinearHead, spreads: list[Tensor], short: Step
     `spreads`: the covariance of the difference of the parameters, seen from either fit. The larger error counts: a
     positive coefficient that is nearly zero hardly moves with its parameters, which says nothing about the other fit.
     """
-    states = seen_states(one, short.kept.x)
+    states = _seen_states(one, short.kept.x)
     with torch.no_grad():
         a, b = one(states), two(states)
     out = {"x": states}
@@ -194,7 +218,7 @@ def _curves(one: LinearHead, two: LinearHead, spreads: list[Tensor], short: Step
     return out
 
 
-def seen_states(head: Head, x: Tensor) -> Tensor:
+def _seen_states(head: Head, x: Tensor) -> Tensor:
     """A grid over the observed part of the cell; in more than one dimension some of the observed states."""
     if head.dim > 1:
         return x[:: max(1, len(x) // _GRID)]
@@ -216,3 +240,99 @@ def _largest(curves: dict[str, Tensor], dim: int) -> tuple[float, tuple[str, flo
 
 def _relative(size: Tensor, curve: Tensor) -> float:
     return float(size.norm() / curve.norm().clamp(min=1e-300))
+
+
+# -- under the exact law -----------------------------------------------------------------------------------------------
+
+
+class ExactStepSize:
+    """The test: `short` and `long` take most of the time and do not need each other; `test` joins them.
+
+    strengths, n_fitted: of the roughness penalty, and the pairs beside which it stood. With several dt pairs of the
+    most frequent one are looked at.
+    """
+
+    def __init__(
+        self,
+        tangent: ExactTangent,
+        transitions: Transitions,
+        *,
+        strengths: list[float] | None = None,
+        n_fitted: int = 0,
+        most: int = 100_000,
+        seed: int = 0,
+    ) -> None:
+        self.tangent, self.strengths, self.n_fitted = tangent, strengths, n_fitted
+        data = subsample(transitions, most, seed)
+        first = block_starts(data)
+        P = tangent.head.flat().numel()
+        time = rounded(data.dt)
+        self.dt = float(time.mode().values)
+        first = first[(time[first] == self.dt) & (time[first + 1] == self.dt)]
+        self.skipped = _too_few(len(first), P, "pairs of one dt")
+        if self.skipped is not None:
+            return
+        first = first[torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))]
+        self.mu = data.mu if data.uniform_dt else data.mu * self.dt
+        self.own, self.both = data[torch.stack([first, first + 1], dim=1).reshape(-1)], two_steps(data, first)
+
+    def short(self) -> StepScores:
+        return StepScores(self.tangent, self.own, self.dt, self.mu, 2 * _BLOCKS)
+
+    def long(self) -> StepScores | Skipped:
+        region = doubled(self.tangent.region.core())
+        twice = ExactTangent(self.tangent.head, region, 2 * self.mu, uniform_dt=True)
+        try:
+            return StepScores(twice, self.both, 2 * self.dt, 2 * self.mu, _BLOCKS)
+        except InputError as error:
+            return Skipped(f"steps of 2 dt are out of reach of the exact law: {error}")
+
+    def test(self, short: StepScores, long_: StepScores) -> StepCheck | Skipped:
+        head = self.tangent.head
+        precision = torch.zeros(head.flat().numel(), dtype=torch.float64)
+        if self.strengths and isinstance(head, LinearHead):
+            precision = RoughnessPenalty(head, self.strengths).precision() / max(self.n_fitted, short.n)
+        return _score_test(head, short, long_, precision)
+
+
+class StepScores:
+    """Pairs of one length in the order of the blocks: mean score and information of those inside the region, and the
+    single scores of the first few."""
+
+    def __init__(self, tangent: ExactTangent, data: Transitions, dt: float, mu: Tensor, single: int) -> None:
+        self.x, dx = data.x, data.dx
+        inside = tangent.region.labels((dx - mu).abs(), torch.full_like(dx, dt)) == 0
+        x, label = self.x[inside], torch.zeros(int(inside.sum()), dtype=torch.int64)
+        self.n = len(x)
+        self.score = tangent.mean_score(x, dx[inside], dt, label)
+        self.scores = tangent.single_scores(self.x[:single], dx[:single], dt) * inside[:single, None]
+        nodes = tangent.nodes(x, label, dt)
+        self.information = nodes.scores.T @ (nodes.weight[:, None] * nodes.scores)
+
+
+def _score_test(head: Head, short: StepScores, long_: StepScores, precision: Tensor) -> StepCheck | Skipped:
+    pull = long_.information @ equilibrated_inverse(short.information, 1e-8)[0]
+    residual = long_.score - pull @ short.score
+    looked = len(long_.scores)
+    per_block = long_.scores / long_.n - (short.scores[0::2] + short.scores[1::2]) @ pull.T / short.n
+    covariance = per_block.T @ per_block * (len(long_.x) / looked)
+    units = long_.information / long_.n, long_.information
+    statistic, df = quadratic(residual, covariance, *units, _EXACT_SHARED, few=per_block, of=len(long_.x))
+    if df == 0 or not math.isfinite(statistic):
+        return NOTHING_LEFT
+    inverse = equilibrated_inverse(long_.information + torch.diag(precision), 1e-8)[0]
+    curves = _step_curves(head, inverse @ residual, inverse @ covariance @ inverse, short.x)
+    return _step_check(statistic, df, curves, 1, (short.n, long_.n), True, "exact")
+
+
+def _step_curves(head: Head, change: Tensor, spread: Tensor, x: Tensor) -> dict[str, Tensor]:
+    """The fit, what the long steps would make of it, and the standard error of the difference, at observed states."""
+    states = _seen_states(head, x)
+    with torch.no_grad():
+        c = head(states)
+    out = {"x": states}
+    for name, J in zip(NAMES, head.jacobian(states)):
+        out[f"{name}_dt"] = getattr(c, name).expand(len(states)).clone()
+        out[f"{name}_2dt"] = out[f"{name}_dt"] + J.detach() @ change
+        out[f"{name}_std"] = ((J.detach() @ spread) * J.detach()).sum(-1).clamp(min=0).sqrt()
+    return out

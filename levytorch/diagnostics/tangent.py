@@ -18,11 +18,11 @@ from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head
 from levytorch.diagnostics.components import Components
-from levytorch.diagnostics.sample import Region, Sample
-from levytorch.diagnostics.transform import Transform, edge_masses, transform
+from levytorch.diagnostics.sample import Region, Sample, Transform, edge_masses, transform
 from levytorch.law import LevyStep
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.sums import StateBins
+from levytorch.likelihood.tail import center_of
 
 DRAWS = (20_000, 50_000)  # at least and at most; in between five per pair
 _BINS = 512
@@ -65,9 +65,7 @@ class Tangent:
         waves = (getattr(head, "n_basis", 1) - 1) // 2
         self.bins = StateBins(head, step_dt, max(_BINS, 32 * waves) if head.dim == 1 else _BINS)
         self.jacobian = coefficient_jacobian(head, self.bins)
-        uniform = step_dt.dim() == 0
-        scale = torch.ones_like(self.bins.dt) if uniform else self.bins.dt
-        self.center = mu * (scale if head.dim == 1 else scale.unsqueeze(-1))
+        self.center = center_of(mu, self.bins.dt, even=step_dt.dim() == 0)
         self.kept = self._kept()
 
     def coefficients(self, x: Tensor) -> Coefficients:
@@ -153,7 +151,9 @@ class Tangent:
         wanted = leaves[: 4 if self.head.learns_alpha else 3] + leaves[4:] * self.head.tempering_spec.learned
         out = []
         with torch.enable_grad():
-            for mass in self.region.log_kept(self.law, Coefficients(*leaves), self.center, self.bins.dt):
+            at = Coefficients(*leaves)
+            beyond = lambda threshold: self.law.exceedance(at, threshold, self.center, self.bins.dt)  # noqa: E731
+            for mass in self.region.log_kept(beyond, self.bins.dt):
                 parts = torch.autograd.grad(mass.sum(), wanted, retain_graph=True)
                 rows = [parts[0]] if self.head.dim == 1 else list(parts[0].T)
                 out.append((mass.detach(), torch.stack([*rows, *parts[1:]])))

@@ -182,6 +182,12 @@ def check_tempering(settings: TailSettings, learned: bool, *, given: bool) -> Ta
     return replace(settings, method="conditional")
 
 
+def center_of(mu: Tensor, dt: Tensor, *, even: bool) -> Tensor:
+    """The center of dx over each dt, which has d coordinates where mu has: mu, or mu dt where dt is not even."""
+    scale = torch.ones_like(dt) if even else dt
+    return mu * (scale if mu.dim() == 0 else scale.unsqueeze(-1))
+
+
 @dataclass
 class TailMasses:
     """Thresholds at every node of the state bins, and how many pairs of each pool lie there.
@@ -201,8 +207,7 @@ class TailMasses:
 
     def center(self, dt: Tensor) -> Tensor:
         """The center of dx over these dt (n,): (n,), or (n, d)."""
-        scale = dt if self.uneven else torch.ones_like(dt)
-        return self.mu * (scale if self.mu.dim() == 0 else scale.unsqueeze(-1))
+        return center_of(self.mu, dt, even=not self.uneven)
 
     @property
     def share(self) -> Tensor:

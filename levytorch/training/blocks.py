@@ -152,15 +152,21 @@ class Blocks:
             one_dt = len(self.observed.dt) == 1
             return batch._replace(dt=batch.dt[:1].expand(len(batch.x))) if one_dt else batch
         main = self.observed.main
-        ids = torch.zeros(len(main), dtype=torch.int64)
-        for block, (starts, stops) in enumerate(main.membership.runs_by_block(self.n_blocks)):
-            for start, stop in zip(starts.tolist(), stops.tolist()):
-                ids[start:stop] = block
+        ids = block_of(main, self.n_blocks)
         if pool == "main":
             return Batch(main.x, main.dx, main.dt, ids)
         rows = self.observed.tail
         dt = main.dt[:1].expand(len(rows)) if main.uniform_dt else main.dt[rows]
         return Batch(main.x[rows], main.dx[rows], dt, ids[rows])
+
+
+def block_of(pairs: Transitions, n_blocks: int) -> Tensor:
+    """The block of every pair, (n,) int64."""
+    ids = torch.zeros(len(pairs), dtype=torch.int64)
+    for block, (starts, stops) in enumerate(pairs.membership.runs_by_block(n_blocks)):
+        for start, stop in zip(starts.tolist(), stops.tolist()):
+            ids[start:stop] = block
+    return ids
 
 
 def kept_for_later(data: Pools | Lattice) -> Blocks | None:

@@ -20,7 +20,7 @@ from levytorch.coefficients import LinearHead
 from levytorch.coefficients.kernels import per_bin
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import NumericalError
-from levytorch.likelihood.frozen import FrozenLaw, to_predictors
+from levytorch.likelihood.frozen import FrozenLaw, predictor_scores, to_predictors
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective, observed_slope
 from levytorch.likelihood.penalty import Strength, symmetric_inverse
@@ -232,13 +232,8 @@ def block_scores(
         design = head.design(head.states(x))
         chain = head.chain(theta, design)
         step = law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
-        q = [step.b] if head.dim == 1 else list(step.b.T)
-        q += [step.D_o, step.D_f]
-        if step.alpha is not None:
-            q.append(step.alpha + step.D_f * chain.D_f_alpha)
-        if head.tempering_spec.learned and step.tempering is not None:
-            q.append(step.tempering)
-        scores = torch.cat([design[i] * (q[i] * chain.slope[i]) for i in range(len(q))])
+        q = predictor_scores(chain, step)
+        scores = torch.cat([phi * row for phi, row in zip(design, q)])
         weight = part.weight[..., rows]
         total += blocks.sums(Batch(x, dx, dt, weight), scores)
     return total

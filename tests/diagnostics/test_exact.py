@@ -11,8 +11,7 @@ from scipy.stats import binom, kstest
 from levytorch import Dynamics, Transitions, compare, log_density, recover, simulate
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.diagnostics import diagnose
-from levytorch.diagnostics.exact_quantiles import Edges, edges_at, probability_nodes, steps_at
-from levytorch.diagnostics.exact_tangent import ExactTangent, rounded
+from levytorch.diagnostics.exact_tangent import Edges, ExactTangent, edges_at, probability_nodes, rounded, steps_at
 from levytorch.diagnostics.sample import Region
 from levytorch.figures.diagnostics import drawings
 from levytorch.law import score

@@ -7,7 +7,7 @@ from scipy import stats
 
 from levytorch import Dynamics, recover, simulate
 from levytorch.diagnostics import diagnose
-from levytorch.diagnostics.law_table import table_of_laws
+from levytorch.diagnostics.laws import table_of_laws
 from levytorch.diagnostics.sample import Region
 from levytorch.errors import ConfigError, LevytorchWarning
 from levytorch.runs.settings import diagnostics_options

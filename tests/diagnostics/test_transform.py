@@ -10,8 +10,7 @@ from scipy.stats import kstest
 from levytorch import LevyStep, log_density
 from levytorch.coefficients import Coefficients
 from levytorch.diagnostics.components import Components, legendre
-from levytorch.diagnostics.sample import Region, make_sample
-from levytorch.diagnostics.transform import transform
+from levytorch.diagnostics.sample import Region, make_sample, transform
 from tests.diagnostics.problems import one, walk
 from tests.training.problems import ALPHA, DT
 
