@@ -16,16 +16,21 @@ quadrature, weighted by the probability around them, so that nothing is left to 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.paper.style import picture
+from benchmarks.paper.tables import markdown
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.data.batches import Batch, FullBatch
+from levytorch.figures.base import COLORS, panels
 from levytorch.files import write_csv
 from levytorch.law import log_density, score, tail_probability
 from levytorch.likelihood.frozen import FrozenLaw
@@ -39,6 +44,15 @@ TRUTH = (5.0, 4.0, 3.0)  # (b, D_o, D_f) of the paper's constant examples
 _FAR = 1e25  # where the tail ends that nothing was removed of
 _WIDTH = 1e-4  # relative, of the central differences of a score
 _ROUNDS, _NEWTON = 400, 60
+TITLE = "Convergence of the TCF"
+_TEXT = """\
+The paper leaves open whether its iteration of coefficients and TCF converges, and how fast. One round fits theta at
+a held TCF and takes the TCF which that theta asks for. Near the fixed point a round multiplies the distance by
+kappa = ∇R · J⁻¹ (s_tail − s_core) ([method.md](method.md), where it is derived): it converges when kappa is below
+1, and where nothing was removed beyond TRT kappa is a squared correlation and always is. *Measured*: the ratio of
+the last two changes of the TCF in the library's own iteration; *derived*: the formula, from the density alone. (b,
+D_o, D_f) = (5, 4, 3), law of a step: frozen (exact for constants); the data is the law itself, by quadrature, so
+that there is no noise in either."""
 
 
 @dataclass(frozen=True)
@@ -185,18 +199,6 @@ def derived(setting: Setting, theta: tuple[float, float, float]) -> float:
     return float(grad_R @ torch.linalg.solve(0.5 * (J + J.T), tail - core))
 
 
-def squared_correlation(setting: Setting) -> float:
-    """What kappa is where nothing was removed: the squared correlation of the tail's indicator with the scores."""
-    y, weight, beyond = nodes(setting)
-    free = 3 if setting.learned else 2
-    s = score(y, 0.0, *TRUTH[1:], setting.alpha, setting.dt, method="contour", wrt_alpha=True)
-    assert s.alpha is not None
-    rows = torch.stack([s.D_o, s.D_f, s.alpha])[:free]
-    R = float(weight[beyond].sum())
-    slope = (rows * weight)[:, beyond].sum(1)  # grad R
-    return float(slope @ torch.linalg.solve((rows * weight) @ rows.T, slope)) / (R * (1 - R))
-
-
 def contraction(setting: Setting, until: float = 1e-11) -> Contraction:
     """Both numbers of one setting; until: the change of the TCF at which the iteration ends."""
     ratio, values, objective = measured(setting, until)
@@ -229,3 +231,51 @@ def read_study(path: Path = RESULTS) -> Iterator[dict[str, float]]:
     table = read_csv(path, COLUMNS)
     for k in range(len(table["alpha"])):
         yield {name: float(table[name][k]) for name in COLUMNS}
+
+
+# -- on the page -----------------------------------------------------------------------------------------------------
+def section(results: Path, out: Path) -> list[str]:
+    """The blocks of the page; none where there is no table."""
+    file = results / RESULTS.name
+    if not file.is_file():
+        return []
+    rows, shown = list(read_study(file)), []
+    for row in rows:
+        learned = "learned" if row["learned"] else f"{row['alpha']:g}"
+        TRT = "–" if math.isinf(row["TRT"]) else f"{row['TRT']:g}"
+        cells = {"alpha": learned, "CT": f"{row['CT']:g}", "dt": f"1/{1 / row['dt']:.0f}", "TRT": TRT}
+        cells |= {"dropped": f"{row['dropped']:.0%}".replace("%", " %"), "tail mass R": f"{row['R']:.3g}"}
+        cells |= {"TCF": f"{row['TCF']:.3g}", "D_f": f"{row['D_f']:.4f}", "rounds to 1e-6": f"{row['rounds']:.0f}"}
+        shown.append(cells | {"measured": f"{row['measured']:.6f}", "derived": f"{row['derived']:.6f}"})
+    fig, _ = _figure(rows)
+    caption = "Contraction of the TCF's iteration per round: dots measured, lines derived."
+    return [
+        _TEXT,
+        "```bash\npython -m benchmarks.paper contraction\n```",
+        markdown(shown),
+        *picture(fig, "contraction", caption, out),
+    ]
+
+
+def _figure(rows: list[dict[str, float]]) -> Any:
+    """kappa over alpha, CT, dt, and the share that was dropped, all else as in the paper's example."""
+    base = {"alpha": 0.3, "CT": 8.0, "dt": 1 / 40, "dropped": 0.5, "TRT": 20.0, "learned": 0.0}
+    names = {"alpha": r"$\alpha$", "CT": "CT", "dt": r"$\Delta t$", "dropped": "share of the tail dropped"}
+    fig, axes = panels(None, 4, width=2.7, height=2.7)
+    for ax, (name, label) in zip(axes, names.items()):
+        others = {key: value for key, value in base.items() if key != name}
+        own = [row for row in rows if all(math.isclose(row[key], value) for key, value in others.items())]
+        own.sort(key=lambda row: row[name])
+        x = [row[name] for row in own]
+        ax.plot(x, [row["derived"] for row in own], color=COLORS["D_f"], linewidth=1.5, label="derived")
+        ax.plot(x, [row["measured"] for row in own], "o", color="black", markersize=4, label="measured")
+        if name in ("CT", "dt"):
+            ax.set_xscale("log")
+            ax.set_xticks(x, [f"{v:g}" if name == "CT" else f"1/{1 / v:.0f}" for v in x], minor=False)
+            ax.minorticks_off()
+        ax.set_xlabel(label)
+        ax.set_ylim(0, 1)
+        ax.grid(alpha=0.3, linewidth=0.5)
+    axes[0].set_ylabel(r"contraction per round $\kappa$")
+    axes[0].legend(frameon=False, fontsize="small")
+    return fig, axes

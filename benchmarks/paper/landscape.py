@@ -1,15 +1,28 @@
-"""Figures 2 and 3: the objective in (D_o, D_f) under several TCFs, and how coefficients and TCF find each other."""
+"""Figures 2 and 3: the objective in (D_o, D_f) under several TCFs, and how coefficients and TCF find each other.
+
+The law of one step with constant coefficients knows dx alone, so that counts in bins of dx stand for the pairs; with
+bins of 1/100 of the Gaussian's width the objective is exact to about 1e-6 per pair, and 1e4 bins replace 1e6 pairs.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from benchmarks.paper.binned import BinnedPairs, pairs_of
 from benchmarks.paper.collect import Array, Record, Runs
+from levytorch.data import Transitions, make_pools
+from levytorch.dynamics import SYSTEMS, Dynamics
+from levytorch.errors import InputError
 from levytorch.figures.base import COLORS, panels
+from levytorch.law import log_density, tail_probability
+from levytorch.likelihood.tail import tail_correction_factor
+from levytorch.runs.reading import SIMULATED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +36,12 @@ _FLOW = r"TCF $\leftarrow$ 0; then, until nothing moves:" + "\n" + (
     r"$R_\theta \leftarrow P_\theta(|\Delta x - \mu| > \mathrm{CT})$" + "\n"
     r"TCF $\leftarrow (R_\theta - R_{sample}) / (1 - R_{sample})$"
 )  # fmt: skip
+_WIDTHS = 100  # bins per standard deviation of the Gaussian part
+_NUMBERS = (
+    *("n_trajectories", "n_steps", "dt", "substeps", "x0", "seed"),
+    *("burn_in", "chains", "proposal_scale", "reach", "thinning"),
+)
+_CENSOR = ("TRT", "CT", "drop_tail", "seed")
 
 
 def metropolis_run(runs: Runs) -> Record:
@@ -113,3 +132,131 @@ def _rounds(ax: Axes, TCFs: Array, thetas: Array, truth: tuple[float, float]) ->
     ax.set_ylim(low, high + 0.25 * (high - low))
     ax.text(0.97, 0.30, _FLOW, transform=ax.transAxes, ha="right", va="center", fontsize="small", linespacing=1.6)
     ax.legend(frameon=False, fontsize="small", ncols=2)
+
+
+# -- pairs counted in bins --------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class BinnedPairs:
+    """Mean dx of every bin, and the shares of the main and of the tail pool in it; b and alpha are held fixed."""
+
+    dx: Tensor
+    main: Tensor
+    tail: Tensor
+    R_sample: float
+    mu: float
+    CT: float
+    dt: float
+    b: float
+    alpha: float
+
+    def means(self, D_o: Tensor, D_f: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean log p of both pools at every (D_o, D_f), each of the arguments' shape."""
+        log_p = log_density(
+            self.dx, self.b, D_o.unsqueeze(-1), D_f.unsqueeze(-1), self.alpha, self.dt, method="table"
+        )  # (..., bins)
+        return log_p @ self.main, log_p @ self.tail
+
+    def objective(self, D_o: Tensor, D_f: Tensor, TCF: float) -> Tensor:
+        """Negative log-likelihood per pair, (1 - TCF) times the main pool's plus TCF times the tail pool's."""
+        main, tail = self.means(D_o, D_f)
+        return -((1 - TCF) * main + TCF * tail)
+
+    def minimiser(self, TCF: float, start: tuple[float, float]) -> tuple[float, float]:
+        """(D_o, D_f) at which the objective of this TCF is smallest."""
+        from scipy.optimize import minimize
+
+        def value_and_gradient(u: Array) -> tuple[float, Array]:
+            theta = torch.tensor(u, dtype=torch.float64, requires_grad=True)
+            D = theta.exp()
+            value = self.objective(D[0], D[1], TCF)
+            (gradient,) = torch.autograd.grad(value, theta)
+            return float(value.detach()), gradient.numpy()
+
+        found = minimize(
+            value_and_gradient, np.log(start), jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 200}
+        )
+        D_o, D_f = np.exp(found.x)
+        return float(D_o), float(D_f)
+
+    def next_TCF(self, D_o: float, D_f: float) -> float:
+        """Algorithm E.6: the TCF that these coefficients ask for."""
+        R_theta = float(tail_probability(self.CT, self.mu, self.b, D_o, D_f, self.alpha, self.dt))
+        return tail_correction_factor(R_theta, self.R_sample)
+
+    def iterate(self, start: tuple[float, float], most: int = 12, tolerance: float = 1e-6) -> tuple[Array, Array]:
+        """TCF (rounds,) and (D_o, D_f) (rounds, 2) of every round, from TCF = 0 until it moves by less than this."""
+        TCFs, thetas = [0.0], [self.minimiser(0.0, start)]
+        for _ in range(most):
+            TCFs.append(self.next_TCF(*thetas[-1]))
+            thetas.append(self.minimiser(TCFs[-1], thetas[-1]))
+            if abs(TCFs[-1] - TCFs[-2]) < tolerance:
+                break
+        return np.array(TCFs), np.array(thetas)
+
+    def fixed_point(self, start: tuple[float, float]) -> float:
+        """The TCF that its own minimiser asks for."""
+        return float(self.iterate(start, 200, 1e-9)[0][-1])
+
+
+def binned_pairs(
+    transitions: Transitions, *, b: float, D_o: float, alpha: float, CT: float, TRT: float | None
+) -> BinnedPairs:
+    """Count the pairs of both pools; D_o sets the width of the bins."""
+    if transitions.dim != 1 or not transitions.uniform_dt:
+        raise InputError("pairs are counted in bins for one dimension and one dt only; draw this for such a run.")
+    pools = make_pools(transitions, CT, TRT)
+    dt, mu = float(pools.main.dt[0]), float(pools.mu)
+    dx = pools.main.dx.numpy()
+    width = np.sqrt(2 * D_o * dt) / _WIDTHS
+    kinds, where = np.unique(np.floor((dx - mu) / width).astype(np.int64), return_inverse=True)
+    main = np.bincount(where, minlength=len(kinds)).astype(float)
+    centers = np.bincount(where, weights=dx, minlength=len(kinds)) / main
+    tail = np.bincount(where[pools.tail.numpy()], minlength=len(kinds)).astype(float)
+    counts = [torch.from_numpy(v) for v in (centers, main / main.sum(), tail / max(1.0, tail.sum()))]
+    return BinnedPairs(*counts, pools.R_sample, mu, float(pools.CT), dt, b, alpha)
+
+
+@functools.lru_cache(maxsize=1)  # Figures 2 and 3 are made of the same data
+def pairs_of(run: Record) -> tuple[BinnedPairs, tuple[float, float]]:
+    """The run's data, counted, and the true (D_o, D_f)."""
+    dynamics = true_dynamics(run)
+    x = torch.zeros(1, dtype=torch.float64)
+    b, D_o, D_f = (float(f(x)) for f in (dynamics.b, dynamics.D_o, dynamics.D_f))
+    CT = run.number("CT") if run.metrics.get("CT") is not None else 8.0
+    alpha = float(run.setting("dynamics.alpha", 0.3))
+    pairs = binned_pairs(transitions_of(run), b=b, D_o=D_o, alpha=alpha, CT=CT, TRT=run.metrics.get("TRT"))
+    return pairs, (D_o, D_f)
+
+
+def true_dynamics(run: Record) -> Dynamics:
+    """The system the run's data came from: one of the paper's, by its name."""
+    name, alpha = run.setting("dynamics.name"), run.setting("dynamics.alpha", 0.3)
+    if run.setting("data._target_", SIMULATED[0]) not in SIMULATED or name not in SYSTEMS or not _is_number(alpha):
+        raise InputError(
+            f"the data of {run.path} must have been simulated from one of {', '.join(SYSTEMS)}, but is not; "
+            "give another run."
+        )
+    return Dynamics.named(name, alpha=float(alpha))
+
+
+def transitions_of(run: Record) -> Transitions:
+    """The run's transitions simulated once more, censored as it says; only levytorch's own simulator is ever called."""
+    from levytorch.simulation import Simulated
+
+    options = _numbers(run, "data", _NUMBERS) | {"sampler": str(run.setting("data.sampler", "euler"))}
+    if isinstance(run.setting("data.censor"), Mapping):
+        options["censor"] = _numbers(run, "data.censor", _CENSOR)
+    return Simulated(true_dynamics(run), **options)().transitions
+
+
+def _numbers(run: Record, group: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """The settings of a group that are given, which must be numbers."""
+    found = {name: value for name in names if (value := run.setting(f"{group}.{name}")) is not None}
+    for name, value in found.items():
+        if not _is_number(value):
+            raise InputError(f"{group}.{name} of {run.path} must be a number, but is {value!r}; give another run.")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from benchmarks.paper import archived, parts, pictures, prices
-from benchmarks.paper.archived import RESULTS
-from benchmarks.paper.claim import Claim
-from benchmarks.paper.claims import claims, section_order
+from benchmarks.paper import contraction, literal, parts, prices
+from benchmarks.paper.claims import Claim, claims, section_order
 from benchmarks.paper.collect import Runs, collect
 from benchmarks.paper.figures import FIGURES
-from benchmarks.paper.kept import Kept
-from benchmarks.paper.tables import KEEP, frame, markdown
+from benchmarks.paper.style import picture
+from benchmarks.paper.tables import KEEP, cells, frame, markdown
 from levytorch.errors import InputError
 from levytorch.files import write_text
 
@@ -39,15 +38,16 @@ STATEMENTS, RUNS, PRICES, SHORT = (
 )
 
 
-def write_page(roots: Sequence[Path], out: Path, results: Path = RESULTS) -> Path:
+def write_page(roots: Sequence[Path], out: Path, results: Path = literal.RESULTS.parent) -> Path:
     """<out>/results.md and its pictures, <out>/figures/results_<name>.png, from all runs below these directories.
 
-    results: of the studies that are no runs (`archived`). What a page at <out> says of other experiments stays.
+    results: tables of the studies that are no runs (`literal`, `contraction`). What a page at <out> says of other
+    experiments stays.
     """
     runs, kept = collect(list(roots)), Kept(out / "results.md")
     guide = "[experiments.md](experiments.md)" if (out / "experiments.md").is_file() else "`conf/experiment/`"
     blocks = [_HEAD.format(experiments=guide)]
-    fresh = [*archived.claims(results), *map(Claim._make, claims(runs).rows())]
+    fresh = [*literal.claims(results), *map(Claim._make, claims(runs).rows())]
     stated = sorted([*fresh, *kept.claims(STATEMENTS, fresh)], key=lambda claim: section_order(claim.where))
     if stated:
         blocks += [f"## {STATEMENTS}", markdown(frame(stated), keep=KEEP)]
@@ -64,7 +64,12 @@ def write_page(roots: Sequence[Path], out: Path, results: Path = RESULTS) -> Pat
             if needed and needed[-1] == one.name:
                 complete = set(needed) <= set(names)
                 blocks += _picture(name, runs, out) if complete else kept.picture(one.title, name)
-    for title, made in (*archived.sections(results, out), (archived.BOUND, archived.bound(runs, out))):
+    studies = {
+        literal.TITLE: literal.section(results),
+        contraction.TITLE: contraction.section(results, out),
+        parts.BOUND: parts.bound(runs, out),
+    }
+    for title, made in studies.items():
         body = made or ([kept[title]] if kept[title] else [])
         blocks += [f"## {title}", *body] if body else []
     blocks += _prices(runs, out) or ([f"## {PRICES}", kept[PRICES]] if kept[PRICES] else [])
@@ -95,4 +100,46 @@ def _picture(name: str, runs: Runs, out: Path) -> list[str]:
     except InputError as error:
         log.warning(f"no figure {name}: {error}")
         return []
-    return pictures.shown(fig, name, entry.caption, out, f"Figure {entry.number} of the paper. ")
+    return picture(fig, name, entry.caption, out, f"Figure {entry.number} of the paper. ")
+
+
+class Kept:
+    """The sections of a page by their headings; nothing of a page that is not there."""
+
+    def __init__(self, page: Path) -> None:
+        text = page.read_text(encoding="utf-8") if page.is_file() else ""
+        parts = re.split(r"^## (.*)$", text, flags=re.M)
+        self.sections = {title: body.strip("\n") for title, body in zip(parts[1::2], parts[2::2])}
+
+    def __getitem__(self, title: str) -> str:
+        """The body of a section, empty where there is none."""
+        return self.sections.get(title, "")
+
+    def rows(self, title: str) -> list[dict[str, str]]:
+        """The first table of a section."""
+        lines = [line for line in self[title].split("\n\n") if line.startswith("| ")]
+        if not lines:
+            return []
+        head, _, *body = lines[0].splitlines()
+        names = cells(head)
+        return [dict(zip(names, cells(line))) for line in body if len(cells(line)) == len(names)]
+
+    def machines(self, title: str) -> list[str]:
+        """The machines, with their versions, that a section names."""
+        return re.findall(r"^Machine: (.*)$", self[title], flags=re.M)
+
+    def picture(self, title: str, name: str) -> list[str]:
+        """What shows a picture in a section, and its caption."""
+        return re.findall(rf"^!\[[^\n]*results_{name}\.png\)\n\n\*[^\n]*\*$", self[title], flags=re.M)
+
+    def claims(self, title: str, made: Collection[Claim]) -> list[Claim]:
+        """Statements of the page that were not made anew."""
+        anew = {(one.where, one.engine, one.paper) for one in made}
+        old = [row for row in self.rows(title) if set(row) == set(Claim._fields)]
+        found = [Claim(**{**row, "holds": row["holds"] == "yes"}) for row in old]  # type: ignore[arg-type]
+        return [one for one in found if (one.where, one.engine, one.paper) not in anew]
+
+    def items(self, title: str, anew: Collection[str]) -> list[str]:
+        """Entries of a list that begin with the name of an experiment which is not among these."""
+        found = re.findall(r"^- (.*)$", self[title], flags=re.M)
+        return [item for item in found if re.split(r"[,:]", item)[0] not in anew and not item.startswith("No runs of")]

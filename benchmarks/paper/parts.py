@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -11,18 +12,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.paper import kept, tables
+from benchmarks.paper import tables
 from benchmarks.paper.collect import COEFFICIENTS, Runs
+from benchmarks.paper.figures import bound_figure
 from benchmarks.paper.statistics import DEFINITION
-from benchmarks.paper.style import arm_label
-from benchmarks.paper.tables import KEEP, markdown, percent
+from benchmarks.paper.style import arm_label, picture
+from benchmarks.paper.tables import FIT_BELOW, KEEP, markdown, percent, read_rates
 from levytorch.errors import InputError
+from levytorch.policy.rates import CORRELATION
 from levytorch.untrusted import read_json
 
 REPLICAS = 12  # the paper's
 SIGNIFICANT = 0.01  # a Kolmogorov-Smirnov p-value below this is named as a shortfall
 COVERED = 0.9  # and so is a 95 % band that holds the truth less often than this
 PAPER_ARMS = ("unbiased", "none", "tcf")
+BOUND = "The error bound (section 4.2.2)"
+_BOUND = """\
+b = sin⁴ x, D_o = cos² x + |sin x|, D_f = sin 4x + 2, alpha = 0.3, beta = 0.1, V = cos³(2x); {trials:,} perturbed
+problems for every eps from {low:g} to {high:g}, solved by collocation with {modes} modes; nothing is fitted. The
+slopes are those of log(mean error) over log(eps) at eps = {used}; larger eps show where the dependence stops being
+linear. C0 is max |V^ − V|, C2 the sum of the maxima of V^ − V and of its first two derivatives, the norm of Theorem
+3.1 but for its Hölder part. *noise* is a Gaussian process of standard deviation eps, correlated over {share:g} of
+the period (covariance exp(−d² / (2 l²)), l = {length:.3f}): its Hölder norms exist, and the level C does not depend
+on the grid. *gaussian* and *wedge* are bumps of height eps; *white* draws every collocation point by itself, and
+its level falls with the number of points."""
 PACKAGES = ("levytorch", "torch", "numpy", "scipy", "numba", "lightning", "hydra-core", "polars", "matplotlib")
 
 
@@ -126,7 +139,7 @@ def how(
                     "machine": machine().split(",")[0],
                 }
             )
-    shown = [dict(zip(rows[0], cells)) for cells in map(kept.cells, markdown(rows).splitlines()[2:])] if rows else []
+    shown = [dict(zip(rows[0], cells)) for cells in map(tables.cells, markdown(rows).splitlines()[2:])] if rows else []
     anew = {row["experiment"] for row in rows}
     if earlier and (not shown or set(earlier[0]) == set(shown[0])):
         shown += [row for row in earlier if row["experiment"] not in anew]
@@ -137,7 +150,7 @@ def how(
     told += [one for one in machines if one.split(",")[0] in used and one.split(",")[0] != machine().split(",")[0]]
     return [
         *(f"Machine: {one}" for one in told),
-        kept.table(shown) if shown else "No runs of the paper's experiments.",
+        markdown(shown) if shown else "No runs of the paper's experiments.",
         "The column *fits* is the sum over runs of the time from the first pass to the last, checks and standard "
         "errors included; wall and CPU time are those of whole sweeps where they were recorded (wall time depends on "
         "what else the machine was doing).",
@@ -338,3 +351,31 @@ def _range(values: list[Any]) -> str:
     if len(values) > 3 and values == list(range(values[0], values[-1] + 1)):
         return f"{values[0]} … {values[-1]}"
     return ", ".join(f"{v:,}" for v in values)
+
+
+def bound(runs: Runs, out: Path) -> list[str]:
+    """The error of V against that of the coefficients, in both norms."""
+    if not runs.studies:
+        return []
+    study = runs.studies[-1]
+    facts = read_json(study / "rates.json")
+    curves = read_rates(study)
+    shown = []
+    for kind in dict.fromkeys(curve.perturbation for curve in curves):
+        own = {curve.norm: curve for curve in curves if curve.perturbation == kind}
+        row: dict[str, Any] = {"perturbation": kind}
+        for norm, curve in own.items():
+            row[f"slope, {norm}"] = f"{curve.slope:.4f}"
+            row[f"C = error / eps, {norm}"] = f"{curve.mean[0] / curve.eps[0]:.3g}"
+        shown.append(row)
+    eps, first = curves[0].eps, next(iter(facts.values()))
+    used = ", ".join(f"{e:g}" for e in eps[eps <= FIT_BELOW * (1 + 1e-9)])
+    text = _BOUND.format(
+        trials=first["n_trials"], low=eps.min(), high=eps.max(), modes=first["n_modes"], used=used,
+        share=CORRELATION, length=2 * math.pi * CORRELATION,
+    )  # fmt: skip
+    fig, _ = bound_figure(runs)
+    caption = "Error of V against the size of the perturbation, in C0 (left) and C2 (right); mean and 5–95 %."
+    command = code("python evaluate.py experiment=rate_study")
+    shown_figure = picture(fig, "bound", caption, out, "Figure 8 of the paper, right. ")
+    return [text, command, markdown(shown), *shown_figure]

@@ -1,16 +1,22 @@
-"""What all figures of the experiments share: the arms' names and colours, boxes per size, bands of replicas."""
+"""What all figures of the experiments share: the arms' names and colours, boxes per size, bands of replicas; and small
+PNGs of them beside the page.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from levytorch.figures.base import TRUTH
+from levytorch.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, Any]
 # Okabe and Ito's palette, distinguishable with any colour vision; red with TCF and blue without, as in the paper
@@ -21,6 +27,7 @@ ARMS = {
     "conditional": ("conditional", "#009E73"),
 }
 BOX_WIDTH = 0.8  # all boxes of one size together
+LARGEST = 100_000  # bytes of a committed picture
 DEEP, LIGHT = 0.65, 0.25  # how strongly boxes are filled
 
 
@@ -123,3 +130,28 @@ def truth_line(
         low, high = float(np.min(truth)), float(np.max(truth))
         extra = room * max(high - low, 0.1 * max(abs(low), abs(high)), 1e-12)
         ax.set_ylim(low - extra if floor is None else max(floor, low - extra), high + extra)
+
+
+def picture(fig: Figure, name: str, caption: str, out: Path, before: str = "") -> list[str]:
+    """Writes <out>/figures/results_<name>.png; returns what shows it on the page."""
+    target = out / "figures" / f"results_{name}.png"
+    with replacing(target) as temporary:
+        temporary.write_bytes(small_png(fig))
+    return [f"![{caption}](figures/{target.name})", f"*{before}{caption}*"]
+
+
+def small_png(fig: Figure) -> bytes:
+    """The figure as a PNG of at most `LARGEST` bytes: a palette first, then fewer colours, then fewer pixels."""
+    from PIL import Image
+
+    content = b""
+    for dpi, colors in ((115, 256), (115, 96), (100, 96), (85, 64), (70, 48)):
+        raw, packed = io.BytesIO(), io.BytesIO()
+        fig.savefig(raw, dpi=dpi, format="png")
+        image = Image.open(raw).convert("RGB")
+        image = image.quantize(colors, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        image.save(packed, format="png", optimize=True)
+        content = packed.getvalue()
+        if len(content) <= LARGEST:
+            break
+    return content

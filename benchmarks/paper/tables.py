@@ -220,3 +220,8 @@ def percent(share: float, *, signed: bool = False) -> str:
     value = 100 * share
     digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
     return f"{value:{'+' if signed else ''}.{digits}f} %"
+
+
+def cells(line: str) -> list[str]:
+    """Of one line of a Markdown table."""
+    return [cell.strip() for cell in line.strip().strip("|").split(" | ")]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.paper.binned import transitions_of
 from benchmarks.paper.collect import collect
+from benchmarks.paper.landscape import transitions_of
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.runs.reading import load_run
 

@@ -13,13 +13,12 @@ from benchmarks.paper.contraction import (
     measured,
     nodes,
     read_study,
-    squared_correlation,
     study,
 )
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.data import make_pools
 from levytorch.dynamics import Dynamics
-from levytorch.law import tail_probability
+from levytorch.law import score, tail_probability
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import make_objective
 from levytorch.likelihood.tail import TailCorrection, TailSettings
@@ -59,6 +58,18 @@ def test_the_share_that_was_dropped_does_not_matter():
     assert few.measured == pytest.approx(many.measured, rel=1e-6)
     assert few.D_f == pytest.approx(many.D_f, rel=1e-9)
     assert few.tcf < many.tcf
+
+
+def squared_correlation(setting: Setting) -> float:
+    """What kappa is where nothing was removed: the squared correlation of the tail's indicator with the scores."""
+    y, weight, beyond = nodes(setting)
+    free = 3 if setting.learned else 2
+    s = score(y, 0.0, *TRUTH[1:], setting.alpha, setting.dt, method="contour", wrt_alpha=True)
+    assert s.alpha is not None
+    rows = torch.stack([s.D_o, s.D_f, s.alpha])[:free]
+    R = float(weight[beyond].sum())
+    slope = (rows * weight)[:, beyond].sum(1)  # grad R
+    return float(slope @ torch.linalg.solve((rows * weight) @ rows.T, slope)) / (R * (1 - R))
 
 
 def test_without_a_loss_kappa_is_a_squared_correlation():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.paper import archived, literal
+from benchmarks.paper import literal
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.coefficients.init import randomise
 from levytorch.data import make_pools
@@ -97,9 +97,7 @@ def test_the_section_and_its_claims_count_outliers(tmp_path):
             for seed, e in enumerate(errors if density == "windowed" else errors[:-1]):
                 numbers = dict.fromkeys(("b", "D_o", "D_f", "V", "V_shape"), e) | {"far": 2, "flagged": 1, "seconds": 3}
                 writer.writerow(dict(zip(literal.KEY, ("4.3", density, 400, 512, seed))) | numbers)
-    told = {(claim.where, claim.engine): (claim.measured, claim.holds) for claim in archived.claims(tmp_path)}
+    told = {(claim.where, claim.engine): (claim.measured, claim.holds) for claim in literal.claims(tmp_path)}
     assert told[("4.3", "Algorithm B.1, windowed density")] == ("1 of 6 at 400 trajectories", True)
     assert told[("4.2.1", "Algorithm B.1, accurate density")] == ("0 of 5 at 400", False)
-    (title, blocks), _ = archived.sections(tmp_path, tmp_path)
-    assert title == archived.LITERAL
-    assert "| 4.3 | windowed | 6 | 400 | 512 | 10.2 % (90.0 %) |" in "\n".join(blocks)
+    assert "| 4.3 | windowed | 6 | 400 | 512 | 10.2 % (90.0 %) |" in "\n".join(literal.section(tmp_path))

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from benchmarks.paper import page as pages
-from benchmarks.paper import parts, pictures
+from benchmarks.paper import parts, style
 from benchmarks.paper.__main__ import main, parse
 from benchmarks.paper.figures import FIGURES
 from benchmarks.paper.report import Report
@@ -30,7 +30,7 @@ def test_page_shows_every_figure_once_and_small(docs):
     shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)
     assert sorted(shown) == sorted(f"figures/results_{name}.png" for name in (*FIGURES, "bound", "contraction"))
     for name in shown:
-        assert (docs / name).stat().st_size <= pictures.LARGEST
+        assert (docs / name).stat().st_size <= style.LARGEST
         with Image.open(docs / name) as image:
             assert image.width >= 600
 
@@ -98,9 +98,9 @@ def test_every_fit_says_its_law_and_engine(docs):
 def test_pictures_are_made_smaller_until_they_fit(monkeypatch):
     fig, axes = new_axes(1, 1)
     axes[0, 0].imshow(np.random.default_rng(0).random((60, 60)), cmap="viridis")
-    large = len(pictures.small_png(fig))
-    monkeypatch.setattr(pictures, "LARGEST", large - 1)
-    assert len(pictures.small_png(fig)) < large
+    large = len(style.small_png(fig))
+    monkeypatch.setattr(style, "LARGEST", large - 1)
+    assert len(style.small_png(fig)) < large
 
 
 def test_report_after_a_sweep(root, tmp_path, capsys):

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.paper.binned import pairs_of, transitions_of
-from benchmarks.paper.landscape import metropolis_run, surfaces
+from benchmarks.paper.landscape import metropolis_run, pairs_of, surfaces, transitions_of
 from levytorch import Recovery, log_density, tail_probability
 from levytorch.data import make_pools
 
