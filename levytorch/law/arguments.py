@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,19 @@ class Step(NamedTuple):
     dt: Tensor
 
 
-def to_tensors(**values: Numeric) -> tuple[list[Tensor], torch.dtype, torch.device]:
+def named(step: Step, lam: Tensor | None) -> dict[str, Tensor]:
+    """The arguments by their names, with the tempering where there is one."""
+    return step._asdict() if lam is None else step._asdict() | {"tempering": lam}
+
+
+def is_zero(tempering: Numeric) -> bool:
+    """Whether a tempering is the number zero: the stable law. A tensor is not, which may become another one."""
+    if isinstance(tempering, (np.number, np.ndarray)):
+        return tempering.ndim == 0 and bool(tempering == 0)
+    return isinstance(tempering, (int, float)) and not isinstance(tempering, bool) and tempering == 0
+
+
+def to_tensors(**values: Numeric) -> tuple[dict[str, Tensor], torch.dtype, torch.device]:
     """Tensors of one device, and the dtype of the answer: that of the inexact tensors given, else float64."""
     dtype: torch.dtype | None = None
     device = torch.device("cpu")
@@ -36,10 +49,7 @@ def to_tensors(**values: Numeric) -> tuple[list[Tensor], torch.dtype, torch.devi
                 dtype = value.dtype if dtype is None else torch.promote_types(dtype, value.dtype)
             if value.device.type != "cpu":
                 device = value.device
-    tensors = []
-    for name, value in values.items():
-        tensor = real_tensor(name, value)
-        tensors.append(tensor if tensor.device == device else tensor.to(device=device))
+    tensors = {name: real_tensor(name, value).to(device=device) for name, value in values.items()}
     return tensors, dtype or torch.float64, device
 
 
@@ -86,6 +96,14 @@ def check_dim(dim: int) -> None:
         raise InputError(f"dim must be 1, 2 or 3, found {shown(dim)}; pass the number of coordinates of a step.")
 
 
+def check_vector(name: str, t: Tensor, dim: int) -> None:
+    if t.shape[-1:] != (dim,):
+        raise InputError(
+            f"{name} must have {dim} components in its last axis (dim = {dim}), found shape {tuple(t.shape)}; put the "
+            "coordinates there."
+        )
+
+
 def check_method(method: str) -> None:
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}, found {shown(method)}; choose one of these.")
@@ -127,11 +145,8 @@ def batch_shape(step: Step, dim: int) -> torch.Size:
     if dim > 1:
         for name in ("displacement", "b"):
             t = tensors[name]
-            if t.shape[-1:] != (dim,) and not (name == "b" and t.numel() == 1):
-                raise InputError(
-                    f"{name} must have {dim} components in its last axis (dim = {dim}), found shape "
-                    f"{tuple(t.shape)}; put the coordinates there."
-                )
+            if name == "displacement" or t.numel() > 1:
+                check_vector(name, t, dim)
             tensors[name] = t[..., 0] if t.dim() else t
     return broadcast(**tensors)
 

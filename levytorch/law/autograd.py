@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from levytorch.convert import common_shape, switch
-from levytorch.law import isotropic, tempered, threads
+from levytorch.law import threads
 from levytorch.law.arguments import (
     Numeric,
     Step,
@@ -23,13 +22,14 @@ from levytorch.law.arguments import (
     check_tempered_method,
     check_values,
     choose_method,
+    is_zero,
+    named,
     out_of_range,
     to_tensors,
 )
-from levytorch.law.contour import compiled_kernels
+from levytorch.law.quadrature import GRAIN, is_compiled
 from levytorch.law.radial import log_density_by_torch, partial_derivatives
-from levytorch.law.table import table
-from levytorch.law.table_grid import N_S
+from levytorch.law.table import N_S, table
 
 
 class StepScore(NamedTuple):
@@ -85,23 +85,13 @@ def log_density(
         >>> log_density(0.5, b=5.0, D_o=4.0, D_f=3.0, alpha=0.3, dt=1 / 40)
         tensor(-0.5410, dtype=torch.float64)
     """
-    check_dim(dim)
-    check_method(method)
-    tensors, dtype, device = to_tensors(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
-    step = Step(*tensors)
-    lam = _tempering(tempering, device)
-    if lam is not None:
-        check_tempered_method(method)
-        log_p = tempered.log_density(step, lam, dim=dim)
-        return log_p if log_p.dtype == dtype else log_p.to(dtype)
+    step, lam, dtype = _arguments(displacement, b, D_o, D_f, alpha, dt, dim, method, tempering)
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in step)
-    if _fused(dim, method, device):
-        log_p = _FusedStep.apply(*step, method, grad)
-    elif isotropic.applies(step, dim, method := _chosen(step, method, dim), device):
-        log_p = isotropic.IsotropicStep.apply(*step, batch_shape(step, dim), dim, grad)
+    if lam is None and _in_one_pass(step, None, dim, method, grad and step.alpha.requires_grad):
+        log_p = _CompiledStep.apply(*step, dim, method, grad)
     else:
-        check_values(**step._asdict())
-        log_p = log_density_by_torch(step, dim=dim, method=method)
+        check_values(**named(step, lam))
+        log_p = log_density_by_torch(step, lam, dim=dim, method=method)
     return log_p if log_p.dtype == dtype else log_p.to(dtype)
 
 
@@ -123,168 +113,168 @@ def score(
     Arguments as in `log_density`; float64 out, of the broadcast shape (b: `[..., dim]` for dim > 1). The derivative in
     tempering is there whenever tempering is a tensor or not zero.
     """
-    check_dim(dim)
-    check_method(method)
     wrt_alpha = switch("wrt_alpha", wrt_alpha)
-    tensors, _, device = to_tensors(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
-    step = Step(*(t.detach() for t in tensors))
-    lam = _tempering(tempering, device)
-    if lam is not None:
-        check_tempered_method(method)
-        return _tempered_score(step, lam.detach(), dim, wrt_alpha)
-    if _fused(dim, method, device):
-        shape, flat = _evaluate(step, method, 1, wrt_alpha)
-        _refuse_nonfinite(flat)
-        rows = [row.reshape(shape) for row in flat]
-        return StepScore(rows[0], rows[1], rows[2], rows[3], rows[4] if wrt_alpha else None)
-    shape = batch_shape(step, dim)
-    if isotropic.applies(step, dim, method := _chosen(step, method, dim, wrt_alpha), device) and not wrt_alpha:
-        out, by_b = isotropic.evaluate(step, shape, dim, True)
-        _refuse_nonfinite([*out, by_b.reshape(-1)])
-        return StepScore(
-            out[0].reshape(shape), by_b.reshape(*shape, dim), out[1].reshape(shape), out[2].reshape(shape), None
-        )
-    check_values(**step._asdict())
-    if shape.numel() == 0:
-        empty = step.D_o.new_zeros(shape)
-        return StepScore(empty, step.D_o.new_zeros((*shape, dim)), empty, empty, empty if wrt_alpha else None)
-    # leaves of the full shape, so that each sample has its own derivative
-    vector = torch.Size((*shape, dim)) if dim > 1 else shape
-    leaves = {"b": step.b.expand(vector), "D_o": step.D_o.expand(shape), "D_f": step.D_f.expand(shape)}
-    if wrt_alpha:
-        leaves["alpha"] = step.alpha.expand(shape)
-    leaves = {name: t.clone().requires_grad_() for name, t in leaves.items()}
-    with torch.enable_grad():
-        log_p = log_density_by_torch(step._replace(**leaves), dim=dim, method=method)
-        grads = dict(zip(leaves, torch.autograd.grad(log_p.sum(), list(leaves.values()))))
-    _refuse_nonfinite([log_p.detach().reshape(-1), *(g.reshape(-1) for g in grads.values())])
-    return StepScore(log_p.detach(), grads["b"], grads["D_o"], grads["D_f"], grads.get("alpha"))
-
-
-def _tempering(given: Numeric, device: torch.device) -> Tensor | None:
-    """None for the number zero: the stable law."""
-    if isinstance(given, (int, float)) and not isinstance(given, bool) and given == 0:
-        return None
-    (lam,), _, _ = to_tensors(tempering=given)
-    lam = lam.to(device=device)
-    if not lam.requires_grad and lam.dim() == 0 and not isinstance(given, Tensor) and float(lam) == 0.0:
-        return None
-    return lam
-
-
-def _tempered_score(step: Step, lam: Tensor, dim: int, wrt_alpha: bool) -> StepScore:
-    if _fused(dim, "contour", step.D_o.device):
-        shape, flat = tempered.score(step, lam)
-        _refuse_nonfinite(flat)
-        rows = [row.reshape(shape) for row in flat]
-        return StepScore(rows[0], rows[1], rows[2], rows[3], rows[4] if wrt_alpha else None, rows[5])
-    check_values(**step._asdict(), tempering=lam)
-    shape = common_shape(batch_shape(step, dim), lam.shape)
-    vector = torch.Size((*shape, dim)) if dim > 1 else shape
-    names = ["b", "D_o", "D_f", *(["alpha"] if wrt_alpha else [])]
-    whole = {name: getattr(step, name).expand(vector if name == "b" else shape) for name in names}
-    leaves = {name: t.clone().requires_grad_() for name, t in whole.items()}
-    rate = lam.expand(shape).clone().requires_grad_()
-    with torch.enable_grad():
-        log_p = tempered.log_density(step._replace(**leaves), rate, dim=dim)
-        found = torch.autograd.grad(log_p.sum(), [*leaves.values(), rate])
-    grads = dict(zip(leaves, found))
-    _refuse_nonfinite([log_p.detach().reshape(-1), *(g.reshape(-1) for g in found)])
-    return StepScore(log_p.detach(), grads["b"], grads["D_o"], grads["D_f"], grads.get("alpha"), found[-1])
-
-
-def _refuse_nonfinite(rows: Sequence[Tensor]) -> None:
-    """The law's derivatives divide by A^2 and by B, which leaves float64 when D_o dt or D_f dt is all but zero."""
+    step, lam, _ = _arguments(displacement, b, D_o, D_f, alpha, dt, dim, method, tempering)
+    step, lam = Step(*(t.detach() for t in step)), None if lam is None else lam.detach()
+    if _in_one_pass(step, lam, dim, method, wrt_alpha):
+        rows = _compiled_pass(step, lam, dim, method, 1, wrt_alpha)
+    else:
+        rows = _rows_by_autograd(step, lam, dim, method, wrt_alpha)
+    # the law's derivatives divide by A^2 and by B, which leaves float64 when D_o dt or D_f dt is all but zero
     for row in rows:
         if not math.isfinite(float(row.sum())):  # one pass without a temporary; a sum may overflow, an entry may not
-            good = torch.isfinite(row)
+            good = torch.isfinite(row).reshape(-1)
             if not bool(good.all()):
                 raise out_of_range(int((~good).nonzero()[0]))
+    by_alpha, by_lam = rows[4] if wrt_alpha else None, None if lam is None else rows[-1]
+    return StepScore(rows[0], rows[1], rows[2], rows[3], by_alpha, by_lam)
 
 
-def _fused(dim: int, method: str, device: torch.device) -> bool:
-    """Whether the compiled one-pass evaluation applies."""
-    return dim == 1 and method != "windowed" and device.type == "cpu" and compiled_kernels() is not None
+def _arguments(
+    displacement: Numeric,
+    b: Numeric,
+    D_o: Numeric,
+    D_f: Numeric,
+    alpha: Numeric,
+    dt: Numeric,
+    dim: int,
+    method: str,
+    tempering: Numeric,
+) -> tuple[Step, Tensor | None, torch.dtype]:
+    """The arguments as tensors, the tempering (None for the number zero: the stable law), the dtype of the answer."""
+    check_dim(dim)
+    check_method(method)
+    tensors, dtype, device = to_tensors(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
+    if is_zero(tempering):
+        return Step(**tensors), None, dtype
+    lam = to_tensors(tempering=tempering)[0]["tempering"]
+    check_tempered_method(method)
+    return Step(**tensors), lam.to(device=device), dtype
 
 
-def _chosen(step: Step, method: str, dim: int, wrt_alpha: bool = False) -> str:
-    """What `auto` stands for in d > 1."""
-    if method != "auto" or dim == 1:
-        return method
-    with_alpha = wrt_alpha or (step.alpha.requires_grad and torch.is_grad_enabled())
-    return choose_method(method, step.alpha, batch_shape(step, dim).numel(), dim, with_alpha)
+def _rows_by_autograd(step: Step, lam: Tensor | None, dim: int, method: str, wrt_alpha: bool) -> list[Tensor]:
+    """log p and its derivatives in b, D_o, D_f[, alpha][, lam], of the broadcast shape."""
+    given = named(step, lam)
+    check_values(**given)
+    shape = common_shape(batch_shape(step, dim), () if lam is None else lam.shape)
+    names = ["b", "D_o", "D_f", *(["alpha"] if wrt_alpha else []), *([] if lam is None else ["tempering"])]
+    # leaves of the full shape, so that each sample has its own derivative
+    whole = {name: given[name].expand((*shape, dim) if name == "b" and dim > 1 else shape) for name in names}
+    leaves = {name: t.clone().requires_grad_() for name, t in whole.items()}
+    if shape.numel() == 0:
+        return [step.D_o.new_zeros(shape), *(t.detach() for t in leaves.values())]
+    wanted, rate = list(leaves.values()), leaves.pop("tempering", None)
+    with torch.enable_grad():
+        log_p = log_density_by_torch(step._replace(**leaves), rate, dim=dim, method=method)
+        return [log_p.detach(), *torch.autograd.grad(log_p.sum(), wanted)]
 
 
-class _FusedStep(Function):
-    """d = 1 on the CPU: one compiled pass from the six arguments to log p and the derivatives that are needed."""
+def _in_one_pass(step: Step, lam: Tensor | None, dim: int, method: str, with_alpha: bool) -> bool:
+    """Whether there is a compiled pass: on the CPU, in d = 1 or by a table in d > 1."""
+    if step.D_o.device.type != "cpu" or method == "windowed":
+        return False
+    if dim > 1:
+        if lam is not None or with_alpha or step.alpha.numel() > 1:
+            return False
+        if choose_method(method, step.alpha, batch_shape(step, dim).numel(), dim, with_alpha) != "table":
+            return False
+    return is_compiled()
+
+
+class _CompiledStep(Function):
+    """The compiled pass of the stable law: log p, and the derivatives that are needed."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *tensors, method, grad = arguments
-        ctx.shape, out = _evaluate(Step(*tensors), method, int(grad), grad and ctx.needs_input_grad[4])
+        *tensors, dim, method, grad = arguments
+        ctx.dim = dim
+        log_p, *slopes = _compiled_pass(Step(*tensors), None, dim, method, int(grad), grad and ctx.needs_input_grad[4])
         if grad:
-            ctx.save_for_backward(*tensors, *out[1:])
-        return out[0].reshape(ctx.shape)
+            ctx.save_for_backward(*tensors, *slopes)
+        return log_p
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, slopes = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
-        needs, step = ctx.needs_input_grad[:6], Step(*tensors)
+        step, needs, dim = Step(*ctx.saved_tensors[:6]), ctx.needs_input_grad[:6], ctx.dim
         if torch.is_grad_enabled():  # create_graph
-            return (*partial_derivatives(step, needs, g, 1), None, None)
-        slopes = [s.reshape(ctx.shape) for s in slopes]
+            return (*partial_derivatives(step, needs, g, dim), None, None, None)
+        by_b, by_D_o, by_D_f, *by_alpha = ctx.saved_tensors[6:]
+        g_b = g if dim == 1 else g.unsqueeze(-1)
         grads: list[Tensor | None] = [None] * 6
-        for k in range(1, 5):
-            if needs[k]:
-                grads[k] = g * slopes[k - 1]
         if needs[0]:
-            grads[0] = -g * slopes[0] / step.dt
+            grads[0] = -g_b * by_b / (step.dt if dim == 1 or step.dt.dim() == 0 else step.dt.unsqueeze(-1))
+        if needs[1]:
+            grads[1] = g_b * by_b
+        for k, slope in enumerate((by_D_o, by_D_f, *by_alpha), 2):
+            if needs[k]:
+                grads[k] = g * slope
         if needs[5]:
-            grads[5] = g * (slopes[0] * step.b + slopes[1] * step.D_o + slopes[2] * step.D_f) / step.dt
+            along = by_b * step.b if dim == 1 else (by_b * step.b).sum(-1)
+            grads[5] = g * (along + by_D_o * step.D_o + by_D_f * step.D_f) / step.dt
         shaped = (v if v is None or v.shape == t.shape else v.sum_to_size(t.shape) for v, t in zip(grads, step))
-        return (*shaped, None, None)
+        return (*shaped, None, None, None)
 
 
-def _evaluate(step: Step, method: str, order: int, with_alpha: bool) -> tuple[torch.Size, list[Tensor]]:
-    """The compiled pass: rows log p, d/db, d/dD_o, d/dD_f[, d/dalpha] over the broadcast samples."""
-    shapes = {t.shape for t in step if t.dim() > 0}
-    shape = next(iter(shapes)) if len(shapes) == 1 else broadcast(**step._asdict())
+def _compiled_pass(step: Step, lam: Tensor | None, dim: int, method: str, order: int, with_alpha: bool) -> list[Tensor]:
+    """log p[, d/db, d/dD_o, d/dD_f[, d/dalpha[, d/dlam]]] of the broadcast shape, d/db `[..., d]` in d > 1.
+
+    Values are checked on the way, and named only when a bad one is found.
+    """
+    given = named(step, lam)
+    shapes = {t.shape for t in given.values() if t.dim() > 0}
+    if dim > 1:
+        shape = batch_shape(step, dim)
+    else:
+        shape = next(iter(shapes)) if len(shapes) == 1 else broadcast(**given)
     n = shape.numel()
+    count = 1 if order == 0 else 4 + with_alpha if lam is None else 6
     # rows of their own: the allocator reuses them, where one large block would be new pages every time
-    out = [torch.empty(n, dtype=torch.float64) for _ in range(1 if order == 0 else 4 + with_alpha)]
+    out = [torch.empty((n, dim) if dim > 1 and k == 1 else n, dtype=torch.float64) for k in range(count)]
     if n == 0:
-        check_values(**step._asdict())
-        return shape, out
+        check_values(**given)
+        return [row.reshape((*shape, *row.shape[1:])) for row in out]
     if step.alpha.numel() == 1:
         check_values(alpha=step.alpha)  # before a table is made for it
-    method = choose_method(method, step.alpha, n, 1, with_alpha)
-    arrays = [
-        (t if t.numel() == 1 or t.shape == shape else t.expand(shape)).detach().contiguous().reshape(-1).numpy()
-        for t in step
-    ]
-    rows = tuple(row.numpy() for row in out)
-    if method == "table" and not with_alpha:
-        codes = _from_table(arrays, n, rows)
-    else:
-        from levytorch.law.step_kernels import contour_step
 
-        codes = threads.run(contour_step, n, *arrays, rows, grain=32)
+    def flat(t: Tensor) -> np.ndarray:
+        whole = t if t.numel() == 1 or t.shape == shape else t.expand(shape)
+        return whole.detach().contiguous().reshape(-1).numpy()
+
+    def vectors(t: Tensor) -> np.ndarray:
+        whole = t.expand(dim if t.dim() <= 1 else (*shape, dim))
+        return whole.detach().contiguous().reshape(-1, dim).numpy()
+
+    x, b = (flat(t) if dim == 1 else vectors(t) for t in step[:2])
+    D_o, D_f, alpha, dt, *rate = (flat(t) for t in (*step[2:], *([] if lam is None else [lam])))
+    rows = [row.numpy() for row in out]
+    method = choose_method(method, step.alpha, n, dim, with_alpha)
+    if lam is not None:
+        from levytorch.law.tempered_line import tempered_step
+
+        codes = threads.run(tempered_step, n, x, b, D_o, D_f, alpha, dt, *rate, tuple(rows), grain=GRAIN)
+    elif method == "contour" or with_alpha:
+        from levytorch.law.contour_kernels import contour_step
+
+        codes = threads.run(contour_step, n, x, b, D_o, D_f, alpha, dt, tuple(rows), grain=GRAIN)
+    else:
+        codes = _from_table(n, dim, x, b, D_o, D_f, float(alpha[0]), dt, rows)
     bad = [code for code in codes if code >= 0]
     if bad:
-        check_values(**step._asdict())
+        check_values(**given)
         raise out_of_range(min(bad))
-    return shape, out
+    return [row.reshape((*shape, *row.shape[1:])) for row in out]
 
 
-def _from_table(arrays: list[np.ndarray], n: int, rows: tuple[np.ndarray, ...]) -> list[int]:
-    from levytorch.law.step_kernels import table_step
+def _from_table(n: int, dim: int, x, b, D_o, D_f, alpha: float, dt, rows: list[np.ndarray]) -> list[int]:
+    """The pass by the table of alpha, again where columns of it are missing."""
+    from levytorch.law.table_kernels import isotropic_table_step, table_step
 
-    x, b, D_o, D_f, alpha, dt = arrays
-    tab = table(float(alpha[0]), 1)
+    by_b = [] if dim == 1 else [rows.pop(1) if len(rows) > 1 else np.empty((0, dim))]
+    kernel, tab = isotropic_table_step if by_b else table_step, table(alpha, dim)
     while True:
         needed = np.zeros(N_S, dtype=np.bool_)
-        rest = (dt, *tab.packed, needed, rows)
-        codes = threads.run(table_step, n, x, b, D_o, D_f, tab.alpha, *rest, grain=4096)
+        more = (*tab.arrays, needed, tuple(rows), *by_b)
+        codes = threads.run(kernel, n, x, b, D_o, D_f, alpha, dt, *more, grain=4096)
         if not needed.any() or any(code >= 0 for code in codes):
             return codes
         tab.build(np.flatnonzero(needed).tolist())

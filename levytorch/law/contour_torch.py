@@ -1,7 +1,7 @@
 """The contour quadrature of `contour.py` by torch operations: any device, and the CPU when numba is missing.
 
-The same path, nodes and sums as `kernels.py`, a chunk of samples against all nodes at a time; the two are tested
-against each other.
+The same path, nodes and sums as `contour_kernels.py`, a chunk of samples against all nodes at a time; the two are
+tested against each other.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.law.hankel import hankel_scaled_torch
-from levytorch.law.nodes import (
+from levytorch.law.contour import (
     DECAY,
     FLOOR,
+    LOG_KAPPA_MIN,
     LOG_SPLIT,
     SPLIT_CORE,
     SPLIT_GAUSS,
@@ -27,9 +27,9 @@ from levytorch.law.nodes import (
     UNSPLIT_THETA,
     UNSPLIT_TURN,
 )
+from levytorch.law.hankel import hankel_scaled_torch
 
 CHUNK = 2**17  # samples x nodes held at a time
-LOG_KAPPA_MIN = -660.0
 _ROWS = {0: 1, 1: 5, 2: 15}
 
 
@@ -49,13 +49,13 @@ class Path(NamedTuple):
 
 
 def density(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int, order: int) -> Tensor:
-    """As `contour.evaluate`."""
+    """As `quadrature.evaluate`."""
     path = _path(*_same(y, A, B, alpha), dim + 2.0 * order, 1.0, fine=dim > 1 or order == 2)
     return _chunked(_density, path, *_same(y, A, B, alpha), dim, order)
 
 
 def tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int, order: int) -> Tensor:
-    """As `contour.tail`."""
+    """As `quadrature.tail`."""
     path = _path(*_same(u, A, B, alpha), float(dim), 0.0, fine=True)
     return _chunked(_tail, path, *_same(u, A, B, alpha), dim, order)
 

@@ -2,7 +2,7 @@
 
 The radial law is a function of (y, A, B, alpha): y = |displacement - b dt|, A = D_o dt, B = D_f dt. Value and analytic
 derivatives come from one pass of the method chosen; a second backward pass computes the analytic second derivatives.
-The compiled passes (`autograd.py`, `isotropic.py`) come here for those, and where they do not apply.
+The compiled pass (`autograd.py`) comes here for those, and where it does not apply.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch.autograd import Function
 
 from levytorch.convert import common_shape
 from levytorch.errors import LevytorchWarning, NumericalError
-from levytorch.law import contour, windowed
-from levytorch.law.arguments import Step, batch_shape, check_range, choose_method
+from levytorch.law import quadrature, windowed
+from levytorch.law.arguments import Step, batch_shape, check_range, choose_method, out_of_range
 from levytorch.law.table import evaluate as evaluate_table
 from levytorch.law.table import table
 
@@ -103,9 +103,10 @@ def reduce_shared(ctx: Any, grads: list[Tensor | None]) -> list[Tensor | None]:
     return [g.sum().reshape(1) if g is not None and one and g.numel() > 1 else g for g, one in zip(grads, ctx.shared)]
 
 
-def log_density_of(first: Rows, second: Rows, step: Step, dim: int, *more: Tensor) -> Tensor:
-    """log p of the broadcast shape, by a radial law of (y, A, B, alpha, *more): see `Radial`."""
+def log_density_by_torch(step: Step, lam: Tensor | None, *, dim: int, method: str) -> Tensor:
+    """log p of the broadcast shape; lam: the tempering, None for the stable law."""
     x, b, D_o, D_f, alpha, dt = step
+    more = () if lam is None else (lam,)
     shape = common_shape(batch_shape(step, dim), *(t.shape for t in more))
     if shape.numel() == 0:
         return x.new_zeros(shape)
@@ -119,12 +120,12 @@ def log_density_of(first: Rows, second: Rows, step: Step, dim: int, *more: Tenso
     check_range(*inputs[:3])
     # inside an autograd.Function grad mode is always off, so it is read here
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-    return Radial.apply(first, second, grad, *inputs).expand(shape.numel()).reshape(shape)
-
-
-def log_density_by_torch(step: Step, *, dim: int, method: str) -> Tensor:
-    """log p of the broadcast shape."""
-    return log_density_of(partial(radial_rows, dim=dim, method=method), partial(contour.evaluate, dim=dim), step, dim)
+    first, second = partial(radial_rows, dim=dim, method=method), partial(quadrature.evaluate, dim=dim)
+    log_p = Radial.apply(first, second, grad, *inputs).expand(shape.numel()).reshape(shape)
+    good = torch.isfinite(log_p.detach()) | (lam is None)
+    if not bool(good.all()):
+        raise out_of_range(int((~good).reshape(-1).nonzero()[0]))
+    return log_p
 
 
 def partial_derivatives(step: Step, needs: Sequence[bool], g: Tensor, dim: int) -> list[Tensor | None]:
@@ -132,19 +133,20 @@ def partial_derivatives(step: Step, needs: Sequence[bool], g: Tensor, dim: int) 
     # aliases: the arguments may depend on each other, and each derivative must be the partial one
     step = Step(*(t.view_as(t) for t in step))
     wanted = [t for t, need in zip(step, needs) if need]
-    log_p = log_density_by_torch(step, dim=dim, method="contour")
+    log_p = log_density_by_torch(step, None, dim=dim, method="contour")
     found = iter(torch.autograd.grad(log_p, wanted, g, create_graph=True))
     return [next(found) if need else None for need in needs]
 
 
-def radial_rows(
-    y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int, order: int, method: str, with_alpha: bool
-) -> Tensor:
-    """Rows log p and, with order = 1, d/dy, d/dA, d/dB and d/dalpha (zero where it was not asked for)."""
-    n = max(t.numel() for t in (y, A, B, alpha))
+def radial_rows(*inputs: Tensor, dim: int, order: int, method: str, with_alpha: bool) -> Tensor:
+    """Rows log p and, with order = 1, d/dy, d/dA, d/dB and d/dalpha (zero where it was not asked for)[, d/dlam]."""
+    if len(inputs) > 4:  # tempered: there is one method
+        return quadrature.evaluate(*inputs, dim=dim, order=order)
+    y, A, B, alpha = inputs
+    n = max(t.numel() for t in inputs)
     method = choose_method(method, alpha, n, dim, with_alpha)
     if method == "contour" or (method == "table" and with_alpha):
-        return contour.evaluate(y, A, B, alpha, dim=dim, order=order)
+        return quadrature.evaluate(*inputs, dim=dim, order=order)
     if method == "table":
         return evaluate_table(table(float(alpha), dim), y, A, B, order)
     y, A, B, alpha = torch.broadcast_tensors(y, A, B, alpha)

@@ -1,9 +1,9 @@
-"""The law of one step as a torch distribution.
+"""The law of one step as a torch distribution, and its samples.
 
 Samples of the symmetric 2 alpha-stable law, E exp(i k L) = exp(-|k|^(2 alpha)): in one dimension by Chambers, Mallows
 and Stuck (1976), in more by the sub-Gaussian construction sqrt(2 T) G, with T positive alpha-stable of Laplace
 transform exp(-s^alpha) (Kanter 1975) and G a standard Gaussian vector. Tempered jumps are sqrt(2 T) G in any dimension,
-with T tempered by rejection (`sampling.py`).
+with T tempered by rejection.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from levytorch.law.arguments import (
     check_method,
     check_tempered_method,
     check_values,
+    check_vector,
     to_tensors,
 )
 from levytorch.law.autograd import log_density
-from levytorch.law.sampling import LOG_LARGEST, isotropic_stable, symmetric_stable, tempered_time
 from levytorch.law.tails import survival
+
+LOG_LARGEST = 690.0  # a jump is cut at 1e299 instead of overflowing, which happens for alpha below 0.03
+MOST = 4096  # parts of a tempered time, each accepted with probability exp(-1) or more
 
 
 class LevyStep(Distribution):
@@ -69,28 +72,20 @@ class LevyStep(Distribution):
         check_dim(dim)
         check_method(method)
         names = dict(b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt, tempering=tempering)
-        tensors, self._dtype, _ = to_tensors(**names)
-        check_values(**dict(zip(names, tensors)))
-        drift = tensors[0]
+        given, self._dtype, _ = to_tensors(**names)
+        check_values(**given)
+        drift = given["b"]
         if dim > 1:
-            if drift.dim() == 0:
-                drift = drift.expand(dim)
-            if drift.shape[-1] != dim:
-                raise InputError(
-                    f"b must have {dim} components in its last axis, found shape {tuple(drift.shape)}; put the "
-                    "coordinates there."
-                )
-            broadcast(**dict(zip(names, (drift[..., 0], *tensors[1:]))))
-            rest = torch.broadcast_tensors(drift[..., 0], *tensors[1:])
-            self.b = drift.expand(*rest[0].shape, dim)
-        else:
-            broadcast(**dict(zip(names, tensors)))
-            rest = torch.broadcast_tensors(*tensors)
-            self.b = rest[0]
+            drift = drift.expand(dim) if drift.dim() == 0 else drift
+            check_vector("b", drift, dim)
+            given["b"] = drift[..., 0]
+        broadcast(**given)
+        rest = torch.broadcast_tensors(*given.values())
+        self.b = rest[0] if dim == 1 else drift.expand(*rest[0].shape, dim)
         self.D_o, self.D_f, self.alpha, self.dt, self.tempering = rest[1:]
         # kept unexpanded, so that one shared alpha stays recognisable as one
-        self._alpha = tensors[3] if tensors[3].numel() == 1 else self.alpha
-        self._tempered = tensors[5].requires_grad or bool((tensors[5] > 0).any())
+        self._alpha = given["alpha"] if given["alpha"].numel() == 1 else self.alpha
+        self._tempered = given["tempering"].requires_grad or bool((given["tempering"] > 0).any())
         if self._tempered:
             check_tempered_method(method)
         self.dim, self.method = dim, method
@@ -120,12 +115,15 @@ class LevyStep(Distribution):
         new._validate_args = self._validate_args
         return new
 
+    def _of_vectors(self, t: Tensor) -> Tensor:
+        """What broadcasts with vectors, from one number for each of them."""
+        return t if self.dim == 1 else t.unsqueeze(-1)
+
     @property
     def mean(self) -> Tensor:
         """b dt where it exists (2 alpha > 1, or tempered), else NaN."""
         exists = (self.alpha > 0.5) | (self.tempering > 0)
-        drift = self.b * (self.dt if self.dim == 1 else self.dt.unsqueeze(-1))
-        return torch.where(exists if self.dim == 1 else exists.unsqueeze(-1), drift, math.nan)
+        return torch.where(self._of_vectors(exists), self.b * self._of_vectors(self.dt), math.nan)
 
     @property
     def variance(self) -> Tensor:
@@ -155,11 +153,8 @@ class LevyStep(Distribution):
         """A displacement as a tensor that fits the batch; its dtype is that of the answer."""
         at = value if isinstance(value, Tensor) and value.is_floating_point() else real_tensor("value", value)
         real_tensor("value", at)
-        if self.dim > 1 and at.shape[-1:] != (self.dim,):
-            raise InputError(
-                f"value must have {self.dim} components in its last axis, found shape {tuple(at.shape)}; put the "
-                "coordinates there."
-            )
+        if self.dim > 1:
+            check_vector("value", at, self.dim)
         broadcast(value=at if self.dim == 1 else at[..., 0], parameters=self.D_o)
         if self._validate_args:
             check_values(value=at)
@@ -169,22 +164,18 @@ class LevyStep(Distribution):
     def sample(self, sample_shape: Any = torch.Size(), *, generator: torch.Generator | None = None) -> Tensor:  # noqa: B008
         shape = _shape("sample_shape", sample_shape) + self.batch_shape
         alpha, dt = self.alpha.expand(shape), self.dt
+        jump, width = None, 2.0 * self.D_o * dt
         if self._tempered:
             time = tempered_time(alpha, (self.D_f * dt).expand(shape), self.tempering.expand(shape), generator)
-            spread = torch.sqrt(2.0 * (self.D_o * dt + time))
-            event = (*shape, *self.event_shape)
-            gauss = torch.randn(event, generator=generator, dtype=torch.float64, device=alpha.device)
-            drift = self.b * (dt if self.dim == 1 else dt.unsqueeze(-1))
-            return (drift + (spread if self.dim == 1 else spread.unsqueeze(-1)) * gauss).to(self._dtype)
-        width = torch.sqrt(2.0 * self.D_o * dt)
-        scale = torch.exp((torch.log(self.D_f * dt) / (2.0 * self.alpha)).clamp(-LOG_LARGEST, LOG_LARGEST))
-        if self.dim == 1:
-            jump = symmetric_stable(alpha, generator)
-            gauss = torch.randn(shape, generator=generator, dtype=torch.float64, device=alpha.device)
-            return (self.b * dt + width * gauss + scale * jump).to(self._dtype)
-        jump = isotropic_stable(alpha, self.dim, generator)
-        gauss = torch.randn((*shape, self.dim), generator=generator, dtype=torch.float64, device=alpha.device)
-        out = self.b * dt.unsqueeze(-1) + width.unsqueeze(-1) * gauss + scale.unsqueeze(-1) * jump
+            width = 2.0 * (self.D_o * dt + time)
+        else:
+            jump = symmetric_stable(alpha, generator) if self.dim == 1 else isotropic_stable(alpha, self.dim, generator)
+        event = (*shape, *self.event_shape)
+        gauss = torch.randn(event, generator=generator, dtype=torch.float64, device=alpha.device)
+        out = self.b * self._of_vectors(dt) + self._of_vectors(torch.sqrt(width)) * gauss
+        if jump is not None:
+            scale = torch.exp((torch.log(self.D_f * dt) / (2.0 * self.alpha)).clamp(-LOG_LARGEST, LOG_LARGEST))
+            out = out + self._of_vectors(scale) * jump
         return out.to(self._dtype)
 
 
@@ -193,3 +184,77 @@ def _shape(name: str, given: Any) -> torch.Size:
     if not isinstance(given, (tuple, list)):
         raise InputError(f"{name} must be a tuple of integers, found {shown(given)}; pass (n,) for n of them.")
     return torch.Size([whole_number(f"an entry of {name}", n, 0) for n in given])
+
+
+def symmetric_stable(alpha: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One sample per entry of alpha (float64)."""
+    angle = math.pi * (_uniform(alpha, generator) - 0.5)
+    waiting = _exponential(alpha, generator)
+    index = 2.0 * alpha
+    log_size = (
+        torch.log(torch.sin(index * angle).abs().clamp_min(1e-300))
+        - torch.log(torch.cos(angle).clamp_min(1e-300)) / index
+        + (torch.log(torch.cos((1.0 - index) * angle).clamp_min(1e-300)) - torch.log(waiting)) * (1.0 - index) / index
+    )
+    return torch.sign(angle) * torch.exp(log_size.clamp_max(LOG_LARGEST))
+
+
+def isotropic_stable(alpha: Tensor, dim: int, generator: torch.Generator | None = None) -> Tensor:
+    """Vectors `[*alpha.shape, dim]`."""
+    log_T = log_stable_time(alpha, generator)
+    gauss = torch.randn((*alpha.shape, dim), generator=generator, dtype=torch.float64, device=alpha.device)
+    return torch.exp(0.5 * (math.log(2.0) + log_T).clamp_max(2.0 * LOG_LARGEST)).unsqueeze(-1) * gauss
+
+
+def log_stable_time(alpha: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """log T, one per entry of alpha: T > 0 with Laplace transform exp(-s^alpha) (Kanter 1975)."""
+    angle = math.pi * _uniform(alpha, generator).clamp(1e-16, 1.0 - 1e-16)
+    waiting = _exponential(alpha, generator)
+    return (
+        torch.log(torch.sin(alpha * angle))
+        - torch.log(torch.sin(angle).clamp_min(1e-300)) / alpha
+        + (torch.log(torch.sin((1.0 - alpha) * angle)) - torch.log(waiting)) * (1.0 - alpha) / alpha
+    )
+
+
+@torch.no_grad()
+def tempered_time(alpha: Tensor, B: Tensor, lam: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """The tempered stable time T, one per entry (all of one shape):
+    E exp(-u T) = exp(-B ((u + lam^2)^alpha - lam^(2 alpha))), B = D_f dt.
+
+    A stable time of Laplace transform exp(-B u^alpha) is accepted with probability exp(-lam^2 T), which happens with
+    probability exp(-B lam^(2 alpha)). Where that is small T is the sum of n independent times of B / n: infinitely
+    divisible, so that nothing is approximated. Beyond MOST parts T is all but a Gaussian, and is drawn from its first
+    three cumulants (Cornish and Fisher; what is neglected is of order 1 / MOST).
+    """
+    shape = alpha.shape
+    alpha, B, lam = (t.reshape(-1) for t in (alpha, B, lam))
+    cost = B * lam ** (2.0 * alpha)
+    parts = torch.ceil(cost).clamp_min(1.0)
+    out = torch.zeros_like(alpha)
+    wide = parts > MOST
+    if bool(wide.any()):
+        a, c, l2 = alpha[wide], cost[wide], lam[wide] ** 2
+        gauss = torch.randn(a.shape, generator=generator, dtype=torch.float64, device=a.device)
+        spread = torch.sqrt(a * (1.0 - a) * c)
+        skewness = (2.0 - a) / spread
+        out[wide] = (a * c + spread * (gauss + (gauss * gauss - 1.0) * skewness / 6.0)).clamp_min(0.0) / l2
+    counts = torch.where(wide, 0.0, parts).long()
+    owner = torch.repeat_interleave(torch.arange(len(out), device=out.device), counts)
+    log_scale = torch.log(B / parts) / alpha
+    while len(owner):
+        log_T = log_stable_time(alpha[owner], generator) + log_scale[owner]
+        # alpha of 1e-300 overflows on the way: its times are zero or beyond all numbers
+        T = torch.exp(log_T.nan_to_num(-690.0).clamp(-690.0, 690.0))
+        good = (torch.log1p(-_uniform(T, generator)) < -(lam[owner] ** 2) * T) | (lam[owner] == 0)
+        out.index_add_(0, owner[good], T[good])
+        owner = owner[~good]
+    return out.reshape(shape)
+
+
+def _uniform(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.rand(like.shape, generator=generator, dtype=torch.float64, device=like.device)
+
+
+def _exponential(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return (-torch.log1p(-_uniform(like, generator))).clamp_min(1e-300)

@@ -16,6 +16,7 @@ in s.
 
 from __future__ import annotations
 
+import math
 import threading
 from functools import lru_cache
 
@@ -23,19 +24,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.law import contour, threads
-from levytorch.law.table_grid import (
-    EMPTY,
-    LOG_Z_SWITCH,
-    MAX_LEVEL,
-    N_NEAR,
-    N_S,
-    N_U,
-    OUTSIDE,
-    PER_Z,
-    S_MIN,
-    Z_SWITCH,
-)
+from levytorch.law import quadrature
+
+Z_SWITCH = 12.0
+LOG_Z_SWITCH = math.log(Z_SWITCH)
+PER_Z = 2.0  # base cells per unit of z
+N_NEAR = int(Z_SWITCH * PER_Z)
+N_FAR = 30  # up to z = 12 e^30 = 1.3e14
+N_U = N_NEAR + N_FAR
+S_MIN, S_MAX = -40.0, 14.0
+N_S = int(S_MAX - S_MIN)
+MAX_LEVEL = 4
+EMPTY, OUTSIDE = -1, -2  # instead of the first cell of a column: not built yet, cannot be held
 
 DEGREE = 7
 M = DEGREE + 1
@@ -54,31 +54,24 @@ class Table:
 
     def __init__(self, alpha: float, dim: int = 1) -> None:
         self.alpha, self.dim = float(alpha), dim
-        self.offset = np.full((N_S, N_U), EMPTY, dtype=np.int64)
-        self.level_u = np.zeros((N_S, N_U), dtype=np.int64)
-        self.level_s = np.zeros((N_S, N_U), dtype=np.int64)
-        self._words = self.offset.copy()
-        self.coefficients = np.zeros(0)
+        # of each base cell: where its polynomials begin and its levels, offset << 8 | level_u << 4 | level_s
+        self.words = np.full((N_S, N_U), EMPTY, dtype=np.int64)
+        self.coefficients = np.zeros(0)  # 64 per cell: c[8 j + i] of t^i q^j
         self._lock = threading.Lock()
-        self._on_device: dict[torch.device, tuple[int, tuple[Tensor, ...]]] = {}
+        self._on_device: dict[torch.device, tuple[np.ndarray, tuple[Tensor, Tensor]]] = {}
 
     @property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """offset, level_u, level_s (N_S, N_U), and the coefficients, 64 per cell: c[8 j + i] of t^i q^j."""
-        return self.offset, self.level_u, self.level_s, self.coefficients
-
-    @property
-    def packed(self) -> tuple[np.ndarray, np.ndarray]:
-        """Offset and levels of each base cell in one integer (offset << 8 | level_u << 4 | level_s); coefficients."""
-        words = self._words  # first: coefficients are published before the words that point to them
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """words and coefficients, as kernels take them."""
+        words = self.words  # first: coefficients are published before the words that point to them
         return words, self.coefficients
 
-    def tensors(self, device: torch.device) -> tuple[Tensor, ...]:
+    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """The arrays on a device, uploaded again when columns were added."""
-        columns = int((self.offset[:, 0] != EMPTY).sum())
         held = self._on_device.get(device)
-        if held is None or held[0] != columns:
-            held = columns, tuple(torch.from_numpy(a).to(device) for a in self.arrays)
+        if held is None or held[0] is not self.words:
+            words, coefficients = self.arrays
+            held = words, (torch.from_numpy(words).to(device), torch.from_numpy(coefficients).to(device))
             self._on_device[device] = held
         return held[1]
 
@@ -86,11 +79,11 @@ class Table:
         """Add columns of log c; each costs some 0.1 s."""
         with self._lock:
             for column in columns:
-                if 0 <= column < N_S and self.offset[column, 0] == EMPTY:
+                if self.words[column, 0] == EMPTY:
                     self._build(column)
 
     def _build(self, column: int) -> None:
-        offset, level_u, level_s = self.offset.copy(), self.level_u.copy(), self.level_s.copy()
+        words = self.words.copy()
         blocks, end = [self.coefficients], len(self.coefficients) // (M * M)
         todo = {(0, 0): np.arange(N_U)}  # levels -> base cells
         while todo:
@@ -105,11 +98,10 @@ class Table:
                 rough_u, rough_s = self._rough(block, bases >= N_NEAR, lu, ls)
                 lost = ~np.isfinite(block).all((1, 2, 3))
                 lost |= (rough_u & (lu >= MAX_LEVEL)) | (rough_s & (ls >= MAX_LEVEL))
-                offset[column, bases[lost]] = OUTSIDE
+                words[column, bases[lost]] = OUTSIDE
                 done = ~(lost | rough_u | rough_s)
                 kept = bases[done]
-                offset[column, kept] = end + size * np.arange(len(kept))
-                level_u[column, kept], level_s[column, kept] = lu, ls
+                words[column, kept] = (end + size * np.arange(len(kept))) << 8 | lu << 4 | ls
                 cells = block[done].reshape(-1, M, M)
                 blocks.append(np.einsum("ai,nij,bj->nba", _TO_MONOMIAL, cells, _TO_MONOMIAL).reshape(-1))
                 end += len(cells)
@@ -118,11 +110,9 @@ class Table:
                     if len(finer):
                         again.setdefault((lu + finer_u, ls + finer_s), []).append(finer)
             todo = {levels: np.concatenate(parts) for levels, parts in again.items()}
-        # publish in an order in which a concurrent reader never sees an offset without its coefficients
+        # publish in an order in which a concurrent reader never sees a word without its coefficients
         self.coefficients = np.ascontiguousarray(np.concatenate(blocks))
-        self.level_u, self.level_s = level_u, level_s
-        self.offset = offset
-        self._words = np.where(offset < 0, offset, offset << 8 | level_u << 4 | level_s)
+        self.words = words
 
     @staticmethod
     def _cells(column: int, bases: np.ndarray, lu: int, ls: int) -> tuple[np.ndarray, np.ndarray]:
@@ -142,7 +132,7 @@ class Table:
         y = torch.from_numpy(np.ascontiguousarray(z).reshape(-1))
         B = torch.from_numpy(np.exp(s).reshape(-1))
         one = torch.ones(1, dtype=torch.float64)
-        log_p = contour.evaluate(y, one, B, self.alpha * one, dim=self.dim, order=0)[0]
+        log_p = quadrature.evaluate(y, one, B, self.alpha * one, dim=self.dim, order=0)[0]
         return np.einsum("ai,nij,bj->nab", _TO_CHEBYSHEV, log_p.numpy().reshape(z.shape), _TO_CHEBYSHEV)
 
     @staticmethod
@@ -177,68 +167,39 @@ def table(alpha: float, dim: int = 1) -> Table:
 
 
 def evaluate(table: Table, y: Tensor, A: Tensor, B: Tensor, order: int) -> Tensor:
-    """Rows log p[, d/dy, d/dA, d/dB, 0]; y >= 0; columns that are missing are built on the way."""
-    if y.device.type != "cpu" or contour.compiled_kernels() is None:
-        return evaluate_torch(table, y, A, B, order)
-    from levytorch.law.table_kernels import table_many
-
-    n = max(t.numel() for t in (y, A, B))
-    out = torch.zeros((5 if order else 1, n), dtype=torch.float64)
-    missing = np.empty(n, dtype=np.int64)
-    arrays = [t.detach().contiguous().numpy() for t in (y, A, B)]
-
-    def run() -> int:
-        rest = (table.alpha, table.dim, *table.arrays, out.numpy(), missing)
-        return sum(threads.run(table_many, n, *arrays, *rest, grain=2048))
-
-    if run():
-        wanted = np.unique(missing[(missing >= 0) & (missing < N_S)])
-        if len(wanted):
-            table.build(wanted.tolist())
-            run()
-        rest = torch.from_numpy(np.flatnonzero(missing >= 0))
-        if len(rest):
-            y, A, B = (t if t.numel() == 1 else t[rest] for t in (y, A, B))
-            alpha = torch.full((1,), table.alpha, dtype=torch.float64)
-            out[:, rest] = contour.evaluate(y, A, B, alpha, dim=table.dim, order=order)
-    return out
-
-
-def evaluate_torch(table: Table, y: Tensor, A: Tensor, B: Tensor, order: int) -> Tensor:
-    """The same by torch operations, for devices without compiled kernels."""
+    """Rows log p[, d/dy, d/dA, d/dB, 0] by torch operations; y >= 0; columns that are missing are built on the way."""
     y, A, B = torch.broadcast_tensors(y, A, B)
-    log_A = torch.log(A)
-    position = torch.log(B) - table.alpha * log_A - S_MIN
+    s = torch.log(B) - table.alpha * torch.log(A) - S_MIN
     z = y / torch.sqrt(A)
-    far = z >= Z_SWITCH
-    u = torch.where(far, N_NEAR + torch.log(z.clamp_min(1.0)) - LOG_Z_SWITCH, z * PER_Z)
-    inside = (A > 0) & (position >= 0) & (position < N_S) & (u < N_U)
-    column = torch.where(inside, position, 0.0).long()
-    base = torch.where(inside, u, 0.0).long()
-    wanted = torch.unique(column[inside]).tolist()
-    missing = [c for c in wanted if table.offset[c, 0] == EMPTY]
-    if missing:
-        table.build(missing)
-    offset, level_u, level_s, coefficients = table.tensors(y.device)
-    start = offset[column, base]
-    inside = inside & (start > OUTSIDE) & (start >= 0)
-    nu, ns = 2 ** level_u[column, base], 2 ** level_s[column, base]
-    tu, ts = (u - base) * nu, (position - column) * ns
-    iu, js = torch.minimum(tu.long(), nu - 1), torch.minimum(ts.long(), ns - 1)
-    cell = torch.where(inside, start + iu * ns + js, 0)
-    t, q = 2.0 * (tu - iu) - 1.0, 2.0 * (ts - js) - 1.0
+    u = torch.where(z >= Z_SWITCH, N_NEAR + torch.log(z.clamp_min(1.0)) - LOG_Z_SWITCH, z * PER_Z)
+    inside = (A > 0) & (s >= 0) & (s < N_S) & (u < N_U)
+    column, base = (torch.where(inside, v, 0.0).long() for v in (s, u))
+    table.build(torch.unique(column[inside]).tolist())
+    words, coefficients = table.tensors(y.device)
+    word = words[column, base]
+    inside &= word >= 0
     out = y.new_zeros((5 if order else 1, len(y)))
-    index = inside.nonzero().squeeze(-1)
-    if len(index):
-        cells = coefficients.reshape(-1, DEGREE + 1, DEGREE + 1).transpose(1, 2)[cell[index]]
-        parts = _horner(cells, t[index], q[index])
-        out[:, index] = _rows(
-            table, *parts, y[index], A[index], B[index], log_A[index], z[index], far[index], nu[index], ns[index], order
-        )
     rest = (~inside).nonzero().squeeze(-1)
     if len(rest):
         alpha = torch.full((1,), table.alpha, dtype=torch.float64, device=y.device)
-        out[:, rest] = contour.evaluate(y[rest], A[rest], B[rest], alpha, dim=table.dim, order=order)
+        out[:, rest] = quadrature.evaluate(y[rest], A[rest], B[rest], alpha, dim=table.dim, order=order)
+    y, A, B, s, z, u, column, base, word = (v[inside] for v in (y, A, B, s, z, u, column, base, word))
+    nu, ns = 1 << ((word >> 4) & 15), 1 << (word & 15)
+    tu, ts = (u - base) * nu, (s - column) * ns
+    iu, js = torch.minimum(tu.long(), nu - 1), torch.minimum(ts.long(), ns - 1)
+    cells = coefficients.reshape(-1, M, M).transpose(1, 2)[(word >> 8) + iu * ns + js]
+    f, ft, fq, ftt = _horner(cells, 2.0 * (tu - iu) - 1.0, 2.0 * (ts - js) - 1.0)
+    half = 0.5 * table.dim
+    rows = [f - half * torch.log(A)]
+    if order:
+        fs, fu, fuu = fq * 2.0 * ns, ft * 2.0 * nu, ftt * 4.0 * nu * nu
+        fz = fu * PER_Z
+        far = z >= Z_SWITCH
+        safe = torch.where(far, y, 1.0)
+        laplacian = (fuu + fu * (fu + table.dim - 2.0)) / (safe * safe)
+        by_A = torch.where(far, laplacian, -(half + 0.5 * z * fz + table.alpha * fs) / A)
+        rows += [torch.where(far, fu / safe, fz / torch.sqrt(A)), by_A, fs / B, torch.zeros_like(f)]
+    out[:, inside] = torch.stack(rows)
     return out
 
 
@@ -251,18 +212,3 @@ def _horner(c: Tensor, t: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
             g, gq = g * q + c[:, i, j], gq * q + g
         ftt, ft, f, fq = ftt * t + 2.0 * ft, ft * t + f, f * t + g, fq * t + gq
     return f, ft, fq, ftt
-
-
-def _rows(table: Table, f, ft, fq, ftt, y, A, B, log_A, z, far, nu, ns, order) -> Tensor:
-    half = 0.5 * table.dim
-    log_p = f - half * log_A
-    if order == 0:
-        return log_p[None]
-    fs, fu, fuu = fq * 2.0 * ns, ft * 2.0 * nu, ftt * 4.0 * nu * nu
-    fz = fu * PER_Z
-    safe = torch.where(far, y, 1.0)
-    by_y = torch.where(far, fu / safe, fz / torch.sqrt(A))
-    by_A = torch.where(
-        far, (fuu + fu * (fu + table.dim - 2.0)) / (safe * safe), -(half + 0.5 * z * fz + table.alpha * fs) / A
-    )
-    return torch.stack([log_p, by_y, by_A, fs / B, torch.zeros_like(f)])

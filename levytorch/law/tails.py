@@ -7,7 +7,6 @@ integrated over x, and a mass of 1e-200 has all its digits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,18 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from levytorch.convert import common_shape
-from levytorch.errors import InputError, NumericalError
-from levytorch.law import contour, tempered
-from levytorch.law.arguments import Numeric, broadcast, check_dim, check_values, to_tensors
+from levytorch.errors import NumericalError
+from levytorch.law import quadrature
+from levytorch.law.arguments import Numeric, broadcast, check_dim, check_values, check_vector, is_zero, to_tensors
 from levytorch.law.radial import TINY
 
 
 class _Tail(Function):
-    """P(|Y| > u), Y centered, by contour.tail or tempered.tail; 1-D tensors of one length. Differentiable once in u, A,
-    B, alpha, and in the tempering where there is one.
-    """
+    """P(|Y| > u), Y centered; 1-D tensors of one length: u, A, B, alpha[, lam]. Differentiable once in each of them."""
 
     @staticmethod
-    def forward(ctx: Any, tail: Callable[..., Tensor], dim: int, grad: bool, *inputs: Tensor) -> Tensor:
-        out = tail(*inputs, dim=dim, order=int(grad))
+    def forward(ctx: Any, dim: int, grad: bool, *inputs: Tensor) -> Tensor:
+        out = quadrature.tail(*inputs, dim=dim, order=int(grad))
         if grad:
             ctx.save_for_backward(out[1:])
         return out[0].clone()
@@ -39,8 +36,8 @@ class _Tail(Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         (slopes,) = ctx.saved_tensors
-        needs = ctx.needs_input_grad[3:]
-        return (None, None, None, *(g * slopes[k] if need else None for k, need in enumerate(needs)))
+        needs = ctx.needs_input_grad[2:]
+        return (None, None, *(g * slopes[k] if need else None for k, need in enumerate(needs)))
 
 
 def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1, lam: Tensor | None = None) -> Tensor:
@@ -52,7 +49,7 @@ def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1,
     if shape.numel() == 0:
         return u.new_zeros(shape)
     try:
-        out = _Tail.apply(contour.tail if lam is None else tempered.tail, dim, grad, *flat)
+        out = _Tail.apply(dim, grad, *flat)
     except ZeroDivisionError:  # the compiled contour, where a scale overflows
         out = u.new_full((1,), math.nan)
     if not bool(torch.isfinite(out.detach()).all()):
@@ -94,52 +91,34 @@ def tail_probability(
     """
     check_dim(dim)
     names = dict(threshold=threshold, center=center, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
-    if not isinstance(tempering, int | float) or isinstance(tempering, bool) or tempering != 0:
-        names["tempering"] = tempering
-    tensors, dtype, _ = to_tensors(**names)
-    check_values(**dict(zip(names, tensors)))
-    c, m, b_, D_o_, D_f_, alpha_, dt_, *rest = tensors
+    given, dtype, _ = to_tensors(**names, **({} if is_zero(tempering) else {"tempering": tempering}))
+    check_values(**given)
+    c, m, b_, D_o_, D_f_, alpha_, dt_, *rest = given.values()
     lam = rest[0] if rest else None
     A, B = D_o_ * dt_, D_f_ * dt_
     if dim == 1:
-        broadcast(**dict(zip(names, tensors)))
+        broadcast(**given)
         offset = m - b_ * dt_
         out = survival(c + offset, A, B, alpha_, lam) + survival(c - offset, A, B, alpha_, lam)
     else:
-        _vectors(dim, center=m, b=b_, rest=dict(zip(names, tensors)))
+        for name in ("center", "b"):
+            if given[name].dim():
+                check_vector(name, given[name], dim)
+                given[name] = given[name][..., 0]
+        broadcast(**given)
         shift = m - b_ * (dt_ if dt_.dim() == 0 else dt_.unsqueeze(-1))
         offset = torch.sqrt((shift * shift).sum(-1) + TINY) if shift.dim() else shift.abs() * math.sqrt(dim)
         out = _ball_complement(c, offset, A, B, alpha_, dim, lam)
     return out if out.dtype == dtype else out.to(dtype)
 
 
-def _vectors(dim: int, center: Tensor, b: Tensor, rest: dict[str, Tensor]) -> None:
-    """Refuse centers and drifts that are neither one number nor vectors of the right length, and misfitting shapes."""
-    heads = dict(rest)
-    for name, t in (("center", center), ("b", b)):
-        if t.dim() and t.shape[-1] != dim:
-            raise InputError(
-                f"{name} must have {dim} components in its last axis (dim = {dim}), found shape "
-                f"{tuple(t.shape)}; put "
-                "the coordinates there."
-            )
-        heads[name] = t[..., 0] if t.dim() else t
-    broadcast(**heads)
-
-
-def _ball_complement(
-    c: Tensor, m: Tensor, A: Tensor, B: Tensor, alpha: Tensor, dim: int, lam: Tensor | None = None
-) -> Tensor:
+def _ball_complement(c: Tensor, m: Tensor, A: Tensor, B: Tensor, alpha: Tensor, dim: int, lam: Tensor | None) -> Tensor:
     """P(|Y - m| > c) for an isotropic Y: the mean over directions of the radial tail where the ray leaves the ball."""
-    if lam is None:
-        c, m, A, B, alpha = torch.broadcast_tensors(c, m, A, B, alpha)
-    else:
-        c, m, A, B, alpha, lam = torch.broadcast_tensors(c, m, A, B, alpha, lam)
-        lam = lam.unsqueeze(-1)
-    c, m, A, B, alpha = (t.unsqueeze(-1) for t in (c, m, A, B, alpha))
+    given = torch.broadcast_tensors(c, m, A, B, alpha, *([] if lam is None else [lam]))
+    c, m, *law = (t.unsqueeze(-1) for t in given)
 
     def beyond(radius: Tensor) -> Tensor:
-        return radial_tail(radius, A, B, alpha, dim=dim, lam=lam)
+        return radial_tail(radius, *law[:3], dim=dim, lam=law[3] if lam is not None else None)
 
     inside = m < c
     ratio = float((m / c.clamp_min(1e-300)).detach()[inside].max()) if bool(inside.any()) else 0.0
@@ -185,10 +164,10 @@ def cutting_threshold(
     """
     check_dim(dim)
     names = dict(alpha=alpha, D_f=D_f, dt=dt, mass=mass, D_o=0.0 if D_o is None else D_o)
-    tensors, dtype, _ = to_tensors(**names)
-    check_values(**dict(zip(names, tensors)))
-    broadcast(**dict(zip(names, tensors)))
-    alpha_, D_f_, dt_, mass_, D_o_ = torch.broadcast_tensors(*(t.detach() for t in tensors))
+    given, dtype, _ = to_tensors(**names)
+    check_values(**given)
+    broadcast(**given)
+    alpha_, D_f_, dt_, mass_, D_o_ = torch.broadcast_tensors(*(t.detach() for t in given.values()))
     out = quantile(1.0 - mass_, D_o_ * dt_, D_f_ * dt_, alpha_, dim=dim)
     return out if out.dtype == dtype else out.to(dtype)
 
@@ -207,7 +186,7 @@ def quantile(tail: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1)
     for _ in range(5):
         u = torch.exp(log_u)
         flat = [t.reshape(-1) for t in torch.broadcast_tensors(u, A, B, alpha)]
-        out = contour.tail(*flat, dim=dim, order=1)
+        out = quadrature.tail(*flat, dim=dim, order=1)
         value, slope = out[0].reshape(u.shape), out[1].reshape(u.shape)
         step = (torch.log(value) - torch.log(tail)) * value / (slope * u).clamp_max(-1e-300)
         log_u = torch.clamp(log_u - step.nan_to_num(0.0), low, high)

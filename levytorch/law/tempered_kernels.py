@@ -10,16 +10,11 @@ import math
 
 import numpy as np
 
+from levytorch.law.contour_kernels import SCRATCH, compiled, complex_expm1, density_point, hankel_scaled, pick
 from levytorch.law.hankel import EULER
-from levytorch.law.kernels import density_point, hankel_scaled
-from levytorch.law.paths import N_NODES as N_STABLE
-from levytorch.law.paths import compiled
-from levytorch.law.tempered_line import tempered_line, tempering_slope_of_limit
-from levytorch.law.tempered_nodes import BLOCK, COSH, COSH_1, DECAY, N_NODES, SINH, SMALL, WEIGHT
-from levytorch.law.tempered_paths import is_limit, jump_end, tempered_path
-
-# where the stable law's derivatives stand among those of the tempered one: (y, A, B, alpha, lam), upper triangle
-STABLE_ROWS = np.array([0, 1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 15, 16, 18])
+from levytorch.law.tempered import COSH, COSH_1, DECAY, N_NODES, SINH, SMALL, STABLE_ROWS, WEIGHT
+from levytorch.law.tempered_line import is_limit, jump_end, tempered_line, tempered_path, tempering_slope_of_limit
+from levytorch.law.vector_math import inlined
 
 
 @compiled
@@ -49,11 +44,24 @@ def complex_log1p(w):
     return complex(size, math.atan2(w.imag, 1.0 + w.real))
 
 
-@compiled
-def complex_expm1(z):
-    half = math.sin(0.5 * z.imag)
-    v = 2.0 * half * half
-    return complex(math.expm1(z.real) * (1.0 - v) - v, math.exp(z.real) * math.sin(z.imag))
+@inlined
+def tempered_node(split, s, u0, y1, A, b0, alpha, ct, st, sigma, j):
+    """Node j: r, k = r + i s, q = k^2 + s^2, log(u / u0) and m = (u / u0)^alpha - 1 of u = k^2 + lam^2, and wave e0,
+    the integrand, with ex, what e0 is without its -1: on the split path e0 = expm1(-x), otherwise both are 1.
+    """
+    r = complex(sigma * SINH[j] * ct, sigma * COSH_1[j] * st)
+    dr = complex(sigma * COSH[j] * ct, sigma * SINH[j] * st) * WEIGHT[j]
+    q = r * r + 2j * s * r
+    log_ratio = complex_log1p(q / u0)
+    m = complex_expm1(alpha * log_ratio)
+    exponent = 1j * y1 * r - A * r * r
+    e0 = ex = 1.0 + 0.0j
+    if split:
+        e0 = complex_expm1(-b0 * (1.0 + m))
+        ex = e0 + 1.0
+    else:
+        exponent -= b0 * m
+    return r, r + 1j * s, q, log_ratio, m, cmath.exp(exponent) * dr, e0, ex
 
 
 @compiled
@@ -109,10 +117,10 @@ def _waves(dim, k, y, r, small):
 
 
 @compiled
-def _limit(y, A, B, alpha, lam, dim, order, stable, out):
+def _limit(y, A, B, alpha, lam, dim, order, work, out):
     """The stable law times exp(B lam^(2 alpha))."""
     row = np.empty(15)
-    density_point(y, A, B, alpha, dim, order, stable, row)
+    density_point(y, A, B, alpha, dim, order, work, row)
     eta = lam ** (2.0 * alpha)
     out[0] = row[0] + B * eta
     if order == 0:
@@ -137,17 +145,17 @@ def _limit(y, A, B, alpha, lam, dim, order, stable, out):
 
 
 @compiled
-def tempered_point(y, A, B, alpha, lam, dim, order, work, sums, stable, out):
+def tempered_point(y, A, B, alpha, lam, dim, order, work, out):
     """log p and its derivatives at radius y >= 0, into out.
 
     out[0] = log p; out[1:6] = first derivatives in (y, A, B, alpha, lam) when order >= 1; out[6:21] = second
-    derivatives, the upper triangle by rows, when order = 2. work, sums, stable: scratch, as in `tempered_line`.
+    derivatives, the upper triangle by rows, when order = 2. work: scratch.
     """
     if dim == 1 and order < 2:
-        tempered_line(y, A, B, alpha, lam, work, sums, stable, out)
+        tempered_line(y, A, B, alpha, lam, work, out)
         return
     if is_limit(y, A, B, alpha, lam):
-        _limit(y, A, B, alpha, lam, dim, order, stable, out)
+        _limit(y, A, B, alpha, lam, dim, order, work, out)
         return
     small = dim > 1 and y * jump_end(A, B, alpha, lam) < SMALL
     if small and dim == 2:
@@ -170,21 +178,7 @@ def tempered_point(y, A, B, alpha, lam, dim, order, work, sums, stable, out):
     g, gg = np.zeros(4, np.complex128), np.zeros((4, 4), np.complex128)
     largest, quiet = 0.0, 0
     for j in range(N_NODES):
-        r = complex(sigma * SINH[j] * ct, sigma * COSH_1[j] * st)
-        dr = complex(sigma * COSH[j] * ct, sigma * SINH[j] * st) * WEIGHT[j]
-        k = r + 1j * s
-        q = r * r + 2j * s * r
-        log_ratio = complex_log1p(q / u0)
-        m = complex_expm1(alpha * log_ratio)
-        lin = 1j * y1 * r - A * r * r
-        if split:
-            x = b0 * (1.0 + m)
-            wave = cmath.exp(lin) * dr
-            e0 = complex_expm1(-x)
-            ex = e0 + 1.0
-        else:
-            wave = cmath.exp(lin - b0 * m) * dr
-            e0 = ex = 1.0 + 0.0j
+        r, k, q, log_ratio, m, wave, e0, ex = tempered_node(split, s, u0, y1, A, b0, alpha, ct, st, sigma, j)
         k0, k1 = _waves(dim, k, y, r, small)
         k0 *= wave
         k1 *= wave
@@ -270,21 +264,8 @@ def tempered_point(y, A, B, alpha, lam, dim, order, work, sums, stable, out):
 @compiled
 def tempered_many(start, stop, y, A, B, alpha, lam, dim, order, out):
     """Columns start:stop of out (m, n) from 1-D inputs; inputs of length one are shared by all."""
-    row, stable = np.empty(21), np.empty((5, N_STABLE))
-    work, sums = np.empty((6, BLOCK)), np.empty(6)
+    row, work = np.empty(21), np.empty(SCRATCH)
     for i in range(start, stop):
-        tempered_point(
-            y[i if y.size > 1 else 0],
-            A[i if A.size > 1 else 0],
-            B[i if B.size > 1 else 0],
-            alpha[i if alpha.size > 1 else 0],
-            lam[i if lam.size > 1 else 0],
-            dim,
-            order,
-            work,
-            sums,
-            stable,
-            row,
-        )
+        tempered_point(pick(y, i), pick(A, i), pick(B, i), pick(alpha, i), pick(lam, i), dim, order, work, row)
         for k in range(out.shape[0]):
             out[k, i] = row[k]

@@ -1,7 +1,8 @@
 """Compiled density of the tempered law on a line, with first derivatives; `tempered.py` holds the mathematics.
 
-The nodes are taken in blocks; the terms of a block are stored and then added, with elementary functions of our own, so
-that LLVM vectorises the first loop. The sum ends with the first block whose last term is negligible.
+First the contour of a sample, in any dimension. The nodes are taken in blocks; the terms of a block are stored and then
+added, with elementary functions of our own, so that LLVM vectorises the first loop. The sum ends with the first block
+whose last term is negligible.
 """
 
 from __future__ import annotations
@@ -10,13 +11,133 @@ import math
 
 import numpy as np
 
-from levytorch.law.kernels import density_point
-from levytorch.law.paths import N_NODES as N_STABLE
-from levytorch.law.paths import compiled
-from levytorch.law.step_kernels import DONE
-from levytorch.law.tempered_nodes import BLOCK, COSH, COSH_1, DECAY, N_NODES, SINH, WEIGHT
-from levytorch.law.tempered_paths import is_limit, tempered_path
-from levytorch.law.vector_math import fast_angle, fast_exp, fast_exp_expm1, fast_log1p, fast_sincos
+from levytorch.law.contour_kernels import DONE, SCRATCH, chain_step, compiled, density_point, pick, valid_step
+from levytorch.law.tempered import (
+    BLOCK,
+    CLEAR,
+    CORE,
+    COSH,
+    COSH_1,
+    DECAY,
+    KAPPA,
+    LOG_LIMIT,
+    N_NODES,
+    SINH,
+    THETA,
+    TURN_GAUSS,
+    TURN_JUMP,
+    TURN_SADDLE,
+    WEIGHT,
+    WIDTH,
+)
+from levytorch.law.vector_math import fast_angle, fast_exp, fast_exp_expm1, fast_log1p, fast_sincos, inlined
+
+
+@compiled
+def is_limit(y, A, B, alpha, lam):
+    """Whether lam is so small that the law is the stable one times exp(B lam^(2 alpha))."""
+    width = max(y, 2.0 * math.sqrt(A))
+    log_width = max(math.log(width) if width > 0.0 else -1e300, math.log(B) / (2.0 * alpha))
+    return lam == 0.0 or math.log(lam) + log_width < LOG_LIMIT
+
+
+@compiled
+def _saddle(y, A, B, alpha, lam, nearest):
+    """Distance d = lam - s of the saddle from the branch point, y = 2 A s + 2 alpha B s (lam^2 - s^2)^(alpha - 1).
+
+    At least `nearest`. Newton's method from beyond the saddle, where it cannot overshoot (the right side is convex in
+    s), until the saddle is a small part of its own width away.
+    """
+    flat = y / (2.0 * A + 2.0 * alpha * B * lam ** (2.0 * alpha - 2.0))  # the saddle lies below this
+    d = max(nearest, lam - flat) if flat < lam else nearest
+    for _ in range(200):
+        s, u = lam - d, d * (2.0 * lam - d)
+        pull = 2.0 * alpha * B * u ** (alpha - 1.0)
+        excess = 2.0 * A * s + pull * s - y
+        curvature = 2.0 * A + pull * (1.0 + 2.0 * (1.0 - alpha) * s * s / u)
+        # below zero the saddle is nearer to the branch point than allowed
+        if excess < 0.0 or excess * excess <= 1e-3 * curvature or d >= lam:
+            break
+        d = min(d + excess / curvature, lam)
+    return d
+
+
+@compiled
+def jump_end(A, B, alpha, lam):
+    """r where the integrand has ended."""
+    log_r = math.log(37.0 / B + lam ** (2.0 * alpha)) / (2.0 * alpha)
+    if A > 0.0:
+        log_r = min(log_r, 0.5 * math.log(37.0 / A))
+    return math.exp(min(log_r, 300.0))
+
+
+@compiled
+def tempered_path(y, A, B, alpha, lam, floor):
+    """The contour k = i s + sigma (sinh(tau + i theta) - i sin(theta)) of one sample.
+
+    Returns (split, s, d, theta, sigma), d = lam - s. With `floor` the contour also keeps away from k = 0, where tail
+    masses have a pole and the wave of the plane a logarithm.
+    """
+    beyond = max(y - 2.0 * A * lam, 0.0)
+    size = math.hypot(beyond, 2.0 * math.sqrt(A))
+    nearest = min(CLEAR / size, lam) if size > 0.0 else lam
+    d = nearest
+    if A > 0.0 and y < 2.0 * A * (lam - nearest):
+        d = lam - y / (2.0 * A)
+    y1 = y - 2.0 * A * (lam - d)
+    size = math.hypot(y1, 2.0 * math.sqrt(A))
+    split, kappa = False, math.inf
+    if size > 0.0:
+        kappa = B * ((d + 1.0 / size) * (2.0 * lam - d + 1.0 / size)) ** alpha
+        split = kappa < KAPPA
+    curvature = 2.0 * A
+    if not split:
+        d = _saddle(y, A, B, alpha, lam, nearest)
+        s, u = lam - d, d * (2.0 * lam - d)
+        y1 = y - 2.0 * A * s
+        curvature += 2.0 * alpha * B * u ** (alpha - 1.0) * (1.0 + 2.0 * (1.0 - alpha) * s * s / u)
+    if floor:
+        high = min(0.5 * lam, 1.0 / math.sqrt(curvature)) if curvature > 0.0 else 0.5 * lam
+        if lam - d < high:
+            d = lam - high
+            y1 = y - 2.0 * A * high
+    s = lam - d
+    if y1 <= 0.0:
+        theta = 0.0
+    elif split:
+        core = CORE * (2.0 * alpha - 1.0) * (kappa ** (1.0 / alpha)) * y1 * y1 if alpha > 0.5 else 0.0
+        theta = THETA * y1 * y1 / (y1 * y1 + TURN_GAUSS * A + core)
+    else:
+        turns = y1 * jump_end(A, B, alpha, lam)
+        turns = turns * turns
+        theta = THETA * turns / (turns + TURN_JUMP) if turns < 1e300 else THETA
+        theta /= 1.0 + d * d * curvature / TURN_SADDLE
+    sigma = min(d, WIDTH / math.sqrt(curvature)) if curvature > 0.0 else d
+    if floor:
+        sigma = min(sigma, s)
+    return split, s, d, theta, sigma
+
+
+@inlined
+def _line_node(j, ct, st, sigma, s, inverse_u0):
+    """Real and imaginary parts at node j: r, dr / dtau, q = k^2 + s^2, w = q / u0, log(1 + w)."""
+    rr, ri = sigma * SINH[j] * ct, sigma * COSH_1[j] * st
+    dr, di = sigma * COSH[j] * ct, sigma * SINH[j] * st
+    qr, qi = rr * rr - ri * ri - 2.0 * s * ri, 2.0 * rr * (ri + s)
+    wr, wi = qr * inverse_u0, qi * inverse_u0
+    lr = 0.5 * fast_log1p(2.0 * wr + wr * wr + wi * wi)
+    return rr, ri, dr, di, qr, qi, wr, wi, lr, fast_angle(wi, 1.0 + wr)
+
+
+@inlined
+def _add_block(work, sums, sigma, largest):
+    """The largest term so far, and whether the sums have ended."""
+    for k in range(6):
+        for i in range(BLOCK):
+            sums[k] += work[k, i]
+    last = abs(work[0, BLOCK - 1]) + abs(work[0, BLOCK - 2]) + abs(work[2, BLOCK - 1]) * sigma * sigma
+    largest = max(largest, abs(work[0, 0]), abs(work[0, BLOCK // 2]))
+    return largest, last < DECAY * largest
 
 
 @compiled
@@ -24,18 +145,12 @@ def _split_sums(y1, A, b0, alpha, s, u0, theta, sigma, work, sums):
     """Sums of g expm1(-x), i r g expm1(-x), -(k^2 + s^2) g expm1(-x), and of v, v log(u / u0), v u0 / u with
     v = g exp(-x) (u / u0)^alpha; g = exp(i y1 r - A r^2) dr / pi, x = b0 (u / u0)^alpha."""
     ct, st = math.cos(theta), math.sin(theta)
-    i0 = 1.0 / u0
-    largest = 0.0
+    inverse_u0, largest = 1.0 / u0, 0.0
     sums[:] = 0.0
     for first in range(0, N_NODES, BLOCK):
         for i in range(BLOCK):
             j = first + i
-            rr, ri = sigma * SINH[j] * ct, sigma * COSH_1[j] * st
-            dr, di = sigma * COSH[j] * ct, sigma * SINH[j] * st
-            qr, qi = rr * rr - ri * ri - 2.0 * s * ri, 2.0 * rr * (ri + s)  # k^2 + s^2
-            wr, wi = qr * i0, qi * i0
-            lr = 0.5 * fast_log1p(2.0 * wr + wr * wr + wi * wi)
-            li = fast_angle(wi, 1.0 + wr)
+            rr, ri, dr, di, qr, qi, wr, wi, lr, li = _line_node(j, ct, st, sigma, s, inverse_u0)
             size = fast_exp(alpha * lr)
             sp, cp = fast_sincos(alpha * li)
             pr, pi = size * cp, size * sp
@@ -58,12 +173,8 @@ def _split_sums(y1, A, b0, alpha, s, u0, theta, sigma, work, sums):
             work[3, i] = vr
             work[4, i] = vr * lr - vi * li
             work[5, i] = (vr * (1.0 + wr) + vi * wi) * inverse
-        for k in range(6):
-            for i in range(BLOCK):
-                sums[k] += work[k, i]
-        last = abs(work[0, BLOCK - 1]) + abs(work[0, BLOCK - 2]) + abs(work[2, BLOCK - 1]) * sigma * sigma
-        largest = max(largest, abs(work[0, 0]), abs(work[0, BLOCK // 2]))
-        if last < DECAY * largest:
+        largest, ended = _add_block(work, sums, sigma, largest)
+        if ended:
             break
 
 
@@ -72,18 +183,12 @@ def _unsplit_sums(y1, A, b0, alpha, s, u0, theta, sigma, work, sums):
     """Sums of f, i r f, -(k^2 + s^2) f, e f, (1 + e) log(u / u0) f and (e - w) / (1 + w) f, where 1 + w = u / u0,
     e = (1 + w)^alpha - 1 and f = exp(i y1 r - A r^2 - b0 e) dr / pi."""
     ct, st = math.cos(theta), math.sin(theta)
-    i0 = 1.0 / u0
-    largest = 0.0
+    inverse_u0, largest = 1.0 / u0, 0.0
     sums[:] = 0.0
     for first in range(0, N_NODES, BLOCK):
         for i in range(BLOCK):
             j = first + i
-            rr, ri = sigma * SINH[j] * ct, sigma * COSH_1[j] * st
-            dr, di = sigma * COSH[j] * ct, sigma * SINH[j] * st
-            qr, qi = rr * rr - ri * ri - 2.0 * s * ri, 2.0 * rr * (ri + s)
-            wr, wi = qr * i0, qi * i0
-            lr = 0.5 * fast_log1p(2.0 * wr + wr * wr + wi * wi)
-            li = fast_angle(wi, 1.0 + wr)
+            rr, ri, dr, di, qr, qi, wr, wi, lr, li = _line_node(j, ct, st, sigma, s, inverse_u0)
             size, m = fast_exp_expm1(alpha * lr)
             sh, ch = fast_sincos(0.5 * alpha * li)
             v = 2.0 * sh * sh
@@ -101,24 +206,17 @@ def _unsplit_sums(y1, A, b0, alpha, s, u0, theta, sigma, work, sums):
             work[3, i] = fr * er - fi * ei
             work[4, i] = fr * br - fi * bi
             work[5, i] = fr * nr - fi * ni
-        for k in range(6):
-            for i in range(BLOCK):
-                sums[k] += work[k, i]
-        last = abs(work[0, BLOCK - 1]) + abs(work[0, BLOCK - 2]) + abs(work[2, BLOCK - 1]) * sigma * sigma
-        largest = max(largest, abs(work[0, 0]), abs(work[0, BLOCK // 2]))
-        if last < DECAY * largest:
+        largest, ended = _add_block(work, sums, sigma, largest)
+        if ended:
             break
 
 
 @compiled
-def tempered_line(y, A, B, alpha, lam, work, sums, stable, out):
-    """log p and its derivatives in (y, A, B, alpha, lam) at y >= 0 into out[0:6].
-
-    work: (6, BLOCK); sums: (6,); stable: (5, N_STABLE), scratch of the limit.
-    """
+def tempered_line(y, A, B, alpha, lam, work, out):
+    """log p and its derivatives in (y, A, B, alpha, lam) at y >= 0 into out[0:6]; work: scratch."""
     eta = lam ** (2.0 * alpha)
     if is_limit(y, A, B, alpha, lam):
-        density_point(y, A, B, alpha, 1, 1, stable, out)
+        density_point(y, A, B, alpha, 1, 1, work, out)
         if lam > 0.0:
             out[0] += B * eta
             out[3] += eta
@@ -129,6 +227,7 @@ def tempered_line(y, A, B, alpha, lam, work, sums, stable, out):
     u0, y1 = d * (2.0 * lam - d), y - 2.0 * A * s
     u0a, log_u0 = u0**alpha, math.log(u0)
     b0 = B * u0a
+    sums = work[0, BLOCK : BLOCK + 6]  # beside the terms of a block
     if split:
         _split_sums(y1, A, b0, alpha, s, u0, theta, sigma, work, sums)
         P, Py, PA = sums[0], sums[1], sums[2]
@@ -170,23 +269,15 @@ def tempering_slope_of_limit(B, alpha, lam):
 
 @compiled
 def tempered_step(start, stop, x, b, D_o, D_f, alpha, dt, lam, out):
-    """As step_kernels.contour_step with tempering: rows log p[, d/db, d/dD_o, d/dD_f, d/dalpha, d/dlam]."""
-    row, stable = np.empty(15), np.empty((5, N_STABLE))
-    work, sums = np.empty((6, BLOCK)), np.empty(6)
+    """As contour_kernels.contour_step with tempering: rows log p, d/db, d/dD_o, d/dD_f, d/dalpha, d/dlam."""
+    row, work = np.empty(15), np.empty(SCRATCH)
     for i in range(start, stop):
-        t = dt[i if dt.size > 1 else 0]
-        y = x[i if x.size > 1 else 0] - b[i if b.size > 1 else 0] * t
-        A = D_o[i if D_o.size > 1 else 0] * t
-        B = D_f[i if D_f.size > 1 else 0] * t
-        index = alpha[i if alpha.size > 1 else 0]
-        rate = lam[i if lam.size > 1 else 0]
-        good = math.isfinite(y) and 0.0 <= A < math.inf and 0.0 < B < math.inf and 0.0 < index < 1.0 and t > 0.0
-        if not (good and 0.0 <= rate < math.inf):
+        t, rate = pick(dt, i), pick(lam, i)
+        y, A, B = pick(x, i) - pick(b, i) * t, pick(D_o, i) * t, pick(D_f, i) * t
+        if not (valid_step(y, A, B, pick(alpha, i), t) and 0.0 <= rate < math.inf):
             return i
-        tempered_line(abs(y), A, B, index, rate, work, sums, stable, row)
-        row[1] *= -t if y >= 0.0 else t
-        row[2] *= t
-        row[3] *= t
+        tempered_line(abs(y), A, B, pick(alpha, i), rate, work, row)
+        chain_step(row, y, t)
         for k in range(len(out)):
             out[k][i] = row[k]
     return DONE

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from levytorch.law import contour_torch
 from levytorch.law.hankel import EULER, hankel_scaled_torch
-from levytorch.law.tempered_nodes import (
+from levytorch.law.tempered import (
     CLEAR,
     CORE,
     COSH,
@@ -25,6 +25,7 @@ from levytorch.law.tempered_nodes import (
     N_NODES,
     SINH,
     SMALL,
+    STABLE_ROWS,
     THETA,
     TURN_GAUSS,
     TURN_JUMP,
@@ -35,7 +36,6 @@ from levytorch.law.tempered_nodes import (
 
 CHUNK = 4096  # samples at a time
 NODES = 16  # nodes at a time
-STABLE_ROWS = [0, 1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 15, 16, 18]
 
 
 class Path(NamedTuple):
@@ -74,7 +74,7 @@ def _saddle(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, nearest
 
 
 def path(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, floor: bool) -> Path:
-    """As `tempered_paths.tempered_path`."""
+    """As `tempered_line.tempered_path`."""
     root = 2.0 * torch.sqrt(A)
     nearest = torch.minimum(CLEAR / torch.hypot((y - 2.0 * A * lam).clamp_min(0.0), root), lam)
     d = torch.where((A > 0) & (y < 2.0 * A * (lam - nearest)), lam - y / (2.0 * A).clamp_min(1e-300), nearest)
@@ -199,7 +199,7 @@ def _real(values: Tensor) -> Tensor:
 
 
 def density(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim: int, order: int) -> Tensor:
-    """As `tempered.evaluate`."""
+    """As `quadrature.evaluate`."""
     y, A, B, alpha, lam = (t.detach() for t in torch.broadcast_tensors(y, A, B, alpha, lam))
     out = y.new_empty(({0: 1, 1: 6, 2: 21}[order], len(y)))
     at_limit = limit(y, A, B, alpha, lam)
@@ -322,7 +322,7 @@ def _logarithmic(
 
 
 def tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim: int, order: int) -> Tensor:
-    """As `tempered.tail`."""
+    """As `quadrature.tail`."""
     u, A, B, alpha, lam = (t.detach() for t in torch.broadcast_tensors(u, A, B, alpha, lam))
     out = u.new_zeros((6 if order else 1, len(u)))
     stable = (u == 0) | limit(u, A, B, alpha, lam)

@@ -21,7 +21,7 @@ from torch import Tensor
 from levytorch.convert import Array, real_array
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
-from levytorch.law.sampling import tempered_time
+from levytorch.law.step import tempered_time
 from levytorch.simulation.second_order import Extrapolation
 from levytorch.simulation.stiff import effective_drift
 

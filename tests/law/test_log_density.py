@@ -154,8 +154,13 @@ def test_no_derivative_work_without_grad(monkeypatch):
     from levytorch.law import autograd
 
     orders = []
-    original = autograd._evaluate
-    monkeypatch.setattr(autograd, "_evaluate", lambda s, m, order, a: orders.append(order) or original(s, m, order, a))
+    original = autograd._compiled_pass
+
+    def watched(step, lam, dim, method, order, with_alpha):
+        orders.append(order)
+        return original(step, lam, dim, method, order, with_alpha)
+
+    monkeypatch.setattr(autograd, "_compiled_pass", watched)
     D_f = torch.tensor(1.0, dtype=D, requires_grad=True)
     with torch.no_grad():
         log_density(0.1, 0.0, 1.0, D_f, 0.3, 0.1)
@@ -186,10 +191,10 @@ def test_no_derivative_work_without_grad(monkeypatch):
         ({"displacement": 1e300, "b": -1e308, "dt": 1e10}, "leaves the range of float64"),
     ],
 )
-@pytest.mark.parametrize("fused", [True, False])
-def test_bad_input(change, message, fused, monkeypatch):
-    if not fused:
-        monkeypatch.setattr("levytorch.law.autograd._fused", lambda *_: False)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_bad_input(change, message, compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr("levytorch.law.autograd._in_one_pass", lambda *_: False)
     given_ = dict(displacement=0.1, b=0.0, D_o=1.0, D_f=1.0, alpha=0.3, dt=0.1) | change
     with pytest.raises(ValueError, match=message) as caught:
         log_density(**given_)

@@ -6,9 +6,9 @@ import torch
 
 from levytorch import log_density, score
 from levytorch.errors import InputError
-from levytorch.law import contour
+from levytorch.law import quadrature
 from levytorch.law.arguments import WORTH_A_TABLE
-from levytorch.law.table import EMPTY, N_S, S_MIN, Z_SWITCH, Table, evaluate, evaluate_torch, table
+from levytorch.law.table import EMPTY, N_S, S_MIN, Z_SWITCH, Table, evaluate, table
 
 
 def sample(alpha, n, seed, log_c=(-9.0, 6.0)):
@@ -19,6 +19,13 @@ def sample(alpha, n, seed, log_c=(-9.0, 6.0)):
     return torch.tensor(z * np.sqrt(A)), torch.tensor(A), torch.tensor(B)
 
 
+def compiled(alpha, y, A, B, dim=1):
+    """Rows log p, d/dy, d/dA, d/dB by the compiled pass."""
+    x = y if dim == 1 else torch.nn.functional.pad(y[:, None], (0, dim - 1))
+    s = score(x, 0.0, A, B, alpha, 1.0, dim=dim, method="table")
+    return torch.stack([s.log_p, -(s.b if dim == 1 else s.b[:, 0]), s.D_o, s.D_f])
+
+
 @pytest.mark.parametrize(
     ("alpha", "dim"), [(0.05, 1), (0.3, 1), (0.5, 1), (0.61, 1), (0.9, 1), (0.97, 1), (0.3, 2), (0.7, 3)]
 )
@@ -26,8 +33,8 @@ def sample(alpha, n, seed, log_c=(-9.0, 6.0)):
 def test_accuracy(alpha, dim, backend):
     y, A, B = sample(alpha, 4000, seed=int(100 * alpha), log_c=(-4.0, 2.0))
     a = torch.tensor([alpha], dtype=torch.float64)
-    exact = contour.evaluate(y, A, B, a, dim=dim, order=1)
-    out = (evaluate if backend == "compiled" else evaluate_torch)(table(alpha, dim), y, A, B, 1)
+    exact = quadrature.evaluate(y, A, B, a, dim=dim, order=1)
+    out = compiled(alpha, y, A, B, dim) if backend == "compiled" else evaluate(table(alpha, dim), y, A, B, 1)
     assert float((out[0] - exact[0]).abs().max()) <= 1e-9
     # D_o's score is compared with 1 / A near the center and with 1 / y^2 in the tail, where it decays
     L2 = torch.where(y / A.sqrt() < Z_SWITCH, A, y * y)
@@ -42,8 +49,7 @@ def test_continuous_across_cells_and_zones():
     z = torch.tensor(np.repeat(edges, 20))
     c = torch.tensor(np.exp(rng.integers(-4, 2, len(z)) + rng.choice([0.0, 0.37], len(z))))
     one = torch.ones(1, dtype=torch.float64)
-    low = evaluate(table(alpha), z * (1 - 1e-14), one, c * (1 - 1e-14), 1)
-    high = evaluate(table(alpha), z * (1 + 1e-14), one, c * (1 + 1e-14), 1)
+    low, high = (compiled(alpha, z * (1 + e), one, c * (1 + e)) for e in (-1e-14, 1e-14))
     assert float((low[0] - high[0]).abs().max()) <= 1e-9
     assert float(((low[1:4] - high[1:4]).abs() / torch.maximum(high[1:4].abs(), 1 / (1 + z * z))).max()) <= 1e-6
 
@@ -52,7 +58,7 @@ def test_columns_are_built_on_demand_and_do_not_depend_on_their_order():
     first, second = Table(0.41), Table(0.41)
     first.build([38, 40])
     second.build([40])
-    assert second.offset[38, 0] == EMPTY
+    assert second.words[38, 0] == EMPTY
     second.build([38])
     one = torch.ones(1, dtype=torch.float64)
     y, c = torch.linspace(0, 30, 500, dtype=torch.float64), torch.exp(torch.tensor([S_MIN + 38.3], dtype=torch.float64))
@@ -64,7 +70,9 @@ def test_outside_the_table_the_quadrature_answers():
     y = torch.tensor([1.0, 1e30, 2.0, 0.5, 0.0], dtype=torch.float64)
     A = torch.tensor([0.0, 1.0, 1e-60, 1.0, 0.0], dtype=torch.float64)
     B = torch.tensor([1.0, 1.0, 1.0, 1e-40, 1.0], dtype=torch.float64)
-    assert torch.equal(evaluate(table(0.3), y, A, B, 1)[:4], contour.evaluate(y, A, B, alpha, order=1)[:4])
+    exact = quadrature.evaluate(y, A, B, alpha, order=1)[:4]
+    assert torch.equal(evaluate(table(0.3), y, A, B, 1)[:4], exact)
+    assert torch.equal(compiled(0.3, y, A, B), exact)
 
 
 def test_auto_changes_nothing_beyond_the_tolerance():
@@ -97,16 +105,20 @@ def test_one_alpha_per_sample_is_refused():
         log_density(0.1, 0.0, 1.0, 1.0, [0.3, 0.4, 0.5], 0.1, method="table")
 
 
-def test_missing_columns_are_counted_as_outside_only_when_they_are():
-    from levytorch.law.table_kernels import table_many
+@pytest.mark.parametrize("dim", [1, 2])
+def test_columns_are_missing_only_when_they_can_be_built(dim):
+    from levytorch.law.table_kernels import isotropic_table_step, table_step
 
-    fresh = Table(0.33)
-    y, one, missing = np.array([0.5, 0.5]), np.ones(1), np.empty(2, dtype=np.int64)
-    B = np.array([0.2, 1e-80])
-    count = table_many(0, 2, y, one, B, 0.33, 1, *fresh.arrays, np.empty((4, 2)), missing)
-    assert count == 2
-    assert missing[0] == int(np.log(0.2) - S_MIN)
-    assert missing[1] == N_S
+    fresh, needed, one, out = Table(0.33), np.zeros(N_S, dtype=np.bool_), np.ones(1), (np.full(2, np.nan),)
+    x, B = np.array([0.5, 0.5]), np.array([0.2, 1e-80])
+    if dim == 1:
+        code = table_step(0, 2, x, 0 * one, one, B, 0.33, one, *fresh.arrays, needed, out)
+    else:
+        x, b, by_b = np.stack([x, 0 * x], axis=1), np.zeros((1, 2)), np.empty((0, 2))
+        code = isotropic_table_step(0, 2, x, b, one, B, 0.33, one, *fresh.arrays, needed, out, by_b)
+    assert code == -1
+    assert np.flatnonzero(needed).tolist() == [int(np.log(0.2) - S_MIN)]
+    assert out[0][1] == pytest.approx(-(0.5**2) / 4 - dim / 2 * np.log(4 * np.pi), abs=1e-12)
 
 
 def test_fused_step_is_the_table(monkeypatch):

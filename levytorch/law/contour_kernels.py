@@ -1,0 +1,366 @@
+"""Compiled density of the contour quadrature; `contour.py` holds the mathematics, `contour_torch.py` the torch twin.
+
+One sample at a time, scalars only, the GIL released: `threads.run` spreads the samples over the cores.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+
+import numpy as np
+
+from levytorch.law import hankel
+from levytorch.law.compiled import cached_njit
+from levytorch.law.contour import (
+    DECAY,
+    FLOOR,
+    LOG_KAPPA_MIN,
+    LOG_SPLIT,
+    SPLIT_CORE,
+    SPLIT_GAUSS,
+    SPLIT_S,
+    SPLIT_THETA,
+    STEPS,
+    UNSPLIT_S,
+    UNSPLIT_THETA,
+    UNSPLIT_TURN,
+)
+from levytorch.law.vector_math import fast_exp, fast_exp_expm1, fast_sincos, inlined
+
+compiled = cached_njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
+hankel_scaled = compiled(hankel.hankel_scaled)
+
+HUGE = 1e300
+DONE = -1  # what a pass over steps returns where none of them is bad
+FINE, MEDIUM, COARSE = 0, 1, 2
+V_MIN, V_MAX = -9.0, 400.0
+H = np.array(STEPS)
+OFFSETS = (-V_MIN / H).astype(np.int64)  # columns of v = 0
+N_NODES = int((V_MAX - V_MIN) / min(STEPS)) + 2
+# for every step h: v - exp(-v), its exponential, h (1 + exp(-v)); column j + offset is v = j h
+_V = (np.arange(N_NODES) - OFFSETS[:, None]) * H[:, None]
+LOG_W = _V - np.exp(-_V)
+W = np.exp(LOG_W)
+JAC = H[:, None] * (1.0 + np.exp(-_V))
+FLAT_LOG_W, FLAT_W, FLAT_JAC = LOG_W.ravel(), W.ravel(), JAC.ravel()
+SCRATCH = (6, N_NODES)  # of one sample: terms of five sums, and the sums
+
+
+@compiled
+def _limit(m):
+    """Where x - m log x has risen by DECAY above its minimum: the end of x^m exp(-x), generously."""
+    return m + DECAY + math.sqrt(2.0 * DECAY * m)
+
+
+@compiled
+def contour_path(y, A, B, alpha, power, floor_power, fine):
+    """The contour of one sample.
+
+    Returns (split, log_unit, y, A, B, theta, S, k, j0, j1): the law in units of exp(log_unit), the rotation, the
+    scale of the nodes, the table of nodes and the range to sum over. `power`: the largest power of r in the sums plus
+    one; `floor_power`: the power of rho with which the integrand vanishes at zero, beside dr/r and r^(2 alpha);
+    `fine`: the smallest step.
+    """
+    L = math.hypot(y, 2.0 * math.sqrt(A))
+    log_B = math.log(B)
+    log_L = math.log(L) if L > 0.0 else -1e300
+    log_kappa = log_B - 2.0 * alpha * log_L
+    if log_kappa < LOG_SPLIT:
+        kappa = math.exp(max(log_kappa, LOG_KAPPA_MIN))
+        y1 = y / L
+        root = math.sqrt(A) / L
+        A1 = root * root
+        core = SPLIT_CORE * (2.0 * alpha - 1.0) * kappa ** (1.0 / alpha) if alpha > 0.5 else 0.0
+        theta = SPLIT_THETA * y1 * y1 / (y1 * y1 + SPLIT_GAUSS * A1 + core)
+        r_max = HUGE
+        if y1 * theta > 0.0:
+            r_max = min(r_max, _limit(power) / (y1 * math.sin(theta)))
+        if A1 > 0.0:
+            r_max = min(r_max, math.sqrt(_limit(0.5 * power) / (A1 * math.cos(2.0 * theta))))
+        S = SPLIT_S
+        k = MEDIUM if alpha < 0.55 else FINE
+        begin = FLOOR / (floor_power + 2.0 * alpha)
+        split = True
+        log_unit = log_L
+        B1 = kappa
+    else:
+        log_unit = log_B / (2.0 * alpha)
+        y1 = math.exp(math.log(y) - log_unit) if y > 0.0 else 0.0
+        A1 = math.exp(math.log(A) - 2.0 * log_unit) if A > 0.0 else 0.0
+        B1 = 1.0
+        x_max = _limit(power / (2.0 * alpha))
+        log_turn = math.log(37.0 + power / (2.0 * alpha)) / (2.0 * alpha)
+        if A1 > 0.0:
+            log_turn = min(log_turn, 0.5 * math.log(37.0 / A1))
+        turns = min(y1 * math.exp(min(log_turn, 600.0)), 1e150) ** 2
+        theta = UNSPLIT_THETA * turns / (turns + UNSPLIT_TURN)
+        log_r = math.log(x_max / math.cos(2.0 * alpha * theta)) / (2.0 * alpha)
+        if A1 > 0.0:
+            log_r = min(log_r, 0.5 * math.log(_limit(0.5 * power) / (A1 * math.cos(2.0 * theta))))
+        if y1 * theta > 0.0:
+            log_r = min(log_r, math.log(_limit(power) / (y1 * math.sin(theta))))
+        r_max = math.exp(min(log_r, 390.0))
+        peak = math.exp(min(-math.log(2.0 * alpha) / (2.0 * alpha), 380.0))
+        S = min(max(1.0, 0.1 * peak), r_max * UNSPLIT_S)
+        k = (MEDIUM if alpha < 0.35 else COARSE) if log_kappa > 0.0 else FINE
+        begin = FLOOR / (floor_power if floor_power > 0.0 else min(2.0 * alpha, 1.0)) + math.log(max(S, 1.0))
+        split = False
+    if fine:
+        k = FINE
+    j0 = math.floor(-math.log(max(begin - math.log(begin), 1.0)) / H[k]) + OFFSETS[k]
+    v1 = math.log(max(r_max / S, 1.0))
+    j1 = math.ceil((v1 + math.exp(-v1)) / H[k]) + OFFSETS[k]  # v - exp(-v) = v1, almost
+    return split, log_unit, y1, A1, B1, theta, S, k, max(j0, 0), min(j1, N_NODES - 1)
+
+
+@compiled
+def _bessel_small(dim, z):
+    """Real kernels c_d(z), c_{d+2}(z) of p_d = int r^(d-1) c_d(y r) phi dr for small z, by their power series."""
+    q = -0.25 * z * z
+    half = 0.5 * dim
+    term0 = 2.0 / (math.gamma(half) * (4.0 * math.pi) ** half)
+    term1 = 2.0 / (math.gamma(half + 1.0) * (4.0 * math.pi) ** (half + 1.0))
+    sum0, sum1 = term0, term1
+    for k in range(1, 60):
+        term0 *= q / (k * (k + half - 1.0))
+        term1 *= q / (k * (k + half))
+        sum0 += term0
+        sum1 += term1
+        if abs(term0) < 1e-18 * abs(sum0):
+            break
+    return sum0, sum1
+
+
+@compiled
+def _line_sums(split, log_unit, y, A, B, alpha, theta, S, k, j0, j1, work):
+    """d = 1: the sums P, P_y, P_A, B P_B, P_alpha over the nodes, into work[5].
+
+    The terms are stored and then added, and the elementary functions are our own: LLVM vectorises the first loop.
+    """
+    w0, w1, w2, w3, w4 = work[0], work[1], work[2], work[3], work[4]
+    ct, st = math.cos(theta), math.sin(theta)
+    c2, s2 = math.cos(2.0 * theta), math.sin(2.0 * theta)
+    ca, sa = math.cos(2.0 * alpha * theta), math.sin(2.0 * alpha * theta)
+    log_S = math.log(S)
+    first, n = k * N_NODES + j0, j1 + 1 - j0
+    for i in range(n):
+        rho = S * FLAT_W[first + i]
+        log_rho = log_S + FLAT_LOG_W[first + i]
+        rho2 = rho * rho
+        x = B * fast_exp(2.0 * alpha * log_rho)
+        xr, xi = x * ca, x * sa
+        # exp(-x) and expm1(-x) in the complex plane, without cancellation in either
+        e, a = fast_exp_expm1(-xr)
+        s, c = fast_sincos(0.5 * xi)
+        v = 2.0 * s * s
+        er, ei = e * (1.0 - v), -2.0 * e * s * c
+        e0 = a * (1.0 - v) - v if split else er
+        # exp(i y r - A r^2) dr
+        mag = fast_exp(-y * rho * st - A * rho2 * c2) * rho * FLAT_JAC[first + i]
+        sp, cp = fast_sincos(y * rho * ct - A * rho2 * s2 + theta)
+        gr, gi = mag * cp, mag * sp
+        fr, fi = gr * e0 - gi * ei, gr * ei + gi * e0
+        hr, hi = gr * er - gi * ei, gr * ei + gi * er
+        kr, ki = hr * xr - hi * xi, hr * xi + hi * xr
+        w0[i] = fr
+        w1[i] = rho * (fr * st + fi * ct)
+        w2[i] = rho2 * (fr * c2 - fi * s2)
+        w3[i] = kr
+        w4[i] = kr * (log_rho - log_unit) - ki * theta
+    P = PY = PA = PB = Pa = 0.0
+    for i in range(n):
+        P += w0[i]
+        PY -= w1[i]
+        PA -= w2[i]
+        PB -= w3[i]
+        Pa -= w4[i]
+    scale = 1.0 / math.pi
+    sums = work[5]
+    sums[0], sums[1], sums[2], sums[3], sums[4] = P * scale, PY * scale, PA * scale, PB * scale, 2.0 * Pa * scale
+
+
+@inlined
+def complex_expm1(z):
+    half = math.sin(0.5 * z.imag)
+    v = 2.0 * half * half
+    return complex(math.expm1(z.real) * (1.0 - v) - v, math.exp(z.real) * math.sin(z.imag))
+
+
+@inlined
+def contour_node(split, y, A, B, alpha, theta, turn, turn_x, S, log_S, k, j):
+    """Node j: r, log r, x = B r^(2 alpha), and wave e0, the integrand over 1 / r, with ex, what e0 is without its -1.
+
+    turn, turn_x: exp(i theta), exp(2 i alpha theta). On the split path e0 = expm1(-x) and ex = exp(-x); otherwise wave
+    carries exp(-x), and both are 1.
+    """
+    log_rho = log_S + LOG_W[k, j]
+    r = S * W[k, j] * turn
+    x = B * math.exp(2.0 * alpha * log_rho) * turn_x
+    exponent = 1j * y * r - A * r * r
+    e0 = ex = complex(1.0, 0.0)
+    if split:
+        e0 = complex_expm1(-x)
+        ex = e0 + 1.0
+    else:
+        exponent -= x
+    return r, complex(log_rho, theta), x, cmath.exp(exponent) * JAC[k, j], e0, ex
+
+
+@compiled
+def _radial_sums(split, log_unit, y, A, B, alpha, theta, S, k, j0, j1, dim, order, sums):
+    """Sums over the nodes: P, that of p_{d+2} (d = 1: P_y), P_A, B P_B, P_alpha; order 2: y A, y B, y alpha, A A, A B,
+    A alpha, B B, B alpha, alpha alpha."""
+    small = False
+    if dim > 1 and (y * S * W[k, j1] < 2.0 or theta < 1e-9):
+        small, theta = True, 0.0
+    turn, turn_x = cmath.rect(1.0, theta), cmath.rect(1.0, 2.0 * alpha * theta)
+    log_S = math.log(S)
+    for j in range(j0, j1 + 1):
+        r, ell, x, g, e0, ex = contour_node(split, y, A, B, alpha, theta, turn, turn_x, S, log_S, k, j)
+        rr, z = r * r, y * r
+        g *= r
+        if dim == 1:
+            k0 = g / math.pi
+            k1 = 1j * r * k0
+        elif small:
+            if z.real > 12.0:  # cannot matter: the integrand has ended
+                continue
+            c0, c1 = _bessel_small(dim, z.real)
+            g *= complex(math.cos(z.real), -math.sin(z.real)) * r.real ** (dim - 1)  # without exp(i z)
+            k0, k1 = g * c0, g * c1 * rr
+        elif dim == 2:
+            h0, h1 = hankel_scaled(z)
+            k0 = g * r * h0 / (2.0 * math.pi)
+            k1 = g * r * rr * h1 / (4.0 * math.pi * math.pi * z)
+        else:
+            k0 = g * rr * (-1j) / (2.0 * math.pi * math.pi * z)
+            k1 = k0 * rr * (1.0 - 1j * z) / (2.0 * math.pi * z * z)
+        f = k0 * e0
+        sums[0] += f.real
+        if order == 0:
+            continue
+        ell -= log_unit
+        k0x = k0 * ex * x
+        sums[1] += (k1 * e0).real
+        sums[2] -= (rr * f).real
+        sums[3] -= k0x.real
+        sums[4] -= 2.0 * (k0x * ell).real
+        if order == 2:
+            k1x = k1 * ex * x
+            sums[5] -= (rr * k1 * e0).real
+            sums[6] -= k1x.real
+            sums[7] -= 2.0 * (k1x * ell).real
+            sums[8] += (rr * rr * f).real
+            sums[9] += (rr * k0x).real
+            sums[10] += 2.0 * (rr * k0x * ell).real
+            sums[11] += (x * k0x).real
+            sums[12] -= 2.0 * (ell * k0x * (1.0 - x)).real
+            sums[13] -= 4.0 * (ell * ell * k0x * (1.0 - x)).real
+
+
+@compiled
+def density_point(y, A, B, alpha, dim, order, work, out):
+    """log p and derivatives at radius y >= 0, into out.
+
+    out[0] = log p; out[1:5] = first derivatives of log p in (y, A, B, alpha) when order >= 1; out[5:15] = second
+    derivatives (yy, yA, yB, ya, AA, AB, Aa, BB, Ba, aa) when order = 2. For dim > 1 y is the radius. work: scratch.
+    """
+    fine = dim > 1 or order == 2
+    split, log_unit, y1, A1, B1, theta, S, k, j0, j1 = contour_path(y, A, B, alpha, dim + 2.0 * order, 1.0, fine)
+    sums, n_sums = work[5], 14 if order == 2 else 5
+    if dim == 1 and order < 2:
+        _line_sums(split, log_unit, y1, A1, B1, alpha, theta, S, k, j0, j1, work)
+    else:
+        sums[:n_sums] = 0.0
+        _radial_sums(split, log_unit, y1, A1, B1, alpha, theta, S, k, j0, j1, dim, order, sums)
+    # the Gaussian part, in the same units, with a common factor exp(top) taken out
+    top = 0.0
+    if split:
+        top = min(math.log(B) - 2.0 * alpha * log_unit - LOG_KAPPA_MIN, 0.0)
+        if A1 > 0.0:
+            half, u = 0.5 * dim, 0.25 * y1 * y1 / A1
+            log_G = -u - half * math.log(4.0 * math.pi * A1)
+            log_J = top + (math.log(abs(sums[0])) if sums[0] != 0.0 else -HUGE)
+            scale = math.exp(top - max(log_G, log_J))
+            for i in range(n_sums):
+                sums[i] *= scale
+            top = max(log_G, log_J)
+            G = math.exp(log_G - top)
+            gA = (u - half) / A1
+            gy = -0.5 * y1 / A1 if dim == 1 else 1.0 / (4.0 * math.pi * A1)  # of p, or p_{d+2} / p
+            sums[0] += G
+            sums[1] += G * gy
+            sums[2] += G * gA
+            if order == 2:
+                sums[5] += G * gy * (gA - 1.0 / A1)
+                sums[8] += G * (gA * gA + (half - 2.0 * u) / (A1 * A1))
+    out[0] = math.log(sums[0]) + top - dim * log_unit
+    if order == 0:
+        return
+    iP, iU = 1.0 / sums[0], math.exp(min(-log_unit, 300.0))
+    over_y, turn = 0.0, 1.0
+    if dim > 1:  # so far sums[1] is p_{d+2}: d/dy p_d = -2 pi y p_{d+2}
+        over_y, turn = -2.0 * math.pi * sums[1], -2.0 * math.pi * y1
+    slope = (sums[1] * turn * iP, sums[2] * iP, sums[3] * iP, sums[4] * iP)
+    unit = (iU, iU * iU, 1.0 / B, 1.0)
+    for i in range(4):
+        out[1 + i] = slope[i] * unit[i]
+    if order == 2:
+        sums[4] = sums[2] - (dim - 1.0) * over_y  # P_yy: with it sums[4:14] is the upper triangle
+        sums[5:8] *= turn
+        row = 4
+        for i in range(4):
+            for j in range(i, 4):
+                out[row + 1] = (sums[row] * iP - slope[i] * slope[j]) * unit[i] * unit[j]
+                row += 1
+
+
+@inlined
+def pick(values, i):
+    """Entry i, or the only one."""
+    return values[i if values.size > 1 else 0]
+
+
+@compiled
+def density_many(start, stop, y, A, B, alpha, dim, order, out):
+    """Columns start:stop of out (m, n) from 1-D inputs; inputs of length one are shared by all."""
+    row, work = np.empty(15), np.empty(SCRATCH)
+    for i in range(start, stop):
+        density_point(pick(y, i), pick(A, i), pick(B, i), pick(alpha, i), dim, order, work, row)
+        for k in range(out.shape[0]):
+            out[k, i] = row[k]
+
+
+@compiled
+def valid_step(y, A, B, alpha, dt):
+    """Whether a step can be evaluated. Checked on the way: a pass of its own would cost more than a small batch."""
+    return math.isfinite(y) and 0.0 <= A < math.inf and 0.0 < B < math.inf and 0.0 < alpha < 1.0 and dt > 0.0
+
+
+@inlined
+def chain_step(row, y, t):
+    """From derivatives in |y|, A, B to those in b, D_o, D_f."""
+    row[1] *= -t if y >= 0.0 else t
+    row[2] *= t
+    row[3] *= t
+
+
+@compiled
+def contour_step(start, stop, x, b, D_o, D_f, alpha, dt, out):
+    """d = 1, one pass from the arguments of a step; out: a tuple of rows, log p[, d/db, d/dD_o, d/dD_f[, d/dalpha]].
+
+    Returns the first bad index, or DONE.
+    """
+    row, work = np.empty(15), np.empty(SCRATCH)
+    order = 1 if len(out) > 1 else 0
+    for i in range(start, stop):
+        t = pick(dt, i)
+        y, A, B = pick(x, i) - pick(b, i) * t, pick(D_o, i) * t, pick(D_f, i) * t
+        if not valid_step(y, A, B, pick(alpha, i), t):
+            return i
+        density_point(abs(y), A, B, pick(alpha, i), 1, order, work, row)
+        chain_step(row, y, t)
+        for k in range(len(out)):
+            out[k][i] = row[k]
+    return DONE

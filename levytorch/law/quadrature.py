@@ -1,0 +1,77 @@
+"""The radial law by quadrature: density and tail mass, stable (`contour.py`) or tempered (`tempered.py`).
+
+Compiled on the CPU, by torch operations on other devices and where numba is missing: the same contours and sums.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from levytorch.errors import LevytorchWarning
+from levytorch.law import threads
+from levytorch.law.arguments import out_of_range
+
+GRAIN = 32  # samples that are worth a thread
+
+
+@cache
+def is_compiled() -> bool:
+    """Whether numba can be imported; if not, torch alone: slower and otherwise the same."""
+    try:
+        import levytorch.law.contour_kernels  # noqa: F401
+    except ImportError as error:
+        warnings.warn(
+            f"numba cannot be imported ({error}): the law is evaluated by torch operations, some ten times slower; "
+            "install numba for the compiled kernels.",
+            LevytorchWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def evaluate(*inputs: Tensor, dim: int = 1, order: int = 1) -> Tensor:
+    """log p and its derivatives in (y, A, B, alpha[, lam]), the inputs: 1-D float64 of length n or one, y >= 0.
+
+    Returns (m, n), rows: log p; order >= 1: the first derivatives; order 2: the upper triangle of the second ones by
+    rows, for the stable law yy, yA, yB, ya, AA, AB, Aa, BB, Ba, aa.
+    """
+    if inputs[0].device.type != "cpu" or not is_compiled():
+        from levytorch.law import contour_torch, tempered_torch
+
+        return (contour_torch if len(inputs) == 4 else tempered_torch).density(*inputs, dim=dim, order=order)
+    if len(inputs) == 4:
+        from levytorch.law.contour_kernels import density_many as kernel
+    else:
+        from levytorch.law.tempered_kernels import tempered_many as kernel
+    try:
+        return _run(kernel, inputs, dim, order)
+    except ZeroDivisionError:  # complex arithmetic, where a scale overflows
+        raise out_of_range(0) from None
+
+
+def tail(*inputs: Tensor, dim: int = 1, order: int = 1) -> Tensor:
+    """P(|Y| > u) and, with order = 1, its derivatives in (u, A, B, alpha[, lam]), the inputs, u >= 0: (m, n)."""
+    if inputs[0].device.type != "cpu" or not is_compiled():
+        from levytorch.law import contour_torch, tempered_torch
+
+        return (contour_torch if len(inputs) == 4 else tempered_torch).tail(*inputs, dim=dim, order=order)
+    from levytorch.law.tail_kernels import tail_many, tempered_tail_many
+
+    return _run(tail_many if len(inputs) == 4 else tempered_tail_many, inputs, dim, order)
+
+
+def _run(kernel, inputs: tuple[Tensor, ...], dim: int, order: int) -> Tensor:
+    m, n = len(inputs), max(t.numel() for t in inputs)
+    out = torch.empty(((1, 1 + m, 1 + m + m * (m + 1) // 2)[order], n), dtype=torch.float64)
+    threads.run(kernel, n, *as_arrays(*inputs), dim, order, out.numpy(), grain=GRAIN)
+    return out
+
+
+def as_arrays(*tensors: Tensor) -> list:
+    """What compiled kernels take."""
+    return [t.detach().contiguous().numpy() for t in tensors]
