@@ -22,7 +22,7 @@ GRAIN = 32  # samples that are worth a thread
 def is_compiled() -> bool:
     """Whether numba can be imported; if not, torch alone: slower and otherwise the same."""
     try:
-        import levytorch.law.contour_kernels  # noqa: F401
+        from levytorch.law import contour_kernels  # noqa: F401
     except ImportError as error:
         warnings.warn(
             f"numba cannot be imported ({error}): the law is evaluated by torch operations, some ten times slower; "
