@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from kramers_moyal import Array
+from numpy.typing import NDArray
 
 from levytorch import log_density, score
 
 _STATES, _STEPS, _FAR = 80, 4001, 1e7
+Array = NDArray[np.float64]
 Curve = Callable[[Array], Array]
 
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy.special import gamma
 
+from benchmarks.cramer_rao import information, least_errors
 from benchmarks.kramers_moyal import EPS, RATIO, RING, jump_constant, nonlocal_kramers_moyal, polynomial
-from levytorch.law import LevyStep
+from levytorch.law import LevyStep, score
 
 ENDS, H = (-2.0, 2.0), 1e-3
 
@@ -48,3 +49,28 @@ def test_sparse_regression_keeps_the_terms_that_are_there():
     assert curve(np.ones(1))[0] == pytest.approx(-curve(-np.ones(1))[0])  # nor a square
     assert curve(np.ones(1) * 2)[0] == pytest.approx(-6.0, abs=0.01)
     assert polynomial(x, noise + 1, np.ones(30), 3, False)(np.zeros(1))[0] != 0.0
+
+
+def test_what_the_data_knows_of_nearly_brownian_steps():
+    """Without jumps a step says h / (2 D_o) about b and 1 / (2 D_o^2) about D_o."""
+    one = np.ones(2)
+    found = information(0.7 * one, 0.5 * one, 1e-9 * one, 0.75, H)[0]
+    assert found[0, 0] == pytest.approx(H / (2 * 0.5), rel=1e-4)
+    assert found[1, 1] == pytest.approx(1 / (2 * 0.5**2), rel=1e-4)
+    assert abs(found[0, 1]) < 1e-9
+
+
+def test_the_least_error_of_constants_is_that_of_the_likelihood():
+    """From samples of the law: the variance of a maximum is the inverse of the mean of products of scores."""
+    a, n = 1.2, 400_000
+    torch.manual_seed(0)
+    law = LevyStep(0.5, 1.0, 2.0**a, a / 2, H)
+    dx = law.sample((n,)).to(torch.float64)
+    s = score(dx, 0.5, 1.0, 2.0**a, a / 2, H, wrt_alpha=True)
+    # a moves D_f = sigma^a, too
+    rows = torch.stack([s.b, s.D_o / 2, s.D_f * a * 2.0 ** (a - 1), s.D_f * 2.0**a * math.log(2) + s.alpha / 2])
+    std = torch.linalg.inv(rows @ rows.T).diagonal().sqrt()
+    curves = [lambda x, v=v: np.full_like(x, v) for v in (0.5, 2.0, 2.0)]
+    least = least_errors(*curves, a, H, n, ENDS, (1, 1, 1))
+    expected = [float(std[3]), float(std[2]) / 2, float(std[1]) / 2, float(std[0]) / 0.5]
+    assert least == pytest.approx(expected, rel=0.03)  # some 3000 jumps are far: 2 % of an information
