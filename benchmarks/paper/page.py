@@ -72,24 +72,33 @@ def write_page(roots: Sequence[Path], out: Path, results: Path = literal.RESULTS
     for title, made in studies.items():
         body = made or ([kept[title]] if kept[title] else [])
         blocks += [f"## {title}", *body] if body else []
-    blocks += _prices(runs, out) or ([f"## {PRICES}", kept[PRICES]] if kept[PRICES] else [])
+    blocks += _prices(runs, out, kept) or ([f"## {PRICES}", kept[PRICES]] if kept[PRICES] else [])
     blocks += [f"## {SHORT}", *parts.shortfalls(runs, kept.items(SHORT, names), there)]
     write_text(out / "results.md", "\n\n".join(block.strip("\n") for block in blocks if block) + "\n")
     return out / "results.md"
 
 
-def _prices(runs: Runs, out: Path) -> list[str]:
-    found = prices.panels(runs)
+def _prices(runs: Runs, out: Path, kept: Kept) -> list[str]:
+    """Rows, remarks and pictures of engines and files of which there are no runs stay as they were."""
+    found = {panel.experiment: panel for panel in prices.panels(runs)}
     if not found:
         return []
-    fitted = parts.fitted_by(Runs(tuple(run for panel in found for run in panel.runs)))
-    blocks = [f"## {PRICES}", fitted, parts.code("\n".join(prices.commands()))]
+    fitted = parts.fitted_by(Runs(tuple(run for panel in found.values() for run in panel.runs)))
+    blocks, stayed = [], False
     for name in prices.CAPTIONS:
-        blocks += _picture(name, runs, out)
-    for panel in found:
-        title = prices.EXPERIMENTS[panel.experiment].capitalize()
-        blocks += [f"**{title}**", markdown(prices.rows(panel)), *prices.remarks(panel)]
-    return [*blocks, prices.notes(found)]
+        blocks += _picture(name, runs, out) or kept.picture(PRICES, name)
+    for experiment, words in prices.EXPERIMENTS.items():
+        title = words.capitalize()
+        panel, old = found.get(experiment), kept.rows(PRICES, title)
+        remarks = [block for block in kept.part(PRICES, title) if not block.startswith("| ")]
+        rows = prices.merged(old, [] if panel is None else prices.rows(panel))
+        stayed |= len(rows) > (0 if panel is None else len(prices.rows(panel)))
+        if rows:
+            blocks += [f"**{title}**", markdown(rows), *((panel and prices.remarks(panel)) or remarks)]
+    if stayed:
+        fitted += " Rows of which there were no new runs are as they were."
+    head = [f"## {PRICES}", fitted, parts.code("\n".join(prices.commands()))]
+    return [*head, *blocks, prices.notes(list(found.values()))]
 
 
 def _picture(name: str, runs: Runs, out: Path) -> list[str]:
@@ -115,9 +124,16 @@ class Kept:
         """The body of a section, empty where there is none."""
         return self.sections.get(title, "")
 
-    def rows(self, title: str) -> list[dict[str, str]]:
-        """The first table of a section."""
-        lines = [line for line in self[title].split("\n\n") if line.startswith("| ")]
+    def part(self, title: str, bold: str) -> list[str]:
+        """The blocks of a section between a line in bold and the next one, or a list."""
+        _, _, rest = self[title].partition(f"**{bold}**\n")
+        part = re.split(r"^(?:\*\*|- )", rest, flags=re.M)[0]
+        return [block.strip("\n") for block in part.split("\n\n") if block.strip()]
+
+    def rows(self, title: str, bold: str | None = None) -> list[dict[str, str]]:
+        """The first table of a section, or of a part of it."""
+        blocks = self[title].split("\n\n") if bold is None else self.part(title, bold)
+        lines = [line for line in blocks if line.startswith("| ")]
         if not lines:
             return []
         head, _, *body = lines[0].splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -218,6 +219,17 @@ def rows(panel: Panel) -> list[dict[str, str]]:
         out.append({"estimate": label, "relative L2 error": _percent(errors[0]), "exact": _percent(errors[1])})
     keys = ("estimate", "relative L2 error", "exact", "coverage, sd", "coverage, bootstrap", "alpha", "TCF", "paper")
     return [{key: row.get(key, "") for key in keys} for row in out]
+
+
+def merged(old: Sequence[dict[str, str]], new: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows of a page that is there, with new ones in the place of those of the same estimate, however many starts."""
+    made = {_kind(row): row for row in new}
+    known = {_kind(row) for row in old}
+    return [made.get(_kind(row), row) for row in old] + [row for row in new if _kind(row) not in known]
+
+
+def _kind(row: dict[str, str]) -> str:
+    return re.sub(r"\d+ random| \(not converged\)", "", row["estimate"])
 
 
 def _paper(panel: Panel, tail: str) -> str:

@@ -15,7 +15,8 @@ from omegaconf import OmegaConf
 
 from benchmarks.paper import prices as panels
 from benchmarks.paper.collect import collect
-from benchmarks.paper.page import write_page
+from benchmarks.paper.page import PRICES as SECTION
+from benchmarks.paper.page import Kept, write_page
 from benchmarks.paper.report import Report, write_report
 from levytorch.data.sources import FromFile
 from levytorch.errors import InputError, LevytorchWarning
@@ -123,6 +124,26 @@ def test_the_section_of_the_results_page(price_runs, tmp_path):
     assert "experiment=btc_first6000" in text
     assert "results_btc_adam" in text
     assert panels.panels(collect(price_runs)) != []
+
+
+def test_a_page_of_random_starts_alone_keeps_the_other_rows(price_runs, tmp_path):
+    whole = write_page([price_runs], tmp_path).read_text()
+    starts = tmp_path / "starts"
+    shutil.copytree(price_runs / "adam", starts)
+    for metrics in starts.glob("none/*/metrics.json"):  # other numbers for one of the two arms
+        content = json.loads(metrics.read_text())
+        content["alpha"] = 0.5
+        metrics.write_text(json.dumps(content))
+    before = Kept(tmp_path / "results.md").rows(SECTION, "First 6000 transitions")
+    part = write_page([starts], tmp_path).read_text()
+    after = Kept(tmp_path / "results.md").rows(SECTION, "First 6000 transitions")
+    new = [row["estimate"] for row, old in zip(after, before, strict=True) if row != old]
+    assert new == ["Algorithm B.1 (Adam), 2 random starts, without TCF"]
+    assert [row["alpha"] for row in after if row["estimate"] in new] == ["0.500"]
+    for kept in ("r / beta, which knows nothing of the dynamics", "results_btc.png", "results_btc_adam.png"):
+        assert whole.count(kept) == part.count(kept) == 1
+    assert "as they were" in part
+    assert "as they were" not in whole.split(f"## {SECTION}")[1]
 
 
 @pytest.fixture(scope="module")
