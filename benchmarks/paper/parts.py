@@ -147,7 +147,8 @@ def how(
     shown.sort(key=lambda row: order.index(row["experiment"]) if row["experiment"] in order else len(order))
     used = {row["machine"] for row in shown}
     told = [f"{machine()}. {versions()}."] if anew or not shown else []
-    told += [one for one in machines if one.split(",")[0] in used and one.split(",")[0] != machine().split(",")[0]]
+    here = {one.split(",")[0] for one in told}
+    told += [one for one in machines if one.split(",")[0] in used - here]
     return [
         *(f"Machine: {one}" for one in told),
         markdown(shown) if shown else "No runs of the paper's experiments.",
