@@ -189,7 +189,7 @@ def composed(*overrides):
 def test_every_choice_of_a_group_is_valid(group):
     for path in sorted((ROOT / "conf" / group).glob("*.yaml")):
         settings = fit_settings(composed(f"{group}={path.stem}"))
-        assert settings.head["name"] in HEADS
+        assert settings.plain["name"] in HEADS
 
 
 def test_a_refusal_is_one_line_without_a_traceback(tmp_path):

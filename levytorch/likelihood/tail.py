@@ -141,45 +141,38 @@ def parse_tail(tail: object) -> TailSettings:
     return TailSettings(**settings)
 
 
-def check_alpha(settings: TailSettings, learns_alpha: bool, *, given: bool) -> TailSettings:
-    """Learning alpha with the TCF has the wrong fixed point (0.49 for a true 0.30): refuse, or choose for "auto"."""
-    if not (learns_alpha and settings.method == "tcf"):
+def check_learned(settings: TailSettings, *, alpha: bool, tempering: bool, given: bool) -> TailSettings:
+    """Refuse to learn alpha or the tempering with the TCF, or choose for "auto" (given: False).
+
+    Both are read off the very tails that the TCF weights by the model's own: its fixed point is another alpha (0.49 for
+    a true 0.30).
+    """
+    if settings.method != "tcf" or not (alpha or tempering):
         return settings
-    if given and settings.learned_alpha == "allow":
+    if not given:
+        biased = "alpha is learned", ": the tail correction factor would be biased."
+        first, last = biased if alpha else ("tempering is learned", ".")
+        warnings.warn(f'{first}, so tail="auto" uses the conditional likelihood{last}', LevytorchWarning, stacklevel=3)
+        return replace(settings, method="conditional")
+    if alpha and settings.learned_alpha != "allow":
+        raise InputError(
+            "alpha cannot be learned together with the tail correction factor (its fixed point is another alpha: 0.49 "
+            'where 0.30 is true), found method "tcf"; use tail=none or tail=conditional with a TRT, give alpha, or set '
+            "tail.learned_alpha to allow."
+        )
+    if alpha:
         warnings.warn(
             "alpha is learned together with the tail correction factor, whose fixed point is then another alpha (0.49 "
             "where 0.30 is true): compare with the conditional likelihood.",
             LevytorchWarning,
             stacklevel=3,
         )
-        return settings
-    if given:
-        raise InputError(
-            "alpha cannot be learned together with the tail correction factor (its fixed point is another alpha: 0.49 "
-            'where 0.30 is true), found method "tcf"; use tail=none or tail=conditional with a TRT, give alpha, or set '
-            "tail.learned_alpha to allow."
-        )
-    warnings.warn(
-        'alpha is learned, so tail="auto" uses the conditional likelihood: the tail correction factor would be biased.',
-        LevytorchWarning,
-        stacklevel=3,
-    )
-    return replace(settings, method="conditional")
-
-
-def check_tempering(settings: TailSettings, learned: bool, *, given: bool) -> TailSettings:
-    """A learned tempering is read off the very tails that the TCF weights by the model's own: as for alpha."""
-    if not (learned and settings.method == "tcf"):
-        return settings
-    if given:
+    if tempering:
         raise InputError(
             'tempering cannot be learned together with the tail correction factor, found method "tcf"; use tail=none '
             "or tail=conditional with a TRT, or give tempering."
         )
-    warnings.warn(
-        'tempering is learned, so tail="auto" uses the conditional likelihood.', LevytorchWarning, stacklevel=3
-    )
-    return replace(settings, method="conditional")
+    return settings
 
 
 def center_of(mu: Tensor, dt: Tensor, *, even: bool) -> Tensor:

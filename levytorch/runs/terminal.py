@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from levytorch.coefficients import Head
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.training.engines.base import build_engine, engine_facts
@@ -45,13 +44,14 @@ def _pairs(data: Transitions | Lattice) -> str:
 
 
 def _head(settings: FitSettings) -> str:
-    if isinstance(settings.head, Head):
+    plain = settings.plain
+    if plain is None:
         return f"head {type(settings.head).__name__}"
-    name = settings.head["name"]
-    if "n_basis" not in settings.head:
+    name = plain["name"]
+    if "n_basis" not in plain:
         return f"head {name}"
     open_ = "n_basis" in settings.left_open
-    return f"head {name}, " + ("n_basis by cross-validation" if open_ else f"{settings.head['n_basis']} functions")
+    return f"head {name}, " + ("n_basis by cross-validation" if open_ else f"{plain['n_basis']} functions")
 
 
 def _tail(settings: FitSettings) -> str:

@@ -1,28 +1,42 @@
-"""recover for data with actions: one fit per action, moved to what they share (`sharing`)."""
+"""recover for data with actions: one fit per action, moved to what they share.
+
+The fits are independent. What they share is estimated by the vector that is nearest to all of them in the metric of
+their covariances: asymptotically that is the maximum of the joint likelihood under any law, treatment of tails or
+penalty, and the distance that is left is the Wald test of the sharing.
+
+A learned tempering is shared in the parameter of its link, the root of eta = (lam length)^(2 alpha): large jumps are
+counted, as by a Poisson law, and the error of the root of a count does not depend on its size.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from levytorch.coefficients import Head
+from levytorch.coefficients import Head, LinearHead
 from levytorch.coefficients.build import LINEAR
-from levytorch.coefficients.head import known_constants
 from levytorch.coefficients.init import initial_guess
+from levytorch.coefficients.links import tempering_eta, tempering_of
 from levytorch.convert import listed, shown
 from levytorch.data import Transitions
 from levytorch.errors import InputError
-from levytorch.training.boundary import NOT_TOLD
+from levytorch.training.boundary import NOT_TOLD, TOLD, warn_of_no_tempering
 from levytorch.training.controlled import ControlledRecovery, Parts
 from levytorch.training.line import on_the_line
 from levytorch.training.problem import Fitting
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
-from levytorch.training.sharing import NAMES, share_among
+
+NAMES = ("b", "D_o", "D_f")
+_RELATIVE = 1e-12  # of the largest variance: what rounding has left of a parameter that is fixed
+_ONE_SIDED = 1.6449  # standard errors
 
 
 def recover_by_action(
@@ -47,26 +61,25 @@ def common_settings(transitions: Transitions, settings: FitSettings) -> tuple[Tr
     """What all fits have in common, from all pairs: units, so that parameters mean the same, the alpha of the
     exponent in which a tempering is learned, and the window of a line (the pairs that start in it come back).
     """
-    if isinstance(settings.head, Head):
+    if settings.plain is None:
         return transitions, settings
-    if settings.head["period"] is None:
+    if settings.head.period is None:
         kept, settings = on_the_line(transitions, settings)
         assert isinstance(kept, Transitions)
         transitions = kept
-        assert not isinstance(settings.head, Head)
-        settings = replace(settings, head={**settings.head, "period": None})
     exponent = settings.tempering.learned and settings.alpha.learned
     if settings.units != "data" and not exponent:
         return transitions, settings
-    assert not isinstance(settings.head, Head)
-    options: dict[str, Any] = {"uniform_dt": transitions.uniform_dt, "known": known_constants(settings.head)}
+    options: dict[str, Any] = {"uniform_dt": transitions.uniform_dt, "known": settings.head.known}
     asked = (settings.alpha, settings.tempering if exponent else None)
     guess = initial_guess(transitions.dx, transitions.dt, transitions.mu, *asked, **options)
-    own: dict[str, Any] = {"exponent": guess.alpha} if exponent else {}
+    if exponent:
+        settings = replace(settings, exponent=guess.alpha)
     if settings.units == "data":
+        assert settings.plain is not None
         units = {"length": guess.units.length, "time": guess.units.time}
-        own |= {"head": {**settings.head, **units}, "units": "none"}
-    return transitions, replace(settings, **own)
+        settings = replace(settings.with_head({**settings.plain, **units}), units="none")
+    return transitions, settings
 
 
 def recovery_of_actions(
@@ -104,7 +117,7 @@ def check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...
             'be averaged; give a number, or "learn".'
         )
     learned = settings.alpha.learned or settings.tempering.learned
-    if (names or learned) and (isinstance(settings.head, Head) or settings.head["name"] not in LINEAR):
+    if (names or learned) and (settings.plain is None or settings.plain["name"] not in LINEAR):
         raise InputError(
             "what actions share is found for linear heads (Fourier, splines), found another; leave shared out and give "
             "alpha and tempering as numbers."
@@ -112,3 +125,104 @@ def check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...
     if names and settings.left_open:
         raise InputError('shared coefficients need one n_basis for all actions, found "auto"; give a number.')
     return names
+
+
+# -- what is shared ----------------------------------------------------------------------------------------------------
+
+
+def share_among(found: Sequence[Recovery], names: Sequence[str], metrics: dict[str, Any]) -> Tensor:
+    """Move all fits to what they share; returns their joint covariance."""
+    thetas, covariances = zip(*(_estimate(one) for one in found))
+    joint = share(thetas, covariances, [_rows(one.head, names) for one in found])
+    for one, theta, covariance in zip(found, joint.theta, joint.blocks):
+        one.head.set_flat(theta)
+        one.covariance = covariance.clone()
+    metrics |= {"shared/chi2": joint.distance, "shared/freedom": joint.freedom}
+    if found[0].head.tempering_spec.learned:
+        metrics |= _judged(found)
+    return joint.covariance
+
+
+def _estimate(one: Recovery) -> tuple[Tensor, Tensor]:
+    """Parameters and their covariance. Where tempering is not told from zero its row, which means nothing there, comes
+    from how the likelihood falls: an action whose tempering has run to zero must not decide for the others.
+    """
+    theta, covariance = one.theta.clone(), one.covariance
+    assert covariance is not None
+    if not one.head.tempering_spec.learned:
+        return theta, covariance
+    sign = torch.ones_like(theta)
+    sign[-1] = -1.0 if theta[-1] < 0 else 1.0  # the link is even
+    theta, covariance = sign * theta, sign[:, None] * covariance * sign
+    if "tempering_step" in one.metrics:
+        step, row = torch.tensor(one.metrics["tempering_step"], dtype=torch.float64), covariance[-1]
+        given = torch.outer(row, row) / row[-1] if row[-1] > 0 else 0.0
+        covariance = covariance - given + torch.outer(step, step)
+    return theta, covariance
+
+
+def _judged(found: Sequence[Recovery]) -> dict[str, Any]:
+    """Whether tempering is told from zero, in the words of a single fit: by all actions together and by one alone,
+    since of estimates none of which is negative the mean is never as good as zero.
+    """
+    one = found[0]
+    assert one.covariance is not None
+    eta, slope = tempering_eta(one.theta[-1])
+    error = float(slope.abs() * one.covariance[-1, -1].clamp(min=0).sqrt())
+    z = min(float(eta) / max(error, 1e-300), max(each.metrics.get("tempering_z", math.inf) for each in found))
+    bound = tempering_of(float(eta) + _ONE_SIDED * error, one.head.alpha_spec.value, one.head.units.length)
+    if z < TOLD:
+        warn_of_no_tempering(z, bound)
+    return {"tempering_z": z, "tempering_upper": bound, "tempering_told_from_zero": bool(z >= TOLD)}
+
+
+def _rows(head: Head, names: Sequence[str]) -> Tensor:
+    """Which parameters are shared, (P,) bool: those of the coefficients in `names`, of alpha and of tempering."""
+    assert isinstance(head, LinearHead)
+    order = ["b"] * head.dim + ["D_o", "D_f"]
+    order += [""] * (len(head.sizes) - len(order))  # alpha, tempering
+    return torch.cat([torch.full((size,), name in ("", *names)) for name, size in zip(order, head.sizes)])
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Parameters of all fits, (P,) each, their joint covariance, and the test of what is shared."""
+
+    theta: tuple[Tensor, ...]
+    covariance: Tensor
+    distance: float  # chi squared with `freedom` degrees where the sharing is right
+    freedom: int
+
+    @property
+    def blocks(self) -> list[Tensor]:
+        """The covariance of every fit's own parameters."""
+        ends = [0, *itertools.accumulate(len(theta) for theta in self.theta)]
+        return [self.covariance[i:j, i:j] for i, j in itertools.pairwise(ends)]
+
+
+def share(thetas: Sequence[Tensor], covariances: Sequence[Tensor], shared: Sequence[Tensor]) -> Shared:
+    """The nearest parameters whose entries at `shared`, (P,) bool for each fit, are the same in all of them."""
+    own = [int((~mask).sum()) for mask in shared]
+    common = int(shared[0].sum())
+    theta, total = torch.cat(list(thetas)), sum(own)
+    # column of the joint vector that each entry of each fit reads: first what is each fit's own, then what is shared
+    S = torch.zeros((len(theta), total + common), dtype=torch.float64)
+    mask = torch.cat(list(shared))
+    S[torch.nonzero(~mask).flatten(), torch.arange(total)] = 1.0
+    S[torch.nonzero(mask).flatten(), total + torch.arange(common).repeat(len(shared))] = 1.0
+    precision = torch.block_diag(*(_inverse(C) for C in covariances))
+    weighed = precision @ S
+    cov = _inverse(S.T @ weighed)
+    joint = S @ (cov @ (weighed.T @ theta))
+    off = theta - joint
+    parts = torch.split(joint, [len(one) for one in thetas])
+    return Shared(parts, S @ cov @ S.T, float(off @ precision @ off), (len(thetas) - 1) * common)
+
+
+def _inverse(matrix: Tensor) -> Tensor:
+    """Of a symmetric positive matrix, through its scaled eigenvectors: parameters differ by orders of magnitude."""
+    scale = matrix.diagonal().clamp(min=0).sqrt()
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    values, vectors = torch.linalg.eigh(matrix / torch.outer(scale, scale))
+    values = values.clamp(min=_RELATIVE * float(values.max()))
+    return (vectors / values) @ vectors.T / torch.outer(scale, scale)

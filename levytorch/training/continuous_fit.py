@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Head, LinearHead, build_head
+from levytorch.coefficients import LinearHead
 from levytorch.coefficients.action import ActionHead
 from levytorch.coefficients.build import LINEAR
-from levytorch.coefficients.head import known_constants
 from levytorch.coefficients.init import initial_guess
-from levytorch.convert import shown, whole_number
+from levytorch.convert import whole_number
 from levytorch.data import Transitions
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import InputError
@@ -26,7 +25,7 @@ from levytorch.training.controlled import Parts
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import maximise
 from levytorch.training.line import on_the_line
-from levytorch.training.problem import settings_for
+from levytorch.training.problem import settings_for, starting_head
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import groups_of
 
@@ -41,8 +40,7 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
     _check(transitions, settings)
     n_action = whole_number("n_action", n_action, 2, 12, "3 is a parabola")
     settings = settings_for(transitions, settings)
-    assert not isinstance(settings.head, Head)
-    if settings.head["period"] is None:
+    if settings.head.period is None:
         kept, settings = on_the_line(transitions, settings)
         assert isinstance(kept, Transitions)
         transitions = kept
@@ -88,11 +86,11 @@ def _check(transitions: Transitions, settings: FitSettings) -> None:
         found = f"tail.method {settings.tail.method}"
     elif settings.law not in ("frozen", "auto"):
         found = f"law {settings.law}"
-    elif isinstance(settings.head, Head) or settings.head["name"] not in LINEAR or settings.engine["name"] != "fisher":
+    elif settings.plain is None or settings.plain["name"] not in LINEAR or settings.engine["name"] != "fisher":
         found = "another head or engine"
     elif settings.alpha.mode == "function":
         found = 'alpha="function"'
-    elif known_constants(settings.head):
+    elif settings.head.known:
         found = "a known D_o or D_f"
     elif settings.left_open:
         found = f"{settings.left_open[0]} left open"
@@ -111,12 +109,7 @@ def _head(transitions: Transitions, action: Tensor, settings: FitSettings, n_act
         groups=groups,
     )
     guess = replace(guess, profile=None)  # of states alone, where coefficients depend on actions too
-    assert not isinstance(settings.head, Head)
-    alpha = replace(settings.alpha, value=guess.alpha) if settings.alpha.learned else settings.alpha
-    units = {"length": guess.units.length, "time": guess.units.time}
-    plain = {key: value for key, value in settings.head.items() if value is not None}
-    plain |= replace(settings.tempering, value=guess.tempering).config()
-    of_states = build_head({**plain, "alpha_mode": alpha.mode, "alpha": alpha.value, **units})
+    of_states = starting_head(replace(settings, units="data", init="data"), guess)
     assert isinstance(of_states, LinearHead)
     low, high = action.amin(0), action.amax(0)
     if not bool((high > low).all()):
@@ -127,7 +120,7 @@ def _head(transitions: Transitions, action: Tensor, settings: FitSettings, n_act
     if len(transitions) < head.theta.numel():
         raise InputError(
             f"at least {head.theta.numel()} pairs are needed for as many parameters, found {len(transitions)}; use "
-            f"fewer functions than n_basis = {shown(settings.head['n_basis'])} with n_action = {n_action}."
+            f"fewer functions than n_basis = {of_states.n_basis} with n_action = {n_action}."
         )
     guess.apply(head)
     return head

@@ -15,7 +15,6 @@ import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 from torch import Tensor
 
-from levytorch.coefficients import Head
 from levytorch.data import LevyDataModule, Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.data.module import LatticeModule
@@ -29,7 +28,7 @@ from levytorch.training.law_choice import check_exact
 from levytorch.training.maximise import concluded, fit_full_batch, joined
 from levytorch.training.modulation import check_modulation
 from levytorch.training.module import LevyModule
-from levytorch.training.problem import Problem, all_data, check_pools, head_settings, pool_options, problem_of
+from levytorch.training.problem import Problem, all_data, check_pools, pool_options, problem_of
 from levytorch.training.recovery import Recovery
 from levytorch.training.selection import select
 from levytorch.training.settings import FitSettings
@@ -142,7 +141,7 @@ def fit(
 def make_module(problem: Problem) -> LevyModule:
     """The module at its start, in internal units."""
     settings = problem.settings
-    head: Any = problem.head if isinstance(settings.head, Head) else head_settings(settings, problem.guess)
+    head = problem.head if settings.plain is None else problem.head.config()
     tail = {key: value for key, value in asdict(settings.tail).items() if value is not None}
     module = LevyModule(head, settings.engine, tail, settings.density, settings.seed, settings.log_every)
     module.head.load_state_dict(problem.head.state_dict())

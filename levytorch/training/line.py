@@ -7,8 +7,6 @@ the middle.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 
@@ -28,10 +26,9 @@ _MARGIN = 1 / 32  # of the range of the states: a lattice has nodes a little bey
 
 def on_the_line(data: Transitions | Lattice, settings: FitSettings) -> tuple[Transitions | Lattice, FitSettings]:
     """Fills in the window and the knots of a head on a line, and leaves out the pairs that start elsewhere."""
-    head = settings.head
-    if isinstance(head, Head):
-        return inside(data, head.bounds), settings
-    plain = {key: value for key, value in head.items() if not (key == "period" and head["name"] != "mlp")}
+    if settings.plain is None:
+        return inside(data, settings.head.bounds), settings
+    plain = dict(settings.plain)
     given = plain.get("window")
     dim = 1 if isinstance(data, Lattice) else data.dim
     if given is None:
@@ -43,7 +40,7 @@ def on_the_line(data: Transitions | Lattice, settings: FitSettings) -> tuple[Tra
         data = inside(data, [tuple(given)] if dim == 1 else [tuple(pair) for pair in given])
     if plain.get("knots") == "quantiles":
         plain["knots"] = _knots(data, int(plain["n_basis"]), plain["window"])
-    return data, replace(settings, head=plain)
+    return data, settings if plain == settings.plain else settings.with_head(plain)
 
 
 def kept_range(data: Transitions | Lattice, axis: int = 0) -> tuple[float, float]:

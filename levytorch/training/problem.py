@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Head, LinearHead, build_head
+from levytorch.coefficients import Head, LinearHead
 from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import LINEAR, head_dim
 from levytorch.coefficients.init import Guess, randomise
@@ -66,7 +66,7 @@ def problem_of(
     preliminary: what fits the constants from which a CT is chosen.
     """
     settings = settings_for(data, settings)
-    if (settings.head.period if isinstance(settings.head, Head) else settings.head.get("period", 0.0)) is None:
+    if settings.head.period is None:
         data, settings = on_the_line(data, settings)
     guess = guess_from(data, settings)
     guessed = settings.tail.CT == "auto" and not isinstance(data, Lattice)  # which has its own
@@ -134,7 +134,8 @@ def settings_for(transitions: Transitions | Lattice, settings: FitSettings) -> F
             f"transitions must be a Transitions or a Lattice, found {type(transitions).__name__}; use "
             "trajectories.transitions()."
         )
-    wanted = settings.head.dim if isinstance(settings.head, Head) else head_dim(settings.head)
+    plain = settings.plain
+    wanted = settings.head.dim if plain is None else head_dim(plain)
     if wanted is not None and wanted != transitions.dim:
         raise InputError(
             f"the head must have the dimension of the data, {transitions.dim}, found a head of dimension {wanted}; "
@@ -145,9 +146,9 @@ def settings_for(transitions: Transitions | Lattice, settings: FitSettings) -> F
             raise InputError(
                 f"density windowed is one-dimensional, found data of dimension {transitions.dim}; use auto."
             )
-        if not isinstance(settings.head, Head):
-            settings = replace(settings, head={**settings.head, "dim": transitions.dim})
-    if not isinstance(settings.head, Head) and settings.head["name"] in LINEAR and len(transitions) < 20:
+        if plain is not None and settings.head.dim != transitions.dim:
+            settings = settings.with_head({**plain, "dim": transitions.dim})
+    if plain is not None and plain["name"] in LINEAR and len(transitions) < 20:
         raise InputError(f"at least 20 pairs are needed for a fit, found {len(transitions)}; bring more data.")
     return settings
 
@@ -211,24 +212,17 @@ def _check_window(transitions: Transitions, head: Head) -> None:
             )
 
 
-def head_settings(settings: FitSettings, guess: Guess) -> dict[str, Any]:
-    """Plain settings of a head in internal units; alpha is the known one, or where a learned one starts."""
-    assert not isinstance(settings.head, Head)
-    alpha = (settings.exponent or guess.alpha) if settings.alpha.learned else settings.alpha.value
-    units = {"length": guess.units.length, "time": guess.units.time} if settings.units == "data" else {}
-    tempering = replace(settings.tempering, value=guess.tempering).config()
-    return settings.head | {"alpha_mode": settings.alpha.mode, "alpha": alpha} | units | tempering
-
-
 def starting_head(settings: FitSettings, guess: Guess, start: Tensor | None = None) -> Head:
-    """The head where the fit begins: at the scale of the data, at random (the paper), or at given parameters."""
-    head: Head
-    if isinstance(settings.head, Head):
-        head = copy.deepcopy(settings.head)  # the user's own knows where it starts
-    else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            head = build_head(head_settings(settings, guess))
+    """The head where the fit begins, in internal units: at the scale of the data, at random (the paper), or at given
+    parameters; one's own knows where it starts.
+    """
+    head = copy.deepcopy(settings.head)
+    if settings.plain is not None:
+        if settings.units == "data":
+            head.units = guess.units
+        if settings.alpha.learned:
+            head.alpha_spec = replace(head.alpha_spec, value=settings.exponent or guess.alpha)
+        head.tempering_spec = replace(head.tempering_spec, value=guess.tempering)
         if settings.init == "random":
             randomise(head, torch.Generator().manual_seed(settings.seed))
         else:

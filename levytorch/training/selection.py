@@ -23,6 +23,7 @@ from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.problem import Problem, starting_head
 from levytorch.training.reweighting import Reweighting
+from levytorch.training.settings import FitSettings
 
 N_FOLDS = 5
 CANDIDATES = tuple(range(1, 42, 2))
@@ -120,10 +121,8 @@ def select(problem: Problem, blocks: Blocks | None) -> tuple[Problem, Selection 
         )
     blocks = quick(blocks, problem.head, settings.data.get("lattice") or "auto")
     if "n_basis" in settings.left_open:
-        assert isinstance(settings.head, dict)
         chosen, theta = _n_basis(problem, blocks)
-        K = int(chosen.candidates[chosen.best])
-        settings = replace(settings, head={**settings.head, "n_basis": K})
+        settings = _with(settings, int(chosen.candidates[chosen.best]))
         start = theta if settings.init == "data" else None
         problem = replace(problem, settings=settings, head=starting_head(settings, problem.guess, start))
     if "penalty" in settings.left_open:
@@ -133,6 +132,11 @@ def select(problem: Problem, blocks: Blocks | None) -> tuple[Problem, Selection 
     return replace(problem, settings=replace(settings, left_open=())), chosen
 
 
+def _with(settings: FitSettings, n_basis: int) -> FitSettings:
+    assert settings.plain is not None
+    return settings.with_head({**settings.plain, "n_basis": n_basis})
+
+
 def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
     settings, selection = problem.settings, Selection("n_basis")
     held_out = folds(blocks)
@@ -140,9 +144,7 @@ def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
     before: LinearHead | None = None
     shown, size = math.inf, 0  # how far first-order changes were off, and for how many parameters: it grows with them
     for K in CANDIDATES if problem.head.period is not None else ON_A_LINE:
-        assert isinstance(settings.head, dict)
-        own = replace(settings, head={**settings.head, "n_basis": K})
-        head = starting_head(replace(own, init="data"), problem.guess)
+        head = starting_head(replace(_with(settings, K), init="data"), problem.guess)
         assert isinstance(head, LinearHead)
         if before is not None:
             if head.theta.numel() * _PAIRS_PER_PARAMETER > float(blocks.pairs[0].sum()):

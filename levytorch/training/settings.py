@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from levytorch.coefficients import AlphaSpec, LinearHead
-from levytorch.coefficients.basis import check_basis
 from levytorch.coefficients.build import HEADS, LINEAR, ON_A_LINE, OPTIONS, build_head
 from levytorch.coefficients.head import KNOWABLE, Head, check_head, known_constants
 from levytorch.coefficients.links import TemperingSpec
@@ -16,7 +17,7 @@ from levytorch.coefficients.modulation import ModulationSpec
 from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
 from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
-from levytorch.likelihood.tail import TailSettings, check_alpha, check_tempering, parse_tail
+from levytorch.likelihood.tail import TailSettings, check_learned, parse_tail
 from levytorch.training.engines.base import build_engine, chosen_engine, engine_options
 
 DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size", "lattice"}
@@ -25,6 +26,7 @@ INITS = ("data", "random")
 UNITS = ("data", "none")
 DENSITIES = ("auto", "table", "contour", "windowed")
 LAWS = ("auto", "exact", "corrected", "frozen")
+_NOT_OPTIONS = {"alpha", "alpha_mode", "length", "time", "period", "n_basis", "tempering", "tempering_mode", *KNOWABLE}
 STDS = ("auto", "frozen")  # the law's own information, or the frozen law's
 # of settings that coefficients auto has for both of its heads: what says nothing
 _SILENT: dict[str, tuple[Any, ...]] = {
@@ -35,14 +37,16 @@ _SILENT: dict[str, tuple[Any, ...]] = {
 
 @dataclass
 class FitSettings:
-    """Everything a fit needs besides the data; plain values only, but for a head of one's own.
+    """Everything a fit needs besides the data. Plain values, but for the head, which is built here and nowhere else.
 
-    law: coefficients "frozen" over a step, "exact", following them, "corrected", or "auto"; std: whose information
-    standard errors are from, "auto" (the law's own) or "frozen".
+    plain: the settings of the head; None for a head of one's own. law: coefficients "frozen" over a step, "exact",
+    following them, "corrected", or "auto"; std: whose information standard errors are from, "auto" (the law's own) or
+    "frozen".
     """
 
     alpha: AlphaSpec
-    head: dict[str, Any] | Head
+    head: Head
+    plain: dict[str, Any] | None
     engine: dict[str, Any]
     tail: TailSettings = field(default_factory=TailSettings)
     data: dict[str, Any] = field(default_factory=dict)
@@ -59,6 +63,10 @@ class FitSettings:
     modulation: ModulationSpec | None = None
     left_open: tuple[str, ...] = ()  # of n_basis and penalty: what cross-validation chooses
     engine_reason: str = "as asked"  # why this engine
+
+    def with_head(self, plain: dict[str, Any]) -> FitSettings:
+        """With a head of other settings: what the data has said, or cross-validation."""
+        return replace(self, plain=plain, head=_build(plain, self.alpha, self.tempering, self.seed))
 
 
 def make_settings(
@@ -79,78 +87,79 @@ def make_settings(
 ) -> FitSettings:
     """Check every argument and sort the options; nothing has been computed yet."""
     spec, tempered = AlphaSpec.parse(alpha), TemperingSpec.parse(tempering)
-    left_open: tuple[str, ...] = ()
     known = known_constants({"D_o": D_o, "D_f": D_f})
-    if not isinstance(coefficients, Head):
-        coefficients = _plain_head(coefficients, n_basis, period) | known
-    elif known:
+    own = coefficients if isinstance(coefficients, Head) else None
+    if own is not None and known:
         raise InputError(
             f"{' and '.join(known)} must be left to a head of one's own, found a known constant; return it in forward."
         )
-    head_name = "own" if isinstance(coefficients, Head) else coefficients["name"]
+    plain = _plain_head(coefficients, n_basis, period) | known if own is None else {}
+    head_keys = OPTIONS[plain["name"]] - _NOT_OPTIONS if own is None else set()
     engine_name, engine_given = _named("engine", engine)
     seed = whole_number("seed", seed, 0, 2**63 - 1, "0 is the default")
-    head: dict[str, Any] = {}
-    head_keys: set[str] = set()
-    asked: Any = None
-    if not isinstance(coefficients, Head):
-        head = coefficients
-        head_keys = OPTIONS[head_name] - {"alpha", "alpha_mode", "length", "time", "period", "n_basis"}
-        head_keys -= {"tempering", "tempering_mode", *KNOWABLE}
-        asked = head.get("n_basis")
-        if isinstance(asked, str) and asked == "auto":
-            head["n_basis"], left_open = 1, ("n_basis",)  # a place holder
+    left_open: tuple[str, ...] = ()
+    asked = plain.get("n_basis")
+    if isinstance(asked, str) and asked == "auto":
+        plain["n_basis"], left_open = 1, ("n_basis",)  # a place holder
     if engine_name == "auto":
         engine_given |= {key: options[key] for key in ("penalty", "max_steps") if key in options}
-    own = coefficients if isinstance(coefficients, Head) else head_name
-    engine_config, reason = chosen_engine(engine_name, engine_given, own, asked, options.get("units", "data"))
+    engine_config, reason = chosen_engine(
+        engine_name, engine_given, own or plain["name"], asked, options.get("units", "data")
+    )
     engine_name = engine_config["name"]
     data: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     engine_keys = engine_options(engine_name)
     head_keys -= engine_keys  # window: of adam's average, or of a line; then coefficients={"name": ..., "window": ...}
     known_keys(
-        f"the options for {f'a {head_name} head' if head else 'this head'} with engine {engine_name}",
+        f"the options for {'this head' if own else 'a ' + plain['name'] + ' head'} with engine {engine_name}",
         options,
         head_keys | engine_keys | DATA_OPTIONS | FIT_OPTIONS,
     )
-    parts = ((head_keys, head), (engine_keys, engine_config), (DATA_OPTIONS, data), (FIT_OPTIONS, rest))
+    parts = ((head_keys, plain), (engine_keys, engine_config), (DATA_OPTIONS, data), (FIT_OPTIONS, rest))
     for key, value in options.items():
         next(target for keys, target in parts if key in keys)[key] = value
     if engine_config.get("penalty") == "cross_validation":
         engine_config["penalty"] = "none"
         left_open = (*left_open, "penalty")
-    if head.get("knots", "even") != "even" and "n_basis" in left_open:
-        raise InputError(f"knots must be even where n_basis is auto, found {shown(head['knots'])}; leave knots out.")
-    if isinstance(coefficients, Head):
-        check_head(coefficients)
-    built = coefficients if isinstance(coefficients, Head) else _checked_head(head, spec, tempered)
-    build_engine(engine_config).accepts(built)
+    if plain.get("knots", "even") != "even" and "n_basis" in left_open:
+        raise InputError(f"knots must be even where n_basis is auto, found {shown(plain['knots'])}; leave knots out.")
+    if own is not None:
+        check_head(own)
+    elif plain.get("origin") is not None:
+        plain["origin"] = _plain_cell("origin", plain["origin"])
+    head = own or _build(plain, spec, tempered, seed)
+    build_engine(engine_config).accepts(head)
     for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES), ("law", LAWS), ("std", STDS)):
         choice(key, rest.get(key, choices[0]), choices)
-    _check_law(rest, built, spec, engine_name)
-    _check_tempering(rest, coefficients, tempered)
+    _check_law(rest, head, spec, engine_name)
+    _check_tempering(rest, own, tempered)
     if "log_every" in rest:
         rest["log_every"] = whole_number("log_every", rest["log_every"], 1)
     if "progress" in rest:
         rest["progress"] = switch("progress", rest["progress"])
     check_data_options(data)
     given = not (tail is None or isinstance(tail, str))
-    tail_settings = check_alpha(parse_tail(tail), spec.learned, given=given)
-    tail_settings = check_tempering(tail_settings, tempered.learned, given=given)
+    tails = check_learned(parse_tail(tail), alpha=spec.learned, tempering=tempered.learned, given=given)
     rest["modulation"] = None if modulation is None else ModulationSpec(modulation, n_modulation)
     rest |= {"tempering": tempered, "left_open": left_open, "engine_reason": reason}
-    return FitSettings(spec, head or built, engine_config, tail_settings, data, seed=seed, **rest)
+    return FitSettings(spec, head, None if own else plain, engine_config, tails, data, seed=seed, **rest)
 
 
-def _check_tempering(options: dict[str, Any], coefficients: Any, tempering: TemperingSpec) -> None:
-    if isinstance(coefficients, Head):
-        if tempering.active:
-            raise InputError(
-                "tempering must be left to a head of one's own, found one given; return it in Coefficients(..., "
-                "tempering=lam)."
-            )
-        return
+def _build(plain: dict[str, Any], alpha: AlphaSpec, tempering: TemperingSpec, seed: int) -> Head:
+    """The head in the units of the data, its random parameters from the seed."""
+    given = {key: value for key, value in plain.items() if key != "period" or plain["name"] not in ON_A_LINE}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build_head({**given, "alpha_mode": alpha.mode, "alpha": alpha.value, **tempering.config()})
+
+
+def _check_tempering(options: dict[str, Any], own: Head | None, tempering: TemperingSpec) -> None:
+    if tempering.active and own is not None:
+        raise InputError(
+            "tempering must be left to a head of one's own, found one given; return it in Coefficients(..., "
+            "tempering=lam)."
+        )
     if tempering.active and options.get("density", "auto") not in ("auto", "contour"):
         raise InputError(
             f"density must be auto or contour with tempering, found {options['density']}; leave it out (there is no "
@@ -214,20 +223,6 @@ def _of_head(own: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
                 "remove it, or name another head."
             )
     return {key: value for key, value in given.items() if key in OPTIONS[name] and value is not None}
-
-
-def _checked_head(head: dict[str, Any], spec: AlphaSpec, tempering: TemperingSpec) -> Head:
-    """The head, once, to see that it can be built."""
-    if head.get("origin") is not None:
-        head["origin"] = _plain_cell("origin", head["origin"])
-    plain = {**head, "alpha_mode": spec.mode, "alpha": spec.value, **tempering.config()}
-    if head["period"] is None:
-        if head["name"] in ON_A_LINE:
-            del plain["period"]
-    elif not isinstance(head["period"], list) and not isinstance(head.get("origin"), list):
-        n_basis = head["n_basis"] if head["name"] == "fourier" else 1
-        check_basis(n_basis, head["period"], head.get("origin", 0.0))
-    return build_head(plain)
 
 
 def _plain_cell(name: str, given: Any) -> float | list[float]:

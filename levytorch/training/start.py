@@ -11,14 +11,12 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from levytorch.coefficients import Head, initial_guess
-from levytorch.coefficients.basis import per_coordinate
-from levytorch.coefficients.head import KNOWABLE, known_constants
-from levytorch.coefficients.init import Groups, Guess, group_states, thinned
+from levytorch.coefficients import initial_guess
+from levytorch.coefficients.init import Cell, Groups, Guess, group_states, thinned
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.data.quantiles import cut, order_statistics
@@ -37,8 +35,9 @@ _AGREES_WITH_A_GUESS = 2.0  # the same, where disagreement costs precision and a
 
 def guess_from(data: Transitions | Lattice, settings: FitSettings) -> Guess:
     """Constants at the scale of the data; where alpha is learned, D_o and D_f of groups of states beside them."""
-    known = {} if isinstance(settings.head, Head) else known_constants(settings.head)
-    by_state = settings.alpha.learned and _depends_on_the_state(settings)
+    known, plain = settings.head.known, settings.plain  # a user's own head knows where it starts
+    functions = plain is not None and (plain.get("n_basis") != 1 or "n_basis" in settings.left_open)
+    by_state = settings.alpha.learned and functions
     asked, groups = (settings.alpha, settings.tempering), None
     if isinstance(data, Lattice):
         x, dx, dt = data.typical_steps(n_groups=_PLACES if by_state else 1)
@@ -53,24 +52,10 @@ def guess_from(data: Transitions | Lattice, settings: FitSettings) -> Guess:
     return initial_guess(*at, uniform_dt=data.uniform_dt, known=known, groups=groups)
 
 
-def _depends_on_the_state(settings: FitSettings) -> bool:
-    """Whether coefficients of the head are functions; a user's own knows where it starts."""
-    if isinstance(settings.head, Head):
-        return False
-    return settings.head.get("n_basis") != 1 or "n_basis" in settings.left_open
-
-
 def groups_of(data: Transitions, settings: FitSettings) -> Groups | None:
     """Groups of the states of the pairs that a start is made from."""
-    return group_states(thinned(data.x).to(torch.float64), _cells(settings.head, data.dim))
-
-
-def _cells(head: Any, dim: int) -> list[tuple[float, float | None]]:
-    """Origin and period of every coordinate, from plain settings of a head."""
-    if head.get("period") is None:
-        return [(0.0, None)] * dim
-    origins, periods = (per_coordinate(name, head.get(name) or 0.0, dim) for name in ("origin", "period"))
-    return list(zip(origins, periods))
+    line: list[Cell] = [(0.0, None)] * data.dim
+    return group_states(thinned(data.x).to(torch.float64), line if settings.head.period is None else settings.head.cell)
 
 
 def resolve_tail(
@@ -155,16 +140,12 @@ def _preliminary_CT(
     transitions: Transitions, settings: FitSettings, fit: Callable[[Transitions, FitSettings], Recovery]
 ) -> float:
     """Appendix A: the central `mass` of one step under constants fitted without correction, D_o included."""
-    given = settings.head if isinstance(settings.head, dict) else vars(type(settings.head)) | vars(settings.head)
-    head = {"name": "fourier", "n_basis": 1, "period": given.get("period"), "dim": transitions.dim}
-    if head["period"] is None:
-        head = {"name": "spline", "n_basis": 1, "window": given["window"], "dim": transitions.dim}
-    if isinstance(settings.head, dict):
-        head |= {name: given.get(name) for name in KNOWABLE}
-    quick = replace(
-        settings, head=head, engine={"name": "fisher"}, tail=TailSettings(), data={}, init="data", progress=False
-    )
-    found = fit(transitions, quick)
+    head = settings.head
+    kind = {"name": "fourier", "period": head.period}
+    if head.period is None:
+        kind = {"name": "spline", "period": None, "window": head.window}
+    quick = replace(settings, engine={"name": "fisher"}, tail=TailSettings(), data={}, init="data", progress=False)
+    found = fit(transitions, quick.with_head({**kind, "n_basis": 1, "dim": transitions.dim, **head.known}))
     n, steps = len(transitions), transitions.dt
     dt = float(steps[0] if transitions.uniform_dt else order_statistics(cut(steps.numpy()), [(n - 1) // 2])[0])
     alpha = found.alpha

@@ -94,7 +94,7 @@ def test_the_papers_algorithm_is_one_override_away(experiment):
         assert (engine["name"], engine["max_steps"], engine["window"], engine["lr"]) == ("adam", 40_000, 20_000, 0.01)
         assert engine["stop_early"] is False
         assert settings.data == {"batch_size": 100, "mixing": "bernoulli", "validation": 0.0, "lattice": "auto"}
-        assert (settings.init, settings.units, settings.head["positivity"]) == ("random", "none", "clamp")
+        assert (settings.init, settings.units, settings.plain["positivity"]) == ("random", "none", "clamp")
         assert settings.tail.R_theta == "mean"
         assert settings.tail.start == 4000
     if experiment is not None:

@@ -21,8 +21,8 @@ from levytorch import (
 )
 from levytorch.errors import LevytorchWarning
 from levytorch.policy.ranking import rank
+from levytorch.training.by_action import share_among
 from levytorch.training.continuous import ContinuousRecovery
-from levytorch.training.sharing import share_among
 
 D = torch.float64
 X = torch.linspace(0.1, 6.2, 23, dtype=D)
