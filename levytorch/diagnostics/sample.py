@@ -30,8 +30,8 @@ from levytorch.data.thresholds import Threshold, threshold_at, threshold_from
 from levytorch.errors import InputError
 from levytorch.law.tails import radial_tail, survival
 from levytorch.likelihood.tail import center_of
-from levytorch.training.covariate import unmodulated
 from levytorch.training.line import inside
+from levytorch.training.modulation import unmodulated
 from levytorch.training.recovery import Recovery
 
 BLOCK = 32  # neighbours drawn together: what follows what stays visible

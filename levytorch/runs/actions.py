@@ -37,7 +37,7 @@ from levytorch.training.by_action import (
     common_settings,
     recovery_of_actions,
 )
-from levytorch.training.continuous_fit import recover_continuous
+from levytorch.training.continuous import recover_continuous
 from levytorch.training.recovery import Recovery
 from levytorch.untrusted import read_json
 

@@ -12,7 +12,7 @@ from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
 from levytorch.training.by_action import recover_by_action
-from levytorch.training.continuous_fit import recover_continuous
+from levytorch.training.continuous import recover_continuous
 from levytorch.training.engines import engine_class
 from levytorch.training.maximise import fit_full_batch
 from levytorch.training.recovery import Recovery

@@ -27,8 +27,8 @@ from levytorch.coefficients.links import tempering_eta, tempering_of
 from levytorch.convert import listed, shown
 from levytorch.data import Transitions
 from levytorch.errors import InputError
-from levytorch.training.boundary import NOT_TOLD, TOLD, warn_of_no_tempering
 from levytorch.training.controlled import ControlledRecovery, Parts
+from levytorch.training.finish import NOT_TOLD, TOLD, warn_of_no_tempering
 from levytorch.training.line import on_the_line
 from levytorch.training.problem import Fitting
 from levytorch.training.recovery import Recovery

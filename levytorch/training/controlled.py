@@ -6,9 +6,10 @@ rests on few of them.
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -33,30 +34,42 @@ _COUNT = {1: 64, 2: 256, 3: 512}  # parts, by dimension
 FORMAT = "levytorch.controlled.1"
 
 
-class Parts:
-    """`count` equal parts, as many per coordinate; states beyond a window belong to the part at its end."""
+class EvenBins:
+    """Equal bins of vectors of numbers, so many of each (`sides`). wraps: numbers that are periodic; of the others what
+    lies beyond the bounds belongs to the bin at that end.
+    """
+
+    def __init__(self, bounds: Sequence[tuple[float, float]], sides: Sequence[int], wraps: Sequence[bool]) -> None:
+        self.bounds, self.sides, self.wraps = tuple(bounds), tuple(sides), tuple(wraps)
+        self.count = math.prod(self.sides)
+
+    def middles(self) -> Tensor:
+        """The middle of every bin, (count, k)."""
+        units = [(torch.arange(side, dtype=torch.float64) + 0.5) / side for side in self.sides]
+        axes = [low + (high - low) * unit for (low, high), unit in zip(self.bounds, units)]
+        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(self.count, -1)
+
+    def index(self, x: Tensor) -> Tensor:
+        """The bin of each of n vectors (n, k), or numbers (n,): (n,) int64."""
+        out = torch.zeros(len(x), dtype=torch.int64)
+        for column, (low, high), side, wraps in zip(x.reshape(len(x), -1).T, self.bounds, self.sides, self.wraps):
+            place = (column - low) * (side / (high - low))
+            place = torch.remainder(place, side) if wraps else place.clamp(0, side - 1)
+            out = out * side + place.to(torch.int64).clamp(0, side - 1)
+        return out
+
+
+class Parts(EvenBins):
+    """`count` equal parts of the cell of a head, or of its window on a line, as many per coordinate."""
 
     def __init__(self, head: Any, count: int | None = None) -> None:
-        self.dim, self.periodic, self.bounds = head.dim, head.period is not None, head.bounds
-        self.count = _COUNT[self.dim] if count is None else count
-        self.side = round(self.count ** (1 / self.dim))
+        self.dim = head.dim
+        side = round((count or _COUNT[self.dim]) ** (1 / self.dim))
+        super().__init__(head.bounds, [side] * self.dim, [head.period is not None] * self.dim)
 
     def centers(self) -> Tensor:
         """The middle of every part, (count,) or (count, d)."""
-        unit = (torch.arange(self.side, dtype=torch.float64) + 0.5) / self.side
-        axes = [low + (high - low) * unit for low, high in self.bounds]
-        if self.dim == 1:
-            return axes[0]
-        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, self.dim)
-
-    def index(self, x: Tensor) -> Tensor:
-        """The part that each state lies in, (n,) int64."""
-        out = torch.zeros(len(x), dtype=torch.int64)
-        for column, (low, high) in zip(x.reshape(len(x), -1).T, self.bounds):
-            place = (column - low) * (self.side / (high - low))
-            place = torch.remainder(place, self.side) if self.periodic else place.clamp(0, self.side - 1)
-            out = out * self.side + place.to(torch.int64).clamp(0, self.side - 1)
-        return out
+        return self.middles()[:, 0] if self.dim == 1 else self.middles()
 
     def counts(self, x: Tensor, codes: Tensor, n_actions: int) -> Tensor:
         """Pairs of every action in every part, (n_actions, count)."""
@@ -72,13 +85,13 @@ class Parts:
         def function(x: Tensor) -> Tensor:
             if self.dim > 1:
                 return values[self.index(x)]
-            ((low, high),) = self.bounds
-            at = (x - low) * (self.side / (high - low)) - 0.5
-            at = torch.remainder(at, self.side) if self.periodic else at.clamp(0, self.side - 1)
+            ((low, high),), (side,), (wraps,) = self.bounds, self.sides, self.wraps
+            at = (x - low) * (side / (high - low)) - 0.5
+            at = torch.remainder(at, side) if wraps else at.clamp(0, side - 1)
             left = torch.floor(at)
             share = (at - left).unsqueeze(1)
-            first = left.to(torch.int64).clamp(max=self.side - 1)
-            second = (first + 1) % self.side if self.periodic else (first + 1).clamp(max=self.side - 1)
+            first = left.to(torch.int64).clamp(max=side - 1)
+            second = (first + 1) % side if wraps else (first + 1).clamp(max=side - 1)
             return (1 - share) * values[first] + share * values[second]
 
         return function

@@ -1,61 +1,91 @@
-"""What a fit says about itself at the end: covariance, likelihood, diagnostics, warnings."""
+"""What a fit says about itself at the end: covariance, likelihood, diagnostics, warnings.
+
+Of coefficients that a fit has driven to zero estimates are one-sided, and information matrices that treat them like any
+other parameter blame their supposed uncertainty on the rest (alpha most of all): they are held where they are instead.
+
+A learned tempering has its boundary at zero. An error bar of lam means nothing there: the likelihood is smooth in
+eta = lam^(2 alpha) >= 0, and where its maximum is within two standard errors of zero only an upper bound is said: the
+eta at which the log-likelihood, profiled over all other parameters by its quadratic model, has fallen by 1.353 (95 %,
+one-sided) below its maximum.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from levytorch.coefficients import Head, LinearHead
-from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN
+from levytorch.coefficients import Coefficients, Head, LinearHead
+from levytorch.coefficients.head import KNOWABLE
+from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN, tempering_eta, tempering_of
 from levytorch.data.batches import FullBatch, PoolFacts, Pools
 from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
+from levytorch.law import log_density
+from levytorch.likelihood.frozen import rate
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective, covariance, separability
 from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.student import widening
 from levytorch.likelihood.sums import project
 from levytorch.ranks import Ranks
-from levytorch.training import boundary
-from levytorch.training.boundary import judge_tempering, loss_without, vanishing
 from levytorch.training.engines import Engine
-from levytorch.training.engines.base import bare
+from levytorch.training.engines.base import Maximised, bare
 from levytorch.training.engines.exact import ExactObjective
-from levytorch.training.engines.fisher import FisherScoring
+from levytorch.training.engines.fisher import polish
 from levytorch.training.recovery import Recovery
 
 _INSEPARABLE = 0.98
 _AT_THE_END = 0.005  # from an end of the range of alpha
 _MOST_REMOVED = 0.05  # share of all pairs beyond TRT
-_SHORT = 0.05  # standard errors: Newton's step is then right to a small part of that
-_PASSES = 30  # over the samples, after a lattice
+VANISHED = 1e-4
+_AT_BOUND = 2e-3  # of a learned alpha from the end of its range
+_AS_WELL = 2.0  # in log-likelihood: what one parameter is worth by AIC, and a bit
+# of a tempering: the log-likelihood may fall by (95 % on one side), told from zero, zero (eta in internal units)
+_DROP, TOLD, _GONE = 0.5 * 1.6449**2, 2.0, 1e-6
+NOT_TOLD = "tempering is not told from zero by this data"
 
 
-def finish(
-    likelihood: Likelihood,
-    engine: Engine,
-    optimizer: Optimizer,
-    facts: PoolFacts,
-    batch: FullBatch,
-    converged: bool,
-    steps: int,
-    samples: FullBatch | None = None,
-) -> Recovery:
+@dataclass
+class Ended:
+    """Where a maximisation has ended.
+
+    batch: what was maximised over; samples: where that was a lattice, all pairs themselves; observed: where tail masses
+    came from.
+    """
+
+    likelihood: Likelihood
+    engine: Engine
+    done: Maximised
+    batch: FullBatch
+    observed: Pools | Lattice
+    facts: PoolFacts
+    samples: FullBatch | None = None
+    ranks: Ranks = field(default_factory=Ranks)
+
+    def frozen(self, reason: str = "asked for") -> tuple[Recovery, Likelihood]:
+        """A recovery under the frozen law, and its likelihood."""
+        recovery = finish(self)
+        recovery.metrics |= {"law": "frozen", "law_reason": reason}
+        return recovery, self.likelihood
+
+
+def finish(ended: Ended) -> Recovery:
     """A Recovery at the likelihood's head, by at most one more pass over the batch that was fitted.
 
-    samples: where that batch was a lattice, all pairs themselves; the head moves to the maximum of their likelihood.
+    Where there are samples behind that the head moves to the maximum of their likelihood.
     """
+    likelihood, engine, facts, done = ended.likelihood, ended.engine, ended.facts, ended.done
     head, tail = likelihood.head, likelihood.tail
     metrics: dict[str, Any] = {
         "engine": engine.name,
-        "steps": steps,
-        "converged": bool(converged),
+        "steps": done.steps,
+        "converged": bool(done.converged),
         "n_main": facts.n_main,
         "n_tail": facts.n_tail,
         "left_out": facts.dropped,
@@ -71,109 +101,85 @@ def finish(
         metrics |= {"x_min": facts.x_range[0], "x_max": facts.x_range[1]}
     removed = facts.dropped.get("beyond TRT", 0)
     if removed > _MOST_REMOVED * (facts.n_main + removed):
-        warnings.warn(
+        _warn(
             f"{removed} pairs lie beyond TRT and {facts.n_main} within it: so many are no tail, and the fit has not "
-            "seen them; raise tail.TRT, which is a distance in the units of x, or leave it out.",
-            LevytorchWarning,
-            stacklevel=2,
+            "seen them; raise tail.TRT, which is a distance in the units of x, or leave it out."
         )
-    if not converged:
-        metrics["not_converged"] = _why(engine, optimizer, head)
-        warnings.warn(
-            f"the {engine.name} engine stopped after {metrics['steps']} steps before it had converged "
+    if not done.converged:
+        metrics["not_converged"] = _why(engine, done.optimizer, head)
+        _warn(
+            f"the {engine.name} engine stopped after {done.steps} steps before it had converged "
             f"({metrics['not_converged']}): raise max_steps, or read the standard errors with care, which are those of "
-            "a maximum that was not reached.",
-            LevytorchWarning,
-            stacklevel=2,
+            "a maximum that was not reached."
         )
-    bound = boundary.alpha_at_bound(head)
-    if bound is not None:
+    if (bound := alpha_at_bound(head)) is not None:
         metrics["alpha_at_bound"] = bound
     cov = None
     if isinstance(head, LinearHead):
-        fitted = objective = engine.objective(likelihood, optimizer, batch)
-        if samples is None:
-            ev = _evaluation(optimizer, objective)
-        else:
-            metrics["lattice_nodes"] = batch.main.x.shape[0]
-            objective, ev, metrics["lattice_distance"] = polish(likelihood, objective, samples)
-        if isinstance(objective, ExactObjective) and objective.own is not None:
-            cov = objective.covariance()
-        else:
-            if objective.method == "tcf":
-                fitted.add_hessian(ev)  # second derivatives of all data, at the cost of a lattice where there is one
-            cov = covariance(objective, ev)
-        if cov is None:
-            warnings.warn(
-                "there are no standard errors: second derivatives are not finite where D_o or D_f vanishes; use "
-                "positivity softplus, or a bootstrap.",
-                LevytorchWarning,
-                stacklevel=2,
-            )
-        penalty = objective.penalty
-        if cov is not None and penalty is not None and penalty.adaptive and penalty.by_harmonic:
-            information = objective.n * objective.information(ev) + torch.diag(penalty.precision())
-            wider = widening(penalty, ev.theta, symmetric_inverse(information))
-            cov = cov * wider.outer(wider)
-        log_likelihood = objective.n * objective.value(ev, penalised=False)
+        cov, ev, log_likelihood = _of_linear(ended, head, metrics)
         tcf = ev.tcf
         if ev.R_theta is not None:
             metrics["R_theta"] = ev.R_theta
-        if head.tempering_spec.learned:
-            told, cov = judge_tempering(objective, ev, cov)
-            metrics |= told
-        metrics["vanishing"] = vanishing(objective, ev)
-        losses = {name: loss_without(name, head, batch) for name in metrics["vanishing"]}
-        if losses:
-            metrics["vanishing_loss"] = losses
-            boundary.warn_of_vanishing(losses)
-            at_zero = boundary.on_the_boundary(losses)
-            if cov is not None and at_zero:
-                cov = boundary.held_at_zero(cov, head, at_zero)
-        correlation = 0.0 if head.known else _correlation(objective, ev)
-        metrics["D_o_D_f_correlation"] = correlation
-        if correlation > _INSEPARABLE:
-            warnings.warn(
-                f"D_o and D_f are hardly separable from this data (correlation {correlation:.3f} of their estimates): "
-                "trust their combined effect, not each alone, or fix one (D_o=<number> or D_f=<number>).",
-                LevytorchWarning,
-                stacklevel=2,
-            )
-        if objective.method == "conditional" and objective.region == "strata" and cov is not None:
-            metrics["missing_between_CT_and_TRT_z"] = missing_between(objective, ev.kept, cov)
-        if penalty is not None:
-            metrics["penalty_strengths"] = penalty.strengths.tolist()
     else:
         tcf = likelihood.correction.tcf
-        log_likelihood = facts.n_main * likelihood.mean((samples or batch)._replace(tcf=tcf))
+        log_likelihood = facts.n_main * likelihood.mean((ended.samples or ended.batch)._replace(tcf=tcf))
         if tail.method == "tcf":
             metrics["R_theta"] = likelihood.seen().R_theta(head)
     region = tail.conditions_on if tail.method == "conditional" else None
     metrics |= {"tcf": tcf, "log_likelihood": log_likelihood, "region": region}
-    return Recovery(head, tcf, log_likelihood, converged, cov, metrics)
+    return Recovery(head, tcf, log_likelihood, done.converged, cov, metrics)
 
 
-@dataclass
-class Ended:
-    """Where a maximisation under the frozen law has ended, for the law that follows; samples: see `finish`."""
+def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple[Tensor | None, Evaluation, float]:
+    """The covariance of theta, the last evaluation, and the log-likelihood; what else is found, into the metrics."""
+    fitted = objective = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch)
+    if ended.samples is None:
+        ev = _evaluation(ended.done.optimizer, objective)
+    else:
+        metrics["lattice_nodes"] = ended.batch.main.x.shape[0]
+        objective, ev, metrics["lattice_distance"] = polish(ended.likelihood, objective, ended.samples)
+    if isinstance(objective, ExactObjective) and objective.own is not None:
+        cov: Tensor | None = objective.covariance()
+    else:
+        if objective.method == "tcf":
+            fitted.add_hessian(ev)  # second derivatives of all data, at the cost of a lattice where there is one
+        cov = covariance(objective, ev)
+    if cov is None:
+        _warn(
+            "there are no standard errors: second derivatives are not finite where D_o or D_f vanishes; use "
+            "positivity softplus, or a bootstrap."
+        )
+    penalty = objective.penalty
+    if cov is not None and penalty is not None and penalty.adaptive and penalty.by_harmonic:
+        information = objective.n * objective.information(ev) + torch.diag(penalty.precision())
+        wider = widening(penalty, ev.theta, symmetric_inverse(information))
+        cov = cov * wider.outer(wider)
+    if head.tempering_spec.learned:
+        told, cov = judge_tempering(objective, ev, cov)
+        metrics |= told
+    metrics["vanishing"] = vanishing(objective, ev)
+    losses = {name: loss_without(name, head, ended.batch) for name in metrics["vanishing"]}
+    if losses:
+        metrics["vanishing_loss"] = losses
+        _warn_of_vanishing(losses)
+        at_zero = [name for name, loss in losses.items() if loss < _AS_WELL]
+        if cov is not None and at_zero:
+            cov = held_at_zero(cov, head, at_zero)
+    metrics["D_o_D_f_correlation"] = correlation = 0.0 if head.known else _correlation(objective, ev)
+    if correlation > _INSEPARABLE:
+        _warn(
+            f"D_o and D_f are hardly separable from this data (correlation {correlation:.3f} of their estimates): "
+            "trust their combined effect, not each alone, or fix one (D_o=<number> or D_f=<number>)."
+        )
+    if objective.method == "conditional" and objective.region == "strata" and cov is not None:
+        metrics["missing_between_CT_and_TRT_z"] = missing_between(objective, ev.kept, cov)
+    if penalty is not None:
+        metrics["penalty_strengths"] = penalty.strengths.tolist()
+    return cov, ev, objective.n * objective.value(ev, penalised=False)
 
-    likelihood: Likelihood
-    engine: Engine
-    optimizer: Optimizer
-    batch: FullBatch
-    observed: Pools | Lattice
-    facts: PoolFacts
-    converged: bool
-    steps: int
-    samples: FullBatch | None = None
-    ranks: Ranks = field(default_factory=Ranks)
 
-    def frozen(self, reason: str = "asked for") -> tuple[Recovery, Likelihood]:
-        """A recovery under the frozen law."""
-        done = (self.likelihood, self.engine, self.optimizer, self.facts, self.batch, self.converged, self.steps)
-        recovery = finish(*done, samples=self.samples)
-        recovery.metrics |= {"law": "frozen", "law_reason": reason}
-        return recovery, self.likelihood
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, LevytorchWarning, stacklevel=4)
 
 
 def _why(engine: Engine, optimizer: Optimizer, head: Head) -> str:
@@ -221,32 +227,122 @@ def _evaluation(optimizer: Optimizer, objective: FullBatchObjective) -> Evaluati
     return objective.evaluate()
 
 
+# -- boundaries --------------------------------------------------------------------------------------------------------
+
+
+def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
+    """D_o or D_f, when it is below 1e-4 of its internal unit (the square of a typical step) at all observed states."""
+    head = objective.head
+    seen = ev.main.second[0, 0] > 0
+    c = head.chain(ev.theta, objective.design).coefficients
+    if head.units.length == 1.0 or not bool(seen.any()):
+        return []  # in the data's own units there is no scale to compare with
+    sizes = {"D_o": c.D_o / head.units.D_o, "D_f": c.D_f / head.units.D_f(c.alpha)}
+    return [n for n, size in sizes.items() if n not in head.known and float(size[seen].max()) < VANISHED]
+
+
 @torch.no_grad()
-def polish(
-    likelihood: Likelihood, on_lattice: FullBatchObjective, samples: FullBatch
-) -> tuple[FullBatchObjective, Evaluation, float]:
-    """The last step is on the samples: what the interpolation of a lattice has left is removed by Newton's method.
+def loss_without(name: str, head: LinearHead, batch: FullBatch) -> float:
+    """How much log-likelihood the main batch loses when D_o or D_f is exactly zero and all else stays."""
+    main = batch.main
+    c = head(main.x)
+    # without jumps the law is a Gaussian: the smallest D_f that the quadrature takes
+    none = torch.zeros_like(c.D_o) if name == "D_o" else torch.full_like(c.D_f, 1e-300)
+    without = c._replace(**{name: none})
 
-    One pass over all pairs gives the exact log-likelihood and score where the fit on the lattice ended, and the step to
-    the maximum of the samples' own likelihood. When that is short, as it is for all but the coarsest lattices, nothing
-    more is needed; otherwise scoring goes on over the samples until it has converged.
+    def log_p(at: Coefficients) -> Tensor:
+        lam = rate(at)
+        return log_density(
+            main.dx, at.b, at.D_o, at.D_f, at.alpha, main.dt, dim=head.dim, method="contour", tempering=lam
+        )
 
-    Moves the head; returns the samples' objective, its last evaluation (before a short last step, which changes nothing
-    that is reported) and how far the lattice's maximum was from it, in standard errors.
-    """
-    head = cast(LinearHead, likelihood.head)
-    objective = likelihood.objective(samples)
-    objective.penalty = on_lattice.penalty
-    scoring = FisherScoring([head.theta], damping=1e-9)
-    scoring.objective = objective
-    distances = []
-    for _ in range(_PASSES):
-        scoring.step(objective.evaluate)
-        distances.append(math.sqrt(max(0.0, scoring.memory["decrement"])))
-        if scoring.converged or distances[-1] < _SHORT:
-            break
-    evaluation = scoring.accepted
-    assert evaluation is not None
-    if not scoring.converged and distances[-1] < _SHORT:
-        head.theta.copy_(evaluation.theta + scoring.newton_step())
-    return objective, evaluation, distances[0]
+    return float((main.weight * (log_p(c) - log_p(without))).sum())
+
+
+def _warn_of_vanishing(losses: dict[str, float]) -> None:
+    """A warning for each, which says what the likelihoods say."""
+    for name, loss in losses.items():
+        if loss < _AS_WELL:
+            told = (
+                f"{name} has run to zero: the likelihood has its maximum on that boundary, so the data is described as "
+                f"well without {name}, and its standard error means nothing"
+                f"{' (D_o=0 leaves it out)' if name == 'D_o' else ''}."
+            )
+        else:
+            told = (
+                f"{name} has become tiny beside a typical step, but the log-likelihood falls by {loss:.3g} without it: "
+                "look for steps that are exactly equal, or rounded, before reading anything into it."
+            )
+        _warn(told)
+
+
+def alpha_at_bound(head: Head) -> float | None:
+    """The end of its range that a learned alpha has run to, with a warning; None: it lies within."""
+    if not head.learns_alpha:
+        return None
+    link = head.alpha_spec.link
+    with torch.no_grad():
+        alpha = head(head.grid(64)).alpha
+    for end in (link.low, link.high):
+        if float((alpha - end).abs().min()) < _AT_BOUND:
+            _warn(
+                f"a learned alpha must lie within its bounds, found it at {end:g}: the likelihood still rises there, "
+                "and its standard error means nothing; near 1 jumps are hardly told from D_o, and alpha_bounds can be "
+                "widened."
+            )
+            return end
+    return None
+
+
+def held_at_zero(covariance: Tensor, head: LinearHead, names: list[str]) -> Tensor:
+    """The covariance of the other parameters given that these coefficients stay where they are (rows of zeros)."""
+    fixed = torch.zeros(covariance.shape[0], dtype=torch.bool)
+    for name in names:
+        row = head.dim + KNOWABLE.index(name)
+        fixed[head.starts[row] : head.starts[row + 1]] = True
+    out = torch.zeros_like(covariance)
+    free = torch.nonzero(~fixed).reshape(-1)
+    bound = torch.nonzero(fixed).reshape(-1)
+    cross = covariance[free][:, bound]
+    given = covariance[free][:, free] - cross @ symmetric_inverse(covariance[bound][:, bound]) @ cross.T
+    out[free[:, None], free] = given
+    return out
+
+
+def judge_tempering(
+    objective: FullBatchObjective, ev: Evaluation, covariance: Tensor | None
+) -> tuple[dict[str, Any], Tensor | None]:
+    """What metrics say about a learned tempering, and the covariance of the others alone where it has run to zero."""
+    head = objective.head
+    information = objective.n * objective.information(ev)
+    if objective.penalty is not None and objective.penalty.active:
+        information = information + torch.diag(objective.penalty.precision())
+    value, slope = tempering_eta(ev.theta[-1])
+    others = symmetric_inverse(information[:-1, :-1])
+    row = information[:-1, -1]
+    curvature = float((information[-1, -1] - row @ others @ row).clamp(min=1e-300) / slope**2)
+    gradient = min(0.0, float(objective.n * objective.gradient(ev)[-1] / slope))  # zero at a maximum inside
+    eta = float(value)
+    upper = eta + (gradient + math.sqrt(gradient**2 + 2.0 * _DROP * curvature)) / curvature
+    z = eta * math.sqrt(curvature)
+    bound = tempering_of(upper, head.alpha_spec.value, head.units.length)
+    out: dict[str, Any] = {"tempering_z": z, "tempering_upper": bound, "tempering_told_from_zero": bool(z >= TOLD)}
+    if z < TOLD:
+        warn_of_no_tempering(z, bound)
+        # to where that model of the log-likelihood has fallen by 1/2, for fits that share their tempering with this
+        # one; in raw, the root of eta
+        falls = (gradient + math.sqrt(gradient**2 + curvature)) / curvature
+        rises = math.sqrt(eta + falls) - float(ev.theta[-1].abs())
+        out["tempering_step"] = [*(-falls / slope * (others @ row)).tolist(), rises]
+    if eta < _GONE and covariance is not None and objective.method != "tcf":
+        alone = torch.zeros_like(covariance)
+        alone[:-1, :-1] = others
+        covariance = alone
+    return out, covariance
+
+
+def warn_of_no_tempering(z: float, bound: float) -> None:
+    _warn(
+        f"{NOT_TOLD} (z = {z:.2f}): at most {bound:.3g} per unit of x (95 %, "
+        "one-sided); its standard error means nothing, and tempering=0 describes the data as well."
+    )

@@ -23,6 +23,7 @@ from levytorch.likelihood.likelihood import N_BINS
 from levytorch.ranks import Ranks
 from levytorch.training.callbacks import Convergence, MovingAverage, Progress, UpdateTCF
 from levytorch.training.engines import build_engine
+from levytorch.training.engines.base import Maximised
 from levytorch.training.finish import Ended
 from levytorch.training.law_choice import check_exact
 from levytorch.training.maximise import concluded, fit_full_batch, joined
@@ -119,12 +120,10 @@ def fit(
     batch, samples = data.everything(everyone.rank, everyone.world), data.behind(everyone.rank, everyone.world)
     # a lattice without pairs is whole on every rank
     final.ranks = Ranks() if isinstance(transitions, Lattice) else everyone
-    optimizer, facts = module.torch_optimizer(), data.facts()
-    ended = Ended(
-        *(final, engine, optimizer, batch, data.observed, facts, convergence.converged, int(lightning.global_step)),
-        *(samples, everyone),
-    )
-    recovery, final = concluded(ended, problem, transitions, list(module.history), selection, began)
+    steps, history = int(lightning.global_step), list(module.history)
+    done = Maximised(module.torch_optimizer(), convergence.converged, steps, history)
+    ended = Ended(final, engine, done, batch, data.observed, data.facts(), samples, everyone)
+    recovery, final = concluded(ended, problem, transitions, selection, began)
     other = reconsidered(settings.tail, recovery, problem.guessed_CT)
     if everyone.agree(other is not None):
         assert other is not None

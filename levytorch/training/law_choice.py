@@ -27,7 +27,7 @@ from torch import Tensor
 from levytorch.coefficients import Head, LinearHead, SplineHead
 from levytorch.coefficients.padded import on_a_cell
 from levytorch.data import Pools, Transitions
-from levytorch.data.batches import FullBatch, PoolFacts
+from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law.threads import spread
@@ -129,7 +129,7 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
         if law == "frozen":
             return without_drift_bias(ended, "auto", reason)
     if isinstance(head, LinearHead):
-        penalty = ended.engine.objective(ended.likelihood, ended.optimizer, ended.batch).penalty
+        penalty = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch).penalty
         before, strengths = head.flat(), None if penalty is None else penalty.state()
         first = corrected_start(setting, penalty)
         if settings.law == "auto" and ranks.agree(off_by(first, head, before, penalty, setting.strata.n) < GOOD):
@@ -137,14 +137,9 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
             if penalty is not None and strengths is not None:
                 penalty.restore(strengths)
             return ended.frozen(f"it is off by less than {GOOD} standard errors everywhere")
-        recovery = fit_linear(
-            *(setting, ended.engine, penalty, first, ended.facts),
-            law=law,
-            std=settings.std,
-            progress=settings.progress,
-        )
+        recovery = fit_linear(setting, ended, penalty, first, law=law, std=settings.std, progress=settings.progress)
     else:
-        recovery = fit_any(setting, ended.engine, ended.facts, progress=settings.progress)
+        recovery = fit_any(setting, ended, progress=settings.progress)
     head.set_flat(ranks.same(head.flat()))
     recovery.metrics |= {"law_reason": reason, "law/seconds": clock() - began}
     recovery.head = line  # whose parameters are those of the padded one
@@ -162,7 +157,7 @@ def without_drift_bias(ended: Ended, law: str, reason: str) -> tuple[Recovery, L
     if law == "auto" and head.dim == 1 and (told := _held(ended, head)):
         recovery.metrics["law_reason"] += f"; {told}"
         return recovery, likelihood
-    objective = ended.engine.objective(likelihood, ended.optimizer, ended.batch)
+    objective = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch)
     shift = ended.ranks.same(drift_step(objective, objective.evaluate(), counts_on(bins, ended.observed)))
     if law == "auto" and (recovery.covariance is None or _standard_errors(head, shift, recovery.covariance) < GOOD):
         recovery.metrics["law_reason"] += f"; the drift is off by less than {GOOD} standard errors"
@@ -302,20 +297,19 @@ def corrected_start(setting: Setting, penalty: RoughnessPenalty | None) -> Corre
 
 def fit_linear(
     setting: Setting,
-    engine: Engine,
+    ended: Ended,
     penalty: RoughnessPenalty | None,
     first: Corrected,
-    facts: PoolFacts,
     *,
-    law: str = "exact",
-    std: str = "auto",
-    progress: bool = False,
+    law: str,
+    std: str,
+    progress: bool,
 ) -> Recovery:
     """From the root of the centered score: there under law "corrected", at the exact law's maximum under "exact".
 
     std: whose information standard errors are from, "frozen" or the law's own ("auto").
     """
-    mine, head = setting.likelihood, cast(LinearHead, setting.likelihood.head)
+    mine, head, engine = setting.likelihood, cast(LinearHead, setting.likelihood.head), ended.engine
     done: Maximised
     history: list[dict[str, float]] = []
     for _ in range(2):
@@ -350,7 +344,7 @@ def fit_linear(
         objective.own = None
     elif latest:
         objective.own = latest[0].exact
-    recovery = finish(mine, exact, done.optimizer, facts, setting.batch, done.converged, done.steps)
+    recovery = finish(replace(ended, likelihood=mine, engine=exact, done=done, batch=setting.batch, samples=None))
     recovery.history = history
     recovery.metrics |= setting.metrics(law, error) | {
         "law/rounds": len(first.distances) - 1,
@@ -360,8 +354,9 @@ def fit_linear(
     return recovery
 
 
-def fit_any(setting: Setting, engine: Engine, facts: PoolFacts, *, progress: bool = False) -> Recovery:
+def fit_any(setting: Setting, ended: Ended, *, progress: bool) -> Recovery:
     """The exact law's maximum of any head, from the frozen one's."""
+    engine = ended.engine
     assert isinstance(engine, LBFGSEngine)
     options = {name: getattr(engine, name) for name in ("max_steps", "iterations", "history", "tolerance")}
     history: list[dict[str, float]] = []
@@ -374,8 +369,8 @@ def fit_any(setting: Setting, engine: Engine, facts: PoolFacts, *, progress: boo
         if error < setting.accurate:
             break
         setting.settle()
-    likelihood = setting.exact_likelihood()
-    recovery = finish(likelihood, exact, done.optimizer, facts, setting.batch, done.converged, done.steps)
+    mine = setting.exact_likelihood()
+    recovery = finish(replace(ended, likelihood=mine, engine=exact, done=done, batch=setting.batch, samples=None))
     recovery.history = history
     recovery.metrics |= setting.metrics("exact", error) | {"law/evaluations": evaluations}
     return recovery

@@ -12,14 +12,16 @@ from levytorch.data.lattice import Lattice
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
-from levytorch.training.blocks import Blocks
+from levytorch.training.blocks import MOST_PAIRS, Blocks
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import engine_facts, joined_history, maximise
 from levytorch.training.finish import Ended
 from levytorch.training.law_choice import check_exact, conclude
+from levytorch.training.line import inside
 from levytorch.training.modulation import check_modulation, modulate
 from levytorch.training.problem import Problem, all_data, problem_of
 from levytorch.training.recovery import Recovery
+from levytorch.training.resampling import blocks_from
 from levytorch.training.selection import Selection, select
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import reconsidered
@@ -50,12 +52,9 @@ def fit_full_batch(
     done = maximise(engine, likelihood, batches.fitted, seed=settings.seed, progress=settings.progress)
     whole = isinstance(data, Lattice)  # on every rank, and no pairs behind it
     likelihood.ranks = Ranks() if whole else ranks
-    ended = Ended(
-        *(likelihood, engine, done.optimizer, batches.fitted, batches.observed, batches.facts),
-        *(done.converged, done.steps, batches.samples, ranks),
-    )
+    ended = Ended(*(likelihood, engine, done, batches.fitted, batches.observed, batches.facts, batches.samples, ranks))
     blocks = None if batches.blocks is None else replace(batches.blocks, law=law, treatment=settings.tail)
-    recovery, _ = concluded(ended, problem, data, done.history, selection, began, blocks)
+    recovery, _ = concluded(ended, problem, data, selection, began, blocks)
     other = reconsidered(settings.tail, recovery, problem.guessed_CT)
     if not ranks.agree(other is not None):
         return recovery
@@ -68,24 +67,25 @@ def concluded(
     ended: Ended,
     problem: Problem,
     data: Transitions | Lattice,
-    history: list[dict[str, float]],
     selection: Selection | None,
     began: float,
     blocks: Blocks | None = None,
 ) -> tuple[Recovery, Likelihood]:
     """The recovery under the law of the settings, with what the whole fit says about itself; and its likelihood.
 
-    history: of the fit under the frozen law; began: when that was, by `time.perf_counter`.
+    began: when the fit was, by `time.perf_counter`.
     """
     settings = problem.settings
     recovery, likelihood = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, data)
-    recovery.blocks, recovery.history = blocks, joined_history(history, recovery.history)
+    recovery.blocks, recovery.history = blocks, joined_history(ended.done.history, recovery.history)
     recovery.metrics |= engine_facts(ended.engine, settings.engine_reason)
     if selection is not None:
         recovery.metrics["selection"] = selection.summary()
     if settings.modulation is not None:
-        assert isinstance(data, Transitions)
-        recovery = modulate(recovery, data, settings)
+        pairs = data if recovery.period is not None else inside(data, recovery.head.bounds)
+        assert isinstance(pairs, Transitions)
+        modulate(recovery, pairs, settings)
+        recovery.blocks = blocks_from(recovery, pairs) if len(pairs) <= MOST_PAIRS else None
     recovery.metrics["seconds"] = time.perf_counter() - began
     problem.judge(likelihood, recovery)
     return recovery, likelihood

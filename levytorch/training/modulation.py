@@ -3,7 +3,7 @@
 Time of day is the usual c: spreads of exchange rates vary fourfold over it. log m is a short Fourier series, m has mean
 one over the data, and its coefficients are fitted together with those of the head, by Fisher scoring over the pairs
 under the frozen law. Under that law a pair (dx, dt) at c is one of (dx + b (m - 1) dt, m dt) without modulation, which
-is how everything else that is asked of a fit sees it (`covariate.unmodulated`).
+is how everything else that is asked of a fit sees it (`unmodulated`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,18 +22,44 @@ from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
-from levytorch.training.blocks import MOST_PAIRS
-from levytorch.training.covariate import covariate_of
-from levytorch.training.line import inside
-from levytorch.training.recovery import Recovery
-from levytorch.training.resampling import blocks_from
 from levytorch.training.settings import FitSettings
+
+if TYPE_CHECKING:
+    from levytorch.training.recovery import Recovery
 
 _CHUNK = 1 << 14
 _STEPS = 60
 _DONE = 1e-4  # twice the log-likelihood still to be gained
 _HALVINGS = 12
 _EVIDENCE = 0.05  # slope of the evidence at which strengths stay
+
+
+def covariate_of(transitions: Transitions) -> Tensor:
+    """(n,) the covariate of each pair: what its action column holds."""
+    action = transitions.action
+    if not isinstance(action, Tensor) or action.ndim > 1:
+        found = "none" if action is None else "two" if action.ndim > 1 else f"names such as {transitions.actions[0]!r}"
+        raise InputError(
+            f"a modulation must have one number per pair, found {found}; give the covariate as action=... where the "
+            "trajectories are made."
+        )
+    return action.to(torch.float64)
+
+
+def unmodulated(recovery: Recovery, transitions: Transitions) -> Transitions:
+    """Pairs that are without modulation what these are with it, under the frozen law; these themselves without one."""
+    modulation = recovery.modulation
+    if modulation is None:
+        return transitions
+    more = (modulation(covariate_of(transitions)) - 1) * transitions.dt
+    dx = transitions.dx + recovery.b(transitions.x) * more
+    return Transitions._build(
+        transitions.x,
+        dx,
+        transitions.dt + more,
+        transitions.membership,
+        dropped=transitions.dropped,
+    )
 
 
 def check_modulation(transitions: Any, settings: FitSettings) -> None:
@@ -64,17 +90,14 @@ def check_modulation(transitions: Any, settings: FitSettings) -> None:
 
 
 @torch.no_grad()
-def modulate(recovery: Recovery, transitions: Transitions, settings: FitSettings) -> Recovery:
-    """A recovery without modulation, moved to the maximum of the likelihood with one.
+def modulate(recovery: Recovery, data: Transitions, settings: FitSettings) -> None:
+    """Moves a recovery without modulation to the maximum of the likelihood with one.
 
     Standard errors of the coefficients are those beside an m that is estimated too.
     """
     head, spec = recovery.head, settings.modulation
     assert spec is not None
     assert isinstance(head, LinearHead)
-    data = transitions
-    if head.period is None:
-        data = inside(transitions, head.bounds)  # type: ignore[assignment]
     strengths = recovery.metrics.get("penalty_strengths")
     penalty = RoughnessPenalty(head, strengths if strengths else "none")
     penalty.adaptive = bool(strengths) and settings.engine.get("penalty") in ("evidence", "harmonics")
@@ -117,7 +140,6 @@ def modulate(recovery: Recovery, transitions: Transitions, settings: FitSettings
         "log_likelihood": here.log_p,
         "penalty_strengths": penalty.strengths.tolist() if penalty.active else strengths,
     }
-    recovery.blocks = blocks_from(recovery, data) if len(data) <= MOST_PAIRS else None
     if not converged:
         warnings.warn(
             f"the fit with a modulation stopped after {steps} steps before it had converged: read it with care, or use "
@@ -125,7 +147,6 @@ def modulate(recovery: Recovery, transitions: Transitions, settings: FitSettings
             LevytorchWarning,
             stacklevel=2,
         )
-    return recovery
 
 
 def _range(modulation: Modulation) -> list[float]:

@@ -22,9 +22,9 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.penalty import RoughnessPenalty, Strength, symmetric_inverse
 from levytorch.likelihood.tail import TailCorrection, TailSettings
 from levytorch.training.blocks import Blocks, counted, quick
-from levytorch.training.covariate import unmodulated
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.lbfgs import LBFGSEngine
+from levytorch.training.modulation import unmodulated
 from levytorch.training.reweighting import Refitted, Reweighting, block_sandwich, block_scores
 
 if TYPE_CHECKING:

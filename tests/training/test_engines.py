@@ -5,7 +5,7 @@ import torch
 
 from levytorch.errors import LevytorchWarning
 from levytorch.training.callbacks import MovingAverage
-from levytorch.training.callbacks.convergence import has_settled
+from levytorch.training.callbacks.averaging import has_settled
 from tests.training.problems import ALPHA, constant
 from tests.training.problems import frozen_recover as recover
 

@@ -8,6 +8,7 @@ The parameters are always the last accepted ones, so that a checkpoint or an int
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -33,6 +34,8 @@ _FLAT = 0.01  # twice the log-likelihood that may be left in it then
 _SHRINK, _GROW, _LEAST = 0.8, 2.0, 1e-3  # of that parameter in one step
 _MAX_ETA_STEP = 2.0  # a predictor of D_o or D_f moves by a factor of at most e^2 or so in one step
 _NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are good enough to judge their roughness
+_SHORT = 0.05  # standard errors: Newton's step is then right to a small part of that
+_PASSES = 30  # over the samples, after a lattice
 _SETTLED = 0.01  # slope of the evidence (in numbers of well-determined coefficients) that no longer matters
 
 
@@ -298,3 +301,34 @@ class FisherEngine(Engine):
 
     def converged(self, optimizer: Optimizer) -> bool:
         return isinstance(optimizer, FisherScoring) and optimizer.converged and optimizer.memory.get("settled", True)
+
+
+@torch.no_grad()
+def polish(
+    likelihood: Likelihood, on_lattice: FullBatchObjective, samples: FullBatch
+) -> tuple[FullBatchObjective, Evaluation, float]:
+    """The last step is on the samples: what the interpolation of a lattice has left is removed by Newton's method.
+
+    One pass over all pairs gives the exact log-likelihood and score where the fit on the lattice ended, and the step to
+    the maximum of the samples' own likelihood. When that is short, as it is for all but the coarsest lattices, nothing
+    more is needed; otherwise scoring goes on over the samples until it has converged.
+
+    Moves the head; returns the samples' objective, its last evaluation (before a short last step, which changes nothing
+    that is reported) and how far the lattice's maximum was from it, in standard errors.
+    """
+    head = cast(LinearHead, likelihood.head)
+    objective = likelihood.objective(samples)
+    objective.penalty = on_lattice.penalty
+    scoring = FisherScoring([head.theta], damping=1e-9)
+    scoring.objective = objective
+    distances = []
+    for _ in range(_PASSES):
+        scoring.step(objective.evaluate)
+        distances.append(math.sqrt(max(0.0, scoring.memory["decrement"])))
+        if scoring.converged or distances[-1] < _SHORT:
+            break
+    evaluation = scoring.accepted
+    assert evaluation is not None
+    if not scoring.converged and distances[-1] < _SHORT:
+        head.theta.copy_(evaluation.theta + scoring.newton_step())
+    return objective, evaluation, distances[0]
