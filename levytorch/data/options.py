@@ -27,7 +27,14 @@ CLOCKS = {
     "time_of_week": (NANOSECONDS["week"], NANOSECONDS["day"], 3 * NANOSECONDS["day"]),  # from Monday; 1970 on Thursday
 }
 MAX_DT = "max_dt"  # the column of a table, or the array of a .npz file, that says which steps are gaps
-LAYOUTS = ("long", "wide", "rows")
+_CHOICES = {
+    "layout": ("long", "wide", "rows"),
+    "missing": ("error", "drop"),
+    "short": ("error", "drop"),
+    "decimal": (".", ",", "comma"),  # a bare comma means something else to hydra
+    "time_unit": tuple(NANOSECONDS),
+    "time_in": tuple(NANOSECONDS),
+}
 
 
 class TimeUnits(NamedTuple):
@@ -36,16 +43,6 @@ class TimeUnits(NamedTuple):
     time_unit: str | None = None
     time_in: str | None = None
     time_format: str | None = None
-
-    def check(self) -> None:
-        """Refuse a unit that does not exist."""
-        for name, unit in (("time_unit", self.time_unit), ("time_in", self.time_in)):
-            if unit is not None:
-                choice(name, unit, tuple(NANOSECONDS))
-        if self.time_in is not None and self.time_unit is None:
-            raise InputError(
-                f"time_unit must be given with time_in = {self.time_in!r}, found None; pass the unit of dt."
-            )
 
     def length(self, where: str, given: Any) -> float:
         """A length of time that the file holds, in the unit that is wanted."""
@@ -110,10 +107,9 @@ class FileOptions:
     on_disk: str | Path | None = None
 
     def __post_init__(self) -> None:
-        choice("layout", self.layout, LAYOUTS)
-        choice("missing", self.missing, ("error", "drop"))
-        choice("short", self.short, ("error", "drop"))
-        choice("decimal", self.decimal, (".", ",", "comma"))  # a bare comma means something else to hydra
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) is not getattr(FileOptions, name):  # the default, which may be None
+                choice(name, getattr(self, name), allowed)
         switch("log", self.log)
         switch("sort", self.sort)
         for name in ("time_format", "separator"):
@@ -140,7 +136,10 @@ class FileOptions:
                 object.__setattr__(self, name, positive_number(name, length, "pass a length of time"))
         if self.dt is not None and self.time is not None:
             raise InputError("only one of dt and time may be given, found both; remove one.")
-        self.units.check()
+        if self.time_in is not None and self.time_unit is None:
+            raise InputError(
+                f"time_unit must be given with time_in = {self.time_in!r}, found None; pass the unit of dt."
+            )
         if self.time_in is not None and isinstance(self.dt, float):
             raise InputError(
                 f"time_in must be the unit of a column, found {self.time_in!r} beside dt = {self.dt:g}; pass dt in "
@@ -153,25 +152,15 @@ class FileOptions:
     def units(self) -> TimeUnits:
         return TimeUnits(self.time_unit, self.time_in, self.time_format)
 
-    @property
-    def columns(self) -> list[str] | None:
-        """The columns of x, if they are named."""
-        if self.value is None:
-            return None
-        return list(self.value) if isinstance(self.value, list) else [str(self.value)]
-
-    @property
-    def columns_of_action(self) -> list[str] | None:
-        """The columns of the action, if they are named; two are those of a vector."""
-        if self.action is None:
-            return None
-        return list(self.action) if isinstance(self.action, list) else [str(self.action)]
+    def columns(self, option: str) -> list[str]:
+        """The columns that `value` or `action` names; none where it names none."""
+        given = getattr(self, option)
+        return [] if given is None else list(given) if isinstance(given, list) else [str(given)]
 
     def named(self) -> list[tuple[str, str]]:
         """The options that name columns, and which."""
         both = [(option, getattr(self, option)) for option in ("id", "time", "reward", "dt")]
-        both += [("action", name) for name in self.columns_of_action or []]
-        both += [("value", name) for name in self.columns or []]
+        both += [(option, name) for option in ("action", "value") for name in self.columns(option)]
         return [(option, name) for option, name in both if isinstance(name, str)]
 
 
@@ -188,38 +177,33 @@ class ColumnNames(NamedTuple):
 
 def column_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnNames:
     """The columns that the options name, and those that need no name, of a table that has these."""
-    _check_columns(path, options, columns)
-    return (_long_names if options.layout == "long" else _grid_names)(path, options, columns)
-
-
-def _check_columns(path: Path, options: FileOptions, columns: list[str]) -> None:
-    """Refuse options that name columns which are not there."""
-    value = options.columns
     for option, name in options.named():
         if name not in columns and not (option == "action" and name in CLOCKS):
             raise InputError(
                 f"{path}: {option} must be a column of the file, found no {name!r} among {quoted(columns)}; "
                 "pass one of these."
             )
-    if value is not None and (len(value) == 0 or len(set(value)) < len(value)):
+    value = options.columns("value")
+    if options.value is not None and (not value or len(set(value)) < len(value)):
         raise InputError(
             f"{path}: value must name one or more columns, each once, found {quoted(value) or 'none'}; pass "
             f"some of {quoted(columns)}."
         )
+    return (_long_names if options.layout == "long" else _grid_names)(path, options, columns)
 
 
 def _long_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnNames:
     """The columns of a long table: those that to_file writes need not be named."""
-    value = options.columns
-    free = [name for name in columns if name not in (value or []) and name != options.dt]
+    value = options.columns("value")
+    free = [name for name in columns if name not in value and name != options.dt]
     # a time also beside a dt: the two must agree
     id, time, reward = (
         getattr(options, option) or (option if option in free else None) for option in ("id", "time", "reward")
     )
     held = [["action"], ["action1", "action2"]]  # as to_file writes it
-    action = options.columns_of_action or next((names for names in held if set(names) <= set(free)), None)
+    action = options.columns("action") or next((names for names in held if set(names) <= set(free)), []) or None
     dt = "dt" if time is None and options.dt is None and "dt" in free else options.dt
-    if value is None:
+    if not value:
         rest = [name for name in free if name not in (id, time, reward, dt, MAX_DT, *(action or ()))]
         numbered = [f"x{k + 1}" for k in range(len(rest))]
         value = ["x"] if "x" in rest else numbered if rest == numbered else rest
@@ -240,9 +224,9 @@ def _grid_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnN
                 f"{getattr(options, option)!r}; use layout='long'."
             )
     name = getattr(options, own)
-    if own in columns and own not in (options.columns or []):
+    if own in columns and own not in options.columns("value"):
         name = name or own
-    value = options.columns or [column for column in columns if column != name]
+    value = options.columns("value") or [column for column in columns if column != name]
     return ColumnNames(value, dt=options.dt, **{own: name})
 
 

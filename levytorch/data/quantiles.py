@@ -28,7 +28,20 @@ def cut(values: Array) -> Blocks:
 
 def order_statistics(blocks: Blocks, ranks: Sequence[int]) -> list[float]:
     """The values that sorting would put at these positions (0 is the smallest)."""
-    found = _search(blocks, sorted(set(ranks)))
+    found: dict[int, float] = {}
+    groups = [_Group(0, sorted(set(ranks)), 0, 1 << 62)]  # positions whose values share their leading bits
+    for bits in (0, 16, 32, 48):
+        counts = _count(blocks, groups, bits)
+        groups = [longer for group, count in zip(groups, counts) for longer in group.split(count)]
+        few = [group for group in groups if group.size <= _MOST]
+        for group, values in zip(few, _matching(blocks, few, bits + 16)):
+            ordered = np.sort(np.concatenate(values))
+            found |= {k: _value(int(ordered[k - group.start])) for k in group.positions}
+        groups = [group for group in groups if group.size > _MOST]
+        if not groups:
+            break
+    # of values that occur more often than can be collected, all bits are known by now
+    found |= {k: _value(group.prefix) for group in groups for k in group.positions}
     return [found[k] for k in ranks]
 
 
@@ -49,24 +62,6 @@ def median(blocks: Blocks, n: int) -> float:
     """np.median of n values, bit for bit."""
     low, high = order_statistics(blocks, [(n - 1) // 2, n // 2])
     return low if n % 2 else (low + high) / 2
-
-
-def _search(blocks: Blocks, wanted: list[int]) -> dict[int, float]:
-    """Value at each of some ascending positions."""
-    found: dict[int, float] = {}
-    groups = [_Group(0, wanted, 0, 1 << 62)]  # positions whose values share their leading bits
-    for bits in (0, 16, 32, 48):
-        counts = _count(blocks, groups, bits)
-        groups = [longer for group, count in zip(groups, counts) for longer in group.split(count)]
-        few = [group for group in groups if group.size <= _MOST]
-        for group, values in zip(few, _matching(blocks, few, bits + 16)):
-            ordered = np.sort(np.concatenate(values))
-            found |= {k: _value(int(ordered[k - group.start])) for k in group.positions}
-        groups = [group for group in groups if group.size > _MOST]
-        if not groups:
-            break
-    # of values that occur more often than can be collected, all bits are known by now
-    return found | {k: _value(group.prefix) for group in groups for k in group.positions}
 
 
 class _Group(NamedTuple):

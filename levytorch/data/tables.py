@@ -44,18 +44,11 @@ class Cells:
     ticks: NDArray[Any] | None = None
     reward: Array | None = None
     action: Array | None = None  # places among the names seen so far, or the numbers themselves
-    column: list[str] | None = None  # of each observation of a wide table, or of one of rows
+    column: Any = None  # (n,) its column in a wide table, or in one of rows
 
     def take(self, rows: NDArray[Any]) -> Cells:
-        column = None if self.column is None else [self.column[k] for k in np.arange(len(self.group))[rows]]
-        parts = {name: getattr(self, name) for name in ("ticks", "reward", "action")}
-        return Cells(
-            self.values[rows],
-            self.group[rows],
-            np.asarray(self.row)[rows],
-            **{name: None if part is None else part[rows] for name, part in parts.items()},
-            column=column,
-        )
+        taken: Any = {name: None if part is None else np.asarray(part)[rows] for name, part in vars(self).items()}
+        return Cells(**taken)
 
 
 class TableFile(PointFile):
@@ -320,7 +313,7 @@ class TableFile(PointFile):
             np.repeat(np.arange(len(kept)), lengths),
             (along if wide else across) + 1,
             None if ticks is None else ticks[along],
-            column=[columns[k] for k in (across if wide else along)],
+            column=np.array(columns)[across if wide else along],
         )
 
     # --------------------------------------------------------------------------------------------------------- refusals
@@ -382,7 +375,7 @@ class TableFile(PointFile):
     def _where(self, cells: Cells, k: int, coordinate: int) -> str:
         """Where observation k stands in the file."""
         column = self.names.value[coordinate] if cells.column is None else cells.column[k]
-        return f"{self.path}, column {column!r}, row {cells.row[k]}"
+        return f"{self.path}, column {str(column)!r}, row {cells.row[k]}"
 
 
 def _first(mask: NDArray[np.bool_]) -> tuple[int, int]:

@@ -8,8 +8,7 @@ by every selection and by censoring.
 from __future__ import annotations
 
 import copy
-import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import Array, Integers, shown
+from levytorch.convert import Integers, shown
 from levytorch.data.arrays import finite_pairs, floats, integers, label, row_selection, steps
 from levytorch.data.describe import describe
 from levytorch.data.quantiles import cut, median
@@ -67,23 +66,18 @@ class Membership:
         chosen[numbers] = True
         return np.repeat(chosen, self.counts)
 
-    def take(self, which: slice | Integers) -> Membership:
-        """That of a slice of the pairs, or of some rows."""
-        if self.counts is None or (isinstance(which, slice) and which.step not in (None, 1)):
-            return Membership(ids=self.numbers()[which])
+    def take(self, rows: slice | NDArray[Any]) -> Membership:
+        """That of a slice of the pairs, of a mask, or of some rows."""
+        if self.counts is None or (isinstance(rows, slice) and rows.step not in (None, 1)):
+            return Membership(ids=self.numbers()[rows])
         ends, n = np.cumsum(self.counts), len(self)
-        if isinstance(which, slice):
-            low, high, _ = which.indices(n)
+        if isinstance(rows, slice):
+            low, high, _ = rows.indices(n)
             return Membership(np.diff(np.clip(np.concatenate([[0], ends]), low, max(low, high))))
-        return Membership(ids=np.searchsorted(ends, np.where(which < 0, which + n, which), side="right"))
-
-    def keep(self, mask: NDArray[np.bool_]) -> Membership:
-        """That of the pairs of a mask."""
-        if self.counts is None:
-            return Membership(ids=self.numbers()[mask])
+        if rows.dtype != bool:
+            return Membership(ids=np.searchsorted(ends, np.where(rows < 0, rows + n, rows), side="right"))
         counts, held = np.zeros_like(self.counts), self.counts > 0
-        starts = np.cumsum(self.counts) - self.counts
-        counts[held] = np.add.reduceat(mask, starts[held], dtype=np.int64)
+        counts[held] = np.add.reduceat(rows, (ends - self.counts)[held], dtype=np.int64)
         return Membership(counts)
 
     def runs_by_block(self, n_blocks: int) -> list[tuple[Integers, Integers]]:
@@ -102,7 +96,7 @@ class Membership:
             starts = np.concatenate([[0], np.flatnonzero(ids[1:] != ids[:-1]) + 1])
             stops, number = np.append(starts[1:], len(self)), ids[starts]
         held = stops > starts
-        if _distinct(number[held]) < n_blocks:
+        if len(np.unique(number[held])) < n_blocks:
             edges = np.array([len(self) * k // n_blocks for k in range(n_blocks + 1)])
             return [(edges[k : k + 1], edges[k + 1 : k + 2]) for k in range(n_blocks)]
         block = number % n_blocks
@@ -153,8 +147,8 @@ class Transitions:
         if n == 0:
             raise InputError("transitions must hold at least one pair, found none; check the selection that made them.")
         self.dt, self.uniform_dt = steps(dt, n)
-        for name, values in (("x", self.x), ("dx", self.dx)):
-            finite_pairs(name, values)
+        finite_pairs("x", self.x)
+        finite_pairs("dx", self.dx)
         ids = None if trajectory is None else integers("trajectory", trajectory)
         self.reward = None if reward is None else floats("reward", reward)
         self._codes: Tensor | None = None
@@ -215,22 +209,27 @@ class Transitions:
                     f"pair {shown(int(which))} was asked for, but must be one of {len(self)}; pass a smaller number."
                 )
             which = slice(int(which), int(which) + 1 or None)
-        if not isinstance(which, slice):
-            which = row_selection(which, len(self))
-            if which.dtype == torch.bool:
-                return self._kept(which.numpy(), reasons, keep_mu)
-        columns = {name: values[which] for name, values in self._columns().items()}
-        if len(columns["x"]) == 0:
-            raise self._none_kept()
-        stored = self.stored.part(f"pairs {which}") if self.stored is not None and isinstance(which, slice) else None
-        membership = self.membership.take(which if isinstance(which, slice) else which.numpy())
-        return self._selected(columns, membership, reasons, keep_mu, stored)
-
-    def _kept(self, keep: NDArray[np.bool_], reasons: Mapping[str, int], keep_mu: bool = True) -> Transitions:
-        """The pairs of a mask, copied block by block: in memory, or to an entry on disk like that of these."""
-        n = int(np.count_nonzero(keep))
+        rows: Any = which if isinstance(which, slice) else row_selection(which, len(self)).numpy()
+        sliced, masked = isinstance(rows, slice), getattr(rows, "dtype", None) == bool
+        n = len(range(*rows.indices(len(self)))) if sliced else int(rows.sum()) if masked else len(rows)
         if n == 0:
-            raise self._none_kept()
+            raise InputError(f"the selection must keep at least one of {len(self)} pairs, found none; widen it.")
+        mu, new = self.mu if keep_mu else None, copy.copy(self)  # mu: of the pairs before the choice
+        if masked:
+            columns, new.stored = self._copied(rows, n)
+        else:
+            columns = {name: values[rows] for name, values in self._columns().items()}
+            new.stored = self.stored.part(f"pairs {rows}") if self.stored is not None and sliced else None
+        new.x, new.dx = columns["x"], columns["dx"]
+        new.reward, new._codes = columns.get("reward"), columns.get("action")
+        new.dt = self.dt[:1].expand(n) if self.uniform_dt else columns["dt"]
+        new.membership, new._mu = self.membership.take(rows), mu
+        new.dropped = {r: self.dropped.get(r, 0) + reasons.get(r, 0) for r in {**self.dropped, **reasons}}
+        new.dropped = {reason: count for reason, count in new.dropped.items() if count}
+        return new
+
+    def _copied(self, keep: NDArray[np.bool_], n: int) -> tuple[dict[str, Tensor], Entry | None]:
+        """The n pairs of a mask, copied block by block: in memory, or to an entry on disk like that of these."""
 
         def write(sink: Sink) -> dict[str, Any]:
             for rows in self.blocks():
@@ -246,35 +245,13 @@ class Transitions:
         else:
             entry = self.stored.derive({"kept": digest(keep)}, write)
             parts = entry.columns(self._columns(), n, self.dim)
-        tensors = {name: as_tensor(values) for name, values in parts.items()}
-        return self._selected(tensors, self.membership.keep(keep), reasons, keep_mu, entry)
+        return {name: as_tensor(values) for name, values in parts.items()}, entry
 
     def _columns(self) -> dict[str, Tensor]:
         """What there is one number (or state) of per pair."""
         columns = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt}
         columns |= {"reward": self.reward, "action": self._codes}
         return {name: values for name, values in columns.items() if values is not None}
-
-    def _selected(
-        self,
-        columns: Mapping[str, Tensor],
-        membership: Membership,
-        reasons: Mapping[str, int],
-        keep_mu: bool,
-        stored: Entry | None,
-    ) -> Transitions:
-        """These with other columns, and what else depends on the choice of pairs."""
-        mu = self.mu if keep_mu else None  # of the pairs before the choice
-        new = copy.copy(self)
-        new.x, new.dx = columns["x"], columns["dx"]
-        new.reward, new._codes = columns.get("reward"), columns.get("action")
-        new.dt = self.dt[:1].expand(len(new.x)) if self.uniform_dt else columns["dt"]
-        new.membership, new._mu, new.stored = membership, mu, stored
-        new.dropped = _add(self.dropped, reasons)
-        return new
-
-    def _none_kept(self) -> InputError:
-        return InputError(f"the selection must keep at least one of {len(self)} pairs, found none; widen it.")
 
     # --------------------------------------------------------------------------------------------------------- numbers
 
@@ -314,21 +291,17 @@ class Transitions:
     def mu(self) -> Tensor:
         """Median of dx (of dx / dt when dt varies), coordinate by coordinate, of the data before any removal."""
         if self._mu is None:
-            columns = self.dx.reshape(len(self), -1)
-            medians = []
-            for column in columns.unbind(1):
-                if self.stored is not None:
-                    blocks = cut(column.numpy()) if self.uniform_dt else functools.partial(self._rates, column)
-                    medians.append(median(blocks, len(self)))
-                    continue
-                values = column.numpy().copy() if self.uniform_dt else (column / self.dt).numpy()
-                medians.append(float(np.median(values, overwrite_input=True)))
+            medians = [self._center(column) for column in self.dx.reshape(len(self), -1).unbind(1)]
             self._mu = torch.tensor(medians[0] if self.dx.ndim == 1 else medians, dtype=torch.float64)
         return self._mu
 
-    def _rates(self, column: Tensor) -> Iterator[Array]:
-        for rows in self.blocks():
-            yield (column[rows] / self.dt[rows]).numpy()
+    def _center(self, column: Tensor) -> float:
+        if self.stored is None:
+            values = column.numpy().copy() if self.uniform_dt else (column / self.dt).numpy()
+            return float(np.median(values, overwrite_input=True))
+        if self.uniform_dt:
+            return median(cut(column.numpy()), len(self))
+        return median(lambda: ((column[rows] / self.dt[rows]).numpy() for rows in self.blocks()), len(self))
 
     @property
     def median_dt(self) -> float:
@@ -401,7 +374,7 @@ class Transitions:
             )
         keep = np.ones(len(self), dtype=bool)
         keep[rows] = False
-        return self._kept(keep, reasons)
+        return self._take(keep, reasons)
 
     def lattice(self, **options: Any) -> Lattice:
         """All pairs as one weighted batch, made in one pass: see `Lattice.from_blocks` for the options."""
@@ -415,13 +388,3 @@ class Transitions:
 
     def __repr__(self) -> str:
         return f"Transitions({len(self)} pairs, {self.n_trajectories} trajectories, dim={self.dim})"
-
-
-def _add(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    both = {reason: counts.get(reason, 0) + int(more.get(reason, 0)) for reason in [*counts, *more]}
-    return {reason: count for reason, count in both.items() if count}
-
-
-def _distinct(numbers: Integers) -> int:
-    """How many different ones; most often they ascend, and nothing need be sorted."""
-    return len(numbers) if bool((np.diff(numbers) > 0).all()) else len(np.unique(numbers))
