@@ -42,7 +42,6 @@ class Drawer:
         batch_size: int,
         mixing: str,
         seed: int,
-        *,
         tail_share: float = 0.1,
         rank: int = 0,
         world: int = 1,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import Array, shown, whole_number
+from levytorch.convert import Array, shown
 from levytorch.data.batches import FullBatch, PoolFacts, Pools
 from levytorch.data.lattice_build import SAME_DT, built
 from levytorch.data.lattice_grid import NODES_PER_CELL
@@ -171,7 +171,7 @@ class Lattice(Tables):
         For scales and starts: a lattice cannot be drawn from. n_groups: of the states, apart from each other; x is
         the middle of a group.
         """
-        batch = self._entries("main", np.ones(self.n_blocks))
+        batch = self._entries("main")
         x, dx, dt, weight = (values.numpy() for values in batch)
         _, state = np.unique(x, return_inverse=True)
         below = np.cumsum(np.bincount(state, weight)) / max(weight.sum(), 1.0)
@@ -198,7 +198,7 @@ class Lattice(Tables):
             return NotImplemented
         _check_alike(self, other)
         loose = Loose(*(np.concatenate(pair) for pair in zip(self.loose, other.loose)))
-        reasons = [*self.dropped, *(reason for reason in other.dropped if reason not in self.dropped)]
+        reasons = {**self.dropped, **other.dropped}
         return replace(
             self,
             weights=self.weights.plus(other.weights),
@@ -207,42 +207,6 @@ class Lattice(Tables):
             dropped={reason: self.dropped.get(reason, 0) + other.dropped.get(reason, 0) for reason in reasons},
             x_range=(min(self.x_range[0], other.x_range[0]), max(self.x_range[1], other.x_range[1])),
         )
-
-    def select(self, blocks: Sequence[int]) -> Lattice:
-        """The lattice of some blocks, which are its blocks in this order."""
-        chosen = self._checked(blocks)
-        if not chosen:
-            raise InputError("blocks must name at least one block, found none; pass numbers of blocks.")
-        groups = len(self.weights.starts[:-1]) // self.n_blocks
-        rows = [group * self.n_blocks + k for group in range(groups) for k in chosen]
-        where = [np.flatnonzero(self.loose.row == row) for row in rows]
-        kept = np.concatenate([np.empty(0, dtype=np.int64), *where])
-        numbers = np.repeat(np.arange(len(rows)), [len(w) for w in where])
-        new = replace(
-            self,
-            n_blocks=len(chosen),
-            weights=self.weights.take(rows),
-            states=self.states.take(rows),
-            loose=Loose(self.loose.x[kept], self.loose.dx[kept], numbers),
-        )
-        if new.n_main == 0:
-            raise InputError(
-                f"blocks must hold at least one pair, found none in block {', '.join(map(str, chosen))}; use fewer "
-                "blocks or folds."
-            )
-        return new
-
-    def fold(self, k: int, n_folds: int) -> tuple[Lattice, Lattice]:
-        """What to train on and what is held out in fold k: every n_folds-th block from the k-th on is held out."""
-        n_folds = whole_number("n_folds", n_folds, 2)
-        k = whole_number("k", k, 0, n_folds - 1)
-        if n_folds > self.n_blocks:
-            raise InputError(
-                f"n_folds must be at most the {self.n_blocks} blocks of the lattice, found {n_folds}; make the lattice "
-                f"with n_blocks={n_folds} or more."
-            )
-        held = range(k, self.n_blocks, n_folds)
-        return self.select([b for b in range(self.n_blocks) if b not in held]), self.select(held)
 
     def save(self, path: str | Path) -> None:
         """Write a .npz file, whole or not at all."""
@@ -265,31 +229,25 @@ class Lattice(Tables):
 
 def _check_alike(one: Lattice, other: Lattice) -> None:
     """Refuse lattices of other grids, dt, pools or blocks."""
-    remedy = "make one of them with like=the other"
-    if one.grid != other.grid:
-        raise InputError(f"lattices must have the same grid to be added, found {one.grid} and {other.grid}; {remedy}.")
-    if len(one.dt) != len(other.dt) or not np.allclose(one.dt, other.dt, rtol=SAME_DT, atol=0):
-        raise InputError(
-            f"lattices must have the same dt to be added, found {_listed(one.dt)} and {_listed(other.dt)}; {remedy}."
-        )
-    pools = [
-        (a.CT.tolist(), a.TRT.tolist(), a.reach, a.centers.tolist() if _uses_mu(a) else None) for a in (one, other)
+
+    def pools(a: Lattice) -> list[Any]:
+        uses_mu = np.isfinite([*a.CT, *a.TRT, a.reach]).any()
+        return [a.CT.tolist(), a.TRT.tolist(), a.reach, a.centers.tolist() if uses_mu else None]
+
+    same_dt = len(one.dt) == len(other.dt) and bool(np.allclose(one.dt, other.dt, rtol=SAME_DT, atol=0))
+    named = "CT {}, TRT {}, reach {}, mu {}"
+    facts: list[tuple[str, bool, Callable[[Lattice], Any]]] = [
+        ("grid", one.grid == other.grid, lambda a: a.grid),
+        ("dt", same_dt, lambda a: _listed(a.dt)),
+        ("pools", pools(one) == pools(other), lambda a: named.format(*map(_listed, pools(a)))),
+        ("number of blocks", one.n_blocks == other.n_blocks, lambda a: a.n_blocks),
     ]
-    if pools[0] != pools[1]:
-        names = "CT {}, TRT {}, reach {}, mu {}"
-        raise InputError(
-            "lattices must have the same pools to be added, found "
-            f"{names.format(*map(_listed, pools[0]))} and {names.format(*map(_listed, pools[1]))}; {remedy}."
-        )
-    if one.n_blocks != other.n_blocks:
-        raise InputError(
-            f"lattices must have the same number of blocks to be added, found {one.n_blocks} and "
-            f"{other.n_blocks}; {remedy}."
-        )
-
-
-def _uses_mu(lattice: Lattice) -> bool:
-    return bool(np.isfinite([*lattice.CT, *lattice.TRT, lattice.reach]).any())
+    for what, same, told in facts:
+        if not same:
+            raise InputError(
+                f"lattices must have the same {what} to be added, found {told(one)} and {told(other)}; make one of "
+                "them with like=the other."
+            )
 
 
 def _listed(values: Any) -> str:

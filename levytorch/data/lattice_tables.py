@@ -6,7 +6,7 @@ believed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import Array, Integers, choice, path_of, whole_number
+from levytorch.convert import Array, Integers, choice, path_of
 from levytorch.data.batches import MOST_DT, Batch
 from levytorch.data.lattice_grid import ORDERS, Grid
 from levytorch.data.numpy_files import load_arrays
@@ -52,10 +52,6 @@ class SparseRows(NamedTuple):
         here = slice(int(self.starts[i]), int(self.starts[i + 1]))
         return self.keys[here], self.values[here]
 
-    def take(self, rows: Iterable[int]) -> SparseRows:
-        """Some rows."""
-        return SparseRows.of([self.row(i) for i in rows])
-
     def plus(self, other: SparseRows) -> SparseRows:
         """Sums, row by row."""
         return SparseRows.of([added([self.row(i), other.row(i)]) for i in range(len(self.starts) - 1)])
@@ -90,107 +86,90 @@ class Tables:
     weights: SparseRows
     states: SparseRows
     loose: Loose
-    _cache: dict[Any, Any] = field(default_factory=dict, init=False)
+    _batches: dict[str, Batch] = field(default_factory=dict, init=False)
 
     @property
     def has_tail(self) -> bool:
         """Whether there is a tail pool."""
         return len(self.weights.starts) - 1 > len(self.dt) * self.n_blocks
 
-    def n_pairs(self, pool: str = "main", blocks: Sequence[int] | None = None) -> int:
+    def n_pairs(self, pool: str = "main") -> int:
         """Pairs of a pool."""
-        return int(sum(self.states.row(i)[1].sum() for i in self._rows(pool, blocks)))
+        return int(self.pairs_per_block(pool).sum())
 
     def pairs_per_block(self, pool: str = "main") -> Array:
         """(n_blocks,) pairs of a pool in every block."""
-        return np.array([float(self.n_pairs(pool, [k])) for k in range(self.n_blocks)])
+        pairs = np.zeros(self.n_blocks)
+        for i in self._rows(pool):
+            pairs[i % self.n_blocks] += self.states.row(i)[1].sum()
+        return pairs
 
     def counts_of_states(self, pool: str = "main", *, per_block: bool = False) -> StateCounts:
         """How many pairs of a pool start in each bin of states, exactly: all bins of the cell for every dt, one dt
         after the other; on a line the bins that hold a pair.
         """
         per_node, found = self.grid.bins_per_node, []
+        cell = np.arange(self.grid.n_x * per_node) if self.grid.n_x else None
         for sheet, dt in enumerate(self.dt.tolist()):
-            rows = self._rows(pool, sheet=sheet)
-            bins = np.arange(self.grid.n_x * per_node)
-            if not self.grid.n_x:
-                bins = np.unique(np.concatenate([self.states.row(i)[0] for i in rows]))
-            counts = np.zeros((self.n_blocks, len(bins)))
-            for i in rows:
-                keys, values = self.states.row(i)
-                counts[i % self.n_blocks, np.searchsorted(bins, keys)] += values
+            bins, counts = self._by_block(self.states, self._rows(pool, sheet), cell)
             x = self.grid.origin + (bins + 0.5) * (self.grid.spacing / per_node)
             found.append((x, np.full(len(bins), dt), counts if per_block else counts.sum(0)))
         return StateCounts(*(torch.from_numpy(np.concatenate(column, axis=-1)) for column in zip(*found)))
 
-    def batch(self, pool: str = "main", blocks: Sequence[int] | None = None) -> Batch:
-        """Nodes and weights of a pool ("main", "tail", or "core", which is main without tail); weights sum to its size.
-
-        blocks: numbers of blocks to sum, repeated as often as they count; None: all once.
+    def batch(self, pool: str = "main") -> Batch:
+        """Nodes and weights of a pool ("main", "tail", or "core", which is main without tail); weights sum to its
+        size.
         """
-        if blocks is None and pool in self._cache:
-            return self._cache[pool]
-        times = np.bincount(self._checked(blocks), minlength=self.n_blocks).astype(np.float64)
-        batch = self._entries(pool, times)
-        used = batch.weight != 0
-        batch = batch if bool(used.all()) else Batch(*(t[used] for t in batch))
-        if len(self.dt) == 1:
-            batch = batch._replace(dt=batch.dt[:1].expand(len(batch.x)))
-        if blocks is None:
-            self._cache[pool] = batch
-        return batch
+        if pool not in self._batches:
+            batch = self._entries(pool)
+            used = batch.weight != 0
+            batch = batch if bool(used.all()) else Batch(*(t[used] for t in batch))
+            if len(self.dt) == 1:
+                batch = batch._replace(dt=batch.dt[:1].expand(len(batch.x)))
+            self._batches[pool] = batch
+        return self._batches[pool]
 
     def batch_of_blocks(self, pool: str = "main") -> Batch:
         """The batch with a row of weights per block, (n_blocks, n_nodes)."""
-        return self._entries(pool, None)
+        return self._entries(pool, per_block=True)
 
-    def _rows(self, pool: str, blocks: Sequence[int] | None = None, sheet: int | None = None) -> list[int]:
+    def _entries(self, pool: str, per_block: bool = False) -> Batch:
+        """Nodes, those without weight too, and loose pairs."""
+        found = []
+        for sheet, dt in enumerate(self.dt.tolist()):
+            rows = self._rows(pool, sheet)
+            mine = np.isin(self.loose.row, rows)
+            if per_block:
+                keys, weights = self._by_block(self.weights, rows)
+                ones = (self.loose.row[mine] % self.n_blocks == np.arange(self.n_blocks)[:, None]).astype(np.float64)
+            else:
+                keys, weights = added([self.weights.row(i) for i in rows])
+                ones = np.ones(int(mine.sum()))
+            number, far = node_numbers(keys)
+            x = np.concatenate([self.grid.x(number), self.loose.x[mine]])
+            dx = np.concatenate([self.grid.dx(far, dt), self.loose.dx[mine]])
+            found.append((x, dx, np.full(len(x), dt), np.concatenate([weights, ones], axis=-1)))
+        return Batch(*(torch.from_numpy(np.concatenate(column, axis=-1)) for column in zip(*found)))
+
+    def _rows(self, pool: str, sheet: int | None = None) -> list[int]:
         """Rows of the tables that make up a pool."""
         choice("pool", pool, POOLS)
         if pool == "tail" and not self.has_tail:
             raise InputError("the lattice must have a tail pool, found none; make it with CT=...")
         parts = {"core": [0], "tail": [1], "main": [0, 1] if self.has_tail else [0]}[pool]
-        n = len(self.dt)
+        n, blocks = len(self.dt), range(self.n_blocks)
         sheets = range(n) if sheet is None else [sheet]
-        return [(part * n + s) * self.n_blocks + k for part in parts for s in sheets for k in self._checked(blocks)]
+        return [(part * n + s) * self.n_blocks + k for part in parts for s in sheets for k in blocks]
 
-    def _checked(self, blocks: Sequence[int] | None) -> list[int]:
-        if blocks is None:
-            return list(range(self.n_blocks))
-        return [whole_number("a block", k, 0, self.n_blocks - 1) for k in blocks]
-
-    def _entries(self, pool: str, times: Array | None) -> Batch:
-        """Nodes and loose pairs, each block so many times; None: with a row of weights per block."""
-        found = []
-        for sheet, dt in enumerate(self.dt.tolist()):
-            keys, weights = self._weights(pool, sheet, times)
-            mine = np.isin(self.loose.row, self._rows(pool, sheet=sheet))
-            block = self.loose.row[mine] % self.n_blocks
-            single = (block == np.arange(self.n_blocks)[:, None]).astype(np.float64) if times is None else times[block]
-            number, far = node_numbers(keys)
-            x = np.concatenate([self.grid.x(number), self.loose.x[mine]])
-            dx = np.concatenate([self.grid.dx(far, dt), self.loose.dx[mine]])
-            found.append((x, dx, np.full(len(x), dt), np.concatenate([weights, single], axis=-1)))
-        return Batch(*(torch.from_numpy(np.concatenate(column, axis=-1)) for column in zip(*found)))
-
-    def _weights(self, pool: str, sheet: int, times: Array | None) -> tuple[Integers, Array]:
-        """Keys of the nodes of a sheet, and their weights."""
-        rows = self._rows(pool, sheet=sheet)
-        if (pool, sheet) not in self._cache:  # where every entry goes, once for all choices of blocks
-            entries = np.concatenate([self.weights.row(i)[0] for i in rows])
-            keys = np.unique(entries)
-            self._cache[pool, sheet] = keys, np.searchsorted(keys, entries)
-        keys, places = self._cache[pool, sheet]
-        sums, start = np.zeros((1 if times is not None else self.n_blocks, len(keys))), 0
+    def _by_block(self, table: SparseRows, rows: list[int], keys: Integers | None = None) -> tuple[Integers, Array]:
+        """The keys of some rows, and the sums of every block, (n_blocks, keys)."""
+        if keys is None:
+            keys = np.unique(np.concatenate([table.row(i)[0] for i in rows]))
+        sums = np.zeros((self.n_blocks, len(keys)))
         for i in rows:
-            values, block = self.weights.row(i)[1], i % self.n_blocks
-            here = places[start : start + len(values)]
-            if times is None:
-                sums[block, here] += values
-            elif times[block]:
-                sums[0, here] += times[block] * values
-            start += len(values)
-        return keys, sums if times is None else sums[0]
+            own, values = table.row(i)
+            sums[i % self.n_blocks, np.searchsorted(keys, own)] += values
+        return keys, sums
 
 
 def added(rows: Sequence[tuple[Integers, Array]]) -> tuple[Integers, Array]:

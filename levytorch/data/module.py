@@ -157,16 +157,8 @@ class LevyDataModule(BatchModule):
         if self.full_batch:
             return self.everything(*shard)._replace(tcf=self.tcf)
         if shard not in self._drawers:
-            rank, world = shard
-            self._drawers[shard] = Drawer(
-                self.pools,
-                self.batch_size,
-                self.mixing,
-                self.seed,
-                tail_share=self.tail_share,
-                rank=rank,
-                world=world,
-            )
+            settings = (self.batch_size, self.mixing, self.seed, self.tail_share)
+            self._drawers[shard] = Drawer(self.pools, *settings, *shard)
         return self._drawers[shard].draw(step, self.tcf)
 
     @property
@@ -180,21 +172,17 @@ class LevyDataModule(BatchModule):
 
     def everything(self, rank: int = 0, world: int = 1) -> FullBatch:
         """All of the data as one batch: the lattice, or this rank's pairs."""
-        lattice = self.lattice
-        return self.samples(rank, world) if lattice is None else lattice.full_batch()
-
-    def samples(self, rank: int = 0, world: int = 1) -> FullBatch:
-        """The pairs of a shard, the same tensors every time: an engine sees by them that it is the same batch."""
-        if (rank, world) not in self._full:
-            self._full[rank, world] = full_batch(self.pools, rank, world, self.chunk_size)
-        return self._full[rank, world]
+        return self._pairs(rank, world) if self.lattice is None else self.lattice.full_batch()
 
     def behind(self, rank: int = 0, world: int = 1) -> FullBatch | None:
         """The pairs of a shard where `everything` is a lattice made of them; None where it is those pairs."""
-        if self.lattice is None:
-            return None
+        return None if self.lattice is None else self._pairs(rank, world)
+
+    def _pairs(self, rank: int, world: int) -> FullBatch:
+        """The pairs of a shard, the same tensors every time: an engine sees by them that it is the same batch."""
         if (rank, world) not in self._full:
-            self._full[rank, world] = full_batch(self.pools, rank, world, self.chunk_size, copied=False)
+            copied = self.lattice is None
+            self._full[rank, world] = full_batch(self.pools, rank, world, self.chunk_size, copied=copied)
         return self._full[rank, world]
 
     def val_dataloader(self) -> Any:

@@ -210,7 +210,8 @@ class Transitions:
                 )
             which = slice(int(which), int(which) + 1 or None)
         rows: Any = which if isinstance(which, slice) else row_selection(which, len(self)).numpy()
-        sliced, masked = isinstance(rows, slice), getattr(rows, "dtype", None) == bool
+        sliced = isinstance(rows, slice)
+        masked = not sliced and rows.dtype == bool
         n = len(range(*rows.indices(len(self)))) if sliced else int(rows.sum()) if masked else len(rows)
         if n == 0:
             raise InputError(f"the selection must keep at least one of {len(self)} pairs, found none; widen it.")

@@ -12,6 +12,7 @@ from levytorch import Dynamics, InputError, Lattice, Transitions, log_density, s
 from levytorch.data import lattice_grid, make_pools
 from levytorch.data.batches import MOST_DT
 from levytorch.data.lattice_grid import choose_grid
+from tests.data.folds import fold
 
 DT = 0.025
 
@@ -287,15 +288,11 @@ def test_blocks_of_trajectories():
     for k in range(8):
         mine = t[t.trajectory % 8 == k]
         exact = float(log_p(mine.x, mine.dx).sum())
-        assert total(lattice.batch(blocks=[k]), log_p) == pytest.approx(exact, abs=0.001)
         assert float(sums[k]) == pytest.approx(exact, abs=0.001)
-        assert lattice.n_pairs("main", [k]) == len(mine) == lattice.pairs_per_block()[k]
+        assert len(mine) == lattice.pairs_per_block()[k]
     counts = lattice.counts_of_states(per_block=True).pairs
     assert counts.shape == (8, 512)
     assert counts.sum(1).tolist() == lattice.pairs_per_block().tolist()
-    drawn = lattice.batch(blocks=[3, 3, 5])
-    expected = 2 * sums[3] + sums[5]
-    assert total(drawn, log_p) == pytest.approx(float(expected), rel=1e-9)
     shuffled = torch.randperm(len(t), generator=torch.Generator().manual_seed(0))
     close(t[shuffled].lattice(like=lattice), lattice)
 
@@ -308,22 +305,24 @@ def test_blocks_of_time_where_trajectories_are_few():
     lattice = t.lattice(n_blocks=8)
     assert lattice.pairs_per_block().tolist() == [1250.0] * 8
     mine = t[2500:3750]
-    assert total(lattice.batch(blocks=[2]), smooth()) == pytest.approx(float(smooth()(mine.x, mine.dx).sum()), abs=1e-3)
+    x, dx, _, weight = lattice.batch_of_blocks()
+    assert float(weight[2] @ smooth()(x, dx)) == pytest.approx(float(smooth()(mine.x, mine.dx).sum()), abs=1e-3)
 
 
 def test_folds():
     lattice = some_pairs().lattice(n_blocks=10, CT=2.0, reach=30.0)
     log_p = smooth()
-    held = 0.0
+    x, dx, _, weight = lattice.batch_of_blocks()
+    sums, held = weight @ log_p(x, dx), 0.0
     for k in range(5):
-        train, test = lattice.fold(k, 5)
+        train, test = fold(lattice, k, 5)
         assert (train.n_blocks, test.n_blocks) == (8, 2)
         assert train.n_main + test.n_main == lattice.n_main
         assert train.n_tail + test.n_tail == lattice.n_tail
         held += total(test.batch(), log_p)
         both = total(train.batch(), log_p) + total(test.batch(), log_p)
         assert both == pytest.approx(total(lattice.batch(), log_p), rel=1e-10)
-        assert total(test.batch(), log_p) == pytest.approx(total(lattice.batch(blocks=[k, k + 5]), log_p), rel=1e-10)
+        assert total(test.batch(), log_p) == pytest.approx(float(sums[k] + sums[k + 5]), rel=1e-10)
     assert held == pytest.approx(total(lattice.batch(), log_p), rel=1e-10)
 
 
@@ -411,11 +410,6 @@ def test_lattices_that_do_not_add():
         (lambda t: Lattice.from_blocks(5), "iterable"),
         (lambda t: t.lattice().batch("tail"), "tail pool, found none"),
         (lambda t: t.lattice().batch("other"), "pool must be one of"),
-        (lambda t: t.lattice(n_blocks=2).batch(blocks=[2]), "a block must be"),
-        (lambda t: t.lattice(n_blocks=2).fold(0, 3), "n_folds must be at most the 2 blocks"),
-        (lambda t: t.lattice(n_blocks=2).fold(2, 2), "k must be"),
-        (lambda t: t.lattice(n_blocks=2).select([]), "found none"),
-        (lambda t: t[:3].lattice(n_blocks=4).fold(0, 4), "at least one pair, found none"),
     ],
 )
 def test_refusals(make, message):

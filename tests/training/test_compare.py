@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from levytorch import InputError, Recovery, Transitions, compare
+from tests.data.folds import fold
 from tests.training.problems import constant, steps, variable
 from tests.training.problems import frozen_recover as recover
 
@@ -39,7 +40,7 @@ def test_held_out_likelihood_is_that_of_folds():
     found = compare([recover(lattice, alpha=0.3, n_basis=5)])
     total = 0.0
     for k in range(5):
-        train, held = lattice.fold(k, 5)
+        train, held = fold(lattice, k, 5)
         fitted, batch = recover(train, alpha=0.3, n_basis=5), held.batch()
         with torch.no_grad():
             log_p = fitted.blocks.law.log_prob(fitted.head, batch.x, batch.dx, batch.dt)

@@ -11,6 +11,7 @@ from levytorch.coefficients import build_head
 from levytorch.data.lattice import Lattice
 from levytorch.training.blocks import Blocks
 from levytorch.training.selection import Selection, folds, padded
+from tests.data.folds import fold
 from tests.training.problems import constant, steps, truth, variable
 from tests.training.problems import frozen_recover as recover
 
@@ -53,7 +54,7 @@ def test_held_out_scores_are_those_of_fits_to_the_other_folds():
     for K in (3, 5):
         total = 0.0
         for k in range(5):
-            train, held = lattice.fold(k, 5)
+            train, held = fold(lattice, k, 5)
             fitted = recover(train, alpha=0.3, n_basis=K, engine="fisher")
             law, batch = fitted.blocks.law, held.batch()
             with torch.no_grad():
