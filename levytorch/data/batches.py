@@ -340,7 +340,7 @@ def full_batch(pools: Pools, rank: int = 0, world: int = 1, chunk: int = CHUNK, 
     one = torch.ones(1, dtype=torch.float64)
     weight = one.expand(stop - start)
     if n > pools.n_main:
-        weight = torch.from_numpy(pools.kept(slice(start, stop))).to(torch.uint8)
+        weight = torch.from_numpy(pools.kept(slice(start, stop)).view(np.uint8))
     main = Batch(data.x[start:stop], data.dx[start:stop], data.dt[start:stop], weight)
     if not pools.n_tail:
         return FullBatch(main, None, pools.n_main, 0, chunk=chunk)

@@ -68,9 +68,12 @@ class TableReader:
 
     def frames(self, names: list[str] | None = None) -> Iterator[pl.DataFrame]:
         """All rows of some columns (None: of all), frame by frame."""
-        names = self.columns if names is None else names
-        before = 0
-        for frame in self._parts(names):
+        before, parts = 0, self._parts(self.columns if names is None else names)
+        while True:
+            with _reading(self.file):
+                frame = next(parts, None)
+            if frame is None:
+                return
             if len(frame):
                 yield self._with_points(frame, before) if self.text and self._comma else frame
             before += len(frame)
@@ -83,22 +86,14 @@ class TableReader:
         if self._frame is not None:
             yield self._frame.select(names)
         elif self.text:
-            texts = self._texts()
-            while True:
-                with _reading(self.file):
-                    frame = next(texts, None)
-                if frame is None:
-                    return
-                yield frame.select(names)
+            yield from (frame.select(names) for frame in self._texts())
         else:
             if self.whole:
                 # polars ends the process when it cannot allocate, so it is asked only for what there is room for
                 require_memory(self.file, self.rows, len(names))
             step = self.rows if self.whole else _ROWS
             for low in range(0, self.rows, step):
-                with _reading(self.file):
-                    frame = self._scan.select(names).slice(low, step).collect()
-                yield frame
+                yield self._scan.select(names).slice(low, step).collect()
 
     def _parsed(self, text: Path | io.BytesIO) -> pl.DataFrame:
         import polars as pl

@@ -13,6 +13,7 @@ derivatives do not mind, but one cannot draw from a lattice, and products of sco
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable
@@ -24,12 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import Array, shown
+from levytorch.convert import Array, positive_number, real_number, shown, whole_number
 from levytorch.data.batches import FullBatch, PoolFacts, Pools
-from levytorch.data.lattice_build import SAME_DT, built
-from levytorch.data.lattice_grid import NODES_PER_CELL
+from levytorch.data.lattice_build import SAME_DT, Builder, Settings, check_piece
+from levytorch.data.lattice_grid import NODES_PER_CELL, choose_grid, look, window
 from levytorch.data.lattice_tables import Loose, Tables, load_lattice, save_lattice
-from levytorch.data.thresholds import Threshold
+from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 from levytorch.ranks import Ranks
@@ -108,8 +109,24 @@ class Lattice(Tables):
         """
         if like is not None and not isinstance(like, Lattice):
             raise InputError(f"like must be a Lattice, found {shown(like)}; pass one, or leave it out.")
+        if not isinstance(pieces, Iterable):
+            raise InputError(f"pieces must be an iterable of Transitions, found {shown(pieces)}; pass a list of them.")
+        given = iter(pieces)
+        first = next(given, None)
+        if first is None:
+            raise InputError("a lattice must be made of at least one pair, found no data; pass transitions.")
+        check_piece(first)
+        some = look(first)
         options = {"CT": CT, "TRT": TRT, "mu": mu, "n_blocks": n_blocks, "reach": reach}
-        new = cls(**built(pieces, like, options, period=period, origin=origin, order=order, n_x=n_x))
+        if like is not None:
+            builder = _like(like, options, period, window(some))
+        else:
+            period = None if period is None or period == math.inf else period
+            grid = choose_grid(some, period=period, origin=real_number("origin", origin), order=order, n_x=n_x)
+            builder = Builder(grid, _settings(first, some, **options), window(some))
+        for piece in itertools.chain([first], given):
+            builder.add(piece)
+        new = cls(**builder.finish())
         if new.n_main == 0:
             raise InputError("TRT must leave some pairs, found none within it; choose a larger TRT.")
         return new
@@ -225,6 +242,38 @@ class Lattice(Tables):
             f"Lattice({self.n_main} pairs{tail}, {self.n_nodes} nodes {where}, {dt}, "
             f"{self.n_blocks} block{'s' if self.n_blocks > 1 else ''})"
         )
+
+
+def _settings(first: Transitions, some: Transitions, CT: Any, TRT: Any, mu: Any, n_blocks: Any, reach: Any) -> Settings:
+    """What pairs are sorted by; mu is that of the first piece, or of a part of it where nothing hangs on it."""
+    CT, TRT = check_thresholds(CT, TRT, first.dt)
+    reach = math.inf if reach is None else positive_number("reach", reach, "pass a distance from mu")
+    n_blocks = 1 if n_blocks is None else whole_number("n_blocks", n_blocks, 1, 4096)
+    if mu is not None:
+        center = real_number("mu", mu)
+    else:
+        exact = CT is not None or TRT is not None or reach < math.inf or first._mu is not None
+        center = float((first if exact else some).mu)
+    return Settings(n_blocks, center, not first.uniform_dt, CT, TRT, reach)
+
+
+def _like(like: Lattice, options: dict[str, Any], period: float | None, states: tuple[float, float]) -> Builder:
+    """A builder with the grid, dt and pools of another lattice."""
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(f"{name} must be left out beside like=..., found {value!r}; the lattice says it already.")
+    if period not in (2 * math.pi, like.grid.period):
+        raise InputError(
+            f"period must be that of the lattice, {like.grid.period}, found {period!r}; leave it out beside like=..."
+        )
+
+    def at_sheet(values: Array, dt: Tensor) -> Tensor:
+        nearest = np.abs(np.log(dt.numpy())[:, None] - np.log(like.dt)).argmin(1)
+        return torch.from_numpy(values[nearest])
+
+    CT, TRT = (functools.partial(at_sheet, v) if np.isfinite(v).any() else None for v in (like.CT, like.TRT))
+    settings = Settings(like.n_blocks, like.mu, like.mu_is_rate, CT, TRT, like.reach)
+    return Builder(like.grid, settings, states, like.dt.tolist())
 
 
 def _check_alike(one: Lattice, other: Lattice) -> None:

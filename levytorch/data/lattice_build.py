@@ -1,44 +1,26 @@
-"""A lattice in the making: what a first look at the data decides (or a lattice that it shall be like), then one pass
-over pairs: which sheet, block and pool each belongs to, and the sums.
-"""
+"""One pass over pairs: which sheet, block and pool each belongs to, and the sums that become a lattice."""
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from levytorch.convert import Array, Integers, positive_number, real_number, shown, whole_number
+from levytorch.convert import Array, Integers
 from levytorch.data.batches import MOST_DT
-from levytorch.data.lattice_grid import (
-    SPARE,
-    Grid,
-    NodeMap,
-    accumulate,
-    choose_grid,
-    empty_sums,
-    fold,
-    look,
-    node_map,
-    window,
-)
+from levytorch.data.lattice_grid import SPARE, Grid, NodeMap, accumulate, empty_sums, fold, node_map
 from levytorch.data.lattice_tables import Loose, SparseRows, added, node_key
 from levytorch.data.quantiles import cut
-from levytorch.data.thresholds import Threshold, check_thresholds, threshold_at
+from levytorch.data.thresholds import Threshold, threshold_at
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 from levytorch.law.threads import run
-
-if TYPE_CHECKING:
-    from levytorch.data.lattice import Lattice
 
 SAME_DT = 1e-6  # relative difference of steps that are one
 _TASK = 1 << 19  # pairs of one task: what is computed does not depend on the number of threads
@@ -68,50 +50,7 @@ class Settings(NamedTuple):
         return float(threshold_at(threshold, torch.tensor([dt], dtype=torch.float64)))
 
 
-def built(
-    pieces: Iterable[Transitions],
-    like: Lattice | None,
-    options: dict[str, Any],
-    *,
-    period: float | None,
-    origin: float,
-    order: int,
-    n_x: int,
-) -> dict[str, Any]:
-    """The fields of the lattice of all pieces; options: CT, TRT, mu, n_blocks and reach of `Lattice.from_blocks`."""
-    if not isinstance(pieces, Iterable):
-        raise InputError(f"pieces must be an iterable of Transitions, found {shown(pieces)}; pass a list of them.")
-    given: Iterator[Transitions] = iter(pieces)
-    first = next(given, None)
-    if first is None:
-        raise InputError("a lattice must be made of at least one pair, found no data; pass transitions.")
-    _check_piece(first)
-    some = look(first)
-    if like is not None:
-        builder = _like(like, options, period, window(some))
-    else:
-        period = None if period is None or period == math.inf else period
-        grid = choose_grid(some, period=period, origin=real_number("origin", origin), order=order, n_x=n_x)
-        builder = Builder(grid, _settings(first, some, **options), window(some))
-    for piece in itertools.chain([first], given):
-        builder.add(piece)
-    return builder.finish()
-
-
-def _settings(first: Transitions, some: Transitions, CT: Any, TRT: Any, mu: Any, n_blocks: Any, reach: Any) -> Settings:
-    """What pairs are sorted by; mu is that of the first piece, or of a part of it where nothing hangs on it."""
-    CT, TRT = check_thresholds(CT, TRT, first.dt)
-    reach = math.inf if reach is None else positive_number("reach", reach, "pass a distance from mu")
-    n_blocks = 1 if n_blocks is None else whole_number("n_blocks", n_blocks, 1, 4096)
-    if mu is not None:
-        center = real_number("mu", mu)
-    else:
-        exact = CT is not None or TRT is not None or reach < math.inf or first._mu is not None
-        center = float((first if exact else some).mu)
-    return Settings(n_blocks, center, not first.uniform_dt, CT, TRT, reach)
-
-
-def _check_piece(piece: Any) -> None:
+def check_piece(piece: Any) -> None:
     """Refuse what a lattice cannot be made of."""
     if not isinstance(piece, Transitions):
         raise InputError(
@@ -121,25 +60,6 @@ def _check_piece(piece: Any) -> None:
         raise InputError(
             f"a lattice must be made of one-dimensional data, found {piece.dim} coordinates; use the samples instead."
         )
-
-
-def _like(like: Lattice, options: dict[str, Any], period: float | None, states: tuple[float, float]) -> Builder:
-    """A builder with the grid, dt and pools of another lattice."""
-    for name, value in options.items():
-        if value is not None:
-            raise InputError(f"{name} must be left out beside like=..., found {value!r}; the lattice says it already.")
-    if period not in (2 * math.pi, like.grid.period):
-        raise InputError(
-            f"period must be that of the lattice, {like.grid.period}, found {period!r}; leave it out beside like=..."
-        )
-
-    def at_sheet(values: Array, dt: Tensor) -> Tensor:
-        nearest = np.abs(np.log(dt.numpy())[:, None] - np.log(like.dt)).argmin(1)
-        return torch.from_numpy(values[nearest])
-
-    CT, TRT = (functools.partial(at_sheet, v) if np.isfinite(v).any() else None for v in (like.CT, like.TRT))
-    settings = Settings(like.n_blocks, like.mu, like.mu_is_rate, CT, TRT, like.reach)
-    return Builder(like.grid, settings, states, like.dt.tolist())
 
 
 class Piece(NamedTuple):
@@ -198,7 +118,7 @@ class Builder:
 
     def add(self, transitions: Transitions) -> None:
         """Pairs of one piece."""
-        _check_piece(transitions)
+        check_piece(transitions)
         x, dx = transitions.x.contiguous().numpy(), transitions.dx.contiguous().numpy()
         piece = Piece(x, dx, *self._sheets(transitions))
         for waiting, runs in zip(self._waiting, transitions.membership.runs_by_block(self.settings.n_blocks)):
@@ -395,7 +315,7 @@ def _segments(piece: Piece, starts: Integers, stops: Integers) -> Iterator[Segme
     total = int(ends[-1]) if len(ends) else 0
     parts = max(1, -(-total // _TASK))
     edges = np.searchsorted(ends, [total * k // parts for k in range(1, parts)], side="left") + 1
-    for low, high in itertools.pairwise([0, *edges.tolist(), len(starts)]):
+    for low, high in pairwise([0, *edges.tolist(), len(starts)]):
         if high > low:
             yield Segment(piece, starts[low:high], stops[low:high], int(lengths[low:high].sum()))
 

@@ -19,9 +19,9 @@ from levytorch.data.points import (
     PointFile,
     Points,
     judge_motion,
-    numbers_of,
     overlapping,
     steps_across,
+    trajectory_of,
 )
 from levytorch.data.quantiles import median
 from levytorch.data.store import Entry, MemoryColumns, Sink, Writer, as_tensor
@@ -133,7 +133,7 @@ def _write_pairs(t: Trajectories, max_dt: float | None, sink: Sink) -> Integers:
             if values is not None and len(values):
                 sink.append(name, values)
         if len(pairs.gaps):
-            np.subtract.at(counts, np.searchsorted(t.offsets, pairs.gaps, side="right") - 1, 1)
+            np.subtract.at(counts, trajectory_of(pairs.gaps, t.offsets), 1)
     return counts
 
 
@@ -277,7 +277,7 @@ class TransitionBlocks:
         for _, pairs in self._passes():
             for low in range(0, len(pairs.x), self.block):
                 rows = slice(low, low + self.block)
-                number = np.searchsorted(self._offsets, pairs.first[rows], side="right") - 1
+                number = trajectory_of(pairs.first[rows], self._offsets)
                 dt = pairs.dt[rows] if self.dt is None and pairs.dt is not None else None
                 yield Transitions._build(
                     torch.from_numpy(pairs.x[rows]),
@@ -360,7 +360,7 @@ class _Facts:
             if pairs.dt is not None:
                 self.shortest = min(self.shortest, float(pairs.dt.min()))
                 self.longest, self.time = max(self.longest, float(pairs.dt.max())), self.time + float(pairs.dt.sum())
-        inside = numbers_of(offsets, points.start, points.start + len(points.x))
+        inside = trajectory_of(points.start + np.arange(len(points.x)), offsets)
         moves = np.diff(points.x.reshape(len(points.x), -1), axis=0) != 0
         moves[inside[1:] != inside[:-1]] = False
         for k, column in enumerate(moves.T):

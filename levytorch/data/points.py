@@ -132,13 +132,10 @@ def overlapping(blocks: Iterator[Points]) -> Iterator[Points]:
         if last is None:
             yield block
         else:
-            x = np.concatenate([last.x[-1:], block.x])
-            yield Points(block.start - 1, x, _joined(last.times, block.times), _joined(last.reward, block.reward))
+            both = zip((last.x, last.times, last.reward), (block.x, block.times, block.reward))
+            joined: Any = (None if old is None else np.concatenate([old[-1:], new]) for old, new in both)
+            yield Points(block.start - 1, *joined)
         last = block
-
-
-def _joined(before: Array | None, values: Array | None) -> Array | None:
-    return None if before is None or values is None else np.concatenate([before[-1:], values])
 
 
 def steps_across(offsets: Integers, low: int, high: int) -> Integers:
@@ -156,12 +153,9 @@ def out_of_order(times: Array, across: Integers) -> int | None:
     return int(np.argmax(wrong)) if wrong.any() else None
 
 
-def numbers_of(offsets: Integers, low: int, high: int) -> Integers:
-    """The trajectory of each of the points low, ..., high - 1."""
-    first = int(np.searchsorted(offsets, low, side="right")) - 1
-    steps = np.zeros(high - low, dtype=np.int64)
-    steps[offsets[first + 1 : int(np.searchsorted(offsets, high))] - low] = 1
-    return first + np.cumsum(steps)
+def trajectory_of(points: Any, offsets: Integers) -> Any:
+    """The trajectory of each of some points, by their numbers among all."""
+    return np.searchsorted(offsets, points, side="right") - 1
 
 
 # ----------------------------------------------------------------------------- refusals that arrays and files share
@@ -173,7 +167,7 @@ def name_of(k: int, ids: Sequence[Any] | None) -> str:
 
 
 def point_name(point: int, offsets: Integers, ids: Sequence[Any] | None) -> str:
-    path = int(np.searchsorted(offsets, point, side="right")) - 1
+    path = int(trajectory_of(point, offsets))
     return f"point {point - int(offsets[path])} of {name_of(path, ids)}"
 
 

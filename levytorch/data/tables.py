@@ -27,7 +27,7 @@ from levytorch.data.columns import (
     refuse_unnamed,
 )
 from levytorch.data.options import CLOCKS, MAX_DT, FileOptions, column_names, quoted
-from levytorch.data.points import NeedsMemory, PointFile, Points, numbers_of
+from levytorch.data.points import NeedsMemory, PointFile, Points, trajectory_of
 from levytorch.errors import InputError, LevytorchWarning
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class TableFile(PointFile):
         asked = [*self.names.value, self.names.time, self.names.reward]
         before = 0
         for frame in self.table.frames([name for name in asked if name is not None]):
-            group = numbers_of(self._starts, before, before + len(frame))
+            group = trajectory_of(np.arange(before, before + len(frame)), self._starts)
             yield self._clean(self._cells(frame, before, group))
             before += len(frame)
 

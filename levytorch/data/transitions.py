@@ -76,8 +76,10 @@ class Membership:
             return Membership(np.diff(np.clip(np.concatenate([[0], ends]), low, max(low, high))))
         if rows.dtype != bool:
             return Membership(ids=np.searchsorted(ends, np.where(rows < 0, rows + n, rows), side="right"))
-        counts, held = np.zeros_like(self.counts), self.counts > 0
-        counts[held] = np.add.reduceat(rows, (ends - self.counts)[held], dtype=np.int64)
+        counts = self.counts.copy()
+        for low in range(0, n, BLOCK):
+            lost = low + np.flatnonzero(~rows[low : low + BLOCK])
+            np.subtract.at(counts, np.searchsorted(ends, lost, side="right"), 1)
         return Membership(counts)
 
     def runs_by_block(self, n_blocks: int) -> list[tuple[Integers, Integers]]:
