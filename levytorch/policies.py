@@ -35,7 +35,28 @@ def place_among(action: Any, actions: Sequence[Any]) -> int | None:
     return next((place for place, label in enumerate(actions) if label == action), None)
 
 
-class Policy:
+class _Averaging:
+    """What averages over the actions of a policy."""
+
+    def choices(self, x: Tensor) -> tuple[Sequence[Any], Tensor]:
+        """Actions, as a reward takes them at n states, and their probabilities (n, K)."""
+        raise NotImplementedError
+
+    def averaged(self, reward: Any, dim: int = 1) -> Any:
+        """The reward of the closed loop: r(x, action) averaged over actions; a reward of x alone as it is."""
+        if not takes_action(reward):
+            return reward
+
+        def r(x: Tensor) -> Tensor:
+            flat = x.reshape(-1) if dim == 1 else x.reshape(-1, dim)
+            actions, weights = self.choices(flat)
+            of_actions = torch.stack([reward_of(reward, action, flat) for action in actions], dim=-1)
+            return (weights * of_actions).sum(-1).reshape(x.shape if dim == 1 else x.shape[:-1])
+
+        return r
+
+
+class Policy(_Averaging):
     """pi(a | x) over `actions`, made of what a user has:
 
     - a function of x that returns probabilities, shape [..., n_actions], in the order of `actions`;
@@ -75,17 +96,8 @@ class Policy:
             return self._probabilities(real_tensor("policy(x)", answer, _REMEDY).detach(), n)
         return self._chosen(answer, n)
 
-    def averaged(self, reward: Any, dim: int = 1) -> Any:
-        """The reward of the closed loop: r(x, action) averaged over actions; a reward of x alone as it is."""
-        if not takes_action(reward):
-            return reward
-
-        def r(x: Tensor) -> Tensor:
-            flat = x.reshape(-1) if dim == 1 else x.reshape(-1, dim)
-            of_actions = torch.stack([reward_of(reward, action, flat) for action in self.actions], dim=-1)
-            return (self(flat) * of_actions).sum(-1).reshape(x.shape if dim == 1 else x.shape[:-1])
-
-        return r
+    def choices(self, x: Tensor) -> tuple[Sequence[Any], Tensor]:
+        return self.actions, self(x)
 
     # -- what was given -----------------------------------------------------------------------------------------------
     def _constant(self, given: Any) -> Tensor:
@@ -147,7 +159,7 @@ _NODES = 8  # of u, per coordinate of the action: exact for polynomials of degre
 _SLACK = 1e-9  # of a range: rounding at its ends
 
 
-class NumberPolicy:
+class NumberPolicy(_Averaging):
     """pi(a | x) over numbers or vectors a within `bounds`, one (low, high) per coordinate of a; made of
 
     - a function of x that returns one action per x, (n,) or (n, m);
@@ -220,18 +232,9 @@ class NumberPolicy:
         assert function is not None
         return self._answer(answer_of("policy", lambda states: function(states, noise), x), len(x))
 
-    def averaged(self, reward: Any, dim: int = 1) -> Any:
-        """The reward of the closed loop: r(x, a) averaged over the actions; a reward of x alone as it is."""
-        if not takes_action(reward):
-            return reward
-
-        def r(x: Tensor) -> Tensor:
-            flat = x.reshape(-1) if dim == 1 else x.reshape(-1, dim)
-            actions, weights = self.components(flat)
-            of_actions = torch.stack([reward_of(reward, a[:, 0] if self.size == 1 else a, flat) for a in actions], -1)
-            return (weights * of_actions).sum(-1).reshape(x.shape if dim == 1 else x.shape[:-1])
-
-        return r
+    def choices(self, x: Tensor) -> tuple[Sequence[Any], Tensor]:
+        actions, weights = self.components(x)
+        return [a[:, 0] if self.size == 1 else a for a in actions], weights
 
     def inside(self, action: Any) -> Tensor:
         """Actions (..., m), refused outside of the bounds."""

@@ -9,7 +9,7 @@ from scipy.linalg import expm
 
 from levytorch import ControlledDynamics, Dynamics, simulate
 from levytorch.errors import InputError
-from levytorch.simulation.second_order import Extrapolation
+from levytorch.simulation.substeps import Extrapolation
 
 DT, X0, N = 1 / 10, 4.0, 300_000
 MODES = np.array([1, 2, 3])

@@ -14,7 +14,7 @@ from levytorch import Dynamics, LevyStep, simulate, tail_probability
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.simulation import kernels, numpy_kernels
 from levytorch.simulation.metropolis import OPTIONS, _width, metropolis
-from levytorch.simulation.stiff import effective_drift
+from levytorch.simulation.substeps import effective_drift
 
 CONSTANT = Dynamics.named("constant")
 VARIABLE = Dynamics.named("variable")

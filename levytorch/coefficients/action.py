@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from levytorch.coefficients.basis import Basis
 from levytorch.coefficients.fourier import LinearHead
 from levytorch.coefficients.head import Coefficients, Head
-from levytorch.coefficients.links import AlphaSpec
 
 Bounds = tuple[tuple[float, float], ...]
 
@@ -102,12 +101,7 @@ class HeldHead(Head):
         super().__init__()
         self.of_pairs, self.components = head, components
         self.period, self.origin, self.dim, self.window = head.period, head.origin, head.dim, head.window
-
-        self.tempering_spec = head.tempering_spec
-
-    @property
-    def alpha_spec(self) -> AlphaSpec:
-        return self.of_pairs.alpha_spec
+        self.alpha_spec, self.tempering_spec = head.alpha_spec, head.tempering_spec
 
     def tempering_slope(self) -> Tensor:
         return self.of_pairs.tempering_slope()
@@ -148,11 +142,7 @@ class MixtureHead(Head):
         self.weights = weights
         first = heads[0]
         self.period, self.origin, self.dim, self.window = first.period, first.origin, first.dim, first.window
-        self.tempering_spec = first.tempering_spec
-
-    @property
-    def alpha_spec(self) -> AlphaSpec:
-        return self.heads[0].alpha_spec
+        self.alpha_spec, self.tempering_spec = first.alpha_spec, first.tempering_spec
 
     def tempering_slope(self) -> Tensor:
         """As of alpha below, the first head speaks for all."""

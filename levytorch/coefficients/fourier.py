@@ -16,18 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients.basis import Basis, FourierBasis, NoBasis, fourier_basis, per_coordinate
-from levytorch.coefficients.head import KNOWABLE, Coefficients, Head, Units
-from levytorch.coefficients.links import (
-    FLOOR_D_F,
-    FLOOR_D_O,
-    AlphaSpec,
-    Link,
-    TemperingSpec,
-    positivity,
-    tempering_inverse,
-    tempering_link,
-)
+from levytorch.coefficients.basis import Basis, FourierBasis, NoBasis, fourier_basis
+from levytorch.coefficients.head import KNOWABLE, Coefficients, LinkedHead, Units
+from levytorch.coefficients.links import AlphaSpec, TemperingSpec
 
 _CONSTANT = FourierBasis(1)  # of a learned tempering
 
@@ -45,7 +36,7 @@ class Chain(NamedTuple):
     dim: int = 1
 
 
-class LinearHead(Head):
+class LinearHead(LinkedHead):
     """What has a basis for each coefficient; `basis` is that of D_o and D_f, `drift` that of b where it is another."""
 
     n_basis: int
@@ -63,19 +54,10 @@ class LinearHead(Head):
         tempering: TemperingSpec | None = None,
         known: Mapping[str, float] | None = None,
     ) -> None:
-        super().__init__()
-        self.tempering_spec, self.known = tempering or TemperingSpec(), dict(known or {})
-        self.dim, self.basis, self.drift, self.alpha_basis = dim, basis, drift or basis, alpha_basis
-        self.alpha_spec = alpha or AlphaSpec()
-        self.units = units or Units()
-        self.positivity_link = positivity_link
-        self.links = (
-            Link("identity"),
-            positivity(positivity_link, FLOOR_D_O),
-            positivity(positivity_link, FLOOR_D_F),
-        )
+        super().__init__(dim, positivity_link, alpha, units, tempering, known)
+        self.basis, self.drift, self.alpha_basis = basis, drift or basis, alpha_basis
         self.theta = nn.Parameter(torch.zeros(sum(self.sizes), dtype=torch.float64))
-        self.set_constants(0.0, self.units.D_o, float(self.units.D_f(torch.tensor(self.alpha_spec.value))))
+        self.start_at_order_one()
 
     # -- structure ----------------------------------------------------------------------------------------------------
     @property
@@ -109,18 +91,7 @@ class LinearHead(Head):
         return max(self.sizes) == 1
 
     def settings(self) -> dict[str, Any]:
-        """The part of `config` that all linear heads share."""
-        return {
-            "positivity": self.positivity_link,
-            "alpha_mode": self.alpha_spec.mode,
-            "alpha": self.alpha_spec.value,
-            **self.alpha_spec.link.config(),
-            "n_basis_alpha": self.n_basis_alpha or 3,
-            "length": self.units.length,
-            "time": self.units.time,
-            **self.tempering_spec.config(),
-            **self.known,
-        }
+        return super().settings() | {"n_basis_alpha": self.n_basis_alpha or 3}
 
     @torch.no_grad()
     def set_constants(
@@ -132,50 +103,30 @@ class LinearHead(Head):
         tempering: float | None = None,
     ) -> None:
         """Coefficients that do not depend on x, in physical units."""
-        a = self.alpha_spec.value if alpha is None else alpha
-        unit_f = float(self.units.D_f(torch.tensor(a, dtype=torch.float64)))
-        drift = [v / self.units.b for v in per_coordinate("b", b, self.dim)]
-        links = [self.links[0]] * self.dim + list(self.links[1:])
+        eta = self.predictors_of_constants(b, D_o, D_f, alpha, tempering)
         self.theta.zero_()
-        for row, (link, value) in enumerate(zip(links, (*drift, D_o / self.units.D_o, D_f / unit_f))):
+        for row, value in enumerate(torch.cat([eta["b"], eta["D_o"], eta["D_f"]])):
             if self.sizes[row]:
-                self.theta[self.starts[row]] = link.inverse(torch.tensor(float(value), dtype=torch.float64))
+                self.theta[self.starts[row]] = value
         if self.alpha_basis is not None:
-            self.theta[self.starts[self.n_linear]] = self.alpha_spec.link.inverse(a)
+            self.theta[self.starts[self.n_linear]] = eta["alpha"][0]
         if self.tempering_spec.learned:
-            lam = self.tempering_spec.value if tempering is None else tempering
-            self.theta[-1] = tempering_inverse(lam, self.alpha_spec.value, self.units.length)
+            self.theta[-1] = eta["tempering"][0]
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
     def forward(self, x: Tensor) -> Coefficients:
-        flat = self.states(x)
-        d = self.dim
-        eta, eta_alpha = self.predictors(self.theta, self.design(flat))
-        alpha = torch.tensor(self.alpha_spec.value, dtype=eta.dtype, device=eta.device)
-        if eta_alpha is not None:
-            alpha = self.alpha_spec.link(eta_alpha)
-        b = (eta[0] if d == 1 else eta[:d].T) * self.units.b
-        D_o = self.links[1](eta[d]) * self.units.D_o
-        D_f = self.links[2](eta[d + 1]) * self.units.D_f(alpha)
-        if "D_o" in self.known:
-            D_o = torch.full_like(D_o, self.known["D_o"])
-        if "D_f" in self.known:
-            D_f = torch.full_like(D_f, self.known["D_f"])
-        shape = x.shape if d == 1 else x.shape[:-1]
-        D_o, D_f, alpha = (c.reshape(shape) if c.dim() else c for c in (D_o, D_f, alpha))
-        return Coefficients(b.reshape(x.shape), D_o, D_f, alpha, self._tempering(self.theta[-1])[0])
-
-    def _tempering(self, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """lam, and its derivatives in the predictor where it is learned."""
-        if self.tempering_spec.learned:
-            return tempering_link(raw, self.alpha_spec.value, self.units.length)
-        zero = torch.zeros((), dtype=torch.float64, device=self.theta.device)
-        return zero + self.tempering_spec.value, zero, zero
+        d, shape = self.dim, x.shape if self.dim == 1 else x.shape[:-1]
+        rows, alpha = self.predictors(self.theta, self.design(self.states(x)))
+        eta = {"b": (rows[0] if d == 1 else rows[:d].T).reshape(x.shape), "tempering": self.theta[-1]}
+        eta |= {name: rows[d + k].reshape(shape) for k, name in enumerate(KNOWABLE)}
+        if alpha is not None:
+            eta["alpha"] = alpha.reshape(shape) if alpha.dim() else alpha
+        return self.coefficients_of(eta)
 
     def tempering_slope(self) -> Tensor:
         out = torch.zeros_like(self.theta.detach())
         if self.tempering_spec.learned:
-            out[-1] = self._tempering(self.theta.detach()[-1])[1]
+            out[-1] = self.tempering_response(self.theta.detach()[-1])[1]
         return out
 
     def design(self, x: Tensor) -> list[Tensor]:
@@ -210,37 +161,30 @@ class LinearHead(Head):
 
     def respond(self, eta: Tensor, eta_alpha: Tensor | None, eta_tempering: Tensor) -> Chain:
         """`chain` from the predictors themselves; that of tempering is the last parameter where it is learned."""
-        d, n = self.dim, eta.shape[1]
-        slope = torch.empty((self.n_predictors, n), dtype=eta.dtype, device=eta.device)
+        d, units = self.dim, self.units
+        slope = torch.zeros((self.n_predictors, eta.shape[1]), dtype=eta.dtype, device=eta.device)
         curvature = torch.zeros_like(slope)
         alpha = torch.tensor(self.alpha_spec.value, dtype=eta.dtype, device=eta.device)
-        D_f_alpha = torch.zeros((), dtype=eta.dtype, device=eta.device)
         if eta_alpha is not None:
             alpha, slope[d + 2], curvature[d + 2] = self.alpha_spec.link.derivatives(eta_alpha)
-        unit_f = self.units.D_f(alpha)
-        D_o, slope_o, curve_o = self.links[1].derivatives(eta[d])
-        D_f, slope_f, curve_f = self.links[2].derivatives(eta[d + 1])
-        slope[:d] = self.units.b
-        torch.mul(slope_o, self.units.D_o, out=slope[d])
-        torch.mul(slope_f, unit_f, out=slope[d + 1])
-        torch.mul(curve_o, self.units.D_o, out=curvature[d])
-        torch.mul(curve_f, unit_f, out=curvature[d + 1])
-        D_o, D_f = D_o * self.units.D_o, D_f * unit_f
-        if self.alpha_basis is not None:
-            D_f_alpha = 2.0 * self.units.log_length * D_f
-        if "D_o" in self.known:
-            D_o = torch.full_like(D_o, self.known["D_o"])
-        if "D_f" in self.known:
-            D_f, D_f_alpha = torch.full_like(D_f, self.known["D_f"]), torch.zeros_like(unit_f.reshape(-1)[0])
-        for row, name in enumerate(KNOWABLE, start=d):
+        slope[:d] = units.b
+        found = []
+        for row, name, unit in zip((d, d + 1), KNOWABLE, units.noise(alpha)):
             if name in self.known:
-                slope[row], curvature[row] = 0.0, 0.0
-        b = eta[0] * self.units.b if d == 1 else (eta[:d] * self.units.b).T.contiguous()
-        tempering, slope_t, curve_t = self._tempering(eta_tempering)
+                found.append(torch.full_like(eta[row], self.known[name]))
+                continue
+            value, first, second = self.links[row - d + 1].derivatives(eta[row])
+            found.append(value * unit)
+            torch.mul(first, unit, out=slope[row])
+            torch.mul(second, unit, out=curvature[row])
+        D_f_alpha = slope.new_zeros(())
+        if self.alpha_basis is not None and "D_f" not in self.known:
+            D_f_alpha = 2.0 * units.log_length * found[1]
+        b = eta[0] * units.b if d == 1 else (eta[:d] * units.b).T.contiguous()
+        tempering, slope_t, curve_t = self.tempering_response(eta_tempering)
         if self.tempering_spec.learned:
             slope[-1], curvature[-1] = slope_t, curve_t
-        found = Coefficients(b, D_o, D_f, alpha, tempering)
-        return Chain(found, slope, curvature, D_f_alpha, d)
+        return Chain(Coefficients(b, found[0], found[1], alpha, tempering), slope, curvature, D_f_alpha, d)
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         flat = self.states(x)

@@ -14,7 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from levytorch.coefficients.links import AlphaSpec, TemperingSpec
+from levytorch.coefficients.basis import per_coordinate
+from levytorch.coefficients.links import (
+    FLOOR_D_F,
+    FLOOR_D_O,
+    AlphaSpec,
+    Link,
+    TemperingSpec,
+    positivity,
+    tempering_inverse,
+    tempering_link,
+)
 from levytorch.convert import real_number
 from levytorch.errors import InputError
 
@@ -105,6 +115,10 @@ class Units:
     def D_f(self, alpha: Tensor) -> Tensor:
         """Unit of D_f; depends on alpha, which may be one per sample."""
         return (2.0 * self.log_length * alpha).exp() / self.time
+
+    def noise(self, alpha: Tensor) -> tuple[float | Tensor, float | Tensor]:
+        """Units of D_o and D_f."""
+        return self.D_o, self.D_f(alpha)
 
 
 class Head(nn.Module, ABC):
@@ -248,6 +262,85 @@ class Head(nn.Module, ABC):
             return c.b, c.D_o, c.D_f, c.alpha.expand_as(c.D_o)
 
         return jacrev(function)(self.flat())
+
+
+class LinkedHead(Head):
+    """A head of our own: coefficients are links of predictors, in units in which these are of order one."""
+
+    def __init__(
+        self,
+        dim: int,
+        positivity_link: str,
+        alpha: AlphaSpec | None,
+        units: Units | None,
+        tempering: TemperingSpec | None,
+        known: Mapping[str, float] | None,
+    ) -> None:
+        super().__init__()
+        self.dim, self.known = dim, dict(known or {})
+        self.alpha_spec, self.tempering_spec = alpha or AlphaSpec(), tempering or TemperingSpec()
+        self.units, self.positivity_link = units or Units(), positivity_link
+        self.links = (Link("identity"), positivity(positivity_link, FLOOR_D_O), positivity(positivity_link, FLOOR_D_F))
+
+    def settings(self) -> dict[str, Any]:
+        """The part of `config` that these heads share."""
+        return {
+            "positivity": self.positivity_link,
+            "alpha_mode": self.alpha_spec.mode,
+            "alpha": self.alpha_spec.value,
+            **self.alpha_spec.link.config(),
+            "length": self.units.length,
+            "time": self.units.time,
+            **self.tempering_spec.config(),
+            **self.known,
+        }
+
+    def start_at_order_one(self) -> None:
+        self.set_constants(0.0, self.units.D_o, float(self.units.D_f(torch.tensor(self.alpha_spec.value))))
+
+    def predictors_of_constants(
+        self,
+        b: float | Sequence[float],
+        D_o: float,
+        D_f: float,
+        alpha: float | None = None,
+        tempering: float | None = None,
+    ) -> dict[str, Tensor]:
+        """b (dim,), D_o, D_f, alpha and tempering (1,), from physical units."""
+        a = self.alpha_spec.value if alpha is None else alpha
+        unit_f = float(self.units.D_f(torch.tensor(a, dtype=torch.float64)))
+        drift = [v / self.units.b for v in per_coordinate("b", b, self.dim)]
+        values = {"b": drift, "D_o": [D_o / self.units.D_o], "D_f": [D_f / unit_f]}
+        eta = {
+            name: link.inverse(torch.tensor([float(v) for v in value], dtype=torch.float64))
+            for link, (name, value) in zip(self.links, values.items())
+        }
+        lam = self.tempering_spec.value if tempering is None else tempering
+        raw = tempering_inverse(lam, self.alpha_spec.value, self.units.length)
+        more = {"alpha": self.alpha_spec.link.inverse(a), "tempering": raw}
+        return eta | {name: torch.tensor([v], dtype=torch.float64) for name, v in more.items()}
+
+    def coefficients_of(self, eta: Mapping[str, Tensor]) -> Coefficients:
+        """From the predictors at some states: of b, of D_o and D_f where they are not known, of alpha and tempering
+        where these are learned.
+        """
+        b = eta["b"]
+        alpha = b.new_tensor(self.alpha_spec.value) if "alpha" not in eta else self.alpha_spec.link(eta["alpha"])
+        found = []
+        for name, link, unit in zip(KNOWABLE, self.links[1:], self.units.noise(alpha)):
+            if name in self.known:
+                found.append(b.new_full(b.shape if self.dim == 1 else b.shape[:-1], self.known[name]))
+            else:
+                found.append(link(eta[name]) * unit)
+        lam = self.tempering_response(eta.get("tempering"))[0]
+        return Coefficients(b * self.units.b, found[0], found[1], alpha, lam)
+
+    def tempering_response(self, raw: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """lam, and its derivatives in the predictor where it is learned."""
+        if raw is not None and self.tempering_spec.learned:
+            return tempering_link(raw, self.alpha_spec.value, self.units.length)
+        zero = next(self.parameters()).new_zeros(())
+        return zero + self.tempering_spec.value, zero, zero
 
 
 def check_head(head: Head) -> None:

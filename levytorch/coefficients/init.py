@@ -12,6 +12,7 @@ again, and what still differs, the rate of far jumps, is a factor of the tail al
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -166,7 +167,7 @@ def initial_guess(
     known: D_o or D_f where it is a given constant; the other one then matches the median deviation. groups: of the
     states of `thinned` pairs, for a learned alpha and coefficients that depend on the state.
     """
-    tempering = tempering or TemperingSpec()
+    tempering, known = tempering or TemperingSpec(), known or {}
     dx, dt = thinned(dx).to(torch.float64), thinned(dt.expand(dx.shape[0])).to(torch.float64)
     dt_ref = float(dt.median())
     dim = 1 if dx.dim() == 1 else dx.shape[1]
@@ -186,30 +187,29 @@ def initial_guess(
     if tempering.learned:
         rates = [r / far for r in _RATES] + [r / float(deviation.max()) for r in _RATES_OF_LARGEST]
     candidates = [(a, lam) for a in (_ALPHAS if alpha.learned else [alpha.value]) for lam in rates]
-    best: tuple[float, Guess] | None = None
     probe, weight = centered[:: max(1, dx.shape[0] // 4000)], None
     if tempering.learned:  # which the largest steps have most to say about
         most = torch.topk(deviation, min(_LARGEST, len(deviation))).indices
         weight = torch.cat([torch.full((len(probe),), len(dx) / len(probe)), torch.ones(len(most))])
         probe = torch.cat([probe, centered[most]])
     start = drift.tolist() if isinstance(drift, Tensor) else drift
+    found, highest = None, -math.inf
     for a, lam in candidates:
-        D_o, D_f = _match(width, far, mass, a, dt_ref, dim, lam, known or {})
+        D_o, D_f = _match(width, far, mass, a, dt_ref, dim, lam, known)
         if tempering.learned or groups is not None:
-            D_o = _at_least(D_o, width, dt_ref, dim, known or {})
+            D_o = _at_least(D_o, width, dt_ref, dim, known)
         guess = Guess(start, D_o, D_f, a, Units(width / _MEDIAN[dim], dt_ref), lam)
         if len(candidates) == 1:
             return guess
         log_p = log_density(probe, 0.0, D_o, D_f, a, dt_ref, dim=dim, tempering=lam)
         fit = float(log_p.mean() if weight is None else weight.to(log_p.dtype) @ log_p)
-        if best is None or fit > best[0]:
-            best = (fit, guess)
-    assert best is not None
-    found = best[1]
+        if found is None or fit > highest:
+            found, highest = guess, fit
+    assert found is not None
     if groups is None or levels is None:
         return found
-    own = (found, groups, levels * width, deviation > far, mass, dt_ref, dim, known or {})
-    return replace(found, profile=_profile(*own))
+    profile = _profile(found, groups, levels * width, deviation > far, mass, dt_ref, dim, known)
+    return replace(found, profile=profile)
 
 
 def _profile(

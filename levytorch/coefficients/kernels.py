@@ -116,19 +116,24 @@ def _square(packed: Tensor, C: int) -> Tensor:
     return out
 
 
-def _stencil(x: Tensor, origin: float, period: float, M: int) -> tuple[Tensor, list[Tensor]]:
+def _stencil(x: Tensor, origin: float, period: float, M: int) -> tuple[Tensor, tuple[Tensor, ...]]:
     u = torch.remainder(x - origin, period) * (M / period)
     j = u.to(torch.int64).clamp(max=M - 1)
-    f = u - j
-    return j, [
+    return j, _cubic_weights(u - j)
+
+
+def _cubic_weights(f):
+    """Lagrange's, of the nodes at -1, 0, 1, 2 for a place f between 0 and 1."""
+    return (
         -f * (f - 1) * (f - 2) / 6,
         (f + 1) * (f - 1) * (f - 2) / 2,
         -(f + 1) * f * (f - 2) / 2,
         (f + 1) * f * (f - 1) / 6,
-    ]
+    )
 
 
 if HAVE_NUMBA:
+    _weights = cached_njit(nogil=True, inline="always")(_cubic_weights)
 
     @cached_njit(nogil=True, inline="always")
     def _locate(x, origin, period, M):
@@ -147,10 +152,7 @@ if HAVE_NUMBA:
         M, C = table.shape[0] - 3, table.shape[1]
         for i in range(start, stop):
             j, f = _locate(x[i], origin, period, M)
-            w0 = -f * (f - 1) * (f - 2) / 6
-            w1 = (f + 1) * (f - 1) * (f - 2) / 2
-            w2 = -(f + 1) * f * (f - 2) / 2
-            w3 = (f + 1) * f * (f - 1) / 6
+            w0, w1, w2, w3 = _weights(f)
             for c in range(C):
                 out[c, i] = w0 * table[j, c] + w1 * table[j + 1, c] + w2 * table[j + 2, c] + w3 * table[j + 3, c]
             if positive:
@@ -181,10 +183,7 @@ if HAVE_NUMBA:
         s = np.empty(5)
         for i in range(start, stop):
             j, f = _locate(x[i], origin, period, M)
-            w0 = -f * (f - 1) * (f - 2) / 6
-            w1 = (f + 1) * (f - 1) * (f - 2) / 2
-            w2 = -(f + 1) * f * (f - 2) / 2
-            w3 = (f + 1) * f * (f - 1) / 6
+            w0, w1, w2, w3 = _weights(f)
             s[0] = s0[i]
             s[1] = s1[i]
             s[2] = s2[i]

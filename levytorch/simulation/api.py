@@ -16,8 +16,7 @@ from levytorch.data.thresholds import check_censoring
 from levytorch.data.trajectories import Trajectories
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
-from levytorch.simulation.euler import euler, initial_states
-from levytorch.simulation.held import held
+from levytorch.simulation.euler import euler, held, initial_states
 from levytorch.simulation.metropolis import check_metropolis
 from levytorch.simulation.metropolis import metropolis as random_walk
 

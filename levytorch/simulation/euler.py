@@ -1,35 +1,41 @@
 """Euler-Maruyama sampling (section 2 of the paper: unbiased trajectory data).
 
 Between two observations dt apart the path takes `substeps` Euler steps of dt / substeps (the paper: about ten), each
-with exact Gaussian and stable increments; of second weak order they freeze extrapolated coefficients (`second_order`).
-On a line, drift that is too steep for such a step is followed implicitly (`stiff`). Coefficients are evaluated with
-torch on a chunk of trajectories at a time.
+with exact Gaussian and stable increments and the coefficients of `substeps`. Tempered jumps are a time change:
+dX = b h + sqrt(2 D_o h + 2 T) G, T the tempered stable time of D_f h. Coefficients are evaluated with torch on a chunk
+of trajectories at a time. Of a system with actions one is drawn at every observation and held until the next.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from levytorch.controlled import ControlledDynamics
 from levytorch.convert import Array, real_array
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.law.step import tempered_time
-from levytorch.simulation.second_order import Extrapolation
-from levytorch.simulation.stiff import effective_drift
+from levytorch.policies import NumberPolicy, Policy
+from levytorch.simulation.substeps import Extrapolation, effective_drift
 
 CHUNK = 24_576  # trajectories in flight per thread: they stay in the cache, and torch spawns no threads of its own
 BLOCK = 4096  # trajectories with tempered jumps that share a random stream
 _LANES = 64  # torch's other code for the odd end of an array has other last bits: chunks are padded
 _TINY = 1e-300  # stands for D_f h = 0
 _LONG = 1e8  # substeps (some seconds) from which a progress bar is worth its line
+_ACTIONS = 2  # the purpose of their random streams; 0 and 1 are those of the noise and of the initial states
+
+_Coefficients = Callable[[str, Tensor], Tensor]  # (name, states) -> values
 
 
 def step_kernels() -> ModuleType:
@@ -83,15 +89,17 @@ def euler(
     """(n, n_steps + 1, d) states, `substeps` Euler-Maruyama steps between any two, of weak order 1 or 2."""
     from tqdm import tqdm
 
-    if dynamics.tempering > 0:
-        return _tempered(dynamics, x0, n_steps, dt, substeps, seed, order)
     engine = step_kernels()
     n, d = x0.shape
     out = np.empty((n, n_steps + 1, d))
     out[:, 0] = x0
     threads = max(1, torch.get_num_threads())
     size = min(CHUNK, -(-n // threads))
-    path = _constant if dynamics.is_constant else functools.partial(_variable, order=order)
+    path: Callable[..., int] = functools.partial(_variable, order=order)
+    if dynamics.tempering > 0:  # with constants one step is exact, whatever its length
+        size, substeps = BLOCK, 1 if dynamics.is_constant else substeps
+    elif dynamics.is_constant:
+        path = _constant
     long = n * n_steps * substeps > _LONG
     hide = (None if long else True) if progress is None else not progress  # None: only where there is a terminal
     with (
@@ -107,16 +115,42 @@ def euler(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    refuse_infinite(out)
+    _refuse_infinite(out, dynamics.tempering)
     return out
 
 
-def refuse_infinite(
-    states: Array,
-    remedy: str = "alpha is too small or dt too long for these coefficients, so choose a larger alpha or a shorter dt",
-) -> None:
+@torch.no_grad()
+def held(
+    system: ControlledDynamics,
+    policy: Policy | NumberPolicy,
+    x0: Array,
+    n_steps: int,
+    dt: float,
+    substeps: int,
+    seed: int,
+    order: int,
+) -> tuple[Array, Array]:
+    """(n, n_steps + 1, d) states, and what was held between them: (n, n_steps) numbers of labels, or (n, n_steps, m)
+    actions on a scale.
+    """
+    engine = step_kernels()
+    n, d = x0.shape
+    m = 1 if system.actions else len(system.bounds)
+    out, actions = np.empty((n, n_steps + 1, d)), np.empty((n, n_steps, m))
+    out[:, 0] = x0
+    size = BLOCK if system.tempering > 0 else CHUNK
+    for i in range(0, n, size):
+        parts = out[i : i + size], actions[i : i + size]
+        _held(engine, system, policy, *parts, dt / substeps, substeps, seed, i, order)
+    _refuse_infinite(out, system.tempering)
+    return out, actions[..., 0].astype(np.int64) if system.actions else actions
+
+
+def _refuse_infinite(states: Array, tempering: float) -> None:
     """Refuse paths that have left the numbers."""
     if not np.isfinite(states[:, -1]).all():
+        remedy = "alpha is too small or dt too long for these coefficients, so choose a larger alpha or a shorter dt"
+        remedy = "choose a shorter dt or a larger tempering" if tempering > 0 else remedy
         raise NumericalError(f"states must stay within float64, found an infinite one; {remedy}.")
 
 
@@ -136,101 +170,151 @@ def _constant(
     return n
 
 
+class _Paths:
+    """Some trajectories side by side: x (d, n), cell, x reduced to the period, and their random streams.
+
+    inside: the cell as states of torch, (n,) or (n, d). Blocks with tempered jumps, of a fixed number of trajectories,
+    have a stream of their own, so that the numbers do not depend on the number of threads.
+    """
+
+    def __init__(
+        self,
+        engine: ModuleType,
+        dynamics: Dynamics,
+        start: Array,
+        h: float,
+        seed: int,
+        first: int,
+        ahead: Extrapolation | None,
+    ) -> None:
+        self.engine, self.dynamics, self.h, self.ahead = engine, dynamics, h, ahead
+        n, d = start.shape
+        self.x = start.T.copy(order="C")
+        self.cell = self._wrapped().copy(order="C")
+        inside = torch.from_numpy(self.cell)  # shares memory: the kernel reduces x to the cell, torch reads it
+        self.inside = inside[0] if d == 1 else inside.T
+        ends = (dynamics.period, dynamics.origin)
+        self.cells = tuple(np.broadcast_to(np.asarray(v, dtype=np.float64), (d,)).copy() for v in ends)
+        self.keys, self.space = engine.stream_keys(seed, 0, first, n), (np.empty(n), np.empty(n))
+        self.generator = torch.Generator().manual_seed((seed * 1_000_003 + first) % (2**63))
+
+    def _wrapped(self) -> Array:
+        d, n = self.x.shape
+        return self.dynamics.wrap(self.x[0] if d == 1 else self.x.T).numpy().reshape(n, d).T
+
+    def observed(self) -> None:
+        if self.ahead is not None:
+            self.ahead.restart()
+
+    def advance(self, b: Array, D_o: Array, D_f: Array, alpha: Array, inverse_alpha: Array, substep: int) -> None:
+        """One substep; b (d, n), the others (n,)."""
+        if self.ahead is not None:
+            b, D_o, D_f = self.ahead("b", b), self.ahead("D_o", D_o), self.ahead("D_f", D_f)
+        h = self.h
+        if self.dynamics.tempering > 0:
+            A, B, index = (torch.from_numpy(v) for v in (D_o * h, D_f * h, alpha))
+            noise = _tempered_noise(self.inside.shape, A, B, index, self.dynamics.tempering, self.generator)
+            self.x += b * h + noise.numpy().T
+            self.cell[:] = self._wrapped()
+        else:
+            jump = 1.0 / np.maximum(D_f * h, _TINY)
+            law = (b, D_o * h, jump, alpha, inverse_alpha, h)
+            self.engine.advance(self.x, self.cell, *law, *self.cells, self.keys, substep, *self.space)
+
+
 @torch.no_grad()
 def _variable(
     engine: ModuleType, dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int, order: int
 ) -> int:
     """All steps of some trajectories, the coefficients evaluated before each substep."""
     n, d = len(part), dynamics.dim
-    padded = -(-n // _LANES) * _LANES
-    x = np.empty((d, padded))
-    x[:, :n] = part[:, 0].T
-    x[:, n:] = x[:, :1]
-    cell = dynamics.wrap(x[0] if d == 1 else x.T).numpy().reshape(padded, d).T.copy(order="C")
-    inside = torch.from_numpy(cell)  # shares memory: the kernel reduces x to the cell, torch reads it
-    inside = inside[0] if d == 1 else inside.T
-    period, origin = (
-        np.broadcast_to(np.asarray(v, dtype=np.float64), (d,)).copy() for v in (dynamics.period, dynamics.origin)
-    )
-    keys, scale, spare = engine.stream_keys(seed, 0, first, padded), np.empty(padded), np.empty(padded)
+    tempered = dynamics.tempering > 0
+    start = part[:, 0]
+    if not tempered and n % _LANES:
+        start = np.concatenate([start, np.repeat(start[:1], -n % _LANES, axis=0)])
+    paths = _Paths(engine, dynamics, start, h, seed, first, Extrapolation(substeps) if order == 2 else None)
+    inside = paths.inside
     coefficients = (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at)
-    on_line = d == 1 and not dynamics.repeats
+    follow = d == 1 and not dynamics.repeats and dynamics.b.value is None and not tempered
     fixed = {c.name: np.ascontiguousarray(c.inside(inside).numpy().T) for c in coefficients if c.value is not None}
     inverse_alpha = 1.0 / fixed["alpha"] if "alpha" in fixed else None
-    ahead = Extrapolation(substeps) if order == 2 else None
     for step in range(1, part.shape[1]):
-        if ahead is not None:
-            ahead.restart()
+        paths.observed()
         for substep in range((step - 1) * substeps, step * substeps):
             b, D_o, D_f, alpha = (
                 fixed[c.name] if c.value is not None else np.ascontiguousarray(c.inside(inside).cpu().numpy().T)
                 for c in coefficients
             )
-            if on_line and dynamics.b.value is None:
-                b = effective_drift(dynamics.b.inside, inside, torch.from_numpy(b.reshape(-1)), h).numpy()
-            b = b.reshape(d, padded)
-            if ahead is not None:
-                b, D_o, D_f = ahead("b", b), ahead("D_o", D_o), ahead("D_f", D_f)
-            jump = 1.0 / np.maximum(D_f * h, _TINY)
-            if "alpha" not in fixed:
-                inverse_alpha = 1.0 / alpha
-            engine.advance(
-                x, cell, b, D_o * h, jump, alpha, inverse_alpha, h, period, origin, keys, substep, scale, spare
-            )
-        part[:, step] = x[:, :n].T
+            if follow:
+                b = effective_drift(dynamics.b.inside, inside, torch.from_numpy(b), h).numpy()
+            inverse = 1.0 / alpha if inverse_alpha is None else inverse_alpha
+            paths.advance(b.reshape(d, -1), D_o, D_f, alpha, inverse, substep)
+        part[:, step] = paths.x[:, :n].T
     return n
 
 
-def _tempered(dynamics: Dynamics, x0: Array, n_steps: int, dt: float, substeps: int, seed: int, order: int) -> Array:
-    """Tempered jumps: dX = b h + sqrt(2 D_o h + 2 T) G, T the tempered stable time of D_f h.
-
-    With constants one step is exact, whatever its length, and substeps are not taken. Blocks of a fixed number of
-    trajectories have random streams of their own, so that the numbers do not depend on the number of threads.
-    """
-    n, d = x0.shape
-    out = np.empty((n, n_steps + 1, d))
-    out[:, 0] = x0
-    if dynamics.is_constant:
-        substeps = 1
-    with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:
-        jobs = [
-            pool.submit(_tempered_block, dynamics, out[i : i + BLOCK], dt / substeps, substeps, seed, i, order)
-            for i in range(0, n, BLOCK)
-        ]
-        for job in jobs:
-            job.result()
-    refuse_infinite(out, "choose a shorter dt or a larger tempering")
-    return out
-
-
-@torch.no_grad()
-def _tempered_block(
-    dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int, order: int
+def _held(
+    engine: ModuleType,
+    system: ControlledDynamics,
+    policy: Policy | NumberPolicy,
+    part: Array,
+    actions: Array,
+    h: float,
+    substeps: int,
+    seed: int,
+    first: int,
+    order: int,
 ) -> None:
-    generator = block_stream(seed, first)
-    d = dynamics.dim
-    x = torch.from_numpy(part[:, 0].copy()).reshape(-1) if d == 1 else torch.from_numpy(part[:, 0].copy())
+    """All steps of some trajectories, an action drawn before each and held over its substeps."""
+    n, _, d = part.shape
     ahead = Extrapolation(substeps) if order == 2 else None
+    paths = _Paths(engine, system.first, part[:, 0], h, seed, first, ahead)
+    inside = paths.inside
+    draws, uniform = engine.stream_keys(seed, _ACTIONS, first, n), np.empty((actions.shape[2], n))
+    alpha, inverse_alpha = np.full(n, system.alpha), np.full(n, 1.0 / system.alpha)
+    b, D_o, D_f = np.empty((d, n)), np.empty(n), np.empty(n)
+    on_line = d == 1 and not system.first.repeats
     for step in range(1, part.shape[1]):
-        if ahead is not None:
-            ahead.restart()
-        for _ in range(substeps):
-            inside = dynamics.wrap(x)
-            b, D_o, D_f, alpha = (c.inside(inside) for c in (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at))
-            if ahead is not None:
-                b, D_o, D_f = (
-                    torch.from_numpy(ahead(name, c.numpy())) for name, c in (("b", b), ("D_o", D_o), ("D_f", D_f))
-                )
-            x = x + b * h + tempered_noise(x.shape, D_o * h, D_f * h, alpha, dynamics.tempering, generator)
-        part[:, step] = x.reshape(len(part), d).numpy()
+        engine.uniforms(draws, step, uniform)
+        groups: list[tuple[_Coefficients, NDArray[np.int64]]]
+        part_of = None
+        if isinstance(policy, Policy):
+            edges = policy(inside).cumsum(-1)[:, :-1].numpy()
+            code = (uniform[0][:, None] > edges).sum(1)
+            actions[:, step - 1, 0] = code
+            groups = [(_labelled(system.of(a)), np.flatnonzero(code == i)) for i, a in enumerate(system.actions)]
+        else:
+            action = policy.draw(inside, torch.from_numpy(uniform.T.copy()))
+            actions[:, step - 1] = action.numpy()
+            groups = [(_on_scale(system, action), np.arange(n))]
+            part_of = functools.partial(_drift_of, system, action)
+        paths.observed()
+        for substep in range((step - 1) * substeps, step * substeps):
+            for of_action, rows in groups:
+                if len(rows):
+                    at = inside[torch.from_numpy(rows)]
+                    pull = of_action("b", at)
+                    if on_line:
+                        pull = effective_drift(functools.partial(of_action, "b"), at, pull, h, part_of)
+                    b[:, rows] = pull.numpy().reshape(len(rows), d).T
+                    D_o[rows], D_f[rows] = of_action("D_o", at).numpy(), of_action("D_f", at).numpy()
+            paths.advance(b, D_o, D_f, alpha, inverse_alpha, substep)
+        part[:, step] = paths.x.T
 
 
-def block_stream(seed: int, first: int) -> torch.Generator:
-    """The random numbers of the block of trajectories that begins with `first`."""
-    return torch.Generator().manual_seed((seed * 1_000_003 + first) % (2**63))
+def _labelled(dynamics: Dynamics) -> _Coefficients:
+    return lambda name, x: getattr(dynamics, name).inside(x)
 
 
-def tempered_noise(
+def _on_scale(system: ControlledDynamics, action: Tensor) -> _Coefficients:
+    return lambda name, x: system.at(name, x, action)
+
+
+def _drift_of(system: ControlledDynamics, action: Tensor, mask: Tensor) -> Callable[[Tensor], Tensor]:
+    return functools.partial(_on_scale(system, action[mask]), "b")
+
+
+def _tempered_noise(
     shape: torch.Size, A: Tensor, B: Tensor, alpha: Tensor, tempering: float, generator: torch.Generator
 ) -> Tensor:
     """What a step adds to its drift, of shape (n,) or (n, d); A = D_o h, B = D_f h and alpha: (n,)."""
