@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -41,21 +41,18 @@ _MOST_HALVINGS = 60
 _BEYOND = "beyond TRT"
 
 
+_OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "lattice": lambda given: given if given is None else choice("lattice", given, LATTICES),
+    "mixing": lambda given: choice("mixing", given, MIXINGS),
+    "batch_size": lambda given: whole_number("batch_size", given, 1, LARGEST),
+    "chunk_size": lambda given: whole_number("chunk_size", given, 1),
+    "validation": lambda given: number_within("validation", given, "[0, 1)", "pass the fraction to hold out"),
+}
+
+
 def check_data_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of batch_size, chunk_size, mixing and validation that are given, checked; known before there is data."""
-    checked = dict(options)
-    if checked.get("lattice") is not None:
-        choice("lattice", checked["lattice"], LATTICES)
-    if "mixing" in checked:
-        choice("mixing", checked["mixing"], MIXINGS)
-    if "batch_size" in checked:
-        checked["batch_size"] = whole_number("batch_size", checked["batch_size"], 1, LARGEST)
-    if "chunk_size" in checked:
-        checked["chunk_size"] = whole_number("chunk_size", checked["chunk_size"], 1)
-    if "validation" in checked:
-        remedy = "pass the fraction to hold out"
-        checked["validation"] = number_within("validation", checked["validation"], "[0, 1)", remedy)
-    return checked
+    """Those of them that are given, checked; known before there is data."""
+    return {name: _OPTIONS[name](given) if name in _OPTIONS else given for name, given in options.items()}
 
 
 def check_transitions(transitions: Any) -> None:

@@ -66,18 +66,10 @@ class Drawer:
             self._fill(block)
         assert self._ahead is not None
         if self.mixing == "bernoulli" and tcf > 0 and len(self._tail) and self._coin[k] <= tcf:
-            rows, main = self._tail[self._pick(self._u[k], len(self._tail))], self.pools.main
-            dt = main.dt[:1].expand(rows.shape) if main.uniform_dt else _gather(main.dt, rows)
-            return Batch(_gather(main.x, rows), _gather(main.dx, rows), dt, self._weights(tcf))
+            rows = self._tail[self._pick(self._u[k], len(self._tail))]
+            return Batch(*self._gathered(rows), self._weights(tcf))
         x, dx, dt = self._ahead
         return Batch(x[k], dx[k], dt[k], self._weights(tcf))
-
-    def rows(self, step: int) -> Integers:
-        """Which pairs of the main pool the batch of a step holds (with "bernoulli": unless the tail's turn comes)."""
-        block, k = divmod(step, AHEAD)
-        if block != self._block:
-            self._fill(block)
-        return self._rows[k]
 
     def _fill(self, block: int) -> None:
         """Hash and gather the pairs of AHEAD steps; they do not depend on the TCF, which enters by the weights
@@ -96,10 +88,14 @@ class Drawer:
             self._rows = np.concatenate([tail, core], axis=1)
         else:
             self._rows = self._pick(self._u, n_main)
+        self._ahead, self._block = self._gathered(self._rows), block
+
+    def _gathered(self, rows: Integers) -> tuple[Tensor, Tensor, Tensor]:
+        """x, dx and dt by NumPy, which does not wake a pool of threads for a few thousand numbers."""
         main = self.pools.main
-        dt = main.dt[:1].expand(self._rows.shape) if main.uniform_dt else _gather(main.dt, self._rows)
-        self._ahead = (_gather(main.x, self._rows), _gather(main.dx, self._rows), dt)
-        self._block = block
+        x, dx = (torch.from_numpy(values.numpy().take(rows, axis=0)) for values in (main.x, main.dx))
+        dt = main.dt[:1].expand(rows.shape) if main.uniform_dt else torch.from_numpy(main.dt.numpy().take(rows))
+        return x, dx, dt
 
     def _pick(self, u: Array, n: int) -> Integers:
         """Uniform numbers of this rank's share of range(n); all of it where a share would be empty."""
@@ -129,11 +125,6 @@ class Drawer:
         """Shards may differ by one pair: makes the average over ranks exact."""
         mine = self._shard(n)
         return mine * self.world / n if mine and self.world > 1 else 1.0
-
-
-def _gather(values: Tensor, rows: Integers) -> Tensor:
-    """values[rows] by NumPy, which does not wake a pool of threads for a few thousand numbers."""
-    return torch.from_numpy(values.numpy().take(rows, axis=0))
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:

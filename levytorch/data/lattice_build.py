@@ -140,17 +140,22 @@ class Builder:
         self._consolidate()
         nodes = SparseRows.of([self._keys(self._nodes.get(row, [])) for row in rows])
         states = SparseRows.of([added(self._states.get(row, [])) for row in rows])
-        found = [
-            (x, dx, np.array([number[int(pool), sheet, block] for pool in self._pool(dx, sheet)], dtype=np.int64))
-            for block, sheet, x, dx in self._loose
-        ]
-        x, dx, row = (np.concatenate([empty, *part]) for empty, part in zip(_NOTHING, zip(*found) if found else _NONE))
+        loose = [(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))]
+        for block, sheet, x, dx in self._loose:
+            rows_of_pools = np.array([number[pool, sheet, block] for pool in range(self.pools)])
+            loose.append((x, dx, rows_of_pools[self._pool(dx, sheet)]))
         dropped = dict(self.dropped)
         if self.removed:
             dropped["beyond TRT"] = dropped.get("beyond TRT", 0) + self.removed
         dt, used = np.array([self.dt[k] for k in order]), self.settings
         CT, TRT = (np.array([used.at(limit, v) for v in dt.tolist()]) for limit in (used.CT, used.TRT))
-        fields = {"grid": self.grid, "dt": dt, "weights": nodes, "states": states, "loose": Loose(x, dx, row)}
+        fields = {
+            "grid": self.grid,
+            "dt": dt,
+            "weights": nodes,
+            "states": states,
+            "loose": Loose(*map(np.concatenate, zip(*loose))),
+        }
         return fields | {**used._asdict(), "CT": CT, "TRT": TRT, "dropped": dropped, "x_range": self.x_range}
 
     # -- private ------------------------------------------------------------------------------------------------------
@@ -278,10 +283,6 @@ class Builder:
         columns = self.n_x + 2 * SPARE * on_line
         row, column = np.divmod(used, columns)
         return node_key(column + self.first - SPARE * on_line, row - self.grid.last - SPARE), values
-
-
-_NOTHING = (np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
-_NONE: tuple[tuple[()], tuple[()], tuple[()]] = ((), (), ())
 
 
 def _columns(grid: Grid, states: tuple[float, float]) -> tuple[int, int]:

@@ -22,15 +22,7 @@ from levytorch.convert import Array, Integers
 from levytorch.data.arrays import label, lengths_of
 from levytorch.data.clock import FileClock
 from levytorch.data.options import MAX_DT, FileOptions
-from levytorch.data.points import (
-    NeedsMemory,
-    PointFile,
-    Points,
-    disorder,
-    refuse_nonfinite,
-    refuse_short,
-    refuse_twice,
-)
+from levytorch.data.points import PointFile, Points, disorder, refuse_nonfinite, refuse_short, refuse_twice
 from levytorch.data.store import physical_memory
 from levytorch.errors import InputError
 
@@ -58,9 +50,8 @@ class ArrayFile(PointFile):
                 )
         self._row: NDArray[Any] | None = None  # times of all, in memory or shared
 
-    def open(self, whole: bool) -> None:
-        self.whole = whole
-        self._arrays = members_of(self.path, whole)
+    def _find_columns(self) -> None:
+        self._arrays = members_of(self.path, self.whole)
         x = self._array("value", "x")
         if x is None and len(self._arrays) == 1:
             x = next(iter(self._arrays.values()))
@@ -95,8 +86,6 @@ class ArrayFile(PointFile):
                 self._check_shape(clock, self._times)
         if self._reward is not None:
             self._check_shape("reward", self._reward)
-        if not self.whole and self.options.action is not None:
-            raise NeedsMemory(f"{self.path}: actions are read in memory only, found action with blocks; leave it out.")
         self._action = self._array("action", "action") if self.whole else None
         if self._action is not None:
             self._check_shape("action", self._action, vectors=True)

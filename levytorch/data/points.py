@@ -70,9 +70,16 @@ class PointFile(ABC):
         """The step from which on there is a gap, as it is asked for, or else as the file says."""
         return self._own_max_dt() if self.options.max_dt is None else self.options.max_dt
 
-    @abstractmethod
     def open(self, whole: bool) -> None:
         """Find the columns, for one block of everything or for many; NeedsMemory where these cannot be had."""
+        if not whole and self.options.action is not None:
+            raise NeedsMemory(f"{self.path}: actions are read in memory only, found action with blocks; leave it out.")
+        self.whole = whole
+        self._find_columns()
+
+    @abstractmethod
+    def _find_columns(self) -> None:
+        """What `open` does in this kind of file."""
 
     @abstractmethod
     def _own_max_dt(self) -> float | None:
@@ -109,8 +116,7 @@ class PointFile(ABC):
             if k is not None:
                 rows = [*row, *block.row[: k + 2]] if row else list(block.row[: k + 2])
                 raise self._disorder(start + k, times[k : k + 2], rows[k : k + 2])
-            if self.dt is not None:
-                assert self.clock is not None
+            if self.dt is not None and self.clock is not None:
                 self.clock.check_dt(self.dt, times, across)
             time, row = block.times[-1:], list(block.row[-1:])
             yield block if self.dt is None else block._replace(times=None)
@@ -159,6 +165,11 @@ def trajectory_of(points: Any, offsets: Integers) -> Any:
 
 
 # ----------------------------------------------------------------------------- refusals that arrays and files share
+
+
+def bad_row(where: str, row: int, expected: str, found: Any, remedy: str) -> InputError:
+    """Of a row of a table; `where` names the file and the column."""
+    return InputError(f"{where}, row {row}: {expected} was expected, found {found}; {remedy}.")
 
 
 def name_of(k: int, ids: Sequence[Any] | None) -> str:

@@ -27,7 +27,7 @@ from levytorch.data.columns import (
     refuse_unnamed,
 )
 from levytorch.data.options import CLOCKS, MAX_DT, FileOptions, column_names, quoted
-from levytorch.data.points import NeedsMemory, PointFile, Points, trajectory_of
+from levytorch.data.points import NeedsMemory, PointFile, Points, bad_row, trajectory_of
 from levytorch.errors import InputError, LevytorchWarning
 
 if TYPE_CHECKING:
@@ -65,10 +65,8 @@ class TableFile(PointFile):
         self._starts: Integers | None = None  # rows where trajectories begin, known after the survey
         self._names_of_actions: dict[str, int] = {}  # of a column of text, in the order in which they are met
 
-    def open(self, whole: bool) -> None:
-        options = self.options
-        if not whole and options.action is not None:
-            raise NeedsMemory(f"{self.path}: actions are read in memory only, found action with blocks; leave it out.")
+    def _find_columns(self) -> None:
+        options, whole = self.options, self.whole
         if not whole and (options.layout != "long" or options.sort):
             found = "sort=True" if options.sort else f"layout {options.layout!r}"
             raise NeedsMemory(
@@ -113,8 +111,7 @@ class TableFile(PointFile):
     def survey(self) -> None:
         lengths, lost, total, empty = np.zeros(0, dtype=np.int64), 0, 0, ""
         for cells in self._first_pass():
-            if cells.ticks is not None:
-                assert self.clock is not None
+            if self.clock is not None and cells.ticks is not None:
                 self.clock.see(cells.ticks)
             kept = self._clean(cells)
             if len(kept.group) < len(cells.group):
@@ -124,7 +121,7 @@ class TableFile(PointFile):
             counts = np.bincount(kept.group, minlength=int(cells.group.max()) + 1)
             counts[: len(lengths)] += lengths
             lengths = counts
-            if self.table.whole:
+            if self.whole:
                 self._whole = self._ordered(kept)
         if self.clock is not None:
             self.clock.refuse_days()
@@ -164,7 +161,7 @@ class TableFile(PointFile):
         columns = list(dict.fromkeys(name for name in asked if isinstance(name, str)))
         runs, before = Runs(self.path, names.id), 0
         for frame in self.table.frames(columns):
-            runs.see(frame, before, whole=self.table.whole)
+            runs.see(frame, before, whole=self.whole)
             cells = self._cells(frame, before, runs.group)
             if isinstance(step, str):
                 dt.see(frame[step], before)
@@ -202,10 +199,7 @@ class TableFile(PointFile):
             if not len(kept.group):
                 continue
             values = np.log(kept.values) if self.options.log else kept.values
-            times = None
-            if kept.ticks is not None:
-                assert self.clock is not None
-                times = self.clock.times(kept.ticks)
+            times = None if self.clock is None or kept.ticks is None else self.clock.times(kept.ticks)
             x, action = values[:, 0] if values.shape[1] == 1 else values, kept.action
             if action is not None:  # the whole table is one block
                 action, self.actions = label(named(action, list(self._names_of_actions)))
@@ -255,9 +249,7 @@ class TableFile(PointFile):
         import polars as pl
 
         if row := first_null(column, before):
-            raise InputError(
-                f"{self.path}, column {column.name!r}, row {row}: an action was expected, found none; fill the cell."
-            )
+            raise bad_row(f"{self.path}, column {column.name!r}", row, "an action", "none", "fill the cell")
         if column.dtype not in (pl.String, pl.Categorical, pl.Enum):
             return column_numbers(self.path, column.cast(pl.Int64) if column.dtype == pl.Boolean else column, before)
         text = column.cast(pl.String).str.strip_chars()
@@ -274,13 +266,11 @@ class TableFile(PointFile):
             return None
         column, where = frame[str(self.names.time)], self.clock.where
         if row := first_null(column, before):
-            raise InputError(f"{where}, row {row}: a time was expected, found none; fill the cell or remove the row.")
+            raise bad_row(where, row, "a time", "none", "fill the cell or remove the row")
         ticks = self.clock.ticks(column, before)
         if not np.isfinite(ticks).all():
             k = int(np.argmax(~np.isfinite(ticks)))
-            raise InputError(
-                f"{where}, row {before + k + 1}: a finite time was expected, found {float(ticks[k])}; correct the cell."
-            )
+            raise bad_row(where, before + k + 1, "a finite time", float(ticks[k]), "correct the cell")
         return ticks
 
     def _grid(self, table: pl.DataFrame) -> Cells:
@@ -333,10 +323,8 @@ class TableFile(PointFile):
             cells = cells.take(np.asarray(~empty.any(axis=1)))
         if cells.reward is not None and not np.isfinite(cells.reward).all():
             k = int(np.argmax(~np.isfinite(cells.reward)))
-            raise InputError(
-                f"{self.path}, column {self.names.reward!r}, row {cells.row[k]}: a reward was expected, found "
-                f"{cells.reward[k]}; fill the cell."
-            )
+            where = f"{self.path}, column {self.names.reward!r}"
+            raise bad_row(where, cells.row[k], "a reward", cells.reward[k], "fill the cell")
         if log and not (cells.values > 0).all():
             self._refuse(cells, ~(cells.values > 0), "a positive number (log=True)", "use log=False")
         return cells

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from levytorch import Dynamics, Transitions, simulate
 from levytorch.data import FullBatch, LevyDataModule
 from levytorch.data.batches import full_batch
-from levytorch.data.drawing import Drawer
+from levytorch.data.drawing import AHEAD, Drawer
 from levytorch.errors import InputError
 
 TCF = 0.013
@@ -41,6 +41,12 @@ def uneven():
 
 def module(transitions, **options):
     return LevyDataModule(transitions, **{**dict(CT=8.0, TRT=20.0), **options})
+
+
+def rows(drawer, step):
+    """Which pairs of the main pool the batch of a step holds."""
+    drawer.draw(step, 0.0)
+    return drawer._rows[step % AHEAD]
 
 
 def statistic(batch):
@@ -91,7 +97,7 @@ def test_every_pair_has_the_same_chance_within_its_part(censored):
     small = censored[:3000]
     data = module(small, CT=1.0, batch_size=50)
     drawer = Drawer(data.pools, 50, "stratified", seed=1)
-    counts = np.bincount(np.concatenate([drawer.rows(step) for step in range(6000)]), minlength=data.pools.n_main)
+    counts = np.bincount(np.concatenate([rows(drawer, step) for step in range(6000)]), minlength=data.pools.n_main)
     is_tail = torch.isin(torch.arange(data.pools.n_main), data.pools.tail)
     for part, drawn in ((is_tail, drawer.n_tail), (~is_tail, 50 - drawer.n_tail)):
         expected = 6000 * drawn / int(part.sum())
@@ -182,8 +188,8 @@ def test_ranks_share_the_data_among_them(censored, world):
     seen = []
     for rank in range(world):
         drawer = Drawer(pools, 100, "stratified", seed=1, rank=rank, world=world)
-        seen.append(set(np.concatenate([drawer.rows(step) for step in range(2000)]).tolist()))
-        assert not np.array_equal(drawer.rows(0), Drawer(pools, 100, "stratified", seed=1).rows(0))
+        seen.append(set(np.concatenate([rows(drawer, step) for step in range(2000)]).tolist()))
+        assert not np.array_equal(rows(drawer, 0), rows(Drawer(pools, 100, "stratified", seed=1), 0))
     assert set.union(*seen) == set(range(pools.n_main))
     assert sum(len(s) for s in seen) == pools.n_main  # disjoint
 
