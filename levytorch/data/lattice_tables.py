@@ -197,13 +197,6 @@ def node_numbers(key: Integers) -> tuple[Integers, Integers]:
 def save_lattice(lattice: Lattice, path: str | Path) -> None:
     """Write a lattice, whole or not at all."""
     target = path_of(path)
-    content = to_arrays(lattice)
-    with replacing(target) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, **content)
-
-
-def to_arrays(lattice: Lattice) -> dict[str, Any]:
-    """A lattice as plain arrays, for files and for other processes."""
     period, *others = astuple(lattice.grid)
     content: dict[str, Any] = {
         "version": np.array(VERSION),
@@ -220,7 +213,9 @@ def to_arrays(lattice: Lattice) -> dict[str, Any]:
     }
     for name, part in zip(_PARTS, (lattice.weights, lattice.states)):
         content |= {f"{name}_{field}": array for field, array in part._asdict().items()}
-    return content | {f"loose_{field}": array for field, array in lattice.loose._asdict().items()}
+    content |= {f"loose_{field}": array for field, array in lattice.loose._asdict().items()}
+    with replacing(target) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **content)
 
 
 def load_lattice(path: str | Path) -> dict[str, Any]:

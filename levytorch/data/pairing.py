@@ -267,29 +267,24 @@ class TransitionBlocks:
         return torch.tensor(columns[0] if len(columns) == 1 else columns, dtype=torch.float64)
 
     def __iter__(self) -> Iterator[Transitions]:
-        dropped: dict[str, int] = self.dropped
-        if self._all is not None:
-            for low in range(0, len(self), self.block):
-                part = self._all._take(slice(low, low + self.block), {}, keep_mu=False)
+        dropped = self.dropped
+        for t in self._transitions() if self._all is None else [self._all]:
+            for low in range(0, len(t), self.block):
+                part = t._take(slice(low, low + self.block), {}, keep_mu=False)
                 part.dropped, dropped = dropped, {}
                 yield part
-            return
-        for _, pairs in self._passes():
-            for low in range(0, len(pairs.x), self.block):
-                rows = slice(low, low + self.block)
-                number = trajectory_of(pairs.first[rows], self._offsets)
-                dt = pairs.dt[rows] if self.dt is None and pairs.dt is not None else None
-                yield Transitions._build(
-                    torch.from_numpy(pairs.x[rows]),
-                    torch.from_numpy(pairs.dx[rows]),
-                    float(self.dt or 0) if dt is None else torch.from_numpy(dt),
-                    Membership(ids=number),
-                    reward=None if pairs.reward is None else torch.from_numpy(pairs.reward[rows]),
-                    dropped=dropped,
-                )
-                dropped = {}
 
     # ----------------------------------------------------------------------------------------------------------- passes
+
+    def _transitions(self) -> Iterator[Transitions]:
+        """Those of each block of the file."""
+        for _, pairs in self._passes():
+            dt = self.dt if pairs.dt is None or self.dt is not None else torch.from_numpy(pairs.dt)
+            assert dt is not None
+            membership = Membership(ids=trajectory_of(pairs.first, self._offsets))
+            reward = None if pairs.reward is None else torch.from_numpy(pairs.reward)
+            x, dx = torch.from_numpy(pairs.x), torch.from_numpy(pairs.dx)
+            yield Transitions._build(x, dx, dt, membership, reward=reward)
 
     def _passes(self) -> Iterator[tuple[Points, Pairs]]:
         """The points, and the pairs of them that are left."""

@@ -131,9 +131,8 @@ class Entry:
 
     def _check(self, name: str, form: Any) -> None:
         """Refuse what `Writer` does not write: bytes taken for objects would be followed as addresses."""
-        if not isinstance(form, list) or len(form) not in (2, 3) or form[0] not in KINDS:
-            raise self.spoiled(f"{str(form)[:60]} as the form of {name}")
-        if not all(type(n) is int and 0 <= n < _MOST for n in form[1:]):
+        sound = isinstance(form, list) and len(form) in (2, 3) and form[0] in KINDS
+        if not sound or not all(type(n) is int and 0 <= n < _MOST for n in form[1:]):
             raise self.spoiled(f"{str(form)[:60]} as the form of {name}")
         file = self.directory / name
         if "/" in name or name in ("", ".", "..") or not file.is_file():
@@ -216,8 +215,8 @@ def _alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # somebody else's
+        pass
     return True
 
 
