@@ -20,10 +20,11 @@ from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.coefficients.padded import on_a_cell
 from levytorch.diagnostics.components import TAILS, Components
 from levytorch.diagnostics.sample import Region, Sample, conditional
-from levytorch.diagnostics.tangent import Expected, Observed, coefficient_jacobian
+from levytorch.diagnostics.tangent import Expected, Observed
 from levytorch.likelihood.exact import AtOneHead, ExactLaw
 from levytorch.likelihood.exact_rule import SIZES, Rule
 from levytorch.likelihood.exact_step import ExactStep
+from levytorch.likelihood.frozen import coefficient_jacobian
 from levytorch.likelihood.objective import separability
 from levytorch.likelihood.sums import StateBins
 
@@ -68,7 +69,8 @@ class ExactTangent:
     @cached_property
     def jacobian(self) -> Tensor:
         """As that of `Tangent`."""
-        return coefficient_jacobian(self.head, StateBins(self.head, torch.ones((), dtype=torch.float64)))
+        bins = StateBins(self.head, torch.ones((), dtype=torch.float64))
+        return coefficient_jacobian(self.head, bins.x)
 
     def coefficients(self, x: Tensor) -> Coefficients:
         with torch.no_grad():

@@ -316,10 +316,6 @@ class _Work:
 
 def _free_parameters(fitted: Fitted) -> float:
     """How many parameters the data determines, where a penalty shrinks them."""
-    P, penalty = fitted.head.flat().numel(), fitted.objective.penalty
-    if penalty is None or not penalty.active:
-        return float(P)
-    precision = penalty.precision()
-    information = fitted.objective.n * fitted.objective.information(fitted.evaluation)
-    shrunk = precision * symmetric_inverse(information + torch.diag(precision)).diagonal()
-    return float(P - shrunk.clamp(max=1.0).sum())
+    objective, ev = fitted.objective, fitted.evaluation
+    shrunk = objective.precision() * symmetric_inverse(objective.penalised_information(ev)).diagonal()
+    return float(len(shrunk) - shrunk.clamp(max=1.0).sum())

@@ -20,7 +20,7 @@ from levytorch.coefficients import Coefficients, Head
 from levytorch.diagnostics.components import Components
 from levytorch.diagnostics.sample import Region, Sample, Transform, edge_masses, transform
 from levytorch.law import LevyStep
-from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.frozen import FrozenLaw, coefficient_jacobian, score_rows
 from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import center_of
 
@@ -64,7 +64,7 @@ class Tangent:
         self.head, self.law, self.region = head, law, region
         waves = (getattr(head, "n_basis", 1) - 1) // 2
         self.bins = StateBins(head, step_dt, max(_BINS, 32 * waves) if head.dim == 1 else _BINS)
-        self.jacobian = coefficient_jacobian(head, self.bins)
+        self.jacobian = coefficient_jacobian(head, self.bins.x[: self.bins.n_x])
         self.center = center_of(mu, self.bins.dt, even=step_dt.dim() == 0)
         self.kept = self._kept()
 
@@ -93,11 +93,7 @@ class Tangent:
     def scores(self, c: Coefficients, x: Tensor, dx: Tensor, dt: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
         """d log p / d (b, D_o, D_f[, alpha]) given the region (C, n), and log p itself given the region."""
         step = self.law.score(c, dx, dt, wrt_alpha=self.head.learns_alpha)
-        rows = [step.b] if self.head.dim == 1 else list(step.b.T)
-        rows += [step.D_o, step.D_f, *([step.alpha] if step.alpha is not None else [])]
-        if self.head.tempering_spec.learned and step.tempering is not None:
-            rows.append(step.tempering)
-        q, log_p = torch.stack([r.expand(dx.shape[0]) for r in rows]), step.log_p
+        q, log_p = score_rows(self.head, step), step.log_p
         if self.kept:
             node = self.bins.index(x, dt)
             for stratum, (log_mass, slope) in enumerate(self.kept):
@@ -158,16 +154,6 @@ class Tangent:
                 rows = [parts[0]] if self.head.dim == 1 else list(parts[0].T)
                 out.append((mass.detach(), torch.stack([*rows, *parts[1:]])))
         return out
-
-
-def coefficient_jacobian(head: Head, bins: StateBins) -> Tensor:
-    """(C, n_x, P): rows b (one per coordinate), D_o, D_f and alpha when it is learned."""
-    b, D_o, D_f, alpha = (j.detach() for j in head.jacobian(bins.x[: bins.n_x]))
-    rows = [b] if head.dim == 1 else list(b.unbind(1))
-    rows += [D_o, D_f, *([alpha] if head.learns_alpha else [])]
-    if head.tempering_spec.learned:
-        rows.append(head.tempering_slope().expand_as(D_o))
-    return torch.stack(rows)
 
 
 def _correlation(q: Tensor, c: Coefficients) -> float:

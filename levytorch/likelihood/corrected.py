@@ -35,13 +35,11 @@ from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_tables import StateCounts
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_scores import ExpectedScores, expected_scores
-from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.frozen import FrozenLaw, coefficient_jacobian, score_rows
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailMasses, TailSettings, tail_correction_factor
-
-_NAMES = ("b", "D_o", "D_f", "alpha")
 
 
 @dataclass
@@ -170,7 +168,7 @@ def expected_by_state(
         scores = frozen_scores(head, frozen, rows, dt)
         here = strata.main.dt == dt
         x, S = strata.main.x[here], len(rows.states)
-        jacobian = learned_rates(head, x)
+        jacobian = coefficient_jacobian(head, x)
         for name, p, _ in strata.parts(rows, dt):
             mass = p.new_zeros(S).index_add_(0, rows.which, p)
             fields = p.new_zeros((len(scores), S)).index_add_(1, rows.which, scores * p) / mass
@@ -187,14 +185,7 @@ def frozen_scores(head: Head, frozen: FrozenLaw, rows: ExpectedScores, dt: float
     c = head(rows.states)
     at = Coefficients(c.b[rows.which], c.D_o[rows.which], c.D_f[rows.which], c.alpha, c.tempering)
     step = frozen.score(at, rows.dx, torch.tensor(dt, dtype=torch.float64), wrt_alpha=head.learns_alpha)
-    names = _NAMES[: 3 + head.learns_alpha] + ("tempering",) * head.tempering_spec.learned
-    return torch.stack([getattr(step, name) for name in names])
-
-
-def learned_rates(head: Head, x: Tensor) -> list[Tensor]:
-    """d(b, D_o, D_f[, alpha][, tempering]) / d theta at states, (n, P) each, as `frozen_scores` has them."""
-    rates = [J.detach() for J in head.jacobian(x)][: 3 + head.learns_alpha]
-    return rates + [head.tempering_slope().expand_as(rates[0])] * head.tempering_spec.learned
+    return score_rows(head, step)
 
 
 def _at(values: Tensor, x: Tensor, head: Head) -> Tensor:
@@ -265,7 +256,7 @@ def informations(
 def _frozen(head: Head, frozen: FrozenLaw, rows: ExpectedScores, dt: float) -> Tensor:
     """The frozen law's scores of the rows, (N, P)."""
     fields = frozen_scores(head, frozen, rows, dt)
-    rates = learned_rates(head, rows.states)
+    rates = coefficient_jacobian(head, rows.states)
     out = fields[0][:, None] * rates[0][rows.which]
     for one, J in zip(fields[1:], rates[1:]):
         out.addcmul_(one[:, None], J[rows.which])

@@ -105,9 +105,7 @@ def drift_step(objective: FullBatchObjective, ev: Evaluation, counts: Tensor) ->
     bias, information = drift_bias(head, bins.x, bins.dt)
     rows = torch.zeros((len(head.sizes), len(bins)), dtype=torch.float64)
     rows[: head.dim] = (bias if head.dim == 1 else bias.T) * information * counts / n * head.units.b
-    curvature = objective.information(ev)
-    if objective.penalty is not None and objective.penalty.active:
-        curvature = curvature + torch.diag(objective.penalty.precision()) / objective.n
+    curvature = objective.penalised_information(ev) / objective.n
     return -torch.linalg.solve(curvature, project(head, rows, objective.design))
 
 

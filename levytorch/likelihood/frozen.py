@@ -31,7 +31,6 @@ from levytorch.law import log_density, score, tail_probability
 from levytorch.likelihood.sums import CHUNK, ScoreSums, StateBins, project, slices, where
 
 CoefficientFunctions = Callable[[Tensor], Coefficients]
-_NAMES = ("b", "D_o", "D_f", "alpha", "tempering")
 _NUMBERS = 1 << 20  # basis values held at once
 
 
@@ -76,9 +75,22 @@ def steady_method(density: str, head: Head) -> str:
     return "contour" if head.learns_alpha or head.tempered else "table"
 
 
-def _learned(head: LinearHead) -> list[int]:
-    """Which of the coefficients have predictors."""
-    return [0, 1, 2] + [3] * head.learns_alpha + [4] * head.tempering_spec.learned
+def learned(head: Head) -> list[str]:
+    """Which of the coefficients depend on parameters."""
+    return ["b", "D_o", "D_f"] + ["alpha"] * head.learns_alpha + ["tempering"] * head.tempering_spec.learned
+
+
+def score_rows(head: Head, step: StepScore) -> Tensor:
+    """d log p / d c of every pair, (C, n), for what is learned; b has a row per coordinate."""
+    rows = [getattr(step, name) for name in learned(head)]
+    return torch.stack([*(rows[0].T if head.dim > 1 else rows[:1]), *rows[1:]])
+
+
+def coefficient_jacobian(head: Head, x: Tensor) -> Tensor:
+    """d c / d theta at states, (C, n, P), in the same rows."""
+    b, *rest = (J.detach() for J in head.jacobian(x))
+    rows = [*(b.unbind(1) if head.dim > 1 else [b]), *rest[: 2 + head.learns_alpha]]
+    return torch.stack(rows + [head.tempering_slope().expand_as(rows[-1])] * head.tempering_spec.learned)
 
 
 @torch.no_grad()
@@ -92,7 +104,7 @@ def sweep(
     if head.dim > 1 or head.columns > 1:
         return tensor_sweep(head, law, batch, bins, hessian=hessian)
     theta = head.theta.detach()
-    C, M, learned = head.n_predictors, len(bins), _learned(head)
+    C, M, names = head.n_predictors, len(bins), learned(head)
     grid = grid_of(head, bins, batch.x)
     ((origin, period),) = bins.cell
     x_nodes = origin + period / grid * torch.arange(grid, dtype=torch.float64)
@@ -114,7 +126,7 @@ def sweep(
         part = float((step.log_p.numpy() * weight.numpy()).sum())
         if not math.isfinite(part):
             raise NumericalError(where(step.log_p, seen, x, dx))
-        scores = [getattr(step, _NAMES[k]) for k in learned]
+        scores = [getattr(step, name) for name in names]
         place = (bins.n_x, bins.group(dt, x.shape[0]), bins.n_groups, weight)
         moved = scatter(at, origin, period, scores, grid, *place)
         for total, more in zip((nodes, first, second), moved):
@@ -148,9 +160,9 @@ def grid_of(head: LinearHead, bins: StateBins, x: Tensor) -> int:
 
 def to_predictors(sums: Tensor, chain: Chain) -> Tensor:
     """Sums (..., C, n) of d log p / d c -> of d log p / d eta = d log p / d c * d c / d eta, in the predictors."""
-    out = sums * chain.slope
+    out, D_f, alpha = sums * chain.slope, chain.dim + 1, chain.dim + 2
     if chain.D_f_alpha.dim():
-        out[..., 3, :] += sums[..., 2, :] * chain.D_f_alpha * chain.slope[3]
+        out[..., alpha, :] += sums[..., D_f, :] * chain.D_f_alpha * chain.slope[alpha]
     return out
 
 
@@ -198,22 +210,22 @@ def _second_derivatives(
     ((origin, period),) = bins.cell
     width = (c.D_o / dt).sqrt() if bool((c.D_o > 0).all()) else torch.full_like(c.D_o, head.units.b)
     size = 1e-4 if scores is None else 1e-7
-    steps = [size * v for v in (width, c.D_o, c.D_f, torch.ones_like(c.alpha), c.tempering)]
-    learned = _learned(head)
+    sizes = {"b": width, "D_o": c.D_o, "D_f": c.D_f, "alpha": torch.ones_like(c.alpha), "tempering": c.tempering}
+    names = learned(head)
 
-    def scores_at(k: int, sign: float) -> list[Tensor]:
-        shifted = [*c, c.tempering]
-        shifted[k] = shifted[k] + sign * steps[k]
-        step = law.score(Coefficients(*shifted), dx, dt, wrt_alpha=head.learns_alpha)
-        return [getattr(step, _NAMES[i]) for i in learned]
+    def scores_at(name: str, change: Tensor) -> list[Tensor]:
+        shifted = c._replace(**{name: getattr(c, name) + change})
+        step = law.score(shifted, dx, dt, wrt_alpha=head.learns_alpha)
+        return [getattr(step, other) for other in names]
 
-    out = torch.zeros((len(learned), len(learned), place[0] * place[2]), dtype=torch.float64)
-    for row, k in enumerate(learned):
+    out = torch.zeros((len(names), len(names), place[0] * place[2]), dtype=torch.float64)
+    for row, name in enumerate(names):
         if not head.sizes[row]:
             continue  # known
-        before = scores_at(k, -1.0) if scores is None else scores
-        apart = (2 if scores is None else 1) * steps[k].numpy()
-        pairs = zip(scores_at(k, 1.0), before)
+        change = size * sizes[name]
+        before = scores_at(name, -change) if scores is None else scores
+        apart = (2 if scores is None else 1) * change.numpy()
+        pairs = zip(scores_at(name, change), before)
         changes = [torch.from_numpy((high.numpy() - low.numpy()) / apart) for high, low in pairs]
         out[row] = scatter(x, origin, period, changes, grid, *place)[1]
     return 0.5 * (out + out.transpose(0, 1))
@@ -240,7 +252,7 @@ def tensor_sweep(
         part = float((weight * step.log_p).sum())
         if not math.isfinite(part):
             raise NumericalError(where(step.log_p, seen, x, dx))
-        q = predictor_scores(chain, step)
+        q = to_predictors(score_rows(head, step), chain)
         columns = [q, q[upper[0]] * q[upper[1]]]
         if hessian:
             columns.append(_curvature(head, law, eta, eta_alpha, theta[-1], dx, dt)[upper[0], upper[1]])
@@ -257,16 +269,6 @@ def tensor_sweep(
     second = _square(packed[:, C : C + upper.shape[1]], upper, C)
     bent = _square(packed[:, C + upper.shape[1] :], upper, C) if hessian else None
     return ScoreSums(n, log_p, gradient, packed[:, :C].T.contiguous(), second, bent)
-
-
-def predictor_scores(chain: Chain, step: StepScore) -> Tensor:
-    """d log p / d eta of every pair, (C, n)."""
-    rows = [*(step.b.T if chain.dim > 1 else [step.b]), step.D_o, step.D_f]
-    if step.alpha is not None:
-        rows.append(step.alpha + step.D_f * chain.D_f_alpha)
-    if step.tempering is not None and len(rows) < len(chain.slope):
-        rows.append(step.tempering)
-    return torch.stack(rows) * chain.slope
 
 
 def _curvature(
@@ -300,7 +302,8 @@ def _curvature(
             else:
                 here_tempering = eta_tempering + sign * width
             at = head.respond(here, here_alpha, here_tempering)
-            moved.append(predictor_scores(at, law.score(at.coefficients, dx, dt, wrt_alpha=head.learns_alpha)))
+            step = law.score(at.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
+            moved.append(to_predictors(score_rows(head, step), at))
         out.append((moved[0] - moved[1]) / (2 * width))
     bent = torch.stack(out)
     return 0.5 * (bent + bent.transpose(0, 1))

@@ -27,6 +27,8 @@ from levytorch.likelihood.sums import ScoreSums, StateBins, assemble, over_ranks
 from levytorch.likelihood.tail import TailMasses, tcf_gradient
 from levytorch.ranks import Ranks
 
+_WIDTH = 1e-4  # of a predictor, for second derivatives of masses
+
 
 @dataclass
 class Evaluation:
@@ -114,8 +116,8 @@ class FullBatchObjective:
         value = sum(float(w * s.log_p) for w, s in self._parts(ev, tau))
         for counts, log_mass, _ in self.subtracted(ev):
             value -= float((counts * log_mass).sum()) / self.n
-        if penalised and self.penalty is not None and self.penalty.active:
-            value -= 0.5 * float((self.penalty.precision() * ev.theta**2).sum()) / self.n
+        if penalised:
+            value -= 0.5 * float((self.precision() * ev.theta**2).sum()) / self.n
         return value
 
     def gradient(self, ev: Evaluation, tcf: float | None = None) -> Tensor:
@@ -125,9 +127,7 @@ class FullBatchObjective:
             g += w * s.gradient
         for counts, _, q in self.subtracted(ev):
             g -= project(self.head, q * counts, self.design) / self.n
-        if self.penalty is not None and self.penalty.active:
-            g -= self.penalty.precision() * ev.theta / self.n
-        return g
+        return g - self.precision() * ev.theta / self.n
 
     def information(self, ev: Evaluation) -> Tensor:
         """Mean outer product of the scores (P, P), of conditional scores where the likelihood is conditional."""
@@ -139,10 +139,16 @@ class FullBatchObjective:
             per_bin += (q.unsqueeze(1) * q.unsqueeze(0) * counts - outer - outer.transpose(0, 1)) / self.n
         return assemble(self.head, per_bin, self.design)
 
+    def precision(self) -> Tensor:
+        """Diagonal (P,) of that of the penalty as a prior, in units of the total log-likelihood."""
+        return torch.zeros_like(self.head.theta.detach()) if self.penalty is None else self.penalty.precision()
+
+    def penalised_information(self, ev: Evaluation) -> Tensor:
+        """Of all pairs and of the penalty, (P, P)."""
+        return self.n * self.information(ev) + torch.diag(self.precision())
+
     def local_model(self, ev: Evaluation) -> LocalModel:
-        curvature = self.information(ev) + self._vanishing(ev)
-        if self.penalty is not None and self.penalty.active:
-            curvature = curvature + torch.diag(self.penalty.precision()) / self.n
+        curvature = self.information(ev) + self._vanishing(ev) + torch.diag(self.precision()) / self.n
         coupling = None
         if self.method == "tcf" and ev.tcf > 0 and ev.tail is not None and ev.tcf_gradient is not None:
             u = ev.tail.gradient / ev.tail.n - ev.main.gradient / ev.main.n
@@ -219,25 +225,17 @@ class FullBatchObjective:
         return [ev.main - ev.tail, ev.tail]
 
 
-def covariance(objective: FullBatchObjective, ev: Evaluation, slope: Tensor | None = None) -> Tensor | None:
+def covariance(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
     """(P, P) covariance of the estimate at an evaluation (with second derivatives when the TCF is in use).
 
-    slope: (P, P) derivative of the objective's gradient, where it is known better than from the evaluation. None when
-    it is not finite, as where D_o is exactly zero or the information has run off the floating point range.
+    None when it is not finite, as where D_o is exactly zero or the information has run off the floating point range.
     """
-    found = _covariance(objective, ev, slope)
-    return found if found is not None and bool(torch.isfinite(found).all()) else None
-
-
-def _covariance(objective: FullBatchObjective, ev: Evaluation, slope: Tensor | None) -> Tensor | None:
+    found: Tensor | None = None
     if objective.method == "tcf" and ev.tcf > 0:
-        return _sandwich(objective, ev, slope)
-    if slope is not None:
-        return symmetric_inverse(-0.5 * objective.n * (slope + slope.T))
-    information = objective.n * objective.information(ev)
-    if objective.penalty is not None and objective.penalty.active:
-        information = information + torch.diag(objective.penalty.precision())
-    return symmetric_inverse(information) if bool(torch.isfinite(information).all()) else None
+        found = _sandwich(objective, ev)
+    elif bool(torch.isfinite(information := objective.penalised_information(ev)).all()):
+        found = symmetric_inverse(information)
+    return found if found is not None and bool(torch.isfinite(found).all()) else None
 
 
 def observed_slope(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
@@ -253,12 +251,10 @@ def observed_slope(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
     if objective.method == "tcf" and ev.tail is not None and ev.tcf_gradient is not None:
         # d TCF = d R / (1 - R_sample) multiplies (mean_tail - mean_main) = (1 - R_sample)(mean_tail - mean_core)
         slope = slope + torch.outer(ev.tail.gradient / ev.tail.n - ev.main.gradient / n, ev.tcf_gradient)
-    if objective.penalty is not None and objective.penalty.active:
-        slope = slope - torch.diag(objective.penalty.precision()) / n
-    return slope
+    return slope - torch.diag(objective.precision()) / n
 
 
-def _bend_of_masses(objective: FullBatchObjective, ev: Evaluation, width: float = 1e-4) -> Tensor:
+def _bend_of_masses(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
     """Second derivatives of the log masses of the strata in the predictors, times the pairs there, (C, C, M).
 
     Central differences: the first function of every basis is one, its coefficient moves a predictor at all bins.
@@ -273,17 +269,17 @@ def _bend_of_masses(objective: FullBatchObjective, ev: Evaluation, width: float 
         moved = []
         for sign in (1.0, -1.0):
             theta = ev.theta.clone()
-            theta[first] += sign * width
+            theta[first] += sign * _WIDTH
             head.set_flat(theta)
             kept = objective.masses.log_kept_scores(head, objective.design)
             moved.append(objective.regions(replace(ev, kept=kept)))
         for (counts, _, above), (_, _, below) in zip(*moved):
-            out[row] += counts * (above - below) / (2 * width)
+            out[row] += counts * (above - below) / (2 * _WIDTH)
     head.set_flat(before)
     return 0.5 * (out + out.transpose(0, 1))
 
 
-def _sandwich(objective: FullBatchObjective, ev: Evaluation, slope: Tensor | None = None) -> Tensor | None:
+def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
     assert ev.tail is not None
     assert objective.masses is not None
     head, design = objective.head, objective.design
@@ -292,7 +288,7 @@ def _sandwich(objective: FullBatchObjective, ev: Evaluation, slope: Tensor | Non
     R = ev.tcf * (1 - objective.masses.R_sample) + objective.masses.R_sample
     m_core, m_tail = core.gradient / core.n, tail.gradient / tail.n
     difference = m_tail - m_core
-    slope = observed_slope(objective, ev) if slope is None else slope
+    slope = observed_slope(objective, ev)
     meat = torch.zeros_like(slope)
     deviation = objective.masses.exceedance(head) - R  # T(x) - R at every node
     share = objective.masses.share

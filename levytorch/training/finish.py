@@ -151,8 +151,7 @@ def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple
         )
     penalty = objective.penalty
     if cov is not None and penalty is not None and penalty.adaptive and penalty.by_harmonic:
-        information = objective.n * objective.information(ev) + torch.diag(penalty.precision())
-        wider = widening(penalty, ev.theta, symmetric_inverse(information))
+        wider = widening(penalty, ev.theta, symmetric_inverse(objective.penalised_information(ev)))
         cov = cov * wider.outer(wider)
     if head.tempering_spec.learned:
         told, cov = judge_tempering(objective, ev, cov)
@@ -314,9 +313,7 @@ def judge_tempering(
 ) -> tuple[dict[str, Any], Tensor | None]:
     """What metrics say about a learned tempering, and the covariance of the others alone where it has run to zero."""
     head = objective.head
-    information = objective.n * objective.information(ev)
-    if objective.penalty is not None and objective.penalty.active:
-        information = information + torch.diag(objective.penalty.precision())
+    information = objective.penalised_information(ev)
     value, slope = tempering_eta(ev.theta[-1])
     others = symmetric_inverse(information[:-1, :-1])
     row = information[:-1, -1]

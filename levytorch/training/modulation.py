@@ -20,7 +20,7 @@ from levytorch.coefficients import Coefficients, LinearHead
 from levytorch.coefficients.modulation import Modulation, ModulationSpec, functions
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
-from levytorch.likelihood.frozen import FrozenLaw, steady_method
+from levytorch.likelihood.frozen import FrozenLaw, score_rows, steady_method, to_predictors
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.training.settings import FitSettings
 
@@ -198,10 +198,6 @@ class _Joint:
         c = chain.coefficients
         at = Coefficients(c.b, c.D_o * m, c.D_f * m, c.alpha, c.tempering)
         s = self.law.score(at, data.dx[part], data.dt[part], wrt_alpha=head.learns_alpha)
-        by_D_o, by_D_f = s.D_o * m, s.D_f * m
-        predictors = [s.b * chain.slope[0], by_D_o * chain.slope[1], by_D_f * chain.slope[2]]
-        if head.learns_alpha:
-            assert s.alpha is not None
-            predictors.append((s.alpha + by_D_f * chain.D_f_alpha) * chain.slope[3])
-        own = [value * phi for value, phi in zip(predictors, design)]
-        return s.log_p, torch.cat([*own, (by_D_o * c.D_o + by_D_f * c.D_f) * rows])
+        s = s._replace(D_o=s.D_o * m, D_f=s.D_f * m)
+        own = [value * phi for value, phi in zip(to_predictors(score_rows(head, s), chain), design)]
+        return s.log_p, torch.cat([*own, (s.D_o * c.D_o + s.D_f * c.D_f) * rows])

@@ -20,7 +20,7 @@ from levytorch.coefficients import LinearHead
 from levytorch.coefficients.kernels import per_bin
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import NumericalError
-from levytorch.likelihood.frozen import FrozenLaw, predictor_scores, to_predictors
+from levytorch.likelihood.frozen import FrozenLaw, score_rows, to_predictors
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective, observed_slope
 from levytorch.likelihood.penalty import Strength, symmetric_inverse
@@ -140,18 +140,14 @@ class Reweighting:
     def _slope(self) -> Tensor:
         """(dG / d theta)^-1; with products of scores where second derivatives are not those of a maximum."""
         objective, ev = self.objective, self.evaluation
-        expected = -objective.local_model(ev).curvature
-        if objective.method == "tcf" and ev.tcf > 0:
-            objective.add_hessian(ev, most=1 << 62, quick=True)
-            slope = observed_slope(objective, ev)
-            if bool(torch.isfinite(slope).all()):
+        objective.add_hessian(ev, most=1 << 62, quick=True)
+        slope = observed_slope(objective, ev)
+        if bool(torch.isfinite(slope).all()):
+            if objective.method == "tcf" and ev.tcf > 0:
                 return torch.linalg.pinv(slope)
-        else:
-            objective.add_hessian(ev, most=1 << 62, quick=True)
-            slope = observed_slope(objective, ev)
-            if bool(torch.isfinite(slope).all()) and float(torch.linalg.eigvalsh(slope)[-1]) < 0:
+            if float(torch.linalg.eigvalsh(slope)[-1]) < 0:
                 return -symmetric_inverse(-slope)
-        return -symmetric_inverse(-expected)
+        return -symmetric_inverse(objective.local_model(ev).curvature)
 
     def first_change(self, times: Tensor) -> Tensor:
         """(P,) of theta, to first order, when block k counts times[k] times.
@@ -216,14 +212,13 @@ def block_scores(
     bins: where all states are centers of these, functions of the state are applied to sums over each of them.
     """
     theta = head.theta.detach()
-    names = ["b", "D_o", "D_f"] + ["alpha"] * head.learns_alpha + ["tempering"] * head.tempering_spec.learned
     if bins is not None and part.weight.dim() == 2 and bins.n_groups == 1 and bins.are_states(part.x):
         design = head.design(bins.x)
         chain = head.chain(theta, design)
         at = bins.index(part.x, part.dt)
         c = chain.coefficients.each(lambda values: values[at] if values.dim() else values)
         step = law.score(c, part.dx, shared(part.dt), wrt_alpha=head.learns_alpha)
-        sums = per_bin(part.weight, torch.stack([getattr(step, name) for name in names]), at, len(bins))
+        sums = per_bin(part.weight, score_rows(head, step), at, len(bins))
         return project(head, to_predictors(sums, chain), design)
     total = torch.zeros((blocks.n_blocks, theta.numel()), dtype=torch.float64)
     for low in range(0, part.x.shape[0], _CHUNK):
@@ -232,7 +227,7 @@ def block_scores(
         design = head.design(head.states(x))
         chain = head.chain(theta, design)
         step = law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
-        q = predictor_scores(chain, step)
+        q = to_predictors(score_rows(head, step), chain)
         scores = torch.cat([phi * row for phi, row in zip(design, q)])
         weight = part.weight[..., rows]
         total += blocks.sums(Batch(x, dx, dt, weight), scores)

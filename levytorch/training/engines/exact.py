@@ -13,8 +13,8 @@ the lattice. The centered score U stands for the exact law's as well as it can, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -110,10 +110,7 @@ class ExactObjective(FullBatchObjective):
     def covariance(self) -> Tensor:
         """Of theta, from the law's own information."""
         assert self.own is not None
-        information = self.n * self.own.godambe
-        if self.penalty is not None and self.penalty.active:
-            information = information + torch.diag(self.penalty.precision())
-        return symmetric_inverse(information)
+        return symmetric_inverse(self.n * self.own.godambe + torch.diag(self.precision()))
 
     def subtracted(self, ev: Evaluation) -> list[tuple[Tensor, Tensor, Tensor]]:
         """None: log p of the main pool is that of a conditional likelihood already."""
@@ -170,10 +167,8 @@ class ExactEngine(FisherEngine):
         scoring = cast(FisherScoring, bare(optimizer))
         if getattr(scoring, "objective", None) is None:
             frozen = likelihood.objective(batch, n_bins=self.n_bins)
-            parts: dict[str, Any] = {f.name: getattr(frozen, f.name) for f in fields(frozen)} | {"penalty": self.start}
-            scoring.objective = objective = ExactObjective(
-                **parts, exact=self.law, own=self.own, slopes=self.moves, each=self.each
-            )
+            own = {"penalty": self.start, "exact": self.law, "own": self.own, "slopes": self.moves, "each": self.each}
+            scoring.objective = objective = ExactObjective(**(vars(frozen) | own))
             if self.moves and not self.each:
                 objective.apart = _apart(frozen)
         return scoring.objective
