@@ -26,7 +26,7 @@ from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailSettings, center_of
-from levytorch.training.blocks import N_BLOCKS, Blocks, block_of
+from levytorch.training.blocks import N_BLOCKS, Blocks, block_of, per_pair
 from levytorch.training.law_choice import law_of
 from levytorch.training.recovery import Recovery
 from levytorch.training.resampling import refitting
@@ -305,20 +305,11 @@ def ranked(models: list[ComparedModel], pairs: Tensor, held_out: bool) -> Compar
     best = order[0]
     rows = []
     for model in order:
-        mean, std = _mean(model.blocks, pairs)
-        apart, apart_std = _mean(model.blocks - best.blocks, pairs)
+        mean, std = per_pair(model.blocks, pairs)
+        apart, apart_std = per_pair(model.blocks - best.blocks, pairs)
         aic = 2 * model.parameters - 2 * model.total
         rows.append(Row(model.name, mean, std, apart, apart_std, aic, model.parameters))
     return Comparison(rows, held_out, round(n), _sentence(rows, n))
-
-
-def _mean(blocks: Tensor, pairs: Tensor) -> tuple[float, float]:
-    """Per pair, and the standard error from the scatter of blocks."""
-    n, used = float(pairs.sum()), int((pairs > 0).sum())
-    mean = float(blocks.sum()) / n
-    if used < 2:
-        return mean, math.nan
-    return mean, float(((blocks - mean * pairs).square().sum() * used / (used - 1)).sqrt()) / n
 
 
 def _sentence(rows: list[Row], n: float) -> str:

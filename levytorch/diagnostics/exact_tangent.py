@@ -103,11 +103,11 @@ class ExactTangent:
         """(P,) of pairs of one dt, given their strata."""
         return self._likelihood(x, dx, dt, label)[1] / len(x)
 
-    def expect(self, sample: Sample, components: Components, known: Tensor, seed: int, draws: int | None) -> Expected:
+    def expect(self, sample: Sample, components: Components, seed: int) -> Expected:
         """Moments under the law at the sample's states; nothing is drawn."""
         P = self.head.flat().numel()
         information = torch.zeros((P, P), dtype=torch.float64)
-        cross = torch.zeros((known.shape[0], P), dtype=torch.float64)
+        cross = torch.zeros((len(components.groups), P), dtype=torch.float64)
         dt = rounded(sample.dt)
         for value in torch.unique(dt).tolist():
             rows = dt == value

@@ -67,7 +67,7 @@ class FitCheck:
     log_p: Tensor = field(repr=False)
 
 
-def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0, draws: int | None = None) -> FitCheck:
+def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0) -> FitCheck:
     """The test on a sample of pairs."""
     components = Components(tangent.head, sample)
     c = tangent.coefficients(sample.x)
@@ -75,7 +75,7 @@ def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0,
     u = observed.u
     h, groups = components.values(u.u, sample.x, sample.dt, u.direction), components.groups
     known = components.variance(sample.x, sample.dt, u.direction)
-    expected = tangent.expect(sample, components, known, seed, draws)
+    expected = tangent.expect(sample, components, seed)
     inverse, rank = equilibrated_inverse(expected.information, _FLAT)
     B = expected.cross @ inverse
     # a regression on `rank` scores explains that much of the draws' noise too

@@ -30,9 +30,9 @@ from levytorch.data.thresholds import Threshold, threshold_at, threshold_from
 from levytorch.errors import InputError
 from levytorch.law.tails import radial_tail, survival
 from levytorch.likelihood.tail import center_of
-from levytorch.training.line import inside
 from levytorch.training.modulation import unmodulated
 from levytorch.training.recovery import Recovery
+from levytorch.training.start import inside
 
 BLOCK = 32  # neighbours drawn together: what follows what stays visible
 

@@ -20,7 +20,7 @@ from levytorch.coefficients import Coefficients, Head
 from levytorch.diagnostics.components import Components
 from levytorch.diagnostics.sample import Region, Sample, Transform, edge_masses, transform
 from levytorch.law import LevyStep
-from levytorch.likelihood.frozen import FrozenLaw, coefficient_jacobian, score_rows
+from levytorch.likelihood.frozen import FrozenLaw, coefficient_jacobian, score_rows, with_slopes
 from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import center_of
 
@@ -79,9 +79,9 @@ class Tangent:
         score = self.moments(sample.x, q, nothing).score
         return Observed(self._transform(sample, c, sample.dx, slice(None)), log_p, score)
 
-    def expect(self, sample: Sample, components: Components, known: Tensor, seed: int, draws: int | None) -> Expected:
+    def expect(self, sample: Sample, components: Components, seed: int) -> Expected:
         """Means over steps drawn from the law."""
-        drawn = draw_steps(self, sample, draws or min(max(5 * len(sample), DRAWS[0]), DRAWS[1]), seed)
+        drawn = draw_steps(self, sample, min(max(5 * len(sample), DRAWS[0]), DRAWS[1]), seed)
         rows, c = drawn.rows, drawn.coefficients
         x, dt, label = sample.x[rows], sample.dt[rows], sample.label[rows]
         u = self._transform(sample, c, drawn.dx, rows)
@@ -140,20 +140,11 @@ class Tangent:
         """log mass of each stratum and its slopes in the coefficients, at every bin."""
         if self.region.whole:
             return []
-        c = self.coefficients(self.bins.x)
-        M = len(self.bins)
-        shapes = [c.b.shape, (M,), (M,), (M,), *([(M,)] if self.head.tempered else [])]
-        leaves = [v.expand(s).clone().requires_grad_(True) for v, s in zip((*c, c.tempering), shapes)]
-        wanted = leaves[: 4 if self.head.learns_alpha else 3] + leaves[4:] * self.head.tempering_spec.learned
-        out = []
-        with torch.enable_grad():
-            at = Coefficients(*leaves)
-            beyond = lambda threshold: self.law.exceedance(at, threshold, self.center, self.bins.dt)  # noqa: E731
-            for mass in self.region.log_kept(beyond, self.bins.dt):
-                parts = torch.autograd.grad(mass.sum(), wanted, retain_graph=True)
-                rows = [parts[0]] if self.head.dim == 1 else list(parts[0].T)
-                out.append((mass.detach(), torch.stack([*rows, *parts[1:]])))
-        return out
+
+        def masses(c: Coefficients) -> list[Tensor]:
+            return self.region.log_kept(lambda t: self.law.exceedance(c, t, self.center, self.bins.dt), self.bins.dt)
+
+        return with_slopes(self.head, self.coefficients(self.bins.x), len(self.bins), masses)
 
 
 def _correlation(q: Tensor, c: Coefficients) -> float:

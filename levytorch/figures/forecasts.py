@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from levytorch.training.forecast import Forecast
+    from levytorch.training.recovery import Forecast
 
 
 def fan(

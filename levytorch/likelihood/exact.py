@@ -27,6 +27,7 @@ from levytorch.likelihood.exact_step import ExactStep
 
 _UNLIKELY = 40.0  # in 1 / tempering: steps beyond are not found
 MANY_STEPS = 12  # distinct dt in one batch, each with tables of its own
+_POINTS = 400  # transitions by which accuracy is judged
 _DENSITY = 1e-9  # tolerance of `transition_density`
 
 
@@ -102,7 +103,7 @@ class ExactLaw:
         return ExactLaw(self.tolerance, {value: self.rule(head, value) for value in _distinct(dt)})
 
     @torch.no_grad()
-    def accuracy(self, head: Any, dt: float, n_points: int = 400) -> float:
+    def accuracy(self, head: Any, dt: float) -> float:
         """The largest difference of log p from that of a finer rule, at points where transitions are found.
 
         On a line these are steps within the window that are no jumps: beyond, the padding is what limits the accuracy.
@@ -110,13 +111,13 @@ class ExactLaw:
         head = on_a_cell(head)
         rule = self.rule(head, dt)
         coarse, fine = (_tables(head, r, on_grid(head, dt, r.n)) for r in (rule, rule.finer()))
-        u = torch.remainder(torch.arange(1, n_points + 1, dtype=torch.float64) * 0.6180339887498949, 1.0)
+        u = torch.remainder(torch.arange(1, _POINTS + 1, dtype=torch.float64) * 0.6180339887498949, 1.0)
         window = getattr(head, "window", None)
         low, high = window or (head.origin, head.origin + head.period)
         x = low + (high - low) * u
         spread = math.sqrt(2 * float(coarse.c.D_o.mean()))
         far = 18.0 if window is None else 1.5
-        size = spread * torch.sinh(torch.linspace(-far, far, n_points, dtype=torch.float64)) / math.sinh(1.0)
+        size = spread * torch.sinh(torch.linspace(-far, far, _POINTS, dtype=torch.float64)) / math.sinh(1.0)
         if float(coarse.c.tempering) > 0:
             size = size.clamp(-_UNLIKELY / float(coarse.c.tempering), _UNLIKELY / float(coarse.c.tempering))
         dx = (size + float(coarse.c.b.mean())) / coarse.unit

@@ -23,21 +23,34 @@ except ImportError:  # pragma: no cover - exercised on machines without a compil
 
 X_POINTS, Y_POINTS = 8, 10  # of the stencils along x (and the landing point, and log |dx|), and along dx
 _GRAIN = 1024
-_BLOCK = 4096  # samples that the plain version holds at once
+_BLOCK = 4096  # samples that the plain version works on at once
 
 
 def core_values(table: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """table (M, J), periodic in x; x, y (n,) in steps of the table -> (n,). Differentiable in the table."""
-    return _Core.apply(table, x, y)
+    if HAVE_NUMBA and x.device.type == "cpu":
+        return _Core.apply(table, x, y)
+    blocks = []
+    for xs, ys in zip(x.split(_BLOCK), y.split(_BLOCK)):
+        i, u = _stencil(xs, table.shape[0], X_POINTS, True)
+        j, v = _stencil(ys, table.shape[1], Y_POINTS, False)
+        blocks.append(torch.einsum("sab,sa,sb->s", table[i[:, :, None], j[:, None, :]], u, v))
+    return torch.cat(blocks)
 
 
 def tail_values(table: Tensor, weights: Tensor, x: Tensor, z: Tensor, log_y: Tensor) -> Tensor:
     """sum_q weights[log_y, q] table[x, z, q], table (M, M, N) periodic in x and z, weights (L, N) -> (n,)."""
-    return _Tail.apply(table, weights, x, z, log_y)
-
-
-def _compiled(x: Tensor) -> bool:
-    return HAVE_NUMBA and x.device.type == "cpu"
+    if HAVE_NUMBA and x.device.type == "cpu":
+        return _Tail.apply(table, weights, x, z, log_y)
+    blocks = []
+    for xs, zs, ls in zip(x.split(_BLOCK), z.split(_BLOCK), log_y.split(_BLOCK)):
+        i, u = _stencil(xs, table.shape[0], X_POINTS, True)
+        j, v = _stencil(zs, table.shape[0], X_POINTS, True)
+        rows, t = _stencil(ls, weights.shape[0], X_POINTS, False)
+        square = u[:, :, None] * v[:, None, :]
+        field = torch.einsum("sabq,sab->sq", table[i[:, :, None], j[:, None, :]], square)
+        blocks.append((field * torch.einsum("slq,sl->sq", weights[rows], t)).sum(1))
+    return torch.cat(blocks)
 
 
 def _denominators(points: int) -> np.ndarray:
@@ -53,80 +66,37 @@ class _Core(torch.autograd.Function):
     def forward(ctx: Any, table: Tensor, x: Tensor, y: Tensor) -> Tensor:
         ctx.save_for_backward(x, y)
         ctx.shape = tuple(table.shape)
-        if _compiled(x):
-            out = torch.empty_like(x)
-            table_ = table.detach().contiguous().numpy()
-            run(_core, x.shape[0], table_, x.numpy(), y.numpy(), out.numpy(), _DX, _DY, grain=_GRAIN)
-            return out
-        blocks = []
-        for xs, ys in zip(x.split(_BLOCK), y.split(_BLOCK)):
-            i, u = _stencil(xs, table.shape[0], X_POINTS, True)
-            j, v = _stencil(ys, table.shape[1], Y_POINTS, False)
-            blocks.append(torch.einsum("sab,sa,sb->s", table[i[:, :, None], j[:, None, :]], u, v))
-        return torch.cat(blocks)
+        out = torch.empty_like(x)
+        table_ = table.detach().contiguous().numpy()
+        run(_core, x.shape[0], table_, x.numpy(), y.numpy(), out.numpy(), _DX, _DY, grain=_GRAIN)
+        return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, bar: Tensor) -> tuple[Tensor | None, ...]:
         x, y = ctx.saved_tensors
-        if _compiled(x):
-            arguments = (ctx.shape, x.numpy(), y.numpy(), bar.contiguous().numpy(), _DX, _DY)
-            parts = run(_core_adjoint, x.shape[0], *arguments, grain=16 * _GRAIN)
-            # added in their order: the sum may depend on the number of threads, never on their timing
-            return torch.from_numpy(sum(parts[1:], start=parts[0])), None, None
-        out = torch.zeros(ctx.shape, dtype=bar.dtype, device=bar.device)
-        for xs, ys, g in zip(x.split(_BLOCK), y.split(_BLOCK), bar.split(_BLOCK)):
-            i, u = _stencil(xs, ctx.shape[0], X_POINTS, True)
-            j, v = _stencil(ys, ctx.shape[1], Y_POINTS, False)
-            index = (i[:, :, None] * ctx.shape[1] + j[:, None, :]).reshape(-1)
-            out.view(-1).index_add_(0, index, torch.einsum("s,sa,sb->sab", g, u, v).reshape(-1))
-        return out, None, None
+        arguments = (ctx.shape, x.numpy(), y.numpy(), bar.contiguous().numpy(), _DX, _DY)
+        parts = run(_core_adjoint, x.shape[0], *arguments, grain=16 * _GRAIN)
+        # added in their order: the sum may depend on the number of threads, never on their timing
+        return torch.from_numpy(sum(parts[1:], start=parts[0])), None, None
 
 
 class _Tail(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Tensor, weights: Tensor, x: Tensor, z: Tensor, log_y: Tensor) -> Tensor:
         ctx.save_for_backward(table, weights, x, z, log_y)
-        if _compiled(x):
-            out = torch.empty_like(x)
-            arrays = (t.detach().contiguous().numpy() for t in (table, weights, x, z, log_y))
-            run(_tail, x.shape[0], *arrays, out.numpy(), _DX, grain=_GRAIN)
-            return out
-        blocks = []
-        for xs, zs, ls in zip(x.split(_BLOCK), z.split(_BLOCK), log_y.split(_BLOCK)):
-            blocks.append(_tail_parts(table, weights, xs, zs, ls)[0].sum(1))
-        return torch.cat(blocks)
+        out = torch.empty_like(x)
+        arrays = (t.detach().contiguous().numpy() for t in (table, weights, x, z, log_y))
+        run(_tail, x.shape[0], *arrays, out.numpy(), _DX, grain=_GRAIN)
+        return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, bar: Tensor) -> tuple[Tensor | None, ...]:
-        table, weights, x, z, log_y = ctx.saved_tensors
-        if _compiled(x):
-            arrays = (t.detach().contiguous().numpy() for t in (table, weights, x, z, log_y, bar))
-            parts = run(_tail_adjoint, x.shape[0], *arrays, _DX, grain=16 * _GRAIN)
-            table_bar = torch.from_numpy(sum((p[0] for p in parts[1:]), start=parts[0][0]))
-            return table_bar, torch.from_numpy(sum((p[1] for p in parts[1:]), start=parts[0][1])), None, None, None
-        table_bar, weights_bar = torch.zeros_like(table), torch.zeros_like(weights)
-        N = table.shape[2]
-        for xs, zs, ls, g in zip(*(t.split(_BLOCK) for t in (x, z, log_y, bar))):
-            _, field, w, index, square, rows, t = _tail_parts(table, weights, xs, zs, ls)
-            table_bar.view(-1, N).index_add_(
-                0, index.reshape(-1), torch.einsum("s,sab,sq->sabq", g, square, w).reshape(-1, N)
-            )
-            weights_bar.index_add_(0, rows.reshape(-1), torch.einsum("s,sl,sq->slq", g, t, field).reshape(-1, N))
+        arrays = (t.detach().contiguous().numpy() for t in (*ctx.saved_tensors, bar))
+        parts = run(_tail_adjoint, len(bar), *arrays, _DX, grain=16 * _GRAIN)
+        table_bar, weights_bar = (torch.from_numpy(sum(values[1:], start=values[0])) for values in zip(*parts))
         return table_bar, weights_bar, None, None, None
-
-
-def _tail_parts(table: Tensor, weights: Tensor, x: Tensor, z: Tensor, log_y: Tensor) -> tuple[Tensor, ...]:
-    M, _, N = table.shape
-    i, u = _stencil(x, M, X_POINTS, True)
-    j, v = _stencil(z, M, X_POINTS, True)
-    rows, t = _stencil(log_y, weights.shape[0], X_POINTS, False)
-    index = i[:, :, None] * M + j[:, None, :]
-    square = u[:, :, None] * v[:, None, :]
-    field = torch.einsum("sabq,sab->sq", table.reshape(-1, N)[index], square)
-    w = torch.einsum("slq,sl->sq", weights[rows], t)
-    return field * w, field, w, index, square, rows, t
 
 
 def _stencil(position: Tensor, size: int, points: int, periodic: bool) -> tuple[Tensor, Tensor]:

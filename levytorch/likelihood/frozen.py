@@ -16,7 +16,7 @@ bins.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -91,6 +91,24 @@ def coefficient_jacobian(head: Head, x: Tensor) -> Tensor:
     b, *rest = (J.detach() for J in head.jacobian(x))
     rows = [*(b.unbind(1) if head.dim > 1 else [b]), *rest[: 2 + head.learns_alpha]]
     return torch.stack(rows + [head.tempering_slope().expand_as(rows[-1])] * head.tempering_spec.learned)
+
+
+def with_slopes(
+    head: Head, c: Coefficients, n: int, functions: Callable[[Coefficients], Sequence[Tensor]]
+) -> list[tuple[Tensor, Tensor]]:
+    """Functions (n,) of the coefficients at n states, each with its derivatives (C, n) in the rows of `score_rows`."""
+    shapes = [c.b.shape if head.dim > 1 else (n,), *[(n,)] * (4 if head.tempered else 3)]
+    leaves = [v.detach().expand(s).clone().requires_grad_(True) for v, s in zip((*c, c.tempering), shapes)]
+    wanted = leaves[: 3 + head.learns_alpha] + leaves[4:] * head.tempering_spec.learned
+    out = []
+    with torch.enable_grad():
+        for value in functions(Coefficients(*leaves)):
+            slopes = [torch.zeros_like(v) for v in wanted]
+            if value.requires_grad:
+                slopes = list(torch.autograd.grad(value.sum(), wanted, retain_graph=True))
+            rows = [*(slopes[0].T if head.dim > 1 else slopes[:1]), *slopes[1:]]
+            out.append((value.detach(), torch.stack(rows)))
+    return out
 
 
 @torch.no_grad()

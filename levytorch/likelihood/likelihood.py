@@ -132,53 +132,38 @@ def shared_dt(pools: Pools) -> Tensor:
     return pools.data.dt[0] if pools.data.uniform_dt else pools.main.dt
 
 
-def counts_on(bins: StateBins, data: Pools | Lattice) -> Tensor:
-    """How many pairs start in each bin, (M,)."""
+def counts_on(bins: StateBins, data: Pools | Lattice, pool: str = "main") -> Tensor:
+    """How many pairs of a pool start in each bin, (M,)."""
     if isinstance(data, Lattice):
-        states = data.counts_of_states("main")
+        states = data.counts_of_states(pool)
         return torch.bincount(bins.index(states.x, states.dt), states.pairs, minlength=len(bins))
-    return bins.counts(data.main.x, shared_dt(data))
+    dt = shared_dt(data)
+    if pool == "tail":
+        return bins.counts(data.data.x[data.tail_of_data], dt if dt.dim() == 0 else dt[data.tail])
+    if dt.dim() == 0:  # counts of all but those of the removed: nothing is copied
+        return bins.counts(data.data.x, dt) - bins.counts(data.data.x[torch.from_numpy(data.removed)], dt)
+    return bins.counts(data.main.x, dt)
 
 
 def tail_masses(bins: StateBins, data: Pools | Lattice, tail: TailSettings, law: FrozenLaw | ExactLaw) -> TailMasses:
     """Thresholds and numbers of observed states on the bins."""
-    found = _of_lattice(bins, data) if isinstance(data, Lattice) else _of_pools(bins, data)
-    mu, uneven, CT, TRT, counts, tail_counts = found
+    if isinstance(data, Lattice):
+        mu, uneven = torch.tensor(data.mu, dtype=torch.float64), data.mu_is_rate
+        sheet = (bins.dt.unsqueeze(1) - torch.from_numpy(data.dt)).abs().argmin(1)
+        CT, TRT = (torch.from_numpy(v)[sheet] if bool(np.isfinite(v).any()) else None for v in (data.CT, data.TRT))
+    else:
+        mu, uneven, CT, TRT = data.mu, not data.data.uniform_dt, None, None
+        if data.CT is not None:
+            varies = callable(data.CT) and uneven
+            at = bins.means(data.threshold_of, shared_dt(data)) if varies else data.threshold_of(slice(0, 1))
+            CT = at.expand(len(bins))
+        if data.TRT is not None:
+            TRT = torch.as_tensor(threshold_at(data.TRT, bins.dt), dtype=torch.float64).expand(len(bins))
     if tail.method == "conditional" and tail.conditions_on == "TRT":
         CT = None
-    return TailMasses(bins, mu, uneven, CT, TRT, counts, tail_counts, law, at_mean=tail.R_theta == "mean")
-
-
-_Found = tuple[Tensor, bool, Tensor | None, Tensor | None, Tensor, Tensor]
-
-
-def _of_lattice(bins: StateBins, lattice: Lattice) -> _Found:
-    def counts(pool: str) -> Tensor:
-        states = lattice.counts_of_states(pool)
-        return torch.bincount(bins.index(states.x, states.dt), states.pairs, minlength=len(bins))
-
-    sheet = (bins.dt.unsqueeze(1) - torch.from_numpy(lattice.dt)).abs().argmin(1)
-    CT, TRT = (torch.from_numpy(v)[sheet] if bool(np.isfinite(v).any()) else None for v in (lattice.CT, lattice.TRT))
-    tail_counts = counts("tail") if lattice.has_tail else torch.zeros(len(bins), dtype=torch.float64)
-    mu = torch.tensor(lattice.mu, dtype=torch.float64)
-    return mu, lattice.mu_is_rate, CT, TRT, counts("main"), tail_counts
-
-
-def _of_pools(bins: StateBins, pools: Pools) -> _Found:
-    data, dt = pools.data, shared_dt(pools)
-    CT = TRT = None
-    if pools.CT is not None:
-        varies = callable(pools.CT) and not data.uniform_dt
-        CT = bins.means(pools.threshold_of, dt) if varies else pools.threshold_of(slice(0, 1)).expand(len(bins))
-    if pools.TRT is not None:
-        TRT = torch.as_tensor(threshold_at(pools.TRT, bins.dt), dtype=torch.float64).expand(len(bins))
-    tail_dt = dt if dt.dim() == 0 else dt[pools.tail]
-    tail_counts = bins.counts(data.x[pools.tail_of_data], tail_dt)
-    if dt.dim() == 0:  # counts of all but those of the removed: nothing is copied
-        counts = bins.counts(data.x, dt) - bins.counts(data.x[torch.from_numpy(pools.removed)], dt)
-    else:
-        counts = bins.counts(pools.main.x, dt)
-    return pools.mu, not data.uniform_dt, CT, TRT, counts, tail_counts
+    no_tail = isinstance(data, Lattice) and not data.has_tail
+    beyond = torch.zeros(len(bins), dtype=torch.float64) if no_tail else counts_on(bins, data, "tail")
+    return TailMasses(bins, mu, uneven, CT, TRT, counts_on(bins, data), beyond, law, at_mean=tail.R_theta == "mean")
 
 
 def make_objective(head: LinearHead, pools: Pools, tail: TailSettings, law: FrozenLaw) -> FullBatchObjective:

@@ -19,7 +19,7 @@ from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.convert import choice, known_keys, real_number, shown, whole_number
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.frozen import FrozenLaw, to_predictors, with_slopes
 from levytorch.likelihood.sums import StateBins
 
 METHODS = ("tcf", "conditional", "none")
@@ -272,29 +272,13 @@ class TailMasses:
         """log masses of core and middle (M,), and their derivatives in the predictors (C, M); of the frozen law."""
         law, dt = self.law, self.bins.dt
         assert isinstance(law, FrozenLaw)
+
+        def masses(c: Coefficients) -> tuple[Tensor, Tensor]:
+            return self._log_kept(lambda threshold: law.exceedance(c, threshold, self.center(dt), dt))
+
         chain = head.chain(head.theta.detach(), design)
-        c = chain.coefficients
-        M = len(self.bins)
-        d, learned = head.dim, head.alpha_basis is not None
-        shapes = ((M,) if d == 1 else (M, d), (M,), (M,), (M,), *([(M,)] if head.tempered else []))
-        leaves = [v.expand(s).clone().requires_grad_(True) for v, s in zip((*c, c.tempering), shapes)]
-        with torch.enable_grad():
-            at = Coefficients(*leaves)
-            core, middle = self._log_kept(lambda threshold: law.exceedance(at, threshold, self.center(dt), dt))
-            q = []
-            for mass in (core, middle):
-                wanted = leaves[: 4 if learned else 3] + leaves[4:]
-                if mass.requires_grad:
-                    parts = torch.autograd.grad(mass.sum(), wanted, retain_graph=True)
-                else:
-                    parts = tuple(torch.zeros_like(v) for v in wanted)
-                rows = [*(parts[0].unsqueeze(0) if d == 1 else parts[0].T), parts[1], parts[2]]
-                if learned:
-                    rows.append(parts[3] + parts[2] * chain.D_f_alpha)
-                if head.tempering_spec.learned:
-                    rows.append(parts[-1])
-                q.append(torch.stack(rows) * chain.slope)
-        return core.detach(), middle.detach(), q[0], q[1]
+        (core, by_core), (middle, by_middle) = with_slopes(head, chain.coefficients, len(self.bins), masses)
+        return core, middle, to_predictors(by_core, chain), to_predictors(by_middle, chain)
 
     # -- private ------------------------------------------------------------------------------------------------------
     def _beyond(self, head: Head) -> Callable[[Tensor], Tensor]:

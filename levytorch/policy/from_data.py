@@ -22,7 +22,7 @@ from levytorch.policy.line_estimation import LineEstimation
 from levytorch.policy.plane import torus
 from levytorch.policy.plane_basis import PlaneBasis
 from levytorch.policy.plane_estimation import PlaneEstimation
-from levytorch.training.line import inside, kept_range
+from levytorch.training.start import inside, kept_range
 
 MOST = 401  # functions of V; their matrices are held for every block
 MOST_IN_PLANE = 21  # per coordinate

@@ -7,6 +7,7 @@ alone; otherwise the pairs themselves know their block.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -167,6 +168,15 @@ def block_of(pairs: Transitions, n_blocks: int) -> Tensor:
         for start, stop in zip(starts.tolist(), stops.tolist()):
             ids[start:stop] = block
     return ids
+
+
+def per_pair(sums: Tensor, pairs: Tensor) -> tuple[float, float]:
+    """The mean per pair of sums over blocks (n_blocks,), and its standard error from their scatter."""
+    n, used = float(pairs.sum()), int((pairs > 0).sum())
+    mean = float(sums.sum()) / n
+    if used < 2:
+        return mean, math.nan
+    return mean, float(((sums - mean * pairs).square().sum() * used / (used - 1)).sqrt()) / n
 
 
 def kept_for_later(data: Pools | Lattice) -> Blocks | None:

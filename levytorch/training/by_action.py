@@ -29,10 +29,9 @@ from levytorch.data import Transitions
 from levytorch.errors import InputError
 from levytorch.training.controlled import ControlledRecovery, Parts
 from levytorch.training.finish import NOT_TOLD, TOLD, warn_of_no_tempering
-from levytorch.training.line import on_the_line
-from levytorch.training.problem import Fitting
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
+from levytorch.training.start import Fitting, on_the_line
 
 NAMES = ("b", "D_o", "D_f")
 _RELATIVE = 1e-12  # of the largest variance: what rounding has left of a parameter that is fixed

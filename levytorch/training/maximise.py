@@ -17,14 +17,13 @@ from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import engine_facts, joined_history, maximise
 from levytorch.training.finish import Ended
 from levytorch.training.law_choice import check_exact, conclude
-from levytorch.training.line import inside
 from levytorch.training.modulation import check_modulation, modulate
 from levytorch.training.problem import Problem, all_data, problem_of
 from levytorch.training.recovery import Recovery
 from levytorch.training.resampling import blocks_from
 from levytorch.training.selection import Selection, select
 from levytorch.training.settings import FitSettings
-from levytorch.training.start import reconsidered
+from levytorch.training.start import inside, reconsidered
 
 
 def fit_full_batch(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,14 +20,12 @@ from levytorch.data.batches import CHUNK, FullBatch, PoolFacts, full_batch, spli
 from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.likelihood.tail import TailSettings
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import Blocks, kept_for_later, n_blocks_for
 from levytorch.training.engines import engine_class
-from levytorch.training.line import cut_batch, on_the_line
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
-from levytorch.training.start import guess_from, resolve_tail
+from levytorch.training.start import Fitting, cut_batch, guess_from, on_the_line, resolve_tail
 
 _TINY = 1e-3  # of the period: a cell that the data hardly touches
 
@@ -55,9 +52,6 @@ class Problem:
             recovery.metrics["val/nll"] = -total / len(self.held_out)
 
 
-Fitting = Callable[[Transitions, FitSettings], Recovery]
-
-
 def problem_of(
     data: Transitions | Lattice, settings: FitSettings, preliminary: Fitting, start: Tensor | None = None
 ) -> Problem:
@@ -70,14 +64,11 @@ def problem_of(
         data, settings = on_the_line(data, settings)
     guess = guess_from(data, settings)
     guessed = settings.tail.CT == "auto" and not isinstance(data, Lattice)  # which has its own
+    settings = replace(settings, tail=resolve_tail(data, settings, preliminary))
     train: Transitions | Lattice = data
     held_out = None
-    if isinstance(data, Lattice):
-        tail = tail_of_lattice(data, settings.tail)
-    else:
-        tail = resolve_tail(data, settings, preliminary)
+    if isinstance(data, Transitions):
         train, held_out = split(data, settings.data.get("validation") or 0.0, settings.seed)
-    settings = replace(settings, tail=tail)
     head = starting_head(settings, guess, start)
     check_head_and_data(head, data)
     if isinstance(data, Transitions) and not data.repeats:
@@ -174,30 +165,6 @@ def check_lattice(settings: FitSettings) -> None:
         raise InputError("validation needs the pairs themselves, found a lattice; pass transitions, or use its folds.")
     if not engine_class(settings.engine["name"]).full_batch:
         raise InputError("a lattice cannot be drawn from, found engine adam; use fisher, evidence or lbfgs.")
-
-
-def tail_of_lattice(lattice: Lattice, tail: TailSettings) -> TailSettings:
-    """The thresholds are those the lattice was made with; refuses others."""
-    own = lattice.facts()
-    for name in ("CT", "TRT"):
-        asked, found = getattr(tail, name), getattr(own, name)
-        if tail.active and asked not in (None, "auto") and asked != found:
-            raise InputError(
-                f"tail.{name} must be that of the lattice, {found}, found {asked}; make a lattice with {name}={asked}."
-            )
-    if tail.method == "tcf" and not lattice.n_tail:
-        raise InputError(
-            "the TCF needs a tail pool, found a lattice without one; make it with CT=..., or use tail none."
-        )
-    if not tail.active:
-        return tail
-    if tail.method == "conditional" and not lattice.n_tail and not np.isfinite(lattice.TRT).all():
-        raise InputError(
-            "the conditional likelihood needs a threshold, found a lattice without one; make the lattice with TRT=... "
-            "or CT=..., or use tail none."
-        )
-    CT = None if tail.method == "conditional" and not lattice.n_tail else own.CT
-    return replace(tail, CT=CT, TRT=own.TRT, region="TRT" if CT is None else tail.region)
 
 
 def _check_window(transitions: Transitions, head: Head) -> None:

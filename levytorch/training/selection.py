@@ -18,7 +18,7 @@ from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.penalty import Strength
-from levytorch.training.blocks import Blocks, counted, quick
+from levytorch.training.blocks import Blocks, counted, per_pair, quick
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.problem import Problem, starting_head
@@ -76,31 +76,23 @@ class Selection:
     def _difference(self, k: int) -> tuple[float, float]:
         """To the best candidate, per pair, and its standard error from the folds."""
         assert self.pairs is not None
-        change = self.folds[k] - self.folds[self.best]
-        n, F = float(self.pairs.sum()), len(change)
-        mean = float(change.sum()) / n
-        apart = change - mean * self.pairs
-        return mean, float((apart.square().sum() * F / (F - 1)).sqrt()) / n
+        return per_pair(self.folds[k] - self.folds[self.best], self.pairs)
 
     def summary(self) -> dict[str, Any]:
         """Plain numbers for the metrics."""
         assert self.pairs is not None
-        n, F = float(self.pairs.sum()), len(self.pairs)
-        scores = torch.stack(self.folds)
-        means = scores.sum(1) / n
-        spread = scores - means.unsqueeze(1) * self.pairs
-        errors = (spread.square().sum(1) * F / (F - 1)).sqrt() / n
+        held_out = [per_pair(scores, self.pairs) for scores in self.folds]
         differences = [self._difference(k) for k in range(len(self.folds))]
         return {
             "of": self.name,
             "candidates": self.candidates,
             "chosen": self.candidates[self.best],
-            "held_out": means.tolist(),
-            "held_out_std": errors.tolist(),
+            "held_out": [mean for mean, _ in held_out],
+            "held_out_std": [error for _, error in held_out],
             "difference": [d for d, _ in differences],
             "difference_std": [s for _, s in differences],
-            "n_folds": F,
-            "n_pairs": n,
+            "n_folds": len(self.pairs),
+            "n_pairs": float(self.pairs.sum()),
         }
 
 
@@ -214,12 +206,12 @@ def add_held_out(made: Reweighting, held_out: list[Fold], selection: Selection, 
     selection.add(candidate, torch.tensor(totals, dtype=torch.float64))
 
 
-def folds(blocks: Blocks, n_folds: int = N_FOLDS) -> list[Fold]:
-    """Every n_folds-th block in each."""
+def folds(blocks: Blocks) -> list[Fold]:
+    """Every fifth block in each."""
     out = []
-    for k in range(n_folds):
+    for k in range(N_FOLDS):
         held = torch.zeros_like(blocks.once)
-        held[k::n_folds] = 1.0
+        held[k::N_FOLDS] = 1.0
         out.append(Fold(held, blocks.weighted(held)))
     return out
 

@@ -1,8 +1,12 @@
-"""What a fit starts from, where the settings leave it open: constants at the scale of the data (curves through groups
-of states where alpha is learned), CT by a preliminary fit (Appendix A), the region of conditioning.
+"""What a fit takes from the data, where the settings leave it open: constants to start from (curves through groups of
+states where alpha is learned), CT by a preliminary fit (Appendix A), the region of conditioning, the window of a line.
 
 Also what is made of the thresholds after a fit, when the counts beyond CT are compared with what the core of the law
 says.
+
+States on a line: a head is fitted over a window, and pairs that start outside of it are left out. That loses nothing
+but those pairs: a law of dx given x holds for any selection of x, and what lies far out (a jump of a double well,
+hurled back within the next step) says nothing about the middle.
 """
 
 from __future__ import annotations
@@ -13,13 +17,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
-from levytorch.coefficients import initial_guess
+from levytorch.coefficients import Head, initial_guess
 from levytorch.coefficients.init import Cell, Groups, Guess, group_states, thinned
 from levytorch.data import Transitions
+from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.lattice import Lattice
-from levytorch.data.quantiles import cut, order_statistics
+from levytorch.data.quantiles import cut, order_statistics, quantiles
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import cutting_threshold
 from levytorch.likelihood.tail import TailSettings
@@ -28,9 +34,14 @@ from levytorch.training.settings import FitSettings
 if TYPE_CHECKING:
     from levytorch.training.recovery import Recovery
 
+Fitting = Callable[[Transitions, FitSettings], "Recovery"]
 _PLACES = 48  # states that stand for all of those of a lattice
 _AGREES = 3.0  # standard deviations within which a count is what the core of the law says
 _AGREES_WITH_A_GUESS = 2.0  # the same, where disagreement costs precision and agreement may cost the answer
+OUTSIDE = "outside the window"
+_CENTRAL = (0.005, 0.995)  # quantiles of the states
+_NEAR = 0.1  # of their distance: so far beyond the central ones states are kept, which the ends of a fit rest on
+_MARGIN = 1 / 32  # of the range of the states: a lattice has nodes a little beyond the last pair
 
 
 def guess_from(data: Transitions | Lattice, settings: FitSettings) -> Guess:
@@ -58,18 +69,18 @@ def groups_of(data: Transitions, settings: FitSettings) -> Groups | None:
     return group_states(thinned(data.x).to(torch.float64), line if settings.head.period is None else settings.head.cell)
 
 
-def resolve_tail(
-    transitions: Transitions, settings: FitSettings, fit: Callable[[Transitions, FitSettings], Recovery]
-) -> TailSettings:
+def resolve_tail(data: Transitions | Lattice, settings: FitSettings, fit: Fitting) -> TailSettings:
     """Numbers for CT = "auto" (by a preliminary `fit` of constants) and for a conditional region."""
     tail = settings.tail
     if not tail.active:
         return tail
+    if isinstance(data, Lattice):
+        return _of_lattice(data, tail)
     if tail.CT == "auto":
-        tail = replace(tail, CT=_preliminary_CT(transitions, settings, fit))
+        tail = replace(tail, CT=_preliminary_CT(data, settings, fit))
         if tail.method == "conditional" and tail.TRT is None:
             # whatever was cut was cut beyond the largest step that is left
-            largest = max(float(transitions.deviation_of(rows).max()) for rows in transitions.blocks())
+            largest = max(float(data.deviation_of(rows).max()) for rows in data.blocks())
             tail = replace(tail, TRT=math.nextafter(largest, math.inf) * (1 + 1e-12))
         if tail.TRT is not None and isinstance(tail.CT, float) and tail.CT >= tail.TRT:
             tail = replace(tail, CT=0.5 * tail.TRT)
@@ -79,7 +90,7 @@ def resolve_tail(
             raise InputError("tail.region CT needs a CT, found none; give CT or use region TRT.")
         tail = _core_only(tail)
     if tail.method == "conditional" and isinstance(tail.CT, (int, float)) and tail.TRT is not None:
-        between = _count_between(transitions, tail.CT, tail.TRT)
+        between = _count_between(data, tail.CT, tail.TRT)
         if between < tail.min_tail and tail.region != "TRT":
             warnings.warn(
                 f"only {between} pairs lie between CT and TRT ({tail.min_tail} are wanted for their own stratum): the "
@@ -91,6 +102,28 @@ def resolve_tail(
     if tail.method == "conditional" and tail.CT is None:
         tail = replace(tail, region="TRT")
     return tail
+
+
+def _of_lattice(lattice: Lattice, tail: TailSettings) -> TailSettings:
+    """The thresholds are those the lattice was made with; refuses others."""
+    own = lattice.facts()
+    for name in ("CT", "TRT"):
+        asked, found = getattr(tail, name), getattr(own, name)
+        if asked not in (None, "auto") and asked != found:
+            raise InputError(
+                f"tail.{name} must be that of the lattice, {found}, found {asked}; make a lattice with {name}={asked}."
+            )
+    if tail.method == "tcf" and not lattice.n_tail:
+        raise InputError(
+            "the TCF needs a tail pool, found a lattice without one; make it with CT=..., or use tail none."
+        )
+    if tail.method == "conditional" and not lattice.n_tail and not np.isfinite(lattice.TRT).all():
+        raise InputError(
+            "the conditional likelihood needs a threshold, found a lattice without one; make the lattice with TRT=... "
+            "or CT=..., or use tail none."
+        )
+    CT = None if tail.method == "conditional" and not lattice.n_tail else own.CT
+    return replace(tail, CT=CT, TRT=own.TRT, region="TRT" if CT is None else tail.region)
 
 
 def reconsidered(tail: TailSettings, recovery: Recovery, guessed_CT: bool) -> TailSettings | None:
@@ -136,9 +169,7 @@ def _count_between(transitions: Transitions, CT: float, TRT: float) -> int:
     return total
 
 
-def _preliminary_CT(
-    transitions: Transitions, settings: FitSettings, fit: Callable[[Transitions, FitSettings], Recovery]
-) -> float:
+def _preliminary_CT(transitions: Transitions, settings: FitSettings, fit: Fitting) -> float:
     """Appendix A: the central `mass` of one step under constants fitted without correction, D_o included."""
     head = settings.head
     kind = {"name": "fourier", "period": head.period}
@@ -152,3 +183,99 @@ def _preliminary_CT(
     assert isinstance(alpha, float)
     D_o, D_f = float(found.D_o(found.origin)), float(found.D_f(found.origin))
     return float(cutting_threshold(alpha, D_f, dt, settings.tail.mass, D_o=D_o, dim=transitions.dim))
+
+
+# -- a line ------------------------------------------------------------------------------------------------------------
+
+
+def on_the_line(data: Transitions | Lattice, settings: FitSettings) -> tuple[Transitions | Lattice, FitSettings]:
+    """Fills in the window and the knots of a head on a line, and leaves out the pairs that start elsewhere."""
+    if settings.plain is None:
+        return inside(data, settings.head.bounds), settings
+    plain = dict(settings.plain)
+    given = plain.get("window")
+    dim = 1 if isinstance(data, Lattice) else data.dim
+    if given is None:
+        ranges = [kept_range(data, axis) for axis in range(dim)]
+        data = inside(data, ranges)
+        windows = [_widened(low, high) for low, high in ranges]
+        plain["window"] = list(windows[0]) if dim == 1 else [list(pair) for pair in windows]
+    else:
+        data = inside(data, [tuple(given)] if dim == 1 else [tuple(pair) for pair in given])
+    if plain.get("knots") == "quantiles":
+        plain["knots"] = _knots(data, int(plain["n_basis"]), plain["window"])
+    return data, settings if plain == settings.plain else settings.with_head(plain)
+
+
+def kept_range(data: Transitions | Lattice, axis: int = 0) -> tuple[float, float]:
+    """All states, but for excursions: those far beyond 99 % of the others."""
+    low, first, last, high = _levels(data, axis, (0.0, *_CENTRAL, 1.0))
+    near = _NEAR * (last - first)
+    return max(low, first - near), min(high, last + near)
+
+
+def _levels(data: Transitions | Lattice, axis: int, levels: tuple[float, ...]) -> list[float]:
+    """Quantiles of a coordinate of the states."""
+    if isinstance(data, Lattice):
+        counts = data.counts_of_states()
+        order = np.argsort(counts.x.numpy(), kind="stable")
+        x, total = counts.x.numpy()[order], np.cumsum(counts.pairs.numpy()[order])
+        found = x[np.searchsorted(total, np.asarray(levels[1:-1]) * total[-1])].tolist()
+        return [data.x_range[0], *found, data.x_range[1]]
+    column = data.x if data.dim == 1 else data.x[:, axis]
+    return quantiles(cut(column.numpy()), len(data), levels)
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
+    span = high - low
+    if not span > 1e-8 * max(abs(low), abs(high)):
+        raise InputError(
+            f"x must vary for coefficients on a line, found states from {low:.9g} to {high:.9g}; subtract a constant "
+            "near them, or give a window."
+        )
+    return low - _MARGIN * span, high + _MARGIN * span
+
+
+def _knots(data: Transitions | Lattice, n_basis: int, window: list[float]) -> list[float] | str:
+    """Where the cubics meet: at quantiles of the states, each with as many pairs on either side."""
+    if n_basis < 5:
+        return "even"
+    levels = tuple(float(v) for v in np.linspace(0, 1, n_basis - 2))
+    inner = _levels(data, 0, levels)[1:-1]
+    if not (np.diff([window[0], *inner, window[1]]) > 1e-6 * (window[1] - window[0])).all():
+        raise InputError(
+            "knots at quantiles must differ from each other, found states that repeat too often; use knots even."
+        )
+    return inner
+
+
+def inside(data: Transitions | Lattice, bounds: list[tuple[float, float]]) -> Transitions | Lattice:
+    """The pairs that start in the window; of a lattice the batch is cut, in `cut_batch`."""
+    if isinstance(data, Lattice):
+        return data
+    keep = np.ones(len(data), dtype=bool)
+    for rows in data.blocks():
+        columns = data.x[rows].reshape(rows.stop - rows.start, -1).T
+        for column, (low, high) in zip(columns.numpy(), bounds):
+            keep[rows] &= (column >= low) & (column <= high)
+    lost = len(data) - int(np.count_nonzero(keep))
+    if lost == len(data):
+        raise InputError(f"the window must hold states of the data, found none in {bounds}; choose it within them.")
+    return data if not lost else data._take(torch.from_numpy(keep), {OUTSIDE: lost})
+
+
+def cut_batch(batch: FullBatch, head: Head) -> FullBatch:
+    """A batch without the nodes outside of the window of a head on a line; the same object where there are none."""
+    if head.period is not None or head.dim > 1:
+        return batch
+    low, high = head.window
+
+    def part(pool: Batch) -> Batch:
+        keep = (pool.x >= low) & (pool.x <= high)
+        return pool if bool(keep.all()) else Batch(*(values[keep] for values in pool))
+
+    main, tail = part(batch.main), None if batch.tail is None else part(batch.tail)
+    if main is batch.main:
+        return batch
+    n_tail = 0.0 if tail is None else float(tail.weight.sum())
+    return batch._replace(main=main, tail=tail, n_main=float(main.weight.sum()), n_tail=n_tail)
