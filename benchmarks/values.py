@@ -1,7 +1,7 @@
 """V by every method of `value_from_data` on the same data, the variable example (`docs/compare.md`):
 
 python benchmarks/values.py measure --seeds 12                      dt = 1/40, whole and censored data
-python benchmarks/values.py measure --seeds 4 --dt 0.0025           dt = 1/400
+python benchmarks/values.py measure --seeds 12 --dt 0.0025          dt = 1/400
 python benchmarks/values.py summary                                 the tables, also into docs/compare.md
 
 10,000 trajectories of 40 steps, 40 substeps each, alpha known, K = 21. Every number is a row of a CSV (--results),
@@ -32,7 +32,6 @@ from levytorch.policy.reward_functions import CosinePower, Manufactured
 from levytorch.training.resampling import blocks_from
 
 ALPHA, SUBSTEPS, N_BASIS = 0.3, 40, 21
-SMOOTHING = {"engine": "fisher", "penalty": "evidence", "max_steps": 200}  # named, so that rows stay comparable
 TRUTH = Dynamics.named("variable", alpha=ALPHA)
 X = torch.linspace(0, 2 * math.pi, 1025, dtype=torch.float64)[:-1]
 DATA = {"whole": None, "censored": {"CT": 8.0, "TRT": 20.0, "method": "tcf"}}
@@ -40,7 +39,9 @@ REWARDS, BETAS = ("cosine", "manufactured"), (0.1, 1.0, 10.0)
 ALONE = {"lstd": {}, "phibe 1": {}, "phibe 2": {"order": 2}, "brownian": {}}  # methods without a model, their options
 WITH_MODEL = ("model", "hybrid", "corrected")
 LAWS = ("auto", "frozen")
-FIELDS = ("data", "dt", "trajectories", "seed", "reward", "beta", "method", "law", "quantity", "value")
+PENALTIES = ("harmonics", "evidence")  # of the models' fits; the first is what recover does
+KEY = ("data", "dt", "trajectories", "seed", "penalty")
+FIELDS = (*KEY, "reward", "beta", "method", "law", "quantity", "value")
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results" / "values.csv", HERE.parent / "docs" / "compare.md"
 BEGIN, END = "<!-- begin: benchmarks/values.py summary -->", "<!-- end: benchmarks/values.py summary -->"
@@ -73,14 +74,14 @@ def truth_of(name: str, beta: float) -> Tensor:
     return solve_value(TRUTH, reward_of(name, beta), beta)(X)
 
 
-def fitted(data: Transitions, kind: str, law: str, file: Path) -> tuple[Recovery, float]:
+def fitted(data: Transitions, kind: str, law: str, penalty: str, file: Path) -> tuple[Recovery, float]:
     """The model, kept; and the seconds that it took."""
     if file.is_file():
         found = Recovery.load(file)
         found.blocks = blocks_from(found, data)
         return found, math.nan
     start = time.perf_counter()
-    found = recover(data, alpha=ALPHA, n_basis=N_BASIS, **SMOOTHING, law=law, tail=DATA[kind])
+    found = recover(data, alpha=ALPHA, n_basis=N_BASIS, engine="evidence", penalty=penalty, law=law, tail=DATA[kind])
     seconds = time.perf_counter() - start
     file.parent.mkdir(parents=True, exist_ok=True)
     found.save(file)
@@ -119,12 +120,12 @@ def one(data: Transitions, kind: str, models: dict[str, Recovery]) -> Iterator[R
 
 def measure(options: argparse.Namespace) -> None:
     path = options.results
-    done = {tuple(row[k] for k in FIELDS[:4]) for row in read(path)}
+    done = {tuple(row[k] for k in KEY) for row in read(path)}
     for seed in range(options.first, options.first + options.seeds):
         for dt in options.dt:
             whole = None
             for kind in options.data:
-                key = (kind, f"{dt:g}", str(options.trajectories), str(seed))
+                key = (kind, f"{dt:g}", str(options.trajectories), str(seed), options.penalty)
                 if key in done:
                     continue
                 start = time.perf_counter()
@@ -134,7 +135,7 @@ def measure(options: argparse.Namespace) -> None:
                 models, rows = {}, []
                 for law in LAWS:
                     file = options.fits / f"{'_'.join(key)}_{law}.pt"
-                    models[law], seconds = fitted(data, kind, law, file)
+                    models[law], seconds = fitted(data, kind, law, options.penalty, file)
                     rows.append(("", "", "fit", law, "seconds", seconds))
                 rows += one(data, kind, models)
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,13 +160,23 @@ Found = dict[tuple[str, ...], dict[int, float]]
 
 
 def collected(path: Path, quantity: str) -> Found:
-    """(data, dt, reward, beta, method, law) -> seed -> value."""
+    """(data, dt, reward, beta, method, law) -> seed -> value; with the penalty that is shown of the step."""
     out: Found = defaultdict(dict)
-    for row in read(path):
-        if row["quantity"] == quantity:
+    rows = read(path)
+    shown = penalties(rows)
+    for row in rows:
+        if row["quantity"] == quantity and row["penalty"] == shown[row["dt"]]:
             key = tuple(row[k] for k in ("data", "dt", "reward", "beta", "method", "law"))
             out[key][int(row["seed"])] = float(row["value"])
     return out
+
+
+def penalties(rows: list[dict[str, str]]) -> dict[str, str]:
+    """dt -> the penalty with the most data sets, of several the first of PENALTIES."""
+    sets: dict[str, dict[str, set[tuple[str, ...]]]] = defaultdict(lambda: {name: set() for name in PENALTIES})
+    for row in rows:
+        sets[row["dt"]][row["penalty"]].add((row["data"], row["seed"]))
+    return {dt: max(PENALTIES, key=lambda name: len(of[name])) for dt, of in sets.items()}
 
 
 def mean_of_logs(values: dict[int, float]) -> float:
@@ -237,7 +248,9 @@ def tables(path: Path) -> str:
     found, covered = collected(path, "error"), collected(path, "coverage")
     first = [c for c in NAMES if c[1] != "frozen"]
     frozen = [("model", "frozen"), ("hybrid", "frozen"), ("corrected", "frozen"), ("lstd", "")]
+    used = ", ".join(f"`{name}` at dt = 1/{1 / float(dt):g}" for dt, name in penalties(read(path)).items())
     parts = [
+        *(f"Penalty of the models' fits: {used}.", ""),
         "Relative L2 errors of V in %, geometric means over seeds, the best of a row in bold:",
         *("", *errors_table(found, first), ""),
         "Ratios of errors, geometric means over seeds between two standard errors:",
@@ -269,6 +282,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--trajectories", type=int, default=10_000)
     parser.add_argument("--dt", type=float, nargs="+", default=[1 / 40])
+    parser.add_argument("--penalty", choices=PENALTIES, default=PENALTIES[0])
     parser.add_argument("--data", nargs="+", choices=list(DATA), default=list(DATA))
     options = parser.parse_args()
     warnings.simplefilter("ignore", LevytorchWarning)
