@@ -69,7 +69,7 @@ class Pools:
 
     Attributes:
         data: all pairs, those that TRT removes among them.
-        tail: rows of `main` beyond CT, (n_tail,) int64, ascending.
+        tail_of_data: rows of `data` in the tail pool, (n_tail,) int64, ascending.
         CT: the threshold in use: None (no tail pool), a number, or a function of dt.
         TRT: the removal threshold, or None.
         halvings: how often CT was halved to fill the tail pool.
@@ -77,7 +77,7 @@ class Pools:
     """
 
     data: Transitions
-    tail: Tensor
+    tail_of_data: Tensor
     CT: Threshold | None
     TRT: Threshold | None
     halvings: int = 0
@@ -94,16 +94,13 @@ class Pools:
 
     @property
     def n_tail(self) -> int:
-        return len(self.tail)
+        return len(self.tail_of_data)
 
     @functools.cached_property
-    def tail_of_data(self) -> Tensor:
-        """The tail pool as rows of `data`."""
-        if not len(self.removed):
-            return self.tail
-        before = self.removed - np.arange(len(self.removed))  # pairs of the main pool before each removed one
-        rows = self.tail.numpy()
-        return torch.from_numpy(rows + np.searchsorted(before, rows, side="right"))
+    def tail(self) -> Tensor:
+        """The tail pool as rows of `main`."""
+        rows = self.tail_of_data.numpy()
+        return torch.from_numpy(rows - np.searchsorted(self.removed, rows))
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -256,12 +253,8 @@ def central_D_o(transitions: Transitions) -> float:
 
 
 def _tail(t: Transitions, CT: Threshold, removed: Integers) -> Tensor:
-    """Rows beyond CT of what is left when some rows are removed."""
-    rows = t.beyond(CT)
-    if len(removed):
-        rows = np.setdiff1d(rows, removed, assume_unique=True)
-        rows = rows - np.searchsorted(removed, rows)
-    return torch.from_numpy(rows)
+    """Rows beyond CT that are not removed."""
+    return torch.from_numpy(np.setdiff1d(t.beyond(CT), removed, assume_unique=True))
 
 
 def split(transitions: Transitions, validation: float, seed: int) -> tuple[Transitions, Transitions | None]:

@@ -14,7 +14,6 @@ from levytorch.errors import InputError
 if TYPE_CHECKING:
     import polars as pl
 
-_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])  # of each month, from 1 on
 _YEAR_FIRST = r"^\d{4}[-/.]?\d{2}"
 _SAME = 1e-6  # relative difference of steps that are one
 
@@ -190,13 +189,11 @@ class FileClock:
 
 def _calendar_days(numbers: NDArray[Any]) -> bool:
     """Whether all are days of 1900 to 2100 written as YYYYMMDD; as plain numbers, two days may be 70 apart."""
+    import polars as pl
+
     if not len(numbers) or not 19_000_101 <= numbers[0] <= 21_001_231:  # nearly always all that is looked at
         return False
     if not ((numbers >= 19_000_101) & (numbers <= 21_001_231) & (numbers == np.floor(numbers))).all():
         return False
-    days = numbers.astype(np.int64)
-    year, month, day = days // 10_000, days // 100 % 100, days % 100
-    if not ((month >= 1) & (month <= 12) & (day >= 1)).all():
-        return False
-    leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
-    return bool((day <= _DAYS[month] + (leap & (month == 2))).all())
+    days = pl.Series(numbers.astype(np.int64)).cast(pl.String)
+    return not days.str.to_date("%Y%m%d", strict=False).null_count()

@@ -84,19 +84,14 @@ class FromFile:
             self._check_dt(trajectories, self.expected_dt)
         with within_memory(Path(self.path)):
             transitions = trajectories.transitions()
-        n = len(transitions)
-        for name, count in (("first", self.first), ("sample", self.sample)):
-            if count is not None and count > n:
+        n, count = len(transitions), self.first or self.sample
+        if count is not None:
+            if count > n:
+                name = "sample" if self.first is None else "first"
                 raise InputError(f"{self.path}: {name} must not exceed {n} transitions, found {count}; lower it.")
-        # a part chosen before the analysis is the data: its mu is its own
-        which: Any = None
-        if self.first is not None:
-            which = slice(0, self.first)
-        elif self.sample is not None:
-            which = torch.from_numpy(np.sort(self._draw(n, transitions.stored)))
-        if which is not None:
-            lost = n - (self.first or self.sample or 0)
-            transitions = transitions._take(which, {"not selected": lost}, keep_mu=False)
+            which = slice(0, count) if self.first is not None else np.sort(self._draw(n, transitions.stored))
+            # a part chosen before the analysis is the data: its mu is its own
+            transitions = transitions._take(which, {"not selected": n - count}, keep_mu=False)
         return SourceData(transitions, None, trajectories)
 
     def _check_dt(self, trajectories: Trajectories, expected: float) -> None:
