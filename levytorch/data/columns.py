@@ -66,8 +66,8 @@ class TableReader:
         self._frame = frame if whole else None
         self.types, self.rows, self.columns = frame.schema, len(frame), frame.columns  # rows: of the first frame
 
-    def frames(self, names: list[str] | None = None) -> Iterator[pl.DataFrame]:
-        """All rows of some columns (None: of all), frame by frame."""
+    def frames(self, names: list[str] | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
+        """All rows of some columns (None: of all), frame by frame, each after so many rows."""
         before, parts = 0, self._parts(self.columns if names is None else names)
         while True:
             with _reading(self.file):
@@ -75,7 +75,7 @@ class TableReader:
             if frame is None:
                 return
             if len(frame):
-                yield self._with_points(frame, before) if self.text and self._comma else frame
+                yield before, self._with_points(frame, before) if self.text and self._comma else frame
             before += len(frame)
 
     def forget(self) -> None:

@@ -19,13 +19,12 @@ _HEADS = ("min", "0.1%", "1%", "5%", "25%", "50%", "75%", "95%", "99%", "99.9%",
 
 def describe(t: Transitions) -> str:
     """Counts, dt, quantiles of x, dx and |dx - mu|, mu, and what was dropped and why."""
-    lost = sum(t.dropped.values())
+    lost, mu = sum(t.dropped.values()), ", ".join(f"{v:.8g}" for v in np.atleast_1d(t.mu.numpy()))
     lines = [
         f"{len(t):,} transitions of {t.n_trajectories:,} trajectories in {t.dim} dimension{'s' if t.dim > 1 else ''}",
         "",
         f"dt        {_dt(t)}",
-        f"mu        {_numbers(np.atleast_1d(t.mu.numpy()))}   median of {'dx' if t.uniform_dt else 'dx / dt'} before "
-        "any removal",
+        f"mu        {mu}   median of {'dx' if t.uniform_dt else 'dx / dt'} before any removal",
         "",
         " " * 10 + "".join(f"{head:>11}" for head in _HEADS),
     ]
@@ -59,10 +58,6 @@ def _dt(t: Transitions) -> str:
 
 def _row(blocks: Blocks, n: int) -> str:
     return "".join(f"{q:>11.4g}" for q in quantiles(blocks, n, _LEVELS))
-
-
-def _numbers(values: np.ndarray) -> str:
-    return ", ".join(f"{v:.8g}" for v in values)
 
 
 def _numbers_by_state(action: Array, x: Array) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from levytorch.convert import Array, Integers
-from levytorch.data.arrays import label, named
+from levytorch.data.arrays import label
 from levytorch.data.clock import FileClock
 from levytorch.data.columns import (
     OneNumber,
@@ -43,7 +43,7 @@ class Cells:
     row: Any  # (n,) integers, the row in the file
     ticks: NDArray[Any] | None = None
     reward: Array | None = None
-    action: Array | None = None  # places among the names seen so far, or the numbers themselves
+    action: NDArray[Any] | None = None  # names, or numbers
     column: Any = None  # (n,) its column in a wide table, or in one of rows
 
     def take(self, rows: NDArray[Any]) -> Cells:
@@ -63,7 +63,6 @@ class TableFile(PointFile):
             )
         self._whole: Cells | None = None
         self._starts: Integers | None = None  # rows where trajectories begin, known after the survey
-        self._names_of_actions: dict[str, int] = {}  # of a column of text, in the order in which they are met
 
     def _find_columns(self) -> None:
         options, whole = self.options, self.whole
@@ -100,10 +99,9 @@ class TableFile(PointFile):
         named = [name for _, name in self.options.named()]
         if self.options.layout != "long" or MAX_DT not in self.table.columns or MAX_DT in named:
             return None
-        number, before = OneNumber(self.path, MAX_DT, "make it one number, or pass max_dt"), 0
-        for frame in self.table.frames([MAX_DT]):
+        number = OneNumber(self.path, MAX_DT, "make it one number, or pass max_dt")
+        for before, frame in self.table.frames([MAX_DT]):
             number.see(frame[MAX_DT], before)
-            before += len(frame)
         return self.options.units.length(f"{self.path}, column {MAX_DT!r}", number.value)
 
     # ----------------------------------------------------------------------------------------------------------- passes
@@ -151,7 +149,7 @@ class TableFile(PointFile):
     def _first_pass(self) -> Iterator[Cells]:
         """The cells, and what is known only after they were seen: ids, where they begin, a column of dt."""
         if self.options.layout != "long":
-            (table,) = self.table.frames()
+            ((_, table),) = self.table.frames()
             yield self._grid(table)
             return
         names, step = self.names, self.names.dt
@@ -159,17 +157,17 @@ class TableFile(PointFile):
         action = [name for name in names.action or () if name in self.table.columns]
         asked = [*names.value, names.id, names.time, names.reward, *action, step]
         columns = list(dict.fromkeys(name for name in asked if isinstance(name, str)))
-        runs, before = Runs(self.path, names.id), 0
-        for frame in self.table.frames(columns):
+        runs, rows = Runs(self.path, names.id), 0
+        for before, frame in self.table.frames(columns):
             runs.see(frame, before, whole=self.whole)
             cells = self._cells(frame, before, runs.group)
             if isinstance(step, str):
                 dt.see(frame[step], before)
             yield cells
-            before += len(frame)
+            rows = before + len(frame)
         self.table.forget()
         self.ids = None if names.id is None else runs.names
-        self._starts = np.append(runs.starts, before)
+        self._starts = np.append(runs.starts, rows)
         if isinstance(step, str):
             self.dt = self.options.units.length(f"{self.path}, column {step!r}", dt.value)
 
@@ -186,11 +184,9 @@ class TableFile(PointFile):
             return
         assert self._starts is not None
         asked = [*self.names.value, self.names.time, self.names.reward]
-        before = 0
-        for frame in self.table.frames([name for name in asked if name is not None]):
+        for before, frame in self.table.frames([name for name in asked if name is not None]):
             group = trajectory_of(np.arange(before, before + len(frame)), self._starts)
             yield self._clean(self._cells(frame, before, group))
-            before += len(frame)
 
     def _blocks(self) -> Iterator[Points]:
         start, dropped = 0, not self._kept.all()
@@ -202,7 +198,7 @@ class TableFile(PointFile):
             times = None if self.clock is None or kept.ticks is None else self.clock.times(kept.ticks)
             x, action = values[:, 0] if values.shape[1] == 1 else values, kept.action
             if action is not None:  # the whole table is one block
-                action, self.actions = label(named(action, list(self._names_of_actions)))
+                action, self.actions = label(action)
             yield Points(start, x, times, kept.reward, kept.row, action)
             start += len(values)
 
@@ -226,12 +222,12 @@ class TableFile(PointFile):
             actions,
         )
 
-    def _actions(self, frame: pl.DataFrame, names: list[str], before: int) -> Array:
+    def _actions(self, frame: pl.DataFrame, names: list[str], before: int) -> NDArray[Any]:
         """(n,), or (n, 2) where the action is a vector."""
         columns = [self._actions_of(frame[name], before) for name in names]
         if len(columns) == 1:
             return columns[0]
-        if self._names_of_actions:
+        if any(column.dtype.kind == "U" for column in columns):
             raise InputError(
                 f"{self.path}: an action of several columns must be numbers, found text in {quoted(names)}; name one."
             )
@@ -244,8 +240,8 @@ class TableFile(PointFile):
         period, unit, begins = CLOCKS[name]
         return (ticks + begins) % period / unit
 
-    def _actions_of(self, column: pl.Series, before: int) -> Array:
-        """Actions as numbers: text by the order in which names are met."""
+    def _actions_of(self, column: pl.Series, before: int) -> NDArray[Any]:
+        """Numbers, or names."""
         import polars as pl
 
         if row := first_null(column, before):
@@ -256,10 +252,8 @@ class TableFile(PointFile):
         as_numbers = text.cast(pl.Float64, strict=False)
         if not as_numbers.null_count():  # every cell of a .csv is text
             return as_numbers.to_numpy()
-        for name in text.unique(maintain_order=True).to_list():
-            self._names_of_actions.setdefault(name, len(self._names_of_actions))
-        known = list(self._names_of_actions)
-        return text.replace_strict(known, np.arange(len(known), dtype=np.float64)).to_numpy().astype(np.float64)
+        names = text.unique()
+        return names.to_numpy().astype(str)[text.replace_strict(names, np.arange(len(names))).to_numpy()]
 
     def _ticks(self, frame: pl.DataFrame, before: int = 0) -> NDArray[Any] | None:
         if self.clock is None:
