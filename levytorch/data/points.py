@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from levytorch.convert import Array, Integers
 from levytorch.data.clock import FileClock
 from levytorch.data.options import FileOptions
-from levytorch.data.store import Sink
 from levytorch.errors import InputError, LevytorchWarning
 
 
@@ -120,15 +119,6 @@ class PointFile(ABC):
                 self.clock.check_dt(self.dt, times, across)
             time, row = block.times[-1:], list(block.row[-1:])
             yield block if self.dt is None else block._replace(times=None)
-
-    def collect(self, sink: Sink) -> dict[str, Any]:
-        """All points into columns x, times, reward and action; what is no column."""
-        for block in self.points():
-            for name in ("x", "times", "reward", "action"):
-                values = getattr(block, name)
-                if values is not None:
-                    sink.append(name, values)
-        return {"dt": self.dt, "ids": self.ids, "dropped": self.dropped}
 
 
 def overlapping(blocks: Iterator[Points]) -> Iterator[Points]:

@@ -30,7 +30,7 @@ from levytorch.data.points import (
     refuse_twice,
     steps_across,
 )
-from levytorch.data.store import Entry, MemoryColumns, Writer, make, within_memory
+from levytorch.data.store import Entry, Writer, make, within_memory
 from levytorch.data.tables import TableFile
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
@@ -158,10 +158,9 @@ class Trajectories:
         file.open(whole=True)
         max_dt = file.max_dt
         file.survey()
-        columns = MemoryColumns(int(file.lengths.sum()))
-        fields: dict[str, Any] = file.collect(columns)
-        fields |= {**columns.arrays(), "actions": file.actions}
-        return cls(offsets=file.offsets, max_dt=max_dt, **fields)
+        ((_, x, times, reward, _, action),) = file.points()
+        facts: dict[str, Any] = {"dt": file.dt, "ids": file.ids, "max_dt": max_dt, "dropped": file.dropped}
+        return cls(x, file.offsets, times=times, reward=reward, action=action, actions=file.actions, **facts)
 
     @classmethod
     def _mapped(cls, file: PointFile, directory: Path) -> Trajectories:
@@ -169,9 +168,12 @@ class Trajectories:
 
         def build(writer: Writer) -> dict[str, Any]:
             file.survey()
-            record = file.collect(writer)
+            for block in file.points():
+                for name in ("x", "times", "reward"):
+                    if getattr(block, name) is not None:
+                        writer.append(name, getattr(block, name))
             writer.append("lengths", file.lengths)
-            return record
+            return {"dt": file.dt, "ids": file.ids, "dropped": file.dropped}
 
         status = file.path.stat()
         named = {"file": str(file.path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
