@@ -35,7 +35,7 @@ from levytorch.policy.reference import (
 from levytorch.policy.rewards import RewardContext, build_reward, check_reward_with_data
 from levytorch.policy.solver import solve_value
 from levytorch.runs.report import Columns, Outcome, noted_doubts, write_value
-from levytorch.training.maximise import fit_full_batch
+from levytorch.training.problem import fit_full_batch
 
 STORED = 40_000  # empirical values kept for figures and for the coverage of bands over runs
 SHOWN = 5000  # of these as dots in the figure

@@ -14,7 +14,7 @@ from levytorch.errors import InputError
 from levytorch.training.by_action import recover_by_action
 from levytorch.training.continuous import recover_continuous
 from levytorch.training.engines import engine_class
-from levytorch.training.maximise import fit_full_batch
+from levytorch.training.problem import fit_full_batch
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings, make_settings
 

@@ -33,10 +33,10 @@ from levytorch.training.controlled import ClosedLoop, ControlledRecovery, Counte
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import maximise
 from levytorch.training.finish import judge_tempering
-from levytorch.training.problem import settings_for, starting_head
+from levytorch.training.problem import settings_for
 from levytorch.training.recovery import ArrayLike, Recovery
 from levytorch.training.settings import FitSettings
-from levytorch.training.start import groups_of, on_the_line
+from levytorch.training.start import groups_of, on_the_line, starting_head
 
 FORMAT = "levytorch.continuous.1"
 _BINS = {1: 8, 2: 4}  # of the action, per coordinate, for counts

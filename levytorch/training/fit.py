@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,13 +24,17 @@ from levytorch.training.callbacks import Convergence, MovingAverage, Progress, U
 from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import Maximised
 from levytorch.training.finish import Ended
-from levytorch.training.law_choice import check_exact
-from levytorch.training.maximise import concluded, fit_full_batch, joined
-from levytorch.training.modulation import check_modulation
 from levytorch.training.module import LevyModule
-from levytorch.training.problem import Problem, all_data, check_pools, pool_options, problem_of
+from levytorch.training.problem import (
+    Problem,
+    all_data,
+    check_pools,
+    fit_full_batch,
+    joined,
+    pool_options,
+    problem_of,
+)
 from levytorch.training.recovery import Recovery
-from levytorch.training.selection import select
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import reconsidered
 
@@ -71,17 +74,9 @@ def fit(
 
     callbacks, trainer: added by train.py (loggers, checkpoints, progress); resume: a checkpoint; start: first theta.
     """
-    began = time.perf_counter()
-    if settings.modulation is not None:
-        check_modulation(transitions, settings)
-        settings = replace(settings, law="frozen")
-    problem = problem_of(transitions, settings, fit_full_batch, start)
-    selection = None
-    if problem.settings.left_open:
-        problem, selection = select(problem, all_data(problem, Ranks()).blocks)
+    problem = problem_of(transitions, settings, start)
+    problem = problem.closed(lambda: all_data(problem, Ranks()).blocks)
     settings = problem.settings
-    if settings.law == "exact":
-        check_exact(problem.head, transitions, started=settings.init == "data")
     module, data = make_module(problem), make_data(problem)
     engine = module.engine
     averaging = None if engine.full_batch else MovingAverage(engine.window)  # type: ignore[attr-defined]
@@ -123,7 +118,7 @@ def fit(
     steps, history = int(lightning.global_step), list(module.history)
     done = Maximised(module.torch_optimizer(), convergence.converged, steps, history)
     ended = Ended(final, engine, done, batch, data.observed, data.facts(), samples, everyone)
-    recovery, final = concluded(ended, problem, transitions, selection, began)
+    recovery, final = problem.conclude(ended)
     other = reconsidered(settings.tail, recovery, problem.guessed_CT)
     if everyone.agree(other is not None):
         assert other is not None

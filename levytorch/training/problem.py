@@ -1,9 +1,10 @@
-"""What every fit starts from: settings that fit the data, a head at its start, the pools."""
+"""The problem that settings and data pose, and a fit without a trainer: what `recover` runs for full-batch engines."""
 
 from __future__ import annotations
 
-import copy
+import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,57 +15,94 @@ from torch import Tensor
 from levytorch.coefficients import Head, LinearHead
 from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import LINEAR, head_dim
-from levytorch.coefficients.init import Guess, randomise
+from levytorch.coefficients.init import Guess
 from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, PoolFacts, full_batch, split, wanted
 from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.errors import InputError, LevytorchWarning
+from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
-from levytorch.training.blocks import Blocks, kept_for_later, n_blocks_for
-from levytorch.training.engines import engine_class
+from levytorch.training.blocks import MOST_PAIRS, Blocks, kept_for_later, n_blocks_for
+from levytorch.training.engines import build_engine, engine_class
+from levytorch.training.engines.base import engine_facts, joined_history, maximise
+from levytorch.training.finish import Ended
+from levytorch.training.law_choice import check_exact, conclude
+from levytorch.training.modulation import check_modulation, modulate
 from levytorch.training.recovery import Recovery
+from levytorch.training.resampling import blocks_from
+from levytorch.training.selection import Selection, select
 from levytorch.training.settings import FitSettings
-from levytorch.training.start import Fitting, cut_batch, guess_from, on_the_line, resolve_tail
+from levytorch.training.start import (
+    cut_batch,
+    guess_from,
+    inside,
+    on_the_line,
+    reconsidered,
+    resolve_tail,
+    starting_head,
+)
 
 _TINY = 1e-3  # of the period: a cell that the data hardly touches
 
 
 @dataclass
 class Problem:
-    """What every fit starts from: settings without open ends, a head at its start, the data to train on."""
+    """What every fit starts from: settings, a head at its start, the data to train on.
+
+    data: as it was given; began: when, by `time.perf_counter`; selection: how what was left open has been chosen.
+    """
 
     settings: FitSettings
     head: Head
     guess: Guess
+    data: Transitions | Lattice
     train: Transitions | Lattice
     held_out: Transitions | None
     guessed_CT: bool
+    began: float
+    selection: Selection | None = None
 
-    def judge(self, likelihood: Likelihood, recovery: Recovery) -> None:
-        """The likelihood of what was held out, into the metrics."""
-        if self.held_out is not None:
+    def closed(self, blocks: Callable[[], Blocks | None]) -> Problem:
+        """With nothing left open (blocks: of the data, for cross-validation); refuses what the exact law cannot fit."""
+        problem = select(self, blocks()) if self.settings.left_open else self
+        if problem.settings.law == "exact":
+            check_exact(problem.head, self.data, started=self.settings.init == "data")
+        return problem
+
+    def conclude(self, ended: Ended, blocks: Blocks | None = None) -> tuple[Recovery, Likelihood]:
+        """The recovery under the law of the settings, with what the whole fit says about itself; and its likelihood."""
+        settings = self.settings
+        recovery, likelihood = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, self.data)
+        recovery.blocks, recovery.history = blocks, joined_history(ended.done.history, recovery.history)
+        recovery.metrics |= engine_facts(ended.engine, settings.engine_reason)
+        if self.selection is not None:
+            recovery.metrics["selection"] = self.selection.summary()
+        if settings.modulation is not None:
+            pairs = self.data if recovery.period is not None else inside(self.data, recovery.head.bounds)
+            assert isinstance(pairs, Transitions)
+            modulate(recovery, pairs, settings)
+            recovery.blocks = blocks_from(recovery, pairs) if len(pairs) <= MOST_PAIRS else None
+        recovery.metrics["seconds"] = time.perf_counter() - self.began
+        if (out := self.held_out) is not None:
             with torch.no_grad():
-                total = sum(
-                    float(likelihood.log_prob(self.held_out.x[r], self.held_out.dx[r], self.held_out.dt[r]).sum())
-                    for r in self.held_out.blocks()
-                )
-            recovery.metrics["val/nll"] = -total / len(self.held_out)
+                total = sum(float(likelihood.log_prob(out.x[r], out.dx[r], out.dt[r]).sum()) for r in out.blocks())
+            recovery.metrics["val/nll"] = -total / len(out)
+        return recovery, likelihood
 
 
-def problem_of(
-    data: Transitions | Lattice, settings: FitSettings, preliminary: Fitting, start: Tensor | None = None
-) -> Problem:
-    """Refuse data that the settings cannot be fitted to, and fill in what is left to the data.
-
-    preliminary: what fits the constants from which a CT is chosen.
-    """
+def problem_of(data: Transitions | Lattice, settings: FitSettings, start: Tensor | None = None) -> Problem:
+    """Refuse data that the settings cannot be fitted to, and fill in what is left to the data."""
+    began, given = time.perf_counter(), data
+    if settings.modulation is not None:
+        check_modulation(data, settings)
+        settings = replace(settings, law="frozen")
     settings = settings_for(data, settings)
     if settings.head.period is None:
         data, settings = on_the_line(data, settings)
     guess = guess_from(data, settings)
     guessed = settings.tail.CT == "auto" and not isinstance(data, Lattice)  # which has its own
-    settings = replace(settings, tail=resolve_tail(data, settings, preliminary))
+    settings = replace(settings, tail=resolve_tail(data, settings, fit_full_batch))
     train: Transitions | Lattice = data
     held_out = None
     if isinstance(data, Transitions):
@@ -73,7 +111,45 @@ def problem_of(
     check_head_and_data(head, data)
     if isinstance(data, Transitions) and not data.repeats:
         check_cell(head, *(v.numpy() for v in torch.aminmax(data.x, dim=0)))
-    return Problem(settings, head, guess, train, held_out, guessed)
+    return Problem(settings, head, guess, given, train, held_out, guessed, began)
+
+
+def fit_full_batch(
+    data: Transitions | Lattice, settings: FitSettings, *, start: Tensor | None = None, ranks: Ranks | None = None
+) -> Recovery:
+    """Maximise with a full-batch engine; with several ranks each of them calls this."""
+    ranks = ranks or Ranks()
+    problem = problem_of(data, settings, start)
+    batches = all_data(problem, ranks)
+    problem = problem.closed(lambda: batches.blocks)
+    settings, head = problem.settings, problem.head
+    engine = build_engine(settings.engine)
+    law = FrozenLaw(steady_method(settings.density, head), head.dim)
+    likelihood = Likelihood(head, law, settings.tail)
+    likelihood.observe(batches.observed, engine.n_bins)
+    if not batches.from_lattice:
+        likelihood.ranks = ranks
+    done = maximise(engine, likelihood, batches.fitted, seed=settings.seed, progress=settings.progress)
+    whole = isinstance(data, Lattice)  # on every rank, and no pairs behind it
+    likelihood.ranks = Ranks() if whole else ranks
+    ended = Ended(likelihood, engine, done, batches.fitted, batches.observed, batches.facts, batches.samples, ranks)
+    blocks = None if batches.blocks is None else replace(batches.blocks, law=law, treatment=settings.tail)
+    recovery, _ = problem.conclude(ended, blocks)
+    other = reconsidered(settings.tail, recovery, problem.guessed_CT)
+    if not ranks.agree(other is not None):
+        return recovery
+    assert other is not None
+    again = fit_full_batch(data, replace(settings, tail=other), start=head.flat(), ranks=ranks)
+    return joined(recovery, again)
+
+
+def joined(first: Recovery, again: Recovery) -> Recovery:
+    """The second of two fits, with the history of both and the comparison of strata that led to it."""
+    again.history = joined_history(first.history, again.history)
+    for key in ("missing_between_CT_and_TRT_z", "selection"):
+        if key in first.metrics:
+            again.metrics[key] = first.metrics[key]
+    return again
 
 
 @dataclass
@@ -177,26 +253,6 @@ def _check_window(transitions: Transitions, head: Head) -> None:
                 f"x must lie in the window [{origin:g}, {origin + period:g}] of a head without period, "
                 f"found [{low:g}, {high:g}]; widen origin and period."
             )
-
-
-def starting_head(settings: FitSettings, guess: Guess, start: Tensor | None = None) -> Head:
-    """The head where the fit begins, in internal units: at the scale of the data, at random (the paper), or at given
-    parameters; one's own knows where it starts.
-    """
-    head = copy.deepcopy(settings.head)
-    if settings.plain is not None:
-        if settings.units == "data":
-            head.units = guess.units
-        if settings.alpha.learned:
-            head.alpha_spec = replace(head.alpha_spec, value=settings.exponent or guess.alpha)
-        head.tempering_spec = replace(head.tempering_spec, value=guess.tempering)
-        if settings.init == "random":
-            randomise(head, torch.Generator().manual_seed(settings.seed))
-        else:
-            guess.apply(head)
-    if start is not None:
-        head.set_flat(start)
-    return head
 
 
 def pool_options(settings: FitSettings, guess: Guess) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,9 +21,12 @@ from levytorch.likelihood.penalty import Strength
 from levytorch.training.blocks import Blocks, counted, per_pair, quick
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
-from levytorch.training.problem import Problem, starting_head
 from levytorch.training.reweighting import Reweighting
 from levytorch.training.settings import FitSettings
+from levytorch.training.start import starting_head
+
+if TYPE_CHECKING:
+    from levytorch.training.problem import Problem
 
 N_FOLDS = 5
 CANDIDATES = tuple(range(1, 42, 2))
@@ -96,11 +99,9 @@ class Selection:
         }
 
 
-def select(problem: Problem, blocks: Blocks | None) -> tuple[Problem, Selection | None]:
+def select(problem: Problem, blocks: Blocks | None) -> Problem:
     """The problem with nothing left open: n_basis and the penalty chosen where they were left to the data."""
     settings, chosen = problem.settings, None
-    if not settings.left_open:
-        return problem, None
     if blocks is None:
         raise InputError(
             "cross-validation needs all of the data in blocks in one process, found none; use fewer pairs or one "
@@ -121,7 +122,7 @@ def select(problem: Problem, blocks: Blocks | None) -> tuple[Problem, Selection 
         strengths, by_penalty = _penalty(problem, blocks)
         settings = replace(settings, engine={**settings.engine, "penalty": strengths})
         chosen, problem = chosen or by_penalty, replace(problem, settings=settings)
-    return replace(problem, settings=replace(settings, left_open=())), chosen
+    return replace(problem, settings=replace(settings, left_open=()), selection=chosen)
 
 
 def _with(settings: FitSettings, n_basis: int) -> FitSettings:

@@ -11,6 +11,7 @@ hurled back within the next step) says nothing about the middle.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -19,9 +20,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from levytorch.coefficients import Head, initial_guess
-from levytorch.coefficients.init import Cell, Groups, Guess, group_states, thinned
+from levytorch.coefficients.init import Cell, Groups, Guess, group_states, randomise, thinned
 from levytorch.data import Transitions
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.lattice import Lattice
@@ -61,6 +63,26 @@ def guess_from(data: Transitions | Lattice, settings: FitSettings) -> Guess:
     mu = torch.as_tensor(data.mu, dtype=torch.float64)
     at = (data.dx, data.dt, float(mu) if data.dim == 1 else mu, *asked)
     return initial_guess(*at, uniform_dt=data.uniform_dt, known=known, groups=groups)
+
+
+def starting_head(settings: FitSettings, guess: Guess, start: Tensor | None = None) -> Head:
+    """The head where the fit begins, in internal units: at the scale of the data, at random (the paper), or at given
+    parameters; one's own knows where it starts.
+    """
+    head = copy.deepcopy(settings.head)
+    if settings.plain is not None:
+        if settings.units == "data":
+            head.units = guess.units
+        if settings.alpha.learned:
+            head.alpha_spec = replace(head.alpha_spec, value=settings.exponent or guess.alpha)
+        head.tempering_spec = replace(head.tempering_spec, value=guess.tempering)
+        if settings.init == "random":
+            randomise(head, torch.Generator().manual_seed(settings.seed))
+        else:
+            guess.apply(head)
+    if start is not None:
+        head.set_flat(start)
+    return head
 
 
 def groups_of(data: Transitions, settings: FitSettings) -> Groups | None:

@@ -17,7 +17,7 @@ from levytorch.errors import ConfigError
 from levytorch.runs.evaluate import run_evaluation
 from levytorch.runs.evaluation_settings import newest
 from levytorch.runs.settings import fit_settings, prepare_run
-from levytorch.training.problem import starting_head
+from levytorch.training.start import starting_head
 from tests.paper.conftest import composed, train_run
 
 SYNTHETIC = ["unbiased_constant", "unbiased_variable", "censored_variable", "censored_constant", "censored_mcmc"]

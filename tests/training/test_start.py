@@ -9,9 +9,8 @@ import torch
 from levytorch import LevytorchWarning, Trajectories, recover
 from levytorch.law import LevyStep
 from levytorch.training.fit import fit
-from levytorch.training.problem import starting_head
 from levytorch.training.settings import make_settings
-from levytorch.training.start import guess_from
+from levytorch.training.start import guess_from, starting_head
 
 DT = 1e-3
 
