@@ -29,10 +29,10 @@ def report() -> str:
 def kernels() -> str:
     """Whether the compiled kernels of this processor wait in the cache."""
     try:
-        from levytorch.law import compiled, table_kernels
+        from levytorch.law import compiled, step_kernels
     except ImportError:
         return "numba cannot be imported; the law runs on torch alone, slowly"
-    made = [kernel for kernel in vars(table_kernels).values() if hasattr(kernel, "py_func")]
+    made = [kernel for kernel in vars(step_kernels).values() if hasattr(kernel, "py_func")]
     folders = {Path(kernel._cache.cache_path) for kernel in made}
     found = [file for folder in folders for file in folder.glob(f"*{compiled.processor()}*.nbi")]
     if not found:

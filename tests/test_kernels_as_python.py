@@ -21,8 +21,8 @@ from levytorch.coefficients import kernels as coefficients
 MODULES = [
     importlib.import_module(f"levytorch.{name}")
     for name in (
-        *("law.vector_math", "law.contour_kernels", "law.tempered_line", "law.tempered_kernels", "law.tail_kernels"),
-        *("law.table_kernels", "coefficients.kernels", "simulation.kernels"),
+        *("law.vector_math", "law.contour_kernels", "law.step_kernels", "law.tempered_line", "law.tempered_kernels"),
+        *("coefficients.kernels", "simulation.kernels"),
     )
 ]
 

@@ -90,20 +90,7 @@ class LinearHead(LinkedHead):
     def is_constant(self) -> bool:
         return max(self.sizes) == 1
 
-    def settings(self) -> dict[str, Any]:
-        return super().settings() | {"n_basis_alpha": self.n_basis_alpha or 3}
-
-    @torch.no_grad()
-    def set_constants(
-        self,
-        b: float | Sequence[float],
-        D_o: float,
-        D_f: float,
-        alpha: float | None = None,
-        tempering: float | None = None,
-    ) -> None:
-        """Coefficients that do not depend on x, in physical units."""
-        eta = self.predictors_of_constants(b, D_o, D_f, alpha, tempering)
+    def set_predictors(self, eta: Mapping[str, Tensor]) -> None:
         self.theta.zero_()
         for row, value in enumerate(torch.cat([eta["b"], eta["D_o"], eta["D_f"]])):
             if self.sizes[row]:
@@ -227,8 +214,8 @@ class FourierHead(LinearHead):
 
     def config(self) -> dict[str, Any]:
         more = {} if self.dim == 1 else {"dim": self.dim, "truncation": self.truncation}
-        own = {"name": "fourier", "n_basis": self.n_basis, "period": self.period, "origin": self.origin}
-        return more | own | self.settings()
+        own = {"name": "fourier", "n_basis": self.n_basis, "n_basis_alpha": self.n_basis_alpha or 3}
+        return more | own | {"period": self.period, "origin": self.origin} | self.settings()
 
     def _alpha_rows(self, x: Tensor, phi: Tensor) -> Tensor:
         assert self.alpha_basis is not None

@@ -298,15 +298,15 @@ class LinkedHead(Head):
     def start_at_order_one(self) -> None:
         self.set_constants(0.0, self.units.D_o, float(self.units.D_f(torch.tensor(self.alpha_spec.value))))
 
-    def predictors_of_constants(
+    @torch.no_grad()
+    def set_constants(
         self,
         b: float | Sequence[float],
         D_o: float,
         D_f: float,
         alpha: float | None = None,
         tempering: float | None = None,
-    ) -> dict[str, Tensor]:
-        """b (dim,), D_o, D_f, alpha and tempering (1,), from physical units."""
+    ) -> None:
         a = self.alpha_spec.value if alpha is None else alpha
         unit_f = float(self.units.D_f(torch.tensor(a, dtype=torch.float64)))
         drift = [v / self.units.b for v in per_coordinate("b", b, self.dim)]
@@ -318,7 +318,11 @@ class LinkedHead(Head):
         lam = self.tempering_spec.value if tempering is None else tempering
         raw = tempering_inverse(lam, self.alpha_spec.value, self.units.length)
         more = {"alpha": self.alpha_spec.link.inverse(a), "tempering": raw}
-        return eta | {name: torch.tensor([v], dtype=torch.float64) for name, v in more.items()}
+        self.set_predictors(eta | {name: torch.tensor([v], dtype=torch.float64) for name, v in more.items()})
+
+    def set_predictors(self, eta: Mapping[str, Tensor]) -> None:
+        """Start at these constants: b (dim,), D_o, D_f, alpha and tempering (1,)."""
+        raise NotImplementedError
 
     def coefficients_of(self, eta: Mapping[str, Tensor]) -> Coefficients:
         """From the predictors at some states: of b, of D_o and D_f where they are not known, of alpha and tempering
@@ -352,22 +356,27 @@ def check_head(head: Head) -> None:
         c = head(x)
     if not isinstance(c, Coefficients):
         raise InputError(f"forward(x) must return Coefficients(b, D_o, D_f, alpha), found {type(c).__name__}; do so.")
-    shapes = {"b": x.shape} | dict.fromkeys(("D_o", "D_f", "alpha", "tempering"), x.shape[:1])
-    bounds = {"D_o": lambda t: t >= 0, "D_f": lambda t: t > 0, "alpha": lambda t: (t > 0) & (t < 1)}
-    bounds["tempering"] = bounds["D_o"]
-    words = {"b": "finite", "D_o": "finite and >= 0", "D_f": "finite and > 0", "alpha": "within (0, 1)"}
-    words["tempering"] = words["D_o"]
+    not_negative = ("finite and >= 0", lambda t: t >= 0)
+    conditions: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+        "b": ("finite", torch.isfinite),
+        "D_o": not_negative,
+        "D_f": ("finite and > 0", lambda t: t > 0),
+        "alpha": ("within (0, 1)", lambda t: (t > 0) & (t < 1)),
+        "tempering": not_negative,
+    }
     for name, value in (c._asdict() | {"tempering": c.tempering}).items():
+        words, condition = conditions[name]
+        shape = x.shape if name == "b" else x.shape[:1]
         if value.dtype != torch.float64:
             raise InputError(f"{name} of a head must be float64, found {value.dtype}; call head.double() first.")
-        if value.shape != shapes[name] and not (name in ("alpha", "tempering") and value.dim() == 0):
+        if value.shape != shape and not (name in ("alpha", "tempering") and value.dim() == 0):
             raise InputError(
-                f"{name} of a head must have shape {tuple(shapes[name])} at {tuple(x.shape)} states, found "
+                f"{name} of a head must have shape {tuple(shape)} at {tuple(x.shape)} states, found "
                 f"{tuple(value.shape)}; return one value per state."
             )
-        good = torch.isfinite(value) & bounds.get(name, torch.isfinite)(value)
+        good = torch.isfinite(value) & condition(value)
         if not bool(good.all()):
             raise InputError(
-                f"{name} of a head must be {words[name]}, found {float(value[~good].flatten()[0]):.3g}; mend forward, "
+                f"{name} of a head must be {words}, found {float(value[~good].flatten()[0]):.3g}; mend forward, "
                 "or the start of its parameters."
             )

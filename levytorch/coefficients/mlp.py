@@ -83,17 +83,8 @@ class MLPHead(LinkedHead):
         net = {name: getattr(self, name) for name in ("width", "depth", "periodic", "n_features")}
         return ({} if self.dim == 1 else {"dim": self.dim}) | cell | {"name": "mlp"} | net | self.settings()
 
-    @torch.no_grad()
-    def set_constants(
-        self,
-        b: float | Sequence[float],
-        D_o: float,
-        D_f: float,
-        alpha: float | None = None,
-        tempering: float | None = None,
-    ) -> None:
-        """Start near constants: the output bias carries the value, the output weights are made small, not zero."""
-        eta = self.predictors_of_constants(b, D_o, D_f, alpha, tempering)
+    def set_predictors(self, eta: Mapping[str, Tensor]) -> None:
+        """Near constants: the output bias carries the value, the output weights are made small, not zero."""
         for name in self.nets:
             last = self.nets[name][-1]  # type: ignore[index]
             last.weight.mul_(0.1 / last.weight.abs().max().clamp(min=1e-12))

@@ -247,9 +247,9 @@ class SplineHead(LinearHead):
     def config(self) -> dict[str, Any]:
         more = {} if self.dim == 1 else {"dim": self.dim, "truncation": self.truncation}
         window = list(self.window) if self.dim == 1 else [list(pair) for pair in self.window]
-        own = {"name": "spline", "n_basis": self.n_basis, "window": window, "knots": self.knots}
-        shared = self.settings() | {"n_basis_alpha": self.n_basis_alpha or 4}
-        return more | own | {"continuation": self.continuation, "free": self.free} | shared
+        own = {"name": "spline", "n_basis": self.n_basis, "n_basis_alpha": self.n_basis_alpha or 4}
+        own |= {"window": window, "knots": self.knots, "continuation": self.continuation, "free": self.free}
+        return more | own | self.settings()
 
 
 class PolynomialBasis:

@@ -253,7 +253,7 @@ def _compiled_pass(step: Step, lam: Tensor | None, dim: int, method: str, order:
 
         codes = threads.run(tempered_step, n, x, b, D_o, D_f, alpha, dt, *rate, tuple(rows), grain=GRAIN)
     elif method == "contour" or with_alpha:
-        from levytorch.law.contour_kernels import contour_step
+        from levytorch.law.step_kernels import contour_step
 
         codes = threads.run(contour_step, n, x, b, D_o, D_f, alpha, dt, tuple(rows), grain=GRAIN)
     else:
@@ -267,7 +267,7 @@ def _compiled_pass(step: Step, lam: Tensor | None, dim: int, method: str, order:
 
 def _from_table(n: int, dim: int, x, b, D_o, D_f, alpha: float, dt, rows: list[np.ndarray]) -> list[int]:
     """The pass by the table of alpha, again where columns of it are missing."""
-    from levytorch.law.table_kernels import isotropic_table_step, table_step
+    from levytorch.law.step_kernels import isotropic_table_step, table_step
 
     by_b = [] if dim == 1 else [rows.pop(1) if len(rows) > 1 else np.empty((0, dim))]
     kernel, tab = isotropic_table_step if by_b else table_step, table(alpha, dim)

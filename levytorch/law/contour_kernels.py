@@ -1,4 +1,4 @@
-"""Compiled density of the contour quadrature; `contour.py` holds the mathematics, `contour_torch.py` the torch twin.
+"""Compiled density and tail mass by the contour; `contour.py` holds the mathematics, `contour_torch.py` the torch twin.
 
 One sample at a time, scalars only, the GIL released: `threads.run` spreads the samples over the cores.
 """
@@ -32,7 +32,6 @@ compiled = cached_njit(nogil=True, error_model="numpy", fastmath={"contract", "n
 hankel_scaled = compiled(hankel.hankel_scaled)
 
 HUGE = 1e300
-DONE = -1  # what a pass over steps returns where none of them is bad
 FINE, MEDIUM, COARSE = 0, 1, 2
 V_MIN, V_MAX = -9.0, 400.0
 H = np.array(STEPS)
@@ -333,34 +332,75 @@ def density_many(start, stop, y, A, B, alpha, dim, order, out):
 
 
 @compiled
-def valid_step(y, A, B, alpha, dt):
-    """Whether a step can be evaluated. Checked on the way: a pass of its own would cost more than a small batch."""
-    return math.isfinite(y) and 0.0 <= A < math.inf and 0.0 < B < math.inf and 0.0 < alpha < 1.0 and dt > 0.0
-
-
-@inlined
-def chain_step(row, y, t):
-    """From derivatives in |y|, A, B to those in b, D_o, D_f."""
-    row[1] *= -t if y >= 0.0 else t
-    row[2] *= t
-    row[3] *= t
+def gaussian_tail(w, dim):
+    """P(|G| > w) of a Gaussian whose coordinates have the variance 1 / 2."""
+    if dim == 1:
+        return math.erfc(w)
+    if dim == 2:
+        return math.exp(-w * w)
+    return math.erfc(w) + 2.0 / math.sqrt(math.pi) * w * math.exp(-w * w)
 
 
 @compiled
-def contour_step(start, stop, x, b, D_o, D_f, alpha, dt, out):
-    """d = 1, one pass from the arguments of a step; out: a tuple of rows, log p[, d/db, d/dD_o, d/dD_f[, d/dalpha]].
+def flow_out(u, log_p, dim):
+    """-d/du of the tail mass: the density over the sphere of radius u."""
+    surface = 2.0 if dim == 1 else (2.0 * math.pi * u if dim == 2 else 4.0 * math.pi * u * u)
+    return surface * math.exp(log_p)
 
-    Returns the first bad index, or DONE.
-    """
-    row, work = np.empty(15), np.empty(SCRATCH)
-    order = 1 if len(out) > 1 else 0
+
+@compiled
+def tail_point(u, A, B, alpha, dim, order, work, out):
+    """P(|Y| > u) for u >= 0, into out[0]; with order = 1 its derivatives in (u, A, B, alpha) into out[1:5]."""
+    row = np.empty(15)
+    if u == 0.0:
+        out[0] = 1.0
+        if order >= 1:
+            out[1:5] = 0.0
+            if dim == 1:
+                density_point(0.0, A, B, alpha, 1, 0, work, row)
+                out[1] = -flow_out(u, row[0], dim)
+        return
+    split, log_unit, y, A1, B1, theta, S, k, j0, j1 = contour_path(u, A, B, alpha, dim, 0.0, True)
+    turn, turn_x = cmath.rect(1.0, theta), cmath.rect(1.0, 2.0 * alpha * theta)
+    log_S = math.log(S)
+    G = GB = Ga = 0.0
+    for j in range(j0, j1 + 1):
+        r, ell, x, g, e0, ex = contour_node(split, y, A1, B1, alpha, theta, turn, turn_x, S, log_S, k, j)
+        z = y * r
+        if dim == 1:
+            g *= 2j / math.pi
+        elif dim == 2:
+            g *= -z * hankel_scaled(z)[1]
+        else:
+            g *= (1j + z) * 2.0 / math.pi
+        G += (g * e0).real
+        if order >= 1:
+            gx = g * ex * x
+            GB -= gx.real
+            Ga -= 2.0 * (gx * (ell - log_unit)).real
+    scale = 1.0
+    if split:
+        scale = math.exp(min(math.log(B) - 2.0 * alpha * log_unit - LOG_KAPPA_MIN, 0.0))
+        G *= scale
+        if A1 > 0.0:
+            G += gaussian_tail(0.5 * y / math.sqrt(A1), dim)
+    else:
+        G += 1.0 - 2.0 * theta / math.pi  # the arc around the pole at r = 0
+    out[0] = min(max(G, 0.0), 1.0)
+    if order >= 1:
+        density_point(u, A, B, alpha, dim, 1, work, row)
+        flow = flow_out(u, row[0], dim)
+        out[1] = -flow
+        out[2] = -flow * row[1]
+        out[3] = GB * scale / B
+        out[4] = Ga * scale
+
+
+@compiled
+def tail_many(start, stop, u, A, B, alpha, dim, order, out):
+    """As density_many, for P(|Y| > u)."""
+    row, work = np.empty(5), np.empty(SCRATCH)
     for i in range(start, stop):
-        t = pick(dt, i)
-        y, A, B = pick(x, i) - pick(b, i) * t, pick(D_o, i) * t, pick(D_f, i) * t
-        if not valid_step(y, A, B, pick(alpha, i), t):
-            return i
-        density_point(abs(y), A, B, pick(alpha, i), 1, order, work, row)
-        chain_step(row, y, t)
-        for k in range(len(out)):
-            out[k][i] = row[k]
-    return DONE
+        tail_point(pick(u, i), pick(A, i), pick(B, i), pick(alpha, i), dim, order, work, row)
+        for k in range(out.shape[0]):
+            out[k, i] = row[k]

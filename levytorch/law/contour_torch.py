@@ -83,6 +83,16 @@ def _chunked(
     return out
 
 
+def real_sum(values: Tensor) -> Tensor:
+    return values.real.nan_to_num(0.0).sum(-1)
+
+
+def complex_expm1(z: Tensor) -> Tensor:
+    """Without cancellation."""
+    v = 2.0 * torch.sin(0.5 * z.imag) ** 2
+    return torch.complex(torch.expm1(z.real) * (1.0 - v) - v, torch.exp(z.real) * torch.sin(z.imag))
+
+
 def _limit(m: Tensor | float) -> Tensor:
     m = torch.as_tensor(m, dtype=torch.float64)
     return m + DECAY + torch.sqrt(2.0 * DECAY * m)
@@ -168,11 +178,7 @@ def _nodes(path: Path, alpha: Tensor, n: int) -> _Nodes:
     exponential = torch.exp(1j * col.y * r - col.A * r * r)
     x = torch.polar(col.B * torch.exp(2.0 * a * log_rho), (2.0 * a * col.theta).expand_as(rho))
     ex = torch.exp(-x)
-    # complex expm1 without cancellation
-    grow, s = torch.expm1(-x.real), torch.sin(0.5 * x.imag)
-    versine = 2.0 * s * s
-    em = torch.complex(grow * (1.0 - versine) - versine, -(1.0 + grow) * torch.sin(x.imag))
-    e0 = torch.where(col.split, em, ex)
+    e0 = torch.where(col.split, complex_expm1(-x), ex)
     ell = torch.complex(log_rho - col.log_unit, col.theta.expand_as(rho))
     return _Nodes(r, weight, exponential, e0, ex, x, ell, rho)
 
@@ -226,27 +232,24 @@ def _density(path: Path, A: Tensor, B: Tensor, alpha: Tensor, n: int, dim: int, 
     else:
         k0, k1 = _radial_kernels(dim, path, node)
 
-    def total(values: Tensor) -> Tensor:
-        return values.real.nan_to_num(0.0).sum(-1)
-
     f = k0 * node.e0
-    sums = [total(f)]
+    sums = [real_sum(f)]
     if order >= 1:
         rr, x, ell = node.r * node.r, node.x, node.ell
         k0x = k0 * node.ex * x
-        sums += [total(k1 * node.e0), -total(rr * f), -total(k0x), -2.0 * total(k0x * ell)]
+        sums += [real_sum(k1 * node.e0), -real_sum(rr * f), -real_sum(k0x), -2.0 * real_sum(k0x * ell)]
     if order == 2:
         k1x = k1 * node.ex * x
         sums += [
-            -total(rr * k1 * node.e0),
-            -total(k1x),
-            -2.0 * total(k1x * ell),
-            total(rr * rr * f),
-            total(rr * k0x),
-            2.0 * total(rr * k0x * ell),
-            total(x * k0x),
-            -2.0 * total(ell * k0x * (1.0 - x)),
-            -4.0 * total(ell * ell * k0x * (1.0 - x)),
+            -real_sum(rr * k1 * node.e0),
+            -real_sum(k1x),
+            -2.0 * real_sum(k1x * ell),
+            real_sum(rr * rr * f),
+            real_sum(rr * k0x),
+            2.0 * real_sum(rr * k0x * ell),
+            real_sum(x * k0x),
+            -2.0 * real_sum(ell * k0x * (1.0 - x)),
+            -4.0 * real_sum(ell * ell * k0x * (1.0 - x)),
         ]
     sums, top = _add_gaussian(path, B, alpha, dim, sums)
     return _logarithmic(path, B, dim, sums, top)
@@ -317,25 +320,30 @@ def _tail(path: Path, A: Tensor, B: Tensor, alpha: Tensor, n: int, dim: int, ord
     else:
         g = g * (1j + z) * 2.0 / math.pi
 
-    def total(values: Tensor) -> Tensor:
-        return values.real.nan_to_num(0.0).sum(-1)
-
     gx = g * node.ex * node.x
     jump = (torch.log(B) - 2.0 * alpha * path.log_unit - LOG_KAPPA_MIN).clamp_max(0.0)
     scale = torch.where(path.split, torch.exp(jump), 1.0)
-    w = 0.5 * path.y / torch.sqrt(torch.where(path.A > 0, path.A, 1.0))
-    gauss = torch.exp(-w * w) if dim == 2 else torch.erfc(w)
-    if dim == 3:
-        gauss = gauss + 2.0 / math.sqrt(math.pi) * w * torch.exp(-w * w)
-    gauss = torch.where(path.A > 0, gauss, 0.0)
-    mass = total(g * node.e0) * scale + torch.where(path.split, gauss, 1.0 - 2.0 * path.theta / math.pi)
+    gauss = gaussian_tail(path.y, path.A, dim)
+    mass = real_sum(g * node.e0) * scale + torch.where(path.split, gauss, 1.0 - 2.0 * path.theta / math.pi)
     at_zero = u == 0
     rows = [torch.where(at_zero, 1.0, mass.clamp(0.0, 1.0))]
     if order >= 1:
         slopes = density(u, A, B, alpha, dim=dim, order=1)
-        surface = {1: torch.full_like(u, 2.0), 2: 2.0 * math.pi * u, 3: 4.0 * math.pi * u * u}[dim]
-        flow = surface * torch.exp(slopes[0])
-        zero = torch.zeros_like(u)
-        rows += [-flow, torch.where(at_zero, zero, -flow * slopes[1])]
-        rows += [torch.where(at_zero, zero, v) for v in (-total(gx) * scale / B, -2.0 * total(gx * node.ell) * scale)]
+        flow = flow_out(u, slopes[0], dim)
+        more = (-flow * slopes[1], -real_sum(gx) * scale / B, -2.0 * real_sum(gx * node.ell) * scale)
+        rows += [-flow, *(torch.where(at_zero, 0.0, v) for v in more)]
     return torch.stack(rows)
+
+
+def gaussian_tail(u: Tensor, A: Tensor, dim: int) -> Tensor:
+    """P(|Y| > u) of a Gaussian whose coordinates have the variance 2 A; 0 for A = 0."""
+    w = 0.5 * u / torch.sqrt(torch.where(A > 0, A, 1.0))
+    mass = torch.exp(-w * w) if dim == 2 else torch.erfc(w)
+    if dim == 3:
+        mass = mass + 2.0 / math.sqrt(math.pi) * w * torch.exp(-w * w)
+    return torch.where(A > 0, mass, 0.0)
+
+
+def flow_out(u: Tensor, log_p: Tensor, dim: int) -> Tensor:
+    """-d/du of the tail mass: the density over the sphere of radius u."""
+    return {1: torch.full_like(u, 2.0), 2: 2.0 * math.pi * u, 3: 4.0 * math.pi * u * u}[dim] * torch.exp(log_p)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -40,38 +41,29 @@ def evaluate(*inputs: Tensor, dim: int = 1, order: int = 1) -> Tensor:
     Returns (m, n), rows: log p; order >= 1: the first derivatives; order 2: the upper triangle of the second ones by
     rows, for the stable law yy, yA, yB, ya, AA, AB, Aa, BB, Ba, aa.
     """
-    if inputs[0].device.type != "cpu" or not is_compiled():
-        from levytorch.law import contour_torch, tempered_torch
-
-        return (contour_torch if len(inputs) == 4 else tempered_torch).density(*inputs, dim=dim, order=order)
-    if len(inputs) == 4:
-        from levytorch.law.contour_kernels import density_many as kernel
-    else:
-        from levytorch.law.tempered_kernels import tempered_many as kernel
     try:
-        return _run(kernel, inputs, dim, order)
+        return _run("density", inputs, dim, order)
     except ZeroDivisionError:  # complex arithmetic, where a scale overflows
         raise out_of_range(0) from None
 
 
 def tail(*inputs: Tensor, dim: int = 1, order: int = 1) -> Tensor:
     """P(|Y| > u) and, with order = 1, its derivatives in (u, A, B, alpha[, lam]), the inputs, u >= 0: (m, n)."""
+    return _run("tail", inputs, dim, order)
+
+
+def _run(what: str, inputs: tuple[Tensor, ...], dim: int, order: int) -> Tensor:
+    m, n = len(inputs), max(t.numel() for t in inputs)
+    kernels: ModuleType
     if inputs[0].device.type != "cpu" or not is_compiled():
         from levytorch.law import contour_torch, tempered_torch
 
-        return (contour_torch if len(inputs) == 4 else tempered_torch).tail(*inputs, dim=dim, order=order)
-    from levytorch.law.tail_kernels import tail_many, tempered_tail_many
-
-    return _run(tail_many if len(inputs) == 4 else tempered_tail_many, inputs, dim, order)
-
-
-def _run(kernel, inputs: tuple[Tensor, ...], dim: int, order: int) -> Tensor:
-    m, n = len(inputs), max(t.numel() for t in inputs)
+        return getattr(contour_torch if m == 4 else tempered_torch, what)(*inputs, dim=dim, order=order)
+    if m == 4:
+        from levytorch.law import contour_kernels as kernels
+    else:
+        from levytorch.law import tempered_kernels as kernels
     out = torch.empty(((1, 1 + m, 1 + m + m * (m + 1) // 2)[order], n), dtype=torch.float64)
-    threads.run(kernel, n, *as_arrays(*inputs), dim, order, out.numpy(), grain=GRAIN)
+    arrays = [t.detach().contiguous().numpy() for t in inputs]
+    threads.run(getattr(kernels, f"{what}_many"), n, *arrays, dim, order, out.numpy(), grain=GRAIN)
     return out
-
-
-def as_arrays(*tensors: Tensor) -> list:
-    """What compiled kernels take."""
-    return [t.detach().contiguous().numpy() for t in tensors]

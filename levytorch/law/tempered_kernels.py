@@ -1,6 +1,7 @@
-"""Compiled density of the tempered law in d = 1, 2, 3 with second derivatives; `tempered.py` holds the mathematics.
+"""Compiled density of the tempered law in d = 1, 2, 3 with second derivatives, and its tail mass.
 
-One node at a time in complex arithmetic. `tempered_line.py` is faster where it applies: d = 1, first derivatives.
+`tempered.py` holds the mathematics. One node at a time in complex arithmetic; `tempered_line.py` is faster where it
+applies: d = 1, first derivatives.
 """
 
 from __future__ import annotations
@@ -10,7 +11,17 @@ import math
 
 import numpy as np
 
-from levytorch.law.contour_kernels import SCRATCH, compiled, complex_expm1, density_point, hankel_scaled, pick
+from levytorch.law.contour_kernels import (
+    SCRATCH,
+    compiled,
+    complex_expm1,
+    density_point,
+    flow_out,
+    gaussian_tail,
+    hankel_scaled,
+    pick,
+    tail_point,
+)
 from levytorch.law.hankel import EULER
 from levytorch.law.tempered import COSH, COSH_1, DECAY, N_NODES, SINH, SMALL, STABLE_ROWS, WEIGHT
 from levytorch.law.tempered_line import is_limit, jump_end, tempered_line, tempered_path, tempering_slope_of_limit
@@ -262,10 +273,78 @@ def tempered_point(y, A, B, alpha, lam, dim, order, work, out):
 
 
 @compiled
-def tempered_many(start, stop, y, A, B, alpha, lam, dim, order, out):
+def density_many(start, stop, y, A, B, alpha, lam, dim, order, out):
     """Columns start:stop of out (m, n) from 1-D inputs; inputs of length one are shared by all."""
     row, work = np.empty(21), np.empty(SCRATCH)
     for i in range(start, stop):
         tempered_point(pick(y, i), pick(A, i), pick(B, i), pick(alpha, i), pick(lam, i), dim, order, work, row)
         for k in range(out.shape[0]):
             out[k, i] = row[k]
+
+
+@compiled
+def tempered_tail_point(u, A, B, alpha, lam, dim, order, work, row, out):
+    """P(|Y| > u) for u >= 0 into out[0]; with order = 1 its derivatives in (u, A, B, alpha, lam) into out[1:6]."""
+    out[1:6] = 0.0
+    if u == 0.0 or is_limit(u, A, B, alpha, lam):
+        # lam is beyond what u resolves: what it takes from the far tail is lam^(2 alpha) of the mass there
+        tail_point(u, A, B, alpha, dim, order, work, out)
+        if u == 0.0 and order >= 1 and dim == 1:
+            tempered_point(0.0, A, B, alpha, lam, 1, 0, work, row)
+            out[1] = -flow_out(u, row[0], dim)
+        return
+    split, s, d, theta, sigma = tempered_path(u, A, B, alpha, lam, True)
+    u0, y1 = d * (2.0 * lam - d), u - 2.0 * A * s
+    log_u0 = math.log(u0)
+    at, base, eta = np.empty(6, np.complex128), np.empty(6, np.complex128), np.empty(6, np.complex128)
+    power_parts(complex(u0, 0.0), complex(log_u0, 0.0), alpha, lam, base)
+    power_parts(complex(lam * lam, 0.0), complex(2.0 * math.log(lam), 0.0), alpha, lam, eta)
+    b0 = B * base[0].real
+    ct, st = math.cos(theta), math.sin(theta)
+    G, slopes = 0.0, np.zeros(3)
+    largest, quiet = 0.0, 0
+    for j in range(N_NODES):
+        _, k, q, log_ratio, _, wave, e0, ex = tempered_node(split, s, u0, y1, A, b0, alpha, ct, st, sigma, j)
+        z = u * k
+        if dim == 1:
+            wave *= 2j / k
+        elif dim == 2:
+            wave *= -math.pi * u * hankel_scaled(z)[1]
+        else:
+            wave *= 2.0 * (1j + z) / k
+        G += (wave * e0).real
+        size = abs(wave) * abs(e0)
+        largest = max(largest, size)
+        quiet = quiet + 1 if size < DECAY * largest else 0
+        if quiet == 4:
+            break
+        if order >= 1:
+            power_parts(u0 + q, log_u0 + log_ratio, alpha, lam, at)
+            for i in range(3):
+                # relative to lam^(2 alpha), so that only the difference is integrated where the two cancel
+                slopes[i] -= ((at[i] - eta[i]) * wave * ex).real
+    offset = eta[0].real if split else power_offset(eta[0].real, base[0].real, alpha, s, lam)
+    scale = math.exp(-u * s + A * s * s + B * offset)
+    G *= scale
+    if split and A > 0.0:
+        G += gaussian_tail(0.5 * u / math.sqrt(A), dim) * math.exp(B * eta[0].real)
+    out[0] = min(max(G, 0.0), 1.0)
+    if order >= 1:
+        tempered_point(u, A, B, alpha, lam, dim, 1, work, row)
+        flow = flow_out(u, row[0], dim)
+        out[1] = -flow
+        out[2] = -flow * row[1]
+        out[3] = slopes[0] * scale
+        out[4] = slopes[1] * scale * B
+        out[5] = slopes[2] * scale * B
+
+
+@compiled
+def tail_many(start, stop, u, A, B, alpha, lam, dim, order, out):
+    """As density_many, for P(|Y| > u)."""
+    row, answer, work = np.empty(21), np.empty(6), np.empty(SCRATCH)
+    for i in range(start, stop):
+        at = pick(u, i), pick(A, i), pick(B, i), pick(alpha, i), pick(lam, i)
+        tempered_tail_point(*at, dim, order, work, row, answer)
+        for k in range(out.shape[0]):
+            out[k, i] = answer[k]

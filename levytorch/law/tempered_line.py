@@ -11,7 +11,8 @@ import math
 
 import numpy as np
 
-from levytorch.law.contour_kernels import DONE, SCRATCH, chain_step, compiled, density_point, pick, valid_step
+from levytorch.law.contour_kernels import SCRATCH, compiled, density_point, pick
+from levytorch.law.step_kernels import DONE, chain_step, valid_step
 from levytorch.law.tempered import (
     BLOCK,
     CLEAR,
@@ -269,7 +270,7 @@ def tempering_slope_of_limit(B, alpha, lam):
 
 @compiled
 def tempered_step(start, stop, x, b, D_o, D_f, alpha, dt, lam, out):
-    """As contour_kernels.contour_step with tempering: rows log p, d/db, d/dD_o, d/dD_f, d/dalpha, d/dlam."""
+    """As step_kernels.contour_step with tempering: rows log p, d/db, d/dD_o, d/dD_f, d/dalpha, d/dlam."""
     row, work = np.empty(15), np.empty(SCRATCH)
     for i in range(start, stop):
         t, rate = pick(dt, i), pick(lam, i)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from levytorch.law import contour_torch
+from levytorch.law.contour_torch import complex_expm1, flow_out, gaussian_tail, real_sum
 from levytorch.law.hankel import EULER, hankel_scaled_torch
 from levytorch.law.tempered import (
     CLEAR,
@@ -105,11 +106,6 @@ def _log1p(w: Tensor) -> Tensor:
     return torch.complex(size, torch.atan2(w.imag, 1.0 + w.real))
 
 
-def _expm1(z: Tensor) -> Tensor:
-    v = 2.0 * torch.sin(0.5 * z.imag) ** 2
-    return torch.complex(torch.expm1(z.real) * (1.0 - v) - v, torch.exp(z.real) * torch.sin(z.imag))
-
-
 def _powers(u: Tensor, log_u: Tensor, alpha: Tensor, lam: Tensor) -> list[Tensor]:
     ua = torch.exp(alpha * log_u)
     ub = ua / u
@@ -183,10 +179,10 @@ def _block(p: Path, A: Tensor, alpha: Tensor, b0: Tensor, u0: Tensor, y1: Tensor
     dr = torch.complex(p.sigma * nodes(COSH) * ct, p.sigma * nodes(SINH) * st) * nodes(WEIGHT)
     q = r * r + 2j * p.s * r
     log_ratio = _log1p(q / u0)
-    m = _expm1(alpha * log_ratio)
+    m = complex_expm1(alpha * log_ratio)
     lin = 1j * y1 * r - A * r * r
     wave = torch.exp(torch.where(p.split, lin, lin - b0 * m)) * dr
-    e0 = torch.where(p.split, _expm1(-b0 * (1.0 + m)), 1.0)
+    e0 = torch.where(p.split, complex_expm1(-b0 * (1.0 + m)), 1.0)
     return _Block(r, r + 1j * p.s, q, wave, e0, torch.where(p.split, e0 + 1.0, 1.0), m, log_ratio)
 
 
@@ -194,14 +190,10 @@ def _columns(*tensors: Tensor) -> list[Tensor]:
     return [t.unsqueeze(-1) for t in tensors]
 
 
-def _real(values: Tensor) -> Tensor:
-    return values.real.nan_to_num(0.0).sum(-1)
-
-
 def density(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim: int, order: int) -> Tensor:
     """As `quadrature.evaluate`."""
     y, A, B, alpha, lam = (t.detach() for t in torch.broadcast_tensors(y, A, B, alpha, lam))
-    out = y.new_empty(({0: 1, 1: 6, 2: 21}[order], len(y)))
+    out = y.new_empty(((1, 6, 21)[order], len(y)))
     at_limit = limit(y, A, B, alpha, lam)
     for chosen, function in ((at_limit, _limit), (~at_limit, _density)):
         rows = chosen.nonzero()[:, 0]
@@ -212,7 +204,7 @@ def density(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim:
 
 def _limit(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, dim: int, order: int) -> Tensor:
     stable = contour_torch.density(y, A, B, alpha, dim=dim, order=order)
-    out = y.new_zeros(({0: 1, 1: 6, 2: 21}[order], len(y)))
+    out = y.new_zeros(((1, 6, 21)[order], len(y)))
     out[STABLE_ROWS[: len(stable)]] = stable
     eta, log, safe = lam ** (2.0 * alpha), 2.0 * torch.log(lam.clamp_min(1e-300)), lam.clamp_min(1e-300)
     out[0] += B * eta
@@ -269,7 +261,7 @@ def _density(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, dim: i
             terms += [g[0] * f1, *(v * k1x for v in g[1:])]
             terms += [g[0] * g[0] * f, *(g[0] * v * k0x for v in g[1:])]
             terms += [(g[i] * g[n] + gg.get((i, n), zero)) * k0x for i in range(1, 4) for n in range(i, 4)]
-        sums = [s + _real(t) for s, t in zip(sums, terms)]
+        sums = [s + real_sum(t) for s, t in zip(sums, terms)]
         size = (f.abs() + f1.abs() * cp.sigma) * (1.0 + node.r.abs() / cp.sigma if order == 2 else 1.0)
         size = size.nan_to_num(0.0)
         largest = torch.maximum(largest, size.max(-1).values)
@@ -357,25 +349,20 @@ def _tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, dim: int,
             wave = -math.pi * cu * hankel_scaled_torch(z)[1] * node.wave
         else:
             wave = 2.0 * (1j + z) / node.k * node.wave
-        G = G + _real(wave * node.e0)
+        G = G + real_sum(wave * node.e0)
         if order:
             at = _powers(cu0 + node.q, torch.log(cu0) + node.log_ratio, ca, cl)
-            slopes = [s - _real((a - e.unsqueeze(-1)) * wave * node.ex) for s, a, e in zip(slopes, at, eta)]
+            slopes = [s - real_sum((a - e.unsqueeze(-1)) * wave * node.ex) for s, a, e in zip(slopes, at, eta)]
         size = (wave * node.e0).abs().nan_to_num(0.0)
         largest = torch.maximum(largest, size.max(-1).values)
         if bool((size[:, -2:].sum(-1) < DECAY * largest).all()):
             break
     offset = torch.where(p.split, eta[0], _power_offset(eta[0], base0, alpha, p.s, lam))
     scale = torch.exp(-u * p.s + A * p.s * p.s + B * offset)
-    w = 0.5 * u / torch.sqrt(torch.where(A > 0, A, 1.0))
-    gauss = torch.exp(-w * w) if dim == 2 else torch.erfc(w)
-    if dim == 3:
-        gauss = gauss + 2.0 / math.sqrt(math.pi) * w * torch.exp(-w * w)
-    gauss = torch.where(p.split & (A > 0), gauss * torch.exp(torch.where(p.split, B * eta[0], 0.0)), 0.0)
-    rows = [(G * scale + gauss).clamp(0.0, 1.0)]
+    factor = torch.where(p.split, torch.exp(torch.where(p.split, B * eta[0], 0.0)), 0.0)
+    rows = [(G * scale + gaussian_tail(u, A, dim) * factor).clamp(0.0, 1.0)]
     if order:
         found = density(u, A, B, alpha, lam, dim=dim, order=1)
-        surface = {1: torch.full_like(u, 2.0), 2: 2.0 * math.pi * u, 3: 4.0 * math.pi * u * u}[dim]
-        flow = surface * torch.exp(found[0])
+        flow = flow_out(u, found[0], dim)
         rows += [-flow, -flow * found[1], slopes[0] * scale, slopes[1] * scale * B, slopes[2] * scale * B]
     return torch.stack(rows)

@@ -61,8 +61,8 @@ def metropolis(
     """
     n, d = x0.shape
     chains = min(n, _MOST_CHAINS) if chains is None else chains
-    scale = 2.4 / d**0.5 * _width(dynamics, dt, _CENTER) if proposal_scale is None else _distance(proposal_scale)
-    within = _width(dynamics, dt, _REACH) if reach is None else _distance(reach, "reach")
+    scale = 2.4 / d**0.5 * _width(dynamics, dt, _CENTER) if proposal_scale is None else _number(proposal_scale)
+    within = _width(dynamics, dt, _REACH) if reach is None else _number(reach)
     walk = _Walk(dynamics, chains, dt, seed, scale, within)
     return _run(walk, x0, n_steps, burn_in, thinning, progress)
 
@@ -85,18 +85,19 @@ def check_metropolis(n: int, options: Mapping[str, Any]) -> None:
     if chains is not None and chains > n:
         raise InputError(f"chains must not exceed the {n} trajectories, found {chains}; lower it.")
     for name in ("proposal_scale", "reach"):
-        if options.get(name) is not None:
-            _distance(options[name], name)
+        value = options.get(name)
+        if value is not None and not (name == "reach" and _is_infinite(value)):
+            positive_number(name, value, "pass a distance")
 
 
-def _distance(value: Any, name: str = "proposal_scale") -> float:
-    """A positive number; a reach may be infinite."""
-    if name == "reach":
-        with suppress(InputError):
-            array = real_array(name, value)
-            if array.size == 1 and array.item() == math.inf:
-                return math.inf
-    return positive_number(name, value, "pass a distance")
+def _is_infinite(value: Any) -> bool:
+    with suppress(InputError, ValueError):
+        return _number(value) == math.inf
+    return False
+
+
+def _number(value: Any) -> float:
+    return float(real_array("a distance", value).item())
 
 
 class _Walk:

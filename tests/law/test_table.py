@@ -107,7 +107,7 @@ def test_one_alpha_per_sample_is_refused():
 
 @pytest.mark.parametrize("dim", [1, 2])
 def test_columns_are_missing_only_when_they_can_be_built(dim):
-    from levytorch.law.table_kernels import isotropic_table_step, table_step
+    from levytorch.law.step_kernels import isotropic_table_step, table_step
 
     fresh, needed, one, out = Table(0.33), np.zeros(N_S, dtype=np.bool_), np.ones(1), (np.full(2, np.nan),)
     x, B = np.array([0.5, 0.5]), np.array([0.2, 1e-80])

@@ -1,8 +1,8 @@
-"""Compiled evaluation of the table of one alpha (`table.py`): from the arguments of steps to log p and derivatives.
+"""Compiled passes over steps: from their arguments to log p and its derivatives, by the contour or by a table.
 
-The polynomial of a cell is evaluated by vector instructions: the eight coefficients of one power of q are one vector
-register. LLVM does not find this by itself, so the instructions are written out through numba's extension interface.
-Machines with narrower registers get the same in two or four parts.
+The polynomial of a cell of the table (`table.py`) is evaluated by vector instructions: the eight coefficients of one
+power of q are one vector register. LLVM does not find this by itself, so the instructions are written out through
+numba's extension interface. Machines with narrower registers get the same in two or four parts.
 """
 
 from __future__ import annotations
@@ -16,15 +16,51 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from levytorch.law.contour_kernels import DONE, SCRATCH, chain_step, compiled, density_point, pick, valid_step
+from levytorch.law.contour_kernels import SCRATCH, compiled, density_point, pick
 from levytorch.law.table import EMPTY, LOG_Z_SWITCH, N_NEAR, N_S, N_U, PER_Z, S_MIN, Z_SWITCH
 from levytorch.law.vector_math import fast_log, inlined
 
+DONE = -1  # what a pass returns where no step is bad
 OUT_OF_TABLE = N_S  # a column number that cannot be built
 BLOCK = 128
 # columns of a block; log p and its derivatives end up in F ... FUU, one after the other
 Y, T, A, B, S, U, LOG_A, F, FU, FS, FUU, DRIFT = (k * BLOCK for k in range(12))
 LOCAL_U, LOCAL_S, SCALE_U, SCALE_S, INVERSE = (k * BLOCK for k in range(12, 17))
+
+
+@compiled
+def valid_step(y, A, B, alpha, dt):
+    """Whether a step can be evaluated. Checked on the way: a pass of its own would cost more than a small batch."""
+    return math.isfinite(y) and 0.0 <= A < math.inf and 0.0 < B < math.inf and 0.0 < alpha < 1.0 and dt > 0.0
+
+
+@inlined
+def chain_step(row, y, t):
+    """From derivatives in |y|, A, B to those in b, D_o, D_f."""
+    row[1] *= -t if y >= 0.0 else t
+    row[2] *= t
+    row[3] *= t
+
+
+@compiled
+def contour_step(start, stop, x, b, D_o, D_f, alpha, dt, out):
+    """d = 1, one pass from the arguments of a step; out: a tuple of rows, log p[, d/db, d/dD_o, d/dD_f[, d/dalpha]].
+
+    Returns the first bad index, or DONE.
+    """
+    row, work = np.empty(15), np.empty(SCRATCH)
+    order = 1 if len(out) > 1 else 0
+    for i in range(start, stop):
+        t = pick(dt, i)
+        y, A, B = pick(x, i) - pick(b, i) * t, pick(D_o, i) * t, pick(D_f, i) * t
+        if not valid_step(y, A, B, pick(alpha, i), t):
+            return i
+        density_point(abs(y), A, B, pick(alpha, i), 1, order, work, row)
+        chain_step(row, y, t)
+        for k in range(len(out)):
+            out[k][i] = row[k]
+    return DONE
+
 
 _DOUBLE = ir.DoubleType()
 _VECTOR = ir.VectorType(_DOUBLE, 8)
@@ -114,7 +150,7 @@ def _fetch(w, at, source, first, n):
 
 @compiled
 def table_step(start, stop, x, b, D_o, D_f, alpha, dt, words, coefficients, needed, out):
-    """As contour_kernels.contour_step, from a table of the shared alpha; columns to build first are marked in needed.
+    """As contour_step, from a table of the shared alpha; columns to build first are marked in needed.
 
     A block at a time in loops of one kind of work, so that LLVM can vectorise all of them but the look-up. The columns
     of a block lie in one array: it then sees that they do not overlap.
