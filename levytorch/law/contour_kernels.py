@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from levytorch.law import hankel
+from levytorch.law import waves
 from levytorch.law.compiled import cached_njit
 from levytorch.law.contour import (
     DECAY,
@@ -29,9 +29,10 @@ from levytorch.law.contour import (
 from levytorch.law.vector_math import fast_exp, fast_exp_expm1, fast_sincos, inlined
 
 compiled = cached_njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
-hankel_scaled = compiled(hankel.hankel_scaled)
+hankel_scaled, bessel_small = compiled(waves.hankel_scaled), compiled(waves.bessel_small)
 
 HUGE = 1e300
+DONE = -1  # what a pass over steps returns where none of them is bad
 FINE, MEDIUM, COARSE = 0, 1, 2
 V_MIN, V_MAX = -9.0, 400.0
 H = np.array(STEPS)
@@ -111,24 +112,6 @@ def contour_path(y, A, B, alpha, power, floor_power, fine):
     v1 = math.log(max(r_max / S, 1.0))
     j1 = math.ceil((v1 + math.exp(-v1)) / H[k]) + OFFSETS[k]  # v - exp(-v) = v1, almost
     return split, log_unit, y1, A1, B1, theta, S, k, max(j0, 0), min(j1, N_NODES - 1)
-
-
-@compiled
-def _bessel_small(dim, z):
-    """Real kernels c_d(z), c_{d+2}(z) of p_d = int r^(d-1) c_d(y r) phi dr for small z, by their power series."""
-    q = -0.25 * z * z
-    half = 0.5 * dim
-    term0 = 2.0 / (math.gamma(half) * (4.0 * math.pi) ** half)
-    term1 = 2.0 / (math.gamma(half + 1.0) * (4.0 * math.pi) ** (half + 1.0))
-    sum0, sum1 = term0, term1
-    for k in range(1, 60):
-        term0 *= q / (k * (k + half - 1.0))
-        term1 *= q / (k * (k + half))
-        sum0 += term0
-        sum1 += term1
-        if abs(term0) < 1e-18 * abs(sum0):
-            break
-    return sum0, sum1
 
 
 @compiled
@@ -225,7 +208,7 @@ def _radial_sums(split, log_unit, y, A, B, alpha, theta, S, k, j0, j1, dim, orde
         elif small:
             if z.real > 12.0:  # cannot matter: the integrand has ended
                 continue
-            c0, c1 = _bessel_small(dim, z.real)
+            c0, c1 = bessel_small(dim, z.real)
             g *= complex(math.cos(z.real), -math.sin(z.real)) * r.real ** (dim - 1)  # without exp(i z)
             k0, k1 = g * c0, g * c1 * rr
         elif dim == 2:
@@ -404,3 +387,17 @@ def tail_many(start, stop, u, A, B, alpha, dim, order, out):
         tail_point(pick(u, i), pick(A, i), pick(B, i), pick(alpha, i), dim, order, work, row)
         for k in range(out.shape[0]):
             out[k, i] = row[k]
+
+
+@compiled
+def valid_step(y, A, B, alpha, dt):
+    """Whether a step can be evaluated. Checked on the way: a pass of its own would cost more than a small batch."""
+    return math.isfinite(y) and 0.0 <= A < math.inf and 0.0 < B < math.inf and 0.0 < alpha < 1.0 and dt > 0.0
+
+
+@inlined
+def chain_step(row, y, t):
+    """From derivatives in |y|, A, B to those in b, D_o, D_f."""
+    row[1] *= -t if y >= 0.0 else t
+    row[2] *= t
+    row[3] *= t

@@ -27,7 +27,7 @@ from levytorch.law.contour import (
     UNSPLIT_THETA,
     UNSPLIT_TURN,
 )
-from levytorch.law.hankel import hankel_scaled_torch
+from levytorch.law.waves import bessel_small_torch, hankel_scaled_torch
 
 CHUNK = 2**17  # samples x nodes held at a time
 _ROWS = {0: 1, 1: 5, 2: 15}
@@ -200,20 +200,6 @@ def _radial_kernels(dim: int, path: Path, node: _Nodes) -> tuple[Tensor, Tensor]
     return k0, k1
 
 
-def _bessel_small(dim: int, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Real kernels c_d, c_{d+2} by power series; z real and small."""
-    q = -0.25 * z * z
-    half = 0.5 * dim
-    term0 = torch.full_like(z, 2.0 / (math.gamma(half) * (4.0 * math.pi) ** half))
-    term1 = torch.full_like(z, 2.0 / (math.gamma(half + 1.0) * (4.0 * math.pi) ** (half + 1.0)))
-    sum0, sum1 = term0.clone(), term1.clone()
-    for k in range(1, 40):
-        term0 = term0 * q / (k * (k + half - 1.0))
-        term1 = term1 * q / (k * (k + half))
-        sum0, sum1 = sum0 + term0, sum1 + term1
-    return sum0, sum1
-
-
 def _density(path: Path, A: Tensor, B: Tensor, alpha: Tensor, n: int, dim: int, order: int, _: Tensor) -> Tensor:
     small = torch.zeros_like(path.split)
     if dim > 1:
@@ -224,7 +210,7 @@ def _density(path: Path, A: Tensor, B: Tensor, alpha: Tensor, n: int, dim: int, 
         away = path._replace(y=torch.where(small, 1.0, path.y))
         k0, k1 = _radial_kernels(dim, away, node)
         z = path.y.unsqueeze(-1) * node.rho
-        c0, c1 = _bessel_small(dim, z.clamp_max(12.0))
+        c0, c1 = bessel_small_torch(dim, z.clamp_max(12.0))
         bare = node.exponential * torch.exp(-1j * z) * node.weight * node.rho**dim
         bare = torch.where(z > 12.0, 0.0, bare)
         here = small.unsqueeze(-1)

@@ -16,30 +16,15 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from levytorch.law.contour_kernels import SCRATCH, compiled, density_point, pick
+from levytorch.law.contour_kernels import DONE, SCRATCH, chain_step, compiled, density_point, pick, valid_step
 from levytorch.law.table import EMPTY, LOG_Z_SWITCH, N_NEAR, N_S, N_U, PER_Z, S_MIN, Z_SWITCH
 from levytorch.law.vector_math import fast_log, inlined
 
-DONE = -1  # what a pass returns where no step is bad
 OUT_OF_TABLE = N_S  # a column number that cannot be built
 BLOCK = 128
 # columns of a block; log p and its derivatives end up in F ... FUU, one after the other
 Y, T, A, B, S, U, LOG_A, F, FU, FS, FUU, DRIFT = (k * BLOCK for k in range(12))
 LOCAL_U, LOCAL_S, SCALE_U, SCALE_S, INVERSE = (k * BLOCK for k in range(12, 17))
-
-
-@compiled
-def valid_step(y, A, B, alpha, dt):
-    """Whether a step can be evaluated. Checked on the way: a pass of its own would cost more than a small batch."""
-    return math.isfinite(y) and 0.0 <= A < math.inf and 0.0 < B < math.inf and 0.0 < alpha < 1.0 and dt > 0.0
-
-
-@inlined
-def chain_step(row, y, t):
-    """From derivatives in |y|, A, B to those in b, D_o, D_f."""
-    row[1] *= -t if y >= 0.0 else t
-    row[2] *= t
-    row[3] *= t
 
 
 @compiled

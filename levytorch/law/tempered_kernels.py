@@ -22,10 +22,10 @@ from levytorch.law.contour_kernels import (
     pick,
     tail_point,
 )
-from levytorch.law.hankel import EULER
 from levytorch.law.tempered import COSH, COSH_1, DECAY, N_NODES, SINH, SMALL, STABLE_ROWS, WEIGHT
 from levytorch.law.tempered_line import is_limit, jump_end, tempered_line, tempered_path, tempering_slope_of_limit
 from levytorch.law.vector_math import inlined
+from levytorch.law.waves import EULER
 
 
 @compiled

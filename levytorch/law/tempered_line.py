@@ -11,8 +11,7 @@ import math
 
 import numpy as np
 
-from levytorch.law.contour_kernels import SCRATCH, compiled, density_point, pick
-from levytorch.law.step_kernels import DONE, chain_step, valid_step
+from levytorch.law.contour_kernels import DONE, SCRATCH, chain_step, compiled, density_point, pick, valid_step
 from levytorch.law.tempered import (
     BLOCK,
     CLEAR,

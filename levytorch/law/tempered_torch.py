@@ -14,7 +14,6 @@ from torch import Tensor
 
 from levytorch.law import contour_torch
 from levytorch.law.contour_torch import complex_expm1, flow_out, gaussian_tail, real_sum
-from levytorch.law.hankel import EULER, hankel_scaled_torch
 from levytorch.law.tempered import (
     CLEAR,
     CORE,
@@ -34,6 +33,7 @@ from levytorch.law.tempered import (
     WEIGHT,
     WIDTH,
 )
+from levytorch.law.waves import EULER, hankel_scaled_torch
 
 CHUNK = 4096  # samples at a time
 NODES = 16  # nodes at a time

@@ -9,7 +9,7 @@ from scipy.special import hankel1e, voigt_profile
 from scipy.stats import levy_stable
 
 from levytorch.law import contour_torch, quadrature
-from levytorch.law.hankel import hankel_scaled, hankel_scaled_torch
+from levytorch.law.waves import hankel_scaled, hankel_scaled_torch
 from tests.law.cases import SHARED, Cases, column, shared_reference
 from tests.law.oracle import evaluate as oracle
 from tests.law.oracle import random_cases
