@@ -26,12 +26,14 @@ from torch import Tensor
 
 from levytorch import Dynamics, Recovery, Transitions, recover, simulate, solve_value
 from levytorch.errors import LevytorchWarning
+from levytorch.policy.bases import CircleBasis
 from levytorch.policy.estimation import Estimation
 from levytorch.policy.reference import relative_error
 from levytorch.policy.reward_functions import CosinePower, Manufactured
 from levytorch.training.resampling import blocks_from
 
 ALPHA, SUBSTEPS, N_BASIS = 0.3, 40, 21
+FUNCTIONS = CircleBasis(N_BASIS)
 TRUTH = Dynamics.named("variable", alpha=ALPHA)
 X = torch.linspace(0, 2 * math.pi, 1025, dtype=torch.float64)[:-1]
 DATA = {"whole": None, "censored": {"CT": 8.0, "TRT": 20.0, "method": "tcf"}}
@@ -91,8 +93,8 @@ def fitted(data: Transitions, kind: str, law: str, penalty: str, file: Path) -> 
 def one(data: Transitions, kind: str, models: dict[str, Recovery]) -> Iterator[Row]:
     """Error, its standard error and the coverage of every V; seconds of methods that need no fit."""
     # passes over the data, which all have in common
-    shared = Estimation(data, torch.cos, 1.0, n_basis=N_BASIS).moments
-    moved = {order: Estimation(data, torch.cos, 1.0, n_basis=N_BASIS, order=order).displacements for order in (1, 2)}
+    shared = Estimation(data, torch.cos, 1.0, FUNCTIONS).moments
+    moved = {order: Estimation(data, torch.cos, 1.0, FUNCTIONS, order=order).displacements for order in (1, 2)}
     for name in REWARDS:
         for beta in BETAS:
             reward = reward_of(name, beta)
@@ -102,7 +104,7 @@ def one(data: Transitions, kind: str, models: dict[str, Recovery]) -> Iterator[R
             by_law: dict[str, Estimation] = {}
             for method, law, options, found in asked:
                 if law not in by_law or options:
-                    by_law[law] = asking = Estimation(data, reward, beta, found, n_basis=N_BASIS, **options)
+                    by_law[law] = asking = Estimation(data, reward, beta, FUNCTIONS, found, **options)
                     asking.moments, asking.displacements = shared, moved[asking.order]
                 start = time.perf_counter()
                 V = by_law[law].value(method.split()[0])

@@ -1,5 +1,8 @@
 """Linear equations that are sums over blocks of data: A c = g with A = sum_b A_b, g = sum_b g_b.
 
+Blocks hold whole trajectories (stretches of time where there are few), so that they are independent of each other, or
+nearly so.
+
 The solution may be smoothed by a ridge, (A + s P) c = g with P proportional to the diagonal of A and to the fourth
 power of the wave number, so that the mean of c is free. Its strength s is the one whose solutions without a block come
 nearest to what that block says (leave one block out): the error of a block is A^-1 (A_b c - g_b), a function of the
@@ -18,9 +21,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from levytorch.data import Transitions
 from levytorch.errors import InputError, NumericalError
+from levytorch.training.blocks import N_BLOCKS
 
 STRENGTHS = (0.0, *np.geomspace(1e-9, 1e1, 21).tolist())
 SLIGHT = STRENGTHS[1]  # enough to invert A where data is missing
@@ -154,3 +160,17 @@ def shrink(equations: Equations, influence: Tensor | None = None) -> Shrunk:
     _, mean = equations.errors(moved + both * left_out[best % len(left_out)])
     level = SHARES[int(mean.mean(-1).argmin())]
     return Shrunk(equations, kept(K, level, share) * equations.solve(strength), strength, (level, share))
+
+
+def block_rows(transitions: Transitions) -> list[NDArray[np.int64]]:
+    """The pairs of every block, ascending: the blocks that standard errors of a recovery are from, too."""
+    found = []
+    for starts, stops in transitions.membership.runs_by_block(n_blocks_of(transitions)):
+        lengths = stops - starts
+        before = np.cumsum(lengths) - lengths
+        found.append(np.repeat(starts - before, lengths) + np.arange(int(lengths.sum())))
+    return found
+
+
+def n_blocks_of(transitions: Transitions) -> int:
+    return min(N_BLOCKS, len(transitions))

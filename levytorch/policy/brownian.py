@@ -12,18 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierBasis
 from levytorch.data import Transitions
-from levytorch.policy.blocked import solution
-from levytorch.policy.line_basis import LineBasis
-from levytorch.policy.moments import block_rows
-from levytorch.policy.plane_basis import PlaneBasis
+from levytorch.policy.bases import Functions
+from levytorch.policy.blocked import block_rows, solution
 
-_BINS, _PLANE_BINS = 1024, 64**2
 _ROUNDS = 200
 _CLOSE = 1e-10  # relative change of the coefficients
 _RIDGE = 1e-9  # times the fourth power of the wave number: where there is no data
-Functions = FourierBasis | LineBasis | PlaneBasis
 
 
 class Brownian:
@@ -57,9 +52,8 @@ class Brownian:
 
 def fit_brownian(transitions: Transitions, basis: Functions, CT: float) -> Brownian:
     """From the pairs with |dx - mu| <= CT."""
-    bins, d = _PLANE_BINS if isinstance(basis, PlaneBasis) else _BINS, transitions.dim
-    sums = _sums(transitions, basis, CT, bins)  # (3 + d, B, bins)
-    phi = basis.matrix(basis.grid(bins))
+    sums, d = _sums(transitions, basis, CT), transitions.dim  # (3 + d, B, bins)
+    phi = basis.matrix(basis.grid(basis.n_bins))
     ridge = torch.diag(_RIDGE * float(sums[0].sum()) * basis.harmonic_numbers() ** 4)
     count, spread, time, *_ = sums.sum(1)
     moved = sums[3:].sum(1)  # (d, bins)
@@ -83,18 +77,12 @@ def fit_brownian(transitions: Transitions, basis: Functions, CT: float) -> Brown
     return Brownian(basis, theta, _sandwich(sums, phi, theta_b, theta_D, ridge))
 
 
-def _sums(transitions: Transitions, basis: Functions, CT: float, bins: int) -> Tensor:
+def _sums(transitions: Transitions, basis: Functions, CT: float) -> Tensor:
     """Pairs, sums of |dx|^2 / dt, of dt and of every coordinate of dx, per block and bin of x."""
-    if isinstance(basis, PlaneBasis):
-        node = basis.bins(transitions.x, bins)
-    elif isinstance(basis, LineBasis):
-        node = ((transitions.x - basis.origin) * (bins / basis.length)).long().clamp(0, bins - 1)
-    else:
-        turn = torch.remainder(transitions.x - basis.origin, basis.period)
-        node = (turn * (bins / basis.period)).long().clamp(0, bins - 1)
+    node = basis.bins(transitions.x)
     near = (transitions.deviation <= CT).double()
     blocks = block_rows(transitions)
-    out = torch.zeros((3 + transitions.dim, len(blocks), bins), dtype=torch.float64)
+    out = torch.zeros((3 + transitions.dim, len(blocks), basis.n_bins), dtype=torch.float64)
     for k, rows in enumerate(map(torch.from_numpy, blocks)):
         dt, weight = transitions.dt[rows], near[rows]
         dx = transitions.dx[rows].reshape(len(rows), -1).T * weight

@@ -1,39 +1,124 @@
-"""All estimates of one V from one data set: what they share, a pass over the pairs, a fitted model, is made once."""
+"""V that was estimated from pairs, and knows how; all estimates of one V from one data set.
+
+What the estimates share, a pass over the pairs, a fitted model, is made once.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierBasis
 from levytorch.data import Transitions
 from levytorch.data.thresholds import threshold_at, threshold_from
 from levytorch.errors import InputError
-from levytorch.policy.blocked import Equations, factor_of, resampled, shrink
+from levytorch.policy.bases import CircleBasis, Functions
+from levytorch.policy.blocked import Equations, factor_of, n_blocks_of, resampled, shrink
 from levytorch.policy.brownian import fit_brownian
 from levytorch.policy.checks import Reward
-from levytorch.policy.data_value import DataValue
-from levytorch.policy.lstd import hybrid, lstd, residuals, rule_influence
+from levytorch.policy.lstd import Moments, hybrid, lstd, moments, residuals, rule_influence
 from levytorch.policy.model_step import Model, ModelChange, ModelStep
-from levytorch.policy.moments import WIDE, Moments, moments, n_blocks_of, series
 from levytorch.policy.phibe import Displacements, displacements, phibe
 from levytorch.policy.solver import solve_value
+from levytorch.policy.value import LineValue, PlaneValue, Stored, ValueFunction
 from levytorch.training import Recovery, recover
 from levytorch.training.resampling import block_influence
 
 LOST = ("beyond TRT", "tail dropped by censoring")  # reasons of Transitions.dropped
-_MODES = 257  # of the V of a fit without jumps
 TAILS_LOST = "The data has lost far jumps, and this estimate misses them."
+
+
+@dataclass(frozen=True, repr=False)
+class Estimated(Stored):
+    """What an estimate from pairs says of itself; `name` is what it is called in tables, `note` what must be known to
+    read it.
+
+    strength: of the ridge that blocks left out have asked for; share: of the correction that is kept, of its level and
+    of the rest (method "corrected"); n_pairs, n_blocks: the data behind it.
+    """
+
+    _no_errors = (
+        "V.std must have resampled blocks of data, and a model a covariance, found none; estimate V with "
+        "n_bootstrap=200."
+    )
+
+    method: str = "lstd"
+    name: str = "LSTD"
+    note: str = ""
+    strength: float = 0.0
+    share: tuple[float, float] | None = None
+    n_pairs: int = 0
+    n_blocks: int = 0
+
+    def describe(self) -> str:
+        """What this V is made of, in a few sentences."""
+        beta = self.beta  # type: ignore[attr-defined]  # of the V it stands beside
+        lines = [f"{self.name}: V from {self.n_pairs:,} pairs in {self.n_blocks} blocks, beta = {beta:g}."]
+        if self.share is not None:
+            lines.append("Of the correction {:.0%} of the level and {:.0%} of the rest are kept.".format(*self.share))
+        if self.method in ("lstd", "phibe", "hybrid", "corrected"):
+            lines.append(f"Ridge {self.strength:.2g}, the one that predicts blocks left out best.")
+        return " ".join(lines + ([self.note] if self.note else []))
+
+    @classmethod
+    def _is_sound(cls, content: Mapping[str, Any]) -> bool:
+        share = content["share"]
+        return (
+            super()._is_sound(content)
+            and all(isinstance(content[name], str) for name in ("method", "name", "note"))
+            and all(type(content[name]) is int for name in ("n_pairs", "n_blocks"))
+            and isinstance(content["strength"], float)
+            and (share is None or (isinstance(share, tuple) and [type(v) for v in share] == [float, float]))
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class DataValue(Estimated, ValueFunction):
+    """V(x) from data by `method`."""
+
+    _format = "levytorch.data_value.1"
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.name}, {self.n_pairs} pairs, n_modes={self.n_modes}, "
+            f"period={self.period:g}, beta={self.beta:g})"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class LineDataValue(Estimated, LineValue):
+    """The same on a line, as values on the nodes of a window; constant beyond it."""
+
+    _format = "levytorch.line_data_value.1"
+
+    def __repr__(self) -> str:
+        low, high = self.window
+        return (
+            f"{type(self).__name__}({self.name}, {self.n_pairs} pairs, window=({low:g}, {high:g}), beta={self.beta:g})"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class PlaneDataValue(Estimated, PlaneValue):
+    """The same of a state on a torus of two coordinates."""
+
+    _format = "levytorch.plane_data_value.1"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}, {self.n_pairs} pairs, n_modes={self.n_modes}, beta={self.beta:g})"
+
+
+AnyDataValue = DataValue | LineDataValue | PlaneDataValue
+KINDS: dict[type, Any] = {ValueFunction: DataValue, LineValue: LineDataValue, PlaneValue: PlaneDataValue}
 
 
 @dataclass
 class Estimation:
-    """V of a reward and a discount rate, from the pairs of a state on a circle; see `value_from_data`.
+    """V of a reward and a discount rate, from pairs, as a sum of `functions`; see `value_from_data`.
 
     fit: options of `recover`, for a model that is fitted when it is first asked for and none is given.
     """
@@ -41,17 +126,15 @@ class Estimation:
     transitions: Transitions
     reward: Reward
     beta: float
+    functions: Functions
     recovery: Any = None
-    n_basis: int = 21
-    period: float = 2 * math.pi
-    origin: float = 0.0
     order: int = 1
     CT: float | None = None
     n_bootstrap: int = 200
     seed: int = 0
     fit: dict[str, Any] = field(default_factory=dict)
 
-    def value(self, method: str) -> DataValue:
+    def value(self, method: str) -> AnyDataValue:
         return {
             "lstd": self.lstd,
             "phibe": self.phibe,
@@ -62,16 +145,16 @@ class Estimation:
         }[method]()
 
     # -- from the data alone ------------------------------------------------------------------------------------------
-    def lstd(self) -> DataValue:
+    def lstd(self) -> AnyDataValue:
         equations = lstd(self.moments, self.r, self.beta)
         return self._solved("lstd", "LSTD (no model)", equations, TAILS_LOST if self.tails_lost else "")
 
-    def phibe(self) -> DataValue:
+    def phibe(self) -> AnyDataValue:
         note = f"Moments are of displacements up to {self.cut:g}; of all they do not exist where jumps are stable."
         return self._solved("phibe", f"PhiBE, order {self.order}", phibe(self.displacements, self.r, self.beta), note)
 
     # -- from a model -------------------------------------------------------------------------------------------------
-    def model_value(self) -> DataValue:
+    def model_value(self) -> AnyDataValue:
         recovery = self.model_recovery
         if self.n_bootstrap and self.parameter_influence is not None:
             B = len(self.parameter_influence)
@@ -79,32 +162,30 @@ class Estimation:
             recovery = replace(recovery, covariance=covariance)
         return self._of_model("model", "model", recovery, "")
 
-    def brownian(self) -> DataValue:
-        found = fit_brownian(self.transitions, FourierBasis(self.n_basis, self.period, self.origin), self.cut)
+    def brownian(self) -> AnyDataValue:
+        found = fit_brownian(self.transitions, self.functions, self.cut)
         note = f"Fitted without jumps to displacements within {self.cut:g} of their median."
         # where there is no data D_o may be anything, which no number of modes resolves
-        return self._of_model("brownian", "Brownian only", found, note, n_modes=_MODES)
+        return self._of_model("brownian", "Brownian only", found, note, n_modes=self.functions.n_modes_of_V)
 
-    def _of_model(self, method: str, name: str, recovery: Any, note: str, n_modes: int | None = None) -> DataValue:
-        V = solve_value(recovery, self.reward, self.beta, n_modes=n_modes)
-        factor = V.covariance_factor if self.n_bootstrap else None
-        out = self._made(method, name, V.coefficients, 0.0, note)
-        checks = {"residual": V.residual, "condition": V.condition, "change": V.change, "converged": V.converged}
-        return replace(out, covariance_factor=factor, **checks)
+    def _of_model(self, method: str, name: str, recovery: Any, note: str, n_modes: int | None = None) -> AnyDataValue:
+        V = solve_value(recovery, self.reward, self.beta, n_modes=n_modes, **self.functions.solver_options)
+        return self._told(V if self.n_bootstrap else replace(V, covariance_factor=None), method, name, note)
 
     # -- from both ----------------------------------------------------------------------------------------------------
-    def hybrid(self) -> DataValue:
+    def hybrid(self) -> AnyDataValue:
         equations = hybrid(self.core, self.model, self.steps)
         return self._solved("hybrid", "hybrid", equations, self._missed, self._rule(equations))
 
-    def corrected(self) -> DataValue:
-        K, own = self.n_basis, self.model_influence
+    def corrected(self) -> AnyDataValue:
+        K, own = self.functions.n_modes, self.model_influence
         equations = residuals(self.core, self.model, self.steps)
         rule = self._rule(equations)
         found = shrink(equations, own[:, :K] - rule)
         c = self.model.V.clone()
         c[:K] += found.c
-        out = replace(self._made("corrected", "model, corrected", c, found.strength, self._missed), share=found.share)
+        V = self.basis.value(c, self.beta)
+        out = self._told(V, "corrected", "model, corrected", self._missed, found.strength, found.share)
         if not self.n_bootstrap:
             return out
         times = resampled(equations.n_blocks, self.n_bootstrap, self.seed)
@@ -121,21 +202,21 @@ class Estimation:
 
     # -- what they share ----------------------------------------------------------------------------------------------
     @cached_property
-    def basis(self) -> FourierBasis:
+    def basis(self) -> Functions:
         """Of rewards and of what models expect of them."""
-        return FourierBasis(max(WIDE, 2 * self.n_basis + 1), self.period, self.origin)
+        return self.functions.wider()
 
     @cached_property
     def r(self) -> Tensor:
-        return series(self.basis, self.reward)
+        return self.basis.series(self.reward)
 
     @cached_property
     def moments(self) -> Moments:
-        return moments(self.transitions, self.basis, self.n_basis)
+        return moments(self.transitions, self.basis, self.functions.n_modes)
 
     @cached_property
     def displacements(self) -> Displacements:
-        return displacements(self.transitions, self.basis, self.n_basis, self.cut, self.order)
+        return displacements(self.transitions, self.basis, self.functions.n_modes, self.cut, self.order)
 
     @cached_property
     def core(self) -> Moments:
@@ -143,7 +224,7 @@ class Estimation:
         if self.threshold is None:
             return self.moments
         beyond = self.transitions.beyond(self.threshold)
-        return self.moments.without(moments(self.transitions, self.basis, self.n_basis, beyond))
+        return self.moments.without(moments(self.transitions, self.basis, self.functions.n_modes, beyond))
 
     @cached_property
     def model_recovery(self) -> Any:
@@ -154,12 +235,7 @@ class Estimation:
                 'alpha must be given where a model is fitted, found none; add alpha=<number> or alpha="learn", or a '
                 "recovery."
             )
-        return recover(self.transitions, **(self.asked | {"actions": None} | self.fit))
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """What a model that is fitted here is made of, unless the fit's own options say otherwise."""
-        return {"n_basis": self.n_basis, "period": self.period, "origin": self.origin}
+        return recover(self.transitions, **(self.functions.fit_options | {"actions": None} | self.fit))
 
     @cached_property
     def parameter_influence(self) -> Tensor | None:
@@ -182,7 +258,7 @@ class Estimation:
 
     @cached_property
     def model_change(self) -> ModelChange:
-        return self.model.change(self.reward)
+        return self.model.change()
 
     @cached_property
     def model(self) -> Model:
@@ -207,14 +283,19 @@ class Estimation:
         told = getattr(self.model_recovery, "metrics", {})
         if told.get("tail_method", "none") == "none":
             return None
+        if not isinstance(self.functions, CircleBasis):
+            raise InputError(
+                f"the data of a state {self.functions.where} must have its tails for hybrid and corrected, found a "
+                'model that corrects for lost ones; use method="model".'
+            )
         if told.get("CT_of_dt"):
             return threshold_from(told["CT_of_dt"])
         return told.get("TRT") if told.get("CT") is None else told["CT"]
 
     @property
     def cut(self) -> float:
-        """Of moments: CT, or half a period, beyond which a displacement on a circle has no direction."""
-        return self.period / 2 if self.CT is None else self.CT
+        """Of moments: CT, or half a period (half the window of a line)."""
+        return self.functions.reach if self.CT is None else self.CT
 
     @property
     def tails_lost(self) -> bool:
@@ -228,30 +309,32 @@ class Estimation:
 
     def _solved(
         self, method: str, name: str, equations: Equations, note: str, influence: Tensor | None = None
-    ) -> DataValue:
+    ) -> AnyDataValue:
         """influence (B, K): of the blocks on the solution, other than by their own equations."""
         strength = equations.best_strength()
-        out = self._made(method, name, equations.solve(strength), strength, note)
+        V = self.basis.value(equations.solve(strength), self.beta)
+        out = self._told(V, method, name, note, strength)
         if not self.n_bootstrap:
             return out
         times = resampled(equations.n_blocks, self.n_bootstrap, self.seed)
         moved = None if influence is None else -(times - 1.0) @ influence
         return self._with_errors(out, equations.solve(strength, times, moved))
 
-    def _with_errors(self, V: DataValue, replicas: Tensor) -> DataValue:
+    def _with_errors(self, V: AnyDataValue, replicas: Tensor) -> AnyDataValue:
         """replicas: (n, K) coefficients of resampled blocks."""
-        return replace(V, covariance_factor=factor_of(replicas))
+        return replace(V, covariance_factor=self.basis.factor(factor_of(replicas)))
 
-    def _made(self, method: str, name: str, c: Tensor, strength: float, note: str) -> DataValue:
-        return DataValue(
-            coefficients=c,
-            period=self.period,
-            origin=self.origin,
-            beta=self.beta,
-            method=method,
-            name=name,
-            note=note,
-            strength=strength,
-            n_pairs=len(self.transitions),
-            n_blocks=n_blocks_of(self.transitions),
-        )
+    def _told(
+        self,
+        V: Any,
+        method: str,
+        name: str,
+        note: str,
+        strength: float = 0.0,
+        share: tuple[float, float] | None = None,
+    ) -> AnyDataValue:
+        """V with what is to be said of it."""
+        known = {f.name: getattr(V, f.name) for f in fields(V)}
+        data = {"n_pairs": len(self.transitions), "n_blocks": n_blocks_of(self.transitions)}
+        how = {"method": method, "name": name, "note": note, "strength": strength, "share": share}
+        return KINDS[type(V)](**known, **how, **data)

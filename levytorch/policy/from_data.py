@@ -10,18 +10,14 @@ from typing import Any
 
 from torch import Tensor
 
-from levytorch.coefficients import FourierBasis
 from levytorch.coefficients.spline import check_n_basis
 from levytorch.convert import choice, positive_number, shown, whole_number
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning
+from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis
 from levytorch.policy.checks import cell_of, check_beta, check_periodic, is_line, reward_function
-from levytorch.policy.data_value import DataValue, LineDataValue, PlaneDataValue
-from levytorch.policy.estimation import TAILS_LOST, Estimation
-from levytorch.policy.line_estimation import LineEstimation
+from levytorch.policy.estimation import TAILS_LOST, AnyDataValue, Estimation
 from levytorch.policy.plane import torus
-from levytorch.policy.plane_basis import PlaneBasis
-from levytorch.policy.plane_estimation import PlaneEstimation
 from levytorch.training.start import inside, kept_range
 
 MOST = 401  # functions of V; their matrices are held for every block
@@ -45,7 +41,7 @@ def value_from_data(
     n_bootstrap: int = 200,
     seed: int = 0,
     **options: Any,
-) -> DataValue | LineDataValue | PlaneDataValue:
+) -> AnyDataValue:
     """The V of the dynamics behind the transitions, of a state on a circle, on a line (period=None) or, where they have
     two coordinates, on a torus.
 
@@ -141,60 +137,39 @@ def prepare(
         "seed": whole_number("seed", seed, 0, 2**63 - 1, "0 is the default"),
         "fit": dict(options or {}),
     }
+    beta = check_beta(beta)
+    r = reward_function(reward, (lambda x: x.shape[:-1]) if plane else (lambda x: x.shape))
+    functions: Functions
     if plane:
-        return _on_a_torus(transitions, reward, check_beta(beta), recovery, n_basis, period, origin, shared)
-    if period is None or (recovery is not None and is_line(recovery)):
-        return _on_a_line(transitions, reward, check_beta(beta), recovery, n_basis, shared)
-    if recovery is not None:
-        period, origin = cell_of(recovery)
-    cell = FourierBasis(n_basis, period, origin)  # type: ignore[arg-type]  # refuses what is no number
-    r, beta = reward_function(reward), check_beta(beta)
-    if hasattr(reward, "check_covers"):  # a table, which may end before the cell does
-        reward.check_covers(cell.origin, cell.origin + cell.period, "cell")
-    check_periodic(r, (cell.period,), cell.grid(37))
-    return Estimation(transitions, r, beta, recovery, n_basis, cell.period, cell.origin, **shared)
+        cell = torus(SimpleNamespace(period=period, origin=origin) if recovery is None else recovery)
+        check_periodic(r, cell.period, cell.points(12, 0.37))
+        functions = PlaneBasis(n_basis, cell)
+    elif period is None or (recovery is not None and is_line(recovery)):
+        functions = _on_a_line(transitions, recovery, n_basis)
+        kept = inside(transitions, [functions.window])  # the pairs that start in it
+        assert isinstance(kept, Transitions)
+        transitions = kept
+        if hasattr(reward, "check_covers"):
+            reward.check_covers(*functions.window, "window")
+    else:
+        if recovery is not None:
+            period, origin = cell_of(recovery)
+        functions = CircleBasis(n_basis, period, origin)  # type: ignore[arg-type]  # refuses what is no number
+        if hasattr(reward, "check_covers"):  # a table, which may end before the cell does
+            reward.check_covers(functions.origin, functions.origin + functions.period, "cell")
+        check_periodic(r, (functions.period,), functions.grid(37))
+    return Estimation(transitions, r, beta, functions, recovery, **shared)
 
 
-def _on_a_line(
-    transitions: Transitions,
-    reward: Callable[[Tensor], Any] | float,
-    beta: float,
-    recovery: Any,
-    n_basis: int,
-    shared: dict[str, Any],
-) -> LineEstimation:
-    """On the window of the recovery, or of the data; with the pairs that start in it."""
+def _on_a_line(transitions: Transitions, recovery: Any, n_basis: int) -> LineBasis:
+    """On the window of the recovery, or of the data."""
     if recovery is not None and not is_line(recovery):
         raise InputError(
             f"recovery must be of a state on a line where period is None, found one of period {recovery.period:g}; "
             "leave period out."
         )
     check_n_basis(n_basis)
-    window = getattr(recovery, "support", None) or kept_range(transitions)
-    kept = inside(transitions, [window])
-    assert isinstance(kept, Transitions)
-    if hasattr(reward, "check_covers"):
-        reward.check_covers(*window, "window")
-    r = reward_function(reward)
-    return LineEstimation(kept, r, beta, recovery, n_basis, **shared, window=window)
-
-
-def _on_a_torus(
-    transitions: Transitions,
-    reward: Callable[[Tensor], Any] | float,
-    beta: float,
-    recovery: Any,
-    n_basis: int,
-    period: float | Sequence[float] | None,
-    origin: float | Sequence[float],
-    shared: dict[str, Any],
-) -> Estimation:
-    """On the cell of the recovery, or of the arguments."""
-    cell = torus(SimpleNamespace(period=period, origin=origin) if recovery is None else recovery)
-    r = reward_function(reward, lambda x: x.shape[:-1])
-    check_periodic(r, cell.period, cell.points(12, 0.37))
-    size = PlaneBasis(n_basis, cell).n_modes
-    return PlaneEstimation(transitions, r, beta, recovery, size, **shared, cell=cell, per_coordinate=n_basis)
+    return LineBasis(n_basis, getattr(recovery, "support", None) or kept_range(transitions))
 
 
 def _replicas(n_bootstrap: int) -> int:

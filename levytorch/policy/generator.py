@@ -28,7 +28,7 @@ rounding, which A c - r as a difference is not.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, FourierBasis
+from levytorch.coefficients.basis import jump_symbol
 from levytorch.convert import common_shape
 from levytorch.errors import InputError, NumericalError
 from levytorch.policy.checks import Reward, coefficients_at
@@ -247,7 +248,9 @@ def factorise(system: LinearSystem) -> Factor:
 
 def sensitivity(dynamics: Any, system: LinearSystem, c: Tensor, factor: Factor) -> Tensor:
     """dc / dtheta, (n_modes, P), c the Fourier coefficients of V."""
-    change = generator_change(dynamics, system)
+    ops = system.ops
+    parts = (ops.phi, [ops.first], ops.second, ops.fractional)
+    change = generator_change(dynamics, system.x, system.at, system.basis.wavenumbers, *parts)
     w = system.weight[:, None]
     dc = factor.solve(w * change.of(c))
     if system.A.shape[0] > system.A.shape[1]:
@@ -270,25 +273,28 @@ class GeneratorChange(NamedTuple):
         return sum((operator.T @ (J * rows) for operator, J in self.parts), start=torch.zeros((), dtype=rows.dtype))
 
 
-def generator_change(dynamics: Any, system: LinearSystem) -> GeneratorChange:
+def generator_change(
+    dynamics: Any,
+    x: Tensor,
+    at: Coefficients,
+    k: Tensor,
+    phi: Tensor,
+    gradient: Sequence[Tensor],
+    laplacian: Tensor,
+    jump: Tensor,
+) -> GeneratorChange:
+    """phi: functions of wave numbers k at the points x, and what the parts of the generator make of them, (m, n)."""
     with torch.no_grad():
-        J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in dynamics.jacobian(system.x))
-    ops, D_f = system.ops, system.at.D_f[:, None]
-    # d/dalpha of |k|^(2 alpha) phi
-    jump_alpha = system.basis.symbol(system.at.alpha, 1, float(system.at.tempering)) * ops.phi
-    jump_lam, J_lam = tempering_change(dynamics, system.at, system.basis.wavenumbers, ops.phi)
-    return GeneratorChange(
-        (
-            (ops.first, J_b),
-            (ops.second, J_D_o),
-            (ops.fractional, -J_D_f),
-            (jump_alpha, -J_alpha * D_f),
-            (jump_lam, -J_lam * D_f),
-        )
-    )
+        J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in dynamics.jacobian(x))
+    by_alpha = jump_symbol(k, at.alpha, 1, float(at.tempering)) * phi
+    by_lam, J_lam = _tempering_change(dynamics, at, k, phi)
+    drift = zip(gradient, J_b.unbind(1) if len(gradient) > 1 else [J_b])
+    D_f = at.D_f[:, None]
+    rest = ((laplacian, J_D_o), (jump, -J_D_f), (by_alpha, -J_alpha * D_f), (by_lam, -J_lam * D_f))
+    return GeneratorChange((*drift, *rest))
 
 
-def tempering_change(dynamics: Any, at: Coefficients, k: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
+def _tempering_change(dynamics: Any, at: Coefficients, k: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
     """d/dlam of ((lam^2 + k^2)^alpha - lam^(2 alpha)) phi, and d lam / d theta (1, P): zero where it is not learned."""
     slope = getattr(getattr(dynamics, "head", None), "tempering_slope", None)
     lam, alpha = float(at.tempering), at.alpha

@@ -5,7 +5,14 @@ tested with phi on the pairs of the data (Bradtke and Barto 1996), and the rewar
 
     sum phi(x) (phi(x) - e^{-beta dt} phi(x'))^T c = sum phi(x) (w_0 r(x) + w_1 r(x')).
 
-The rule for the reward is of second order in dt. Pairs that were removed because they jump far bias it.
+The rule for the reward is of second order in dt. Pairs that were removed because they jump far bias it. Of the data it
+takes, in one pass, sums of products of functions, per step and block,
+
+    start[t, b] = sum phi(x) Phi(x)^T,    land[t, b] = sum phi(x) Phi(x + dx)^T
+
+over the pairs of block b whose step is dt[t]: phi are the K functions that V is made of, Phi the first n >= K. Whatever
+is a function of the state, a reward, its integral over a step, what a model expects, enters as a sum of n functions, so
+that another reward, discount rate, fold or resampling reads no pair again.
 
 Data and model together have what each knows best. Hybrid: LSTD on the pairs of the data, but with what a model knows
 that pairs do not: how the reward changes within a step, R - w_0 r - w_1 E[r(x') | x] beyond the rule for its integral,
@@ -22,14 +29,89 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.policy.blocked import SLIGHT, Equations, solution
+from levytorch.data import Transitions
+from levytorch.errors import InputError
+from levytorch.likelihood.exact import MANY_STEPS
+from levytorch.policy.bases import Functions
+from levytorch.policy.blocked import SLIGHT, Equations, block_rows, solution
 from levytorch.policy.empirical import slope_weight
 from levytorch.policy.model_step import Model, ModelChange, ModelStep
-from levytorch.policy.moments import Moments
+from levytorch.training.law_choice import distinct_steps
+
+_CHUNK = 1 << 14  # pairs at a time: their functions stay in the cache
+_SAME = 1e-5  # relative distance within which two dt are one
+
+
+@dataclass(frozen=True)
+class Moments:
+    """dt: (T,); pairs: (T, B); start, land: (T, B, K, n); basis: the n functions."""
+
+    basis: Functions
+    dt: Tensor
+    pairs: Tensor
+    start: Tensor
+    land: Tensor
+
+    @property
+    def n_basis(self) -> int:
+        """K."""
+        return int(self.start.shape[2])
+
+    @property
+    def gram(self) -> Tensor:
+        """(K, K): the mean of phi phi^T, the metric in which functions are compared where the data is."""
+        K = self.n_basis
+        return self.start[..., :K].sum((0, 1)) / self.pairs.sum()
+
+    def without(self, part: Moments) -> Moments:
+        """Those of all other pairs."""
+        return Moments(self.basis, self.dt, self.pairs - part.pairs, self.start - part.start, self.land - part.land)
+
+
+def moments(
+    transitions: Transitions,
+    basis: Functions,
+    n_basis: int,
+    rows: NDArray[np.int64] | None = None,
+) -> Moments:
+    """One pass over the pairs (over `rows` of them, ascending; None: all). basis: the n functions, of which V has K."""
+    steps = distinct_steps(transitions)
+    if len(steps) > MANY_STEPS:
+        raise InputError(
+            f"the pairs must have at most {MANY_STEPS} distinct dt, found more; round dt, or sample at even times."
+        )
+    dt = torch.tensor(steps, dtype=torch.float64)
+    blocks = block_rows(transitions)
+    shape = (len(steps), len(blocks), n_basis, basis.n_modes)
+    start, land, pairs = (torch.zeros(size, dtype=torch.float64) for size in (shape, shape, shape[:2]))
+    for b, all_of_block in enumerate(blocks):
+        mine = all_of_block if rows is None else np.intersect1d(all_of_block, rows, assume_unique=True)
+        for low in range(0, len(mine), _CHUNK):
+            some = torch.from_numpy(mine[low : low + _CHUNK])
+            x = transitions.x[some]
+            y = x + transitions.dx[some]
+            for t, here in enumerate(_by_step(transitions, some, dt)):
+                wide = basis.rows(x[here])
+                few = wide[:n_basis]
+                start[t, b].addmm_(few, wide.T)
+                land[t, b].addmm_(few, basis.rows(y[here]).T)
+                pairs[t, b] += wide.shape[1]
+    return Moments(basis, dt, pairs, start, land)
+
+
+def _by_step(transitions: Transitions, some: Tensor, dt: Tensor) -> list[Tensor | slice]:
+    """Which of some pairs have each dt."""
+    if len(dt) == 1:
+        return [slice(None)]
+    own = transitions.dt[some]
+    return [((own - step).abs() <= _SAME * step).nonzero().reshape(-1) for step in dt]
 
 
 def reward_weights(beta: float, dt: float) -> tuple[float, float]:

@@ -1,48 +1,105 @@
-"""One step of a model as matrices on Fourier coefficients: what it expects of a function of the state after dt.
+"""A model in functions of the state: its generator, and what one step of it makes of a function after dt, as matrices.
 
-With L the generator (collocated, as in `solver`), V = (beta - L)^-1 r and P = exp(dt L), the reward that is expected
-over a step is R = int_0^dt e^{-beta s} P_s r ds = V - e^{-beta dt} P V. Where the data has lost its tails only steps
-within a threshold, the core, are taken from it: C is what the model expects given that a step lies there, `lost` the
-probability that it does not, and T = P - (1 - lost) C what it expects of the others.
+With L the generator on coefficients (collocated on a circle and a torus, projected from the nodes of `solve_value` on a
+line), V = (beta - L)^-1 r and P = exp(dt L), the reward that is expected over a step is R = int_0^dt e^{-beta s} P_s r
+ds = V - e^{-beta dt} P V. Where the data has lost its tails only steps within a threshold, the core, are taken from it:
+C is what the model expects given that a step lies there, `lost` the probability that it does not, and
+T = P - (1 - lost) C what it expects of the others.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierBasis
+from levytorch.coefficients.basis import jump_symbol
 from levytorch.likelihood.exact import ExactLaw, System
+from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis
 from levytorch.policy.blocked import solution
-from levytorch.policy.checks import Reward, coefficients_at
-from levytorch.policy.generator import (
-    GeneratorChange,
-    factorise,
-    generator_change,
-    linear_system,
-    operators,
-    resolvent_matrix,
-    sensitivity,
-)
-from levytorch.policy.line_basis import LineBasis
-from levytorch.policy.plane_basis import PlaneBasis
+from levytorch.policy.checks import coefficients_at
+from levytorch.policy.generator import GeneratorChange, generator_change
+from levytorch.policy.line_operator import Exterior, line_grid
+from levytorch.policy.line_value import LineSystem
 
 _TOLERANCE = 1e-4  # of log p in the core
 _NODES = 12  # of Gauss and Legendre in a panel
 _PANELS = 12  # on either side of the center
 _STEPS = 4  # nodes along a step
+_LINE_NODES = 256  # of a generator on a line
+
+
+class FourierGenerator:
+    """L of a system on coefficients, collocated at the points of a circle or a torus."""
+
+    def __init__(self, system: Any, basis: CircleBasis | PlaneBasis) -> None:
+        self.system, self.basis, self.x = system, basis, basis.points()
+        self.at = coefficients_at(system, self.x, dim=basis.dim)
+        k, self.phi = basis.wavenumbers, basis.matrix(self.x)
+        orders = torch.eye(basis.dim, dtype=torch.int64).tolist()
+        self.gradient = [basis.derivative(self.x, order) for order in orders]
+        self.laplacian = -(k**2) * self.phi
+        self.jump = jump_symbol(k, self.at.alpha, 0, float(self.at.tempering)) * self.phi
+
+    def matrix(self) -> Tensor:
+        """(n, n)."""
+        L = self.at.D_o[:, None] * self.laplacian - self.at.D_f[:, None] * self.jump
+        for b, first in zip(self.at.b.reshape(len(self.x), -1).T, self.gradient):
+            L = L + b[:, None] * first
+        return self.basis.project(L)
+
+    @cached_property
+    def _change(self) -> GeneratorChange:
+        parts = (self.phi, self.gradient, self.laplacian, self.jump)
+        return generator_change(self.system, self.x, self.at, self.basis.wavenumbers, *parts)
+
+    def change(self, u: Tensor) -> Tensor:
+        """(n, P): d(L u) / dtheta of a function with coefficients u (n,), for a Recovery."""
+        return self.basis.project(self._change.of(u))
+
+    def log_D_f(self) -> Tensor:
+        """(m, P): d log D_f / dtheta at the points."""
+        J_D_f = torch.as_tensor(self.system.jacobian(self.x)[2], dtype=torch.float64).detach()
+        return J_D_f / self.at.D_f.clamp(min=1e-300)[:, None]
+
+
+class LineGenerator:
+    """The same on a line: that of `solve_value`, V constant beyond the window, projected from nodes on the functions
+    (Galerkin's method).
+    """
+
+    def __init__(self, system: Any, basis: LineBasis) -> None:
+        self.on_nodes = LineSystem.of(system, _LINE_NODES, basis.window, Exterior(True))
+        self.values = basis.matrix(self.on_nodes.ops.x)  # (m, n)
+        grid = line_grid(_LINE_NODES)
+        share = torch.from_numpy(0.5 * grid.h * grid.slope[grid.inner, None].copy())  # of the mean over the window
+        self.weighted = (share * self.values).T
+        self.gram = self.weighted @ self.values
+
+    def _project(self, at_nodes: Tensor) -> Tensor:
+        return solution(self.gram, self.weighted @ at_nodes)
+
+    def matrix(self) -> Tensor:
+        return self._project(-self.on_nodes.matrix(0.0) @ self.values)
+
+    def change(self, u: Tensor) -> Tensor:
+        return self._project(self.on_nodes.change(self.values @ u))
+
+
+def generator_of(system: Any, basis: Functions) -> FourierGenerator | LineGenerator:
+    return LineGenerator(system, basis) if isinstance(basis, LineBasis) else FourierGenerator(system, basis)
 
 
 @dataclass(frozen=True)
 class Model:
     """generator: (n, n) on coefficients; V, r: (n,)."""
 
-    basis: FourierBasis
+    basis: Functions
     generator: Tensor
     V: Tensor
     r: Tensor
@@ -50,40 +107,38 @@ class Model:
     system: Any
 
     @classmethod
-    def of(cls, system: Any, basis: FourierBasis, r: Tensor, beta: float) -> Model:
-        x = basis.points()
-        at = coefficients_at(system, x)
-        ops = operators(basis, x, at.alpha, float(at.tempering))
-        L = -to_series(basis, resolvent_matrix(ops, at.b, at.D_o, at.D_f, 0.0))
-        V = solution(beta * torch.eye(len(L), dtype=L.dtype) - L, r[:, None])[:, 0]
-        return cls(basis, L, V, r, beta, system)
+    def of(cls, system: Any, basis: Functions, r: Tensor, beta: float) -> Model:
+        L = generator_of(system, basis).matrix()
+        return cls(basis, L, resolvent(L, r[:, None], beta)[:, 0], r, beta, system)
 
-    def change(self, reward: Reward) -> ModelChange:
+    def change(self) -> ModelChange:
         """The derivatives of a Recovery's V and steps in its parameters."""
-        system = linear_system(self.system, reward, self.beta, self.basis, None)
-        dV = sensitivity(self.system, system, self.V, factorise(system))
-        J_D_f = torch.as_tensor(self.system.jacobian(system.x)[2], dtype=torch.float64).detach()
-        log_D_f = J_D_f / system.at.D_f.clamp(min=1e-300)[:, None]
-        return ModelChange(self, generator_change(self.system, system), dV, log_D_f)
+        generator = generator_of(self.system, self.basis)
+        return ModelChange(self, generator, resolvent(self.generator, generator.change(self.V), self.beta))
 
     def step(self, dt: float, core: tuple[float, float] | None = None) -> ModelStep:
-        """core: the least and the largest dx that are taken from the data; None: all."""
+        """core: the least and the largest dx that are taken from the data, of a state on a circle; None: all."""
         P = torch.matrix_exp(dt * self.generator)
         decay = math.exp(-self.beta * dt)
-        if core is None:
-            return ModelStep(decay, P, P, self.V - decay * P @ self.V, None)
-        C, lost = within(self.system, self.basis, dt, *core)
+        C, lost = P, None
+        if core is not None:
+            assert isinstance(self.basis, CircleBasis)
+            C, lost = within(self.system, self.basis, dt, *core)
         return ModelStep(decay, P, C, self.V - decay * P @ self.V, lost)
+
+
+def resolvent(L: Tensor, right: Tensor, beta: float) -> Tensor:
+    """(beta - L)^-1 right, (n, k)."""
+    return solution(beta * torch.eye(len(L), dtype=L.dtype) - L, right)
 
 
 @dataclass(frozen=True)
 class ModelChange:
-    """V: (n, P), dV / dtheta; log_D_f: (n, P) at the points of the basis, the same of the logarithm of D_f."""
+    """V: (n, P), dV / dtheta."""
 
     model: Model
-    generator: GeneratorChange
+    generator: FourierGenerator | LineGenerator
     V: Tensor
-    log_D_f: Tensor
 
     def rule(self, dt: float, late: float, step: ModelStep) -> Tensor:
         """(n, P): d/dtheta of what the model adds to the equations of the data at its own V.
@@ -98,16 +153,13 @@ class ModelChange:
         for node, weight in zip(nodes, weights):
             s = 0.5 * dt * (node + 1.0)
             before = torch.matrix_exp((dt - s) * model.generator) @ u
-            dPu += 0.5 * dt * weight * torch.matrix_exp(s * model.generator) @ self._changed(before)
+            dPu += 0.5 * dt * weight * torch.matrix_exp(s * model.generator) @ self.generator.change(before)
         out = self.V - step.decay * step.P @ self.V - dPu
         if step.lost is None:
             return out
+        assert isinstance(self.generator, FourierGenerator)
         gained = basis.matrix(basis.points()) @ ((step.P - step.C) @ model.V) / (1.0 - step.lost)
-        return out + step.decay * to_series(basis, gained[:, None] * self.log_D_f)
-
-    def _changed(self, u: Tensor) -> Tensor:
-        """(n, P): d(L u) / dtheta of a function with coefficients u (n,)."""
-        return to_series(self.model.basis, self.generator.of(u))
+        return out + step.decay * basis.project(gained[:, None] * self.generator.log_D_f())
 
 
 @dataclass(frozen=True)
@@ -122,7 +174,7 @@ class ModelStep:
     reward: Tensor
     lost: Tensor | None
 
-    def equation(self, basis: FourierBasis | LineBasis | PlaneBasis, n_basis: int) -> tuple[Tensor, Tensor]:
+    def equation(self, basis: Functions, n_basis: int) -> tuple[Tensor, Tensor]:
         """(n, K), (n,): F and R with F c = R + decay E[V(x') | x, core], what the data need not be asked for."""
         one = torch.eye(basis.n_modes, dtype=torch.float64)
         if self.lost is None:
@@ -130,22 +182,13 @@ class ModelStep:
         Phi = basis.matrix(basis.points())
         kept = (1.0 - self.lost)[:, None]
         F = (Phi - self.decay * (Phi @ self.P - kept * (Phi @ self.C))) / kept
-        return to_series(basis, F[:, :n_basis]), to_series(basis, Phi @ self.reward / kept[:, 0])
+        return basis.project(F[:, :n_basis]), basis.project(Phi @ self.reward / kept[:, 0])
 
 
-def to_series(basis: FourierBasis | LineBasis | PlaneBasis, values: Tensor) -> Tensor:
-    """Values at the points of the basis, (m, ...), as coefficients (n, ...): of a circle by discrete orthogonality."""
-    if isinstance(basis, LineBasis):
-        return basis.series(values)
-    Phi = basis.matrix(basis.points())
-    return (Phi / (Phi**2).sum(0)).T @ values
-
-
-def within(system: Any, basis: FourierBasis, dt: float, low: float, high: float) -> tuple[Tensor, Tensor]:
+def within(system: Any, basis: CircleBasis, dt: float, low: float, high: float) -> tuple[Tensor, Tensor]:
     """C (n, n), and the probability (n,) of a step outside of (low, high), under the exact law."""
     x = basis.points()
-    head = System(system)
-    step = ExactLaw(_TOLERANCE).step(head, dt)
+    step = ExactLaw(_TOLERANCE).step(System(system), dt)
     D_o = coefficients_at(system, x).D_o
     y, weight = core_rule(low, high, math.sqrt(2.0 * float(D_o.min()) * dt))
     states, steps = (v.reshape(-1) for v in torch.broadcast_tensors(x[:, None], y))
@@ -153,7 +196,7 @@ def within(system: Any, basis: FourierBasis, dt: float, low: float, high: float)
         p = step.log_density(states, steps).exp().reshape(len(x), len(y)) * weight
     kept = p.sum(1)
     values = torch.stack([row @ basis.matrix(here + y) for row, here in zip(p, x)])
-    return to_series(basis, values / kept[:, None]), 1.0 - kept
+    return basis.project(values / kept[:, None]), 1.0 - kept
 
 
 def core_rule(low: float, high: float, width: float) -> tuple[Tensor, Tensor]:

@@ -17,14 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierBasis
 from levytorch.data import Transitions
 from levytorch.errors import InputError
-from levytorch.policy.blocked import Equations
-from levytorch.policy.line_basis import LineBasis
-from levytorch.policy.model_step import to_series
-from levytorch.policy.moments import block_rows
-from levytorch.policy.plane_basis import PlaneBasis
+from levytorch.policy.bases import Functions
+from levytorch.policy.blocked import Equations, block_rows
 
 _CHUNK = 1 << 14
 # derivatives of the equation, by the coordinates of the state: each with the moment of the same powers of displacements
@@ -37,15 +33,13 @@ class Displacements:
     functions as the derivatives of phi have: one for every derivative of the equation.
     """
 
-    basis: FourierBasis | LineBasis | PlaneBasis
+    basis: Functions
     pairs: int
     start: Tensor
     moved: tuple[Tensor, ...]
 
 
-def displacements(
-    transitions: Transitions, basis: FourierBasis | LineBasis | PlaneBasis, n_basis: int, CT: float, order: int
-) -> Displacements:
+def displacements(transitions: Transitions, basis: Functions, n_basis: int, CT: float, order: int) -> Displacements:
     """One pass; order 2 takes pairs that are followed by another one of the same trajectory."""
     if order == 2 and not transitions.uniform_dt:
         raise InputError("PhiBE of order 2 must have one dt, found several; use order=1.")
@@ -56,9 +50,7 @@ def displacements(
             "three observations or more."
         )
     blocks, pairs = block_rows(transitions), 0
-    # derivatives of waves on a cell are waves of the same frequencies; those of splines are nearly in the wide space
-    m = basis.n_modes if isinstance(basis, LineBasis) else n_basis | 1
-    derivatives = DERIVATIVES[transitions.dim]
+    m, derivatives = basis.closed(n_basis), DERIVATIVES[basis.dim]
     start = torch.zeros((len(blocks), n_basis, basis.n_modes), dtype=torch.float64)
     sums = [torch.zeros((len(blocks), n_basis, m), dtype=torch.float64) for _ in derivatives]
     for b, mine in enumerate(blocks):
@@ -102,9 +94,7 @@ def phibe(found: Displacements, r: Tensor, beta: float) -> Equations:
     basis, K = found.basis, found.start.shape[1]
     x = basis.points()
     A = beta * found.start[..., :K]
-    derivatives = DERIVATIVES[1 if x.ndim == 1 else x.shape[1]]
-    for moved, order in zip(found.moved, derivatives):
-        at = basis.matrix(x, order) if isinstance(basis, PlaneBasis) else basis.matrix(x, *order)
-        A = A - moved @ to_series(basis, at)[: moved.shape[2], :K]
+    for moved, order in zip(found.moved, DERIVATIVES[basis.dim]):
+        A = A - moved @ basis.project(basis.derivative(x, order))[: moved.shape[2], :K]
     metric = found.start[..., :K].sum(0) / found.pairs
     return Equations(A, found.start @ r, metric, basis.harmonic_numbers()[:K])

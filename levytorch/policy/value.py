@@ -1,7 +1,5 @@
 """V, called, differentiated, with its error: as a Fourier series on a cell (ValueFunction) and on a torus (PlaneValue),
 as values on the nodes of a window of a line (LineValue).
-
-Each is saved as one file: the fields of its dataclass, plain tensors and numbers, read without executing any.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,26 +22,63 @@ from levytorch.errors import InputError
 from levytorch.policy.line_operator import HALF, differences, distances, inner_nodes, line_grid, positions
 from levytorch.untrusted import load_tensors
 
-_CELL, _PLANE, _LINE = (
-    "levytorch.value.1",
-    "levytorch.plane_value.1",
-    "levytorch.line_value.1",
-)  # what a file says it holds
-T = TypeVar("T")
 NO_ERRORS = (
     "V.std needs the covariance of recovered coefficients, found coefficients without one; solve from a Recovery whose "
     "engine gives standard errors (engine='fisher')."
 )
 
 
+class Stored:
+    """Saved as one file: the fields of its dataclass, plain tensors and numbers, read without executing any."""
+
+    _format = ""  # what a file says it holds
+    _no_errors = NO_ERRORS
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write V to one file (tensors and numbers only); an earlier one is replaced once the new one is complete."""
+        target = path_of(path)
+        content = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        files.save({"format": self._format, **content}, target)
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
+        target = path_of(path)
+        if not target.is_file():
+            raise InputError(f"{target} must be a saved value function, found no such file; check the path.")
+        try:
+            content: Any = load_tensors(target)
+        except Exception:  # pickle, zip, torch and I/O errors of foreign files have no common base
+            content = None
+        if (
+            not isinstance(content, dict)
+            or content.pop("format", None) != cls._format
+            or set(content) != {f.name for f in fields(cls)}  # type: ignore[arg-type]
+            or not cls._is_sound(content)
+        ):
+            raise InputError(
+                f"{target} must be a value function saved by levytorch, found something else; give a file of "
+                f"{cls.__name__}.save."
+            )
+        return cls(**content)
+
+    @classmethod
+    def _is_sound(cls, content: Mapping[str, Any]) -> bool:
+        """Whether the fields of a file are what they should be."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, repr=False)
-class ValueFunction:
+class ValueFunction(Stored):
     """V(x) = sum_m c_m phi_m(x) with beta V = r + b V' + D_o V'' - D_f (-Lap)^alpha V.
 
     Call it at any x (tensor, array or number; a float64 tensor of x's shape comes back). On a `window` it means
     something inside the window only. `residual` is max |(beta - L) V - r| between the collocation points, relative to
     max |r|; `change` how much V moved when the resolution was last doubled (None when n_modes was given).
     """
+
+    _format = "levytorch.value.1"
 
     coefficients: Tensor
     period: float
@@ -100,7 +135,7 @@ class ValueFunction:
         """
         factor, order = self.covariance_factor, _order(order)
         if factor is None:
-            raise InputError(NO_ERRORS)
+            raise InputError(self._no_errors)
         return self._chunked(x, lambda part: (self.basis.matrix(part, order) @ factor).norm(dim=-1))
 
     def _chunked(self, x: Tensor | np.ndarray | float, f: Callable[[Tensor], Tensor]) -> Tensor:
@@ -112,27 +147,19 @@ class ValueFunction:
             return f(at)
         return torch.cat([f(part) for part in flat.split(step)]).reshape(at.shape)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write V to one file (tensors and numbers only).
-
-        An earlier file is replaced only once the new one is complete.
-        """
-        return save_fields(self, _CELL, path)
-
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> ValueFunction:
-        """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
-        return load_fields(cls, _CELL, path, is_series)
+    def _is_sound(cls, content: Mapping[str, Any]) -> bool:
+        coefficients, factor = content["coefficients"], content["covariance_factor"]
+        return (
+            isinstance(coefficients, Tensor)
+            and coefficients.ndim == 1
+            and _is_factor(factor, coefficients)
+            and all(isinstance(content[name], float) for name in ("period", "origin", "beta"))
+        )
 
 
-def is_series(content: Mapping[str, Any]) -> bool:
-    coefficients, factor = content["coefficients"], content["covariance_factor"]
-    return (
-        isinstance(coefficients, Tensor)
-        and coefficients.ndim == 1
-        and (factor is None or (isinstance(factor, Tensor) and factor.ndim == 2 and len(factor) == len(coefficients)))
-        and all(isinstance(content[name], float) for name in ("period", "origin", "beta"))
-    )
+def _is_factor(factor: Any, values: Tensor) -> bool:
+    return factor is None or (isinstance(factor, Tensor) and factor.ndim == 2 and len(factor) == len(values))
 
 
 def _order(order: int) -> int:
@@ -140,13 +167,15 @@ def _order(order: int) -> int:
 
 
 @dataclass(frozen=True, repr=False)
-class PlaneValue:
+class PlaneValue(Stored):
     """V(x), x in the plane, with beta V = r + b . grad V + D_o Lap V - D_f (-Lap)^alpha V.
 
     Call it at any x of shape [..., 2]; a float64 tensor [...] comes back. `residual` is max |(beta - L) V - r| between
     the points of the grid, relative to max |r|; `change` how much V moved when the resolution was last doubled (None
     when n_modes was given); `iterations` of GMRES on the last grid.
     """
+
+    _format = "levytorch.plane_value.1"
 
     coefficients: Tensor  # of numpy's rfft2, divided by n^2: (n, n // 2 + 1) complex
     period: tuple[float, float]
@@ -192,7 +221,7 @@ class PlaneValue:
         """Standard deviation of V at x, from the covariance of the recovered coefficients (delta method)."""
         factor = self.covariance_factor
         if factor is None:
-            raise InputError(NO_ERRORS)
+            raise InputError(self._no_errors)
         at = self._points(x)
         square = torch.zeros(at.shape[:-1], dtype=torch.float64)
         for p in range(factor.shape[-1]):
@@ -233,24 +262,15 @@ class PlaneValue:
             weight[-1] = 1.0
         return ((waves[0] @ c) * waves[1] * weight).sum(-1).real
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write V to one file (tensors and numbers only); an earlier one is replaced once the new one is complete."""
-        return save_fields(self, _PLANE, path)
-
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> PlaneValue:
-        """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
-        return load_fields(cls, _PLANE, path, is_plane)
-
-
-def is_plane(content: Mapping[str, Any]) -> bool:
-    factor = content["covariance_factor"]
-    return (
-        _is_spectrum(content["coefficients"], 2)
-        and (factor is None or _is_spectrum(factor, 3))
-        and all(_is_pair(content[name]) for name in ("period", "origin"))
-        and isinstance(content["beta"], float)
-    )
+    def _is_sound(cls, content: Mapping[str, Any]) -> bool:
+        factor = content["covariance_factor"]
+        return (
+            _is_spectrum(content["coefficients"], 2)
+            and (factor is None or _is_spectrum(factor, 3))
+            and all(_is_pair(content[name]) for name in ("period", "origin"))
+            and isinstance(content["beta"], float)
+        )
 
 
 def _is_pair(value: Any) -> bool:
@@ -262,12 +282,14 @@ def _is_spectrum(c: Any, ndim: int) -> bool:
 
 
 @dataclass(frozen=True, repr=False)
-class LineValue:
+class LineValue(Stored):
     """V on `window`, with beta V = r + b V' + D_o V'' - D_f (-Lap)^alpha V there and what `exterior` says elsewhere.
 
     values: (n + 1,) at the nodes, both ends included. `change`: how much V moved when the number of nodes was last
     doubled, None when n_modes was given. outside: V beyond the ends where it is given, at distances from them.
     """
+
+    _format = "levytorch.line_value.1"
 
     values: Tensor
     window: tuple[float, float]
@@ -315,7 +337,7 @@ class LineValue:
     def std(self, x: Tensor | np.ndarray | float) -> Tensor:
         """Standard deviation of V at x, from the covariance of the recovered coefficients (delta method)."""
         if self.covariance_factor is None:
-            raise InputError(NO_ERRORS)
+            raise InputError(self._no_errors)
         return self._between(real_tensor("x", x), self.covariance_factor).norm(dim=-1)
 
     def _between(self, x: Tensor, columns: Tensor) -> Tensor:
@@ -353,14 +375,21 @@ class LineValue:
             out[beyond] = np.interp(np.log(away.numpy()[beyond]), known, values)
         return torch.from_numpy(out)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write V to one file (tensors and numbers only); an earlier one is replaced once the new one is complete."""
-        return save_fields(self, _LINE, path)
-
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> LineValue:
-        """Read what `save` wrote. Nothing in the file is executed (weights-only loading)."""
-        return load_fields(cls, _LINE, path, is_line_value)
+    def _is_sound(cls, content: Mapping[str, Any]) -> bool:
+        values, factor, outside, window = (content[k] for k in ("values", "covariance_factor", "outside", "window"))
+        return (
+            isinstance(values, Tensor)
+            and values.ndim == 1
+            and values.dtype == torch.float64
+            and 16 <= len(values) - 1 <= 1 << 14
+            and _is_pair(window)
+            and window[0] < window[1]
+            and _is_factor(factor, values)
+            and (outside is None or (isinstance(outside, Tensor) and outside.shape == (2, len(distances()))))
+            and isinstance(content["beta"], float)
+            and content["exterior"] in ("constant", "absorb", "given")
+        )
 
 
 def _derivative(values: Tensor, window: tuple[float, float], order: int) -> Tensor:
@@ -374,51 +403,3 @@ def _derivative(values: Tensor, window: tuple[float, float], order: int) -> Tens
     found = first / slope if order == 1 else (second - bend * first) / slope**2
     half = 0.5 * (window[1] - window[0])
     return torch.from_numpy(np.concatenate([found[:1], found, found[-1:]]) / half**order)
-
-
-def is_line_value(content: Mapping[str, Any]) -> bool:
-    values, factor, outside, window = (content[k] for k in ("values", "covariance_factor", "outside", "window"))
-    return (
-        isinstance(values, Tensor)
-        and values.ndim == 1
-        and values.dtype == torch.float64
-        and 16 <= len(values) - 1 <= 1 << 14
-        and _is_pair(window)
-        and window[0] < window[1]
-        and (factor is None or (isinstance(factor, Tensor) and factor.ndim == 2 and len(factor) == len(values)))
-        and (outside is None or (isinstance(outside, Tensor) and outside.shape == (2, len(distances()))))
-        and isinstance(content["beta"], float)
-        and content["exterior"] in ("constant", "absorb", "given")
-    )
-
-
-def save_fields(value: Any, mark: str, path: str | os.PathLike[str]) -> Path:
-    """Write the fields; an earlier file is replaced once the new one is complete. `mark` says what is inside."""
-    target = path_of(path)
-    files.save({"format": mark, **{f.name: getattr(value, f.name) for f in fields(value)}}, target)
-    return target
-
-
-def load_fields(
-    kind: type[T], mark: str, path: str | os.PathLike[str], sound: Callable[[Mapping[str, Any]], bool]
-) -> T:
-    """What `save_fields` wrote, if it has the mark, all fields, and is `sound`."""
-    target = path_of(path)
-    if not target.is_file():
-        raise InputError(f"{target} must be a saved value function, found no such file; check the path.")
-    try:
-        content: Any = load_tensors(target)
-    except Exception:  # pickle, zip, torch and I/O errors of foreign files have no common base
-        content = None
-    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    if (
-        not isinstance(content, dict)
-        or content.pop("format", None) != mark
-        or set(content) != names
-        or not sound(content)
-    ):
-        raise InputError(
-            f"{target} must be a value function saved by levytorch, found something else; give a file of "
-            f"{kind.__name__}.save."
-        )
-    return kind(**content)

@@ -21,22 +21,20 @@ from levytorch import (
     tail_probability,
 )
 from levytorch import value_from_data as public
-from levytorch.coefficients import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy import ValueFunction
-from levytorch.policy.blocked import SHARES, STRENGTHS, Equations, resampled, shrink
+from levytorch.policy.bases import CircleBasis
+from levytorch.policy.blocked import SHARES, STRENGTHS, Equations, block_rows, resampled, shrink
 from levytorch.policy.brownian import fit_brownian
-from levytorch.policy.data_value import DataValue
-from levytorch.policy.estimation import Estimation
+from levytorch.policy.estimation import DataValue, Estimation
 from levytorch.policy.from_data import METHODS, value_from_data
-from levytorch.policy.lstd import hybrid, lstd, residuals, reward_weights
+from levytorch.policy.lstd import Moments, hybrid, lstd, moments, residuals, reward_weights
 from levytorch.policy.model_step import Model, within
-from levytorch.policy.moments import Moments, block_rows, moments, series
 from levytorch.policy.phibe import displacements, phibe
 from tests.policy.problems import LinearRecovery, smooth, smooth_reward
 
 X = torch.linspace(0, 2 * math.pi, 101, dtype=torch.float64)[:-1]
-WIDE = FourierBasis(15)
+WIDE = CircleBasis(15)
 
 
 def reward(x):
@@ -76,7 +74,7 @@ def test_lstd_solves_the_equations_of_all_pairs(data, request) -> None:
     of_step = {step: weights(beta, step) for step in np.unique(dt)}
     early, late = np.array([of_step[step] for step in dt]).T
     g = phi.T @ (early * reward(x) + late * reward(y))
-    equations = lstd(moments(data, WIDE, K), series(WIDE, reward), beta)
+    equations = lstd(moments(data, WIDE, K), WIDE.series(reward), beta)
     np.testing.assert_allclose(equations.solve(0.0), np.linalg.solve(A, g), rtol=1e-9)
     ridge = 0.01 * np.diag(np.abs(np.diag(A)) * np.array([0, 1, 1, 2, 2]) ** 4)
     np.testing.assert_allclose(equations.solve(0.01), np.linalg.solve(A + ridge, g), rtol=1e-9)
@@ -89,7 +87,7 @@ def test_weights_of_the_reward_for_steps_of_any_length() -> None:
 
 def test_the_strength_is_the_one_that_predicts_blocks_left_out(pairs) -> None:
     K, beta = 9, 1.0
-    equations = lstd(moments(pairs, WIDE, K), series(WIDE, reward), beta)
+    equations = lstd(moments(pairs, WIDE, K), WIDE.series(reward), beta)
     A, g = equations.A.numpy(), equations.g.numpy()
     B, whole = len(A), A.sum(0)
     P = np.diag(np.abs(np.diag(whole)) * (np.arange(1, K + 1) // 2) ** 4.0)
@@ -110,7 +108,7 @@ def test_the_strength_is_the_one_that_predicts_blocks_left_out(pairs) -> None:
 
 
 def test_a_replica_is_the_solution_of_the_blocks_that_were_drawn(pairs) -> None:
-    equations = lstd(moments(pairs, WIDE, 5), series(WIDE, reward), 1.0)
+    equations = lstd(moments(pairs, WIDE, 5), WIDE.series(reward), 1.0)
     times = resampled(equations.n_blocks, 3, seed=1)
     assert bool((times.sum(1) == equations.n_blocks).all())
     for c, row in zip(equations.solve(0.0, times), times):
@@ -136,7 +134,7 @@ def test_phibe_solves_its_equations(pairs, order) -> None:
     second = -phi * np.array([0, 1, 1, 4, 4])
     A = phi.T @ (beta * phi - b[:, None] * first - s[:, None] * second / 2)
     expected = np.linalg.solve(A, phi.T @ reward(x))
-    equations = phibe(displacements(pairs, WIDE, K, CT, order), series(WIDE, reward), beta)
+    equations = phibe(displacements(pairs, WIDE, K, CT, order), WIDE.series(reward), beta)
     np.testing.assert_allclose(equations.solve(0.0), expected, rtol=1e-8)
 
 
@@ -149,7 +147,7 @@ def test_a_gap_in_a_trajectory_ends_what_follows_each_other(pairs) -> None:
 def test_the_brownian_fit_is_the_maximum_of_the_likelihood_of_the_pairs() -> None:
     system = Dynamics(b=torch.sin, D_o=lambda x: 0.6 + 0.3 * torch.cos(x), D_f=0.0, alpha=0.5)
     data = simulate(system, 200, 40, 0.02, seed=0).transitions()
-    found = fit_brownian(data, FourierBasis(3), math.inf)
+    found = fit_brownian(data, CircleBasis(3), math.inf)
     theta = found.theta.clone().requires_grad_(True)
     phi = torch.from_numpy(functions(data.x.numpy(), 3))
     b, D = phi @ theta[:3], (phi @ theta[3:]).exp()
@@ -179,8 +177,8 @@ def infinite(model: Model, core: tuple[float, float] | None, K: int) -> tuple[Mo
 
 @pytest.mark.parametrize("core", [None, (-1.4, 1.6)])
 def test_on_its_own_endless_data_a_model_needs_no_correction(core) -> None:
-    basis = FourierBasis(61)
-    r = series(basis, smooth_reward)
+    basis = CircleBasis(61)
+    r = basis.series(smooth_reward)
     model = Model.of(smooth(), basis, r, 0.5)
     found, steps = infinite(model, core, 25)
     torch.testing.assert_close(
@@ -195,8 +193,8 @@ def test_on_its_own_endless_data_a_model_needs_no_correction(core) -> None:
 
 def test_a_wrong_model_is_corrected_by_endless_data() -> None:
     """Whatever the model, reward by reward: the data knows the law, and with it V up to the reward within a step."""
-    basis = FourierBasis(61)
-    r = series(basis, smooth_reward)
+    basis = CircleBasis(61)
+    r = basis.series(smooth_reward)
     truth = Model.of(smooth(), basis, r, 0.5)
     found, _ = infinite(truth, None, 25)
     wrong = Model.of(Dynamics(b=0.5, D_o=0.4, D_f=0.3, alpha=0.3), basis, r, 0.5)
@@ -211,8 +209,8 @@ def test_a_wrong_model_is_corrected_by_endless_data() -> None:
 @pytest.mark.parametrize("core", [None, pytest.param((-3.0, 3.4), marks=pytest.mark.slow)])
 def test_what_a_model_adds_moves_with_its_parameters(core) -> None:
     """Against differences of the equations themselves, one parameter after the other."""
-    source, basis, dt, beta, h = LinearRecovery(sd=0.01), FourierBasis(61), 0.05, 0.5, 1e-4
-    r = series(basis, smooth_reward)
+    source, basis, dt, beta, h = LinearRecovery(sd=0.01), CircleBasis(61), 0.05, 0.5, 1e-4
+    r = basis.series(smooth_reward)
     late = reward_weights(beta, dt)[1]
     model = Model.of(source, basis, r, beta)
     step, Phi = model.step(dt, core), basis.matrix(basis.points())
@@ -228,7 +226,7 @@ def test_what_a_model_adds_moves_with_its_parameters(core) -> None:
         F, R = of.equation(basis, basis.n_modes)
         return R - F @ model.V - late * of.C @ r
 
-    found = model.change(smooth_reward).rule(dt, late, step)
+    found = model.change().rule(dt, late, step)
     expected = {p: Phi @ (added(p, h) - added(p, -h)) / (2 * h) for p in (0, 2, 4, 6, 7)}  # b, D_o, D_f
     largest = max(float(e.abs().max()) for e in expected.values())
     for p, e in expected.items():
@@ -239,7 +237,7 @@ def test_what_a_model_adds_moves_with_its_parameters(core) -> None:
 
 def test_the_core_of_a_step_with_constant_coefficients() -> None:
     b, D_o, D_f, alpha, dt, low, high = 1.0, 0.8, 0.6, 0.4, 0.1, -1.5, 1.9
-    C, lost = within(Dynamics(b=b, D_o=D_o, D_f=D_f, alpha=alpha), FourierBasis(33), dt, low, high)
+    C, lost = within(Dynamics(b=b, D_o=D_o, D_f=D_f, alpha=alpha), CircleBasis(33), dt, low, high)
     beyond = float(tail_probability(1.7, 0.2, b, D_o, D_f, alpha, dt))
     assert float((lost - beyond).abs().max()) < 1e-5 * beyond + 1e-6
 
@@ -257,8 +255,8 @@ def test_the_core_of_a_step_with_constant_coefficients() -> None:
 
 def test_without_shrinkage_the_correction_ends_at_the_hybrid(pairs) -> None:
     """V_m + (hybrid's solution for its residual) = hybrid, for a V_m that the functions can write and r = 0 within."""
-    K, basis = 15, FourierBasis(41)
-    r = series(basis, lambda x: torch.zeros_like(x))
+    K, basis = 15, CircleBasis(41)
+    r = basis.series(lambda x: torch.zeros_like(x))
     model = Model.of(smooth(), basis, r, 0.5)
     V = torch.zeros(41, dtype=torch.float64)
     V[:7] = torch.randn(7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -303,7 +301,7 @@ def test_a_correction_is_kept_as_far_as_blocks_left_out_confirm_it(pairs, size) 
 
 def residuals_of(pairs: Transitions, size: float) -> Equations:
     """Equations of the pairs whose solution is noise (size 0) or far from it."""
-    found = lstd(moments(pairs, WIDE, 5), series(WIDE, reward), 1.0)
+    found = lstd(moments(pairs, WIDE, 5), WIDE.series(reward), 1.0)
     c = found.solve(0.0)
     noise = found.g - torch.einsum("bij,j->bi", found.A, c)
     far = torch.einsum("bij,j->bi", found.A, torch.full((5,), 100.0 * size, dtype=torch.float64))
@@ -451,7 +449,7 @@ def test_what_cannot_be_done_is_refused_in_a_sentence(pairs, change, sentence) -
 @pytest.mark.slow
 def test_one_pass_serves_all_methods_and_rewards(constant) -> None:
     data, recovery = constant
-    shared = Estimation(data, torch.cos, 1.0, recovery, n_basis=3)
+    shared = Estimation(data, torch.cos, 1.0, CircleBasis(3), recovery)
     for method in METHODS:
         alone = value_from_data(data, torch.cos, 1.0, method=method, recovery=recovery, n_basis=3)
         assert torch.equal(shared.value(method)(X), alone(X))

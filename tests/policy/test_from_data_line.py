@@ -8,9 +8,9 @@ import torch
 
 from levytorch import Dynamics, InputError, Trajectories, simulate, solve_value, value_from_data
 from levytorch.coefficients import AlphaSpec, SplineHead
-from levytorch.policy.data_value import LineDataValue
-from levytorch.policy.line_basis import LineBasis
-from levytorch.policy.line_estimation import LineModel
+from levytorch.policy.bases import LineBasis
+from levytorch.policy.estimation import LineDataValue
+from levytorch.policy.model_step import Model
 from levytorch.training import Recovery
 
 WELL = Dynamics.named("double_well")
@@ -21,20 +21,20 @@ def test_functions_of_the_line():
     basis = LineBasis(12, WINDOW)
     x = torch.linspace(-2.4, 1.9, 40, dtype=torch.float64)
     for f in (torch.ones_like, lambda s: s - s**3):
-        assert torch.allclose(basis.matrix(x) @ basis.series(f(basis.points())), f(x), atol=1e-10)
+        assert torch.allclose(basis.matrix(x) @ basis.series(f), f(x), atol=1e-10)
     h = 1e-5
     before, here, after = (basis.matrix(x + step) for step in (-h, 0.0, h))
-    assert torch.allclose(basis.matrix(x, 1), (after - before) / (2 * h), atol=1e-6)
-    assert torch.allclose(basis.matrix(x, 2), (after - 2 * here + before) / h**2, atol=1e-3)
+    assert torch.allclose(basis.derivative(x, (1,)), (after - before) / (2 * h), atol=1e-6)
+    assert torch.allclose(basis.derivative(x, (2,)), (after - 2 * here + before) / h**2, atol=1e-3)
     ends, beyond = basis.matrix(torch.tensor(WINDOW).double()), torch.tensor([-50.0, 1e6]).double()
     assert torch.equal(basis.matrix(beyond), ends)
-    assert not basis.matrix(beyond, 1).any()
+    assert not basis.derivative(beyond, (1,)).any()
 
 
 def test_a_model_in_these_functions_is_that_of_solve_value():
     basis = LineBasis(65, WINDOW)
-    r = basis.series(torch.cos(basis.points()))
-    model = LineModel.of(WELL, basis, r, 0.5)
+    r = basis.series(torch.cos)
+    model = Model.of(WELL, basis, r, 0.5)
     V = solve_value(WELL, torch.cos, 0.5, window=WINDOW)
     x = torch.linspace(*WINDOW, 50, dtype=torch.float64)
     assert torch.allclose(basis.matrix(x) @ model.V, V(x), atol=2e-3 * float(V(x).abs().max()))
@@ -55,10 +55,10 @@ def recovered(theta=None) -> Recovery:
 
 def test_a_model_moves_with_its_parameters():
     basis = LineBasis(21, WINDOW)
-    r = basis.series(torch.cos(basis.points()))
+    r = basis.series(torch.cos)
     found = recovered()
-    model = LineModel.of(found, basis, r, 0.5)
-    change, step = model.change(torch.cos), model.step(0.01)
+    model = Model.of(found, basis, r, 0.5)
+    change, step = model.change(), model.step(0.01)
     rule = change.rule(0.01, 0.002, step)
     h = 1e-3  # next to the ends second derivatives have 1e-9 or so of rounding, after the projection
     for k in (0, 3, 6, 11, 15):
@@ -66,7 +66,7 @@ def test_a_model_moves_with_its_parameters():
         for sign in (1, -1):
             theta = found.theta.clone()
             theta[k] += sign * h
-            other = LineModel.of(recovered(theta), basis, r, 0.5)
+            other = Model.of(recovered(theta), basis, r, 0.5)
             there = other.step(0.01)
             moved.append((other.V, there.reward - 0.002 * there.P @ r))
         V, part = ((up - down) / (2 * h) for up, down in zip(*moved))

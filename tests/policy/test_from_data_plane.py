@@ -8,14 +8,13 @@ import torch
 
 from levytorch import Dynamics, InputError, Transitions, recover, simulate, solve_value, value_from_data
 from levytorch.coefficients import AlphaSpec, FourierHead
+from levytorch.policy.bases import PlaneBasis
 from levytorch.policy.brownian import fit_brownian
-from levytorch.policy.data_value import PlaneDataValue
-from levytorch.policy.lstd import lstd
-from levytorch.policy.moments import moments
+from levytorch.policy.estimation import PlaneDataValue
+from levytorch.policy.lstd import lstd, moments
+from levytorch.policy.model_step import Model
 from levytorch.policy.phibe import displacements, phibe
 from levytorch.policy.plane import Torus
-from levytorch.policy.plane_basis import PlaneBasis
-from levytorch.policy.plane_estimation import PlaneModel
 from levytorch.training import Recovery
 
 PLANE = Dynamics.named("plane", alpha=0.3)
@@ -110,7 +109,7 @@ def test_a_model_in_these_functions_is_that_of_solve_value():
     for n_basis, close in ((11, 1e-2), (21, 1e-4), (25, 1e-5)):  # of what is left out the rest is that small
         basis = PlaneBasis(n_basis, CELL)
         r = basis.series(reward)
-        model = PlaneModel.of(PLANE, basis, r, 1.0)
+        model = Model.of(PLANE, basis, r, 1.0)
         assert float((basis.matrix(GRID) @ model.V - V).abs().max() / V.abs().max()) < close
     step = model.step(1e-4)  # what is expected after a step, of a small one to first order: V + dt L V
     assert torch.allclose((step.P @ model.V - model.V) / 1e-4, model.V - r, atol=1e-2)
@@ -126,15 +125,15 @@ def recovered() -> Recovery:
 def test_a_model_moves_with_its_parameters():
     basis, h, found = PlaneBasis(11, CELL), 1e-5, recovered()
     r = basis.series(reward)
-    model = PlaneModel.of(found, basis, r, 0.5)
-    change = model.change(reward)
+    model = Model.of(found, basis, r, 0.5)
+    change = model.change()
     rule = change.rule(0.01, 0.002, model.step(0.01))
     theta = found.theta.clone()
     for k in (0, 3, 6, 9, 12, 18, len(theta) - 1):
         moved = []
         for sign in (1, -1):
             found.head.set_flat(theta + sign * h * torch.eye(len(theta), dtype=torch.float64)[k])
-            other = PlaneModel.of(found, basis, r, 0.5)
+            other = Model.of(found, basis, r, 0.5)
             there = other.step(0.01)
             moved.append((other.V, there.reward - 0.002 * there.P @ r))
         V, part = ((up - down) / (2 * h) for up, down in zip(*moved))

@@ -1,0 +1,247 @@
+"""The functions that V from data is a sum of, of a state on a circle, on a line or on a torus of two coordinates.
+
+Each knows what depends on where the state lives: derivatives, the nearest sum to values at some points, even states and
+the bins around them, and the V that coefficients make. Fewer functions are the first of more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import FourierBasis, TensorBasis
+from levytorch.coefficients.spline import SplineBasis
+from levytorch.policy.checks import Reward
+from levytorch.policy.line_operator import inner_nodes
+from levytorch.policy.plane import Torus
+from levytorch.policy.value import LineValue, PlaneValue, ValueFunction
+
+WIDE, WIDE_IN_PLANE = 65, 21  # functions (per coordinate) of rewards and of what a model expects
+_GAUSS = 4  # nodes between two knots: products of two cubics are integrated exactly
+_NODES = 256  # of V on a line
+_KEPT = 1e-7  # of the largest direction of V's errors in a plane: what is smaller is left out
+
+
+class CircleBasis(FourierBasis):
+    """Fourier functions on a circle."""
+
+    dim, where = 1, "on a circle"
+    n_modes_of_V = 257  # where a model has no smoothness of its own
+    n_bins = 1024
+    solver_options: ClassVar[dict[str, Any]] = {}
+
+    @property
+    def fit_options(self) -> dict[str, Any]:
+        """What `recover` is asked for with as many functions of every coefficient."""
+        return {"n_basis": self.n_modes, "period": self.period, "origin": self.origin}
+
+    @property
+    def reach(self) -> float:
+        """Beyond which a displacement has no direction."""
+        return self.period / 2
+
+    def wider(self) -> CircleBasis:
+        """What rewards, and what models expect of them, are sums of."""
+        return CircleBasis(max(WIDE, 2 * self.n_modes + 1), self.period, self.origin)
+
+    def derivative(self, x: Tensor, order: Sequence[int]) -> Tensor:
+        """A derivative of the functions at states, (m, n)."""
+        return self.matrix(x, *order)
+
+    def closed(self, n: int) -> int:
+        """How many of the functions the derivatives of the first n are sums of: waves of the same frequencies."""
+        return n | 1
+
+    def project(self, values: Tensor) -> Tensor:
+        """Values at the points, (m, ...), as coefficients (n, ...): by discrete orthogonality."""
+        return _nearest(self.matrix(self.points()), values)
+
+    def series(self, f: Reward) -> Tensor:
+        """(n,) coefficients of a function of the state, averaged over eight times as many points: a function with a
+        jump is not what it is at n of them.
+        """
+        x = FourierBasis(8 * self.n_modes + 1, self.period, self.origin).points()
+        return _nearest(self.matrix(x), f(x))
+
+    def bins(self, x: Tensor) -> Tensor:
+        """Which of `grid(n_bins)` is nearest."""
+        turn = torch.remainder(x - self.origin, self.period)
+        return (turn * (self.n_bins / self.period)).long().clamp(0, self.n_bins - 1)
+
+    def value(self, c: Tensor, beta: float) -> ValueFunction:
+        """V of coefficients, of all functions or of the first."""
+        return ValueFunction(c, self.period, self.origin, beta)
+
+    def factor(self, S: Tensor) -> Tensor:
+        """The covariance factor of V, where that of the coefficients is S."""
+        return S
+
+
+class LineBasis:
+    """`n_modes` functions on the window (low, high), constant beyond it: smooth waves.
+
+    They are the splines of the coefficients (`coefficients.spline`): 1, a straight line, waves of rising frequency,
+    orthonormal over the window. Constant beyond it is what `solve_value` takes V for by default: a jump past an end
+    lands on it.
+    """
+
+    dim, where, period = 1, "on a line", None
+    n_modes_of_V, n_bins = _NODES, 1024
+
+    def __init__(self, n_modes: int, window: tuple[float, float]) -> None:
+        self.n_modes, self.window = n_modes, window
+        self.solver_options, self.fit_options = {"window": window}, {"n_basis": n_modes, "period": None}
+        self.spline = SplineBasis(n_modes, window)
+        self.origin, self.length = window[0], window[1] - window[0]
+        self.reach = 0.5 * self.length
+        breaks = np.array([0.0, 1.0]) if n_modes == 1 else self.spline.breaks.numpy()
+        nodes, weights = np.polynomial.legendre.leggauss(_GAUSS)
+        lengths = np.diff(breaks)[:, None]
+        self._u = torch.from_numpy((breaks[:-1, None] + lengths * (nodes + 1) / 2).ravel())
+        self.weights = torch.from_numpy((lengths * weights / 2).ravel())
+
+    def wider(self) -> LineBasis:
+        return LineBasis(max(WIDE, 2 * self.n_modes + 1), self.window)
+
+    def harmonic_numbers(self) -> Tensor:
+        return self.spline.harmonic_numbers()
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Functions at states: (m,) -> (n, m)."""
+        return self.spline.rows(x)
+
+    def matrix(self, x: Tensor) -> Tensor:
+        return self.rows(x).T
+
+    def derivative(self, x: Tensor, order: Sequence[int]) -> Tensor:
+        (k,) = order
+        if self.n_modes == 1:
+            return torch.zeros((len(x), 1), dtype=torch.float64)
+        u = (x - self.origin) / self.length
+        index = torch.bucketize(u.clamp(0.0, 1.0), self.spline.breaks[1:-1], right=True)
+        t = u - self.spline.breaks[index]
+        cubic, square, line, _ = (piece[:, index] for piece in self.spline.pieces)
+        found = 3 * cubic * t**2 + 2 * square * t + line if k == 1 else 6 * cubic * t + 2 * square
+        return (torch.where((u >= 0) & (u <= 1), found, torch.zeros_like(found)) / self.length**k).T
+
+    def closed(self, n: int) -> int:
+        """All: derivatives of splines are nearly in the wide space."""
+        return self.n_modes
+
+    def points(self) -> Tensor:
+        """Nodes of Gauss and Legendre between knots."""
+        return self.origin + self.length * self._u
+
+    def project(self, values: Tensor) -> Tensor:
+        return (self.rows(self.points()) * self.weights) @ values
+
+    def series(self, f: Reward) -> Tensor:
+        return self.project(f(self.points()))
+
+    def grid(self, n: int) -> Tensor:
+        """`n` even states of the window, half a spacing from its ends."""
+        return self.origin + (torch.arange(n, dtype=torch.float64) + 0.5) * (self.length / n)
+
+    def bins(self, x: Tensor) -> Tensor:
+        return ((x - self.origin) * (self.n_bins / self.length)).long().clamp(0, self.n_bins - 1)
+
+    @cached_property
+    def _on_nodes(self) -> Tensor:
+        """(N + 1, n): the functions at the nodes of V."""
+        low, high = torch.tensor(self.window, dtype=torch.float64).split(1)
+        return self.matrix(torch.cat([low, inner_nodes(_NODES, self.window), high]))
+
+    def value(self, c: Tensor, beta: float) -> LineValue:
+        return LineValue(self._on_nodes[:, : len(c)] @ c, self.window, beta)
+
+    def factor(self, S: Tensor) -> Tensor:
+        return self._on_nodes[:, : len(S)] @ S
+
+
+class PlaneBasis:
+    """Products of Fourier functions whose harmonics add up to at most (n_basis - 1) / 2; see `TensorBasis`."""
+
+    dim, where = 2, "in a plane"
+    n_modes_of_V, n_bins = 64, 64**2
+    solver_options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, n_basis: int, cell: Torus) -> None:
+        self.cell, self.period, self.origin = cell, cell.period, cell.origin
+        self.functions = TensorBasis(2, n_basis, cell.period, cell.origin)
+        self.lines = [FourierBasis(n_basis, *ends) for ends in zip(cell.period, cell.origin)]
+        self.n_basis, self.n_modes = n_basis, self.functions.size
+        self.fit_options = {"n_basis": n_basis, "period": cell.period, "origin": cell.origin}
+        self.reach = min(cell.period) / 2
+        lengths = torch.tensor(cell.period, dtype=torch.float64)
+        self.wavenumbers = (2 * torch.pi * self.functions.harmonics / lengths).norm(dim=1)
+
+    def wider(self) -> PlaneBasis:
+        return PlaneBasis(max(WIDE_IN_PLANE, 2 * self.n_basis - 1), self.cell)
+
+    def harmonic_numbers(self) -> Tensor:
+        return self.functions.harmonic_numbers()
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Functions at states: (m, 2) -> (n, m)."""
+        return self.functions.rows(x)
+
+    def matrix(self, x: Tensor) -> Tensor:
+        return self.derivative(x, (0, 0))
+
+    def derivative(self, x: Tensor, order: Sequence[int]) -> Tensor:
+        one, two = (line.matrix(x[..., i], order[i])[..., self.functions.index[i]] for i, line in enumerate(self.lines))
+        return one * two
+
+    def closed(self, n: int) -> int:
+        return n
+
+    def points(self) -> Tensor:
+        """(m, 2): a grid on which products of two functions are orthogonal or not as they are on the cell."""
+        return self._grid(2 * self.n_basis - 1)
+
+    def _grid(self, n: int, shift: float = 0.0) -> Tensor:
+        return self.cell.points(n, shift).reshape(-1, 2)
+
+    def project(self, values: Tensor) -> Tensor:
+        return _nearest(self.matrix(self.points()), values)
+
+    def series(self, f: Reward) -> Tensor:
+        """(n,) coefficients of a function of the state, from a grid four times as fine as its functions."""
+        x = self._grid(4 * self.n_basis + 1)
+        return _nearest(self.matrix(x), f(x))
+
+    def grid(self, n: int) -> Tensor:
+        """n states (a square number), half a spacing from the origin."""
+        return self._grid(round(n**0.5), 0.5)
+
+    def bins(self, x: Tensor) -> Tensor:
+        side = round(self.n_bins**0.5)
+        period, origin = (torch.tensor(ends, dtype=torch.float64) for ends in self.cell)
+        place = (torch.remainder(x - origin, period) * (side / period)).long().clamp(0, side - 1)
+        return place[:, 0] * side + place[:, 1]
+
+    def value(self, c: Tensor, beta: float) -> PlaneValue:
+        return PlaneValue(self._spectrum(c[:, None])[..., 0], self.period, self.origin, beta)
+
+    def factor(self, S: Tensor) -> Tensor:
+        U, size, _ = torch.linalg.svd(S, full_matrices=False)
+        return self._spectrum((U * size)[:, size > _KEPT * size[0]])
+
+    def _spectrum(self, c: Tensor) -> Tensor:
+        """Coefficients (K, k) of the functions as those of a PlaneValue, (n, n // 2 + 1, k)."""
+        n = self.n_basis
+        on_grid = self.matrix(self._grid(n))[:, : len(c)] @ c
+        return torch.from_numpy(np.fft.rfft2(on_grid.reshape(n, n, -1).numpy(), axes=(0, 1)) / n**2)
+
+
+Functions = CircleBasis | LineBasis | PlaneBasis
+
+
+def _nearest(Phi: Tensor, values: Tensor) -> Tensor:
+    """The combination of functions Phi (m, n), orthogonal on the points, that is nearest to values (m, ...)."""
+    return (Phi / (Phi**2).sum(0)).T @ values
