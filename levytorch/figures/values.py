@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BASELINES = ({"color": "#7F7F00", "linestyle": ":"}, {"color": "#B15928", "linestyle": "-."})  # r / beta, CRL
+# above the panel: no curve runs behind it whatever V looks like
+_ABOVE = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "ncols": 3, "columnspacing": 1.0, **_ABOVE}
 
 # The sd of two or three curves vanishes where they cross: a band of it would claim certainty there
 FEWEST_FOR_A_BAND = 4
@@ -60,13 +63,8 @@ def value_bands(
     samples: empirical values (x, V) as dots; support: the range of the data that was seen; observed: the parts of the
     cell with data. Both are shaded: the rest is extrapolation.
     """
-    if axes is None:
-        rows = -(-(len(bands) + 1 + len(baselines or {}) + (samples is not None) + bool(observed or support)) // 3)
-        margins = {"top": 0.25 + 0.18 * rows, "left": 0.85, "gap_y": 0.4}
-        fig, grid = new_axes(1 if reference is None else 2, 1, width=6.4, height=3.0, margins=margins)
-        axs = list(grid[:, 0])
-    else:
-        fig, axs = panels(axes, 1)
+    entries = len(bands) + 1 + len(baselines or {}) + (samples is not None) + bool(observed or support)
+    fig, axs = _stacked(axes, reference is not None, entries)
     upper, lower = axs[0], axs[1] if len(axs) > 1 and reference is not None else None
     shaded = [*observed, *([support] if support is not None and not observed else [])]
     for ax in axs:
@@ -95,17 +93,7 @@ def value_bands(
         shown.append(np.quantile(samples[1], [0.005, 0.995]))
     limits(upper, np.concatenate(shown))
     upper.set_ylabel("V(x)")
-    # Above the panel: no curve runs behind it whatever V looks like
-    upper.legend(
-        *_with_bands(upper, filled),
-        frameon=False,
-        fontsize=SMALL,
-        ncols=3,
-        columnspacing=1.0,
-        handlelength=1.6,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-    )
+    upper.legend(*_with_bands(upper, filled), handlelength=1.6, **_LEGEND)
     if lower is not None:
         assert reference is not None
         lower.axhline(0.0, **ZERO)
@@ -117,6 +105,15 @@ def value_bands(
         tidy(ax)
     axs[-1].set_xlabel((units or AxisNames()).x)
     return fig, axs
+
+
+def _stacked(axes: Sequence[Axes] | None, two: bool, entries: int) -> tuple[Figure, list[Axes]]:
+    """Given axes, or a panel (two: above another) with room for a legend of so many entries above it."""
+    if axes is not None:
+        return panels(axes, 1)
+    margins = {"top": 0.25 + 0.18 * -(-entries // 3), "left": 0.85, "gap_y": 0.4}
+    fig, grid = new_axes(2 if two else 1, 1, width=6.4, height=3.0, margins=margins)
+    return fig, list(grid[:, 0])
 
 
 def group_colors(labels: Sequence[str]) -> list[str]:
@@ -226,14 +223,7 @@ def baselines(
 
     others: (V, half width of its band) by name.
     """
-    rows = 1 if reference is None else 2
-    if axes is None:
-        lines = -(-(len(bands) + len(others) + 1) // 3)
-        margins = {"top": 0.25 + 0.18 * lines, "left": 0.85, "gap_y": 0.4}
-        fig, grid = new_axes(rows, 1, width=6.4, height=3.0, margins=margins)
-        axs = list(grid[:, 0])
-    else:
-        fig, axs = panels(axes, rows)
+    fig, axs = _stacked(axes, reference is not None, len(bands) + len(others) + 1)
     own = group_colors([band.label for band in bands])
     left = [color for color in OTHERS if color not in own]
     for ax, shift in zip(axs, (0.0, reference)):
@@ -256,9 +246,7 @@ def baselines(
     if reference is not None and len(axs) > 1:
         axs[1].axhline(0.0, **ZERO)
         axs[1].set_ylabel(f"V(x) - {reference_label}")
-    axs[0].legend(
-        frameon=False, fontsize=SMALL, ncols=3, columnspacing=1.0, loc="lower center", bbox_to_anchor=(0.5, 1.0)
-    )
+    axs[0].legend(**_LEGEND)
     axs[-1].set_xlabel((units or AxisNames()).x)
     return fig, axs
 

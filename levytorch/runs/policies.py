@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from levytorch.controlled import ControlledDynamics
@@ -32,10 +31,10 @@ from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.policy.solver import solve_value
 from levytorch.runs.page import Shown
 from levytorch.runs.reading import Run
-from levytorch.runs.report import units_of
+from levytorch.runs.report import grid_of, units_of
 
 _TOLERANCE = 1e-5  # of V: the behaviour policy, linear between parts of the cell, has kinks
-_POINTS, _SIDE = 401, 64  # of curves, and per coordinate of the plane
+_SIDE = 64  # states per coordinate of the plane
 ONE = {"behaviour": {"kind": "behaviour"}}  # what is evaluated where no policy is named
 
 
@@ -103,13 +102,15 @@ class PolicyResult:
             found[name] = Curve(V(self.x).numpy(), std, known, self._pairs(name))
         return found
 
-    def _pairs(self, name: str) -> Any:
-        flat = self.x.reshape(-1) if self.recovery.dim == 1 else self.x.reshape(-1, self.recovery.dim)
-        pairs = self.recovery.effective_pairs(self.policies[name]).clamp(max=1e12)
-        return self.recovery.parts.between(pairs[:, None])(flat)[:, 0].reshape(self._shape()).numpy()
+    @property
+    def _states(self) -> Tensor:
+        """x in a row, (n,) or (n, 2)."""
+        return self.x if self.recovery.dim == 1 else self.x.reshape(-1, self.recovery.dim)
 
-    def _shape(self) -> torch.Size:
-        return self.x.shape if self.recovery.dim == 1 else self.x.shape[:-1]
+    def _pairs(self, name: str) -> Any:
+        pairs = self.recovery.effective_pairs(self.policies[name]).clamp(max=1e12)
+        found = self.recovery.parts.between(pairs[:, None])(self._states)[:, 0]
+        return found.reshape(self.x.shape[:2] if self.recovery.dim == 2 else self.x.shape).numpy()
 
     def write(self, directory: Path) -> None:
         """policies.csv (the table), policy_values.csv (the numbers behind the figures), values/policy<i>.pt."""
@@ -145,9 +146,8 @@ class PolicyResult:
     def _policy(self, name: str, units: AxisNames | None) -> Callable[[], Any] | None:
         """What draws a policy over the state; None where it is the same everywhere."""
         pi = self.recovery.policy(self.policies[name])
-        flat = self.x.reshape(-1) if self.recovery.dim == 1 else self.x.reshape(-1, self.recovery.dim)
-        rows, pairs = pi(flat), self._pairs(name)
-        table = rows.reshape(len(flat), -1).numpy()
+        rows, pairs = pi(self._states), self._pairs(name)
+        table = rows.reshape(len(rows), -1).numpy()
         if np.ptp(table, axis=0).max() <= 1e-9:
             return None
         labels = getattr(self.recovery, "actions", ())
@@ -191,15 +191,7 @@ def evaluate_policies(
             name: solve_value(truth.under(pi), reward, beta, n_modes=table.values[name].n_modes, **same)
             for name, pi in chosen.items()
         }
-    return PolicyResult(recovery, table, chosen, improved, truths, beta, _grid(first, recovery))
-
-
-def _grid(V: Any, recovery: Any) -> Tensor:
-    if recovery.dim == 2:
-        u, v, _ = V.on_grid(_SIDE)
-        return torch.stack(torch.meshgrid(u, v, indexing="ij"), dim=-1)
-    low, high = V.window or (V.origin, V.origin + V.period)
-    return torch.linspace(low, high, _POINTS, dtype=torch.float64)
+    return PolicyResult(recovery, table, chosen, improved, truths, beta, grid_of(first, _SIDE))
 
 
 def _contours(V: Any, truth: Any, units: AxisNames | None) -> Any:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from levytorch.data import SourceData
@@ -23,7 +22,9 @@ from levytorch.figures import coefficients as plots
 from levytorch.figures.coefficients import selection
 from levytorch.figures.diagnostics import drawings
 from levytorch.files import write_csv, write_json
+from levytorch.policy.plane import Torus
 from levytorch.policy.reference import relative_error
+from levytorch.policy.value import PlaneValue
 from levytorch.runs.reading import Columns
 from levytorch.runs.tensorboard import FORMATS, add_image, log_results
 from levytorch.training.recovery import Recovery
@@ -225,19 +226,18 @@ def _write_curves(outcome: Outcome) -> Drawings:
     return {}
 
 
-def write_value(stem: Path, V: Any, beside: Mapping[str, Callable[[torch.Tensor], torch.Tensor]]) -> Columns:
-    """<stem>.pt and, on a grid, <stem>.csv: V, its standard errors, and other functions by name; returns the table.
+def grid_of(V: Any, side: int) -> torch.Tensor:
+    """States of the cell (the window, where V has one), (401,), or of the plane, (side, side, 2)."""
+    if isinstance(V, PlaneValue):
+        return Torus(V.period, V.origin).points(side)
+    low, high = V.window or (V.origin, V.origin + V.period)
+    return torch.linspace(low, high, 401, dtype=torch.float64)
 
-    The grid is the cell (the window, where V has one), or 96 x 96 points of the plane.
-    """
-    if len(np.atleast_1d(V.period)) == 2:
-        u, v, _ = V.on_grid(96)
-        x = torch.stack(torch.meshgrid(u, v, indexing="ij"), dim=-1)
-        columns = {"u": x[..., 0], "v": x[..., 1]}
-    else:
-        low, high = V.window or (V.origin, V.origin + V.period)
-        x = torch.linspace(low, high, 401, dtype=torch.float64)
-        columns = {"x": x}
+
+def write_value(stem: Path, V: Any, beside: Mapping[str, Callable[[torch.Tensor], torch.Tensor]]) -> Columns:
+    """<stem>.pt and, on a grid, <stem>.csv: V, its standard errors, and other functions by name; returns the table."""
+    x = grid_of(V, 96)
+    columns = {"x": x} if x.ndim == 1 else {"u": x[..., 0], "v": x[..., 1]}
     columns["V"] = V(x)
     if V.covariance_factor is not None:
         columns["V_std"] = V.std(x)
