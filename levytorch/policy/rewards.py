@@ -13,7 +13,7 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -201,13 +201,26 @@ def _callable(config: Mapping[str, Any], context: RewardContext) -> Callable[[Te
     return import_callable(str(config["path"]))
 
 
-# name -> (builder, its options)
-REWARDS: dict[str, tuple[Callable[[Mapping[str, Any], RewardContext], Callable[..., Any]], frozenset[str]]] = {
-    "manufactured": (_manufactured, frozenset({"power", "frequency", "shift", "amplitude"})),
-    "cosine_power": (_cosine_power, frozenset({"power", "frequency", "shift", "amplitude", "period", "cost"})),
-    "tabulated": (_tabulated, frozenset({"path", "x", "r", "period", "cost"})),
-    "regressed": (_regressed, frozenset({"n_basis"})),
-    "callable": (_callable, frozenset({"path"})),
+def _check_regressed(n_basis: int = 11) -> None:
+    check_modes("reward.n_basis", n_basis)
+
+
+class NamedReward(NamedTuple):
+    """build: from options and context; check: of the options alone, refuses what no data could make possible."""
+
+    build: Callable[[Mapping[str, Any], RewardContext], Callable[..., Any]]
+    check: Callable[..., Any]
+    options: tuple[str, ...]
+
+
+REWARDS = {
+    "manufactured": NamedReward(_manufactured, CosinePower, ("power", "frequency", "shift", "amplitude")),
+    "cosine_power": NamedReward(
+        _cosine_power, CosinePower, ("power", "frequency", "shift", "amplitude", "period", "cost")
+    ),
+    "tabulated": NamedReward(_tabulated, Tabulated.from_csv, ("path", "x", "r", "period", "cost")),
+    "regressed": NamedReward(_regressed, _check_regressed, ("n_basis",)),
+    "callable": NamedReward(_callable, lambda path: import_callable(str(path)), ("path",)),
 }
 
 
@@ -216,14 +229,7 @@ def check_reward(config: Mapping[str, Any], beta: Any) -> None:
     check_beta(beta)
     name, options = _options(config)
     _check_cost(options.pop("cost", None))
-    if name in ("manufactured", "cosine_power"):
-        CosinePower(**options)
-    elif name == "tabulated":
-        Tabulated.from_csv(**options)
-    elif name == "callable":
-        import_callable(str(options["path"]))
-    elif name == "regressed":
-        check_modes("reward.n_basis", options.get("n_basis", 11))
+    REWARDS[name].check(**options)
 
 
 def check_reward_with_data(config: Mapping[str, Any], dim: int, transitions: Any) -> None:
@@ -258,7 +264,7 @@ def build_reward(config: Mapping[str, Any], context: RewardContext) -> Callable[
     name, options = _options(config)
     check_reward_with_data(config, context.dim, context.transitions)
     cost = _check_cost(options.pop("cost", None), context.actions, known=True)
-    reward = REWARDS[name][0](options, context)
+    reward = REWARDS[name].build(options, context)
     return reward if cost is None else ActionCost(reward, cost)
 
 
@@ -291,7 +297,7 @@ def _options(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     name = config.get("name")
     if not isinstance(name, str) or name not in REWARDS:
         raise ConfigError(f"reward.name must be one of {', '.join(REWARDS)}, found {shown(name)}; choose one of them.")
-    allowed = REWARDS[name][1]
+    allowed = REWARDS[name].options
     options = {str(key): value for key, value in config.items() if key != "name" and value is not None}
     known_keys(f"the options of reward={name}", options, allowed, ConfigError)
     if "path" in allowed and "path" not in options:
