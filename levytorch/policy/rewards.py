@@ -180,10 +180,6 @@ def _cosine_power(config: Mapping[str, Any], context: RewardContext) -> Callable
     return CosinePower(**{"period": context.period or 2 * math.pi, **config})
 
 
-def _tabulated(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
-    return Tabulated.from_csv(**{"period": context.period, **config})
-
-
 def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[..., Any]:
     if context.actions is not None:
         options = {"period": context.period, "origin": context.origin, "n_basis": config.get("n_basis", 11)}
@@ -195,14 +191,6 @@ def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[..
         )
     basis = FourierBasis(config.get("n_basis", 11), context.period, context.origin)
     return fit_fourier(context.transitions.x, context.transitions.reward, basis)
-
-
-def _callable(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
-    return import_callable(str(config["path"]))
-
-
-def _check_regressed(n_basis: int = 11) -> None:
-    check_modes("reward.n_basis", n_basis)
 
 
 class NamedReward(NamedTuple):
@@ -218,9 +206,17 @@ REWARDS = {
     "cosine_power": NamedReward(
         _cosine_power, CosinePower, ("power", "frequency", "shift", "amplitude", "period", "cost")
     ),
-    "tabulated": NamedReward(_tabulated, Tabulated.from_csv, ("path", "x", "r", "period", "cost")),
-    "regressed": NamedReward(_regressed, _check_regressed, ("n_basis",)),
-    "callable": NamedReward(_callable, lambda path: import_callable(str(path)), ("path",)),
+    "tabulated": NamedReward(
+        lambda config, context: Tabulated.from_csv(**{"period": context.period, **config}),
+        Tabulated.from_csv,
+        ("path", "x", "r", "period", "cost"),
+    ),
+    "regressed": NamedReward(_regressed, lambda n_basis=11: check_modes("reward.n_basis", n_basis), ("n_basis",)),
+    "callable": NamedReward(
+        lambda config, context: import_callable(str(config["path"])),
+        lambda path: import_callable(str(path)),
+        ("path",),
+    ),
 }
 
 

@@ -4,7 +4,6 @@ with several policies in one table and one figure, and differences with their er
 
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -134,14 +133,15 @@ class PolicyResult:
             x, curves = self.x.numpy(), self.curves()
             found["value"] = lambda: policies.policy_values(x, curves, units=units)[0]
         else:
-            for name, V in self.table.values.items():
-                truth = self.truths.get(name)
-                found[f"value_{_word(name)}"] = functools.partial(_contours, V, truth, units)
+            found |= {f"value_{_word(name)}": self._map(name, units) for name in self.table.values}
         for name in self.policies:
             draw = self._policy(name, units)
             if draw is not None:
                 found[f"policy_{_word(name)}"] = draw
         return found
+
+    def _map(self, name: str, units: AxisNames | None) -> Callable[[], Any]:
+        return lambda: planes.contours(self.table.values[name], self.truths.get(name), units=units)[0]
 
     def _policy(self, name: str, units: AxisNames | None) -> Callable[[], Any] | None:
         """What draws a policy over the state; None where it is the same everywhere."""
@@ -192,10 +192,6 @@ def evaluate_policies(
             for name, pi in chosen.items()
         }
     return PolicyResult(recovery, table, chosen, improved, truths, beta, grid_of(first, _SIDE))
-
-
-def _contours(V: Any, truth: Any, units: AxisNames | None) -> Any:
-    return planes.contours(V, truth, units=units)[0]
 
 
 def _word(name: str) -> str:
