@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from levytorch.coefficients.basis import MOST_MODES
 from levytorch.convert import choice, known_keys, number_within, positive_number, shown, switch, whole_number
@@ -16,40 +16,49 @@ from levytorch.policy.named import check_policies
 from levytorch.policy.rates import PERTURBATIONS
 from levytorch.policy.rewards import check_reward
 
-# dotted key -> smallest value and one that makes sense; null where null is a choice
-INTEGERS = {
-    "n_modes": (1, 64),
-    "data.n_terms": (1, 3001),
-    "data.n_basis": (1, 11),
-    "data.first": (1, 6000),
-    "data.random": (1, 60000),
-    "data.seed": (0, 0),
-    "rates.n_trials": (1, 10000),
-    "rates.n_modes": (1, 64),
-    "rates.seed": (0, 0),
-}
-POSITIVE = {"beta": 0.1, "tolerance": 1e-6, "data.horizon": 100.0, "truth.alpha": 0.3, "rates.alpha": 0.3}
-BELOW_ONE = ("truth.alpha", "rates.alpha")
-TEXT = ("out", "data.path", "truth.name", "group_by", "rates.system")
 FORMATS = ("png", "pdf")  # of figures: PNG alone, or PDF beside it
-SWITCHES = ("rates.enabled", "tensorboard", "data.linear", "baselines")
+
+
+class Setting(NamedTuple):
+    """kind: what `_check` looks for; usual: a value that makes sense; least: of a whole number; optional: null is a
+    choice.
+    """
+
+    kind: str
+    usual: Any = None
+    least: int = 0
+    optional: bool = False
+
+
+SETTINGS = {
+    "out": Setting("name", optional=True),
+    "beta": Setting("positive", 0.1),
+    "n_modes": Setting("modes", 64, 1, optional=True),
+    "tolerance": Setting("positive", 1e-6),
+    "group_by": Setting("name"),
+    "tensorboard": Setting("switch"),
+    "baselines": Setting("switch"),
+    "truth.name": Setting("system", optional=True),
+    "truth.alpha": Setting("below one", 0.3, optional=True),
+    "data.path": Setting("name", optional=True),
+    "data.n_terms": Setting("whole", 3001, 1, optional=True),
+    "data.horizon": Setting("positive", 100.0, optional=True),
+    "data.linear": Setting("switch"),
+    "data.n_basis": Setting("modes", 11, 1),
+    "data.first": Setting("whole", 6000, 1, optional=True),
+    "data.random": Setting("whole", 60000, 1, optional=True),
+    "data.seed": Setting("whole", 0),
+    "figures.format": Setting("format"),
+    "rates.enabled": Setting("switch"),
+    "rates.system": Setting("system"),
+    "rates.alpha": Setting("below one", 0.3),
+    "rates.n_trials": Setting("whole", 10000, 1),
+    "rates.n_modes": Setting("modes", 64, 1),
+    "rates.seed": Setting("whole", 0),
+}
 GROUPS = ("reward", "truth", "data", "data.options", "rates", "figures")
-KEYS = {
-    "": (
-        *("run", "out", "beta", "n_modes", "tolerance", "window", "group_by", "truth", "data", "rates", "tensorboard"),
-        *("figures", "baselines"),
-        *("reward", "policy", "experiment", "of", "sweep", "size"),  # the last three: conf/experiment/value_error.yaml
-    ),
-    "truth": ("name", "alpha"),
-    "data": ("path", "options", "n_terms", "horizon", "linear", "n_basis", "first", "random", "seed"),
-    "figures": ("format",),
-    "rates": ("enabled", "system", "alpha", "eps", "perturbations", "n_trials", "n_modes", "seed"),
-}
-OPTIONAL = {
-    *("n_modes", "data.n_terms", "data.first", "data.random", "data.horizon"),
-    *("truth.alpha", "truth.name", "out", "data.path"),
-}
-MODES = ("n_modes", "data.n_basis", "rates.n_modes")
+# what is looked at by itself; the last three: conf/experiment/value_error.yaml
+OTHERS = ("run", "window", "rates.eps", "rates.perturbations", "policy", "experiment", "of", "sweep", "size")
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -57,24 +66,15 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for key in GROUPS:
         if not isinstance(_at(settings, key), Mapping):
             raise ConfigError(f"{key} must be a group of settings, found {shown(_at(settings, key))}; give one.")
-    for group, known in KEYS.items():
-        name, section = (f"the settings of {group}", settings[group]) if group else ("settings", settings)
-        known_keys(name, section, known, ConfigError)
+    known = (*SETTINGS, *GROUPS, *OTHERS)
+    known_keys("settings", settings, [key for key in known if "." not in key], ConfigError)
+    for group in ("truth", "data", "figures", "rates"):
+        own = [key.partition(".")[2] for key in known if key.startswith(f"{group}.")]
+        known_keys(f"the settings of {group}", settings[group], own, ConfigError)
     with within_configuration():
-        _check_numbers(settings)
-        for key in SWITCHES:
-            switch(key, _at(settings, key))
-        for key in TEXT:
-            value = _at(settings, key)
-            # a directory may be called 5
-            if not (value is None and key in OPTIONAL) and (
-                isinstance(value, bool) or not isinstance(value, str | int) or value == ""
-            ):
-                raise InputError(f"{key} must be a name, found {shown(value)}; give one.")
-        for key in ("truth.name", "rates.system"):
-            if _at(settings, key) is not None:
-                choice(key, _at(settings, key), tuple(SYSTEMS))
-        choice("figures.format", settings["figures"].get("format"), FORMATS)
+        for key, setting in SETTINGS.items():
+            if not (setting.optional and _at(settings, key) is None):
+                _check(key, _at(settings, key), setting)
         _check_lists(settings)
         reward = settings["reward"]
         if reward.get("name") == "regressed" and settings["data"]["path"] is None:
@@ -84,19 +84,25 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             check_reward(reward, settings["beta"])
 
 
-def _check_numbers(settings: Mapping[str, Any]) -> None:
-    for key, usual in {**{key: usual for key, (_, usual) in INTEGERS.items()}, **POSITIVE}.items():
-        value, remedy = _at(settings, key), f"give one, for example {key}={usual}"
-        if value is None and key in OPTIONAL:
-            continue
-        if isinstance(value, list):
-            raise InputError(f"{key} must be a number, found {shown(value)}; {remedy}.")
-        if key in INTEGERS:
-            whole_number(key, value, INTEGERS[key][0], MOST_MODES if key in MODES else None, remedy)
-        elif key in BELOW_ONE:
-            number_within(key, value, "(0, 1)", remedy)
-        else:
-            positive_number(key, value, remedy)
+def _check(key: str, value: Any, setting: Setting) -> None:
+    remedy = f"give one, for example {key}={setting.usual}"
+    if setting.usual is not None and isinstance(value, list):
+        raise InputError(f"{key} must be a number, found {shown(value)}; {remedy}.")
+    if setting.kind in ("whole", "modes"):
+        whole_number(key, value, setting.least, MOST_MODES if setting.kind == "modes" else None, remedy)
+    elif setting.kind == "positive":
+        positive_number(key, value, remedy)
+    elif setting.kind == "below one":
+        number_within(key, value, "(0, 1)", remedy)
+    elif setting.kind == "switch":
+        switch(key, value)
+    elif setting.kind == "format":
+        choice(key, value, FORMATS)
+    # a directory may be called 5
+    elif isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise InputError(f"{key} must be a name, found {shown(value)}; give one.")
+    elif setting.kind == "system":
+        choice(key, value, tuple(SYSTEMS))
 
 
 def _check_lists(settings: Mapping[str, Any]) -> None:
