@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from benchmarks.paper import landscape, prices
-from benchmarks.paper.collect import COEFFICIENTS, Array, Runs
-from benchmarks.paper.statistics import DEVIATIONS, FACTOR
+from benchmarks.paper.collect import COEFFICIENTS, DEVIATIONS, FACTOR, Array, Runs
 from benchmarks.paper.style import (
     DEEP,
     LIGHT,

@@ -27,8 +27,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.paper.claims import Claim
-from benchmarks.paper.collect import COEFFICIENTS
-from benchmarks.paper.statistics import DEFINITION, outliers
+from benchmarks.paper.collect import COEFFICIENTS, DEFINITION, outliers
 from benchmarks.paper.tables import markdown, percent
 from levytorch import Dynamics, simulate, solve_value
 from levytorch.coefficients import AlphaSpec, FourierHead

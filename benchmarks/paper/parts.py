@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.paper import tables
-from benchmarks.paper.collect import COEFFICIENTS, Runs
+from benchmarks.paper.collect import COEFFICIENTS, DEFINITION, Runs
 from benchmarks.paper.figures import bound_figure
-from benchmarks.paper.statistics import DEFINITION
 from benchmarks.paper.style import arm_label, picture
 from benchmarks.paper.tables import FIT_BELOW, KEEP, markdown, percent, read_rates
 from levytorch.errors import InputError

@@ -6,15 +6,14 @@ Shown as Markdown, readable in a terminal as well: shares as per cent, columns t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.paper import prices
-from benchmarks.paper.collect import COEFFICIENTS, Array, Record, Runs
-from benchmarks.paper.statistics import LIMIT, calibration, outliers, pooled_rate
+from benchmarks.paper.collect import COEFFICIENTS, Array, Record, Runs, outliers
 from benchmarks.paper.style import arm_label, arm_order
 from levytorch.policy.rates import FIT_BELOW
 from levytorch.untrusted import read_csv
@@ -22,6 +21,7 @@ from levytorch.untrusted import read_csv
 if TYPE_CHECKING:
     import polars as pl
 
+LIMIT = 1.959963984540054  # 95 % of a normal law lies within so many sd
 # runs that agree in these are replicas of each other
 GROUP = ("experiment", "alpha_true", "dt", "reach", "literal", "arm", "n_trajectories")
 SIZELESS = GROUP[:-1]
@@ -68,6 +68,29 @@ def _spread(name: str, e: Array) -> dict[str, Any]:
     return out | {f"{name}_outliers": int(outliers(e).sum())}
 
 
+class Calibration(NamedTuple):
+    """Standardised errors (estimate - truth) / standard error beside the standard normal."""
+
+    n: int
+    mean: float
+    sd: float
+    coverage: float
+    p_value: float
+
+
+def calibration(z: Array) -> Calibration:
+    """Mean, sd, share within 1.96, and the Kolmogorov-Smirnov p-value against N(0, 1)."""
+    from scipy.stats import kstest
+
+    z = np.asarray(z, dtype=float)
+    z = z[np.isfinite(z)]
+    if z.size < 2:
+        nan = float("nan")
+        return Calibration(int(z.size), nan, nan, nan, nan)
+    coverage = float(np.mean(np.abs(z) <= LIMIT))
+    return Calibration(z.size, float(z.mean()), float(z.std(ddof=1)), coverage, float(kstest(z, "norm").pvalue))
+
+
 def calibrations(runs: Runs, keys: tuple[str, ...] = GROUP) -> pl.DataFrame:
     """Standard errors against what happened, per group and coefficient.
 
@@ -93,6 +116,34 @@ def calibrations(runs: Runs, keys: tuple[str, ...] = GROUP) -> pl.DataFrame:
 def _z(curves: dict[str, Any], name: str) -> Any:
     """Standardised errors over the cell, its end point (the first one again) left out."""
     return ((curves[name] - curves[f"{name}_truth"]) / np.maximum(curves[f"{name}_std"], 1e-300))[:-1]
+
+
+class Rate(NamedTuple):
+    """Slope of log(rms error) over log(size), with its standard error."""
+
+    slope: float
+    std: float
+
+
+def pooled_rate(errors: Mapping[int, Array], *, draws: int = 1000, seed: int = 0) -> Rate:
+    """One slope for several coefficients, each with a level of its own.
+
+    Args:
+        errors: per size an array (replicas, coefficients); replica i is the same seed at every size.
+        draws: of the bootstrap over replicas, which keeps what sizes and coefficients of one seed share.
+    """
+    sizes = sorted(errors)
+    stacked = np.stack([np.asarray(errors[n], dtype=float) for n in sizes])  # (sizes, replicas, coefficients)
+    u = np.log(sizes) - np.mean(np.log(sizes))
+
+    def slope(chosen: Array) -> float:
+        level = 0.5 * np.log(np.mean(stacked[:, chosen] ** 2, axis=1))  # (sizes, coefficients)
+        return float(np.mean(u @ level) / (u @ u))
+
+    replicas = stacked.shape[1]
+    generator = np.random.default_rng(seed)
+    samples = [slope(chosen) for chosen in generator.integers(replicas, size=(draws, replicas))]
+    return Rate(slope(np.arange(replicas)), float(np.std(samples, ddof=1)))
 
 
 def rates(runs: Runs) -> pl.DataFrame:

@@ -18,11 +18,10 @@ from levytorch.data.thresholds import threshold_at, threshold_from
 from levytorch.errors import InputError
 from levytorch.policy.bases import CircleBasis, Functions
 from levytorch.policy.blocked import Equations, factor_of, n_blocks_of, resampled, shrink
-from levytorch.policy.brownian import fit_brownian
 from levytorch.policy.checks import Reward
+from levytorch.policy.diffusions import Displacements, displacements, fit_brownian, phibe
 from levytorch.policy.lstd import Moments, hybrid, lstd, moments, residuals, rule_influence
 from levytorch.policy.model_step import Model, ModelChange, ModelStep
-from levytorch.policy.phibe import Displacements, displacements, phibe
 from levytorch.policy.solver import solve_value
 from levytorch.policy.value import LineValue, PlaneValue, Stored, ValueFunction
 from levytorch.training import Recovery, recover

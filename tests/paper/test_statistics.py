@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.paper.statistics import calibration, outliers, pooled_rate
+from benchmarks.paper.collect import outliers
+from benchmarks.paper.tables import calibration, pooled_rate
 
 
 def test_three_wild_replicas_of_twelve_are_outliers_and_only_they():

@@ -25,12 +25,11 @@ from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy import ValueFunction
 from levytorch.policy.bases import CircleBasis
 from levytorch.policy.blocked import SHARES, STRENGTHS, Equations, block_rows, resampled, shrink
-from levytorch.policy.brownian import fit_brownian
+from levytorch.policy.diffusions import displacements, fit_brownian, phibe
 from levytorch.policy.estimation import DataValue, Estimation
 from levytorch.policy.from_data import METHODS, value_from_data
 from levytorch.policy.lstd import Moments, hybrid, lstd, moments, residuals, reward_weights
 from levytorch.policy.model_step import Model, within
-from levytorch.policy.phibe import displacements, phibe
 from tests.policy.problems import LinearRecovery, smooth, smooth_reward
 
 X = torch.linspace(0, 2 * math.pi, 101, dtype=torch.float64)[:-1]

@@ -9,11 +9,10 @@ import torch
 from levytorch import Dynamics, InputError, Transitions, recover, simulate, solve_value, value_from_data
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.policy.bases import PlaneBasis
-from levytorch.policy.brownian import fit_brownian
+from levytorch.policy.diffusions import displacements, fit_brownian, phibe
 from levytorch.policy.estimation import PlaneDataValue
 from levytorch.policy.lstd import lstd, moments
 from levytorch.policy.model_step import Model
-from levytorch.policy.phibe import displacements, phibe
 from levytorch.policy.plane import Torus
 from levytorch.training import Recovery
 
