@@ -30,7 +30,7 @@ from levytorch.files import temporary_directory, write_csv, write_json
 from levytorch.policy.checks import check_beta, check_window
 from levytorch.policy.empirical import TooShort
 from levytorch.policy.rates import CORRELATION, FIT_BELOW, RateStudy, rate_study
-from levytorch.policy.reference import empirical_reference
+from levytorch.policy.reference import Reference, empirical_reference
 from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.runs.directory import planned_output, publish, write_marker
 from levytorch.runs.evaluation import EvaluatedRuns, baselines_of, evaluate_runs, true_reference
@@ -119,7 +119,6 @@ def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[Evaluate
     data = settings["data"]
     trajectories: Any = None
     transitions: Any = None
-    observed = support = None
     if data["path"] is not None:
         check_scale(data["options"], runs)
         given = {key: value for key, value in data["options"].items() if value is not None}
@@ -128,25 +127,15 @@ def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[Evaluate
     reward = build_reward(settings["reward"], RewardContext(period, origin, beta, truth, transitions))
     chosen = "data" if settings["window"] is None and period is None else settings["window"]  # a line has no cell
     window = data_window(chosen, transitions, [run.recovery.support for run in runs])
-    reference = None
+    reference = observed = support = None
     beside = settings["baselines"] and transitions is not None
     basis = None if period is None else FourierBasis(data["n_basis"], period, origin)
     if truth is not None:
         reference = true_reference(truth, reward, beta, window, settings["tolerance"])
-    elif trajectories is not None and not (basis is None and beside and data["n_terms"] is data["horizon"] is None):
-        if basis is None:
-            raise ConfigError(
-                "empirical values must have a period for the basis they are fitted in, found runs on a line; train "
-                "with coefficients.period=<length>."
-            )
-        options = {"n_terms": data["n_terms"], "horizon": data["horizon"], "linear": data["linear"]}
-        try:
-            reference = empirical_reference(trajectories, reward, beta, basis, **options)
-        except TooShort as short:
-            if not beside or data["n_terms"] is not None or data["horizon"] is not None:
-                raise
-            warnings.warn(f"no empirical values beside V: {short}", LevytorchWarning, stacklevel=2)
-        else:
+    elif trajectories is not None:
+        needed = not beside or data["n_terms"] is not None or data["horizon"] is not None
+        reference = _reference_of(data, trajectories, reward, beta, basis, needed=needed)
+        if reference is not None:
             observed = observed_points(data, trajectories, transitions)
             seen = transitions.x if observed is None else torch.as_tensor(trajectories.x)[observed]
             if float(seen.max() - seen.min()) < period:
@@ -165,6 +154,27 @@ def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[Evaluate
         from_data=baselines_of(runs, transitions, reward, beta) if beside else None,
     )
     return result, support
+
+
+def _reference_of(
+    data: Mapping[str, Any], trajectories: Any, reward: Any, beta: float, basis: FourierBasis | None, *, needed: bool
+) -> Reference | None:
+    """The empirical reference; where it cannot be had it is refused if it is needed, else there is none."""
+    if basis is None:
+        if not needed:
+            return None
+        raise ConfigError(
+            "empirical values must have a period for the basis they are fitted in, found runs on a line; train "
+            "with coefficients.period=<length>."
+        )
+    options = {"n_terms": data["n_terms"], "horizon": data["horizon"], "linear": data["linear"]}
+    try:
+        return empirical_reference(trajectories, reward, beta, basis, **options)
+    except TooShort as short:
+        if needed:
+            raise
+        warnings.warn(f"no empirical values beside V: {short}", LevytorchWarning, stacklevel=3)
+    return None
 
 
 def check_scale(options: Mapping[str, Any], runs: Sequence[Run]) -> None:
