@@ -80,20 +80,13 @@ def solve_value(
     tolerance = positive_number("tolerance", tolerance, "give the relative change of V to stop at, such as 1e-6")
     max_modes = check_modes("max_modes", max_modes)
     beta = check_beta(beta)
+    accuracy: dict[str, Any] = {"n_modes": n_modes, "tolerance": tolerance, "max_modes": max_modes}
     policy = getattr(dynamics_or_recovery, "policy", None)
     if policy is not None:
         reward = policy.averaged(reward, dynamics_or_recovery.dim)
     if is_line(dynamics_or_recovery):
         return solve_line(
-            dynamics_or_recovery,
-            reward,
-            beta,
-            window=window,
-            exterior=exterior,
-            n_modes=n_modes,
-            tolerance=tolerance,
-            max_modes=max_modes,
-            beyond_data=beyond_data,
+            dynamics_or_recovery, reward, beta, window=window, exterior=exterior, beyond_data=beyond_data, **accuracy
         )
     if exterior is not None:
         raise InputError(
@@ -106,9 +99,7 @@ def solve_value(
                 f"window is for one dimension, found {window!r} with dim = 2; leave it out to solve on the whole cell."
             )
         # 2049 modes are the one-dimensional default; in the plane they count per coordinate
-        return solve_plane(
-            dynamics_or_recovery, reward, beta, n_modes=n_modes, tolerance=tolerance, max_modes=min(max_modes, 512)
-        )
+        return solve_plane(dynamics_or_recovery, reward, beta, **accuracy | {"max_modes": min(max_modes, 512)})
     period, origin = cell_of(dynamics_or_recovery)
     r = reward_function(reward)
     support = None if beyond_data else getattr(dynamics_or_recovery, "support", None)
