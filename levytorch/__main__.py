@@ -32,10 +32,8 @@ def kernels() -> str:
         from levytorch.law import compiled, step_kernels
     except ImportError:
         return "numba cannot be imported; the law runs on torch alone, slowly"
-    made = [kernel._cache.cache_path for kernel in vars(step_kernels).values() if hasattr(kernel, "py_func")]
-    folders = {Path(folder) for folder in made if folder is not None}  # some are compiled into the others
-    found = [file for folder in folders for file in folder.glob(f"*{compiled.processor()}*.nbi")]
-    if not found:
+    folder = Path(step_kernels.table_step._cache.cache_path)
+    if not any(folder.glob(f"*{compiled.processor()}*.nbi")):
         return "not compiled yet; the first fit compiles them, a minute or so, and keeps them"
     return f"compiled for {compiled.processor()}"
 

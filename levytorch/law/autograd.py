@@ -85,7 +85,8 @@ def log_density(
         >>> log_density(0.5, b=5.0, D_o=4.0, D_f=3.0, alpha=0.3, dt=1 / 40)
         tensor(-0.5410, dtype=torch.float64)
     """
-    step, lam, dtype = _arguments(displacement, b, D_o, D_f, alpha, dt, dim, method, tempering)
+    given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
+    step, lam, dtype = _arguments(dim, method, tempering, **given)
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in step)
     if lam is None and _in_one_pass(step, None, dim, method, grad and step.alpha.requires_grad):
         log_p = _CompiledStep.apply(*step, dim, method, grad)
@@ -114,7 +115,8 @@ def score(
     tempering is there whenever tempering is a tensor or not zero.
     """
     wrt_alpha = switch("wrt_alpha", wrt_alpha)
-    step, lam, _ = _arguments(displacement, b, D_o, D_f, alpha, dt, dim, method, tempering)
+    given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
+    step, lam, _ = _arguments(dim, method, tempering, **given)
     step, lam = Step(*(t.detach() for t in step)), None if lam is None else lam.detach()
     if _in_one_pass(step, lam, dim, method, wrt_alpha):
         rows = _compiled_pass(step, lam, dim, method, 1, wrt_alpha)
@@ -130,21 +132,11 @@ def score(
     return StepScore(rows[0], rows[1], rows[2], rows[3], by_alpha, by_lam)
 
 
-def _arguments(
-    displacement: Numeric,
-    b: Numeric,
-    D_o: Numeric,
-    D_f: Numeric,
-    alpha: Numeric,
-    dt: Numeric,
-    dim: int,
-    method: str,
-    tempering: Numeric,
-) -> tuple[Step, Tensor | None, torch.dtype]:
+def _arguments(dim: int, method: str, tempering: Numeric, **given: Numeric) -> tuple[Step, Tensor | None, torch.dtype]:
     """The arguments as tensors, the tempering (None for the number zero: the stable law), the dtype of the answer."""
     check_dim(dim)
     check_method(method)
-    tensors, dtype, device = to_tensors(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
+    tensors, dtype, device = to_tensors(**given)
     if is_zero(tempering):
         return Step(**tensors), None, dtype
     lam = to_tensors(tempering=tempering)[0]["tempering"]
