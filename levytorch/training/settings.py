@@ -104,15 +104,16 @@ def make_settings(
     if engine_name == "auto":
         engine_given |= {key: options[key] for key in ("penalty", "max_steps") if key in options}
     engine_config, reason = chosen_engine(
-        engine_name, engine_given, own or plain["name"], asked, options.get("units", "data")
+        engine_name, engine_given, plain["name"] if own is None else own, asked, options.get("units", "data")
     )
     engine_name = engine_config["name"]
     data: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     engine_keys = engine_options(engine_name)
     head_keys -= engine_keys  # window: of adam's average, or of a line; then coefficients={"name": ..., "window": ...}
+    kind = "this head" if own is not None else f"a {plain['name']} head"
     known_keys(
-        f"the options for {'this head' if own else 'a ' + plain['name'] + ' head'} with engine {engine_name}",
+        f"the options for {kind} with engine {engine_name}",
         options,
         head_keys | engine_keys | DATA_OPTIONS | FIT_OPTIONS,
     )
@@ -128,7 +129,7 @@ def make_settings(
         check_head(own)
     elif plain.get("origin") is not None:
         plain["origin"] = _plain_cell("origin", plain["origin"])
-    head = own or _build(plain, spec, tempered, seed)
+    head = _build(plain, spec, tempered, seed) if own is None else own
     build_engine(engine_config).accepts(head)
     for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES), ("law", LAWS), ("std", STDS)):
         choice(key, rest.get(key, choices[0]), choices)
@@ -143,7 +144,7 @@ def make_settings(
     tails = check_learned(parse_tail(tail), alpha=spec.learned, tempering=tempered.learned, given=given)
     rest["modulation"] = None if modulation is None else ModulationSpec(modulation, n_modulation)
     rest |= {"tempering": tempered, "left_open": left_open, "engine_reason": reason}
-    return FitSettings(spec, head, None if own else plain, engine_config, tails, data, seed=seed, **rest)
+    return FitSettings(spec, head, plain if own is None else None, engine_config, tails, data, seed=seed, **rest)
 
 
 def _build(plain: dict[str, Any], alpha: AlphaSpec, tempering: TemperingSpec, seed: int) -> Head:
