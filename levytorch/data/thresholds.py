@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -34,13 +34,26 @@ def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
     return found
 
 
-def ct_of_dt(
-    CT: float, dt_ref: float, alpha: float, D_o: float = 0.0, widths: float = 3.0
-) -> Callable[[Tensor], Tensor]:
+@dataclass(frozen=True)
+class ScaledCT:
+    """CT(dt) of `ct_of_dt`, halved so many times; plain numbers, for files."""
+
+    CT: float
+    dt_ref: float
+    alpha: float
+    D_o: float
+    widths: float
+    halvings: float = 0.0
+
+    def __call__(self, dt: Tensor) -> Tensor:
+        jumps = self.CT * (dt / self.dt_ref) ** (1 / (2 * self.alpha))
+        return torch.maximum(jumps, self.widths * torch.sqrt(2 * self.D_o * dt)) / 2**self.halvings
+
+
+def ct_of_dt(CT: float, dt_ref: float, alpha: float, D_o: float = 0.0, widths: float = 3.0) -> ScaledCT:
     """CT(dt) for uneven sampling: CT (dt / dt_ref)^(1/(2 alpha)), as the stable part scales, but never below `widths`
     standard deviations sqrt(2 D_o dt) of the Gaussian part, which for short dt is the wider of the two."""
-    return functools.partial(
-        _scaled_ct,
+    return ScaledCT(
         positive_number("CT", CT, "pass a distance"),
         positive_number("dt_ref", dt_ref),
         number_within("alpha", alpha, "(0, 1)", HALF_THE_INDEX),
@@ -51,28 +64,20 @@ def ct_of_dt(
 
 def half(CT: Threshold) -> Threshold:
     """A threshold of half the size."""
-    if callable(CT):
-        return functools.partial(_halved, CT)
-    return float(CT) / 2
+    if isinstance(CT, ScaledCT):
+        return replace(CT, halvings=CT.halvings + 1)
+    return (lambda dt: CT(dt) / 2) if callable(CT) else float(CT) / 2
 
 
 def threshold_settings(CT: Threshold | None) -> dict[str, float] | None:
     """The plain numbers behind a CT(dt) of `ct_of_dt`, for files; None for anything else."""
-    halvings = 0
-    while isinstance(CT, functools.partial) and CT.func is _halved:
-        CT, halvings = CT.args[0], halvings + 1
-    if not (isinstance(CT, functools.partial) and CT.func is _scaled_ct):
-        return None
-    names = ("CT", "dt_ref", "alpha", "D_o", "widths")
-    return dict(zip(names, map(float, CT.args))) | {"halvings": float(halvings)}
+    return asdict(CT) if isinstance(CT, ScaledCT) else None
 
 
 def threshold_from(settings: Mapping[str, float]) -> Threshold:
     """CT(dt) from its `threshold_settings`."""
-    CT: Threshold = ct_of_dt(*(settings[name] for name in ("CT", "dt_ref", "alpha", "D_o", "widths")))
-    for _ in range(int(settings["halvings"])):
-        CT = half(CT)
-    return CT
+    numbers = {name: settings[name] for name in ("CT", "dt_ref", "alpha", "D_o", "widths")}
+    return replace(ct_of_dt(**numbers), halvings=settings["halvings"])
 
 
 class Censoring(NamedTuple):
@@ -119,11 +124,3 @@ def _threshold(name: str, value: Any) -> Threshold | None:
     if value is None or callable(value):
         return value
     return positive_number(name, value, "pass a distance from the median of dx")
-
-
-def _scaled_ct(CT: float, dt_ref: float, alpha: float, D_o: float, widths: float, dt: Tensor) -> Tensor:
-    return torch.maximum(CT * (dt / dt_ref) ** (1 / (2 * alpha)), widths * torch.sqrt(2 * D_o * dt))
-
-
-def _halved(CT: Callable[[Tensor], Tensor], dt: Tensor) -> Tensor:
-    return CT(dt) / 2
