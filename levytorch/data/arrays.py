@@ -180,7 +180,7 @@ def label(action: Any) -> tuple[Array, tuple[Any, ...]]:
     >>> label(["up", "down", "up"])
     (array([1., 0., 1.]), ('down', 'up'))
     """
-    given = _array("action", action)
+    given = _array(action)
     if given.dtype == object and all(isinstance(a, str) for a in given.ravel()):
         given = given.astype(str)
     if given.ndim == 2:
@@ -203,7 +203,7 @@ def label(action: Any) -> tuple[Array, tuple[Any, ...]]:
     return codes.reshape(given.shape).astype(np.float64), tuple(labels.tolist())
 
 
-def _array(name: str, given: Any) -> NDArray[Any]:
+def _array(given: Any) -> NDArray[Any]:
     """What a user has as an array; tensors that have no numbers, and lists of different lengths, are refused."""
     try:
         if isinstance(given, Tensor):
@@ -212,7 +212,7 @@ def _array(name: str, given: Any) -> NDArray[Any]:
         return np.asarray(given)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{name} must be an array or a list of numbers or names, found {shown(given)} ({type(error).__name__}); "
+            f"action must be an array or a list of numbers or names, found {shown(given)} ({type(error).__name__}); "
             "give one entry per pair."
         ) from None
 
@@ -239,35 +239,30 @@ def named(action: Array, actions: Sequence[Any]) -> NDArray[Any]:
 
 
 def per_point(action: Any, lengths: Integers) -> tuple[Array, tuple[Any, ...]]:
-    """One action per point (that of the last point of a trajectory is not used) from one per point or one per pair.
+    """`label` of one action per point (that of the last point of a trajectory is not used), from one per point or pair.
 
     action: (n_traj, n_time) or (n_traj, n_time - 1), or a list of such rows; (n_time,) for one trajectory. Vectors
     have an axis of their own at the end, and one trajectory of them is action[None].
     """
-    return label(_points("action", action, lengths))
+    rows = action if isinstance(action, list | tuple) and len(action) and np.ndim(action[0]) else None
+    if rows is None:
+        whole = _array(action)
+        rows = [whole] if whole.ndim < 2 else list(whole)
+    parts = [_array(row) for row in rows]
+    if len(parts) != len(lengths):
+        raise InputError(f"action must have {len(lengths)} trajectories like x, found {len(parts)}; give one row each.")
+    full = [_padded(part, int(n), k) for k, (part, n) in enumerate(zip(parts, lengths))]
+    if len({part.shape[1:] for part in full}) > 1:
+        raise InputError("action must be alike in all trajectories, found several shapes; give all of them one.")
+    return label(np.concatenate(full))
 
 
 def rewards_per_point(reward: Any, lengths: Integers) -> Any:
     """Rewards of pairs (n_traj, n_time - 1) as rewards of points, the last repeated; those of points as they are."""
-    shape = getattr(reward, "shape", None)
-    of_pairs = shape is not None and len(shape) == 2 and tuple(shape) == (len(lengths), int(lengths[0]) - 1)
-    return _points("reward", reward, lengths).reshape(len(lengths), -1) if of_pairs else reward
-
-
-def _points(name: str, given: Any, lengths: Integers) -> NDArray[Any]:
-    """One entry per point, trajectory after trajectory."""
-    action = given
-    rows = action if isinstance(action, list | tuple) and len(action) and np.ndim(action[0]) else None
-    if rows is None:
-        whole = _array(name, action)
-        rows = [whole] if whole.ndim < 2 else list(whole)
-    parts = [_array(name, row) for row in rows]
-    if len(parts) != len(lengths):
-        raise InputError(f"{name} must have {len(lengths)} trajectories like x, found {len(parts)}; give one row each.")
-    full = [_padded(part, int(n), k) for k, (part, n) in enumerate(zip(parts, lengths))]
-    if len({part.shape[1:] for part in full}) > 1:
-        raise InputError(f"{name} must be alike in all trajectories, found several shapes; give all of them one.")
-    return np.concatenate(full)
+    if tuple(getattr(reward, "shape", ())) != (len(lengths), int(lengths[0]) - 1):
+        return reward
+    of_pairs = numeric("reward", reward)
+    return np.concatenate([of_pairs, of_pairs[:, -1:]], axis=1)
 
 
 def _padded(part: NDArray[Any], n: int, k: int) -> NDArray[Any]:
