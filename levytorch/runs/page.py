@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from levytorch.files import write_text
 from levytorch.runs.command_line import is_clone
 from levytorch.runs.resume import without_resume
-from levytorch.runs.terminal import location, table_of_actions, unreached
+from levytorch.runs.terminal import fit_words, location, table_of_actions, unreached
 
 if TYPE_CHECKING:
     from levytorch.runs.report import Outcome
@@ -83,12 +83,13 @@ def write_run_page(outcome: Outcome, overrides: Sequence[str]) -> Path:
         guide = "docs/policy.md explains policies, docs/outputs.md every file here."
     else:
         kind = "Recovery"
+        law = f"law {metrics['law']} ({metrics['law_reason']}); " if "law_reason" in metrics else ""
         found = [
             verdicts(_verdicts(metrics)),
             heading("Coefficients at the observed states"),
             _coefficients(metrics),
             *(paragraph(note) for note in (location(metrics), unreached(metrics)) if note is not None),
-            paragraph(_fit_words(metrics)),
+            paragraph(law + fit_words(metrics)),
             *_laws(metrics),
         ]
         own, further = "", []
@@ -190,15 +191,6 @@ def _laws(metrics: Mapping[str, Any]) -> list[str]:
         table(columns, rows),
         paragraph(metrics["laws_sentence"]),
     ]
-
-
-def _fit_words(metrics: Mapping[str, Any]) -> str:
-    law = f"law {metrics['law']} ({metrics['law_reason']}); " if "law_reason" in metrics else ""
-    return (
-        f"{law}engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
-        f"{'converged' if metrics['converged'] else 'NOT converged'}; tail {metrics['tail_method']}, "
-        f"TCF {metrics['tcf']:.4g}; log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
-    )
 
 
 def _groups(metrics: Mapping[str, Any]) -> str:

@@ -94,6 +94,17 @@ def _error(std: float | None, reached: bool) -> str:
     return f"{std:.4g}" if reached else f"({std:.4g})"
 
 
+def fit_words(metrics: Mapping[str, Any]) -> str:
+    """What the fit took, and what it came to; every action of several has a TCF of its own."""
+    TCF = "" if isinstance(metrics["tcf"], list) else f"TCF {metrics['tcf']:.4g}, "
+    return (
+        f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
+        f"{'converged' if metrics['converged'] else 'NOT converged'}; {metrics['n_main']} pairs, "
+        f"tail {metrics['tail_method']}, {TCF}"
+        f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
+    )
+
+
 def coefficient_table(metrics: Mapping[str, Any]) -> str:
     """The coefficients at the observed states, what the fit took, what the checks say, and V."""
     if "by_action" in metrics:
@@ -119,12 +130,7 @@ def coefficient_table(metrics: Mapping[str, Any]) -> str:
         lines.append(note)
     if (note := unreached(metrics)) is not None:
         lines.append(note)
-    lines.append(
-        f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
-        f"{'converged' if reached else 'NOT converged'}; {metrics['n_main']} pairs, "
-        f"tail {metrics['tail_method']}, TCF {metrics['tcf']:.4g}, "
-        f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
-    )
+    lines.append(fit_words(metrics))
     if metrics.get("left_out"):
         lines.append("left out: " + ", ".join(f"{count} {reason}" for reason, count in metrics["left_out"].items()))
     lines += metrics.get("diagnosis", [])
@@ -159,11 +165,7 @@ def table_of_actions(metrics: Mapping[str, Any]) -> str:
         )
     if (note := unreached(metrics)) is not None:
         lines.append(note)
-    lines.append(
-        f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
-        f"{'converged' if reached else 'NOT converged'}; tail {metrics['tail_method']}; "
-        f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
-    )
+    lines.append(fit_words(metrics))
     return "\n".join([*lines, *metrics.get("values", {}).get("text", [])])
 
 

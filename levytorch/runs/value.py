@@ -42,6 +42,7 @@ SHOWN = 5000  # of these as dots in the figure
 SUMS = {"n_terms": None, "horizon": None, "linear": False, "gaps": "end"}  # of the discounted values
 # n_basis: of their Fourier fit and of CRL; n_modes, window: of V
 DEFAULTS = SUMS | {"n_basis": 11, "n_modes": None, "window": "data"}
+NAMES = {"trivial": "r / beta", "crl": "CRL"}  # of what V stands beside
 BOOTSTRAP = {"replicas": 0, "block": 240}  # refits for the band of V; consecutive transitions that stay together
 log = logging.getLogger("levytorch.train")
 
@@ -191,13 +192,12 @@ def _figure(curves: Mapping[str, Any], samples: Mapping[str, Any], comparison: E
     bands = [Band("recovered", curves["V"], curves.get("V_std"), "± sd")]
     if "V_bootstrap_sd" in curves:
         bands.append(Band("recovered", curves["V"], curves["V_bootstrap_sd"], "± block bootstrap sd"))
-    names = {"trivial": "r / beta", "crl": "CRL"}
     return value_bands(
         curves["x"],
         bands,
         reference=curves["reference"],
         reference_label="empirical reference",
-        baselines={label: curves[name] for name, label in names.items() if name in curves},
+        baselines={label: curves[name] for name, label in NAMES.items() if name in curves},
         samples=(samples["x"][:SHOWN], samples["V"][:SHOWN]),
         support=comparison.seen,
     )[0]
@@ -206,8 +206,7 @@ def _figure(curves: Mapping[str, Any], samples: Mapping[str, Any], comparison: E
 def comparison_sentence(numbers: Mapping[str, Any]) -> str:
     """What a terminal shows."""
     low, high = numbers["interval"]
-    names = {"trivial": "r / beta", "crl": "CRL"}
-    baselines = [f"{names[name]} {errors['relative_l2']:.2%}" for name, errors in numbers["baselines"].items()]
+    baselines = [f"{NAMES[name]} {errors['relative_l2']:.2%}" for name, errors in numbers["baselines"].items()]
     bands = [
         f"{label} {numbers[key]:.2%}"
         for key, label in (("coverage_std", "± sd"), ("coverage_bootstrap", "± block bootstrap sd"))
