@@ -43,15 +43,10 @@ class Torus(NamedTuple):
     period: tuple[float, float]
     origin: tuple[float, float]
 
-    def axes(self, n: int, shift: float = 0.0) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Grid coordinates; `shift` in spacings."""
-        first, second = (o + (np.arange(n) + shift) * (p / n) for o, p in zip(self.origin, self.period))
-        return first, second
-
     def points(self, n: int, shift: float = 0.0) -> Tensor:
-        """(n, n, 2) points of the grid."""
-        first, second = np.meshgrid(*self.axes(n, shift), indexing="ij")
-        return torch.from_numpy(np.stack([first, second], axis=-1))
+        """(n, n, 2) points of the grid; `shift` in spacings."""
+        axes = [o + (np.arange(n) + shift) * (p / n) for o, p in zip(self.origin, self.period)]
+        return torch.from_numpy(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1))
 
 
 def torus(dynamics: Any) -> Torus:
@@ -119,15 +114,13 @@ class PlaneOperator:
             power -= np.where(self.square > 0, math.exp(alpha * low) * low**log_power, 0.0)
         return power
 
-    def shifted(self, c: NDArray[Any], shift: float) -> NDArray[Any]:
-        """Coefficients of the field moved by `shift` spacings: what it is between the points of the grid."""
-        if not shift:
-            return c
-        turn_1 = np.exp(2j * math.pi * shift * fft.fftfreq(self.n))
-        turn_2 = np.exp(2j * math.pi * shift * fft.rfftfreq(self.n))
+    def between(self, c: NDArray[Any]) -> NDArray[Any]:
+        """Coefficients of what the field is between the points of the grid, half a spacing from them."""
+        turns = [np.exp(1j * math.pi * frequencies) for frequencies in (fft.fftfreq(self.n), fft.rfftfreq(self.n))]
         if self.n % 2 == 0:
-            turn_1[self.n // 2], turn_2[self.n // 2] = turn_1[self.n // 2].real, turn_2[self.n // 2].real
-        return c * turn_1[:, None] * turn_2[None, :]
+            for turn in turns:
+                turn[self.n // 2] = turn[self.n // 2].real
+        return c * turns[0][:, None] * turns[1][None, :]
 
     def fractional(self, c: NDArray[Any], alpha: float | NDArray[Any], log_power: int = 0) -> NDArray[Any]:
         """(-Lap)^alpha of the field (or its derivative in alpha), alpha a number or one per point."""
@@ -256,7 +249,7 @@ def _residual(dynamics: Any, r: Reward, system: PlaneSystem, c: NDArray[Any]) ->
     """max |(beta - L) V - r| / max |r| half a spacing away from the grid."""
     operator = system.operator
     x = operator.cell.points(operator.n, 0.5)
-    moved = operator.shifted(c, 0.5)
+    moved = operator.between(c)
     values = r(x).numpy()
     left = system.beta * operator.inverse(moved) - operator.apply(moved, fields_at(dynamics, x)) - values
     return float(np.abs(left).max() / max(np.abs(values).max(), 1e-300))
