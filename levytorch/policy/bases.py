@@ -30,7 +30,7 @@ _KEPT = 1e-7  # of the largest direction of V's errors in a plane: what is small
 class CircleBasis(FourierBasis):
     """Fourier functions on a circle."""
 
-    dim, where = 1, "on a circle"
+    dim = 1
     n_modes_of_V = 257  # where a model has no smoothness of its own
     n_bins = 1024
     solver_options: ClassVar[dict[str, Any]] = {}
@@ -166,7 +166,7 @@ class LineBasis:
 class PlaneBasis:
     """Products of Fourier functions whose harmonics add up to at most (n_basis - 1) / 2; see `TensorBasis`."""
 
-    dim, where = 2, "in a plane"
+    dim = 2
     n_modes_of_V, n_bins = 64, 64**2
     solver_options: ClassVar[dict[str, Any]] = {}
 

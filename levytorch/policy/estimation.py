@@ -16,7 +16,7 @@ from torch import Tensor
 from levytorch.data import Transitions
 from levytorch.data.thresholds import threshold_at, threshold_from
 from levytorch.errors import InputError
-from levytorch.policy.bases import CircleBasis, Functions
+from levytorch.policy.bases import Functions, LineBasis
 from levytorch.policy.blocked import Equations, factor_of, n_blocks_of, resampled, shrink
 from levytorch.policy.checks import Reward
 from levytorch.policy.diffusions import Displacements, displacements, fit_brownian, phibe
@@ -270,11 +270,17 @@ class Estimation:
         for dt in self.moments.dt.tolist():
             ends = None
             if self.threshold is not None:
-                center = float(self.transitions.mu) * (1.0 if self.transitions.uniform_dt else dt)
                 far = float(threshold_at(self.threshold, torch.tensor([dt], dtype=torch.float64)))
+                center = self._center(dt)
                 ends = (center - far, center + far)
             out.append(self.model.step(dt, ends))
         return out
+
+    def _center(self, dt: float) -> float:
+        """Of the steps that are taken from the data where tails are lost; in a plane it is the drift of their state."""
+        if self.functions.dim == 2:
+            return 0.0
+        return float(self.transitions.mu) * (1.0 if self.transitions.uniform_dt else dt)
 
     @cached_property
     def threshold(self) -> Any:
@@ -282,9 +288,9 @@ class Estimation:
         told = getattr(self.model_recovery, "metrics", {})
         if told.get("tail_method", "none") == "none":
             return None
-        if not isinstance(self.functions, CircleBasis):
+        if isinstance(self.functions, LineBasis):
             raise InputError(
-                f"the data of a state {self.functions.where} must have its tails for hybrid and corrected, found a "
+                "the data of a state on a line must have its tails for hybrid and corrected, found a "
                 'model that corrects for lost ones; use method="model".'
             )
         if told.get("CT_of_dt"):

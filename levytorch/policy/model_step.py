@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients.basis import jump_symbol
+from levytorch.law import log_density
 from levytorch.likelihood.exact import ExactLaw, System
 from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis
 from levytorch.policy.blocked import solution
@@ -117,13 +118,20 @@ class Model:
         return ModelChange(self, generator, resolvent(self.generator, generator.change(self.V), self.beta))
 
     def step(self, dt: float, core: tuple[float, float] | None = None) -> ModelStep:
-        """core: the least and the largest dx that are taken from the data, of a state on a circle; None: all."""
+        """core: the least and the largest dx that are taken from the data of a state on a circle, in a plane those up
+        to core[1] away from the drift; None: all.
+        """
         P = torch.matrix_exp(dt * self.generator)
         decay = math.exp(-self.beta * dt)
         C, lost = P, None
         if core is not None:
-            assert isinstance(self.basis, CircleBasis)
-            C, lost = within(self.system, self.basis, dt, *core)
+            assert not isinstance(self.basis, LineBasis)
+            if isinstance(self.basis, PlaneBasis):
+                x = self.basis.points()
+                far, lost = beyond(self.system, self.basis, x, dt, core[1])
+                C = self.basis.project((self.basis.matrix(x) @ P - far) / (1.0 - lost)[:, None])
+            else:
+                C, lost = within(self.system, self.basis, dt, *core)
         return ModelStep(decay, P, C, self.V - decay * P @ self.V, lost)
 
 
@@ -199,12 +207,33 @@ def within(system: Any, basis: CircleBasis, dt: float, low: float, high: float) 
     return basis.project(values / kept[:, None]), 1.0 - kept
 
 
-def core_rule(low: float, high: float, width: float) -> tuple[Tensor, Tensor]:
+def beyond(system: Any, basis: PlaneBasis, x: Tensor, dt: float, radius: float) -> tuple[Tensor, Tensor]:
+    """What the functions are after a step that ends farther than a radius from x + b dt, times its probability, (m, n);
+    and that probability, (m,). The law is that of coefficients held over the step: isotropic, so that a function of
+    wave number k is multiplied by its characteristic function without what Hankel's transform has of the disc.
+    """
+    at = coefficients_at(system, x, dim=2)
+    lam = float(at.tempering)
+    k, which = torch.unique(basis.wavenumbers, return_inverse=True)
+    panels = _PANELS + math.ceil(float(k[-1]) * radius / 8)
+    r, weight = core_rule(-radius, radius, math.sqrt(2.0 * float(at.D_o.min()) * dt), panels)
+    r, weight = r[r > 0], 2 * torch.pi * (r * weight)[r > 0]
+    D_o, D_f = at.D_o[:, None], at.D_f[:, None]
+    alpha = at.alpha[:, None] if at.alpha.ndim else at.alpha
+    steps = torch.stack([r, torch.zeros_like(r)], dim=1)
+    still = torch.zeros(2, dtype=torch.float64)
+    p = log_density(steps, still, D_o, D_f, alpha, dt, dim=2, tempering=lam).exp()  # (m, nodes)
+    symbol = D_o * k**2 + D_f * jump_symbol(k, at.alpha, 0, lam)
+    kept = (-dt * symbol).exp() - (p * weight) @ torch.special.bessel_j0(r[:, None] * k)
+    return basis.matrix(x + dt * at.b) * kept[:, which], kept[:, 0].clamp(min=0.0)
+
+
+def core_rule(low: float, high: float, width: float, panels: int = _PANELS) -> tuple[Tensor, Tensor]:
     """Nodes and weights on (low, high) for densities with a peak of some width in the middle and smooth flanks."""
     middle, half = 0.5 * (low + high), 0.5 * (high - low)
     # even close to the middle, growing in proportion further out
     growth = math.asinh(half / max(width, 1e-6 * half))
-    edges = half * np.sinh(growth * np.linspace(-1.0, 1.0, 2 * _PANELS + 1)) / math.sinh(growth)
+    edges = half * np.sinh(growth * np.linspace(-1.0, 1.0, 2 * panels + 1)) / math.sinh(growth)
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     lengths = np.diff(edges)
     y = middle + edges[:-1, None] + lengths[:, None] * (nodes + 1) / 2
