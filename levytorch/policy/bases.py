@@ -90,7 +90,7 @@ class LineBasis:
     lands on it.
     """
 
-    dim, where, period = 1, "on a line", None
+    dim, period = 1, None
     n_modes_of_V, n_bins = _NODES, 1024
 
     def __init__(self, n_modes: int, window: tuple[float, float]) -> None:
