@@ -156,7 +156,7 @@ def simulated(n: int, dt: float, seed: int, substeps: int | None) -> Transitions
 def fits(options: argparse.Namespace, study: str, dts: list[float], counts: list[int], kinds: list[str]) -> None:
     results = Results(options.results)
     study += "" if options.n_basis == N_BASIS else f" K={options.n_basis}"
-    study += "" if options.penalty == "evidence" else f" {options.penalty}"
+    study += "" if options.penalty == "harmonics" else f" {options.penalty}"
     study += "" if options.substeps is None else f" substeps={options.substeps}"
     for seed in range(options.first, options.first + options.seeds):
         for dt in dts:
@@ -209,7 +209,7 @@ def summary(options: argparse.Namespace) -> None:
     print("|---|---|---|---|---|---|---|---|---|---|")
     for key, quantities in sorted(found.items(), key=lambda item: (item[0][0], float(item[0][2]), int(item[0][3]))):
         study, kind, dt, n, law = key
-        if "error_b" not in quantities or study == "value":
+        if "error_b" not in quantities or study.startswith("value"):
             continue
         errors = [100 * float(np.median(list(quantities[f"error_{c}"].values()))) for c in ("b", "D_o", "D_f")]
         inside = [100 * float(np.mean(list(quantities[f"coverage_{c}"].values()))) for c in ("b", "D_o", "D_f")]
@@ -295,7 +295,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--n-basis", type=int, default=N_BASIS)
-    parser.add_argument("--penalty", default="evidence", choices=["evidence", "harmonics"])
+    parser.add_argument("--penalty", default="harmonics", choices=["evidence", "harmonics"])
     parser.add_argument("--substeps", type=int, help="of the simulation")
     parser.add_argument("--std", default="auto", choices=["auto", "frozen"], help="standard errors of exact fits")
     parser.add_argument("--trajectories", type=int, nargs="+")
