@@ -69,8 +69,8 @@ def recover(
         tail: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT": 20.0, "method": "tcf" |
             "conditional" | "none"}.
         engine: "fisher" (Fourier heads: maximum likelihood), "evidence" (fisher, smoothed as much as the data asks
-            for), "lbfgs", "adam" (the paper's Algorithm B.1), or "auto": evidence for Fourier heads with more than 5
-            functions, fisher for fewer, penalty "harmonics" for n_basis="auto", lbfgs for others.
+            for), "lbfgs", "adam" (the paper's Algorithm B.1), or "auto": evidence for linear heads with more than 5
+            functions, fisher for fewer, lbfgs for other heads.
         seed: of adam's batches, of a random start and of the split of validation.
         init: start at the scale of the "data", or at "random" (the paper).
         units: internal units from the scale of the "data", or "none" (the paper).

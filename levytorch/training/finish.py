@@ -30,8 +30,7 @@ from levytorch.law import log_density
 from levytorch.likelihood.frozen import rate
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective, covariance, separability
-from levytorch.likelihood.penalty import symmetric_inverse
-from levytorch.likelihood.student import widening
+from levytorch.likelihood.penalty import symmetric_inverse, widening
 from levytorch.likelihood.sums import project
 from levytorch.ranks import Ranks
 from levytorch.training.engines import Engine

@@ -8,8 +8,7 @@ import torch
 
 from levytorch import Dynamics, recover, simulate
 from levytorch.coefficients import AlphaSpec, FourierHead
-from levytorch.likelihood.penalty import SHAPE, RoughnessPenalty
-from levytorch.likelihood.student import widening
+from levytorch.likelihood.penalty import SHAPE, RoughnessPenalty, widening
 
 
 def brute_force(est, v, rate, theta):
