@@ -36,6 +36,8 @@ _POWERS = (4.0, 8.0)  # of the trend
 _LOGS = torch.linspace(-14.0, 14.0, 281, dtype=torch.float64)  # of s_j over its estimate
 _LEAST = 1e-6  # share of a coefficient that the data determines: below, it says nothing
 _LOG = 0.1  # of a change of log lambda, beside slopes of the evidence
+_UPDATES = 40  # of strengths, where the data is not looked at meanwhile
+_STEADY = 0.01  # slope of the evidence, in numbers of well-determined coefficients, at which they end
 _START = 1.0  # harmonic j of size 1 / j^2; the evidence is asked once the data has had its say
 
 
@@ -142,6 +144,24 @@ class RoughnessPenalty:
             change = max(change, float(moved.max()))
             self.strengths[rows] = target
         return change
+
+
+def lead_to_evidence(
+    penalty: RoughnessPenalty, theta: Tensor, score: Tensor, G: Tensor, information: Tensor, n: float
+) -> tuple[Tensor, Tensor]:
+    """Moves the strengths to where the evidence wants them; returns the step from theta they then call for, and the
+    curvature.
+
+    score, G: slope and curvature of the mean log-likelihood of n pairs, without the penalty; information: that of all.
+    To look at the data again is dear, so that strengths and coefficients are led to each other on this local model.
+    """
+    for _ in range(_UPDATES if penalty.adaptive else 1):
+        precision = penalty.precision() / n
+        curvature = G + torch.diag(precision)
+        step = torch.linalg.solve(curvature, score - precision * theta)
+        if penalty.update(theta + step, information) < _STEADY:
+            break
+    return step, curvature
 
 
 def trend(strengths: Tensor, harmonics: Tensor) -> Tensor:

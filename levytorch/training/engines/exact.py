@@ -27,22 +27,18 @@ from levytorch.likelihood.corrected import Information, Informations, Strata, ce
 from levytorch.likelihood.exact import AtOneHead, ExactLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
-from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
+from levytorch.likelihood.penalty import RoughnessPenalty, lead_to_evidence, symmetric_inverse
 from levytorch.likelihood.sums import ScoreSums, shared, where
 from levytorch.likelihood.tail import TailMasses, tail_correction_factor
 from levytorch.training.engines.base import bare
 from levytorch.training.engines.fisher import FisherEngine, FisherScoring, largest_moves, within_scale
 from levytorch.training.engines.lbfgs import LBFGSEngine, losses
 
-_NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are judged by their roughness
-_SETTLED = 0.1  # slope of the evidence, in numbers of well-determined coefficients
-_STEADY = 0.01  # the same, where the data is not looked at again meanwhile
 # of the rounds on the centered score
 ROUNDS = 5
 _DONE = 1e-2  # squared standard errors still to go, over all parameters together
 _CONTRACTS = 0.5  # of the squared distance: a round that leaves more of it was the last
 _FARTHEST = 2.0  # predictors of D_o and D_f move by so much in one round at most
-_EVIDENCE = 8  # updates of the penalty per round, or per evaluation
 
 
 @dataclass
@@ -159,6 +155,8 @@ class ExactEngine(FisherEngine):
     moves: bool = True
     each: bool = False
 
+    settled = 0.1  # an evaluation is dear
+
     def optimizer(self, likelihood: Likelihood) -> Optimizer:
         head = cast(LinearHead, likelihood.head)
         return FisherScoring([head.theta], damping=1e-4, tolerance=self.tolerance, pairs=self.max_steps)
@@ -177,43 +175,6 @@ class ExactEngine(FisherEngine):
         if not self.moves:
             return "rounds on the centered score came no nearer to its root"
         return super().unfinished(optimizer)
-
-    def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:
-        scoring = cast(FisherScoring, bare(optimizer))
-        objective = self.objective(likelihood, scoring, batch)
-        scoring.step(objective.evaluate)
-        accepted, penalty = scoring.accepted, objective.penalty
-        assert accepted is not None
-        if penalty is not None and penalty.adaptive:
-            settled = scoring.memory["decrement"] < _NEAR and _weighed(scoring, objective, penalty)
-            scoring.memory["settled"] = settled
-        return -objective.value(accepted)
-
-
-def _weighed(scoring: FisherScoring, objective: FullBatchObjective, penalty: RoughnessPenalty) -> bool:
-    """Moves the penalty to where the evidence wants it; returns whether it was there.
-
-    An evaluation is dear, so that the two are led to each other on the local model: strengths for where the step ends
-    that they call for, until these no longer change.
-    """
-    accepted = scoring.accepted
-    assert accepted is not None
-    theta, information = accepted.theta, objective.n * objective.information(accepted)
-
-    def update(theta: Tensor) -> float:
-        before = penalty.precision()
-        slope = penalty.update(theta, information)
-        more = (penalty.precision() - before) / objective.n
-        pairs = scoring.memory.get("pairs", [])
-        scoring.memory["pairs"] = [(moved, change + more * moved) for moved, change in pairs]
-        return slope
-
-    if update(theta) < _SETTLED:
-        return True
-    for _ in range(_EVIDENCE - 1):
-        if update(theta + scoring.newton_step()) < _STEADY:
-            break
-    return False
 
 
 def _apart(frozen: FullBatchObjective) -> tuple[Tensor, Tensor] | None:
@@ -273,11 +234,15 @@ def correct(objective: FullBatchObjective, exact: ExactLaw, strata: Strata) -> C
     A, B = found.corrected.slope, found.corrected.variance
     turn = A.T @ symmetric_inverse(B)
     G = turn @ A
+    flat = torch.diag(1e-12 * G.diagonal().max().expand(len(G)))
     distances: list[float] = []
     steps: list[Tensor] = []
     nearest = ev.theta
     for done in range(ROUNDS + 1):
-        step, curvature = _step(turn @ U, G, ev.theta, penalty, n)
+        if penalty is None:
+            step, curvature = torch.linalg.solve(G + flat, turn @ U), G
+        else:
+            step, curvature = lead_to_evidence(penalty, ev.theta, turn @ U, G, n * G, n)
         distance = float(n * step @ curvature @ step)
         if distances and not distance < _CONTRACTS * distances[-1]:
             head.set_flat(nearest)
@@ -296,17 +261,3 @@ def correct(objective: FullBatchObjective, exact: ExactLaw, strata: Strata) -> C
             break
         U, ev = centered_score(objective, exact, strata)
     return Corrected(found, [value**0.5 for value in distances], distances[-1] < 1.0, ev.R_theta, steps[0])
-
-
-def _step(score: Tensor, G: Tensor, theta: Tensor, penalty: RoughnessPenalty | None, n: float) -> tuple[Tensor, Tensor]:
-    """The step of the local model, under a penalty that its own end asks for; and the curvature."""
-    if penalty is None:
-        floor = torch.diag(1e-12 * G.diagonal().max().expand(len(G)))
-        return torch.linalg.solve(G + floor, score), G
-    for _ in range(_EVIDENCE if penalty.adaptive else 1):
-        precision = penalty.precision() / n
-        curvature = G + torch.diag(precision)
-        step = torch.linalg.solve(curvature, score - precision * theta)
-        if penalty.update(theta + step, n * G) < _STEADY:
-            break
-    return step, curvature

@@ -23,7 +23,7 @@ from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
-from levytorch.likelihood.penalty import check_strength
+from levytorch.likelihood.penalty import RoughnessPenalty, check_strength, lead_to_evidence
 from levytorch.likelihood.sums import ScoreSums
 from levytorch.training.engines.base import Engine, bare, uncompiled
 
@@ -36,7 +36,6 @@ _MAX_ETA_STEP = 2.0  # a predictor of D_o or D_f moves by a factor of at most e^
 _NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are good enough to judge their roughness
 _SHORT = 0.05  # standard errors: Newton's step is then right to a small part of that
 _PASSES = 30  # over the samples, after a lattice
-_SETTLED = 0.01  # slope of the evidence (in numbers of well-determined coefficients) that no longer matters
 
 
 class FisherScoring(Optimizer):
@@ -130,7 +129,7 @@ class FisherScoring(Optimizer):
         """Step, gain that the local model promises, and merit (squared gradient in the metric of the curvature)."""
         memory = self.memory
         model = self.objective.local_model(ev)
-        F, g = self._corrected(model.curvature), model.gradient
+        F, g = self.corrected(model.curvature), model.gradient
         scale = F.diagonal() + 1e-12 * F.diagonal().max()
         # a coefficient that vanishes takes its gradient and its curvature along: the floor lets such a fit converge
         floor = torch.eye(g.numel(), dtype=torch.float64) * (_FLOOR / self.objective.n)
@@ -181,7 +180,7 @@ class FisherScoring(Optimizer):
         pairs.append((step, change))
         del pairs[: -self.most_pairs]
 
-    def _corrected(self, curvature: Tensor) -> Tensor:
+    def corrected(self, curvature: Tensor) -> Tensor:
         """BFGS updates of the outer-product curvature by the secant pairs.
 
         Where the model is wrong (tails cut and not corrected, long steps) score products and second derivatives differ,
@@ -251,6 +250,7 @@ class FisherEngine(Engine):
 
     name = "fisher"
     full_batch = True
+    settled = 0.01  # slope of the evidence (in numbers of well-determined coefficients) that no longer matters
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -270,18 +270,28 @@ class FisherEngine(Engine):
     def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:
         scoring = cast(FisherScoring, bare(optimizer))
         objective = self.objective(likelihood, scoring, batch)
-        penalty = objective.penalty
         optimizer.step(closure=objective.evaluate)  # type: ignore[arg-type]
-        accepted = scoring.accepted
+        accepted, penalty = scoring.accepted, objective.penalty
         assert accepted is not None
-        if penalty is not None and scoring.memory["decrement"] > _NEAR:
-            scoring.memory["settled"] = not penalty.adaptive
-        elif penalty is not None:
-            scoring.memory["pairs"] = []  # they belong to the penalty that is about to change
-            change = penalty.update(accepted.theta, objective.n * objective.information(accepted))
+        if penalty is not None and penalty.adaptive:
+            near = scoring.memory["decrement"] < _NEAR
+            scoring.memory["settled"] = near and self._smoothed(scoring, accepted, penalty)
             scoring.memory["penalty"] = penalty.state()
-            scoring.memory["settled"] = change < _SETTLED
         return -objective.value(accepted)
+
+    def _smoothed(self, scoring: FisherScoring, accepted: Evaluation, penalty: RoughnessPenalty) -> bool:
+        """Moves the penalty to where the evidence wants it; returns whether it was there."""
+        objective, theta, n = scoring.objective, accepted.theta, scoring.objective.n
+        information, before = n * objective.information(accepted), penalty.precision()
+        score = objective.gradient(accepted) + before / n * theta
+        G = scoring.corrected(objective.local_model(accepted).curvature) - torch.diag(before / n)
+        settled = penalty.update(theta, information) < self.settled
+        if not settled:
+            lead_to_evidence(penalty, theta, score, G, information, n)
+        more = (penalty.precision() - before) / n
+        pairs = scoring.memory.get("pairs", [])
+        scoring.memory["pairs"] = [(moved, change + more * moved) for moved, change in pairs]
+        return settled
 
     def objective(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch) -> FullBatchObjective:
         """That of the batch; a batch that is the one before but for its TCF, which scoring finds itself, keeps it."""
