@@ -15,7 +15,7 @@ others; and each coefficient is as smooth as its own harmonics say, from kinks (
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -147,18 +147,25 @@ class RoughnessPenalty:
 
 
 def lead_to_evidence(
-    penalty: RoughnessPenalty, theta: Tensor, score: Tensor, G: Tensor, information: Tensor, n: float
+    penalty: RoughnessPenalty,
+    theta: Tensor,
+    score: Tensor,
+    G: Tensor,
+    information: Tensor,
+    n: float,
+    reach: Callable[[Tensor], Tensor] = lambda step: step,
 ) -> tuple[Tensor, Tensor]:
     """Moves the strengths to where the evidence wants them; returns the step from theta they then call for, and the
     curvature.
 
-    score, G: slope and curvature of the mean log-likelihood of n pairs, without the penalty; information: that of all.
+    score, G: slope and curvature of the mean log-likelihood of n pairs, without the penalty; information: that of all;
+    reach: what the model is trusted with of a step.
     To look at the data again is dear, so that strengths and coefficients are led to each other on this local model.
     """
     for _ in range(_UPDATES if penalty.adaptive else 1):
         precision = penalty.precision() / n
         curvature = G + torch.diag(precision)
-        step = torch.linalg.solve(curvature, score - precision * theta)
+        step = reach(torch.linalg.solve(curvature, score - precision * theta))
         if penalty.update(theta + step, information) < _STEADY:
             break
     return step, curvature

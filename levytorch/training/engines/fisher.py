@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -143,9 +144,7 @@ class FisherScoring(Optimizer):
             toward = torch.linalg.solve(A, u)
             # (A - u v^T)^{-1} g; far from the fixed point the TCF's feedback is not trusted beyond a factor of ten
             delta = delta + toward * (v @ delta) / (1.0 - v @ toward).clamp(min=0.1)
-        delta = delta * min(1.0, _MAX_ETA_STEP / max(self._largest_move(delta, ev), 1e-300))
-        if self.objective.head.tempering_spec.learned:
-            delta = torch.cat([delta[:-1], within_scale(ev.theta[-1:], delta[-1:])])
+        delta = self.within_reach(delta, ev)
         predicted = float(g @ delta - 0.5 * delta @ F @ delta)
         delta = self.objective.ranks.same(delta)
         predicted, merit = self._same(predicted, merit)
@@ -197,9 +196,13 @@ class FisherScoring(Optimizer):
         g = self.objective.gradient(ev)
         return float(g @ torch.linalg.solve(factor, g))
 
-    def _largest_move(self, delta: Tensor, ev: Evaluation) -> float:
-        """Largest change of a positive coefficient's predictor over the bins that hold data."""
-        return float((largest_moves(self.objective, delta) * (ev.main.second[0, 0] > 0)).max())
+    def within_reach(self, delta: Tensor, ev: Evaluation) -> Tensor:
+        """A step from an evaluation, cut where a positive coefficient's predictor would move far in a bin with data."""
+        move = float((largest_moves(self.objective, delta) * (ev.main.second[0, 0] > 0)).max())
+        delta = delta * min(1.0, _MAX_ETA_STEP / max(move, 1e-300))
+        if self.objective.head.tempering_spec.learned:
+            delta = torch.cat([delta[:-1], within_scale(ev.theta[-1:], delta[-1:])])
+        return delta
 
     def _accept(self, ev: Evaluation) -> None:
         self._restored = ev
@@ -287,7 +290,8 @@ class FisherEngine(Engine):
         G = scoring.corrected(objective.local_model(accepted).curvature) - torch.diag(before / n)
         settled = penalty.update(theta, information) < self.settled
         if not settled:
-            lead_to_evidence(penalty, theta, score, G, information, n)
+            reach = partial(scoring.within_reach, ev=accepted)
+            lead_to_evidence(penalty, theta, score, G + torch.eye(len(G)) * (_FLOOR / n), information, n, reach)
         more = (penalty.precision() - before) / n
         pairs = scoring.memory.get("pairs", [])
         scoring.memory["pairs"] = [(moved, change + more * moved) for moved, change in pairs]
