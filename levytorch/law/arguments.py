@@ -49,7 +49,9 @@ def to_tensors(**values: Numeric) -> tuple[dict[str, Tensor], torch.dtype, torch
                 dtype = value.dtype if dtype is None else torch.promote_types(dtype, value.dtype)
             if value.device.type != "cpu":
                 device = value.device
-    tensors = {name: real_tensor(name, value).to(device=device) for name, value in values.items()}
+    tensors = {name: real_tensor(name, value) for name, value in values.items()}
+    if device.type != "cpu":
+        tensors = {name: t.to(device=device) for name, t in tensors.items()}
     return tensors, dtype or torch.float64, device
 
 

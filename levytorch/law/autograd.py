@@ -221,10 +221,10 @@ def _compiled_pass(step: Step, lam: Tensor | None, dim: int, method: str, order:
     n = shape.numel()
     count = 1 if order == 0 else 4 + with_alpha if lam is None else 6
     # rows of their own: the allocator reuses them, where one large block would be new pages every time
-    out = [torch.empty((n, dim) if dim > 1 and k == 1 else n, dtype=torch.float64) for k in range(count)]
+    out = [torch.empty((*shape, dim) if dim > 1 and k == 1 else shape, dtype=torch.float64) for k in range(count)]
     if n == 0:
         check_values(**given)
-        return [row.reshape((*shape, *row.shape[1:])) for row in out]
+        return out
     if step.alpha.numel() == 1:
         check_values(alpha=step.alpha)  # before a table is made for it
 
@@ -238,7 +238,7 @@ def _compiled_pass(step: Step, lam: Tensor | None, dim: int, method: str, order:
 
     x, b = (flat(t) if dim == 1 else vectors(t) for t in step[:2])
     D_o, D_f, alpha, dt, *rate = (flat(t) for t in (*step[2:], *([] if lam is None else [lam])))
-    rows = [row.numpy() for row in out]
+    rows = [row.numpy().reshape((n, dim) if dim > 1 and k == 1 else n) for k, row in enumerate(out)]
     method = choose_method(method, step.alpha, n, dim, with_alpha)
     if lam is not None:
         from levytorch.law.tempered_line import tempered_step
@@ -254,7 +254,7 @@ def _compiled_pass(step: Step, lam: Tensor | None, dim: int, method: str, order:
     if bad:
         check_values(**given)
         raise out_of_range(min(bad))
-    return [row.reshape((*shape, *row.shape[1:])) for row in out]
+    return out
 
 
 def _from_table(n: int, dim: int, x, b, D_o, D_f, alpha: float, dt, rows: list[np.ndarray]) -> list[int]:
