@@ -19,6 +19,7 @@ from levytorch.data.points import (
     PointFile,
     Points,
     judge_motion,
+    numbers_of,
     overlapping,
     steps_across,
     trajectory_of,
@@ -355,7 +356,7 @@ class _Facts:
             if pairs.dt is not None:
                 self.shortest = min(self.shortest, float(pairs.dt.min()))
                 self.longest, self.time = max(self.longest, float(pairs.dt.max())), self.time + float(pairs.dt.sum())
-        inside = trajectory_of(points.start + np.arange(len(points.x)), offsets)
+        inside = numbers_of(offsets, points.start, points.start + len(points.x))
         moves = np.diff(points.x.reshape(len(points.x), -1), axis=0) != 0
         moves[inside[1:] != inside[:-1]] = False
         for k, column in enumerate(moves.T):

@@ -149,6 +149,13 @@ def out_of_order(times: Array, across: Integers) -> int | None:
     return int(np.argmax(wrong)) if wrong.any() else None
 
 
+def numbers_of(offsets: Integers, low: int, high: int) -> Integers:
+    """The trajectory of each of the points low, ..., high - 1."""
+    first, last = int(trajectory_of(low, offsets)), int(np.searchsorted(offsets, high))
+    edges: Integers = np.clip(offsets[first : last + 1], low, high)
+    return np.repeat(np.arange(first, last), np.diff(edges))
+
+
 def trajectory_of(points: Any, offsets: Integers) -> Any:
     """The trajectory of each of some points, by their numbers among all."""
     return np.searchsorted(offsets, points, side="right") - 1

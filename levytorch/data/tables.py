@@ -27,7 +27,7 @@ from levytorch.data.columns import (
     refuse_unnamed,
 )
 from levytorch.data.options import CLOCKS, MAX_DT, FileOptions, column_names, quoted
-from levytorch.data.points import NeedsMemory, PointFile, Points, bad_row, trajectory_of
+from levytorch.data.points import NeedsMemory, PointFile, Points, bad_row, numbers_of
 from levytorch.errors import InputError, LevytorchWarning
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class TableFile(PointFile):
         assert self._starts is not None
         asked = [*self.names.value, self.names.time, self.names.reward]
         for before, frame in self.table.frames([name for name in asked if name is not None]):
-            group = trajectory_of(np.arange(before, before + len(frame)), self._starts)
+            group = numbers_of(self._starts, before, before + len(frame))
             yield self._clean(self._cells(frame, before, group))
 
     def _blocks(self) -> Iterator[Points]:
