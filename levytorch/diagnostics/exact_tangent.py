@@ -21,7 +21,7 @@ from levytorch.coefficients.padded import on_a_cell
 from levytorch.diagnostics.components import TAILS, Components
 from levytorch.diagnostics.sample import Region, Sample, conditional
 from levytorch.diagnostics.tangent import Expected, Observed
-from levytorch.likelihood.exact import AtOneHead, ExactLaw
+from levytorch.likelihood.exact import AtOneHead, ExactLaw, beside
 from levytorch.likelihood.exact_rule import SIZES, Rule
 from levytorch.likelihood.exact_step import ExactStep
 from levytorch.likelihood.frozen import coefficient_jacobian
@@ -197,18 +197,10 @@ def even_states(head: Head, count: int) -> Tensor:
     return float(head.origin) + float(head.period) / count * torch.arange(count, dtype=torch.float64)
 
 
-def _place(head: Head, x: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:
-    """Of each state the two even ones beside it and its shares of them."""
-    position = torch.remainder(x - float(head.origin), float(head.period)) * (count / float(head.period))
-    left = position.floor()
-    node = left.to(torch.int64)
-    return [(node % count, 1 - (position - left)), ((node + 1) % count, position - left)]
-
-
 def _spread(head: Head, x: Tensor, count: int) -> Tensor:
     """How many states lie at each of the even ones: (count,)."""
     out = torch.zeros(count, dtype=torch.float64)
-    for node, share in _place(head, x, count):
+    for node, share in beside(head, x, count):
         out.index_add_(0, node, share)
     return out
 
@@ -216,7 +208,7 @@ def _spread(head: Head, x: Tensor, count: int) -> Tensor:
 def _between(head: Head, values: Tensor, x: Tensor) -> Tensor:
     """Values at the even states (count, P), at others (n, P)."""
     out = torch.zeros((len(x), values.shape[1]), dtype=torch.float64)
-    for node, share in _place(head, x, len(values)):
+    for node, share in beside(head, x, len(values)):
         out += values[node] * share[:, None]
     return out
 
@@ -225,7 +217,7 @@ def smooth_between(head: Head, values: Tensor, x: Tensor) -> Tensor:
     """Smooth functions (..., count) at the even states, at others (..., n): their Fourier series on a fine grid."""
     count = values.shape[-1]
     fine = _FINE * torch.fft.irfft(torch.fft.rfft(values), n=_FINE * count)
-    (left, share), (right, rest) = _place(head, x, _FINE * count)
+    (left, share), (right, rest) = beside(head, x, _FINE * count)
     return fine[..., left] * share + fine[..., right] * rest
 
 

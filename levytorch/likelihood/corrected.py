@@ -33,7 +33,7 @@ from levytorch.coefficients import Coefficients, Head
 from levytorch.coefficients.padded import on_a_cell
 from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_tables import StateCounts
-from levytorch.likelihood.exact import ExactLaw
+from levytorch.likelihood.exact import ExactLaw, beside
 from levytorch.likelihood.exact_scores import ExpectedScores, expected_scores
 from levytorch.likelihood.frozen import FrozenLaw, coefficient_jacobian, score_rows
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
@@ -265,10 +265,7 @@ def _frozen(head: Head, frozen: FrozenLaw, rows: ExpectedScores, dt: float) -> T
 
 def _spread(counts: Tensor, x: Tensor, rows: ExpectedScores, head: Head) -> Tensor:
     """Pairs of states x as pairs of the states of the rows, an even grid on which information is smooth."""
-    S = len(rows.states)
-    position = torch.remainder(x - float(head.origin), float(head.period)) * (S / float(head.period))
-    left = position.floor()
-    out = counts.new_zeros(S)
-    for node, part in ((left, 1 - (position - left)), (left + 1, position - left)):
-        out.index_add_(0, node.to(torch.int64) % S, part * counts)
+    out = counts.new_zeros(len(rows.states))
+    for node, share in beside(head, x, len(out)):
+        out.index_add_(0, node, share * counts)
     return out

@@ -174,6 +174,14 @@ def grid(head: Any, n: int) -> Tensor:
     return float(head.origin) + float(head.period) * torch.arange(n, dtype=torch.float64, device=device) / n
 
 
+def beside(head: Any, x: Tensor, count: int) -> list[tuple[Tensor, Tensor]]:
+    """Of each state the two on either side of it among `count` even ones of the cell, and its shares of them."""
+    position = torch.remainder(x - float(head.origin), float(head.period)) * (count / float(head.period))
+    left = position.floor()
+    node = left.to(torch.int64)
+    return [(node % count, 1 - (position - left)), ((node + 1) % count, position - left)]
+
+
 def _tables(head: Any, rule: Rule, c: Coefficients) -> ExactStep:
     return ExactStep(c, rule, float(head.period), float(head.origin))
 
