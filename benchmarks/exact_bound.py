@@ -1,9 +1,10 @@
 """What any smoother can make of the variable example: `python benchmarks/exact_bound.py`.
 
 The information of a pair under the exact law at the true coefficients, dt = 1/40, states as often as under the
-stationary law, turned into expected relative L2 errors of b, D_o and D_f with n pairs: of a penalty j^4 whose three
-strengths are the best for the truth (an engine has to find them), and of one that knows the size of every harmonic
-(which nobody does). `exact_fit.py slope` measures what fits reach.
+stationary law, turned into relative L2 errors of b, D_o and D_f with n pairs: expected ones of a penalty j^4 whose
+three strengths are the best for the truth (an engine has to find them) and of one that knows the size of every harmonic
+(which nobody does); and the median of the default penalty, which knows nothing, over draws of a Gaussian with that
+information. `exact_fit.py slope` measures what fits reach.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from levytorch.coefficients import FourierHead
 from levytorch.coefficients.links import AlphaSpec
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_scores import expected_scores
+from levytorch.likelihood.penalty import RoughnessPenalty, lead_to_evidence
 
 DT, STEPS, SIZES = 1 / 40, 40, (10_000, 40_000, 100_000, 400_000)
 FREE = 1e-9  # precision of the prior of a mean
+_TINY = 1e-14  # information below which there is none
 
 
 def true_head(n_basis: int) -> FourierHead:
@@ -53,6 +56,18 @@ class Smoother:
         self.J = [J.detach() for J in head.jacobian(X)][:3]
         self.norms = [float(torch.as_tensor(c(X)).norm()) for c in (TRUTH.b, TRUTH.D_o, TRUTH.D_f)]
 
+    def drawn(self, n: float, draws: int, head: FourierHead) -> list[float]:
+        """Median errors of the default penalty, strengths and all found from a score of n pairs each."""
+        root, out = torch.linalg.cholesky(self.information + _TINY * torch.eye(len(self.theta))), []
+        generator, nothing = torch.Generator().manual_seed(0), torch.zeros_like(self.theta)
+        for _ in range(draws):
+            noise = root @ torch.randn(len(nothing), generator=generator, dtype=torch.float64) / n**0.5
+            score, penalty = self.information @ self.theta + noise, RoughnessPenalty(head, "harmonics")
+            for _ in range(10):  # forty updates each
+                found, _ = lead_to_evidence(penalty, nothing, score, self.information, n * self.information, n)
+            out.append([float((J @ (found - self.theta)).norm()) / norm for J, norm in zip(self.J, self.norms)])
+        return np.median(out, 0).tolist()
+
     def errors(self, n: float, precision: Tensor) -> list[float]:
         """Noise and bias together."""
         C = torch.linalg.inv(n * self.information + torch.diag(precision + FREE))
@@ -64,6 +79,7 @@ class Smoother:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n-basis", type=int, default=41)
+    parser.add_argument("--draws", type=int, default=100)
     options = parser.parse_args()
     head = true_head(options.n_basis)
     smoother, harmonics = Smoother(head), head.bases[0].harmonic_numbers()
@@ -80,7 +96,11 @@ def main() -> None:
         return smoother.errors(n, rough(found.x))
 
     print("| trajectories | smoother | b | D_o | D_f |\n|---|---|---|---|---|")
-    kinds = {"j^4, the best strengths": best, "every harmonic's size known": lambda n: smoother.errors(n, known)}
+    kinds = {
+        "j^4, the best strengths": best,
+        "every harmonic's size known": lambda n: smoother.errors(n, known),
+        "harmonic by harmonic, nothing known": lambda n: smoother.drawn(n, options.draws, head),
+    }
     for kind, errors in kinds.items():
         found = np.array([errors(n * STEPS) for n in SIZES])
         for n, row in zip(SIZES, found):

@@ -135,7 +135,7 @@ class RoughnessPenalty:
         for harmonics in self.apart:
             rows = slice(start + 1, start + len(harmonics))
             start += len(harmonics)
-            if len(harmonics) == 1:
+            if len(harmonics) <= 1:  # a constant, or known
                 continue
             old = self.strengths[rows]
             s = (size[rows] + 2 * SHAPE * trend(old, harmonics[1:])) / (determined[rows] + 2 * SHAPE)
