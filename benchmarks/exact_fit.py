@@ -254,15 +254,18 @@ def against_lstd(laws: dict[str, dict[int, float]], seeds: list[int]) -> str:
 
 
 def slopes(found: dict[tuple[str, ...], dict[str, dict[int, float]]]) -> None:
-    """d log error / d log n, from medians."""
+    """d log error / d log n, from medians, with its standard error over resampled seeds."""
+    draws = np.random.default_rng(0)
     for study, kind, dt, law in sorted({(*k[:3], k[4]) for k in found if k[0].startswith("slope")}):
         sizes = sorted((int(k[3]), q) for k, q in found.items() if (*k[:3], k[4]) == (study, kind, dt, law))
         if len(sizes) < 2:
             continue
-        text = []
+        logs, text = np.log([n for n, _ in sizes]), []
         for c in ("b", "D_o", "D_f"):
-            errors = [np.median(list(q[f"error_{c}"].values())) for _, q in sizes]
-            text.append(f"{c} {np.polyfit(np.log([n for n, _ in sizes]), np.log(errors), 1)[0]:.2f}")
+            errors = [np.array(list(q[f"error_{c}"].values())) for _, q in sizes]
+            again = [[np.median(draws.choice(e, len(e))) for e in errors] for _ in range(1000)]
+            slope = np.polyfit(logs, np.log([np.median(e) for e in errors]), 1)[0]
+            text.append(f"{c} {slope:.2f} ± {np.polyfit(logs, np.log(again).T, 1)[0].std():.2f}")
         print(f"\nd log error / d log n, {study}, {kind}, dt = {dt}, {law}: {', '.join(text)}.")
 
 
