@@ -299,6 +299,11 @@ class FullBatch(NamedTuple):
     tcf: float = 0.0
     chunk: int = CHUNK
 
+    def holds(self, other: FullBatch) -> bool:
+        """Whether the pairs and their weights are those of another batch, whatever the TCF."""
+        one, two = ((*b.main, *(b.tail or ())) for b in (self, other))
+        return len(one) == len(two) and all(a is b or torch.equal(a, b) for a, b in zip(one, two))
+
     def chunks(self) -> Iterator[Batch]:
         """Views of at most `chunk` entries, weighted (1 - TCF) / n_main in the main pool, TCF / n_tail in the tail;
         over all processes the weights sum to one, and sum(weight * log_p) is the objective.

@@ -6,6 +6,7 @@ module can be rebuilt from its checkpoint alone; a head of one's own is handed o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import lightning as L
@@ -77,12 +78,12 @@ class LevyModule(L.LightningModule):
         self._clock = Clock(self.trainer.global_step)
         if self.history and "val/nll" in self.history[0] and "val/nll" not in self.history[-1]:
             # a run that was stopped between a step and its validation
-            data = self.trainer.datamodule  # type: ignore[attr-defined]
-            self.history[-1]["val/nll"] = sum(float(self._nll(batch)) for batch in data.val_dataloader())
+            data = getattr(self.trainer, "datamodule", None)
+            held_out: Any = self.trainer.val_dataloaders if data is None else data.val_dataloader()
+            self.history[-1]["val/nll"] = sum((float(self._nll(batch)) for batch in held_out), 0.0)
 
-    def training_step(self, batch: Batch | FullBatch, batch_idx: int) -> None:
-        if not isinstance(batch, (Batch, FullBatch)):
-            batch = Batch(*batch)  # as torch's own loaders collate it
+    def training_step(self, batch: Batch | FullBatch | Sequence[torch.Tensor], batch_idx: int) -> None:
+        batch = _as_batch(batch)
         if self.engine.full_batch and isinstance(batch, Batch):
             batch = FullBatch(batch, None, float(batch.weight.sum()), 0)
         optimizer = cast(Optimizer, self.optimizers())
@@ -99,15 +100,16 @@ class LevyModule(L.LightningModule):
         if self.history and self._held_out is not None:
             self.history[-1]["val/nll"] = self._held_out
 
-    def _nll(self, batch: Batch) -> torch.Tensor:
+    def _nll(self, batch: Batch | Sequence[torch.Tensor]) -> torch.Tensor:
+        batch = cast(Batch, _as_batch(batch))
         with torch.no_grad():
             return -(batch.weight * self.likelihood.log_prob(batch.x, batch.dx, batch.dt)).sum()
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+    def validation_step(self, batch: Batch | Sequence[torch.Tensor], batch_idx: int) -> None:
         nll = self._nll(batch)
         self._held_out = (self._held_out or 0.0) + float(nll)
         # the weights of all chunks sum to one; every rank sees all of them
-        self.log("val/nll", nll, batch_size=batch.x.shape[0], on_epoch=True, prog_bar=True, reduce_fx="sum")
+        self.log("val/nll", nll, batch_size=batch[0].shape[0], on_epoch=True, prog_bar=True, reduce_fx="sum")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["history"] = list(self.history)
@@ -128,3 +130,8 @@ class LevyModule(L.LightningModule):
         self.log_dict({k: values[k] for k in shown}, prog_bar=True, logger=False)
         for logger in self.loggers:
             logger.log_metrics(values, step=step)
+
+
+def _as_batch(batch: Batch | FullBatch | Sequence[torch.Tensor]) -> Batch | FullBatch:
+    """Torch's own loaders collate a batch into a list."""
+    return batch if isinstance(batch, (Batch, FullBatch)) else Batch(*batch)

@@ -42,14 +42,14 @@ def test_table_derivatives_where_converged(table):
     """The tolerance is absolute: far out derivatives keep fewer digits, as the module states; d_A (1 / y^2) fewest."""
     rows, (_, d_y, d_A, d_B, converged) = table
     y, A = column(rows, "y").abs(), column(rows, "A")
-    centre = converged & (y <= 8 * A.sqrt())
-    assert centre.sum() > 50
+    center = converged & (y <= 8 * A.sqrt())
+    assert center.sum() > 50
     width = (y**2 + 4 * A).sqrt()
     for got, name, power, worst in ((d_y, "d_y", 1, 5e-3), (d_A, "d_A", 2, 1.0), (d_B, "d_B", None, 5e-5)):
         want = column(rows, name)
         scale = want.abs() if power is None else torch.maximum(want.abs(), width**-power)
         error = (got - want).abs() / scale
-        assert error[centre].max() < 1e-6, name
+        assert error[center].max() < 1e-6, name
         assert error[converged & (width > 0)].max() < worst, name
 
 

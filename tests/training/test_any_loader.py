@@ -45,6 +45,46 @@ def test_a_full_batch_engine_fits_whatever_batch_it_is_handed():
         assert abs(float(mine) - float(theirs)) < 2e-3 * float(error)
 
 
+def doubled(batch: Batch) -> Batch:
+    return batch._replace(dx=2 * batch.dx)
+
+
+def heavier(batch: Batch) -> Batch:
+    return batch._replace(weight=batch.weight * (1 + (batch.dx.abs() < batch.dx.abs().median())))
+
+
+@pytest.mark.parametrize("change", [doubled, heavier])
+def test_a_full_batch_engine_follows_when_another_batch_comes(change):
+    first, ends = weighted(), []
+    for batches in ([first] * 8 + [change(first)] * 15, [change(first)] * 15):
+        module = LevyModule(HEAD, {"name": "fisher"})
+        trainer(len(batches)).fit(module, DataLoader(batches, batch_size=None))
+        assert module.engine.converged(module.torch_optimizer())
+        ends.append(module.head.flat())
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-4)  # converged to a thousandth of a standard error
+
+
+def test_batches_that_all_differ_are_each_a_step():
+    batches = [weighted(), doubled(weighted())] * 4
+    module = LevyModule(HEAD, {"name": "fisher"})
+    trainer(8).fit(module, DataLoader(batches, batch_size=None))
+    after_doubled = float(module.head(torch.zeros(1, dtype=torch.float64)).D_o)
+    trainer(9).fit(module := LevyModule(HEAD, {"name": "fisher"}), DataLoader([*batches, weighted()], batch_size=None))
+    assert float(module.head(torch.zeros(1, dtype=torch.float64)).D_o) < 0.8 * after_doubled
+
+
+def test_held_out_batches_of_a_torch_loader():
+    batch = weighted(400)
+    loader = DataLoader(TensorDataset(*batch), batch_size=200)
+    module = LevyModule(HEAD, {"name": "adam", "max_steps": 4})
+    (told,) = trainer(4).validate(module, loader, verbose=False)
+    with torch.no_grad():
+        expected = -(batch.weight * module.likelihood.log_prob(batch.x, batch.dx, batch.dt)).sum()
+    assert told["val/nll"] == pytest.approx(float(expected), rel=1e-6)
+    trainer(4).fit(module, loader, loader)
+    assert float(trainer(4).validate(module, loader, verbose=False)[0]["val/nll"]) < told["val/nll"]
+
+
 def test_drawn_batches_of_a_torch_loader_reach_adam():
     batch = weighted()
     loader = DataLoader(TensorDataset(*batch), batch_size=200)

@@ -61,7 +61,7 @@ def test_sums_of_a_pass_are_those_of_autograd():
     (gradient,) = torch.autograd.grad(log_p().sum(), head.theta)
     torch.testing.assert_close(sums.gradient, gradient, rtol=1e-9, atol=1e-9)
     assert float(sums.log_p) == pytest.approx(float(log_p().detach().sum()), rel=1e-12)
-    # scores per bin at the centres of the bins: the gradient again, up to the width of a bin
+    # scores per bin at the centers of the bins: the gradient again, up to the width of a bin
     assert sums.first.shape == (4, len(bins))
     assert int(bins.counts(data.x, dt).sum()) == 500
 

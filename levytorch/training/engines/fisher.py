@@ -56,10 +56,18 @@ class FisherScoring(Optimizer):
     ) -> None:
         super().__init__(list(params), {"damping": damping, "tolerance": tolerance})
         self.objective: FullBatchObjective  # what is maximised: given before a step, since a batch brings it
-        self._restored: Evaluation | None = None
-        self._proposed: tuple[FullBatchObjective | None, tuple[Tensor, float, float]] = None, (torch.empty(0), 0.0, 0.0)
+        self._restored: Evaluation | None
+        self._proposed: tuple[FullBatchObjective | None, tuple[Tensor, float, float]]
         self.most_pairs = pairs
-        self.state["scoring"] = {"damping": damping, "converged": False, "decrement": float("inf"), "passes": 0}  # type: ignore[index]
+        self.restart()
+
+    def restart(self) -> None:
+        """From the parameters as they are, for another batch; how many passes there were, and a penalty, are kept."""
+        before = self.state.get("scoring", {})  # type: ignore[call-overload]
+        kept = {key: before[key] for key in ("penalty",) if key in before}
+        fresh = {"damping": self.defaults["damping"], "converged": False, "decrement": float("inf")}
+        self.state["scoring"] = {**fresh, "passes": before.get("passes", 0), **kept}  # type: ignore[index]
+        self._restored, self._proposed = None, (None, (torch.empty(0), 0.0, 0.0))
 
     # -- what others read ---------------------------------------------------------------------------------------------
     @property
@@ -273,6 +281,8 @@ class FisherEngine(Engine):
     def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:
         scoring = cast(FisherScoring, bare(optimizer))
         objective = self.objective(likelihood, scoring, batch)
+        if scoring.accepted is None and scoring.memory["passes"]:
+            scoring.step(objective.evaluate)  # where another batch begins
         optimizer.step(closure=objective.evaluate)  # type: ignore[arg-type]
         accepted, penalty = scoring.accepted, objective.penalty
         assert accepted is not None
@@ -301,8 +311,11 @@ class FisherEngine(Engine):
         """That of the batch; a batch that is the one before but for its TCF, which scoring finds itself, keeps it."""
         scoring = cast(FisherScoring, optimizer)
         known = getattr(scoring, "objective", None)
-        if known is None or known.batch.main.x is not batch.main.x:
+        other = known is not None and likelihood.ranks.any(not batch.holds(known.batch))
+        if known is None or other:
             scoring.objective = likelihood.objective(batch, self.penalty, self.n_bins)
+        if other:
+            scoring.restart()
         if scoring.objective.penalty is not None and "penalty" in scoring.memory:
             scoring.objective.penalty.restore(scoring.memory["penalty"])  # a resumed run goes on with its own
         return scoring.objective
