@@ -192,6 +192,6 @@ def _attempt(check: Any, *arguments: Any, **options: Any) -> Any:
         return Skipped(f"it broke down: {error}")  # says itself what to do
     except torch.linalg.LinAlgError:
         return Skipped(
-            "its equations have no solution, because the data does not determine all coefficients; use engine=evidence "
-            "(penalty='evidence'), fewer basis functions (n_basis), or a period near the range of the data"
+            "its equations have no solution, because the data does not determine all coefficients; use engine=evidence"
+            ", fewer basis functions (n_basis), or a period near the range of the data"
         )

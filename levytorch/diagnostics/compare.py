@@ -90,6 +90,8 @@ def _described(recovery: Any) -> str:
 
 def _parameters(recovery: Recovery) -> float:
     """How many parameters the data determines."""
+    if "parameters" in recovery.metrics:
+        return float(recovery.metrics["parameters"])
     strengths, P = recovery.metrics.get("penalty_strengths"), recovery.theta.numel()
     if not strengths or recovery.covariance is None or not isinstance(recovery.head, LinearHead):
         return float(P)

@@ -2,7 +2,7 @@
 
 Each of b, D_o, D_f (and alpha(x)) has its own strength lambda in  -lambda/2 sum_j j^4 |theta_j|^2  (j: harmonic number
 of the basis; the constant is free). Read as a prior, the evidence of the data picks lambda: MacKay's fixed point
-lambda = gamma / (theta^T S theta), with gamma the number of well-determined coefficients, updated once per pass.
+lambda = gamma / (theta^T S theta), with gamma the number of well-determined coefficients.
 Functions that a basis keeps apart (the parabola and the cubic of a spline) have a lambda of their own: how curved b is
 over the whole window says little about how it wiggles.
 
@@ -62,9 +62,13 @@ class RoughnessPenalty:
         wanted = [] if isinstance(strength, str) else strength if isinstance(strength, list) else [strength]
         self.adaptive = strength in ("evidence", "harmonics")
         harmonics = [basis.harmonic_numbers() for basis in head.bases]
-        self.apart = [torch.unique(h) for h in harmonics]  # ascending; the constant's 0 is the first
-        each = sum(len(h) for h in self.apart)
-        self.by_harmonic = strength == "harmonics" or (len(wanted) == each > len(harmonics))
+        # ascending; the constant's 0 is the first, also of what is known
+        self.apart = [torch.unique(h) if len(h) else torch.zeros(1, dtype=torch.float64) for h in harmonics]
+        parts = [_parts(basis) for basis in head.bases]
+        self.parts = [int(part.max()) + 1 if len(part) else 1 for part in parts]
+        each, few = sum(len(h) for h in self.apart), (1, len(parts), sum(self.parts))
+        self.head = head
+        self.by_harmonic = strength == "harmonics" or (len(wanted) == each and each not in few)
         if self.by_harmonic:
             self.roughness = torch.cat([(h > 0).to(torch.float64) for h in harmonics])
             starts = [sum(len(h) for h in self.apart[:i]) for i in range(len(harmonics))]
@@ -72,12 +76,10 @@ class RoughnessPenalty:
             self.strengths = torch.tensor(wanted, dtype=torch.float64) if wanted else torch.cat(self.apart) ** 4
             return
         self.roughness = torch.cat([h**4 for h in harmonics])
-        parts = [_parts(basis) for basis in head.bases]
-        self.parts = [int(part.max()) + 1 if len(part) else 1 for part in parts]
         starts = [sum(self.parts[:i]) for i in range(len(parts))]
         self.group = torch.cat([first + part for first, part in zip(starts, parts)])
         start = wanted or [_START if self.adaptive else 0.0]
-        if len(start) not in (1, len(parts), sum(self.parts)):
+        if len(start) not in few:
             raise InputError(
                 f"penalty must be one number, {len(parts)} or {each}, found {len(start)}; give one per coefficient."
             )
@@ -99,7 +101,21 @@ class RoughnessPenalty:
         return {"strengths": self.strengths.clone()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
+        if len(state["strengths"]) != len(self.strengths):  # a run goes on with the kind of penalty it began with
+            RoughnessPenalty.__init__(self, self.head, "evidence" if self.by_harmonic else "harmonics")
         self.strengths = state["strengths"].clone()
+
+    def determined(self, information: Tensor) -> float:
+        """How many parameters the data determines, from its information with the penalty's precision, (P, P)."""
+        shrunk = self.precision() * symmetric_inverse(information).diagonal()
+        return float(len(shrunk) - shrunk.clamp(max=1.0).sum())
+
+    def widened(self, covariance: Tensor, theta: Tensor, information: Tensor) -> Tensor:
+        """A covariance (P, P) that allows for variances of harmonics being estimates; information: as before."""
+        if not (self.adaptive and self.by_harmonic):
+            return covariance
+        wider = widening(self, theta, symmetric_inverse(information))
+        return covariance * wider.outer(wider)
 
     def update(self, theta: Tensor, information: Tensor) -> float:
         """One step of the evidence fixed point, with the data's information (P, P).

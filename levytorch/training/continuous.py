@@ -295,6 +295,8 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
     empty = counts.sum(1) == 0
     places = torch.where(empty[:, None], bins.middles(), places / counts.sum(1).clamp(min=1)[:, None])
     found, cov = objective.n * objective.value(ev, penalised=False), covariance(objective, ev)
+    if cov is not None and objective.penalty is not None:
+        cov = objective.penalty.widened(cov, ev.theta, objective.penalised_information(ev))
     if head.tempering_spec.learned:
         told, cov = judge_tempering(objective, ev, cov)
         metrics |= told

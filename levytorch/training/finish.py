@@ -30,7 +30,7 @@ from levytorch.law import log_density
 from levytorch.likelihood.frozen import rate
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective, covariance, separability
-from levytorch.likelihood.penalty import symmetric_inverse, widening
+from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.sums import project
 from levytorch.ranks import Ranks
 from levytorch.training.engines import Engine
@@ -149,9 +149,10 @@ def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple
             "positivity softplus, or a bootstrap."
         )
     penalty = objective.penalty
-    if cov is not None and penalty is not None and penalty.adaptive and penalty.by_harmonic:
-        wider = widening(penalty, ev.theta, symmetric_inverse(objective.penalised_information(ev)))
-        cov = cov * wider.outer(wider)
+    if cov is not None and penalty is not None and penalty.active:
+        information = objective.penalised_information(ev)
+        metrics["parameters"] = penalty.determined(information)
+        cov = penalty.widened(cov, ev.theta, information)
     if head.tempering_spec.learned:
         told, cov = judge_tempering(objective, ev, cov)
         metrics |= told

@@ -276,7 +276,7 @@ class Setting:
         if not error < self.accurate:
             warnings.warn(
                 f"log p must be accurate to {self.accurate:g} under the exact law, found {error:.1g} at the solution "
-                "against a finer grid; use fewer basis functions, or penalty evidence.",
+                "against a finer grid; use fewer basis functions, or engine evidence.",
                 LevytorchWarning,
                 stacklevel=3,
             )

@@ -21,7 +21,7 @@ from levytorch.coefficients.modulation import Modulation, ModulationSpec, functi
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.likelihood.frozen import FrozenLaw, score_rows, steady_method, to_predictors
-from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
+from levytorch.likelihood.penalty import RoughnessPenalty, lead_to_evidence, symmetric_inverse
 from levytorch.training.settings import FitSettings
 
 if TYPE_CHECKING:
@@ -108,7 +108,10 @@ def modulate(recovery: Recovery, data: Transitions, settings: FitSettings) -> No
     converged, steps = False, 0
     for _ in range(_STEPS):
         steps += 1
-        moved = penalty.update(theta, here.information[:P, :P])
+        own = here.information[:P, :P]
+        moved = penalty.update(theta, own)
+        if moved >= _EVIDENCE:
+            lead_to_evidence(penalty, theta, here.gradient[:P], own, own, 1.0)
         precision = torch.cat([penalty.precision(), torch.zeros_like(gamma)])
         both = torch.cat([theta, gamma])
         step = symmetric_inverse(here.information + torch.diag(precision)) @ (here.gradient - precision * both)
@@ -125,10 +128,12 @@ def modulate(recovery: Recovery, data: Transitions, settings: FitSettings) -> No
         else:
             break
         theta, gamma, here = tried[:P], tried[P:], there
-    covariance = symmetric_inverse(here.information + torch.diag(precision))
+    information = here.information + torch.diag(precision)
+    covariance = symmetric_inverse(information)
+    of_theta = penalty.widened(covariance[:P, :P], theta, information[:P, :P])
     head.set_flat(theta)
     found = Modulation(spec.period, gamma, covariance[P:, P:].clone(), here.centers, here.log_mean)
-    recovery.covariance, recovery.log_likelihood, recovery.shift = covariance[:P, :P].clone(), here.log_p, None
+    recovery.covariance, recovery.log_likelihood, recovery.shift = of_theta.clone(), here.log_p, None
     recovery.converged = bool(recovery.converged and converged)
     recovery.metrics |= {
         "law": "frozen",

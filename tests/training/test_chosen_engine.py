@@ -38,7 +38,7 @@ def chosen(**options) -> tuple[str, str]:
         ({"penalty": "none"}, "fisher", "penalty that was given"),
         ({"engine": {"name": "auto", "penalty": "evidence", "max_steps": None}, "n_basis": 3}, "evidence", "given"),
         ({"engine": {"name": "auto", "penalty": None, "max_steps": None}}, "evidence", "21 functions"),
-        ({"coefficients": "mlp"}, "lbfgs", "not a Fourier head"),
+        ({"coefficients": "mlp"}, "lbfgs", "not linear"),
         ({"coefficients": FourierHead(9, alpha=AlphaSpec.parse(0.3))}, "evidence", "9 functions"),
         ({"coefficients": FourierHead(3, alpha=AlphaSpec.parse(0.3))}, "fisher", "at most"),
         ({"engine": "fisher"}, "fisher", "as asked"),

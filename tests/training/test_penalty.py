@@ -130,6 +130,24 @@ def test_strengths_of_harmonics_are_kept_and_given_again():
         recover(data, alpha=ALPHA, n_basis=9, engine="fisher", penalty=[1.0] * 4)
 
 
+@pytest.mark.parametrize("kind", ["evidence", "harmonics"])
+@pytest.mark.parametrize("K", [1, 3, 5, 7])
+@pytest.mark.parametrize("known", [{}, {"D_o": 1.0}, {"D_o": 0.0, "D_f": 2.0}])
+@pytest.mark.parametrize("line", [False, True])
+def test_strengths_mean_the_same_when_they_are_given_again(kind, K, known, line):
+    spec = AlphaSpec.parse("learn")
+    options = {"alpha": spec, "known": known}
+    head = SplineHead(max(K, 5), (-1.0, 1.0), **options) if line else FourierHead(K, **options)
+    made = RoughnessPenalty(head, kind)
+    made.strengths = torch.linspace(1.0, 3.0, len(made.strengths), dtype=torch.float64)
+    again = RoughnessPenalty(head, made.strengths.tolist())
+    assert torch.equal(again.precision(), made.precision())
+    other = RoughnessPenalty(head, "harmonics" if kind == "evidence" else "evidence")
+    other.restore(made.state())  # of a run that began when another kind was the default
+    if len(RoughnessPenalty(head, "harmonics").strengths) != len(RoughnessPenalty(head, "evidence").strengths):
+        assert torch.equal(other.precision(), made.precision())
+
+
 def test_cubics_have_a_strength_of_their_own():
     head = SplineHead(9, (-1.0, 1.0))
     given = RoughnessPenalty(head, [2.0, 3.0, 5.0, 7.0])

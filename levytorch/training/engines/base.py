@@ -125,7 +125,7 @@ def chosen_engine(
     if name == "evidence":
         return {"name": "fisher", "penalty": smoothing, "max_steps": PASSES, **options}, "as asked"
     if not (isinstance(head, LinearHead) or (isinstance(head, str) and head in LINEAR)):
-        return {"name": "lbfgs", **options}, "auto: any head that is not a Fourier head"
+        return {"name": "lbfgs", **options}, "auto: a head that is not linear"
     K = head.n_basis if isinstance(head, LinearHead) else n_basis
     kind = "a Fourier head" if waves else "a spline head"
     if "penalty" in options:

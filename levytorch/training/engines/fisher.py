@@ -187,13 +187,13 @@ class FisherScoring(Optimizer):
         pairs.append((step, change))
         del pairs[: -self.most_pairs]
 
-    def corrected(self, curvature: Tensor) -> Tensor:
+    def corrected(self, curvature: Tensor, pairs: list[tuple[Tensor, Tensor]] | None = None) -> Tensor:
         """BFGS updates of the outer-product curvature by the secant pairs.
 
         Where the model is wrong (tails cut and not corrected, long steps) score products and second derivatives differ,
         and scoring alone converges slowly or oscillates.
         """
-        for step, change in self.memory.get("pairs", []):
+        for step, change in self.memory.get("pairs", []) if pairs is None else pairs:
             along = curvature @ step
             old, new = float(step @ along), float(step @ change)
             if old > 0 and new > 0.05 * old:
@@ -251,7 +251,9 @@ def _unpack(packed: dict[str, Any]) -> Evaluation:
 
 @dataclass
 class FisherEngine(Engine):
-    """max_steps: passes; tolerance: see FisherScoring; penalty: "none", "evidence", a strength or several."""
+    """max_steps: passes; tolerance: see FisherScoring; penalty: "none", "evidence", "harmonics", a strength or
+    several.
+    """
 
     max_steps: int = 60
     tolerance: float = 1e-6
@@ -297,14 +299,15 @@ class FisherEngine(Engine):
         objective, theta, n = scoring.objective, accepted.theta, scoring.objective.n
         information, before = n * objective.information(accepted), penalty.precision()
         score = objective.gradient(accepted) + before / n * theta
-        G = scoring.corrected(objective.local_model(accepted).curvature) - torch.diag(before / n)
-        settled = penalty.update(theta, information) < self.settled
+        own = [(moved, change - before / n * moved) for moved, change in scoring.memory.get("pairs", [])]
+        settled = objective.ranks.agree(penalty.update(theta, information) < self.settled)
         if not settled:
-            reach = partial(scoring.within_reach, ev=accepted)
-            lead_to_evidence(penalty, theta, score, G + torch.eye(len(G)) * (_FLOOR / n), information, n, reach)
-        more = (penalty.precision() - before) / n
-        pairs = scoring.memory.get("pairs", [])
-        scoring.memory["pairs"] = [(moved, change + more * moved) for moved, change in pairs]
+            curvature = objective.local_model(accepted).curvature - torch.diag(penalty.precision() / n)
+            G = scoring.corrected(curvature, own) + torch.eye(len(curvature)) * (_FLOOR / n)
+            lead_to_evidence(penalty, theta, score, G, information, n, partial(scoring.within_reach, ev=accepted))
+        penalty.strengths = objective.ranks.same(penalty.strengths)
+        precision = penalty.precision() / n
+        scoring.memory["pairs"] = [(moved, change + precision * moved) for moved, change in own]
         return settled
 
     def objective(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch) -> FullBatchObjective:
