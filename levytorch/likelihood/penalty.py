@@ -73,7 +73,8 @@ class RoughnessPenalty:
             self.roughness = torch.cat([(h > 0).to(torch.float64) for h in harmonics])
             starts = [sum(len(h) for h in self.apart[:i]) for i in range(len(harmonics))]
             self.group = torch.cat([s + torch.searchsorted(u, h) for s, u, h in zip(starts, self.apart, harmonics)])
-            self.strengths = torch.tensor(wanted, dtype=torch.float64) if wanted else torch.cat(self.apart) ** 4
+            self.first = torch.cat(self.apart) ** 4
+            self.strengths = torch.tensor(wanted, dtype=torch.float64) if wanted else self.first.clone()
             return
         self.roughness = torch.cat([h**4 for h in harmonics])
         starts = [sum(self.parts[:i]) for i in range(len(parts))]
@@ -86,7 +87,7 @@ class RoughnessPenalty:
         given = torch.tensor(start, dtype=torch.float64)
         if len(given) < sum(self.parts):
             given = given.expand(len(parts)).repeat_interleave(torch.tensor(self.parts))
-        self.strengths = given.clone()
+        self.strengths, self.first = given.clone(), torch.full_like(given, _START)
 
     @property
     def active(self) -> bool:
@@ -95,6 +96,10 @@ class RoughnessPenalty:
     def precision(self) -> Tensor:
         """Diagonal (P,) of the prior precision, in units of total (not mean) log-likelihood."""
         return self.strengths[self.group] * self.roughness
+
+    def tighten(self) -> None:
+        """No strength below the one that a fit begins with."""
+        self.strengths = torch.maximum(self.strengths, self.first)
 
     def state(self) -> dict[str, Tensor]:
         """What a resumed run needs."""

@@ -35,6 +35,7 @@ _FLAT = 0.01  # twice the log-likelihood that may be left in it then
 _SHRINK, _GROW, _LEAST = 0.8, 2.0, 1e-3  # of that parameter in one step
 _MAX_ETA_STEP = 2.0  # a predictor of D_o or D_f moves by a factor of at most e^2 or so in one step
 _NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are good enough to judge their roughness
+_FAR = 1e3  # the same, above which strengths that were found elsewhere say nothing
 _SHORT = 0.05  # standard errors: Newton's step is then right to a small part of that
 _PASSES = 30  # over the samples, after a lattice
 
@@ -291,6 +292,8 @@ class FisherEngine(Engine):
         if penalty is not None and penalty.adaptive:
             near = scoring.memory["decrement"] < _NEAR
             scoring.memory["settled"] = near and self._smoothed(scoring, accepted, penalty)
+            if scoring.memory["decrement"] > _FAR:
+                penalty.tighten()
             scoring.memory["penalty"] = penalty.state()
         return -objective.value(accepted)
 
