@@ -79,7 +79,7 @@ class Smoother:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n-basis", type=int, default=41)
-    parser.add_argument("--draws", type=int, default=100)
+    parser.add_argument("--draws", type=int, default=40)
     options = parser.parse_args()
     head = true_head(options.n_basis)
     smoother, harmonics = Smoother(head), head.bases[0].harmonic_numbers()

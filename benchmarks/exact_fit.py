@@ -220,29 +220,39 @@ def summary(options: argparse.Namespace) -> None:
             + " % |"
         )
     slopes(found)
-    print("\n| data | dt | reward | beta | seeds | frozen | corrected | exact | LSTD | ratio |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("\n| data | dt | penalty | reward | beta | seeds | frozen | corrected | exact | LSTD | ratio |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for kind, dt in sorted({(k[1], k[2]) for k in found if k[0] == "value"}):
         for name, beta in ((r, b) for r in ("cosine", "manufactured") for b in BETAS):
-            laws = {k[4]: q[f"V_{name}_{beta:g}"] for k, q in found.items() if k[:3] == ("value", kind, dt)}
-            shared = sorted(set.intersection(*(set(v) for v in laws.values())))
+            # of the default penalty, or of the other while there are more seeds of that
+            tables = {p: of_value(found, kind, dt, p, f"V_{name}_{beta:g}") for p in ("harmonics", "evidence")}
+            penalty = max(tables, key=lambda p: len(seeds_of(tables[p])))
+            laws, shared = tables[penalty], seeds_of(tables[penalty])
             medians = (
                 f"{100 * np.median([laws[law][s] for s in shared]):.2f} %" if law in laws and shared else ""
                 for law in ("frozen", "corrected", "exact", "lstd")
             )
-            cells = [
-                kind,
-                f"1/{1 / float(dt):g}",
-                name,
-                f"{beta:g}",
-                str(len(shared)),
-                *medians,
-                against_lstd(laws, shared),
-            ]
-            print("| " + " | ".join(cells) + " |")
+            cells = [kind, f"1/{1 / float(dt):g}", penalty, name, f"{beta:g}", str(len(shared)), *medians]
+            print("| " + " | ".join([*cells, against_lstd(laws, shared)]) + " |")
 
 
-def against_lstd(laws: dict[str, dict[int, float]], seeds: list[int]) -> str:
+Laws = dict[str, dict[int, float]]
+
+
+def of_value(found: dict[tuple[str, ...], dict[str, dict[int, float]]], *which: str) -> Laws:
+    """law -> seed -> error of V; LSTD, which has no penalty, beside them."""
+    kind, dt, penalty, quantity = which
+    study = "value" if penalty == "harmonics" else f"value {penalty}"
+    rows = {k[4]: q[quantity] for k, q in found.items() if k[:3] == (study, kind, dt) and k[4] != "lstd"}
+    return rows | {k[4]: q[quantity] for k, q in found.items() if k[:3] == ("value", kind, dt) and k[4] == "lstd"}
+
+
+def seeds_of(laws: Laws) -> list[int]:
+    """Those of all of at least two."""
+    return sorted(set.intersection(*(set(v) for v in laws.values()))) if len(laws) > 1 else []
+
+
+def against_lstd(laws: Laws, seeds: list[int]) -> str:
     """Geometric mean over seeds of the error of the best law that is there over LSTD's, between two standard errors."""
     mine = laws.get("exact", laws.get("corrected"))
     if mine is None or "lstd" not in laws or len(seeds) < 2:
