@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levytorch.convert import Array, Integers
-from levytorch.data.quantiles import Blocks, cut, quantiles
+from levytorch.data.quantiles import ValueBlocks, cut, quantiles
 
 if TYPE_CHECKING:
     from levytorch.data.transitions import Transitions
@@ -33,7 +33,7 @@ def describe(t: Transitions) -> str:
         lines.append(f"{'x' + name:<10}" + _row(cut(column.numpy()), len(t)))
     for name, column in zip(names, t.dx.reshape(len(t), -1).unbind(1)):
         lines.append(f"{'dx' + name:<10}" + _row(cut(column.numpy()), len(t)))
-    deviations: Blocks = lambda: (t.deviation_of(rows).numpy() for rows in t.blocks())  # noqa: E731
+    deviations: ValueBlocks = lambda: (t.deviation_of(rows).numpy() for rows in t.blocks())  # noqa: E731
     lines.append(f"{'|dx - mu|' if t.uniform_dt else '|dx-mu dt|':<10}" + _row(deviations, len(t)))
     if t.reward is not None:
         lines.append(f"{'reward':<10}" + _row(cut(t.reward.numpy()), len(t)))
@@ -56,7 +56,7 @@ def _dt(t: Transitions) -> str:
     return f"{spread}; {100 * near:.1f} % of pairs within 5 % of the median"
 
 
-def _row(blocks: Blocks, n: int) -> str:
+def _row(blocks: ValueBlocks, n: int) -> str:
     return "".join(f"{q:>11.4g}" for q in quantiles(blocks, n, _LEVELS))
 
 

@@ -84,7 +84,7 @@ Task = tuple[int, list[Segment]]  # of one block
 KeyedSums = list[tuple[Integers, Array]]  # where, ascending, and how much
 
 
-class Found(NamedTuple):
+class TaskSums(NamedTuple):
     """What the pairs of one task add to a sheet: nodes and counts of states per pool, and pairs on no node."""
 
     sheet: int
@@ -164,7 +164,7 @@ class Builder:
         tasks = [task for block, waiting in enumerate(self._waiting) for task in _tasks(block, waiting)]
         maps = [self._node_map(dt) for dt in self.dt]
 
-        def work(low: int, high: int) -> list[list[Found]]:
+        def work(low: int, high: int) -> list[list[TaskSums]]:
             return [self._task(task, maps) for task in tasks[low:high]]
 
         results = [result for part in run(work, len(tasks), grain=1) for result in part] if tasks else []
@@ -211,8 +211,8 @@ class Builder:
         thresholds = settings.center(dt), settings.at(settings.CT, dt), settings.at(settings.TRT, dt), settings.reach
         return node_map(self.grid, dt, self.first, self.n_x, *thresholds)
 
-    def _task(self, task: Task, maps: list[NodeMap]) -> list[Found]:
-        out: list[Found] = []
+    def _task(self, task: Task, maps: list[NodeMap]) -> list[TaskSums]:
+        out: list[TaskSums] = []
         for sheet in sorted({sheet for segment in task[1] for sheet in segment.piece.active}):
             sums = empty_sums(maps[sheet], self.pools)
             loose = [(np.empty(0), np.empty(0))]
@@ -223,10 +223,10 @@ class Builder:
             tile = fold(sums.tile) if self.grid.n_x else sums.tile
             nodes = [(used, part[used]) for part in tile.reshape(self.pools, -1) for used in [np.flatnonzero(part)]]
             x, dx = (np.concatenate(part) for part in zip(*loose))
-            out.append(Found(sheet, nodes, sums.states, int(sums.removed[0]), x, dx))
+            out.append(TaskSums(sheet, nodes, sums.states, int(sums.removed[0]), x, dx))
         return out
 
-    def _take(self, block: int, found: Found) -> None:
+    def _take(self, block: int, found: TaskSums) -> None:
         """What one task found."""
         sheet, self.removed = found.sheet, self.removed + found.removed
         for pool, (used, values) in enumerate(found.nodes):

@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 
 from levytorch.convert import Array, Integers
 
-Blocks = Callable[[], Iterator[Array]]  # called once per pass; gives all values, block by block
+ValueBlocks = Callable[[], Iterator[Array]]  # called once per pass; gives all values, block by block
 BLOCK = 1 << 17  # values per block, for callers that cut arrays
 _MOST = 1 << 18  # values of one group that may be collected
 _SIGN = np.uint64(1 << 63)
 
 
-def cut(values: Array) -> Blocks:
+def cut(values: Array) -> ValueBlocks:
     """An array as blocks."""
     return lambda: (values[low : low + BLOCK] for low in range(0, len(values), BLOCK))
 
 
-def order_statistics(blocks: Blocks, ranks: Sequence[int]) -> list[float]:
+def order_statistics(blocks: ValueBlocks, ranks: Sequence[int]) -> list[float]:
     """The values that sorting would put at these positions (0 is the smallest)."""
     found: dict[int, float] = {}
     groups = [_Group(0, sorted(set(ranks)), 0, 1 << 62)]  # positions whose values share their leading bits
@@ -45,7 +45,7 @@ def order_statistics(blocks: Blocks, ranks: Sequence[int]) -> list[float]:
     return [found[k] for k in ranks]
 
 
-def quantiles(blocks: Blocks, n: int, levels: Sequence[float]) -> list[float]:
+def quantiles(blocks: ValueBlocks, n: int, levels: Sequence[float]) -> list[float]:
     """np.quantile of n values, bit for bit."""
     positions = [level * (n - 1) for level in levels]
     lows = [min(n - 1, math.floor(p)) for p in positions]
@@ -58,7 +58,7 @@ def quantiles(blocks: Blocks, n: int, levels: Sequence[float]) -> list[float]:
     return out
 
 
-def median(blocks: Blocks, n: int) -> float:
+def median(blocks: ValueBlocks, n: int) -> float:
     """np.median of n values, bit for bit."""
     low, high = order_statistics(blocks, [(n - 1) // 2, n // 2])
     return low if n % 2 else (low + high) / 2
@@ -85,7 +85,7 @@ class _Group(NamedTuple):
         ]
 
 
-def _count(blocks: Blocks, groups: list[_Group], bits: int) -> list[Integers]:
+def _count(blocks: ValueBlocks, groups: list[_Group], bits: int) -> list[Integers]:
     """How often each continuation of the groups' prefixes occurs."""
     counts = [np.zeros(1 << 16, dtype=np.int64) for _ in groups]
     for keys in _keys(blocks):
@@ -98,7 +98,7 @@ def _count(blocks: Blocks, groups: list[_Group], bits: int) -> list[Integers]:
     return counts
 
 
-def _matching(blocks: Blocks, groups: list[_Group], bits: int) -> list[list[NDArray[np.uint64]]]:
+def _matching(blocks: ValueBlocks, groups: list[_Group], bits: int) -> list[list[NDArray[np.uint64]]]:
     """All values of each group, which share so many leading bits."""
     parts: list[list[NDArray[np.uint64]]] = [[] for _ in groups]
     for keys in _keys(blocks) if groups else ():
@@ -108,7 +108,7 @@ def _matching(blocks: Blocks, groups: list[_Group], bits: int) -> list[list[NDAr
     return parts
 
 
-def _keys(blocks: Blocks) -> Iterator[NDArray[np.uint64]]:
+def _keys(blocks: ValueBlocks) -> Iterator[NDArray[np.uint64]]:
     for block in blocks():
         bits = (np.asarray(block, dtype=np.float64) + 0.0).view(np.uint64)  # + 0.0: -0.0 sorts with 0.0
         yield np.where(bits & _SIGN, ~bits, bits | _SIGN)

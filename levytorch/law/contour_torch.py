@@ -33,7 +33,7 @@ CHUNK = 2**17  # samples x nodes held at a time
 _ROWS = {0: 1, 1: 5, 2: 15}
 
 
-class Path(NamedTuple):
+class ContourPath(NamedTuple):
     """Contour of each sample: in units of exp(log_unit), rotated by theta, v from v0 to v1."""
 
     split: Tensor
@@ -66,7 +66,14 @@ def _same(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor) -> tuple[Tensor, Tenso
 
 
 def _chunked(
-    function: Callable[..., Tensor], path: Path, y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, dim: int, order: int
+    function: Callable[..., Tensor],
+    path: ContourPath,
+    y: Tensor,
+    A: Tensor,
+    B: Tensor,
+    alpha: Tensor,
+    dim: int,
+    order: int,
 ) -> Tensor:
     out = y.new_empty((_ROWS[order], len(y)))
     nodes = torch.ceil((path.v1 - path.v0) / path.h).long() + 1
@@ -77,7 +84,7 @@ def _chunked(
         size = max(1, CHUNK // int(nodes[by_need[min(start + CHUNK // 64, len(y) - 1)]]))
         index = by_need[start : start + size]
         n_nodes = int(nodes[index].max())
-        part = Path(*(t[index] for t in path))
+        part = ContourPath(*(t[index] for t in path))
         out[:, index] = function(part, A[index], B[index], alpha[index], n_nodes, dim, order, y[index])
         start += size
     return out
@@ -98,7 +105,9 @@ def _limit(m: Tensor | float) -> Tensor:
     return m + DECAY + torch.sqrt(2.0 * DECAY * m)
 
 
-def _path(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, power: float, floor_power: float, *, fine: bool) -> Path:
+def _path(
+    y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, power: float, floor_power: float, *, fine: bool
+) -> ContourPath:
     inf = math.inf
     log_B = torch.log(B)
     L = torch.hypot(y, 2.0 * torch.sqrt(A))
@@ -150,7 +159,7 @@ def _path(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, power: float, floor_po
     v1 = (log_r - log_S).clamp_min(0.0)
     v1 = v1 + torch.exp(-v1)
     one = torch.ones_like(B)
-    return Path(
+    return ContourPath(
         split, pick(log_L, log_s), pick(y1, y2), pick(A1, A2), pick(kappa, one), pick(theta, theta2), log_S, v0, v1, h
     )
 
@@ -166,8 +175,8 @@ class _Nodes(NamedTuple):
     rho: Tensor
 
 
-def _nodes(path: Path, alpha: Tensor, n: int) -> _Nodes:
-    col = Path(*(t.unsqueeze(-1) for t in path))
+def _nodes(path: ContourPath, alpha: Tensor, n: int) -> _Nodes:
+    col = ContourPath(*(t.unsqueeze(-1) for t in path))
     a = alpha.unsqueeze(-1)
     t = torch.linspace(0.0, 1.0, n, dtype=torch.float64, device=alpha.device)
     v = col.v0 + (col.v1 - col.v0) * t
@@ -183,7 +192,7 @@ def _nodes(path: Path, alpha: Tensor, n: int) -> _Nodes:
     return _Nodes(r, weight, exponential, e0, ex, x, ell, rho)
 
 
-def _radial_kernels(dim: int, path: Path, node: _Nodes) -> tuple[Tensor, Tensor]:
+def _radial_kernels(dim: int, path: ContourPath, node: _Nodes) -> tuple[Tensor, Tensor]:
     """h_d(z) r^d and h_{d+2}(z) r^(d+2), exp(i z - A r^2) and d rho / rho included (d = 1: i r h_1 r)."""
     z = path.y.unsqueeze(-1) * node.r
     g = node.exponential * node.weight * node.r
@@ -200,7 +209,7 @@ def _radial_kernels(dim: int, path: Path, node: _Nodes) -> tuple[Tensor, Tensor]
     return k0, k1
 
 
-def _density(path: Path, A: Tensor, B: Tensor, alpha: Tensor, n: int, dim: int, order: int, _: Tensor) -> Tensor:
+def _density(path: ContourPath, A: Tensor, B: Tensor, alpha: Tensor, n: int, dim: int, order: int, _: Tensor) -> Tensor:
     small = torch.zeros_like(path.split)
     if dim > 1:
         small = (path.y * torch.exp(path.log_S + path.v1) < 2.0) | (path.theta < 1e-9)
@@ -241,7 +250,9 @@ def _density(path: Path, A: Tensor, B: Tensor, alpha: Tensor, n: int, dim: int, 
     return _logarithmic(path, B, dim, sums, top)
 
 
-def _add_gaussian(path: Path, B: Tensor, alpha: Tensor, dim: int, sums: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+def _add_gaussian(
+    path: ContourPath, B: Tensor, alpha: Tensor, dim: int, sums: list[Tensor]
+) -> tuple[list[Tensor], Tensor]:
     """Add the closed form of the split path, with a common factor exp(top) taken out."""
     jump = (torch.log(B) - 2.0 * alpha * path.log_unit - LOG_KAPPA_MIN).clamp_max(0.0)
     with_gauss = path.split & (path.A > 0)
@@ -263,7 +274,7 @@ def _add_gaussian(path: Path, B: Tensor, alpha: Tensor, dim: int, sums: list[Ten
     return out, top
 
 
-def _logarithmic(path: Path, B: Tensor, dim: int, sums: list[Tensor], top: Tensor) -> Tensor:
+def _logarithmic(path: ContourPath, B: Tensor, dim: int, sums: list[Tensor], top: Tensor) -> Tensor:
     """From sums over p to log p and derivatives of log p in physical units."""
     rows = [torch.log(sums[0]) + top - dim * path.log_unit]
     if len(sums) == 1:
@@ -295,7 +306,7 @@ def _logarithmic(path: Path, B: Tensor, dim: int, sums: list[Tensor], top: Tenso
     return torch.stack(rows)
 
 
-def _tail(path: Path, A: Tensor, B: Tensor, alpha: Tensor, n: int, dim: int, order: int, u: Tensor) -> Tensor:
+def _tail(path: ContourPath, A: Tensor, B: Tensor, alpha: Tensor, n: int, dim: int, order: int, u: Tensor) -> Tensor:
     node = _nodes(path, alpha, n)
     z = path.y.unsqueeze(-1) * node.r
     g = node.exponential * node.weight

@@ -39,7 +39,7 @@ CHUNK = 4096  # samples at a time
 NODES = 16  # nodes at a time
 
 
-class Path(NamedTuple):
+class TemperedPath(NamedTuple):
     split: Tensor
     s: Tensor
     d: Tensor
@@ -74,7 +74,7 @@ def _saddle(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, nearest
     return d
 
 
-def path(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, floor: bool) -> Path:
+def path(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, floor: bool) -> TemperedPath:
     """As `tempered_line.tempered_path`."""
     root = 2.0 * torch.sqrt(A)
     nearest = torch.minimum(CLEAR / torch.hypot((y - 2.0 * A * lam).clamp_min(0.0), root), lam)
@@ -98,7 +98,7 @@ def path(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, floor: boo
     closed = torch.where(split, 1.0, 1.0 + d * d * curvature / TURN_SADDLE)
     theta = torch.where(y1 > 0, THETA * opened / closed, 0.0)
     sigma = torch.minimum(d, WIDTH * width)
-    return Path(split, s, d, theta, torch.minimum(sigma, s) if floor else sigma)
+    return TemperedPath(split, s, d, theta, torch.minimum(sigma, s) if floor else sigma)
 
 
 def _log1p(w: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class _Block(NamedTuple):
     log_ratio: Tensor
 
 
-def _block(p: Path, A: Tensor, alpha: Tensor, b0: Tensor, u0: Tensor, y1: Tensor, first: int) -> _Block:
+def _block(p: TemperedPath, A: Tensor, alpha: Tensor, b0: Tensor, u0: Tensor, y1: Tensor, first: int) -> _Block:
     def nodes(table) -> Tensor:
         return torch.as_tensor(table[first : first + NODES], device=A.device)
 
@@ -236,7 +236,7 @@ def _density(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, dim: i
     base = _powers(u0, torch.log(u0), alpha, lam)
     eta = _powers(lam * lam, 2.0 * torch.log(lam), alpha, lam)
     b0 = B * base[0]
-    cp, cu0, cy1 = Path(*_columns(*p)), u0.unsqueeze(-1), y1.unsqueeze(-1)
+    cp, cu0, cy1 = TemperedPath(*_columns(*p)), u0.unsqueeze(-1), y1.unsqueeze(-1)
     cy, cA, cB, ca, cl, cb0, csmall = _columns(y, A, B, alpha, lam, b0, small)
     n_sums = {0: 2, 1: 6, 2: 20}[order]
     sums = [torch.zeros_like(y) for _ in range(n_sums)]
@@ -275,7 +275,7 @@ def _density(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, dim: i
     return _logarithmic(sums, p.s, y, A, B, offset, dim, order)
 
 
-def _add_gaussian(sums: list[Tensor], p: Path, y: Tensor, y1: Tensor, A: Tensor, dim: int, order: int) -> None:
+def _add_gaussian(sums: list[Tensor], p: TemperedPath, y: Tensor, y1: Tensor, A: Tensor, dim: int, order: int) -> None:
     half = 0.5 * dim
     with_gauss = p.split & (A > 0)
     A = torch.where(with_gauss, A, 1.0)
@@ -337,7 +337,7 @@ def _tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, dim: int,
     u0, y1 = p.d * (2.0 * lam - p.d), u - 2.0 * A * p.s
     base0 = u0**alpha
     eta = _powers(lam * lam, 2.0 * torch.log(lam), alpha, lam)
-    cp = Path(*_columns(*p))
+    cp = TemperedPath(*_columns(*p))
     cu, cA, ca, cl, cb0, cu0, cy1 = _columns(u, A, alpha, lam, B * base0, u0, y1)
     G, slopes, largest = torch.zeros_like(u), [torch.zeros_like(u)] * 3, torch.zeros_like(u)
     for start in range(0, N_NODES, NODES):

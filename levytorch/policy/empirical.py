@@ -35,7 +35,7 @@ from levytorch.policy.checks import check_beta, reward_function
 
 _CHUNK = 65536
 _RCOND = 1e-10  # singular values below this, relative to the largest, are left out
-Array = Tensor | np.ndarray
+TensorOrArray = Tensor | np.ndarray
 
 GAPS = ("end", "hold", "skip")
 _LONG_STEP = 0.1  # beta dt from which on the paper's sum of a constant reward is 5 % too large
@@ -167,7 +167,7 @@ def empirical_values(
     beta: float,
     *,
     dt: float | None = None,
-    times: Array | None = None,
+    times: TensorOrArray | None = None,
     n_terms: int | None = None,
     horizon: float | None = None,
     max_gap: float | None = None,

@@ -181,7 +181,7 @@ def _optimism(
 
 
 @dataclass
-class Found:
+class Iterated:
     pi: Tensor
     c: Tensor
     history: list[float]
@@ -255,7 +255,7 @@ class ControlProblem:
         """Mean over the cell of the V that belongs to c."""
         return float(self.nodes.share @ (self.nodes.phi @ c))
 
-    def iterate(self, pi: Tensor) -> Found:
+    def iterate(self, pi: Tensor) -> Iterated:
         """Policy iteration from pi; keeps the best policy should rounding make a step worse."""
         c = self.value(pi, entropy=True)
         history = [self.mean(c)]
@@ -264,13 +264,13 @@ class ControlProblem:
             moved = self.value(new, entropy=True)
             level = self.mean(moved)
             if level < history[-1] - _STILL * abs(history[-1]):
-                return Found(pi, c, history, True)
+                return Iterated(pi, c, history, True)
             change, size = (float((self.nodes.phi @ part).abs().max()) for part in (moved - c, moved))
             pi, c = new, moved
             history.append(level)
             if change <= _STILL * size:
-                return Found(pi, c, history, True)
-        return Found(pi, c, history, False)
+                return Iterated(pi, c, history, True)
+        return Iterated(pi, c, history, False)
 
     def gain(self, pi: Tensor, weights: Tensor, behaviour: Tensor) -> float:
         """Mean over the states that `weights` (n,) weighs of V(pi) - V(behaviour)."""

@@ -106,7 +106,7 @@ def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, re
     seconds = time.perf_counter() - began
     metrics: dict[str, Any] = {
         **recovery.metrics,
-        **report.tempering_of(recovery),
+        **report.tempering_metrics(recovery),
         **{"actions": list(getattr(recovery, "actions", ())), "action_range": getattr(recovery, "action_range", None)},
         **{"alpha": float(recovery.alpha), "log_likelihood": recovery.log_likelihood, "converged": recovery.converged},
         **{"seconds": seconds, "seconds_of": {"fit": seconds}, "opening": opening, "seed": config["seed"]},

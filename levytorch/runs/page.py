@@ -169,7 +169,7 @@ def _coefficients(metrics: Mapping[str, Any]) -> str:
     if "error_V" in metrics:
         expected = f"{metrics['std_V']:.2%} of V" if "std_V" in metrics else "-"
         rows.append(["V", "-", expected, f"{metrics['error_V']:.2%}"])
-    return table(["", "mean", "standard error", "relative L2 error"], rows)
+    return html_table(["", "mean", "standard error", "relative L2 error"], rows)
 
 
 def _laws(metrics: Mapping[str, Any]) -> list[str]:
@@ -188,7 +188,7 @@ def _laws(metrics: Mapping[str, Any]) -> list[str]:
     columns = ["", kind, "standard error", "difference", "standard error", "AIC", "parameters"]
     return [
         heading(f"Laws of a step on the same {metrics['laws_pairs']:,} pairs"),
-        table(columns, rows),
+        html_table(columns, rows),
         paragraph(metrics["laws_sentence"]),
     ]
 
@@ -202,7 +202,7 @@ def _groups(metrics: Mapping[str, Any]) -> str:
     rows += [[name, "", _told(error, ".2%"), "", "", ""] for name, error in metrics["baselines"].items()]
     for name, beside in metrics.get("from_data", {}).items():
         rows.append([name, "", _told(beside["relative_l2"], ".2%"), "", "", _told(beside["coverage"], ".2%")])
-    return table(["group", "runs", "relative L2 error", "sd", "of the mean", "coverage"], rows)
+    return html_table(["group", "runs", "relative L2 error", "sd", "of the mean", "coverage"], rows)
 
 
 def _runs(metrics: Mapping[str, Any]) -> str:
@@ -210,7 +210,7 @@ def _runs(metrics: Mapping[str, Any]) -> str:
         [str(run["path"]), str(run["group"]), _told(run["relative_l2"], ".2%"), "yes" if run["converged"] else "NO"]
         for run in metrics["runs"]
     ]
-    return table(["run", "group", "relative L2 error", "V converged"], rows)
+    return html_table(["run", "group", "relative L2 error", "V converged"], rows)
 
 
 def _pictures(pictures: Mapping[str, bytes]) -> list[str]:
@@ -251,7 +251,7 @@ def verdicts(items: Iterable[tuple[str, bool]]) -> str:
     return '<ul class="verdicts">\n' + "\n".join(rows) + "\n</ul>" if rows else ""
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     cells = "".join(f"<th>{escape(text)}</th>" for text in head)
     body = "\n".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
     return f'<div class="scroll"><table>\n<tr>{cells}</tr>\n{body}\n</table></div>'

@@ -30,7 +30,7 @@ from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.policy.solver import solve_value
 from levytorch.runs.page import Shown
 from levytorch.runs.reading import Run
-from levytorch.runs.report import grid_of, units_of
+from levytorch.runs.report import units_of, value_grid
 
 _TOLERANCE = 1e-5  # of V: the behaviour policy, linear between parts of the cell, has kinks
 _SIDE = 64  # states per coordinate of the plane
@@ -191,7 +191,7 @@ def evaluate_policies(
             name: solve_value(truth.under(pi), reward, beta, n_modes=table.values[name].n_modes, **same)
             for name, pi in chosen.items()
         }
-    return PolicyResult(recovery, table, chosen, improved, truths, beta, grid_of(first, _SIDE))
+    return PolicyResult(recovery, table, chosen, improved, truths, beta, value_grid(first, _SIDE))
 
 
 def _word(name: str) -> str:

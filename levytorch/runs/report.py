@@ -107,10 +107,10 @@ def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
         out["alpha"] = recovery.alpha
         if recovery.covariance is not None:
             out["alpha_std"] = recovery.alpha_std
-    return out | tempering_of(recovery)
+    return out | tempering_metrics(recovery)
 
 
-def tempering_of(recovery: Any) -> dict[str, float]:
+def tempering_metrics(recovery: Any) -> dict[str, float]:
     """The tempering of a recovery, with or without actions, and its standard error where that means something."""
     if not recovery.tempered:
         return {}
@@ -226,7 +226,7 @@ def _write_curves(outcome: Outcome) -> Drawings:
     return {}
 
 
-def grid_of(V: Any, side: int) -> torch.Tensor:
+def value_grid(V: Any, side: int) -> torch.Tensor:
     """States of the cell (the window, where V has one), (401,), or of the plane, (side, side, 2)."""
     if isinstance(V, PlaneValue):
         return Torus(V.period, V.origin).points(side)
@@ -236,7 +236,7 @@ def grid_of(V: Any, side: int) -> torch.Tensor:
 
 def write_value(stem: Path, V: Any, beside: Mapping[str, Callable[[torch.Tensor], torch.Tensor]]) -> Columns:
     """<stem>.pt and, on a grid, <stem>.csv: V, its standard errors, and other functions by name; returns the table."""
-    x = grid_of(V, 96)
+    x = value_grid(V, 96)
     columns = {"x": x} if x.ndim == 1 else {"u": x[..., 0], "v": x[..., 1]}
     columns["V"] = V(x)
     if V.covariance_factor is not None:

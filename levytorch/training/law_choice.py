@@ -123,7 +123,7 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
     began = clock()
     ranks = ended.ranks
     line, head = head, on_a_cell(head)
-    setting = Setting(replace(ended.likelihood, head=head), ended.engine, ended.observed, ranks)
+    setting = FitUnderLaw(replace(ended.likelihood, head=head), ended.engine, ended.observed, ranks)
     if law == "auto":
         law, reason = affordable(setting, head)
         if law == "frozen":
@@ -176,7 +176,7 @@ def _held(ended: Ended, head: LinearHead) -> str:
     return f"steps show {S / J:.2f} +- {J**-0.5:.2f} of the change of D_o along them that an equation asks for"
 
 
-def affordable(setting: Setting, head: Head) -> tuple[str, str]:
+def affordable(setting: FitUnderLaw, head: Head) -> tuple[str, str]:
     """The law that auto can afford, and why.
 
     Times are nominal, from the size of the grid alone: the answer must not depend on the load of the machine, or on
@@ -224,7 +224,7 @@ def law_of(recovery: Recovery) -> FrozenLaw | ExactLaw:
     return ExactLaw()
 
 
-class Setting:
+class FitUnderLaw:
     """The data of a fit as a lattice, the frozen law's likelihood of it, and the exact law for the head as it is."""
 
     def __init__(self, likelihood: Likelihood, engine: Engine, data: Pools | Lattice, ranks: Ranks) -> None:
@@ -283,7 +283,7 @@ class Setting:
         return {"law": law, "law/grid": max(r.n for r in self.law.rules.values()), "law/log_p_error": error}
 
 
-def corrected_start(setting: Setting, penalty: RoughnessPenalty | None) -> Corrected:
+def corrected_start(setting: FitUnderLaw, penalty: RoughnessPenalty | None) -> Corrected:
     """Moves a linear head to the root of the centered score."""
     found = correct(setting.around(penalty), setting.law, setting.strata)
     setting.settle()
@@ -296,7 +296,7 @@ def corrected_start(setting: Setting, penalty: RoughnessPenalty | None) -> Corre
 
 
 def fit_linear(
-    setting: Setting,
+    setting: FitUnderLaw,
     ended: Ended,
     penalty: RoughnessPenalty | None,
     first: Corrected,
@@ -354,7 +354,7 @@ def fit_linear(
     return recovery
 
 
-def fit_any(setting: Setting, ended: Ended, *, progress: bool) -> Recovery:
+def fit_any(setting: FitUnderLaw, ended: Ended, *, progress: bool) -> Recovery:
     """The exact law's maximum of any head, from the frozen one's."""
     engine = ended.engine
     assert isinstance(engine, LBFGSEngine)

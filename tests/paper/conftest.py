@@ -138,11 +138,3 @@ def price_runs(prices, tmp_path_factory):
         base = ["experiment=btc_first6000", f"data.path={prices}", *PRICES, *QUIET]
         train_run(composed(*base, *overrides), root / folder)
     return root
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """The runs are made once: whatever needs them goes to one worker."""
-    for item in items:
-        if {"root", "runs"} & set(getattr(item, "fixturenames", ())) and "/paper/" in str(item.path):
-            item.add_marker(pytest.mark.xdist_group("paper"))
