@@ -1,4 +1,4 @@
-"""All scores at once against forward mode, and the centered score against closed forms of constant coefficients."""
+"""All scores at once against differences, and the centered score against closed forms of constant coefficients."""
 
 from __future__ import annotations
 
