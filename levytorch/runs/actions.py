@@ -101,7 +101,7 @@ def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, re
             }
         else:
             recovery = recover_continuous(pairs, prepared.fit, config["n_action"])
-            recovery.metrics |= {"engine": prepared.fit.engine["name"], "tail_method": "none", "tcf": 0.0}
+            recovery.metrics |= {"engine": prepared.fit.engine.name, "tail_method": "none", "tcf": 0.0}
     recovery.save(directory / "recovery.pt")
     seconds = time.perf_counter() - began
     metrics: dict[str, Any] = {

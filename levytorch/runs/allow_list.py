@@ -122,7 +122,7 @@ def check_resumed(config: Any, directory: Path, own: Mapping[str, str] | None = 
     """
     _check_node(config, "", own or {})
     for flag, value in (config.get("trainer") or {}).items():
-        if isinstance(value, str) and flag not in _WORDS:
+        if isinstance(value, str) and flag not in (*_WORDS, "_target_"):  # which is checked like every other
             raise ConfigError(
                 f"trainer.{flag} of a resumed run may only be a number or a switch, found {value!r}; start it anew on "
                 "your own command line."

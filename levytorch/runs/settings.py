@@ -16,7 +16,6 @@ from omegaconf import OmegaConf
 
 from levytorch.coefficients import Head
 from levytorch.coefficients.build import OPTIONS
-from levytorch.coefficients.head import KNOWABLE
 from levytorch.convert import choice, known_keys, shown, whole_number
 from levytorch.diagnostics.checks import check_options
 from levytorch.errors import ConfigError, LevytorchError, within_configuration
@@ -71,6 +70,7 @@ class Prepared:
     loggers: list[Any]
     trainer: dict[str, Any]  # flags of lightning.Trainer
     rebuild: Callable[[Path], tuple[list[Any], list[Any]]]  # callbacks and loggers that write into another directory
+    trainer_class: Any = None  # the user's own
 
     @property
     def figure_formats(self) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ def prepare_run(
     fit = fit_settings(settings, build)
     callbacks = entries("callbacks", settings, build, directory)
     loggers = entries("logger", settings, build, directory)
-    trainer = trainer_flags(settings["trainer"], build)
+    trainer, trainer_class = trainer_of(settings["trainer"], build)
     options_of(settings)
     if settings["beta"] is not None:
         check_reward(settings["reward"], settings["beta"])
@@ -113,7 +113,7 @@ def prepare_run(
         return entries("callbacks", settings, build, place), entries("logger", settings, build, place)
 
     source = data_source(unresolved, settings, build, directory)
-    return Prepared(settings, fit, source, callbacks, loggers, trainer, rebuild)
+    return Prepared(settings, fit, source, callbacks, loggers, trainer, rebuild, trainer_class)
 
 
 def with_actions(settings: Mapping[str, Any]) -> None:
@@ -161,14 +161,13 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
         tail["CT"] = "auto"  # that of the lattice
     head: dict[str, Any] = _modulation(coefficients, config["data"])
     if coefficients.get("_target_") is not None:
-        head["coefficients"] = own_head(coefficients, build)
+        head["coefficients"] = own_part("coefficients", coefficients, Head, build)
     else:
         coefficients.pop("_target_", None)
         head["period"], head["n_basis"] = coefficients.pop("period"), coefficients.pop("n_basis", 1)
         head["coefficients"] = coefficients
-    if engine.get("_target_") is not None:
-        engine = own_engine(engine)
-    engine.pop("_target_", None)
+    own = engine.get("_target_") is not None
+    maximiser = own_part("engine", engine, Engine, build) if own else {k: engine[k] for k in engine if k != "_target_"}
     with within_configuration():
         _check_diagnostics(config["diagnostics"])
         return make_settings(
@@ -176,7 +175,7 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
             tempering=config.get("tempering", 0.0),
             **head,
             tail="auto" if tail.get("method") == "auto" else tail,
-            engine=engine,
+            engine=maximiser,
             seed=config["seed"],
             density=config["density"]["method"],
             init=config["init"],
@@ -230,33 +229,33 @@ def _check_diagnostics(options: Mapping[str, Any]) -> None:
 
 
 # -- what _target_ names ----------------------------------------------------------------------------------------------
-def own_head(node: Mapping[str, Any], build: Build) -> Head:
-    """A head of the user's own, given what it names of the settings that our heads have, and all others."""
-    _check_target("coefficients", node)
-    target = allow_list.imported("coefficients", node["_target_"])
+def own_part(group: str, node: Mapping[str, Any], kind: type, build: Build) -> Any:
+    """A head or an engine of the user's own, given what it names of the settings that ours have, and all others."""
+    _check_target(group, node)
+    target = allow_list.imported(group, node["_target_"])
     if not callable(target):
-        raise ConfigError(f"coefficients._target_ must name a Head, found {shown(target)}; derive it from Head.")
+        raise _no_part(group, kind, target)
+    heads = {key for options in OPTIONS.values() for key in options}
+    ours = {"_target_", "name"} | (heads if kind is Head else {key for name in ENGINES for key in engine_options(name)})
     named = inspect.signature(target).parameters
-    shared = {"name", *(key for options in OPTIONS.values() for key in options)}
-    taken = {key: value for key, value in node.items() if key in named or key not in shared}
-    head = build(
-        "coefficients", {key: value for key, value in taken.items() if key not in KNOWABLE or value is not None}
-    )
-    if not isinstance(head, Head):
-        raise ConfigError(f"coefficients._target_ must name a Head, found {shown(head)}; derive it from Head.")
-    return head
+    given = {
+        key: value
+        for key, value in node.items()
+        # null leaves a setting out, but that a period of null is a line
+        if (key in named or key not in ours) and (value is not None or key == "period" or key not in ours)
+    }
+    if all(one.kind is not one.VAR_KEYWORD for one in named.values()):
+        known_keys(f"the settings of {group}", given, named, ConfigError)
+    made = build(group, {"_target_": node["_target_"], **given})
+    if not isinstance(made, kind):
+        raise _no_part(group, kind, made)
+    return made
 
 
-def own_engine(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an engine of the user's own, which is known by its dotted name from now on."""
-    _check_target("engine", node)
-    name = node["_target_"]
-    found = allow_list.imported("engine", name)
-    if not (isinstance(found, type) and issubclass(found, Engine)):
-        raise ConfigError(f"engine._target_ must name an Engine, found {shown(found)}; derive it from Engine.")
-    shared = {"_target_", "name", *(key for engine in ENGINES for key in engine_options(engine))}
-    ENGINES[name] = f"{found.__module__}:{found.__qualname__}"
-    return {"name": name} | {k: v for k, v in node.items() if k in engine_options(name) or k not in shared}
+def _no_part(group: str, kind: type, found: Any) -> ConfigError:
+    name = kind.__name__
+    an = "an" if name[0] in "AEIOU" else "a"
+    return ConfigError(f"{group}._target_ must name {an} {name}, found {shown(found)}; derive it from {name}.")
 
 
 def entries(group: str, config: Mapping[str, Any], build: Build, directory: Path) -> list[Any]:
@@ -288,31 +287,35 @@ def entries(group: str, config: Mapping[str, Any], build: Build, directory: Path
     return made
 
 
-def trainer_flags(trainer: Mapping[str, Any], build: Build) -> dict[str, Any]:
-    """What lightning.Trainer is given beside what the fit decides."""
+def trainer_of(trainer: Mapping[str, Any], build: Build) -> tuple[dict[str, Any], Any]:
+    """The flags of the Trainer beside what the fit decides, and its class where that is the user's own."""
     if not {"devices", "num_nodes"} <= set(trainer):
         raise ConfigError("trainer must have devices and num_nodes, found one missing; use trainer=default.")
     several = processes(trainer)
     flags = {key: value for key, value in trainer.items() if key not in OWN_FLAGS}
     if not flags:
-        return several
+        return several, None
     import lightning as L
     from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+    target = flags.pop("_target_", None)
+    own = None if target is None else allow_list.imported("trainer", target)
+    if own is not None and not (isinstance(own, type) and issubclass(own, L.Trainer)):
+        raise _no_part("trainer", L.Trainer, own)
     for flag in DECIDED.keys() & flags.keys():
         raise ConfigError(f"trainer.{flag} must be left to {DECIDED[flag]}, found {shown(flags[flag])}; set it there.")
-    known = set(inspect.signature(L.Trainer).parameters) - set(DECIDED)
-    known_keys("the settings of trainer", flags, known | set(OWN_FLAGS), ConfigError)
+    accepted = {*inspect.signature(L.Trainer).parameters, *(() if own is None else inspect.signature(own).parameters)}
+    known_keys("the settings of trainer", flags, accepted - set(DECIDED) | set(OWN_FLAGS), ConfigError)
     made: dict[str, Any] = build("trainer", flags)
     try:
         with quiet_lightning():
-            L.Trainer(**TRAINER | several | made)  # which looks at every flag
+            (own or L.Trainer)(**TRAINER | several | made)  # which looks at every flag
     except (MisconfigurationException, ValueError, TypeError) as error:
         told = " ".join(str(error).split())[:500]
         raise ConfigError(
             f"trainer must be what Lightning accepts, found what it does not ({told}); change it."
         ) from error
-    return several | made
+    return several | made, own
 
 
 def build_with_hydra(where: str, node: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
-from levytorch.training.engines.base import build_engine, engine_facts
+from levytorch.training.engines.base import engine_facts
 from levytorch.training.settings import FitSettings
 
 LONGEST = 140  # letters of an alarm on a line
@@ -17,9 +17,7 @@ LONGEST = 140  # letters of an alarm on a line
 
 def opening(data: Transitions | Lattice, settings: FitSettings, config: Mapping[str, Any]) -> str:
     """What is being fitted, and what chose it where the configuration left the choice open."""
-    engine = "engine {engine} ({engine_reason})".format(
-        **engine_facts(build_engine(settings.engine), settings.engine_reason)
-    )
+    engine = "engine {engine} ({engine_reason})".format(**engine_facts(settings.engine, settings.engine_reason))
     parts = [f"law {settings.law}", _head(settings), engine, _tail(settings)]
     alpha = settings.alpha
     parts.append("alpha " + (f"= {alpha.value:g}" if alpha.mode == "fixed" else f"{config['alpha']}"))

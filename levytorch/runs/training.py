@@ -94,6 +94,7 @@ def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Pa
                 prepared.fit,
                 callbacks=prepared.callbacks,
                 trainer=prepared.trainer | flags,
+                trainer_class=prepared.trainer_class,
                 resume=None if checkpoint is None else str(checkpoint),
             )
         except MisconfigurationException as error:  # of a flag, a callback or a logger of the user's own

@@ -35,6 +35,7 @@ from levytorch.policy.reference import (
 from levytorch.policy.rewards import RewardContext, build_reward, check_reward_with_data
 from levytorch.policy.solver import solve_value
 from levytorch.runs.report import Columns, Outcome, noted_doubts, write_value
+from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.problem import fit_full_batch
 
 STORED = 40_000  # empirical values kept for figures and for the coverage of bands over runs
@@ -152,13 +153,13 @@ def _compare(
 def _bootstrap(outcome: Outcome, config: Mapping[str, Any], wanted: Mapping[str, int], solve: Any) -> Bootstrap | None:
     """Refits with the penalty's strengths of the fit itself; none for adam, whose band is that of its random starts."""
     settings = outcome.settings
-    if settings is None or not wanted["replicas"] or settings.engine["name"] == "adam":
+    if settings is None or not wanted["replicas"] or not settings.engine.full_batch:
         return None
     recovery = outcome.recovery
-    engine = dict(settings.engine)
-    if recovery.metrics.get("penalty_strengths"):
-        engine["penalty"] = list(recovery.metrics["penalty_strengths"])
-    settings = replace(settings, engine=engine, progress=False)
+    settings = replace(settings, progress=False)
+    if recovery.metrics.get("penalty_strengths") and isinstance(settings.engine, FisherEngine):
+        strengths = list(recovery.metrics["penalty_strengths"])
+        settings = replace(settings, engine=replace(settings.engine, penalty=strengths))
     if recovery.metrics.get("region") == "TRT":  # decided once, by the fit itself; where CT plays TRT's part, it is CT
         kept = replace(settings.tail, CT=None, TRT=recovery.metrics["TRT"], region="TRT")
         settings = replace(settings, tail=kept)

@@ -13,7 +13,7 @@ from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
 from levytorch.training.by_action import recover_by_action
 from levytorch.training.continuous import recover_continuous
-from levytorch.training.engines import engine_class
+from levytorch.training.engines import Engine
 from levytorch.training.problem import fit_full_batch
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings, make_settings
@@ -30,7 +30,7 @@ def recover(
     D_o: float | None = None,
     D_f: float | None = None,
     tail: str | dict[str, Any] | None = None,
-    engine: str | dict[str, Any] = "auto",
+    engine: str | dict[str, Any] | Engine = "auto",
     seed: int = 0,
     init: str = "data",
     units: str = "data",
@@ -70,7 +70,7 @@ def recover(
             "conditional" | "none"}.
         engine: "fisher" (Fourier heads: maximum likelihood), "evidence" (fisher, smoothed as much as the data asks
             for), "lbfgs", "adam" (the paper's Algorithm B.1), or "auto": evidence for linear heads with more than 5
-            functions, fisher for fewer, lbfgs for other heads.
+            functions, fisher for fewer, lbfgs for other heads; or an Engine, which has its options.
         seed: of adam's batches, of a random start and of the split of validation.
         init: start at the scale of the "data", or at "random" (the paper).
         units: internal units from the scale of the "data", or "none" (the paper).
@@ -141,7 +141,7 @@ def recover(
 
 def _fit(transitions: Transitions | Lattice, settings: FitSettings) -> Recovery:
     # a lattice with adam is refused there, in the words of all other refusals
-    if engine_class(settings.engine["name"]).full_batch or isinstance(transitions, Lattice):
+    if settings.engine.full_batch or isinstance(transitions, Lattice):
         return fit_full_batch(transitions, settings)
     from levytorch.training.fit import fit  # Lightning, which full-batch engines do without
 

@@ -30,8 +30,8 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import covariance
 from levytorch.policies import NumberPolicy, Policy
 from levytorch.training.controlled import ClosedLoop, ControlledRecovery, CountedActions, EvenBins, Parts
-from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import maximise
+from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.finish import judge_tempering
 from levytorch.training.problem import settings_for
 from levytorch.training.recovery import ArrayLike, Recovery
@@ -275,7 +275,7 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
         assert isinstance(kept, Transitions)
         transitions = kept
     action = _columns(transitions)
-    head, engine = _head(transitions, action, settings, n_action), build_engine(settings.engine)
+    head, engine = _head(transitions, action, settings, n_action), settings.engine
     states = torch.cat([transitions.x.reshape(len(action), -1), action], dim=-1)
     n = len(transitions)
     one = torch.ones((), dtype=torch.float64).expand(n)
@@ -318,8 +318,10 @@ def _check(transitions: Transitions, settings: FitSettings) -> None:
         found = f"tail.method {settings.tail.method}"
     elif settings.law not in ("frozen", "auto"):
         found = f"law {settings.law}"
-    elif settings.plain is None or settings.plain["name"] not in LINEAR or settings.engine["name"] != "fisher":
-        found = "another head or engine"
+    elif settings.plain is None or settings.plain["name"] not in LINEAR:
+        found = f"a {type(settings.head).__name__}"
+    elif not isinstance(settings.engine, FisherEngine):
+        found = f"engine {settings.engine.name}"
     elif settings.alpha.mode == "function":
         found = 'alpha="function"'
     elif settings.head.known:

@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning as L
@@ -21,7 +21,6 @@ from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.likelihood.likelihood import N_BINS
 from levytorch.ranks import Ranks
 from levytorch.training.callbacks import Convergence, MovingAverage, Progress, UpdateTCF
-from levytorch.training.engines import build_engine
 from levytorch.training.engines.base import Maximised
 from levytorch.training.finish import Ended
 from levytorch.training.module import LevyModule
@@ -67,20 +66,22 @@ def fit(
     *,
     callbacks: Sequence[L.Callback] = (),
     trainer: dict[str, Any] | None = None,
+    trainer_class: type[L.Trainer] | None = None,
     resume: str | None = None,
     start: Tensor | None = None,
 ) -> Fit:
     """Train a module on transitions, or on a lattice with a full-batch engine.
 
-    callbacks, trainer: added by train.py (loggers, checkpoints, progress); resume: a checkpoint; start: first theta.
+    callbacks, trainer (flags), trainer_class: added by train.py (loggers, checkpoints, progress); resume: a checkpoint;
+    start: first theta.
     """
     problem = problem_of(transitions, settings, start)
     problem = problem.closed(lambda: all_data(problem, Ranks()).blocks)
     settings = problem.settings
     module, data = make_module(problem), make_data(problem)
     engine = module.engine
-    averaging = None if engine.full_batch else MovingAverage(engine.window)  # type: ignore[attr-defined]
-    convergence = Convergence(averaging, getattr(engine, "tolerance", 0.0), getattr(engine, "stop_early", True))
+    averaging = None if engine.full_batch else MovingAverage(engine.window)
+    convergence = Convergence(averaging, engine.tolerance, engine.stop_early)
     own: list[L.Callback] = [UpdateTCF(settings.tail.start), *([averaging] if averaging else []), convergence]
     if settings.progress and not any(isinstance(callback, ProgressBar) for callback in callbacks):
         own.append(Progress())
@@ -95,7 +96,7 @@ def fit(
         options["val_check_interval"] = 1 if engine.full_batch else min(1000, engine.max_steps)
     options |= trainer or {}
     with quiet_lightning():
-        lightning = L.Trainer(**options, callbacks=[*own, *callbacks])
+        lightning = (trainer_class or L.Trainer)(**options, callbacks=[*own, *callbacks])
         try:
             # True also without a checkpoint of ours: on a cluster Lightning looks for one of its own
             lightning.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
@@ -135,17 +136,13 @@ def fit(
 def make_module(problem: Problem) -> LevyModule:
     """The module at its start, in internal units."""
     settings = problem.settings
-    head = problem.head if settings.plain is None else problem.head.config()
-    tail = {key: value for key, value in asdict(settings.tail).items() if value is not None}
-    module = LevyModule(head, settings.engine, tail, settings.density, settings.seed, settings.log_every)
-    module.head.load_state_dict(problem.head.state_dict())
-    return module
+    return LevyModule(problem.head, settings.engine, settings.tail, settings.density, settings.seed, settings.log_every)
 
 
 def make_data(problem: Problem) -> LevyDataModule | LatticeModule:
     """The data module with the pools of these tail settings, or with a lattice that has its own."""
     settings = problem.settings
-    engine = build_engine(settings.engine)
+    engine = settings.engine
     if isinstance(problem.train, Lattice):
         return LatticeModule(problem.train, max_steps=engine.max_steps)
     data = LevyDataModule(

@@ -356,8 +356,7 @@ def fit_linear(
 
 def fit_any(setting: FitUnderLaw, ended: Ended, *, progress: bool) -> Recovery:
     """The exact law's maximum of any head, from the frozen one's."""
-    engine = ended.engine
-    assert isinstance(engine, LBFGSEngine)
+    engine = ended.engine if isinstance(ended.engine, LBFGSEngine) else LBFGSEngine(ended.engine.max_steps)
     options = {name: getattr(engine, name) for name in ("max_steps", "iterations", "history", "tolerance")}
     history: list[dict[str, float]] = []
     evaluations = 0

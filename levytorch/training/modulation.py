@@ -22,6 +22,8 @@ from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.likelihood.frozen import FrozenLaw, score_rows, steady_method, to_predictors
 from levytorch.likelihood.penalty import RoughnessPenalty, lead_to_evidence, symmetric_inverse
+from levytorch.training.engines.base import SMOOTHING
+from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.settings import FitSettings
 
 if TYPE_CHECKING:
@@ -73,8 +75,8 @@ def check_modulation(transitions: Any, settings: FitSettings) -> None:
         found = f"tail.method {settings.tail.method}"
     elif settings.law not in ("auto", "frozen"):
         found = f"law {settings.law}"
-    elif settings.engine["name"] != "fisher":
-        found = f"engine {settings.engine['name']}"
+    elif not isinstance(settings.engine, FisherEngine):
+        found = f"engine {settings.engine.name}"
     elif settings.alpha.mode == "function":
         found = 'alpha="function"'
     elif settings.tempering.learned:
@@ -100,7 +102,7 @@ def modulate(recovery: Recovery, data: Transitions, settings: FitSettings) -> No
     assert isinstance(head, LinearHead)
     strengths = recovery.metrics.get("penalty_strengths")
     penalty = RoughnessPenalty(head, strengths if strengths else "none")
-    penalty.adaptive = bool(strengths) and settings.engine.get("penalty") in ("evidence", "harmonics")
+    penalty.adaptive = bool(strengths) and getattr(settings.engine, "penalty", None) in SMOOTHING
     joint = _Joint(head, FrozenLaw(steady_method(settings.density, head)), data, spec)
     theta, gamma = head.flat(), torch.zeros(spec.n_basis - 1, dtype=torch.float64)
     P = len(theta)

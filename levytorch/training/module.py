@@ -1,12 +1,13 @@
 """The one LightningModule: a likelihood, an engine, and what is logged.
 
-Constructor arguments are plain numbers, strings and dicts, so that checkpoints load with weights-only semantics and a
-module can be rebuilt from its checkpoint alone; a head of one's own is handed over as a module.
+Checkpoints hold its arguments as plain numbers, strings and dicts, so that they load with weights-only semantics and a
+module can be rebuilt from its checkpoint alone; a head or an engine of one's own is handed over again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 import lightning as L
@@ -19,41 +20,50 @@ from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.module import LatticeModule
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.likelihood.tail import parse_tail
+from levytorch.likelihood.tail import TailSettings, parse_tail
 from levytorch.ranks import Ranks
-from levytorch.training.engines import build_engine
-from levytorch.training.engines.base import Clock, bare, entry
+from levytorch.training.engines.base import ENGINES, Clock, Engine, bare, build_engine, engine_class, entry
 
 
 class LevyModule(L.LightningModule):
     """Maximises the likelihood of weighted batches: those of a LevyDataModule, or of any loader of (x, dx, dt, weight).
 
-    head: plain settings (see `build_head`) or a Head; engine, tail: plain settings (`build_engine`, `parse_tail`);
-    seed drives the engine's own randomness; log_every: steps between two entries of the log.
+    head, engine, tail: a Head, an Engine and TailSettings, or plain settings of them (`build_head`, `build_engine`,
+    `parse_tail`); seed drives the engine's own randomness; log_every: steps between two entries of the log.
     """
 
     def __init__(
         self,
         head: dict[str, Any] | Head,
-        engine: dict[str, Any],
-        tail: dict[str, Any] | None = None,
+        engine: dict[str, Any] | Engine,
+        tail: dict[str, Any] | TailSettings | None = None,
         density: str = "auto",
         seed: int = 0,
         log_every: int = 50,
     ) -> None:
         super().__init__()
-        self.save_hyperparameters(ignore=["head"] if isinstance(head, Head) else [])
         self.automatic_optimization = False
         self.head: Head = head if isinstance(head, Head) else build_head(head)
-        self.engine = build_engine(engine)
+        self.engine: Engine = engine if isinstance(engine, Engine) else build_engine(engine)
         self.engine.accepts(self.head)
         law = FrozenLaw(steady_method(density, self.head), self.head.dim)
         self.likelihood = Likelihood(self.head, law, parse_tail(tail))
+        self.save_hyperparameters(self._plain(density, seed, log_every))
         self.seed, self.log_every = seed, log_every
         self.history: list[dict[str, float]] = []
         self.began = False  # whether a checkpoint, if there was one, has been taken in
         self._clock = Clock()
         self._held_out: float | None = None  # what validation has summed up so far
+
+    def _plain(self, density: str, seed: int, log_every: int) -> dict[str, Any]:
+        """The arguments of a module like this one, untrained, as far as they are levytorch's own."""
+        tail = {key: value for key, value in asdict(self.likelihood.tail).items() if value is not None}
+        plain = {"tail": tail, "density": density, "seed": seed, "log_every": log_every}
+        if type(self.head).config is not Head.config:
+            plain["head"] = self.head.config()
+        if self.engine.name in ENGINES and type(self.engine) is engine_class(self.engine.name):
+            plain["engine"] = self.engine.config()
+        return plain
 
     def torch_optimizer(self) -> Optimizer:
         """The optimiser itself, without Lightning's wrapper."""

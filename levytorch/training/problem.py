@@ -24,7 +24,6 @@ from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import MOST_PAIRS, Blocks, kept_for_later, n_blocks_for
-from levytorch.training.engines import build_engine, engine_class
 from levytorch.training.engines.base import engine_facts, joined_history, maximise
 from levytorch.training.finish import Ended
 from levytorch.training.law_choice import check_exact, conclude
@@ -123,7 +122,7 @@ def fit_full_batch(
     batches = all_data(problem, ranks)
     problem = problem.closed(lambda: batches.blocks)
     settings, head = problem.settings, problem.head
-    engine = build_engine(settings.engine)
+    engine = settings.engine
     law = FrozenLaw(steady_method(settings.density, head), head.dim)
     likelihood = Likelihood(head, law, settings.tail)
     likelihood.observe(batches.observed, engine.n_bins)
@@ -239,8 +238,11 @@ def check_lattice(settings: FitSettings) -> None:
     """Refuse what needs the pairs themselves."""
     if settings.data.get("validation"):
         raise InputError("validation needs the pairs themselves, found a lattice; pass transitions, or use its folds.")
-    if not engine_class(settings.engine["name"]).full_batch:
-        raise InputError("a lattice cannot be drawn from, found engine adam; use fisher, evidence or lbfgs.")
+    if not settings.engine.full_batch:
+        raise InputError(
+            "the engine must be a full-batch one for a lattice, which cannot be drawn from, found "
+            f"{settings.engine.name}; use fisher, evidence or lbfgs."
+        )
 
 
 def _check_window(transitions: Transitions, head: Head) -> None:

@@ -120,7 +120,8 @@ def select(problem: Problem, blocks: Blocks | None) -> Problem:
         problem = replace(problem, settings=settings, head=starting_head(settings, problem.guess, start))
     if "penalty" in settings.left_open:
         strengths, by_penalty = _penalty(problem, blocks)
-        settings = replace(settings, engine={**settings.engine, "penalty": strengths})
+        assert isinstance(settings.engine, FisherEngine)
+        settings = replace(settings, engine=replace(settings.engine, penalty=strengths))
         chosen, problem = chosen or by_penalty, replace(problem, settings=settings)
     return replace(problem, settings=replace(settings, left_open=()), selection=chosen)
 

@@ -18,7 +18,7 @@ from levytorch.convert import choice, known_keys, real_array, shown, switch, who
 from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
 from levytorch.likelihood.tail import TailSettings, check_learned, parse_tail
-from levytorch.training.engines.base import build_engine, chosen_engine, engine_options
+from levytorch.training.engines.base import Engine, build_engine, chosen_engine, engine_options
 
 DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size", "lattice"}
 FIT_OPTIONS = {"init", "units", "density", "law", "std", "log_every", "progress"}
@@ -37,7 +37,7 @@ _SILENT: dict[str, tuple[Any, ...]] = {
 
 @dataclass
 class FitSettings:
-    """Everything a fit needs besides the data. Plain values, but for the head, which is built here and nowhere else.
+    """Everything a fit needs besides the data. Plain values, but for head and engine, built here and nowhere else.
 
     plain: the settings of the head; None for a head of one's own. law: coefficients "frozen" over a step, "exact",
     following them, "corrected", or "auto"; std: whose information standard errors are from, "auto" (the law's own) or
@@ -47,7 +47,7 @@ class FitSettings:
     alpha: AlphaSpec
     head: Head
     plain: dict[str, Any] | None
-    engine: dict[str, Any]
+    engine: Engine
     tail: TailSettings = field(default_factory=TailSettings)
     data: dict[str, Any] = field(default_factory=dict)
     init: str = "data"
@@ -95,21 +95,24 @@ def make_settings(
         )
     plain = _plain_head(coefficients, n_basis, period) | known if own is None else {}
     head_keys = OPTIONS[plain["name"]] - _NOT_OPTIONS if own is None else set()
-    engine_name, engine_given = _named("engine", engine)
     seed = whole_number("seed", seed, 0, 2**63 - 1, "0 is the default")
     left_open: tuple[str, ...] = ()
     asked = plain.get("n_basis")
     if isinstance(asked, str) and asked == "auto":
         plain["n_basis"], left_open = 1, ("n_basis",)  # a place holder
-    if engine_name == "auto":
-        engine_given |= {key: options[key] for key in ("penalty", "max_steps") if key in options}
-    engine_config, reason = chosen_engine(
-        engine_name, engine_given, plain["name"] if own is None else own, asked, options.get("units", "data")
-    )
-    engine_name = engine_config["name"]
+    engine_config: dict[str, Any] = {}
+    engine_keys, engine_name, reason = set[str](), getattr(engine, "name", ""), "as asked"
+    if not isinstance(engine, Engine):
+        name, engine_given = _named("engine", engine)
+        if name == "auto":
+            engine_given |= {key: options[key] for key in ("penalty", "max_steps") if key in options}
+        engine_config, reason = chosen_engine(
+            name, engine_given, plain["name"] if own is None else own, asked, options.get("units", "data")
+        )
+        engine_name = engine_config["name"]
+        engine_keys = engine_options(engine_name)
     data: dict[str, Any] = {}
     rest: dict[str, Any] = {}
-    engine_keys = engine_options(engine_name)
     head_keys -= engine_keys  # window: of adam's average, or of a line; then coefficients={"name": ..., "window": ...}
     kind = "this head" if own is not None else f"a {plain['name']} head"
     known_keys(
@@ -130,10 +133,11 @@ def make_settings(
     elif plain.get("origin") is not None:
         plain["origin"] = _plain_cell("origin", plain["origin"])
     head = _build(plain, spec, tempered, seed) if own is None else own
-    build_engine(engine_config).accepts(head)
+    engine = engine if isinstance(engine, Engine) else build_engine(engine_config)
+    engine.accepts(head)
     for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES), ("law", LAWS), ("std", STDS)):
         choice(key, rest.get(key, choices[0]), choices)
-    _check_law(rest, head, spec, engine_name)
+    _check_law(rest, head, spec, engine)
     _check_tempering(rest, own, tempered)
     if "log_every" in rest:
         rest["log_every"] = whole_number("log_every", rest["log_every"], 1)
@@ -144,7 +148,7 @@ def make_settings(
     tails = check_learned(parse_tail(tail), alpha=spec.learned, tempering=tempered.learned, given=given)
     rest["modulation"] = None if modulation is None else ModulationSpec(modulation, n_modulation)
     rest |= {"tempering": tempered, "left_open": left_open, "engine_reason": reason}
-    return FitSettings(spec, head, plain if own is None else None, engine_config, tails, data, seed=seed, **rest)
+    return FitSettings(spec, head, plain if own is None else None, engine, tails, data, seed=seed, **rest)
 
 
 def _build(plain: dict[str, Any], alpha: AlphaSpec, tempering: TemperingSpec, seed: int) -> Head:
@@ -168,14 +172,13 @@ def _check_tempering(options: dict[str, Any], own: Head | None, tempering: Tempe
         )
 
 
-def _check_law(options: dict[str, Any], head: Head, alpha: AlphaSpec, engine: str) -> None:
+def _check_law(options: dict[str, Any], head: Head, alpha: AlphaSpec, engine: Engine) -> None:
     """The exact law: one alpha and full-batch engines; corrected: linear heads. Data has its own say (law_choice)."""
     law = options.get("law", "auto")
-    if engine == "adam":
+    if not engine.full_batch:
         if law not in ("auto", "frozen"):
             raise InputError(
-                f'law "{law}" must have a full-batch engine, found adam, which follows the paper; use engine fisher, '
-                "evidence or lbfgs."
+                f'law "{law}" must have a full-batch engine, found {engine.name}; use engine fisher, evidence or lbfgs.'
             )
         options["law"] = "frozen"
     elif law in ("exact", "corrected"):

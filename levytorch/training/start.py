@@ -31,6 +31,7 @@ from levytorch.data.quantiles import cut, order_statistics, quantiles
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import cutting_threshold
 from levytorch.likelihood.tail import TailSettings
+from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.settings import FitSettings
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _preliminary_CT(transitions: Transitions, settings: FitSettings, fit: Fittin
     kind = {"name": "fourier", "period": head.period}
     if head.period is None:
         kind = {"name": "spline", "period": None, "window": head.window}
-    quick = replace(settings, engine={"name": "fisher"}, tail=TailSettings(), data={}, init="data", progress=False)
+    quick = replace(settings, engine=FisherEngine(), tail=TailSettings(), data={}, init="data", progress=False)
     found = fit(transitions, quick.with_head({**kind, "n_basis": 1, "dim": transitions.dim, **head.known}))
     n, steps = len(transitions), transitions.dt
     dt = float(steps[0] if transitions.uniform_dt else order_statistics(cut(steps.numpy()), [(n - 1) // 2])[0])

@@ -91,8 +91,8 @@ def test_the_papers_algorithm_is_one_override_away(experiment):
     for arm in ("censored", "tcf"):
         settings = fit_settings(OmegaConf.to_container(composed(*base, f"arm={arm}"), resolve=True))
         engine = settings.engine
-        assert (engine["name"], engine["max_steps"], engine["window"], engine["lr"]) == ("adam", 40_000, 20_000, 0.01)
-        assert engine["stop_early"] is False
+        assert (engine.name, engine.max_steps, engine.window, engine.lr) == ("adam", 40_000, 20_000, 0.01)
+        assert engine.stop_early is False
         assert settings.data == {"batch_size": 100, "mixing": "bernoulli", "validation": 0.0, "lattice": "auto"}
         assert (settings.init, settings.units, settings.plain["positivity"]) == ("random", "none", "clamp")
         assert settings.tail.R_theta == "mean"

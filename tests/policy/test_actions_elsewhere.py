@@ -323,7 +323,7 @@ def test_logged_rewards_on_a_scale():
     [
         ({"tail": {"CT": 1.0, "method": "tcf"}}, "no treatment of tails, found tail.method tcf"),
         ({"law": "exact"}, "found law exact"),
-        ({"engine": "lbfgs"}, "found another head or engine"),
+        ({"engine": "lbfgs"}, "found engine lbfgs"),
         ({"n_action": 1}, "n_action"),
         ({"alpha": "function"}, "alpha"),
         ({"tempering": -0.1}, "tempering must be >= 0"),

@@ -1,4 +1,4 @@
-"""What a user would bring: a callback, a head, an engine, and a plain thing that is none of these."""
+"""What a user would bring: a callback, a Trainer, a head, an engine, and a plain thing that is none of these."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,14 @@ class Steps(L.Callback):
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         with self.file.open("a") as stream:
             stream.write(self.sign)
+
+
+class Announced(L.Trainer):
+    """A Trainer with a flag of its own."""
+
+    def __init__(self, *arguments, said: str = "", **options):
+        super().__init__(*arguments, **options)
+        self.said = said
 
 
 class Plain:

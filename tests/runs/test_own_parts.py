@@ -5,6 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
+import lightning as L
 import pytest
 from hydra import compose, initialize_config_dir
 from lightning.pytorch.loggers import CSVLogger
@@ -15,7 +16,7 @@ from levytorch.runs.settings import prepare_run
 from levytorch.runs.tensorboard import CoefficientFigures, TensorBoard
 from levytorch.runs.training import train
 from levytorch.training.callbacks import Checkpoints
-from tests.runs.parts import Narrow, Noted, Steps
+from tests.runs.parts import Announced, Narrow, Noted, Steps
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -76,6 +77,24 @@ def test_a_head(tmp_path):
     assert outcome.metrics["converged"]
 
 
+def test_a_trainer(tmp_path, monkeypatch):
+    own = ["+trainer._target_=tests.runs.parts.Announced", "+trainer.said=here", "+trainer.max_time={hours: 1}"]
+    prepared = prepare_run(composed(*own), tmp_path)
+    assert prepared.trainer_class is Announced
+    assert prepared.trainer == {"said": "here", "max_time": {"hours": 1}}
+    made = []
+    monkeypatch.setattr(Announced, "fit", lambda self, *a, **k: (made.append(self.said), L.Trainer.fit(self, *a, **k)))
+    assert train(composed(*own, "logger=none"), tmp_path / "run").metrics["converged"]
+    assert made == ["here"]
+    with pytest.raises(ConfigError, match="resumed run may only build"):
+        prepare_run(composed(*own), tmp_path, resumed=True)
+    named = {"trainer": "tests.runs.parts.Announced"}
+    with pytest.raises(ConfigError, match=r"trainer\.said of a resumed run"):
+        prepare_run(composed(*own), tmp_path, resumed=True, own_targets=named)
+    again = prepare_run(composed(own[0]), tmp_path, resumed=True, own_targets=named)
+    assert again.trainer_class is Announced
+
+
 def test_an_engine(tmp_path):
     own = ["engine=lbfgs", "engine._target_=tests.runs.parts.Noted", "+engine.least=3", "engine.max_steps=2"]
     outcome = train(composed(*own, "logger=none"), tmp_path / "run")
@@ -104,6 +123,8 @@ def test_an_engine(tmp_path):
         (["coefficients._target_=tests.runs.parts.Plain"], "derive it from Head"),
         (["coefficients._target_=tests.runs.parts"], "must name a Head, found <module"),
         (["engine._target_=tests.runs.parts.Plain"], "derive it from Engine"),
+        (["+trainer._target_=tests.runs.parts.Plain"], "derive it from Trainer"),
+        (["+trainer._target_=tests.runs.parts.Announced", "+trainer.sad=1"], "use said"),
         (["coefficients._target_=tests.runs.nowhere.Head"], "must be importable"),
     ],
 )

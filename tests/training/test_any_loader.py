@@ -6,8 +6,11 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from levytorch import recover
+from levytorch.coefficients import build_head
 from levytorch.data.batches import Batch
 from levytorch.errors import InputError
+from levytorch.likelihood.tail import TailSettings
+from levytorch.training.engines.adam import AdamEngine
 from levytorch.training.module import LevyModule
 from tests.training.problems import ALPHA, constant
 
@@ -101,3 +104,16 @@ def test_lost_tails_need_to_know_the_observed_states():
     module = LevyModule(HEAD, {"name": "adam", "max_steps": 2}, {"CT": 2.0, "TRT": 20.0, "method": "conditional"})
     with pytest.raises(InputError, match=r"needs the observed states and thresholds.*use a LevyDataModule"):
         trainer(2).fit(module, DataLoader([weighted(100)], batch_size=None))
+
+
+def test_head_and_engine_objects_are_used_as_they_are():
+    head, engine, tail = build_head(HEAD), AdamEngine(max_steps=3), TailSettings("conditional", CT=2.0, TRT=20.0)
+    module = LevyModule(head, engine, tail)
+    assert module.head is head
+    assert module.engine is engine
+    assert module.likelihood.tail is tail
+    assert module.hparams["engine"] == engine.config()
+    again = LevyModule(**module.hparams)
+    assert again.engine == engine
+    assert again.likelihood.tail == tail
+    assert again.head.config() == head.config()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
 
-from levytorch import InputError, Transitions
+from levytorch import InputError, LevytorchWarning, Transitions
+from levytorch import recover as recover_under
 from levytorch.coefficients import AlphaSpec, FourierHead
-from levytorch.training.engines import build_engine
-from levytorch.training.engines.base import FEW, engine_facts
+from levytorch.training.engines.base import FEW, Engine, engine_facts
+from levytorch.training.engines.fisher import FisherEngine
+from levytorch.training.engines.lbfgs import full_nll
 from levytorch.training.settings import make_settings
 from tests.training.problems import frozen_recover as recover
 from tests.training.problems import steps, variable
@@ -19,7 +24,7 @@ PAPER = {"CT": 8.0, "TRT": 20.0}
 
 def chosen(**options) -> tuple[str, str]:
     settings = make_settings(**{"alpha": 0.3} | options)
-    facts = engine_facts(build_engine(settings.engine), settings.engine_reason)
+    facts = engine_facts(settings.engine, settings.engine_reason)
     return facts["engine"], facts["engine_reason"]
 
 
@@ -54,15 +59,15 @@ def test_choice_and_reason(options, engine, why):
 
 @pytest.mark.parametrize("engine", ["auto", "evidence"])
 def test_fourier_series_are_smoothed_harmonic_by_harmonic(engine):
-    assert make_settings(alpha=0.3, engine=engine).engine["penalty"] == "harmonics"
-    assert make_settings(alpha=0.3, engine=engine, period=None).engine["penalty"] == "evidence"
-    assert make_settings(alpha=0.3, engine=engine, penalty="evidence").engine["penalty"] == "evidence"
+    assert make_settings(alpha=0.3, engine=engine).engine.penalty == "harmonics"
+    assert make_settings(alpha=0.3, engine=engine, period=None).engine.penalty == "evidence"
+    assert make_settings(alpha=0.3, engine=engine, penalty="evidence").engine.penalty == "evidence"
 
 
 def test_steps_are_enough_for_the_engine_that_was_chosen():
-    assert make_settings(alpha=0.3).engine["max_steps"] == 200
-    assert make_settings(alpha=0.3, max_steps=7).engine["max_steps"] == 7
-    assert "max_steps" not in make_settings(alpha=0.3, n_basis=3).engine
+    assert make_settings(alpha=0.3).engine.max_steps == 200
+    assert make_settings(alpha=0.3, max_steps=7).engine.max_steps == 7
+    assert make_settings(alpha=0.3, n_basis=3).engine == FisherEngine()
 
 
 def test_auto_is_the_evidence_to_the_last_bit():
@@ -119,3 +124,56 @@ def test_two_dimensions():
 def test_a_penalty_for_other_heads_is_refused():
     with pytest.raises(InputError, match="penalty"):
         recover(variable(2000), alpha=0.3, coefficients="mlp", penalty="cross_validation")
+
+
+@dataclass
+class Creeping(Engine):
+    """Gradient descent with a step length of its own: all that an engine must be."""
+
+    max_steps: int = 3
+    length: float = 1e-4
+    name = "creeping"
+    full_batch = True
+
+    def optimizer(self, likelihood):
+        return torch.optim.SGD(likelihood.head.parameters(), lr=self.length)
+
+    def step(self, likelihood, optimizer, batch, step, seed=0):
+        optimizer.zero_grad()
+        nll = full_nll(likelihood, batch)
+        optimizer.step()
+        return float(nll)
+
+
+def test_an_engine_object_is_used_as_it_is():
+    data = variable(2_000, 3)
+    engine = FisherEngine(max_steps=50, penalty=2.0)
+    found = recover(data, alpha=0.3, n_basis=5, engine=engine)
+    named = recover(data, alpha=0.3, n_basis=5, engine={"name": "fisher", "max_steps": 50, "penalty": 2.0})
+    assert torch.equal(found.theta, named.theta)
+    assert make_settings(alpha=0.3, engine=engine).engine is engine
+    assert found.metrics["engine_reason"] == "as asked"
+    with pytest.raises(InputError, match=r"options for a fourier head with engine fisher.* found 'penalty'"):
+        recover(data, alpha=0.3, engine=engine, penalty=3.0)
+    with pytest.raises(InputError, match="fisher"):
+        recover(data, alpha=0.3, coefficients="mlp", engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("law", "head"),
+    [
+        ("frozen", {"n_basis": 3}),
+        ("exact", {"n_basis": 3}),
+        ("frozen", {"coefficients": "mlp", "width": 4, "depth": 1, "n_features": 1}),
+    ],
+)
+def test_an_engine_of_ones_own(law, head):
+    """Under the exact law it brings the start."""
+    data = variable(2_000, 3)
+    with pytest.warns(LevytorchWarning) if law == "frozen" else nullcontext():
+        found = recover_under(data, alpha=0.3, engine=Creeping(max_steps=20), law=law, **head)
+    assert found.metrics["engine"] == "creeping"
+    assert found.metrics["law"] == law
+    losses = [one["train/nll"] for one in found.history[:3]]
+    assert losses[0] > losses[1] > losses[2]
+    assert found.converged == (law == "exact")

@@ -51,6 +51,10 @@ class Engine(ABC):
     full_batch: bool
     max_steps: int
     n_bins: int = 512  # of the states over which tail masses are averaged
+    # of mini-batch engines: steps of the moving average that is returned, and its change that counts as converged
+    window: int = 20_000
+    tolerance: float = 0.0
+    stop_early: bool = True
 
     @abstractmethod
     def optimizer(self, likelihood: Likelihood) -> Optimizer: ...
@@ -77,6 +81,10 @@ class Engine(ABC):
     def accepts(self, head: Head) -> None:
         """Refuse a head the engine cannot work with."""
         return
+
+    def config(self) -> dict[str, Any]:
+        """Plain settings: `build_engine(engine.config())` is the same engine, if it is one of levytorch's own."""
+        return {"name": self.name} | {option.name: getattr(self, option.name) for option in fields(self)}  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
         """Every option as a plain number of its own kind, or a refusal."""
