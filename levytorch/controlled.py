@@ -56,8 +56,8 @@ class ControlledDynamics:
                 f"{'neither' if actions is None else 'both'}; give actions=(-1, 1) or action_range=(-1, 1)."
             )
         self._given, self._alpha = (b, D_o, D_f), alpha
-        self._cell: dict[str, Any] = {"period": period, "dim": dim, "origin": origin, "window": window}
-        self._cell["tempering"] = tempering
+        self._shared: dict[str, Any] = {"period": period, "dim": dim, "origin": origin, "window": window}
+        self._shared["tempering"] = tempering
         self.bounds = () if action_range is None else check_action_range(action_range)
         self.actions = () if actions is None else check_actions(actions)
         self.systems = {a: self._held(a) for a in self.actions}
@@ -112,7 +112,7 @@ class ControlledDynamics:
             return coefficient
 
         b, D_o, D_f = (averaged(name) for name in ("b", "D_o", "D_f"))
-        loop = Dynamics(b, D_o, D_f, self.alpha, **self._cell)
+        loop = Dynamics(b, D_o, D_f, self.alpha, **self._shared)
         loop.policy = pi
         return loop
 
@@ -129,7 +129,7 @@ class ControlledDynamics:
             rows = {a: NumberPolicy(a, self.bounds, known="range").inside(a).reshape(1, -1) for a in labels}
             return lambda x, a: self.at(name, x, rows[a].expand(len(x), -1))
 
-        return ControlledDynamics(held("b"), held("D_o"), held("D_f"), self.alpha, actions=labels, **self._cell)
+        return ControlledDynamics(held("b"), held("D_o"), held("D_f"), self.alpha, actions=labels, **self._shared)
 
     def at(self, name: str, x: Tensor, action: Tensor) -> Tensor:
         """A coefficient at n states of the cell and as many actions (n, m) on a scale: (n,), or (n, d) for b."""
@@ -153,7 +153,7 @@ class ControlledDynamics:
             return lambda x: coefficient(x, a.expand(x.shape[:1] + a.shape))  # type: ignore[call-arg]
 
         b, D_o, D_f = (held(given) for given in self._given)
-        return Dynamics(b, D_o, D_f, self._alpha, **self._cell)
+        return Dynamics(b, D_o, D_f, self._alpha, **self._shared)
 
     def _middle(self) -> Any:
         middle = [0.5 * (low + high) for low, high in self.bounds]

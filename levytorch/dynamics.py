@@ -180,7 +180,7 @@ class Dynamics:
         finite = torch.where(period.isinf(), torch.ones_like(period), period)
         return torch.where(period.isinf(), x, torch.remainder(x - origin, finite) + origin)
 
-    def cell(self, n: int) -> Tensor:
+    def points(self, n: int) -> Tensor:
         """n points that fill the cell evenly ((n,) or (n, d)); the window, or 10 to either side of the origin, where
         there is no period.
         """
@@ -200,7 +200,7 @@ class Dynamics:
 
     def _probe(self) -> None:
         """Evaluate every coefficient once, so that a wrong one is refused here and not after an hour of simulation."""
-        x = self.cell(_PROBES)
+        x = self.points(_PROBES)
         with torch.no_grad():
             values = {c.name: c(x) for c in (self.b, self.D_o, self.D_f, self.alpha_at)}
         for name, value in values.items():

@@ -26,8 +26,8 @@ with command_line.importing():
     from levytorch.data.store import is_shortage
     from levytorch.errors import LevytorchError
     from levytorch.files import unwritable
-    from levytorch.runs import directory as place
     from levytorch.runs import resume
+    from levytorch.runs.directory import check_unused, claimed
 
 log = logging.getLogger("levytorch.train")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -38,9 +38,9 @@ def main(config: DictConfig) -> float | None:
     """A run in its directory; what is refused before it has one must not reach the log file, which is another run's."""
     directory, sweep = Path(HydraConfig.get().runtime.output_dir), HydraConfig.get().mode.name == "MULTIRUN"
     try:
-        with interrupts.interruptible(), place.claimed(directory):
+        with interrupts.interruptible(), claimed(directory):
             if config.resume is None:
-                place.check_unused(directory)
+                check_unused(directory)
             return run(config, directory, sweep)
     except LevytorchError as error:
         if sweep:

@@ -91,7 +91,7 @@ def test_no_period_leaves_states_alone():
 
 
 def test_the_cell_is_filled_evenly():
-    points = Dynamics(0.0, 1.0, 1.0, 0.5, period=(2.0, 4.0), dim=2, origin=(1.0, 0.0)).cell(4096)
+    points = Dynamics(0.0, 1.0, 1.0, 0.5, period=(2.0, 4.0), dim=2, origin=(1.0, 0.0)).points(4096)
     counts, _, _ = np.histogram2d(points[:, 0], points[:, 1], bins=8, range=[[1, 3], [0, 4]])
     assert counts.min() >= 56  # 64 expected in each of 64 boxes
     assert counts.max() <= 72

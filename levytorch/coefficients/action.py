@@ -112,8 +112,8 @@ class HeldHead(Head):
         K = len(actions)
 
         def mean(values: Tensor) -> Tensor:
-            parts = values.reshape(K, len(x), *values.shape[1:])
-            return (parts * weights.T.reshape(K, len(x), *[1] * (values.dim() - 1))).sum(0)
+            by_action = values.reshape(K, len(x), *values.shape[1:])
+            return (by_action * weights.T.reshape(K, len(x), *[1] * (values.dim() - 1))).sum(0)
 
         return Coefficients(mean(c.b), mean(c.D_o), mean(c.D_f), c.alpha, c.tempering)
 
@@ -138,7 +138,7 @@ class MixtureHead(Head):
     def __init__(self, heads: Sequence[Head], weights: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.heads = tuple(heads)
-        self.parts = nn.ModuleList(heads)  # whose parameters are this head's
+        self.registered = nn.ModuleList(heads)  # whose parameters are this head's
         self.weights = weights
         first = heads[0]
         self.period, self.origin, self.dim, self.window = first.period, first.origin, first.dim, first.window
@@ -151,17 +151,17 @@ class MixtureHead(Head):
 
     def forward(self, x: Tensor) -> Coefficients:
         w = self.weights(x)
-        parts = [head(x) for head in self.heads]
-        b = torch.stack([part.b for part in parts], dim=-1)
+        each = [head(x) for head in self.heads]
+        b = torch.stack([c.b for c in each], dim=-1)
         b = (b * (w if b.dim() == 2 else w.unsqueeze(1))).sum(-1)
-        D_o, D_f = ((torch.stack(c, dim=-1) * w).sum(-1) for c in zip(*(part[1:3] for part in parts)))
-        return Coefficients(b, D_o, D_f, parts[0].alpha, parts[0].tempering)
+        D_o, D_f = ((torch.stack(c, dim=-1) * w).sum(-1) for c in zip(*(one[1:3] for one in each)))
+        return Coefficients(b, D_o, D_f, each[0].alpha, each[0].tempering)
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         w = self.weights(x)
-        parts = [head.jacobian(x) for head in self.heads]
-        shaped = [[w[:, i].reshape(-1, *[1] * (J.dim() - 1)) * J for i, J in enumerate(c)] for c in zip(*parts)]
+        jacobians = [head.jacobian(x) for head in self.heads]
+        shaped = [[w[:, i].reshape(-1, *[1] * (J.dim() - 1)) * J for i, J in enumerate(c)] for c in zip(*jacobians)]
         # all heads hold the same alpha, and a covariance that says so: the first speaks for all
-        alpha = [parts[0][3], *(torch.zeros_like(part[3]) for part in parts[1:])]
+        alpha = [jacobians[0][3], *(torch.zeros_like(J[3]) for J in jacobians[1:])]
         b, D_o, D_f = (torch.cat(rows, dim=-1) for rows in shaped[:3])
         return b, D_o, D_f, torch.cat(alpha, dim=-1)

@@ -209,11 +209,10 @@ class Head(nn.Module, ABC):
         """The ends of the cell, or of the window on a line, one pair per coordinate."""
         if self.period is None:
             return [self.window] if self.dim == 1 else list(self.window)
-        cells = [(self.origin, self.period)] if self.dim == 1 else list(zip(self.origin, self.period))
-        return [(o, o + p) for o, p in cells]
+        return [(origin, origin + period) for origin, period in self.extents]
 
     @property
-    def cell(self) -> list[tuple[float, float]]:
+    def extents(self) -> list[tuple[float, float]]:
         """Origin and length, one pair per coordinate, of what sums over states are kept on, as if it were periodic.
 
         On a line the window with a margin: what is interpolated near one end must not see the other.
@@ -222,7 +221,7 @@ class Head(nn.Module, ABC):
             return [(self.origin, self.period)] if self.dim == 1 else list(zip(self.origin, self.period))
         return [(low - _MARGIN * (high - low), (1 + 2 * _MARGIN) * (high - low)) for low, high in self.bounds]
 
-    def place(self, x: Tensor) -> Tensor:
+    def clamped(self, x: Tensor) -> Tensor:
         """States where coefficients are the same: on a line those beyond the window are moved to its ends."""
         if self.period is not None:
             return x
@@ -256,8 +255,8 @@ class Head(nn.Module, ABC):
         sizes = [s.numel() for s in shapes]
 
         def function(theta: Tensor) -> tuple[Tensor, ...]:
-            parts = torch.split(theta, sizes)
-            values = {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes)}
+            pieces = torch.split(theta, sizes)
+            values = {name: piece.reshape(shape) for name, piece, shape in zip(names, pieces, shapes)}
             c = functional_call(self, values, (x,))
             return c.b, c.D_o, c.D_f, c.alpha.expand_as(c.D_o)
 

@@ -48,16 +48,16 @@ class MLPHead(LinkedHead):
         self.periodic = switch("periodic", periodic) and period is not None
         if period is None:
             windows = check_windows(window, dim)
-            cell = [(high - low, low) for low, high in windows]
+            sides = [(high - low, low) for low, high in windows]
             self.window = windows[0] if dim == 1 else windows
         elif window is not None:
             raise InputError(f"window is for a state on a line, found {shown(window)} and a period; leave one out.")
         else:
-            cell = list(zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)))
-        for p, o in cell:
+            sides = list(zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)))
+        for p, o in sides:
             check_basis(2 * n_features + 1, p, o)
-        self.features = [FourierBasis(2 * n_features + 1, p, o) for p, o in cell]
-        self.period, self.origin = (v[0] if dim == 1 else tuple(v) for v in zip(*cell))
+        self.features = [FourierBasis(2 * n_features + 1, p, o) for p, o in sides]
+        self.period, self.origin = (v[0] if dim == 1 else tuple(v) for v in zip(*sides))
         if period is None:
             self.period = None
         names = ["b", *(name for name in KNOWABLE if name not in self.known)]
@@ -77,11 +77,11 @@ class MLPHead(LinkedHead):
         return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs, dtype=torch.float64))
 
     def config(self) -> dict[str, Any]:
-        cell: dict[str, Any] = {"period": self.period, "origin": self.origin}
+        domain: dict[str, Any] = {"period": self.period, "origin": self.origin}
         if self.period is None:
-            cell = {"period": None, "window": [list(w) for w in self.bounds] if self.dim > 1 else list(self.window)}
+            domain = {"period": None, "window": [list(w) for w in self.bounds] if self.dim > 1 else list(self.window)}
         net = {name: getattr(self, name) for name in ("width", "depth", "periodic", "n_features")}
-        return ({} if self.dim == 1 else {"dim": self.dim}) | cell | {"name": "mlp"} | net | self.settings()
+        return ({} if self.dim == 1 else {"dim": self.dim}) | domain | {"name": "mlp"} | net | self.settings()
 
     def set_predictors(self, eta: Mapping[str, Tensor]) -> None:
         """Near constants: the output bias carries the value, the output weights are made small, not zero."""
@@ -95,7 +95,7 @@ class MLPHead(LinkedHead):
             self.raw_tempering.fill_(eta["tempering"][0])
 
     def inputs(self, x: Tensor) -> Tensor:
-        x = self.place(x)
+        x = self.clamped(x)
         columns = [x] if self.dim == 1 else list(x.T)
         if self.periodic:
             parts = [f.rows(c.contiguous()).T[:, 1:] for f, c in zip(self.features, columns)]

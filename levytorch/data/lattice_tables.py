@@ -109,9 +109,9 @@ class Tables:
         after the other; on a line the bins that hold a pair.
         """
         per_node, found = self.grid.bins_per_node, []
-        cell = np.arange(self.grid.n_x * per_node) if self.grid.n_x else None
+        all_bins = np.arange(self.grid.n_x * per_node) if self.grid.n_x else None
         for sheet, dt in enumerate(self.dt.tolist()):
-            bins, counts = self._by_block(self.states, self._rows(pool, sheet), cell)
+            bins, counts = self._by_block(self.states, self._rows(pool, sheet), all_bins)
             x = self.grid.origin + (bins + 0.5) * (self.grid.spacing / per_node)
             found.append((x, np.full(len(bins), dt), counts if per_block else counts.sum(0)))
         return StateCounts(*(torch.from_numpy(np.concatenate(column, axis=-1)) for column in zip(*found)))

@@ -111,14 +111,14 @@ class LevyDataModule(BatchModule):
         alpha: float | None = None,
         min_tail: int | None = None,
         lattice: str = "auto",
-        cell: tuple[float, float] | None = None,
+        period_and_origin: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(max_steps)
         check_transitions(transitions)
         checked = check_data_options(
             dict(batch_size=batch_size, chunk_size=chunk_size, mixing=mixing, validation=validation, lattice=lattice)
         )
-        self._wish, self._cell = lattice, cell
+        self._wish, self._period_and_origin = lattice, period_and_origin
         self.batch_size, self.chunk_size, self.mixing = (checked[k] for k in ("batch_size", "chunk_size", "mixing"))
         self.tail_share = number_within("tail_share", tail_share, "(0, 1)", "pass the tail's part of a batch")
         self.full_batch = switch("full_batch", full_batch)
@@ -142,7 +142,9 @@ class LevyDataModule(BatchModule):
         self._drawers: dict[tuple[int, int], Drawer] = {}
         self._full: dict[tuple[int, int], FullBatch] = {}
         self._lattice: Lattice | None = None
-        self._as_lattice = self.full_batch and self._cell is not None and wanted(self.pools.data, self._wish)
+        self._as_lattice = (
+            self.full_batch and self._period_and_origin is not None and wanted(self.pools.data, self._wish)
+        )
 
     def facts(self) -> PoolFacts:
         """What a fit reports of its data."""
@@ -165,9 +167,9 @@ class LevyDataModule(BatchModule):
     def lattice(self) -> Lattice | None:
         """The lattice that full batches are made of; None where they are made of the pairs."""
         if self._lattice is None and self._as_lattice:
-            assert self._cell is not None
+            assert self._period_and_origin is not None
             ranks = Ranks() if self.trainer is None else Ranks.of(self.trainer)
-            self._lattice = lattice_of(self.pools, *self._cell, ranks)
+            self._lattice = lattice_of(self.pools, *self._period_and_origin, ranks)
         return self._lattice
 
     def everything(self, rank: int = 0, world: int = 1) -> FullBatch:

@@ -357,9 +357,9 @@ def _header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dty
         raise ValueError("an array of Python objects")
     if dtype.itemsize == 0 or any(n < 0 for n in shape):  # would be of any number at no size
         raise ValueError(f"an array of shape {str(shape)[:60]} and type {dtype}")
-    declared, held = math.prod(shape) * dtype.itemsize, size - head.tell()
-    if declared != held:
-        raise ValueError(f"a header that declares {str(declared)[:30]} bytes in front of {held}")
+    told_bytes, held_bytes = math.prod(shape) * dtype.itemsize, size - head.tell()
+    if told_bytes != held_bytes:
+        raise ValueError(f"a header that declares {str(told_bytes)[:30]} bytes in front of {held_bytes}")
     return shape, fortran, dtype, head.tell()
 
 

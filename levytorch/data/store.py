@@ -137,9 +137,9 @@ class Entry:
         file = self.directory / name
         if "/" in name or name in ("", ".", "..") or not file.is_file():
             raise self.spoiled(f"no file of the column {name[:60]!r}")
-        declared, held = 8 * math.prod(form[1:]), file.stat().st_size
-        if declared != held:
-            raise self.spoiled(f"{held} bytes instead of {declared} in {name}")
+        told_bytes, held_bytes = 8 * math.prod(form[1:]), file.stat().st_size
+        if told_bytes != held_bytes:
+            raise self.spoiled(f"{held_bytes} bytes instead of {told_bytes} in {name}")
 
     def columns(self, names: Iterable[str], rows: int, dim: int) -> dict[str, NDArray[Any]]:
         """Columns of one number per row, x and dx of one state; refused where they do not go together."""

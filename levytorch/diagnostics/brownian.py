@@ -120,7 +120,7 @@ def fit_without_jumps(head: Head, region: Region, sample: Sample) -> LawWithoutJ
     plain.set_constants(drift.tolist(), max(D, 1e-290), float(plain.units.D_f(torch.tensor(0.5))))
     bins = StateBins(plain, sample.step_dt, 1024 if d == 1 else 512)
     mu = sample.center[0] if sample.uniform_dt else sample.center[0] / dt[0]
-    model = LawWithoutJumps(plain, region, bins, center_of(mu, bins.dt, even=sample.uniform_dt))
+    model = LawWithoutJumps(plain, region, bins, center_of(mu, bins.dt, uniform_dt=sample.uniform_dt))
     statistics = _statistics(bins, sample)
 
     def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:

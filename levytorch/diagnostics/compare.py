@@ -236,7 +236,7 @@ def _log_prob(recovery: Recovery, sample: Sample, region: Region, mu: Tensor) ->
                 out[rows] -= torch.where(sample.label[rows] == stratum, mass, 0.0)
     if isinstance(law, FrozenLaw) and not region.whole:
         bins = StateBins(head, sample.step_dt)
-        center = center_of(mu, bins.dt, even=sample.uniform_dt)
+        center = center_of(mu, bins.dt, uniform_dt=sample.uniform_dt)
         node = bins.index(sample.x, sample.step_dt)
         for stratum, mass in enumerate(region.log_kept(partial(_beyond, law, head, bins.x, center, bins.dt), bins.dt)):
             out = torch.where(sample.label == stratum, out - mass[node], out)

@@ -53,7 +53,7 @@ def legendre(u: Tensor, most: int) -> Tensor:
 
 def wrapped(head: Head, x: Tensor) -> Tensor:
     """States brought into one cell, or window, and counted from its beginning: (n, d)."""
-    columns = head.place(x).reshape(x.shape[0], -1)
+    columns = head.clamped(x).reshape(x.shape[0], -1)
     low, high = (torch.tensor(v, dtype=torch.float64) for v in zip(*head.bounds))
     return columns - low if head.period is None else torch.remainder(columns - low, high - low)
 

@@ -200,7 +200,7 @@ def _strengths(head: LinearHead, strengths: list[float] | None, tempered: bool) 
         return strengths
     own = RoughnessPenalty(head, strengths)
     kept = head.n_linear + (head.alpha_basis is not None)
-    count = sum(len(part) for part in own.apart[:kept]) if own.by_harmonic else sum(own.parts[:kept])
+    count = sum(len(part) for part in own.apart[:kept]) if own.by_harmonic else sum(own.n_strengths[:kept])
     return strengths[:count] + [0.0] * ((not head.learns_alpha) + tempered)
 
 

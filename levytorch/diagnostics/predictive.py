@@ -92,7 +92,7 @@ def windows_of(
 def _cut(data: Transitions, begins: Tensor, k: int, block: Tensor) -> Windows:
     rows = begins[:, None] + torch.arange(k)
     dt = data.dt[rows]
-    return Windows(data.x[begins], dt, center_of(data.mu, dt, even=data.uniform_dt), data.dx[rows].sum(1), block)
+    return Windows(data.x[begins], dt, center_of(data.mu, dt, uniform_dt=data.uniform_dt), data.dx[rows].sum(1), block)
 
 
 @torch.no_grad()
@@ -122,7 +122,7 @@ def paths_of(
 
 def _wrapped(head: Head, x: Tensor) -> Tensor:
     if head.period is None:
-        return head.place(x)
+        return head.clamped(x)
     origin, period = (torch.as_tensor(v, dtype=torch.float64) for v in (head.origin, head.period))
     return torch.remainder(x - origin, period) + origin
 
@@ -266,13 +266,13 @@ def _figure(head: Head, x: Tensor, size: Tensor, paths: Tensor, place: Tensor) -
     theirs = torch.quantile(paths, levels, dim=1)
     bins = max(1, min(_STATES, len(size) // 40))
     which = (place * bins).long().clamp(max=bins - 1)
-    cell = wrapped(head, x)[:, 0] + head.bounds[0][0]
+    folded = wrapped(head, x)[:, 0] + head.bounds[0][0]
     spreads = [(_spread(size[which == j]), _spread(paths[:, which == j])) for j in range(bins)]
     return {
         "data": torch.quantile(size, levels).numpy(),
         "paths": theirs.mean(1).numpy(),
         "paths_std": theirs.std(1).numpy(),
-        "x": np.array([float(cell[which == j].mean()) for j in range(bins)]),
+        "x": np.array([float(folded[which == j].mean()) for j in range(bins)]),
         "spread_data": np.array([float(own) for own, _ in spreads]),
         "spread_paths": np.array([float(part.mean()) for _, part in spreads]),
         "spread_std": np.array([float(part.std()) for _, part in spreads]),

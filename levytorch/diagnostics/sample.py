@@ -194,7 +194,7 @@ def make_sample(transitions: Transitions, region: Region, most: int, seed: int) 
         chosen.x[kept],
         chosen.dx[kept],
         dt,
-        center_of(chosen.mu, dt, even=chosen.uniform_dt),
+        center_of(chosen.mu, dt, uniform_dt=chosen.uniform_dt),
         label[kept],
         previous[kept],
         chosen.uniform_dt,

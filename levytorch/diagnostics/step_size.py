@@ -222,8 +222,8 @@ def _seen_states(head: Head, x: Tensor) -> Tensor:
     """A grid over the observed part of the cell; in more than one dimension some of the observed states."""
     if head.dim > 1:
         return x[:: max(1, len(x) // _GRID)]
-    cell = wrapped(head, x)[:, 0] + head.bounds[0][0]
-    low, high = torch.quantile(cell[:: max(1, len(cell) // 100_000)], torch.tensor([0.005, 0.995]).double())
+    folded = wrapped(head, x)[:, 0] + head.bounds[0][0]
+    low, high = torch.quantile(folded[:: max(1, len(folded) // 100_000)], torch.tensor([0.005, 0.995]).double())
     return torch.linspace(float(low), float(high), _GRID, dtype=torch.float64)
 
 

@@ -65,7 +65,7 @@ class Tangent:
         waves = (getattr(head, "n_basis", 1) - 1) // 2
         self.bins = StateBins(head, step_dt, max(_BINS, 32 * waves) if head.dim == 1 else _BINS)
         self.jacobian = coefficient_jacobian(head, self.bins.x[: self.bins.n_x])
-        self.center = center_of(mu, self.bins.dt, even=step_dt.dim() == 0)
+        self.center = center_of(mu, self.bins.dt, uniform_dt=step_dt.dim() == 0)
         self.kept = self._kept()
 
     def coefficients(self, x: Tensor) -> Coefficients:

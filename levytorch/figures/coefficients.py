@@ -42,7 +42,7 @@ def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401, states: A
 
     states: the observed x, whose histogram the figure shows.
     """
-    low, high = cell(recovery)
+    low, high = x_range(recovery)
     x = torch.linspace(low, high, n, dtype=torch.float64)
     out = Curves(x=x.numpy())
     out.observed = observed_parts(getattr(recovery, "support", None), low, high - low)
@@ -66,7 +66,7 @@ def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401, states: A
     return out
 
 
-def cell(recovery: Any) -> tuple[float, float]:
+def x_range(recovery: Any) -> tuple[float, float]:
     """The period of the coefficients; on a line the range of the data and some of what lies beyond."""
     if recovery.period is not None:
         return float(recovery.origin), float(recovery.origin + recovery.period)

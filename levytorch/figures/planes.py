@@ -25,13 +25,13 @@ _FLAT = 0.01  # a field that varies by less than this share of its size is shown
 _MARGINS = {"right": 0.55, "gap_x": 1.05, "gap_y": 0.85}  # room for colour bars
 
 
-def cell_grid(source: Any, n: int) -> tuple[Array, Array, torch.Tensor]:
+def cell_grid(system: Any, n: int) -> tuple[Array, Array, torch.Tensor]:
     """Coordinates (n,), (n,) of the cell's midpoints and the points (n, n, 2)."""
-    if source.period is None:
-        origin, end = np.asarray(source.head.window, dtype=float).T
+    if system.period is None:
+        origin, end = np.asarray(system.head.window, dtype=float).T
         period = end - origin
     else:
-        period, origin = (np.broadcast_to(np.asarray(v, dtype=float), (2,)) for v in (source.period, source.origin))
+        period, origin = (np.broadcast_to(np.asarray(v, dtype=float), (2,)) for v in (system.period, system.origin))
     first, second = (origin[i] + period[i] * (np.arange(n) + 0.5) / n for i in range(2))
     points = np.stack(np.meshgrid(first, second, indexing="ij"), axis=-1)
     return first, second, torch.from_numpy(points)
@@ -72,14 +72,14 @@ def field_columns(fields: Mapping[str, Array]) -> dict[str, Array]:
     return columns
 
 
-def sample_states(states: Any, source: Any) -> Array:
+def sample_states(states: Any, system: Any) -> Array:
     """Some of the observed states (n, 2), folded into the cell where there is one."""
     x = np.asarray(states, dtype=float)
     if len(x) > _DOTS:
         x = x[np.random.default_rng(0).choice(len(x), _DOTS, replace=False)]
-    if source.period is None:
+    if system.period is None:
         return x
-    period, origin = (np.broadcast_to(np.asarray(v, dtype=float), (2,)) for v in (source.period, source.origin))
+    period, origin = (np.broadcast_to(np.asarray(v, dtype=float), (2,)) for v in (system.period, system.origin))
     return origin + np.mod(x - origin, period)
 
 

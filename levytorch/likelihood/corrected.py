@@ -113,7 +113,7 @@ class Strata:
         n, n_tail = float(self.main.pairs.sum()), float(self.tail.pairs.sum())
         return (1 - R_theta) * n / (n - n_tail) if name == "core" else R_theta * n / n_tail
 
-    def parts(self, rows: ExpectedScores, dt: float) -> Iterator[tuple[str, Tensor, Tensor]]:
+    def each(self, rows: ExpectedScores, dt: float) -> Iterator[tuple[str, Tensor, Tensor]]:
         """(name, probability of each row within the stratum, pairs of each state in it) for one dt."""
         within_CT, within_TRT = self.intervals(dt)
         kept = rows.within(*within_TRT) if self.method != "none" else rows.p
@@ -169,7 +169,7 @@ def expected_by_state(
         here = strata.main.dt == dt
         x, S = strata.main.x[here], len(rows.states)
         jacobian = coefficient_jacobian(head, x)
-        for name, p, _ in strata.parts(rows, dt):
+        for name, p, _ in strata.each(rows, dt):
             mass = p.new_zeros(S).index_add_(0, rows.which, p)
             fields = p.new_zeros((len(scores), S)).index_add_(1, rows.which, scores * p) / mass
             if name == "core":
@@ -235,7 +235,7 @@ def informations(
         assert rows.scores is not None
         x = strata.main.x[strata.main.dt == dt]
         both = torch.cat([rows.scores, _frozen(head, frozen, rows, dt)], dim=1)
-        for name, p, counts in strata.parts(rows, dt):
+        for name, p, counts in strata.each(rows, dt):
             scale = strata.scale(name, R_theta)
             weight = scale / n * _spread(counts, x, rows, head)
             used = torch.nonzero(p).reshape(-1)

@@ -248,39 +248,39 @@ def transition_density(dynamics: Any, x: Any, dx: Any, dt: float) -> Tensor:
 class System:
     """A Dynamics or a Recovery as coefficient functions on a cell."""
 
-    def __init__(self, source: Any) -> None:
-        missing = [name for name in ("b", "D_o", "D_f", "alpha", "period") if not hasattr(source, name)]
+    def __init__(self, dynamics: Any) -> None:
+        missing = [name for name in ("b", "D_o", "D_f", "alpha", "period") if not hasattr(dynamics, name)]
         if missing:
             raise InputError(
-                f"dynamics must be a Dynamics or a Recovery, found a {type(source).__name__} without "
+                f"dynamics must be a Dynamics or a Recovery, found a {type(dynamics).__name__} without "
                 f"{', '.join(missing)}; build one with Dynamics(...) or recover(...)."
             )
-        if getattr(source, "dim", 1) != 1:
+        if getattr(dynamics, "dim", 1) != 1:
             raise InputError(
-                f"dynamics must have dim = 1 for the exact law, found dim = {source.dim}; use log_density, which "
+                f"dynamics must have dim = 1 for the exact law, found dim = {dynamics.dim}; use log_density, which "
                 "freezes the coefficients over the step."
             )
         self.window = None
-        if source.period is None or not math.isfinite(source.period):
-            self.window = getattr(source, "window", None) or getattr(getattr(source, "head", None), "window", None)
+        if dynamics.period is None or not math.isfinite(dynamics.period):
+            self.window = getattr(dynamics, "window", None) or getattr(getattr(dynamics, "head", None), "window", None)
             if self.window is None:
                 raise InputError(
-                    f"dynamics must have a period or a window for the exact law, found period {source.period}; set "
+                    f"dynamics must have a period or a window for the exact law, found period {dynamics.period}; set "
                     "window=(low, high) to a part of the line much wider than a step."
                 )
-        if callable(source.alpha):
+        if callable(dynamics.alpha):
             raise InputError(
                 "alpha must be one number for the exact law, found a function of x; use log_density, which freezes the "
                 "coefficients over the step."
             )
-        self.source = source
+        self.dynamics = dynamics
         if self.window is None:
-            self.period, self.origin = float(source.period), float(getattr(source, "origin", 0.0))
+            self.period, self.origin = float(dynamics.period), float(getattr(dynamics, "origin", 0.0))
         else:
             self.padding = Padding.of(self.window)
             self.period, self.origin = self.padding.period, self.padding.origin
-        self.alpha = torch.tensor(float(source.alpha), dtype=torch.float64)
-        self.tempering = torch.tensor(float(getattr(source, "tempering", 0.0)), dtype=torch.float64)
+        self.alpha = torch.tensor(float(dynamics.alpha), dtype=torch.float64)
+        self.tempering = torch.tensor(float(getattr(dynamics, "tempering", 0.0)), dtype=torch.float64)
 
     def check(self, x: Tensor) -> None:
         """Refuse states outside of the window of a line."""
@@ -292,7 +292,9 @@ class System:
 
     def __call__(self, x: Tensor) -> Coefficients:
         if self.window is None:
-            return Coefficients(self.source.b(x), self.source.D_o(x), self.source.D_f(x), self.alpha, self.tempering)
+            return Coefficients(
+                self.dynamics.b(x), self.dynamics.D_o(x), self.dynamics.D_f(x), self.alpha, self.tempering
+            )
         low, high = self.window
         at = low + torch.remainder(x - low, self.period)
         beyond = (at - high).clamp(min=0.0)
@@ -306,5 +308,5 @@ class System:
             above, below = (torch.as_tensor(c(end), dtype=torch.float64).expand(x.shape) for end in ends)
             return (1 - share) * above + share * below
 
-        values = [mixed(c) for c in (self.source.b, self.source.D_o, self.source.D_f)]
+        values = [mixed(c) for c in (self.dynamics.b, self.dynamics.D_o, self.dynamics.D_f)]
         return Coefficients(values[0], values[1], values[2], self.alpha, self.tempering)

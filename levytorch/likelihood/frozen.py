@@ -124,7 +124,7 @@ def sweep(
     theta = head.theta.detach()
     C, M, names = head.n_predictors, len(bins), learned(head)
     grid = grid_of(head, bins, batch.x)
-    ((origin, period),) = bins.cell
+    ((origin, period),) = bins.extents
     x_nodes = origin + period / grid * torch.arange(grid, dtype=torch.float64)
     design = head.design(x_nodes)
     fine = head.chain(theta, design)
@@ -136,7 +136,7 @@ def sweep(
     second = torch.zeros((C, C, M), dtype=torch.float64)
     curved = torch.zeros((C, C, M), dtype=torch.float64)
     for x, dx, dt, weight in slices(batch):
-        at = head.place(x).contiguous()
+        at = head.clamped(x).contiguous()
         rows = interpolate(at, origin, period, table, positive=True)
         alpha = rows[3] if alpha_varies else fine.coefficients.alpha
         c = Coefficients(rows[0], rows[1], rows[2], alpha, fine.coefficients.tempering)
@@ -145,12 +145,12 @@ def sweep(
         if not math.isfinite(part):
             raise NumericalError(where(step.log_p, seen, x, dx))
         scores = [getattr(step, name) for name in names]
-        place = (bins.n_x, bins.group(dt, x.shape[0]), bins.n_groups, weight)
-        moved = scatter(at, origin, period, scores, grid, *place)
+        target = (bins.n_x, bins.group(dt, x.shape[0]), bins.n_groups, weight)
+        moved = scatter(at, origin, period, scores, grid, *target)
         for total, more in zip((nodes, first, second), moved):
             total += more
         if hessian:
-            curved += _second_derivatives(law, c, scores if quick else None, dx, dt, at, head, bins, grid, place)
+            curved += _second_derivatives(law, c, scores if quick else None, dx, dt, at, head, bins, grid, target)
         log_p += part
         seen += x.shape[0]
         n += float(weight.expand(x.shape[0]).sum())
@@ -217,7 +217,7 @@ def _second_derivatives(
     head: LinearHead,
     bins: StateBins,
     grid: int,
-    place: tuple[int, Tensor, int, Tensor],
+    target: tuple[int, Tensor, int, Tensor],
 ) -> Tensor:
     """Second derivatives of log p in the coefficients, summed per bin.
 
@@ -225,7 +225,7 @@ def _second_derivatives(
     parameters: central ones with relative steps of 1e-4, which leave about 1e-8, or (scores: at the coefficients) one
     further score per coefficient with steps of 1e-7.
     """
-    ((origin, period),) = bins.cell
+    ((origin, period),) = bins.extents
     width = (c.D_o / dt).sqrt() if bool((c.D_o > 0).all()) else torch.full_like(c.D_o, head.units.b)
     size = 1e-4 if scores is None else 1e-7
     sizes = {"b": width, "D_o": c.D_o, "D_f": c.D_f, "alpha": torch.ones_like(c.alpha), "tempering": c.tempering}
@@ -236,7 +236,7 @@ def _second_derivatives(
         step = law.score(shifted, dx, dt, wrt_alpha=head.learns_alpha)
         return [getattr(step, other) for other in names]
 
-    out = torch.zeros((len(names), len(names), place[0] * place[2]), dtype=torch.float64)
+    out = torch.zeros((len(names), len(names), target[0] * target[2]), dtype=torch.float64)
     for row, name in enumerate(names):
         if not head.sizes[row]:
             continue  # known
@@ -245,7 +245,7 @@ def _second_derivatives(
         apart = (2 if scores is None else 1) * change.numpy()
         pairs = zip(scores_at(name, change), before)
         changes = [torch.from_numpy((high.numpy() - low.numpy()) / apart) for high, low in pairs]
-        out[row] = scatter(x, origin, period, changes, grid, *place)[1]
+        out[row] = scatter(x, origin, period, changes, grid, *target)[1]
     return 0.5 * (out + out.transpose(0, 1))
 
 

@@ -64,9 +64,9 @@ class RoughnessPenalty:
         harmonics = [basis.harmonic_numbers() for basis in head.bases]
         # ascending; the constant's 0 is the first, also of what is known
         self.apart = [torch.unique(h) if len(h) else torch.zeros(1, dtype=torch.float64) for h in harmonics]
-        parts = [_parts(basis) for basis in head.bases]
-        self.parts = [int(part.max()) + 1 if len(part) else 1 for part in parts]
-        each, few = sum(len(h) for h in self.apart), (1, len(parts), sum(self.parts))
+        numbers = [_strength_numbers(basis) for basis in head.bases]
+        self.n_strengths = [int(number.max()) + 1 if len(number) else 1 for number in numbers]
+        each, few = sum(len(h) for h in self.apart), (1, len(numbers), sum(self.n_strengths))
         self.head = head
         self.by_harmonic = strength == "harmonics" or (len(wanted) == each and each not in few)
         if self.by_harmonic:
@@ -77,16 +77,16 @@ class RoughnessPenalty:
             self.strengths = torch.tensor(wanted, dtype=torch.float64) if wanted else self.first.clone()
             return
         self.roughness = torch.cat([h**4 for h in harmonics])
-        starts = [sum(self.parts[:i]) for i in range(len(parts))]
-        self.group = torch.cat([first + part for first, part in zip(starts, parts)])
+        starts = [sum(self.n_strengths[:i]) for i in range(len(numbers))]
+        self.group = torch.cat([first + number for first, number in zip(starts, numbers)])
         start = wanted or [_START if self.adaptive else 0.0]
         if len(start) not in few:
             raise InputError(
-                f"penalty must be one number, {len(parts)} or {each}, found {len(start)}; give one per coefficient."
+                f"penalty must be one number, {len(numbers)} or {each}, found {len(start)}; give one per coefficient."
             )
         given = torch.tensor(start, dtype=torch.float64)
-        if len(given) < sum(self.parts):
-            given = given.expand(len(parts)).repeat_interleave(torch.tensor(self.parts))
+        if len(given) < sum(self.n_strengths):
+            given = given.expand(len(numbers)).repeat_interleave(torch.tensor(self.n_strengths))
         self.strengths, self.first = given.clone(), torch.full_like(given, _START)
 
     @property
@@ -248,11 +248,11 @@ def _factors(theta: Tensor, variance: Tensor, s: Tensor, rate: Tensor) -> Tensor
     return (wide / variance).clamp(min=1.0).sqrt()
 
 
-def _parts(basis: Basis) -> Tensor:
+def _strength_numbers(basis: Basis) -> Tensor:
     """(size,): 0 for functions that share the strength of a coefficient, 1 for those with one of their own."""
-    parts = torch.zeros(basis.size, dtype=torch.int64)
-    parts[getattr(basis, "apart", slice(0))] = 1
-    return parts
+    number = torch.zeros(basis.size, dtype=torch.int64)
+    number[getattr(basis, "apart", slice(0))] = 1
+    return number
 
 
 def symmetric_inverse(matrix: Tensor) -> Tensor:

@@ -242,15 +242,15 @@ class _Propagate(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, core_bar: Tensor, tail_bar: Tensor) -> tuple[Tensor | None, ...]:
-        work, kept = ctx.work, dict(zip(((f, p.start) for f, p in ctx.work.parts()), ctx.kept))
+        work, kept = ctx.work, dict(zip(((f, p.start) for f, p in ctx.work.tasks()), ctx.kept))
 
         def one(family: int, part: slice) -> list[Tensor]:
             bar = core_bar[part] if family == 0 else 1j * tail_bar[family - 1, part]
             powers = kept[family, part.start] or work.powers(family, part)
             return work.collected(family, part, exponential_adjoint(powers, bar))
 
-        parts = work.each(one)  # added in their order, whatever the threads
-        totals = [sum(values[1:], start=values[0]) for values in zip(*parts)]
+        adjoints = work.each(one)  # added in their order, whatever the threads
+        totals = [sum(values[1:], start=values[0]) for values in zip(*adjoints)]
         return *(g if need else None for g, need in zip(totals, ctx.needs_input_grad)), None
 
 
@@ -280,7 +280,7 @@ class _Work:
         self.squarings = squarings(b, D_o, D_f, alpha, n, float(tau.max() + lam))
         self.bytes = 16 * n * n * sum(self.sizes) * (self.squarings + 6)
 
-    def parts(self) -> list[tuple[int, slice]]:
+    def tasks(self) -> list[tuple[int, slice]]:
         step = max(2, _CHUNK // self.n**2)
         return [
             (family, slice(start, min(start + step, size)))
@@ -290,10 +290,10 @@ class _Work:
 
     def each(self, work: Callable[[int, slice], Result]) -> list[Result]:
         """work(family, part) for every part, on all cores."""
-        parts = self.parts()
+        tasks = self.tasks()
         if self.b.device.type != "cpu":
-            return [work(*part) for part in parts]
-        return spread(lambda part: work(*part), parts)
+            return [work(*task) for task in tasks]
+        return spread(lambda task: work(*task), tasks)
 
     def powers(self, family: int, part: slice) -> _Powers:
         L = generator(self.circulants[family], part, self.index, self.b, self.D_o, self.D_f)

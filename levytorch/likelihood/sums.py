@@ -31,13 +31,13 @@ class StateBins:
     """
 
     def __init__(self, head: Head, dt: Tensor, n_bins: int = 512, *, centered: bool = False) -> None:
-        self.dim, self.place, self.cell = head.dim, head.place, head.cell
+        self.dim, self.clamped, self.extents = head.dim, head.clamped, head.extents
         if centered:
-            self.cell = [(o - 0.5 * p / n_bins, p) for o, p in self.cell]
+            self.extents = [(o - 0.5 * p / n_bins, p) for o, p in self.extents]
         self.side = 1 if head.is_constant else n_bins if self.dim == 1 else _side(head, n_bins)
         self.n_x = self.side**self.dim
         self.dt_edges, dt_nodes = _dt_groups(dt)
-        axes = [o + (torch.arange(self.side, dtype=torch.float64) + 0.5) * (p / self.side) for o, p in self.cell]
+        axes = [o + (torch.arange(self.side, dtype=torch.float64) + 0.5) * (p / self.side) for o, p in self.extents]
         if self.dim == 1:
             self.x = axes[0].repeat(dt_nodes.shape[0])
         else:
@@ -63,20 +63,20 @@ class StateBins:
         """Node of each pair: (n,) int64."""
         index = torch.zeros(x.shape[0], dtype=torch.int64)
         if self.n_x > 1:
-            columns = self.place(x).reshape(x.shape[0], -1).T
-            for column, (o, p) in zip(columns, self.cell):
-                cell = torch.remainder(column - o, p) * (self.side / p)
-                index = index * self.side + cell.to(torch.int64).clamp_(max=self.side - 1)
+            columns = self.clamped(x).reshape(x.shape[0], -1).T
+            for column, (o, p) in zip(columns, self.extents):
+                at = torch.remainder(column - o, p) * (self.side / p)
+                index = index * self.side + at.to(torch.int64).clamp_(max=self.side - 1)
         if self.dt_edges.numel():
             index = index + self.n_x * torch.bucketize(dt.expand(x.shape[0]), self.dt_edges)
         return index
 
     def are_states(self, x: Tensor) -> bool:
         """Whether every one of the states lies on the center of a bin (of a cell)."""
-        ((origin, period),) = self.cell
+        ((origin, period),) = self.extents
         for part in (x[:64], x):  # a look at a few tells samples from a lattice
-            places = torch.remainder(self.place(part) - origin, period) * (self.side / period) - 0.5
-            if not bool(((places - places.round()).abs() < 1e-9 * self.side).all()):
+            at = torch.remainder(self.clamped(part) - origin, period) * (self.side / period) - 0.5
+            if not bool(((at - at.round()).abs() < 1e-9 * self.side).all()):
                 return False
         return True
 

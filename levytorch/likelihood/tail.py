@@ -175,9 +175,9 @@ def check_learned(settings: TailSettings, *, alpha: bool, tempering: bool, given
     return settings
 
 
-def center_of(mu: Tensor, dt: Tensor, *, even: bool) -> Tensor:
-    """The center of dx over each dt, which has d coordinates where mu has: mu, or mu dt where dt is not even."""
-    scale = torch.ones_like(dt) if even else dt
+def center_of(mu: Tensor, dt: Tensor, *, uniform_dt: bool) -> Tensor:
+    """The center of dx over each dt, which has d coordinates where mu has: mu, or mu dt where dt varies."""
+    scale = torch.ones_like(dt) if uniform_dt else dt
     return mu * (scale if mu.dim() == 0 else scale.unsqueeze(-1))
 
 
@@ -200,7 +200,7 @@ class TailMasses:
 
     def center(self, dt: Tensor) -> Tensor:
         """The center of dx over these dt (n,): (n,), or (n, d)."""
-        return center_of(self.mu, dt, even=not self.uneven)
+        return center_of(self.mu, dt, uniform_dt=not self.uneven)
 
     @property
     def share(self) -> Tensor:

@@ -143,7 +143,7 @@ def _reference(recovery: Any, nodes: Nodes) -> tuple[Tensor, Tensor]:
     if not hasattr(recovery, "counts"):
         even = torch.full((len(x), len(recovery.actions)), 1 / len(recovery.actions), dtype=torch.float64)
         return nodes.share, even
-    weights = nodes.share * recovery.counts.sum(0)[recovery.parts.index(x)]
+    weights = nodes.share * recovery.counts.sum(0)[recovery.cell_parts.index(x)]
     return weights / weights.sum(), recovery.behaviour(x)
 
 

@@ -157,13 +157,13 @@ class TemperedJumps:
 
     @property
     def nearby(self) -> list[tuple[float, float]]:
-        """(share, alpha): alpha itself; close to 1/2, where the powers of `even` meet the others, some around it."""
+        """(share, alpha): alpha itself; close to 1/2, where `even_powers` meet the others, some around it."""
         if abs(self.alpha - 0.5) >= _AROUND[2]:
             return [(1.0, self.alpha)]
         at = [0.5 + d for d in _AROUND]
         return [(float(np.prod([(self.alpha - q) / (p - q) for q in at if q != p])), p) for p in at]
 
-    def even(self, distance: Array, alpha: float) -> Array:
+    def even_powers(self, distance: Array, alpha: float) -> Array:
         """The even powers of m(z) near zero; the others, z^(1 + 2 alpha) (1 + ...), undo the singularity of jumps."""
         nu, z2 = alpha + 0.5, (self.lam * distance) ** 2
         return np.asarray(1 + z2 / (4 * (1 - nu)) * (1 + z2 / (8 * (2 - nu))))
@@ -316,8 +316,10 @@ def _jumps(grid: LineGrid, alpha: Array, tempered: TemperedJumps | None) -> tupl
         for share, near in tempered.nearby:
             for k, factor in enumerate(_corrections(np.array([near])), start=1):
                 back = share * (factor - 1) * k ** (2 * (tempered.alpha - near))
-                for place in (centers - k, centers + k):
-                    weights[rows, place] += back * singular[rows, place] * tempered.even(distance[rows, place], near)
+                for column in (centers - k, centers + k):
+                    weights[rows, column] += (
+                        back * singular[rows, column] * tempered.even_powers(distance[rows, column], near)
+                    )
     below, above = (
         d[inner] ** (-2 * alpha) / (2 * alpha) if tempered is None else tempered.beyond(d[inner])
         for d in (grid.to_low, grid.to_high)

@@ -52,15 +52,15 @@ def monte_carlo_value(
     """V at the states x0 from `n_paths` paths each, of steps dt and dt / 2, until `horizon` (default: exp(-beta
     horizon) = 1e-6). With tempered jumps the steps are of dt / 2 alone, and what is left is of first order in it.
     """
-    cell = cell_of(dynamics)
+    period_and_origin = cell_of(dynamics)
     beta = check_beta(beta)
     horizon = math.log(1e6) / beta if horizon is None else positive_number("horizon", horizon, "give a time")
     h = positive_number("dt", dt, "give the length of a step") / 2
     generator = torch.Generator().manual_seed(seed)
     if float(getattr(dynamics, "tempering", 0.0)) > 0:
-        move: Move = functools.partial(_tempered_move, dynamics, generator, cell)
+        move: Move = functools.partial(_tempered_move, dynamics, generator, period_and_origin)
         return _discounted(reward, beta, x0, n_paths, 2 * h, horizon, move, generator, extrapolated=False)
-    move = functools.partial(_move_on_cell, dynamics, h, cell)
+    move = functools.partial(_move_on_cell, dynamics, h, period_and_origin)
     return _discounted(reward, beta, x0, n_paths, 2 * h, horizon, move, generator)
 
 
@@ -181,10 +181,10 @@ def _euler(dynamics: Any, h: float, x: Tensor, step: float, noise: list[Noise]) 
 
 
 def _move_on_cell(
-    dynamics: Any, h: float, cell: tuple[float, float], x: Tensor, step: float, noise: list[Noise]
+    dynamics: Any, h: float, period_and_origin: tuple[float, float], x: Tensor, step: float, noise: list[Noise]
 ) -> Tensor:
     moved, jump = _euler(dynamics, h, x, step, noise)
-    period, origin = cell
+    period, origin = period_and_origin
     # A jump beyond 1e15 periods lands anywhere in the cell; infinity would be no number at all
     limit = 1e15 * period
     move = torch.nan_to_num(moved + jump, posinf=limit, neginf=-limit).clamp(-limit, limit)
@@ -205,10 +205,15 @@ def _move_on_line(
 
 
 def _tempered_move(
-    dynamics: Any, generator: torch.Generator, cell: tuple[float, float], x: Tensor, step: float, noise: list[Noise]
+    dynamics: Any,
+    generator: torch.Generator,
+    period_and_origin: tuple[float, float],
+    x: Tensor,
+    step: float,
+    noise: list[Noise],
 ) -> Tensor:
     """Tempered jumps do not scale with D_f: no coarse path could share their noise, which is drawn here."""
-    period, origin = cell
+    period, origin = period_and_origin
     D_f = dynamics.D_f(x).expand(x.shape)
     alpha = torch.as_tensor(dynamics.alpha_at(x), dtype=torch.float64).expand(x.shape)
     jumps = D_f > 0

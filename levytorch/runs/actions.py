@@ -202,12 +202,12 @@ def _report(outcome: Outcome, truth: Any) -> None:
     recovery = outcome.recovery
     if recovery.dim > 1:
         return
-    low, high = recovery.parts.bounds[0]
+    low, high = recovery.cell_parts.bounds[0]
     x = torch.linspace(low, high, _POINTS, dtype=torch.float64)
     columns: dict[str, Any] = {"x": x.numpy()}
     curves: dict[str, dict[str, Curve]] = {}
     for label, action in _held(recovery).items():
-        pairs = recovery.parts.between(recovery.effective_pairs(action).clamp(max=1e12)[:, None])(x)[:, 0].numpy()
+        pairs = recovery.cell_parts.between(recovery.effective_pairs(action).clamp(max=1e12)[:, None])(x)[:, 0].numpy()
         stds = recovery.std(x, action) if recovery.covariance is not None else (None, None, None)
         curves[label] = {}
         for name, std in zip(("b", "D_o", "D_f"), stds):
@@ -225,10 +225,10 @@ def _report(outcome: Outcome, truth: Any) -> None:
 def _reward(config: Mapping[str, Any], data: SourceData, period: Any, origin: Any = 0.0) -> Any:
     pairs = data.transitions
     assert isinstance(pairs, Transitions)
-    cell = (period, origin)
     if pairs.dim > 1 and period is not None and not isinstance(period, list | tuple):
-        cell = ((period,) * pairs.dim, (origin,) * pairs.dim if not isinstance(origin, list | tuple) else origin)
-    context = RewardContext(*cell, float(config["beta"]), None, pairs, pairs.dim, tuple(pairs.actions))
+        period = (period,) * pairs.dim
+        origin = origin if isinstance(origin, list | tuple) else (origin,) * pairs.dim
+    context = RewardContext(period, origin, float(config["beta"]), None, pairs, pairs.dim, tuple(pairs.actions))
     return build_reward(config["reward"], context)
 
 

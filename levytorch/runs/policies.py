@@ -108,7 +108,7 @@ class PolicyResult:
 
     def _pairs(self, name: str) -> Any:
         pairs = self.recovery.effective_pairs(self.policies[name]).clamp(max=1e12)
-        found = self.recovery.parts.between(pairs[:, None])(self._states)[:, 0]
+        found = self.recovery.cell_parts.between(pairs[:, None])(self._states)[:, 0]
         return found.reshape(self.x.shape[:2] if self.recovery.dim == 2 else self.x.shape).numpy()
 
     def write(self, directory: Path) -> None:

@@ -243,16 +243,18 @@ def load_run(path: Path) -> Run:
 def load_runs(pattern: str | Sequence[str]) -> list[Run]:
     """All runs of a pattern, which must share one cell to be drawn together."""
     runs = [load_run(path) for path in find_runs(pattern)]
-    cells: dict[tuple[Any, Any], list[str]] = {}
+    by_cell: dict[tuple[Any, Any], list[str]] = {}
     for run in runs:
         # a line begins where its own data does
         origin = None if run.recovery.period is None else run.recovery.origin
-        cells.setdefault((run.recovery.period, origin), []).append(str(run.path))
-    if len(cells) > 1:
-        found = "; ".join(f"({_told(period)}, {_told(origin)}) in {_few(at)}" for (period, origin), at in cells.items())
+        by_cell.setdefault((run.recovery.period, origin), []).append(str(run.path))
+    if len(by_cell) > 1:
+        found = "; ".join(
+            f"({_told(period)}, {_told(origin)}) in {_few(at)}" for (period, origin), at in by_cell.items()
+        )
         raise InputError(
-            f"all runs must have one period and origin, found {len(cells)}: {found}; name the runs that belong "
-            f"together, such as run=[{','.join(next(iter(cells.values()))[:2])}]."
+            f"all runs must have one period and origin, found {len(by_cell)}: {found}; name the runs that belong "
+            f"together, such as run=[{','.join(next(iter(by_cell.values()))[:2])}]."
         )
     scales = {str(scale): run.path for run in runs if (scale := run.scale()) is not None}
     if len(scales) > 1:

@@ -97,7 +97,7 @@ def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
 
     On a line over the range of the data.
     """
-    x = recovery.head.grid(_POINTS) if recovery.dim > 1 else _cell(recovery)
+    x = recovery.head.grid(_POINTS) if recovery.dim > 1 else _states_of_curves(recovery)
     out: dict[str, Any] = {}
     for label, own in _averages(recovery, truth, x).items():
         out |= {{"mean": "mean_", "std": "mean_std_", "error": "error_"}[key] + label: own[key] for key in own}
@@ -118,9 +118,9 @@ def tempering_metrics(recovery: Any) -> dict[str, float]:
     return {"tempering": recovery.tempering} | ({"tempering_std": recovery.tempering_std} if told else {})
 
 
-def _cell(recovery: Recovery) -> torch.Tensor:
+def _states_of_curves(recovery: Recovery) -> torch.Tensor:
     ends = recovery.support if recovery.period is None else None
-    ends = ends or plots.cell(recovery)
+    ends = ends or plots.x_range(recovery)
     return torch.linspace(*ends, 1025, dtype=torch.float64)[:-1]
 
 

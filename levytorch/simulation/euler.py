@@ -159,7 +159,7 @@ def _constant(
 ) -> int:
     """All steps of some trajectories in one call."""
     n, _, d = part.shape
-    probe = dynamics.cell(1)
+    probe = dynamics.points(1)
     b = np.ascontiguousarray(np.broadcast_to(dynamics.b(probe).numpy().reshape(d, 1), (d, n)))
     D_o, D_f, alpha = (np.full(n, float(c(probe))) for c in (dynamics.D_o, dynamics.D_f, dynamics.alpha_at))
     x = part[:, 0].T.copy(order="C")  # never a view: the kernel moves it
@@ -171,9 +171,9 @@ def _constant(
 
 
 class _Paths:
-    """Some trajectories side by side: x (d, n), cell, x reduced to the period, and their random streams.
+    """Some trajectories side by side: x (d, n), `reduced`, x in the cell, and their random streams.
 
-    inside: the cell as states of torch, (n,) or (n, d). Blocks with tempered jumps, of a fixed number of trajectories,
+    inside: these as states of torch, (n,) or (n, d). Blocks with tempered jumps, of a fixed number of trajectories,
     have a stream of their own, so that the numbers do not depend on the number of threads.
     """
 
@@ -190,11 +190,11 @@ class _Paths:
         self.engine, self.dynamics, self.h, self.ahead = engine, dynamics, h, ahead
         n, d = start.shape
         self.x = start.T.copy(order="C")
-        self.cell = self._wrapped().copy(order="C")
-        inside = torch.from_numpy(self.cell)  # shares memory: the kernel reduces x to the cell, torch reads it
+        self.reduced = self._wrapped().copy(order="C")
+        inside = torch.from_numpy(self.reduced)  # shares memory: the kernel reduces x to the cell, torch reads it
         self.inside = inside[0] if d == 1 else inside.T
         ends = (dynamics.period, dynamics.origin)
-        self.cells = tuple(np.broadcast_to(np.asarray(v, dtype=np.float64), (d,)).copy() for v in ends)
+        self.period_and_origin = tuple(np.broadcast_to(np.asarray(v, dtype=np.float64), (d,)).copy() for v in ends)
         self.keys, self.space = engine.stream_keys(seed, 0, first, n), (np.empty(n), np.empty(n))
         self.generator = torch.Generator().manual_seed((seed * 1_000_003 + first) % (2**63))
 
@@ -215,11 +215,11 @@ class _Paths:
             A, B, index = (torch.from_numpy(v) for v in (D_o * h, D_f * h, alpha))
             noise = _tempered_noise(self.inside.shape, A, B, index, self.dynamics.tempering, self.generator)
             self.x += b * h + noise.numpy().T
-            self.cell[:] = self._wrapped()
+            self.reduced[:] = self._wrapped()
         else:
             jump = 1.0 / np.maximum(D_f * h, _TINY)
             law = (b, D_o * h, jump, alpha, inverse_alpha, h)
-            self.engine.advance(self.x, self.cell, *law, *self.cells, self.keys, substep, *self.space)
+            self.engine.advance(self.x, self.reduced, *law, *self.period_and_origin, self.keys, substep, *self.space)
 
 
 @torch.no_grad()

@@ -99,10 +99,10 @@ def uniforms(keys, position, out):
 
 
 @_compile
-def advance(x, cell, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period, origin, keys, substep, scale, spare):
+def advance(x, x_in, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period, origin, keys, substep, scale, spare):
     """One substep in place.
 
-    x (d, n) is moved, cell (d, n) becomes x reduced to the period; b (d, n); gaussian = D_o h, inverse_jump =
+    x (d, n) is moved, x_in (d, n) becomes x reduced to the period; b (d, n); gaussian = D_o h, inverse_jump =
     1 / (D_f h), alpha, inverse_alpha and keys (n,); period and origin (d,); scale and spare (n,) are working space,
     and spare is to be handed on from one substep to the next.
     """
@@ -118,7 +118,7 @@ def advance(x, cell, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period,
         root = _exp(0.5 * log_jump)
         scale[i] = math.sqrt(2.0 * (gaussian[i] + _sin_pi(min(low, 1.0 - low)) * (root * root)))
     for k in range(dim):
-        row, drift, reduced = x[k], b[k], cell[k]
+        row, drift, reduced = x[k], b[k], x_in[k]
         normal = substep * dim + k  # two normals come from one pair of uniforms: the second one waits in spare
         here = (_NORMALS + np.uint64(normal + 1)) * GOLDEN
         there = (_NORMALS + np.uint64(normal + 2)) * GOLDEN
@@ -147,11 +147,11 @@ def advance(x, cell, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period,
 def advance_constant(out, x, b, gaussian, inverse_jump, alpha, inverse_alpha, h, keys, substeps, scale, spare):
     """All steps of constant coefficients: out (n, n_steps + 1, d); x, b (d, m) and the others as above, m >= n."""
     n, n_time, dim = out.shape
-    cell, period, origin = np.empty_like(x), np.full(dim, np.inf), np.zeros(dim)
+    x_in, period, origin = np.empty_like(x), np.full(dim, np.inf), np.zeros(dim)
     for step in range(1, n_time):
         for substep in range((step - 1) * substeps, step * substeps):
             advance(
-                x, cell, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period, origin, keys, substep, scale, spare
+                x, x_in, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period, origin, keys, substep, scale, spare
             )
         for k in range(dim):
             for i in range(n):

@@ -181,7 +181,7 @@ def _states(x: Array) -> Tensor:
 
 def _width(dynamics: Dynamics, dt: float, mass: float) -> float:
     """Half-width of the central `mass` of the law of one step, at the mean of the coefficients over the cell."""
-    x = dynamics.cell(256)
+    x = dynamics.points(256)
     D_o, D_f, alpha = (float(c(x).mean()) for c in (dynamics.D_o, dynamics.D_f, dynamics.alpha_at))
     width: Any = cutting_threshold(alpha, D_f, dt, mass, D_o=D_o)
     return float(width)

@@ -104,7 +104,7 @@ def uniforms(keys: Keys, position: int, out: Array) -> None:
 
 def advance(
     x: Array,
-    cell: Array,
+    x_in: Array,
     b: Array,
     gaussian: Array,
     inverse_jump: Array,
@@ -141,21 +141,21 @@ def advance(
         else:
             x[k] += b[k] * h + scale * spare
         if np.isinf(period[k]):
-            cell[k] = x[k]
+            x_in[k] = x[k]
         else:
             shifted = x[k] - origin[k]
             r = shifted - period[k] * np.floor(shifted * (1.0 / period[k]))
             r = np.where(r < 0.0, r + period[k], r)
-            cell[k] = origin[k] + np.where(r >= period[k], r - period[k], r)
+            x_in[k] = origin[k] + np.where(r >= period[k], r - period[k], r)
 
 
 def advance_constant(out: Array, x: Array, *arguments: Any) -> None:
     """As kernels.advance_constant."""
     b, gaussian, inverse_jump, alpha, inverse_alpha, h, keys, substeps, scale, spare = arguments
-    cell, period, origin = np.empty_like(x), np.full(len(x), np.inf), np.zeros(len(x))
+    x_in, period, origin = np.empty_like(x), np.full(len(x), np.inf), np.zeros(len(x))
     for step in range(1, out.shape[1]):
         for substep in range((step - 1) * substeps, step * substeps):
             advance(
-                x, cell, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period, origin, keys, substep, scale, spare
+                x, x_in, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period, origin, keys, substep, scale, spare
             )
         out[:, step] = x.T

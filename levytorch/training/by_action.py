@@ -27,7 +27,7 @@ from levytorch.coefficients.links import tempering_eta, tempering_of
 from levytorch.convert import listed, shown
 from levytorch.data import Transitions
 from levytorch.errors import InputError
-from levytorch.training.controlled import ControlledRecovery, Parts
+from levytorch.training.controlled import CellParts, ControlledRecovery
 from levytorch.training.finish import NOT_TOLD, TOLD, warn_of_no_tempering
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
@@ -86,7 +86,7 @@ def recovery_of_actions(
 ) -> ControlledRecovery:
     """One recovery of the fits of all actions, moved to what they share."""
     actions = transitions.actions
-    counts = Parts(found[0].head).counts(transitions.x, transitions.action_codes, len(actions))
+    counts = CellParts(found[0].head).counts(transitions.x, transitions.action_codes, len(actions))
     metrics: dict[str, Any] = {"actions": list(actions), "shared": list(shared)}
     covariance = None
     if all(one.covariance is not None for one in found):

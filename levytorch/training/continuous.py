@@ -29,7 +29,7 @@ from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import covariance
 from levytorch.policies import NumberPolicy, Policy
-from levytorch.training.controlled import ClosedLoop, ControlledRecovery, CountedActions, EvenBins, Parts
+from levytorch.training.controlled import CellParts, ClosedLoop, ControlledRecovery, CountedActions, EvenBins
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.finish import judge_tempering
@@ -137,8 +137,8 @@ class ContinuousRecovery(CountedActions):
 
     # -- policies -----------------------------------------------------------------------------------------------------
     @property
-    def parts(self) -> Parts:
-        return Parts(self.head, self.counts.shape[1])
+    def cell_parts(self) -> CellParts:
+        return CellParts(self.head, self.counts.shape[1])
 
     @property
     def behaviour(self) -> NumberPolicy:
@@ -204,9 +204,9 @@ class ContinuousRecovery(CountedActions):
     def dynamics(self) -> ControlledDynamics:
         """The recovered system, ready for simulation."""
         one = Recovery(self._loop(self.policy(0.5 * (self.places.amin(0) + self.places.amax(0)))).head).dynamics()
-        cell: dict[str, Any] = {"period": one.period, "dim": one.dim, "origin": one.origin, "window": one.window}
-        cell |= {"action_range": list(self.bounds), "tempering": one.tempering}
-        return ControlledDynamics(self.b, self.D_o, self.D_f, self.alpha, **cell)
+        shared: dict[str, Any] = {"period": one.period, "dim": one.dim, "origin": one.origin, "window": one.window}
+        shared |= {"action_range": list(self.bounds), "tempering": one.tempering}
+        return ControlledDynamics(self.b, self.D_o, self.D_f, self.alpha, **shared)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all."""
@@ -290,7 +290,7 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
         metrics |= {"x_min": float(transitions.x.min()), "x_max": float(transitions.x.max())}
     bins = action_bins(head.action_bounds)
     index = bins.index(action)
-    counts = Parts(head, _PARTS[head.dim]).counts(transitions.x, index, bins.count)
+    counts = CellParts(head, _PARTS[head.dim]).counts(transitions.x, index, bins.count)
     places = torch.zeros((bins.count, action.shape[1]), dtype=torch.float64).index_add_(0, index, action)
     empty = counts.sum(1) == 0
     places = torch.where(empty[:, None], bins.middles(), places / counts.sum(1).clamp(min=1)[:, None])

@@ -59,7 +59,7 @@ class EvenBins:
         return out
 
 
-class Parts(EvenBins):
+class CellParts(EvenBins):
     """`count` equal parts of the cell of a head, or of its window on a line, as many per coordinate."""
 
     def __init__(self, head: Any, count: int | None = None) -> None:
@@ -103,7 +103,7 @@ class CountedActions:
     counts: Tensor
 
     @property
-    def parts(self) -> Parts:
+    def cell_parts(self) -> CellParts:
         """The parts of the cell, or of the window on a line, that `counts` counts."""
         raise NotImplementedError
 
@@ -120,7 +120,7 @@ class CountedActions:
 
     def centers(self) -> Tensor:
         """The middle of every part of the cell that `counts` counts."""
-        return self.parts.centers()
+        return self.cell_parts.centers()
 
     def effective_pairs(self, policy: Any) -> Tensor:
         """Pairs that speak for what a policy does in each part of the cell, (parts,): 1 / sum_k w_k^2 / n_k."""
@@ -150,18 +150,18 @@ class CountedActions:
         # one pair, divided among all, beside what was seen, so that it is defined where nothing was
         share = self.counts.sum(1) / self.counts.sum()
         counts = self.counts + share.unsqueeze(1)
-        return self.parts.between((counts / counts.sum(0)).T)
+        return self.cell_parts.between((counts / counts.sum(0)).T)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote, or the recovery of a run directory; nothing in the file is executed."""
-        source = path_of(path)
-        source = source / "recovery.pt" if source.is_dir() else source
+        file = path_of(path)
+        file = file / "recovery.pt" if file.is_dir() else file
         try:
-            return cls.from_content(load_tensors(source))
+            return cls.from_content(load_tensors(file))
         except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
             raise InputError(
-                f"{source} must be a file of {cls.__name__}.save, found something else; save it again."
+                f"{file} must be a file of {cls.__name__}.save, found something else; save it again."
             ) from error
 
 
@@ -258,9 +258,9 @@ class ControlledRecovery(CountedActions):
         return (min(low for low, _ in known), max(high for _, high in known)) if len(known) == len(ranges) else None
 
     @property
-    def parts(self) -> Parts:
+    def cell_parts(self) -> CellParts:
         """The parts of the cell, or of the window on a line, that `counts` counts."""
-        return Parts(self.recoveries[0].head, self.counts.shape[1])
+        return CellParts(self.recoveries[0].head, self.counts.shape[1])
 
     @property
     def heads(self) -> list[Head]:
@@ -318,9 +318,9 @@ class ControlledRecovery(CountedActions):
     def dynamics(self) -> ControlledDynamics:
         """The recovered system, ready for simulation."""
         one = self.recoveries[0].dynamics()
-        cell: dict[str, Any] = {"period": one.period, "dim": one.dim, "origin": one.origin, "window": one.window}
-        cell |= {"actions": self.actions, "tempering": one.tempering}
-        return ControlledDynamics(self.b, self.D_o, self.D_f, float(self.alpha), **cell)
+        shared: dict[str, Any] = {"period": one.period, "dim": one.dim, "origin": one.origin, "window": one.window}
+        shared |= {"actions": self.actions, "tempering": one.tempering}
+        return ControlledDynamics(self.b, self.D_o, self.D_f, float(self.alpha), **shared)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all."""

@@ -151,7 +151,7 @@ def make_data(problem: Problem) -> LevyDataModule | LatticeModule:
         full_batch=engine.full_batch,
         seed=settings.seed,
         max_steps=engine.max_steps,
-        cell=(problem.head.period, problem.head.origin) if problem.head.dim == 1 else None,
+        period_and_origin=(problem.head.period, problem.head.origin) if problem.head.dim == 1 else None,
         **pool_options(settings, problem.guess),
         **{key: value for key, value in settings.data.items() if value is not None and key != "validation"},
     )

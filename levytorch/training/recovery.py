@@ -219,8 +219,8 @@ class Recovery:
     def dynamics(self) -> Dynamics:
         """The recovered system, ready for simulation or policy evaluation."""
         near = None if self.period is not None else self.head.bounds if self.dim > 1 else self.head.window
-        cell = {"period": self.period, "dim": self.dim, "origin": self.origin, "window": near}
-        return Dynamics(self.b, self.D_o, self.D_f, self.alpha, **cell, tempering=self.tempering)
+        domain = {"period": self.period, "dim": self.dim, "origin": self.origin, "window": near}
+        return Dynamics(self.b, self.D_o, self.D_f, self.alpha, **domain, tempering=self.tempering)
 
     def simulate(self, n_trajectories: int, n_steps: int, dt: float, **options: Any) -> Trajectories:
         """Paths of the recovered system; options: those of `levytorch.simulate` (x0, substeps, seed)."""
@@ -263,20 +263,20 @@ class Recovery:
 
         head: one like that of your own which was fitted, and only then.
         """
-        source = path_of(path)
-        if source.is_dir():
-            source = source / "recovery.pt"
-        if not source.is_file():
-            raise InputError(f"a saved recovery must exist, found nothing at {source}; give the path of a recovery.pt.")
+        file = path_of(path)
+        if file.is_dir():
+            file = file / "recovery.pt"
+        if not file.is_file():
+            raise InputError(f"a saved recovery must exist, found nothing at {file}; give the path of a recovery.pt.")
         try:
-            content = load_tensors(source)
+            content = load_tensors(file)
         except Exception as error:
             raise InputError(
-                f"{source} must be a recovery written by Recovery.save, found a file that does not load safely "
+                f"{file} must be a recovery written by Recovery.save, found a file that does not load safely "
                 f"({type(error).__name__}); save it again."
             ) from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise InputError(f"{source} must be a recovery of format {FORMAT}, found another; save it again.")
+            raise InputError(f"{file} must be a recovery of format {FORMAT}, found another; save it again.")
         described = content.get("head")
         own = described.get(_OWN) if isinstance(described, dict) else None
         if (own is None) != (head is None):
@@ -290,7 +290,7 @@ class Recovery:
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
             told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             raise InputError(
-                f"{source} must hold a complete recovery, found one that is not ({' '.join(told.split())}); "
+                f"{file} must hold a complete recovery, found one that is not ({' '.join(told.split())}); "
                 "save it again."
             ) from error
 

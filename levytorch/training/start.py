@@ -89,7 +89,9 @@ def starting_head(settings: FitSettings, guess: Guess, start: Tensor | None = No
 def groups_of(data: Transitions, settings: FitSettings) -> Groups | None:
     """Groups of the states of the pairs that a start is made from."""
     line: list[Cell] = [(0.0, None)] * data.dim
-    return group_states(thinned(data.x).to(torch.float64), line if settings.head.period is None else settings.head.cell)
+    return group_states(
+        thinned(data.x).to(torch.float64), line if settings.head.period is None else settings.head.extents
+    )
 
 
 def resolve_tail(data: Transitions | Lattice, settings: FitSettings, fit: Fitting) -> TailSettings:

@@ -135,7 +135,7 @@ def targets() -> list[Target]:
             Target(f"Dynamics.{k}", getattr(d, k), dict(x=0.5), names("x"), propagates=True)
             for k in ("b", "D_o", "alpha_at", "wrap")
         ],
-        Target("Dynamics.cell", d.cell, dict(n=8)),
+        Target("Dynamics.points", d.points, dict(n=8)),
         Target(
             "simulate",
             simulated,

@@ -140,7 +140,7 @@ def first_batch(**arguments: Any) -> Any:
 
 def dynamics_values(**arguments: Any) -> Any:
     d = lt.Dynamics(**arguments)
-    x = d.cell(8)
+    x = d.points(8)
     return d.b(x), d.D_o(x), d.D_f(x), d.alpha_at(x)
 
 

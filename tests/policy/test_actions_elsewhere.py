@@ -265,7 +265,7 @@ def test_policies_in_the_plane():
         return torch.cos(x[..., 0]) * torch.cos(x[..., 1]) - 0.05 * a
 
     table = rank(found, {"uniform": "uniform", "first": 0}, r, 1.0, n_modes=16)
-    at = SAILS.first.cell(12)
+    at = SAILS.first.points(12)
     for name, policy in (("uniform", "uniform"), ("first", 0)):
         true = solve_value(SAILS.under(policy), r, 1.0)
         V = table.values[name]
@@ -389,7 +389,7 @@ def test_a_scale_of_actions_in_the_plane(tmp_path):
     system = ControlledDynamics(b, D_o, 0.8, 0.6, dim=2, action_range=(-1, 1))
     dx = LevyStep(b(x, a), D_o(x, a), torch.full((n,), 0.8, dtype=torch.float64), 0.6, 1 / 40, dim=2).sample()
     found = recover(Transitions(x, dx, 1 / 40, action=a), alpha=0.6, n_basis=3, engine="fisher")
-    at = system.first.cell(7)
+    at = system.first.points(7)
     for name, std in zip(("b", "D_o", "D_f"), found.std(at, 0.8)):
         z = (getattr(found, name)(at, 0.8) - getattr(system.of(0.8), name)(at)) / std
         assert float(z.abs().max()) < 4.5, name
