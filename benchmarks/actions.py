@@ -33,6 +33,7 @@ from levytorch.coefficients import FourierBasis
 from levytorch.errors import LevytorchWarning
 from levytorch.policies import Policy
 from levytorch.policy.ranking import Ranking, rank
+from levytorch.policy.reference import relative_error
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "actions.csv"
@@ -119,10 +120,6 @@ def weighted_lstd(paths: Trajectories, policy: Policy, n: int = 21, ridge: float
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
-def relative(found: torch.Tensor, true: torch.Tensor) -> float:
-    return float((found - true).norm() / true.norm())
-
-
 class Truth:
     """V of every policy, of the uniform one and of the best one, from the true coefficients."""
 
@@ -136,7 +133,7 @@ class Truth:
 def errors(table: Ranking, truth: Truth, logs: str) -> Iterator[Row]:
     """Relative L2 errors of V, and the order of neighbours that differ by 3 standard errors: 1 right, 0 wrong."""
     for name in POLICIES:
-        yield logs, "model", name, "error", relative(table.values[name](X), truth.values[name](X))
+        yield logs, "model", name, "error", relative_error(table.values[name](X), truth.values[name](X))
     for better, worse in itertools.pairwise(truth.order):
         gap, error = table.gap(better, worse)
         if abs(gap) > 3 * error:
@@ -165,8 +162,8 @@ def improvement(found: ControlledRecovery, truth: Truth, logs: str) -> Iterator[
     rising = all(b >= a - 1e-12 for a, b in itertools.pairwise(best.history))
     quantities = {
         "loss": float(loss.max() / truth.best(X).abs().max()),
-        "loss L2": relative(V(X), truth.best(X)),
-        "error of V": relative(best.V(X), truth.best(X)),
+        "loss L2": relative_error(V(X), truth.best(X)),
+        "error of V": relative_error(best.V(X), truth.best(X)),
         "gain": best.gain,
         "gain std": float(best.gain_std or math.nan),
         "true gain": real,
@@ -191,9 +188,9 @@ def one_seed(trajectories: int, seed: int, truth: Truth) -> Iterator[Row]:
     for name, given in POLICIES.items():
         policy, true = Policy(given, SYSTEM.actions), truth.values[name](X)
         lstd = weighted_lstd(paths, policy)
-        yield "whole", "LSTD", name, "error", relative(lstd, true)
-        yield "whole", "IS", name, "error", relative(importance_sampling(paths, policy, None), true)
-        yield "whole", "IS, then LSTD", name, "error", relative(importance_sampling(paths, policy, lstd), true)
+        yield "whole", "LSTD", name, "error", relative_error(lstd, true)
+        yield "whole", "IS", name, "error", relative_error(importance_sampling(paths, policy, None), true)
+        yield "whole", "IS, then LSTD", name, "error", relative_error(importance_sampling(paths, policy, lstd), true)
 
 
 def one_repetition(trajectories: int, seed: int, truth: Truth) -> Iterator[Row]:

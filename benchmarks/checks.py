@@ -12,18 +12,14 @@ import warnings
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from levytorch import Dynamics, Trajectories, Transitions, recover, simulate
 from levytorch.diagnostics import diagnose
 from levytorch.errors import LevytorchWarning
+from levytorch.policy.reference import relative_error
 
 NAMES = ("b", "D_o", "D_f")
 X = 2 * math.pi * (torch.arange(512, dtype=torch.float64) + 0.5) / 512
-
-
-def relative(a: Tensor, b: Tensor) -> float:
-    return float((a - b).norm() / b.norm())
 
 
 def step(options: argparse.Namespace) -> None:
@@ -42,7 +38,7 @@ def step(options: argparse.Namespace) -> None:
         cells = []
         for name in NAMES:
             short, long_ = curves[stride][name], curves[2 * stride][name]
-            bias, then = relative(short, true[name]), relative(long_, true[name])
+            bias, then = relative_error(short, true[name]), relative_error(long_, true[name])
             change = float((long_ - short).norm() / (short - true[name]).norm())
             cells.append(f"{bias:12.2%} {then / bias:15.2f} {change:14.2f}")
         print(f"1/{80 // stride:<6d}" + "".join(cells), flush=True)

@@ -29,6 +29,7 @@ from levytorch import Dynamics, Recovery, Transitions, recover, simulate, solve_
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import LevytorchWarning
 from levytorch.policy.generator import operators, resolvent_matrix
+from levytorch.policy.reference import relative_error
 from levytorch.policy.rewards import CosinePower, Manufactured
 
 ALPHA, THRESHOLDS = 0.3, {"CT": 8.0, "TRT": 20.0}
@@ -56,10 +57,6 @@ def reward(name: str, beta: float):
     return Manufactured(made, TRUTH, beta) if name == "manufactured" else CosinePower(power=3, frequency=1)
 
 
-def relative(found: Tensor, true: Tensor) -> float:
-    return float((found - true).norm() / true.norm())
-
-
 def stationary(system, n: int = 257) -> tuple[Tensor, Tensor]:
     """States and the weights of the stationary distribution on them: the left null vector of the generator."""
     basis = FourierBasis(n)
@@ -75,7 +72,7 @@ def coefficient_rows(found: Recovery) -> Iterator[tuple[str, float]]:
     stds = found.std(X)
     for name, std in zip(("b", "D_o", "D_f"), stds):
         got, true = getattr(found, name)(X), torch.as_tensor(getattr(TRUTH, name)(X))
-        yield f"error_{name}", relative(got, true)
+        yield f"error_{name}", relative_error(got, true)
         yield f"coverage_{name}", float(((got - true).abs() <= 1.96 * std).double().mean())
         yield f"std_{name}", float(std.norm() / true.norm())
 
@@ -90,8 +87,8 @@ def value_rows(found: Recovery) -> Iterator[tuple[str, float]]:
             V, true = solve_value(found, r, beta), solve_value(TRUTH, r, beta)
             got, want = V(X), true(X)
             end = f"{name}_{beta:g}"
-            yield f"V_{end}", relative(got, want)
-            yield f"shape_{end}", relative(got - got.mean(), want - want.mean())
+            yield f"V_{end}", relative_error(got, want)
+            yield f"shape_{end}", relative_error(got - got.mean(), want - want.mean())
             size = float(want.norm()) / math.sqrt(len(X))
             yield f"level_{end}", float((w * (V(x) - true(x))).sum()) / size
             yield f"level_stationary_{end}", float(((mine - w) * r(x)).sum()) / beta / size
@@ -121,8 +118,8 @@ def lstd_rows(data: Transitions, dt: float) -> Iterator[tuple[str, float]]:
             r = reward(name, beta)
             basis, c = lstd(data, r, beta, dt)
             got, want = basis.matrix(X) @ c, solve_value(TRUTH, r, beta)(X)
-            yield f"V_{name}_{beta:g}", relative(got, want)
-            yield f"shape_{name}_{beta:g}", relative(got - got.mean(), want - want.mean())
+            yield f"V_{name}_{beta:g}", relative_error(got, want)
+            yield f"shape_{name}_{beta:g}", relative_error(got - got.mean(), want - want.mean())
 
 
 class Results:

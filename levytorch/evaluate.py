@@ -70,7 +70,7 @@ def main(config: DictConfig) -> None:
 
 def start() -> None:
     """The command line of this process."""
-    command_line.run(main, "evaluate")
+    command_line.run_main(main, "evaluate")
 
 
 if __name__ == "__main__":

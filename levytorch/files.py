@@ -48,7 +48,7 @@ def replacing(target: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def save(content: Any, target: Path) -> None:
+def save_tensors(content: Any, target: Path) -> None:
     """torch.save, whole or not at all; a full disk is an OutputError (torch's own writer would not say which it is)."""
     buffer = io.BytesIO()
     torch.save(content, buffer)

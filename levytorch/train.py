@@ -41,14 +41,14 @@ def main(config: DictConfig) -> float | None:
         with interrupts.interruptible(), claimed(directory):
             if config.resume is None:
                 check_unused(directory)
-            return run(config, directory, sweep)
+            return train_in(config, directory, sweep)
     except LevytorchError as error:
         if sweep:
             raise
         sys.exit(f"{type(error).__name__}: {error}")
 
 
-def run(config: DictConfig, directory: Path, sweep: bool) -> float | None:
+def train_in(config: DictConfig, directory: Path, sweep: bool) -> float | None:
     """The run itself: its results, or one sentence and an exit status."""
     with command_line.importing():
         command_line.import_lightning()
@@ -92,7 +92,7 @@ def start() -> None:
         sys.argv[1:] = ranks.quiet_arguments(resume.expand(sys.argv[1:]))
     except LevytorchError as error:
         sys.exit(f"{type(error).__name__}: {error}")
-    command_line.run(main, "train")
+    command_line.run_main(main, "train")
 
 
 if __name__ == "__main__":

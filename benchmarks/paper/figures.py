@@ -294,7 +294,7 @@ def _enlarge(left: Axes, right: Axes, step: Array, D_f: Array) -> None:
     left.add_patch(Rectangle(corner, last - first, height, fill=False, edgecolor="red", linewidth=1.2))
 
 
-class Entry(NamedTuple):
+class PaperFigure(NamedTuple):
     """A figure of the paper: its number, the experiments whose runs it is made of, and what draws it."""
 
     number: int
@@ -308,60 +308,60 @@ class Entry(NamedTuple):
         return self.draw(named if len(named) else runs)
 
 
-FIGURES: dict[str, Entry] = {
-    "comparison": Entry(
+FIGURES: dict[str, PaperFigure] = {
+    "comparison": PaperFigure(
         1,
         ("censored_variable",),
         comparison,
         "D_f recovered from all data, from censored data with the TCF, and from censored data without it; every "
         "replica is a line, the truth is dashed.",
     ),
-    "landscape": Entry(
+    "landscape": PaperFigure(
         2,
         ("censored_mcmc",),
         landscape.landscape,
         "The objective in (D_o, D_f) for several values of the TCF, Metropolis data, b at its true value; white x: "
         "truth, red dot: minimiser.",
     ),
-    "adaptive": Entry(
+    "adaptive": PaperFigure(
         3,
         ("censored_mcmc",),
         landscape.adaptive,
         "The fixed-point iteration of coefficients and TCF from TCF = 0, Metropolis data.",
     ),
-    "unbiased_constant": Entry(
+    "unbiased_constant": PaperFigure(
         4,
         ("unbiased_constant",),
         unbiased_constant,
         "Relative errors against the number of trajectories, Example 4.1; deep: alpha = 0.3, light: alpha = 0.6.",
     ),
-    "unbiased_variable": Entry(
+    "unbiased_variable": PaperFigure(
         5,
         ("unbiased_variable",),
         unbiased_variable,
         "Relative errors without outliers, and the recovered curves, Example 4.2.",
     ),
-    "censored_variable": Entry(
+    "censored_variable": PaperFigure(
         6,
         ("censored_variable",),
         censored_variable,
         "Errors of D_f per arm, and the recovered curves at the largest size, Example 4.3.",
     ),
-    "censored_constant": Entry(
+    "censored_constant": PaperFigure(
         7,
         ("censored_constant", "censored_mcmc"),
         censored_constant,
         "Errors of D_f with their sign, Example 4.4 (left) and Example 4.5 (right).",
     ),
-    "policy_error": Entry(
+    "policy_error": PaperFigure(
         8,
         ("censored_variable",),
         policy_error,
         "Value functions of Example 4.3 beside the true one, and their errors.",
     ),
-    "btc": Entry(9, tuple(prices.EXPERIMENTS), prices.full_batch, prices.CAPTIONS["btc"]),
-    "btc_adam": Entry(9, tuple(prices.EXPERIMENTS), prices.random_starts, prices.CAPTIONS["btc_adam"]),
-    "learning_history": Entry(
+    "btc": PaperFigure(9, tuple(prices.EXPERIMENTS), prices.full_batch, prices.CAPTIONS["btc"]),
+    "btc_adam": PaperFigure(9, tuple(prices.EXPERIMENTS), prices.random_starts, prices.CAPTIONS["btc_adam"]),
+    "learning_history": PaperFigure(
         10,
         ("learning_history",),
         learning_history,
@@ -370,7 +370,7 @@ FIGURES: dict[str, Entry] = {
 }
 
 
-def figure(name: str) -> Entry:
+def figure(name: str) -> PaperFigure:
     """The entry of a figure, by name or by the paper's number."""
     by_number = {str(entry.number): entry for entry in reversed(FIGURES.values())}
     entry = FIGURES.get(name) or by_number.get(name)
@@ -379,6 +379,6 @@ def figure(name: str) -> Entry:
     return entry
 
 
-def figures_of(experiments: list[str]) -> dict[str, Entry]:
+def figures_of(experiments: list[str]) -> dict[str, PaperFigure]:
     """The figures that can be made from runs of these experiments."""
     return {name: entry for name, entry in FIGURES.items() if set(entry.experiments) & set(experiments)}

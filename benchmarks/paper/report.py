@@ -16,12 +16,12 @@ from hydra.experimental.callback import Callback
 
 if TYPE_CHECKING:  # every job of a sweep builds the callback, only the sweep's end needs these
     from benchmarks.paper.collect import Runs
-    from benchmarks.paper.figures import Entry
+    from benchmarks.paper.figures import PaperFigure
 
 log = logging.getLogger("benchmarks.paper")
 
 
-def write_figures(runs: Runs, entries: dict[str, Entry], directory: Path) -> list[Path]:
+def write_figures(runs: Runs, entries: dict[str, PaperFigure], directory: Path) -> list[Path]:
     """One figure per entry as <directory>/<name>.png and .pdf; one that these runs are not enough for is skipped."""
     from levytorch.errors import InputError
     from levytorch.figures import save

@@ -88,7 +88,7 @@ class ActionHead(LinearHead):
         return {"of_states": self.of_states, "n_action": self.n_action, "bounds": bounds}
 
 
-Components = Callable[[Tensor], tuple[Tensor, Tensor]]
+WeightedActions = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class HeldHead(Head):
@@ -97,7 +97,7 @@ class HeldHead(Head):
     components: x -> actions (K, n, m) and their probabilities (n, K), over which the coefficients are averaged.
     """
 
-    def __init__(self, head: ActionHead, components: Components) -> None:
+    def __init__(self, head: ActionHead, components: WeightedActions) -> None:
         super().__init__()
         self.of_pairs, self.components = head, components
         self.period, self.origin, self.dim, self.window = head.period, head.origin, head.dim, head.window

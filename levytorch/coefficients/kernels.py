@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.law.threads import run
+from levytorch.law.threads import in_blocks
 
 try:
     from levytorch.law.compiled import cached_njit
@@ -36,7 +36,7 @@ def interpolate(x: Tensor, origin: float, period: float, table: Tensor, *, posit
     if HAVE_NUMBA and x.device.type == "cpu" and x.dtype == torch.float64:
         out = torch.empty((C, x.shape[0]), dtype=torch.float64)
         arrays = (padded.numpy(), out.numpy(), positive)
-        run(_interpolate, x.shape[0], x.numpy(), origin, period, *arrays, grain=_GRAIN)
+        in_blocks(_interpolate, x.shape[0], x.numpy(), origin, period, *arrays, grain=_GRAIN)
         return out
     j, weights = _stencil(x, origin, period, M)
     rows: Tensor = sum(w * padded[j + k].T for k, w in enumerate(weights))  # type: ignore[assignment]
@@ -69,7 +69,7 @@ def scatter(
         s5 = (*s, *(s[0] for _ in range(5 - C)))
         shape = (M, n_x, n_groups, C)
         more = (group.numpy(), weight.reshape(-1).contiguous().numpy(), shape)
-        parts = run(_scatter, x.shape[0], x.numpy(), origin, period, *s5, *more, grain=_GRAIN)
+        parts = in_blocks(_scatter, x.shape[0], x.numpy(), origin, period, *s5, *more, grain=_GRAIN)
         # blocks are added in their order: the sum may depend on the number of threads, never on their timing
         nodes = torch.from_numpy(sum((p[0] for p in parts[1:]), start=parts[0][0]))
         packed = torch.from_numpy(sum((p[1] for p in parts[1:]), start=parts[0][1]))
@@ -99,7 +99,7 @@ def per_bin(weight: Tensor, values: Tensor, index: Tensor, M: int) -> Tensor:
     out = torch.zeros(shape, dtype=torch.float64, device=weight.device)
     if HAVE_NUMBA and weight.device.type == "cpu" and weight.dtype == values.dtype == torch.float64:
         arrays = (v.contiguous().numpy() for v in (weight, values, index))
-        run(_per_bin, weight.shape[0], *arrays, out.numpy(), grain=8)
+        in_blocks(_per_bin, weight.shape[0], *arrays, out.numpy(), grain=8)
     else:
         for row, one in enumerate(weight):
             out[row].index_add_(1, index, one * values)

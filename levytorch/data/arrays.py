@@ -233,7 +233,7 @@ def _vectors(given: NDArray[Any]) -> Array:
     return vectors[:, 0] if vectors.shape[1] == 1 else vectors
 
 
-def named(action: Array, actions: Sequence[Any]) -> NDArray[Any]:
+def labels_of(action: Array, actions: Sequence[Any]) -> NDArray[Any]:
     """The inverse of `label`."""
     return np.asarray(actions)[action.astype(np.int64)] if len(actions) else action
 

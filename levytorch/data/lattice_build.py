@@ -20,7 +20,7 @@ from levytorch.data.quantiles import cut
 from levytorch.data.thresholds import Threshold, threshold_at
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
-from levytorch.law.threads import run
+from levytorch.law.threads import in_blocks
 
 SAME_DT = 1e-6  # relative difference of steps that are one
 _TASK = 1 << 19  # pairs of one task: what is computed does not depend on the number of threads
@@ -167,7 +167,7 @@ class Builder:
         def work(low: int, high: int) -> list[list[TaskSums]]:
             return [self._task(task, maps) for task in tasks[low:high]]
 
-        results = [result for part in run(work, len(tasks), grain=1) for result in part] if tasks else []
+        results = [result for part in in_blocks(work, len(tasks), grain=1) for result in part] if tasks else []
         for (block, _), result in zip(tasks, results):
             for found in result:
                 self._take(block, found)

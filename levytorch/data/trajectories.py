@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from levytorch.convert import Array, Integers, known_keys, path_of, positive_number, shown, whole_number
-from levytorch.data.arrays import flatten, match, named, per_point, rewards_per_point, warn_of_columns
+from levytorch.data.arrays import flatten, labels_of, match, per_point, rewards_per_point, warn_of_columns
 from levytorch.data.numpy_files import ArrayFile
 from levytorch.data.options import MAX_DT, FileOptions
 from levytorch.data.pairing import TransitionBlocks, pair_up
@@ -219,7 +219,7 @@ class Trajectories:
             raise InputError(
                 f"{file}: the suffix must be one of .npz, {', '.join(TABLES)}, found {suffix!r}; choose one."
             )
-        held = None if self.action is None else named(self.action, self.actions)
+        held = None if self.action is None else labels_of(self.action, self.actions)
         ids = None if self.ids is None else np.asarray(self.ids)
         arrays: dict[str, Any] = {"x": self.x, "offsets": self.offsets, "dt": self.dt, "times": self.times}
         arrays |= {"reward": self.reward, "action": held, MAX_DT: self.max_dt, "ids": ids}
@@ -353,7 +353,7 @@ def _write_table(t: Trajectories, file: Path) -> None:
     if t.reward is not None:
         columns["reward"] = t.reward
     if t.action is not None:
-        for k, column in enumerate(np.atleast_2d(named(t.action, t.actions).T)):
+        for k, column in enumerate(np.atleast_2d(labels_of(t.action, t.actions).T)):
             columns["action" if t.action.ndim == 1 else f"action{k + 1}"] = column
     if t.max_dt is not None:
         columns[MAX_DT] = np.full(len(t.x), t.max_dt)

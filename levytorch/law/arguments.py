@@ -27,7 +27,7 @@ class Step(NamedTuple):
     dt: Tensor
 
 
-def named(step: Step, lam: Tensor | None) -> dict[str, Tensor]:
+def by_name(step: Step, lam: Tensor | None) -> dict[str, Tensor]:
     """The arguments by their names, with the tempering where there is one."""
     return step._asdict() if lam is None else step._asdict() | {"tempering": lam}
 

@@ -17,13 +17,13 @@ from levytorch.law.arguments import (
     Step,
     batch_shape,
     broadcast,
+    by_name,
     check_dim,
     check_method,
     check_tempered_method,
     check_values,
     choose_method,
     is_zero,
-    named,
     out_of_range,
     to_tensors,
 )
@@ -91,7 +91,7 @@ def log_density(
     if lam is None and _in_one_pass(step, None, dim, method, grad and step.alpha.requires_grad):
         log_p = _CompiledStep.apply(*step, dim, method, grad)
     else:
-        check_values(**named(step, lam))
+        check_values(**by_name(step, lam))
         log_p = log_density_by_torch(step, lam, dim=dim, method=method)
     return log_p if log_p.dtype == dtype else log_p.to(dtype)
 
@@ -146,7 +146,7 @@ def _arguments(dim: int, method: str, tempering: Numeric, **given: Numeric) -> t
 
 def _rows_by_autograd(step: Step, lam: Tensor | None, dim: int, method: str, wrt_alpha: bool) -> list[Tensor]:
     """log p and its derivatives in b, D_o, D_f[, alpha][, lam], of the broadcast shape."""
-    given = named(step, lam)
+    given = by_name(step, lam)
     check_values(**given)
     shape = common_shape(batch_shape(step, dim), () if lam is None else lam.shape)
     names = ["b", "D_o", "D_f", *(["alpha"] if wrt_alpha else []), *([] if lam is None else ["tempering"])]
@@ -212,7 +212,7 @@ def _compiled_pass(step: Step, lam: Tensor | None, dim: int, method: str, order:
 
     Values are checked on the way, and named only when a bad one is found.
     """
-    given = named(step, lam)
+    given = by_name(step, lam)
     shapes = {t.shape for t in given.values() if t.dim() > 0}
     if dim > 1:
         shape = batch_shape(step, dim)
@@ -243,11 +243,11 @@ def _compiled_pass(step: Step, lam: Tensor | None, dim: int, method: str, order:
     if lam is not None:
         from levytorch.law.tempered_line import tempered_step
 
-        codes = threads.run(tempered_step, n, x, b, D_o, D_f, alpha, dt, *rate, tuple(rows), grain=GRAIN)
+        codes = threads.in_blocks(tempered_step, n, x, b, D_o, D_f, alpha, dt, *rate, tuple(rows), grain=GRAIN)
     elif method == "contour" or with_alpha:
         from levytorch.law.step_kernels import contour_step
 
-        codes = threads.run(contour_step, n, x, b, D_o, D_f, alpha, dt, tuple(rows), grain=GRAIN)
+        codes = threads.in_blocks(contour_step, n, x, b, D_o, D_f, alpha, dt, tuple(rows), grain=GRAIN)
     else:
         codes = _from_table(n, dim, x, b, D_o, D_f, float(alpha[0]), dt, rows)
     bad = [code for code in codes if code >= 0]
@@ -266,7 +266,7 @@ def _from_table(n: int, dim: int, x, b, D_o, D_f, alpha: float, dt, rows: list[n
     while True:
         needed = np.zeros(N_S, dtype=np.bool_)
         more = (*tab.arrays, needed, tuple(rows), *by_b)
-        codes = threads.run(kernel, n, x, b, D_o, D_f, alpha, dt, *more, grain=4096)
+        codes = threads.in_blocks(kernel, n, x, b, D_o, D_f, alpha, dt, *more, grain=4096)
         if not needed.any() or any(code >= 0 for code in codes):
             return codes
         tab.build(np.flatnonzero(needed).tolist())

@@ -1,6 +1,6 @@
 """Compiled density and tail mass by the contour; `contour.py` holds the mathematics, `contour_torch.py` the torch twin.
 
-One sample at a time, scalars only, the GIL released: `threads.run` spreads the samples over the cores.
+One sample at a time, scalars only, the GIL released: `threads.in_blocks` spreads the samples over the cores.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class ContourPath(NamedTuple):
 
 
 def density(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int, order: int) -> Tensor:
-    """As `quadrature.evaluate`."""
+    """As `quadrature.density`."""
     path = _path(*_same(y, A, B, alpha), dim + 2.0 * order, 1.0, fine=dim > 1 or order == 2)
     return _chunked(_density, path, *_same(y, A, B, alpha), dim, order)
 

@@ -35,7 +35,7 @@ def is_compiled() -> bool:
     return True
 
 
-def evaluate(*inputs: Tensor, dim: int = 1, order: int = 1) -> Tensor:
+def density(*inputs: Tensor, dim: int = 1, order: int = 1) -> Tensor:
     """log p and its derivatives in (y, A, B, alpha[, lam]), the inputs: 1-D float64 of length n or one, y >= 0.
 
     Returns (m, n), rows: log p; order >= 1: the first derivatives; order 2: the upper triangle of the second ones by
@@ -65,5 +65,5 @@ def _run(what: str, inputs: tuple[Tensor, ...], dim: int, order: int) -> Tensor:
         from levytorch.law import tempered_kernels as kernels
     out = torch.empty(((1, 1 + m, 1 + m + m * (m + 1) // 2)[order], n), dtype=torch.float64)
     arrays = [t.detach().contiguous().numpy() for t in inputs]
-    threads.run(getattr(kernels, f"{what}_many"), n, *arrays, dim, order, out.numpy(), grain=GRAIN)
+    threads.in_blocks(getattr(kernels, f"{what}_many"), n, *arrays, dim, order, out.numpy(), grain=GRAIN)
     return out

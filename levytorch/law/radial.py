@@ -20,8 +20,7 @@ from levytorch.convert import common_shape
 from levytorch.errors import LevytorchWarning, NumericalError
 from levytorch.law import quadrature, windowed
 from levytorch.law.arguments import Step, batch_shape, check_range, choose_method, out_of_range
-from levytorch.law.table import evaluate as evaluate_table
-from levytorch.law.table import table
+from levytorch.law.table import evaluate_table, table
 
 Rows = Callable[..., Tensor]
 TINY = 1e-280  # keeps the radius differentiable at zero; far below any displacement that is not zero
@@ -120,7 +119,7 @@ def log_density_by_torch(step: Step, lam: Tensor | None, *, dim: int, method: st
     check_range(*inputs[:3])
     # inside an autograd.Function grad mode is always off, so it is read here
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-    first, second = partial(radial_rows, dim=dim, method=method), partial(quadrature.evaluate, dim=dim)
+    first, second = partial(radial_rows, dim=dim, method=method), partial(quadrature.density, dim=dim)
     log_p = Radial.apply(first, second, grad, *inputs).expand(shape.numel()).reshape(shape)
     good = torch.isfinite(log_p.detach()) | (lam is None)
     if not bool(good.all()):
@@ -141,12 +140,12 @@ def partial_derivatives(step: Step, needs: Sequence[bool], g: Tensor, dim: int) 
 def radial_rows(*inputs: Tensor, dim: int, order: int, method: str, with_alpha: bool) -> Tensor:
     """Rows log p and, with order = 1, d/dy, d/dA, d/dB and d/dalpha (zero where it was not asked for)[, d/dlam]."""
     if len(inputs) > 4:  # tempered: there is one method
-        return quadrature.evaluate(*inputs, dim=dim, order=order)
+        return quadrature.density(*inputs, dim=dim, order=order)
     y, A, B, alpha = inputs
     n = max(t.numel() for t in inputs)
     method = choose_method(method, alpha, n, dim, with_alpha)
     if method == "contour" or (method == "table" and with_alpha):
-        return quadrature.evaluate(*inputs, dim=dim, order=order)
+        return quadrature.density(*inputs, dim=dim, order=order)
     if method == "table":
         return evaluate_table(table(float(alpha), dim), y, A, B, order)
     y, A, B, alpha = torch.broadcast_tensors(y, A, B, alpha)

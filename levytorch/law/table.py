@@ -132,7 +132,7 @@ class Table:
         y = torch.from_numpy(np.ascontiguousarray(z).reshape(-1))
         B = torch.from_numpy(np.exp(s).reshape(-1))
         one = torch.ones(1, dtype=torch.float64)
-        log_p = quadrature.evaluate(y, one, B, self.alpha * one, dim=self.dim, order=0)[0]
+        log_p = quadrature.density(y, one, B, self.alpha * one, dim=self.dim, order=0)[0]
         return np.einsum("ai,nij,bj->nab", _TO_CHEBYSHEV, log_p.numpy().reshape(z.shape), _TO_CHEBYSHEV)
 
     @staticmethod
@@ -166,7 +166,7 @@ def table(alpha: float, dim: int = 1) -> Table:
     return Table(alpha, dim)
 
 
-def evaluate(table: Table, y: Tensor, A: Tensor, B: Tensor, order: int) -> Tensor:
+def evaluate_table(table: Table, y: Tensor, A: Tensor, B: Tensor, order: int) -> Tensor:
     """Rows log p[, d/dy, d/dA, d/dB, 0] by torch operations; y >= 0; columns that are missing are built on the way."""
     y, A, B = torch.broadcast_tensors(y, A, B)
     s = torch.log(B) - table.alpha * torch.log(A) - S_MIN
@@ -182,7 +182,7 @@ def evaluate(table: Table, y: Tensor, A: Tensor, B: Tensor, order: int) -> Tenso
     rest = (~inside).nonzero().squeeze(-1)
     if len(rest):
         alpha = torch.full((1,), table.alpha, dtype=torch.float64, device=y.device)
-        out[:, rest] = quadrature.evaluate(y[rest], A[rest], B[rest], alpha, dim=table.dim, order=order)
+        out[:, rest] = quadrature.density(y[rest], A[rest], B[rest], alpha, dim=table.dim, order=order)
     y, A, B, s, z, u, column, base, word = (v[inside] for v in (y, A, B, s, z, u, column, base, word))
     nu, ns = 1 << ((word >> 4) & 15), 1 << (word & 15)
     tu, ts = (u - base) * nu, (s - column) * ns

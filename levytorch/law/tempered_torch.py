@@ -191,7 +191,7 @@ def _columns(*tensors: Tensor) -> list[Tensor]:
 
 
 def density(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor, *, dim: int, order: int) -> Tensor:
-    """As `quadrature.evaluate`."""
+    """As `quadrature.density`."""
     y, A, B, alpha, lam = (t.detach() for t in torch.broadcast_tensors(y, A, B, alpha, lam))
     out = y.new_empty(((1, 6, 21)[order], len(y)))
     at_limit = limit(y, A, B, alpha, lam)

@@ -29,7 +29,7 @@ def _pool(workers: int) -> ThreadPoolExecutor:
     return _pools[key]
 
 
-def run(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int = 256) -> list[Any]:
+def in_blocks(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int = 256) -> list[Any]:
     """kernel(start, stop, *arguments) over range(n), in blocks of at least `grain`; returns the blocks' results.
 
     Uses as many threads as torch does (`torch.set_num_threads`).

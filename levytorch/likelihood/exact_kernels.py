@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.law.threads import run
+from levytorch.law.threads import in_blocks
 
 try:
     from levytorch.law.compiled import cached_njit
@@ -68,7 +68,7 @@ class _Core(torch.autograd.Function):
         ctx.shape = tuple(table.shape)
         out = torch.empty_like(x)
         table_ = table.detach().contiguous().numpy()
-        run(_core, x.shape[0], table_, x.numpy(), y.numpy(), out.numpy(), _DX, _DY, grain=_GRAIN)
+        in_blocks(_core, x.shape[0], table_, x.numpy(), y.numpy(), out.numpy(), _DX, _DY, grain=_GRAIN)
         return out
 
     @staticmethod
@@ -76,7 +76,7 @@ class _Core(torch.autograd.Function):
     def backward(ctx: Any, bar: Tensor) -> tuple[Tensor | None, ...]:
         x, y = ctx.saved_tensors
         arguments = (ctx.shape, x.numpy(), y.numpy(), bar.contiguous().numpy(), _DX, _DY)
-        parts = run(_core_adjoint, x.shape[0], *arguments, grain=16 * _GRAIN)
+        parts = in_blocks(_core_adjoint, x.shape[0], *arguments, grain=16 * _GRAIN)
         # added in their order: the sum may depend on the number of threads, never on their timing
         return torch.from_numpy(sum(parts[1:], start=parts[0])), None, None
 
@@ -87,14 +87,14 @@ class _Tail(torch.autograd.Function):
         ctx.save_for_backward(table, weights, x, z, log_y)
         out = torch.empty_like(x)
         arrays = (t.detach().contiguous().numpy() for t in (table, weights, x, z, log_y))
-        run(_tail, x.shape[0], *arrays, out.numpy(), _DX, grain=_GRAIN)
+        in_blocks(_tail, x.shape[0], *arrays, out.numpy(), _DX, grain=_GRAIN)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, bar: Tensor) -> tuple[Tensor | None, ...]:
         arrays = (t.detach().contiguous().numpy() for t in (*ctx.saved_tensors, bar))
-        parts = run(_tail_adjoint, len(bar), *arrays, _DX, grain=16 * _GRAIN)
+        parts = in_blocks(_tail_adjoint, len(bar), *arrays, _DX, grain=16 * _GRAIN)
         table_bar, weights_bar = (torch.from_numpy(sum(values[1:], start=values[0])) for values in zip(*parts))
         return table_bar, weights_bar, None, None, None
 

@@ -123,7 +123,7 @@ def sweep(
         return tensor_sweep(head, law, batch, bins, hessian=hessian)
     theta = head.theta.detach()
     C, M, names = head.n_predictors, len(bins), learned(head)
-    grid = grid_of(head, bins, batch.x)
+    grid = nodes_per_cell(head, bins, batch.x)
     ((origin, period),) = bins.extents
     x_nodes = origin + period / grid * torch.arange(grid, dtype=torch.float64)
     design = head.design(x_nodes)
@@ -164,7 +164,7 @@ def sweep(
     return ScoreSums(n, log_p, gradient, to_predictors(first, at_bins), products, bent)
 
 
-def grid_of(head: LinearHead, bins: StateBins, x: Tensor) -> int:
+def nodes_per_cell(head: LinearHead, bins: StateBins, x: Tensor) -> int:
     """Nodes per cell: a multiple of the bins, fine enough for the shortest wave; where all states are centers of bins,
     these are nodes, and nothing is interpolated.
     """

@@ -38,7 +38,7 @@ class Stored:
         """Write V to one file (tensors and numbers only); an earlier one is replaced once the new one is complete."""
         target = path_of(path)
         content = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        files.save({"format": self._format, **content}, target)
+        files.save_tensors({"format": self._format, **content}, target)
         return target
 
     @classmethod

@@ -76,8 +76,8 @@ def check_run_with_actions(prepared: Prepared, data: SourceData) -> None:
         _reward(config, data, period=config["coefficients"].get("period"))
 
 
-def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, resumed: bool, run: Any) -> Outcome:
-    """Fits, report, policies; run: what fits one action (`training.run`)."""
+def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, resumed: bool, fit_one: Any) -> Outcome:
+    """Fits, report, policies; fit_one: what fits one action (`training.fit_and_report`)."""
     config, pairs = prepared.config, data.transitions
     assert isinstance(pairs, Transitions)
     check_run_with_actions(prepared, data)
@@ -89,7 +89,9 @@ def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, re
         if pairs.actions:
             kept, own = common_settings(pairs, prepared.fit)
             found = [
-                _one(prepared, own, directory / "actions" / str(i), action, part, truth, resumed=resumed, run=run)
+                _one(
+                    prepared, own, directory / "actions" / str(i), action, part, truth, resumed=resumed, fit_one=fit_one
+                )
                 for i, (action, part) in enumerate(by_action(kept))
             ]
             recovery: Any = recovery_of_actions(kept, found, check_shared(config["shared"], prepared.fit), prepared.fit)
@@ -137,7 +139,7 @@ def _one(
     truth: Any,
     *,
     resumed: bool,
-    run: Any,
+    fit_one: Any,
 ) -> Recovery:
     """The fit of one action, or what an interrupted run has left of it."""
     done = place / DONE
@@ -155,7 +157,7 @@ def _one(
     source = SourceData(pairs, None if truth is None else truth.of(action))
     checkpoint = resume.checkpoint(place) if resumed else None
     try:
-        outcome = run(own, source, place, checkpoint=checkpoint)
+        outcome = fit_one(own, source, place, checkpoint=checkpoint)
     except InputError as error:
         raise InputError(f"action {action}, of {len(pairs)} pairs: {error}") from error
     for line in (*terminal.coefficient_table(outcome.metrics).splitlines(), *terminal.alarms(outcome.metrics)):

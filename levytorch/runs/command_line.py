@@ -99,7 +99,7 @@ def is_clone() -> bool:
     return (_PACKAGE.parent / "conf").is_dir() and (_PACKAGE.parent / "train.py").is_file()
 
 
-def run(main: Callable[[], Any], name: str) -> None:
+def run_main(main: Callable[[], Any], name: str) -> None:
     """A function made by hydra.main; overrides that it refuses are followed by the nearest ones that exist."""
     try:
         main()

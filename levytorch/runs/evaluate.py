@@ -60,7 +60,7 @@ def run_evaluation(settings: dict[str, Any]) -> Path:
     else:
         if settings.get("policy"):
             raise ConfigError("policy is for runs on data with actions, found runs without; leave policy out.")
-        result, support = evaluate(settings, runs) if runs else (None, None)
+        result, support = evaluate_loaded(settings, runs) if runs else (None, None)
         studies = study_rates(settings) if settings["rates"]["enabled"] else []
         write = functools.partial(write_results, result, support, studies)
     with temporary_directory(target) as written:
@@ -111,7 +111,9 @@ def write_results(
     return shown
 
 
-def evaluate(settings: Mapping[str, Any], runs: Sequence[Run]) -> tuple[EvaluatedRuns, tuple[float, float] | None]:
+def evaluate_loaded(
+    settings: Mapping[str, Any], runs: Sequence[Run]
+) -> tuple[EvaluatedRuns, tuple[float, float] | None]:
     """The evaluation, and the range of the data that the model-free baseline has seen (None without data)."""
     beta = check_beta(settings["beta"])
     truth = true_dynamics(settings["truth"], runs)

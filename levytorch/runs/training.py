@@ -51,11 +51,11 @@ def train(config: Any, directory: Path) -> Outcome | None:
     seconds = time.perf_counter() - began
     outcome: Outcome | None
     if actions.has_actions(prepared.config, data):
-        outcome = actions.train_by_action(prepared, data, directory, resumed=resumed, run=run)
+        outcome = actions.train_by_action(prepared, data, directory, resumed=resumed, fit_one=fit_and_report)
     else:
         data = actions.alike(data)
         value.check_value_data(prepared.config, data)
-        outcome = run(prepared, data, directory, checkpoint=checkpoint)
+        outcome = fit_and_report(prepared, data, directory, checkpoint=checkpoint)
         if outcome is None:
             return None
         began, drawn = time.perf_counter(), outcome.metrics["seconds_of"].get("figures", 0.0)
@@ -68,7 +68,9 @@ def train(config: Any, directory: Path) -> Outcome | None:
     return outcome
 
 
-def run(prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Path | None = None) -> Outcome | None:
+def fit_and_report(
+    prepared: Prepared, data: SourceData, directory: Path, *, checkpoint: Path | None = None
+) -> Outcome | None:
     """Fit and write recovery.pt, metrics.json, curves.csv, history.csv, figures/ and what the loggers keep."""
     from lightning.pytorch.callbacks import Checkpoint
     from lightning.pytorch.utilities.exceptions import MisconfigurationException

@@ -213,7 +213,9 @@ class ContinuousRecovery(CountedActions):
         target = path_of(path)
         numbers = {"log_likelihood": self.log_likelihood, "converged": self.converged, "metrics": self.metrics}
         tensors = {"theta": self.head.flat(), "covariance": self.covariance, "counts": self.counts}
-        files.save({"format": FORMAT, "head": self.head.config(), "places": self.places, **tensors, **numbers}, target)
+        files.save_tensors(
+            {"format": FORMAT, "head": self.head.config(), "places": self.places, **tensors, **numbers}, target
+        )
         return target
 
     @classmethod

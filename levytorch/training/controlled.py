@@ -333,7 +333,7 @@ class ControlledRecovery(CountedActions):
             "counts": self.counts,
             "metrics": self.metrics,
         }
-        files.save(content, target)
+        files.save_tensors(content, target)
         return target
 
     @classmethod

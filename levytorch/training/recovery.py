@@ -239,7 +239,7 @@ class Recovery:
         Of a head of your own the parameters and its name are written; `load` then takes one to put them into.
         """
         target = path_of(path)
-        files.save(self.content(), target)
+        files.save_tensors(self.content(), target)
         return target
 
     def content(self) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def test_every_leaf_of_train_with_every_value(file, record_property, tmp_path):
     for k, (what, config) in enumerate(random.Random(0).sample(alone, 40)):
         try:
             prepared = prepare_run(config, tmp_path / str(k))
-            outcome = training.run(prepared, prepared.source(), tmp_path / str(k))
+            outcome = training.fit_and_report(prepared, prepared.source(), tmp_path / str(k))
             add_value(outcome, prepared.config)
         except LevytorchError:
             continue

@@ -18,7 +18,7 @@ BACKENDS = {"compiled": quadrature, "torch": contour_torch}
 
 
 def density(backend, *arguments, **options):
-    return (quadrature.evaluate if backend == "compiled" else contour_torch.density)(*arguments, **options)
+    return (quadrature.density if backend == "compiled" else contour_torch.density)(*arguments, **options)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -56,7 +56,7 @@ def test_random_points_against_a_live_oracle(seed):
     for y, A, B, alpha in zip(*random_cases(3, seed=90 + seed)):
         exact = oracle(y, A, B, alpha, 1)
         one = [torch.tensor([float(v)], dtype=torch.float64) for v in (abs(y), A, B, alpha)]
-        out = quadrature.evaluate(*one, order=1)[:, 0]
+        out = quadrature.density(*one, order=1)[:, 0]
         assert abs(float(out[0]) - float(exact.log_p)) <= 3e-11
         assert math.isclose(float(out[3]), float(exact.first[2]), rel_tol=1e-9, abs_tol=1e-9 / B)
 
@@ -66,7 +66,7 @@ def test_random_points_against_a_live_oracle(seed):
 def test_second_opinion(name, dim):
     rows = shared_reference(name)
     y, A, B, alpha, log_p = (column(rows, k) for k in ("y", "D_o_t", "D_f_t", "alpha", "log_p"))
-    out = quadrature.evaluate(y, A, B, alpha, dim=dim, order=1)
+    out = quadrature.density(y, A, B, alpha, dim=dim, order=1)
     error = (out[0] - log_p).abs()
     assert float(error.max()) <= (3e-11 if dim == 1 else 1e-10)
     assert float(torch.quantile(error, 0.99)) <= 1e-12
@@ -80,7 +80,7 @@ def test_second_opinion(name, dim):
 
 def test_golden_value_without_diffusion():
     values = [torch.tensor([v], dtype=torch.float64) for v in (1.92, 0.0, 8 * 0.04, 3 / 23)]
-    assert math.isclose(math.exp(quadrature.evaluate(*values, order=0).item()), 0.01264457816564909890, rel_tol=1e-13)
+    assert math.isclose(math.exp(quadrature.density(*values, order=0).item()), 0.01264457816564909890, rel_tol=1e-13)
 
 
 def test_compiled_and_torch_agree_over_the_domain():
@@ -95,7 +95,7 @@ def test_compiled_and_torch_agree_over_the_domain():
     )
     A[:20], y[20:40] = 0.0, 0.0
     for dim in (1, 2, 3):
-        a = quadrature.evaluate(y, A, B, alpha, dim=dim, order=1)
+        a = quadrature.density(y, A, B, alpha, dim=dim, order=1)
         b = contour_torch.density(y, A, B, alpha, dim=dim, order=1)
         assert torch.isfinite(a).all()
         assert float((a[0] - b[0]).abs().max()) <= 1e-10
@@ -110,7 +110,7 @@ def test_wide_jumps_of_small_alpha(alpha):
     y = torch.tensor([0.0, 0.1, 1.0, 5.0] * 3, dtype=torch.float64)
     B = torch.tensor([20.0, 60.0, 150.0], dtype=torch.float64).repeat_interleave(4)
     one = torch.ones(1, dtype=torch.float64)
-    a = quadrature.evaluate(y, one, B, alpha * one, order=1)
+    a = quadrature.density(y, one, B, alpha * one, order=1)
     b = contour_torch.density(y, one, B, alpha * one, dim=1, order=1)
     assert float((a[0] - b[0]).abs().max()) <= 1e-11
     exact = oracle(1.0, 1.0, 60.0, alpha, 1)
@@ -148,8 +148,8 @@ def test_continuous_across_the_seam_between_the_paths(alpha, dim):
     A, y = torch.tensor([0.3], dtype=torch.float64), torch.linspace(0.0, 40.0, 60, dtype=torch.float64)
     B = (y * y + 4 * A) ** alpha
     a = torch.tensor([alpha], dtype=torch.float64)
-    below = quadrature.evaluate(y, A, B * (1 - 1e-13), a, dim=dim, order=1)
-    above = quadrature.evaluate(y, A, B * (1 + 1e-13), a, dim=dim, order=1)
+    below = quadrature.density(y, A, B * (1 - 1e-13), a, dim=dim, order=1)
+    above = quadrature.density(y, A, B * (1 + 1e-13), a, dim=dim, order=1)
     assert float((below[0] - above[0]).abs().max()) <= 3e-11
     L = torch.sqrt(y * y + 4 * A)
     scale = torch.stack([1 / L, 1 / L**2, 1 / B, torch.ones_like(L)])
@@ -164,7 +164,7 @@ def test_integrates_to_one_with_its_own_tail(alpha, A):
     v, w = torch.tensor(2 * (nodes + 1)), torch.tensor(2 * weights)
     y, jacobian = v**3 / 16, 3 * v**2 / 16  # clusters nodes at the cusp of the pure stable law
     one = [torch.tensor([x], dtype=torch.float64) for x in (A, 0.5, alpha)]
-    p = torch.exp(quadrature.evaluate(y, *one, order=0)[0])
+    p = torch.exp(quadrature.density(y, *one, order=0)[0])
     mass = quadrature.tail(torch.tensor([4.0], dtype=torch.float64), *one, order=0).item()
     assert math.isclose(2 * float((p * w * jacobian).sum()) + mass, 1.0, abs_tol=1e-9)
 
@@ -175,7 +175,7 @@ def test_radial_density_integrates_to_one(dim):
     y, w = torch.tensor(3.0 * (nodes + 1)), torch.tensor(3.0 * weights)
     one = [torch.tensor([x], dtype=torch.float64) for x in (0.2, 0.5, 0.4)]
     surface = 2 * math.pi * y if dim == 2 else 4 * math.pi * y * y
-    inside = float((torch.exp(quadrature.evaluate(y, *one, dim=dim, order=0)[0]) * surface * w).sum())
+    inside = float((torch.exp(quadrature.density(y, *one, dim=dim, order=0)[0]) * surface * w).sum())
     mass = quadrature.tail(torch.tensor([6.0], dtype=torch.float64), *one, dim=dim, order=0).item()
     assert math.isclose(inside + mass, 1.0, abs_tol=1e-12)
 
@@ -185,14 +185,14 @@ def test_voigt_profile():
     y = torch.linspace(0, 50, 200, dtype=torch.float64)
     one = [torch.tensor([x], dtype=torch.float64) for x in (0.4, 0.7, 0.5)]
     exact = np.log(voigt_profile(y.numpy(), math.sqrt(0.8), 0.7))
-    assert np.abs(quadrature.evaluate(y, *one, order=0)[0].numpy() - exact).max() <= 1e-12
+    assert np.abs(quadrature.density(y, *one, order=0)[0].numpy() - exact).max() <= 1e-12
 
 
 @pytest.mark.parametrize("alpha", [0.35, 0.6, 0.9])
 def test_scipy_stable_law(alpha):
     y = np.array([0.0, 0.3, 1.0, 4.0])
     one = [torch.tensor([x], dtype=torch.float64) for x in (0.0, 1.0, alpha)]
-    ours = quadrature.evaluate(torch.tensor(y), *one, order=0)[0].exp().numpy()
+    ours = quadrature.density(torch.tensor(y), *one, order=0)[0].exp().numpy()
     assert np.allclose(ours, levy_stable.pdf(y, 2 * alpha, 0.0), rtol=1e-7)
 
 
@@ -200,14 +200,14 @@ def test_at_the_origin_without_diffusion():
     for alpha in (0.05, 0.3, 0.97):
         one = [torch.tensor([x], dtype=torch.float64) for x in (0.0, 0.0, 2.0, alpha)]
         exact = math.lgamma(1 + 1 / (2 * alpha)) - math.log(math.pi) - math.log(2.0) / (2 * alpha)
-        assert math.isclose(quadrature.evaluate(*one, order=0).item(), exact, rel_tol=1e-12, abs_tol=1e-12)
+        assert math.isclose(quadrature.density(*one, order=0).item(), exact, rel_tol=1e-12, abs_tol=1e-12)
 
 
 def test_gaussian_limit():
     y = torch.linspace(0, 5, 50, dtype=torch.float64)
     one = [torch.tensor([x], dtype=torch.float64) for x in (0.5, 1e-300, 0.3)]
     exact = -(y**2) / 2 - 0.5 * math.log(2 * math.pi)
-    assert float((quadrature.evaluate(y, *one, order=0)[0] - exact).abs().max()) <= 1e-14
+    assert float((quadrature.density(y, *one, order=0)[0] - exact).abs().max()) <= 1e-14
 
 
 def test_hankel_functions():

@@ -8,7 +8,7 @@ from levytorch import log_density, score
 from levytorch.errors import InputError
 from levytorch.law import quadrature
 from levytorch.law.arguments import WORTH_A_TABLE
-from levytorch.law.table import EMPTY, N_S, S_MIN, Z_SWITCH, Table, evaluate, table
+from levytorch.law.table import EMPTY, N_S, S_MIN, Z_SWITCH, Table, evaluate_table, table
 
 
 def sample(alpha, n, seed, log_c=(-9.0, 6.0)):
@@ -33,8 +33,8 @@ def compiled(alpha, y, A, B, dim=1):
 def test_accuracy(alpha, dim, backend):
     y, A, B = sample(alpha, 4000, seed=int(100 * alpha), log_c=(-4.0, 2.0))
     a = torch.tensor([alpha], dtype=torch.float64)
-    exact = quadrature.evaluate(y, A, B, a, dim=dim, order=1)
-    out = compiled(alpha, y, A, B, dim) if backend == "compiled" else evaluate(table(alpha, dim), y, A, B, 1)
+    exact = quadrature.density(y, A, B, a, dim=dim, order=1)
+    out = compiled(alpha, y, A, B, dim) if backend == "compiled" else evaluate_table(table(alpha, dim), y, A, B, 1)
     assert float((out[0] - exact[0]).abs().max()) <= 1e-9
     # D_o's score is compared with 1 / A near the center and with 1 / y^2 in the tail, where it decays
     L2 = torch.where(y / A.sqrt() < Z_SWITCH, A, y * y)
@@ -62,7 +62,7 @@ def test_columns_are_built_on_demand_and_do_not_depend_on_their_order():
     second.build([38])
     one = torch.ones(1, dtype=torch.float64)
     y, c = torch.linspace(0, 30, 500, dtype=torch.float64), torch.exp(torch.tensor([S_MIN + 38.3], dtype=torch.float64))
-    assert torch.equal(evaluate(first, y, one, c, 1), evaluate(second, y, one, c, 1))
+    assert torch.equal(evaluate_table(first, y, one, c, 1), evaluate_table(second, y, one, c, 1))
 
 
 def test_outside_the_table_the_quadrature_answers():
@@ -70,8 +70,8 @@ def test_outside_the_table_the_quadrature_answers():
     y = torch.tensor([1.0, 1e30, 2.0, 0.5, 0.0], dtype=torch.float64)
     A = torch.tensor([0.0, 1.0, 1e-60, 1.0, 0.0], dtype=torch.float64)
     B = torch.tensor([1.0, 1.0, 1.0, 1e-40, 1.0], dtype=torch.float64)
-    exact = quadrature.evaluate(y, A, B, alpha, order=1)[:4]
-    assert torch.equal(evaluate(table(0.3), y, A, B, 1)[:4], exact)
+    exact = quadrature.density(y, A, B, alpha, order=1)[:4]
+    assert torch.equal(evaluate_table(table(0.3), y, A, B, 1)[:4], exact)
     assert torch.equal(compiled(0.3, y, A, B), exact)
 
 
@@ -135,7 +135,7 @@ def test_fused_step_is_the_table(monkeypatch):
     b, dt = rng.normal(size=n), rng.uniform(0.01, 1, n)
     s = score(x, b, D_o, D_f, 0.35, dt, method="table")
     y = torch.tensor(x - b * dt)
-    exact = evaluate(fresh, y.abs(), torch.tensor(D_o * dt), torch.tensor(D_f * dt), 1)
+    exact = evaluate_table(fresh, y.abs(), torch.tensor(D_o * dt), torch.tensor(D_f * dt), 1)
     t = torch.tensor(dt)
     assert torch.allclose(s.log_p, exact[0], rtol=0, atol=1e-11)
     assert torch.allclose(s.b, -torch.sign(y) * exact[1] * t, rtol=1e-8, atol=1e-10)

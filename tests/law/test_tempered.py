@@ -46,7 +46,7 @@ def table(d):
 def test_against_mpmath(d, value, slope):
     point, want = table(d)
     assert d > 1 or (want.shape[1] == 360 and want[0].min() < -195)
-    got = quadrature.evaluate(*point, dim=d, order=1).numpy()
+    got = quadrature.density(*point, dim=d, order=1).numpy()
     assert np.abs(got[0] - want[0]).max() < value
     assert (np.abs(got[1:] - want[1:6]) / np.abs(want[1:6])).max() < slope
     tails = np.log(quadrature.tail(*point, dim=d, order=0)[0].numpy())
@@ -82,7 +82,7 @@ def test_normal_inverse_gaussian():
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_without_jumps_a_gaussian(d):
     y, A = torch.tensor([0.0, 1.0, 4.0], dtype=D), 0.8
-    got = quadrature.evaluate(y, *(torch.tensor([v], dtype=D) for v in (A, 1e-200, 0.4, 2.0)), dim=d, order=0)[0]
+    got = quadrature.density(y, *(torch.tensor([v], dtype=D) for v in (A, 1e-200, 0.4, 2.0)), dim=d, order=0)[0]
     torch.testing.assert_close(got, -y * y / (4 * A) - 0.5 * d * math.log(4 * math.pi * A), rtol=1e-13, atol=1e-13)
 
 
@@ -122,7 +122,7 @@ def test_derivatives(d):
 def test_scaling():
     """p(c y, c^2 A, c^(2 alpha) B, lam / c) = p / c: the tempering's own derivative from the others."""
     y, A, B, alpha, lam = tensors(WIDE)
-    got = quadrature.evaluate(y, A, B, alpha, lam, order=1)
+    got = quadrature.density(y, A, B, alpha, lam, order=1)
     size = 1.0 + (y * got[1]).abs() + (2 * A * got[2]).abs() + (2 * alpha * B * got[3]).abs()
     rest = 1.0 + y * got[1] + 2 * A * got[2] + 2 * alpha * B * got[3] - lam * got[5]
     assert (rest.abs() / size).max() < 1e-12
@@ -133,7 +133,7 @@ def test_torch_twin(d):
     """Without numba: the same numbers by torch operations, second derivatives and tails too."""
     point = tensors(WIDE)
     for order in (0, 1, 2):
-        one, two = quadrature.evaluate(*point, dim=d, order=order), tempered_torch.density(*point, dim=d, order=order)
+        one, two = quadrature.density(*point, dim=d, order=order), tempered_torch.density(*point, dim=d, order=order)
         scale = 1.0 + one.abs().amax(1, keepdim=True)
         assert ((one - two).abs() / scale).max() < 1e-9
         assert ((one[0] - two[0]).abs()).max() < 1e-11
@@ -151,7 +151,7 @@ def test_integrates_to_one(d):
     w = torch.tensor(np.tile(0.5 * (edges[1] - edges[0]) * weights, 24))
     area = {1: torch.full_like(r, 2.0), 2: 2 * math.pi * r, 3: 4 * math.pi * r * r}[d]
     one = [torch.tensor([v], dtype=D) for v in (A, B, alpha, lam)]
-    inside = float((w * area * quadrature.evaluate(r, *one, dim=d, order=0)[0].exp()).sum())
+    inside = float((w * area * quadrature.density(r, *one, dim=d, order=0)[0].exp()).sum())
     center = 0.0 if d == 1 else torch.zeros(d, dtype=D)
     beyond = float(tail_probability(6.0, center, 0.0, A, B, alpha, 1.0, dim=d, tempering=lam))
     assert abs(inside + beyond - 1.0) < 1e-11
