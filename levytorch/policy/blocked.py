@@ -130,7 +130,6 @@ def factor_of(replicas: Tensor) -> Tensor:
 class Shrunk:
     """c = keep (A + s P)^-1 g, s the strength of the ridge; share: what `keep` holds of the level and of the rest."""
 
-    equations: Equations
     c: Tensor
     strength: float
     share: tuple[float, float]
@@ -159,7 +158,7 @@ def shrink(equations: Equations, influence: Tensor | None = None) -> Shrunk:
     both = torch.stack([kept(K, level, share) for level in SHARES])[:, None, :]
     _, mean = equations.errors(moved + both * left_out[best % len(left_out)])
     level = SHARES[int(mean.mean(-1).argmin())]
-    return Shrunk(equations, kept(K, level, share) * equations.solve(strength), strength, (level, share))
+    return Shrunk(kept(K, level, share) * equations.solve(strength), strength, (level, share))
 
 
 def block_rows(transitions: Transitions) -> list[NDArray[np.int64]]:

@@ -45,14 +45,13 @@ _LONG_STEP = 0.1  # beta dt from which on the paper's sum of a constant reward i
 class FourierSeries:
     """sum_m c_m phi_m(x), fitted to the data in `support`.
 
-    `condition` is that of the fit, `rms` the size of what it leaves over.
+    `condition` is that of the fit.
     """
 
     coefficients: Tensor
     basis: FourierBasis
     support: tuple[float, float]
     condition: float
-    rms: float
 
     def __call__(self, x: Tensor | np.ndarray | float) -> Tensor:
         at = torch.as_tensor(x, dtype=torch.float64)
@@ -92,8 +91,7 @@ def fit_fourier(x: Tensor | np.ndarray, y: Tensor | np.ndarray, basis: FourierBa
             stacklevel=2,
         )
     c = Vh[keep].T @ ((U[:, keep].T @ z) / s[keep])
-    rms = float((A @ c - z).norm() / x.numel() ** 0.5)
-    return FourierSeries(c, basis, (float(x.min()), float(x.max())), condition, rms)
+    return FourierSeries(c, basis, (float(x.min()), float(x.max())), condition)
 
 
 class TooShort(InputError):

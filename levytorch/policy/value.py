@@ -17,7 +17,7 @@ from torch import Tensor
 
 from levytorch import files
 from levytorch.coefficients import FourierBasis
-from levytorch.convert import path_of, real_tensor, shown, whole_number
+from levytorch.convert import path_of, real_tensor, whole_number
 from levytorch.errors import InputError
 from levytorch.policy.line_operator import HALF, differences, distances, inner_nodes, line_grid, positions
 from levytorch.untrusted import load_tensors
@@ -115,20 +115,6 @@ class ValueFunction(Stored):
         order = _order(order)
         return self._chunked(x, lambda part: self.basis.matrix(part, order) @ self.coefficients)
 
-    def fractional_laplacian(self, x: Tensor | np.ndarray | float, alpha: float | Tensor) -> Tensor:
-        """((-Lap)^alpha V)(x); alpha a number or one per point."""
-        at = real_tensor("x", x)
-        power = real_tensor("alpha", alpha, "pass half the stability index")
-        if not bool(((power > 0) & (power <= 1)).all()):
-            raise InputError(f"alpha must lie in (0, 1], found {shown(alpha)}; pass half the stability index.")
-        if power.ndim and power.shape != at.shape:
-            raise InputError(
-                f"alpha must be a number or of x's shape {tuple(at.shape)}, found shape {tuple(power.shape)}; "
-                "pass one per point."
-            )
-        symbol = self.basis.symbol(power)
-        return (self.basis.matrix(at) * symbol * self.coefficients).sum(-1)
-
     def std(self, x: Tensor | np.ndarray | float, order: int = 0) -> Tensor:
         """Standard deviation of V (or of a derivative) at x, from the covariance of the recovered coefficients (delta
         method).
@@ -211,11 +197,6 @@ class PlaneValue(Stored):
         """grad V at x: [..., 2]."""
         parts = [self._sum(x, self.coefficients, order) for order in ((1, 0), (0, 1))]
         return torch.stack(parts, dim=-1)
-
-    def on_grid(self, n: int = 128) -> tuple[Tensor, Tensor, Tensor]:
-        """Coordinates (n,), (n,) of a regular grid of the cell and V on it, (n, n)."""
-        first, second = (o + torch.arange(n, dtype=torch.float64) * (p / n) for o, p in zip(self.origin, self.period))
-        return first, second, self(torch.stack(torch.meshgrid(first, second, indexing="ij"), dim=-1))
 
     def std(self, x: Any) -> Tensor:
         """Standard deviation of V at x, from the covariance of the recovered coefficients (delta method)."""

@@ -239,13 +239,6 @@ def targets() -> list[Target]:
         Target("ValueFunction", V, dict(x=0.5), names("x"), propagates=True),
         Target("ValueFunction.derivative", V.derivative, dict(x=0.5, order=1), names("x"), propagates=True),
         Target("ValueFunction.std", V.std, dict(x=0.5, order=0), names("x"), propagates=True),
-        Target(
-            "ValueFunction.fractional_laplacian",
-            V.fractional_laplacian,
-            dict(x=0.5, alpha=0.3),
-            names("x alpha"),
-            propagates=True,
-        ),
         Target("ValueFunction.save", V.save, dict(path=directory() / "v.pt"), finite=False),
         Target(
             "ValueFunction.load", lambda path: lt.ValueFunction.load(path)(0.5), dict(path=V.save(directory() / "w.pt"))
