@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -123,14 +123,22 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(plain_values(content), indent=2) + "\n")
 
 
-def write_csv(path: Path, columns: Mapping[str, Sequence[float | str] | np.ndarray[Any, Any]]) -> None:
-    """Columns of equal length, with a header; numbers as Python writes them, so that they come back the same."""
+def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
+    """Columns of equal length, with a header; numbers as Python writes them, so that they come back the same.
+
+    Texts and whole numbers stay what they are; None is an empty field, True is true.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
-    cells = [[v if isinstance(v, str) else repr(float(v)) for v in column] for column in columns.values()]
-    writer.writerows(zip(*cells))
+    writer.writerows(zip(*([_field(v) for v in column] for column in columns.values())))
     write_text(path, buffer.getvalue())
+
+
+def _field(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "" if value is None else str(value).lower()
+    return str(value) if isinstance(value, str | int) else repr(float(value))
 
 
 def plain_values(value: Any) -> Any:

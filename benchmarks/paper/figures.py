@@ -25,7 +25,6 @@ from benchmarks.paper.style import (
 from benchmarks.paper.tables import FIT_BELOW, read_rates
 from levytorch.errors import ConfigError, InputError
 from levytorch.figures.base import COLORS, SYMBOLS, new_axes, panels
-from levytorch.untrusted import read_csv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -248,7 +247,7 @@ def _rates(ax: Axes, runs: Runs, norm: str = "C0") -> None:
 def learning_history(runs: Runs) -> Drawn:
     """Figure 10: the longest Adam run; histories light, moving averages bold; right: the framed part, D_f alone."""
     run = max(runs.need("Figure 10", engine="adam"), key=lambda r: r.number("steps"))
-    history = read_csv(run.path / "history.csv", ("step", *(f"mean/{name}" for name in COEFFICIENTS)))
+    history = run.table("history.csv", ("step", *(f"mean/{name}" for name in COEFFICIENTS)))
     if len(history["step"]) < 3:
         raise InputError(f"a history of at least 3 entries was expected, found less in {run.path}; log more often.")
     step, window = history["step"], int(run.setting("engine.window", 20_000))

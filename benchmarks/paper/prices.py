@@ -17,7 +17,7 @@ from levytorch.data.numpy_files import load_arrays
 from levytorch.errors import InputError
 from levytorch.figures.base import new_axes
 from levytorch.figures.values import Band, value_bands
-from levytorch.untrusted import lookup, read_csv
+from levytorch.untrusted import lookup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,7 @@ class Panel:
     def curves(self) -> dict[str, Array]:
         """Finite curves on a grid that rises, which all runs share."""
         for run in self.runs:
-            found = read_csv(run.path / "value.csv", CURVES)
+            found = run.table("value.csv", CURVES)
             finite = all(np.isfinite(found[name]).all() for name in CURVES)
             if len(found["x"]) < 2 or not finite or (np.diff(found["x"]) <= 0).any():
                 raise _refusal(run, "value.csv", "finite curves on rising x", "others")

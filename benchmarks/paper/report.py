@@ -41,14 +41,13 @@ def write_tables(runs: Runs, directory: Path) -> str:
     """All tables as <directory>/<name>.csv; returns them as text, the paper's statements first."""
     from benchmarks.paper.claims import claims
     from benchmarks.paper.tables import KEEP, all_tables, markdown
-    from levytorch.files import replacing
+    from levytorch.files import write_csv
 
     text = []
     for name, table in {"paper": claims(runs), **all_tables(runs)}.items():
         if not len(table):
             continue
-        with replacing(directory / f"{name}.csv") as temporary:
-            table.write_csv(temporary)
+        write_csv(directory / f"{name}.csv", table.to_dict())
         text.append(f"{name}\n\n{markdown(table, keep=KEEP)}\n")
     return "\n".join(text)
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
-from levytorch.convert import Integers, positive_number, shown, whole_number
+from levytorch.convert import positive_number, shown, whole_number
 from levytorch.data.pairing import is_gap
 from levytorch.data.store import Entry, within_memory
 from levytorch.data.trajectories import Trajectories
@@ -89,7 +88,7 @@ class FromFile:
             if count > n:
                 name = "sample" if self.first is None else "first"
                 raise InputError(f"{self.path}: {name} must not exceed {n} transitions, found {count}; lower it.")
-            which = slice(0, count) if self.first is not None else np.sort(self._draw(n, transitions.stored))
+            which = selected(n, self.first, self.sample, self.sample_seed, transitions.stored)
             # a part chosen before the analysis is the data: its mu is its own
             transitions = transitions._take(which, {"not selected": n - count}, keep_mu=False)
         return SourceData(transitions, None, trajectories)
@@ -117,18 +116,6 @@ class FromFile:
             remedy = f"fill the gaps, or pass max_dt={expected:g} to leave out the pairs across them"
         raise InputError(f"{self.path}: {what}, found {int(wrong.sum())} others, the first {found:g}; {remedy}.")
 
-    def _draw(self, n: int, stored: Entry | None) -> Integers:
-        """`sample` of n numbers: the first ones of a permutation, which may itself be too large for memory."""
-        random = np.random.default_rng(self.sample_seed)
-        if stored is None:
-            return random.permutation(n)[: self.sample]
-        with tempfile.NamedTemporaryFile(dir=stored.directory.parent, suffix=".tmp") as file:
-            order = np.memmap(file, dtype=np.int64, mode="w+", shape=(n,))
-            for low in range(0, n, 1 << 17):
-                order[low : low + (1 << 17)] = np.arange(low, min(low + (1 << 17), n))
-            random.shuffle(order)
-            return np.array(order[: self.sample])
-
 
 class FromLattice:
     """A lattice that `Lattice.save` wrote, or the sum of several: yesterday's and today's.
@@ -147,13 +134,20 @@ class FromLattice:
         return SourceData(functools.reduce(operator.add, (Lattice.load(path) for path in self.paths)))
 
 
-def selected(n: int, first: int | None, sample: int | None, seed: int = 0) -> torch.Tensor | None:
-    """Mask (n,) of the transitions that `first` or `sample` choose; None: all."""
-    if first is None and sample is None:
-        return None
-    mask = torch.zeros(n, dtype=torch.bool)
-    if first is not None:
-        mask[:first] = True
-    else:
-        mask[torch.from_numpy(np.random.default_rng(seed).permutation(n)[:sample])] = True
-    return mask
+def selected(n: int, first: int | None, sample: int | None, seed: int = 0, stored: Entry | None = None) -> Any:
+    """The rows, ascending, of n transitions that `first` or `sample` choose: a slice, numbers, or None for all.
+
+    A sample are the first ones of a permutation, which may itself be too large for memory: where the pairs are
+    `stored`, it lies beside them.
+    """
+    if sample is None:
+        return None if first is None else slice(0, first)
+    random = np.random.default_rng(seed)
+    if stored is None:
+        return np.sort(random.permutation(n)[:sample])
+    with tempfile.NamedTemporaryFile(dir=stored.directory.parent, suffix=".tmp") as file:
+        order = np.memmap(file, dtype=np.int64, mode="w+", shape=(n,))
+        for low in range(0, n, 1 << 17):
+            order[low : low + (1 << 17)] = np.arange(low, min(low + (1 << 17), n))
+        random.shuffle(order)
+        return np.sort(np.array(order[:sample]))

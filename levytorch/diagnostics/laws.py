@@ -316,6 +316,7 @@ class _Work:
 
 def _free_parameters(fitted: Fitted) -> float:
     """How many parameters the data determines, where a penalty shrinks them."""
-    objective, ev = fitted.objective, fitted.evaluation
-    shrunk = objective.precision() * symmetric_inverse(objective.penalised_information(ev)).diagonal()
-    return float(len(shrunk) - shrunk.clamp(max=1.0).sum())
+    objective = fitted.objective
+    if objective.penalty is None:
+        return float(len(objective.head.flat()))
+    return objective.penalty.determined(objective.penalised_information(fitted.evaluation))

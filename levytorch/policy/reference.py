@@ -245,13 +245,13 @@ def compare_with_data(
     beta: float,
     basis: FourierBasis,
     *,
-    chosen: Tensor | None = None,
+    chosen: Any = None,
     window: tuple[float, float] | None = None,
     **options: Any,
 ) -> EmpiricalComparison:
     """Empirical values of all trajectories and the curves made of them.
 
-    chosen: mask of the transitions of `trajectories` that the fit has seen (None: all). window: the interval of the
+    chosen: rows of the transitions of `trajectories` that the fit has seen (None: all). window: the interval of the
     errors; None: from the smallest to the largest state that has a value. options: those of `empirical_values`.
     """
     held = empirical_reference(trajectories, reward, beta, basis, **options)

@@ -84,10 +84,14 @@ class Run:
         value = lookup(self.metrics, key)
         return float(value) if isinstance(value, int | float) else math.nan
 
+    def table(self, name: str, columns: Sequence[str]) -> Columns:
+        """A table of the run; those of `columns` must be there."""
+        return read_csv(self.path / name, columns)
+
     @cached_property
     def curves(self) -> Columns:
         """curves.csv: x, every coefficient, its standard error and the truth."""
-        return read_csv(self.path / "curves.csv", ("x", "b", "D_o", "D_f"))
+        return self.table("curves.csv", ("x", "b", "D_o", "D_f"))
 
     @property
     def has_values(self) -> bool:
@@ -96,12 +100,12 @@ class Run:
     @cached_property
     def values(self) -> Columns:
         """value.csv: x, V, its standard error, and the truth or the references it is compared with."""
-        return read_csv(self.path / "value.csv", ("x", "V"))
+        return self.table("value.csv", ("x", "V"))
 
     @cached_property
     def history(self) -> Columns:
         """history.csv: one row per logged step."""
-        return read_csv(self.path / "history.csv", ("step",))
+        return self.table("history.csv", ("step",))
 
     @property
     def tail_label(self) -> str:

@@ -138,13 +138,13 @@ def _compare(
 ) -> EmpiricalComparison:
     trajectories, data = outcome.source.trajectories, config["data"]
     assert trajectories is not None
-    n = len(trajectories.transitions())
+    pairs = trajectories.transitions()
     return compare_with_data(
         trajectories,
         reward,
         float(config["beta"]),
         FourierBasis(options["n_basis"], outcome.recovery.period, outcome.recovery.origin),
-        chosen=selected(n, data.get("first"), data.get("sample"), data.get("sample_seed", 0)),
+        chosen=selected(len(pairs), data.get("first"), data.get("sample"), data.get("sample_seed", 0), pairs.stored),
         window=None if options["window"] == "data" else options["window"],
         **_sums(options),
     )

@@ -75,8 +75,7 @@ class Individuals(Mapping[Any, Recovery]):
     def to_csv(self, path: str | os.PathLike[str]) -> Path:
         """Write the table."""
         target = path_of(path)
-        cells = {k: [v if isinstance(v, float) else str(v) for v in column] for k, column in self.columns().items()}
-        write_csv(target, cells)
+        write_csv(target, self.columns())
         return target
 
     def __str__(self) -> str:
