@@ -40,7 +40,7 @@ class _Periodic:
         if tuple(self.value.shape) not in allowed:
             raise InputError(
                 f"{name} as a constant must be one number{f' or {dynamics.dim}' if len(allowed) > 1 else ''}, found "
-                f"shape {tuple(self.value.shape)}: pass a function of x for anything else."
+                f"shape {tuple(self.value.shape)}; pass a function of x for anything else."
             )
 
     def __call__(self, x: Any) -> Tensor:
@@ -60,7 +60,7 @@ class _Periodic:
         except RuntimeError:
             raise InputError(
                 f"{self.name}(x) must return a tensor of shape {tuple(shape)} for x of shape {tuple(x.shape)}, found "
-                f"{tuple(found.shape)}: write it with elementwise tensor operations."
+                f"{tuple(found.shape)}; write it with elementwise tensor operations."
             ) from None
 
 

@@ -281,9 +281,9 @@ def test_warnings_are_sentences_of_the_log_each_once(caplog) -> None:
 
 def test_ranges_of_several_runs_are_intersected() -> None:
     assert evaluate.data_window("data", None, [(1.0, 4.0), (2.0, 5.0)]) == (2.0, 4.0)
-    with pytest.raises(ConfigError, match="share, found none"):
+    with pytest.raises(ConfigError, match="must share a range for window=data, found none"):
         evaluate.data_window("data", None, [(1.0, 2.0), (3.0, 4.0)])
-    with pytest.raises(ConfigError, match="a run that does not know it"):
+    with pytest.raises(ConfigError, match="every run must know the range of its data"):
         evaluate.data_window("data", None, [(1.0, 2.0), None])
 
 
@@ -316,7 +316,7 @@ def test_nothing_is_overwritten(many: Path, runs) -> None:
         (["run=RUNS/*", "beta=0"], ConfigError, "beta"),
         (["run=RUNS/*", "truth.name=square"], ConfigError, "constant, variable, asymptotic"),
         (["run=RUNS/*", "reward=tabulated"], ConfigError, "path"),
-        (["run=RUNS/*", "reward=regressed"], ConfigError, "needs data"),
+        (["run=RUNS/*", "reward=regressed"], ConfigError, "data.path must be given for reward=regressed"),
         (["run=RUNS/*", "window=[3,2]"], ConfigError, "low < high"),
         (["run=RUNS/*", "group_by=data.colour"], InputError, "group_by"),
         (["run=RUNS/*", "reward=callable", "reward.path=math.pi"], ConfigError, "function"),

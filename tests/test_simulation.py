@@ -190,7 +190,7 @@ def test_leaving_float64_is_an_error():
         (dict(x0=[1.0, 2.0]), r"x0 must be a number or of shape \(4,\), found shape \(2,\)"),
         (dict(x0=[1.0, math.nan, 0.0, 0.0]), "x0 must be finite, found nan for trajectory 1"),
         (dict(x0="left"), "x0 must be numeric"),
-        (dict(burn_in=10), "takes no option burn_in"),
+        (dict(burn_in=10), "must have no options of its own, found burn_in"),
         (dict(dynamics="constant"), "dynamics must be a Dynamics, found str"),
         (dict(dynamics=Dynamics(0.0, 1.0, 1.0, 0.5, period=math.inf)), "x0 must be given when period is infinite"),
     ],

@@ -192,7 +192,7 @@ class TensorBasis:
         kept.sort(key=lambda index: sum(harmonic[k] for k in index))  # stable: the constant is first
         if len(kept) > MAX_SIZE:
             raise InputError(
-                f"at most {MAX_SIZE} functions per coefficient are possible, found {len(kept)}; n_basis counts per "
+                f"n_basis must give at most {MAX_SIZE} functions per coefficient, found {len(kept)}; it counts per "
                 "coordinate: use fewer, or truncation total."
             )
         self.index = torch.tensor(kept, dtype=torch.int64).T.contiguous()  # (d, K)

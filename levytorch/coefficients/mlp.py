@@ -51,7 +51,7 @@ class MLPHead(LinkedHead):
             sides = [(high - low, low) for low, high in windows]
             self.window = windows[0] if dim == 1 else windows
         elif window is not None:
-            raise InputError(f"window is for a state on a line, found {shown(window)} and a period; leave one out.")
+            raise InputError(f"window must be left out beside a period, found {shown(window)}; leave one of them out.")
         else:
             sides = list(zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)))
         for p, o in sides:

@@ -105,7 +105,9 @@ class PaddedHead(LinearHead):
         return [self.window]
 
     def config(self) -> dict[str, Any]:
-        raise InputError("a padded head stands for one on a line, found it to be written; write that one.")
+        raise InputError(
+            "a head to be written must not be padded, found one that stands for a head on a line; write that one."
+        )
 
 
 def on_a_cell(head: Any) -> Any:

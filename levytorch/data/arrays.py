@@ -98,7 +98,7 @@ def warn_of_columns(points: Array, lengths: Integers, stacklevel: int) -> None:
     if _NEAR * down < across:
         warnings.warn(
             f"x of shape {grid.shape} should have a row per trajectory and a column per time, found rows that follow "
-            "each other far more closely than columns: transpose it (x.T), pass one path in d dimensions as x[None] "
+            "each other far more closely than columns; transpose it (x.T), pass one path in d dimensions as x[None] "
             "of shape (1, n_time, d), or pass a column of times as times=.",
             LevytorchWarning,
             stacklevel=stacklevel,

@@ -199,7 +199,8 @@ def make_pools(
         if alpha is None:
             warnings.warn(
                 f"dt varies from {float(transitions.dt.min()):g} to {float(transitions.dt.max()):g} but CT = {CT:g} is "
-                "one number for all pairs: pass alpha to scale it with dt.",
+                "one number for all pairs, beyond which more of those with a long dt lie; pass alpha to scale it with "
+                "dt.",
                 LevytorchWarning,
                 stacklevel=2,
             )
@@ -232,8 +233,8 @@ def make_pools(
         now = f"{CT:.6g}" if isinstance(CT, float) else f"{0.5**halvings:.6g} of its value"
         before = f"{asked:g}" if isinstance(asked, float) else "CT(dt)"
         warnings.warn(
-            f"CT was halved {halvings} times, from {before} to {now}, because the tail pool held {found} pairs and a "
-            f"batch needs {min_tail}: it now holds {len(tail)}.",
+            f"CT was halved {halvings} times, from {before} to {now}, where the tail pool holds {len(tail)} pairs, "
+            f"because it held {found} and a batch needs {min_tail}; lower CT or min_tail, or bring more data.",
             LevytorchWarning,
             stacklevel=2,
         )

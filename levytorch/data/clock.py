@@ -100,8 +100,8 @@ class FileClock:
         """Refuse days that stand there as numbers, once all were seen."""
         if self._days and self._example is not None:
             raise InputError(
-                f"{self.where}: times that can be subtracted were expected, found days written as numbers such as "
-                f"{int(self._example)}; {self._remedy}."
+                f"{self.where}: times must be such that their differences are lengths of time, found days written as "
+                f"numbers such as {int(self._example)}; {self._remedy}."
             )
 
     def times(self, ticks: NDArray[Any]) -> Array:
@@ -131,12 +131,12 @@ class FileClock:
         found = float(steps[int(np.argmax(wrong))])
         if self.unit_known:
             raise InputError(
-                f"{self.where}: steps of dt = {dt:g} were expected between these times, found one of {found:g}; leave "
-                "dt out to use the times (time_in and time_unit convert them), or remove them from the file."
+                f"{self.where}: these times must be dt = {dt:g} apart, found a step of {found:g}; leave dt out to use "
+                "the times (time_in and time_unit convert them), or remove them from the file."
             )
         raise InputError(
-            f"{self.where}: even steps were expected beside dt = {dt:g}, found one of {found:g} s after {expected:g} "
-            "s; leave dt out and pass time_unit=... to use the dates, or remove them from the file."
+            f"{self.where}: times beside dt = {dt:g} must be evenly spaced, found a step of {found:g} s after "
+            f"{expected:g} s; leave dt out and pass time_unit=... to use the dates, or remove them from the file."
         )
 
     def _read_beside_dt(self) -> None:

@@ -156,7 +156,7 @@ def _reading(file: Path) -> Iterator[None]:
         if isinstance(error, UnicodeDecodeError) or "utf-8" in reason.lower():
             remedy = "save it as UTF-8"
         raise InputError(
-            f"{file}: a readable {file.suffix} table was expected, found a malformed one ({reason}); {remedy}."
+            f"{file} must be a readable {file.suffix} table, found a malformed one ({reason}); {remedy}."
         ) from None
 
 
@@ -213,7 +213,7 @@ class OneNumber:
         if other.any():
             row = int(np.argmax(other))
             raise InputError(
-                f"{self.file}, column {column.name!r}, row {before + row + 1}: one {self.what} was expected "
+                f"{self.file}, column {column.name!r}, row {before + row + 1}: {self.what} must be the same "
                 f"throughout, found {cells[row]:g} after {self.value:g}; {self.remedy}."
             )
 
@@ -276,7 +276,7 @@ def check_header(file: Path, columns: list[str], options: FileOptions) -> None:
     counted = options.layout != "long" and len(numbers) == len(cells) > 2 and steps_evenly(np.array(numbers))
     if only_numbers and not counted and not any(name in columns for _, name in options.named()):
         raise InputError(
-            f"{file}: a header that names the columns was expected in the first line, found the numbers "
+            f"{file}: the first line must be a header that names the columns, found the numbers "
             f"{', '.join(columns[:3])}{', ...' if len(columns) > 3 else ''}; write a header above them."
         )
     for name, original in zip(columns, names):  # which of the two was meant is not ours to guess
@@ -290,8 +290,8 @@ def refuse_unnamed(file: Path, table: pl.DataFrame, columns: list[str], layout: 
     for name in columns:
         if _UNNAMED.fullmatch(name.strip()) and table[name].null_count() < len(table):
             raise InputError(
-                f"{file}, column {columns.index(name) + 1} of the data: a name was expected in the header, found "
-                f"{name!r}; remove the column if it only counts, or name it and pass {option}=... or value=[...]."
+                f"{file}: column {columns.index(name) + 1} of the data must have a name in the header, found {name!r}; "
+                f"remove the column if it only counts, or name it and pass {option}=... or value=[...]."
             )
 
 
@@ -300,9 +300,9 @@ def refuse_clock(file: Path, columns: list[str], parts: list[Array]) -> None:
     for name, part in zip(columns, parts):
         if len(part) >= _LEAST and steps_evenly(part[:_LEAST]) and steps_evenly(part):
             raise InputError(
-                f"{file}, column {name!r}: a trajectory was expected, found steps of {part[1] - part[0]:g} throughout; "
-                f"pass time={name!r} (instead of dt) if these are times, remove the column if it only counts, or name "
-                "the trajectories with value=[...]."
+                f"{file}, column {name!r}: a trajectory must not move by equal steps, found {part[1] - part[0]:g} "
+                f"throughout; pass time={name!r} (instead of dt) if these are times, remove the column if it only "
+                "counts, or name the trajectories with value=[...]."
             )
 
 
@@ -322,7 +322,7 @@ def refuse_index(file: Path, columns: list[str], grid: Array) -> None:
         if len(steps) and np.median(steps[:, 0]) <= _FAR * np.median(steps[:, 1]):
             return
     raise InputError(
-        f"{file}, column {columns[0]!r}: the first points of trajectories were expected, found steps of "
+        f"{file}, column {columns[0]!r}: the first points of trajectories must not count up, found steps of "
         f"{first[1] - first[0]:g} from row to row; pass id={columns[0]!r} if these name the trajectories, remove the "
         "column if it only counts, or name the observations with value=[...]."
     )

@@ -206,8 +206,8 @@ class LevyDataModule(BatchModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if state_dict["pairs"] != self._fingerprint():
             raise InputError(
-                f"a resumed run needs the data it was started with, found {len(self.transitions)} pairs that are not "
-                f"its {state_dict['pairs'][0]:.0f}; name that file, or start a new run."
+                f"a resumed run must have the data it was started with, found {len(self.transitions)} pairs that are "
+                f"not its {state_dict['pairs'][0]:.0f}; name that file, or start a new run."
             )
         CT, TRT = state_dict["CT"], state_dict["TRT"]
         if self._asked != (CT, TRT) and not any(callable(value) for value in self._asked):
@@ -249,8 +249,8 @@ class LatticeModule(BatchModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if state_dict["lattice"] != self._fingerprint():
             raise InputError(
-                f"a resumed run needs the lattice it was started with, found one of {self.lattice.n_main} pairs that "
-                f"is not its own of {state_dict['lattice'][0]:.0f}; name that file, or start a new run."
+                f"a resumed run must have the lattice it was started with, found one of {self.lattice.n_main} pairs "
+                f"that is not its own of {state_dict['lattice'][0]:.0f}; name that file, or start a new run."
             )
         self._step = int(state_dict["step"])
 

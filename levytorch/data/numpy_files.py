@@ -45,8 +45,8 @@ class ArrayFile(PointFile):
             given = getattr(options, name)
             if given != getattr(FileOptions, name):
                 raise InputError(
-                    f"{path}: {name} is an option of tables, found {given!r} for a {path.suffix} file; leave it out "
-                    "and prepare the arrays."
+                    f"{path}: {name} must be left out for {path.suffix} files, found {given!r}; prepare the arrays "
+                    "instead."
                 )
         self._row: NDArray[Any] | None = None  # times of all, in memory or shared
 
@@ -372,10 +372,8 @@ def _reading(file: Path) -> Iterator[None]:
         raise
     except Exception as error:
         told = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{file}: a {file.suffix} file of plain arrays was expected, found {told}; save it again."
-        ) from None
+        raise InputError(f"{file} must be a {file.suffix} file of plain arrays, found {told}; save it again.") from None
 
 
 def _fortran(file: Path) -> InputError:
-    return InputError(f"{file}: arrays in C order were expected, found Fortran order; save np.ascontiguousarray of it.")
+    return InputError(f"{file}: arrays must be in C order, found Fortran order; save np.ascontiguousarray of it.")

@@ -135,7 +135,7 @@ class FileOptions:
             if length is not None and not (name == "dt" and isinstance(length, str)):
                 object.__setattr__(self, name, positive_number(name, length, "pass a length of time"))
         if self.dt is not None and self.time is not None:
-            raise InputError("only one of dt and time may be given, found both; remove one.")
+            raise InputError(f"dt and time must not both be given, found {self.dt!r} and {self.time!r}; remove one.")
         if self.time_in is not None and self.time_unit is None:
             raise InputError(
                 f"time_unit must be given with time_in = {self.time_in!r}, found None; pass the unit of dt."
@@ -220,8 +220,8 @@ def _grid_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnN
     for option in ("reward", "action", other):
         if getattr(options, option) is not None:
             raise InputError(
-                f"{path}: layout {options.layout!r} has no {option} column, found "
-                f"{getattr(options, option)!r}; use layout='long'."
+                f"{path}: {option} must be left out of layout {options.layout!r}, found {getattr(options, option)!r}; "
+                "remove it, or use layout='long'."
             )
     name = getattr(options, own)
     if own in columns and own not in options.columns("value"):

@@ -176,8 +176,8 @@ def first_points(t: Trajectories, pairs: Transitions) -> Integers:
     numbers = np.concatenate(found)
     if len(numbers) != len(pairs):
         raise InputError(
-            f"{len(numbers)} pairs were expected in these trajectories, found {len(pairs)}: some lie beyond float "
-            "resolution; leave those trajectories out."
+            f"these trajectories must have {len(numbers)} pairs, found {len(pairs)}: some lie beyond float resolution; "
+            "leave those trajectories out."
         )
     return numbers
 

@@ -72,7 +72,7 @@ class PointFile(ABC):
     def open(self, whole: bool) -> None:
         """Find the columns, for one block of everything or for many; NeedsMemory where these cannot be had."""
         if not whole and self.options.action is not None:
-            raise NeedsMemory(f"{self.path}: actions are read in memory only, found action with blocks; leave it out.")
+            raise NeedsMemory(f"{self.path}: actions must be read in memory, found action with blocks; leave it out.")
         self.whole = whole
         self._find_columns()
 
@@ -166,7 +166,7 @@ def trajectory_of(points: Any, offsets: Integers) -> Any:
 
 def bad_row(where: str, row: int, expected: str, found: Any, remedy: str) -> InputError:
     """Of a row of a table; `where` names the file and the column."""
-    return InputError(f"{where}, row {row}: {expected} was expected, found {found}; {remedy}.")
+    return InputError(f"{where}, row {row}: there must be {expected}, found {found}; {remedy}.")
 
 
 def name_of(k: int, ids: Sequence[Any] | None) -> str:
@@ -193,7 +193,7 @@ def refuse_short(lengths: Integers, ids: Sequence[Any] | None) -> None:
     if lengths.min(initial=2) < 2:
         k = int(np.argmin(lengths))
         raise InputError(
-            f"a trajectory needs at least two points, found {int(lengths[k])} in {name_of(k, ids)}; remove this "
+            f"a trajectory must have at least two points, found {int(lengths[k])} in {name_of(k, ids)}; remove this "
             "trajectory."
         )
 
@@ -227,8 +227,8 @@ def judge_motion(
     rests = np.asarray(still.all(axis=1))
     if rests.any():
         warnings.warn(
-            f"{int(rests.sum())} of {len(rests)} trajectories never move, {name_of(int(np.argmax(rests)), ids)} first: "
-            "check that they are real.",
+            f"{int(rests.sum())} of {len(rests)} trajectories never move, {name_of(int(np.argmax(rests)), ids)} first, "
+            "and make D_o and D_f smaller; check that they are real, or leave them out.",
             LevytorchWarning,
             stacklevel=stacklevel,
         )

@@ -57,7 +57,7 @@ class FromFile:
         **options: Any,
     ) -> None:
         if first is not None and sample is not None:
-            raise InputError(f"only one of first and sample may be given, found {first} and {sample}; remove one.")
+            raise InputError(f"first and sample must not both be given, found {first} and {sample}; remove one.")
         for name, count in (("first", first), ("sample", sample)):
             if count is not None:
                 whole_number(name, count, 1, remedy="pass the number of transitions")
@@ -72,7 +72,7 @@ class FromFile:
         if modulation is not None:
             if self.options.get("action") is not None:
                 raise InputError(
-                    f"only one of action and modulation may be given, found {self.options['action']!r} and "
+                    f"action and modulation must not both be given, found {self.options['action']!r} and "
                     f"{modulation!r}; remove one."
                 )
             self.options["action"] = modulation
@@ -107,14 +107,19 @@ class FromFile:
         if not wrong.any():
             return
         found, usual = float(judged[int(np.argmax(wrong))]), float(np.median(judged))
-        what = f"steps of {expected:g} {unit}".rstrip() + " throughout were expected (expected_dt)"
+        length = f"{expected:g} {unit}".rstrip()
         if abs(usual - expected) > 1e-6 * expected:
             remedy = "give a file of that resolution, correct time_in and time_unit, or change expected_dt"
-            raise InputError(f"{self.path}: {what}, found {usual:g} as a rule; {remedy}.")
+            raise InputError(
+                f"{self.path}: steps must be {length} throughout (expected_dt), found {usual:g} as a rule; {remedy}."
+            )
         remedy = "remove the observations in between"
         if found > expected:
             remedy = f"fill the gaps, or pass max_dt={expected:g} to leave out the pairs across them"
-        raise InputError(f"{self.path}: {what}, found {int(wrong.sum())} others, the first {found:g}; {remedy}.")
+        raise InputError(
+            f"{self.path}: steps must be {length} throughout (expected_dt), found {int(wrong.sum())} others, the first "
+            f"{found:g}; {remedy}."
+        )
 
 
 class FromLattice:

@@ -197,7 +197,8 @@ def make(directory: Path, recipe: Mapping[str, Any], build: Callable[[Writer], M
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(
-                f"on_disk needs room in {directory}, found the disk full; free some, or name another directory."
+                f"on_disk must have room for the data, found the disk of {directory} full; free some, or name another "
+                "directory."
             ) from None
         if error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise InputError(

@@ -58,7 +58,7 @@ class TableFile(PointFile):
         super().__init__(path, options)
         if options.on_disk is not None and path.suffix.lower() != ".parquet":
             raise InputError(
-                f"{path}: on_disk needs a .parquet, .npy or .npz file, found {path.suffix}; convert it, "
+                f"{path} must be a .parquet, .npy or .npz file for on_disk, found {path.suffix}; convert it, "
                 "polars.scan_csv(path).sink_parquet(path)."
             )
         self._whole: Cells | None = None
@@ -69,15 +69,15 @@ class TableFile(PointFile):
         if not whole and (options.layout != "long" or options.sort):
             found = "sort=True" if options.sort else f"layout {options.layout!r}"
             raise NeedsMemory(
-                f"{self.path}: on_disk needs a long table whose rows are in order, found {found}; write the file so, "
-                "sorted by id and time."
+                f"{self.path} must be a long table whose rows are in order for on_disk, found {found}; write the file "
+                "so, sorted by id and time."
             )
         self.table = TableReader(self.path, options.separator, options.decimal, whole)
         if self.table.text:
             check_header(self.path, self.table.columns, options)
         if self.table.rows == 0:
             raise InputError(
-                f"{self.path}: rows were expected below the header, found none; check how the file was written."
+                f"{self.path}: there must be rows below the header, found none; check how the file was written."
             )
         names = column_names(self.path, options, self.table.columns)
         # actions are numbered over the whole table; a column that was not asked for is left in the file
@@ -127,7 +127,7 @@ class TableFile(PointFile):
             self.dropped["comment line"] = self.table.comments
         if lost == total:
             raise InputError(
-                f"{empty}: a number somewhere in the column was expected, found none; choose another column."
+                f"{empty}: there must be a number somewhere in the column, found none; choose another column."
             )
         single = lengths == 1
         if single.any() and (self.options.short == "error" or single.sum() == (lengths > 0).sum()):
@@ -285,7 +285,7 @@ class TableFile(PointFile):
             names = table[own].to_list()
         kept = [k for k, line in enumerate(lines) if len(line)]
         if not kept:
-            raise InputError(f"{self.path}: numbers were expected in {quoted(columns)}, found none; check the layout.")
+            raise InputError(f"{self.path}: {quoted(columns)} must hold numbers, found none; check the layout.")
         if len(kept) < len(lines):
             self.dropped["trajectory without a value"] = len(lines) - len(kept)
         self.ids = [names[k] for k in kept]
@@ -327,7 +327,7 @@ class TableFile(PointFile):
         k, coordinate = _first(bad)
         found = cells.values[k, coordinate]
         raise InputError(
-            f"{self._where(cells, k, coordinate)}: {expected} was expected, found "
+            f"{self._where(cells, k, coordinate)}: there must be {expected}, found "
             f"{'none' if np.isnan(found) else found}; {remedy}."
         )
 
@@ -337,8 +337,8 @@ class TableFile(PointFile):
             if (cells.group == group).any():
                 where = self._where(cells, int(np.argmax(cells.group == group)), 0)
                 raise InputError(
-                    f"{where}: a trajectory needs at least two points, found one in trajectory{name}; remove it, or "
-                    "pass short='drop'."
+                    f"{where}: a trajectory must have at least two points, found one in trajectory{name}; remove it, "
+                    "or pass short='drop'."
                 )
         raise AssertionError("a trajectory of one point has a point")
 

@@ -116,7 +116,7 @@ class Trajectories:
         if dt is None and times is None:
             raise InputError("dt or times must be given, found neither; pass the time between observations, or times.")
         if dt is not None and times is not None:
-            raise InputError("only one of dt and times may be given, found both; remove one.")
+            raise InputError("dt and times must not both be given, found both; remove one.")
         ids = None if ids is None else _names(ids)
         if ids is not None and len(ids) != len(lengths):
             raise InputError(f"ids must name {len(lengths)} trajectories, found {len(ids)}; pass one per trajectory.")
@@ -231,8 +231,8 @@ class Trajectories:
         lengths = self.lengths
         if (lengths != lengths[0]).any():
             raise InputError(
-                f"to_array needs trajectories of one length, found {lengths.min()} to {lengths.max()} points; use .x "
-                "with .offsets instead."
+                f"trajectories must have one length for to_array, found {lengths.min()} to {lengths.max()} points; use "
+                ".x with .offsets instead."
             )
         return self.x.reshape(len(self), int(lengths[0]), *self.x.shape[1:])
 
@@ -376,6 +376,6 @@ def _check_magic(file: Path, suffix: str) -> None:
         raise InputError(f"{file}: the file must not be empty, found 0 bytes; check how it was written.")
     if suffix in _MAGIC:
         if not head.startswith(_MAGIC[suffix]):
-            raise InputError(f"{file}: a {suffix} file was expected, found other content; correct the suffix.")
+            raise InputError(f"{file} must be a {suffix} file, found other content; correct the suffix.")
     elif b"\0" in head or any(head.startswith(magic) for magic in _MAGIC.values()):
-        raise InputError(f"{file}: text was expected in a {suffix} file, found binary content; correct the suffix.")
+        raise InputError(f"{file} must be text, as {suffix} files are, found binary content; correct the suffix.")

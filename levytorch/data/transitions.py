@@ -208,7 +208,8 @@ class Transitions:
         if isinstance(which, (int, np.integer)) and not isinstance(which, np.timedelta64):
             if isinstance(which, bool) or not -len(self) <= which < len(self):
                 raise NoSuchPair(
-                    f"pair {shown(int(which))} was asked for, but must be one of {len(self)}; pass a smaller number."
+                    f"the number of a pair must lie from {-len(self)} to {len(self) - 1}, found {shown(int(which))}; "
+                    "pass one of these."
                 )
             which = slice(int(which), int(which) + 1 or None)
         rows: Any = which if isinstance(which, slice) else row_selection(which, len(self)).numpy()

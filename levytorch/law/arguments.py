@@ -121,14 +121,15 @@ def choose_method(method: str, alpha: Tensor, n: int, dim: int, with_alpha: bool
         return "table" if alpha.numel() == 1 and not with_alpha and n >= WORTH_A_TABLE else "contour"
     if method == "table" and alpha.numel() > 1:
         raise InputError(
-            f"method 'table' needs one alpha shared by all samples, found {alpha.numel()} of them; "
-            "use method='contour' or 'auto'."
+            f"alpha must be one number for method 'table', found {alpha.numel()} of them; use method='contour' or "
+            "'auto'."
         )
     if method == "windowed" and dim != 1:
-        raise InputError(f"method 'windowed' is one-dimensional, found dim = {dim}; use 'contour'.")
+        raise InputError(f"dim must be 1 for method 'windowed', found {dim}; use 'contour'.")
     if method == "windowed" and with_alpha:
         raise InputError(
-            "method 'windowed' has no derivative in alpha, found one asked for; use 'contour' or detach alpha."
+            "alpha must be held fixed for method 'windowed', found its derivative asked for; use 'contour' or detach "
+            "alpha."
         )
     return method
 

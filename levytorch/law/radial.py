@@ -94,7 +94,10 @@ class LastDerivative(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        raise NumericalError("log_density is differentiable twice, but a third derivative was asked for.")
+        raise NumericalError(
+            "log_density must be differentiated at most twice, found a third derivative asked for; take differences "
+            "of second ones."
+        )
 
 
 def reduce_shared(ctx: Any, grads: list[Tensor | None]) -> list[Tensor | None]:
@@ -152,8 +155,8 @@ def radial_rows(*inputs: Tensor, dim: int, order: int, method: str, with_alpha: 
     log_p, d_y, d_A, d_B, converged = windowed.evaluate(y, A, B, alpha, order=order)
     if not bool(converged.all()):
         warnings.warn(
-            f"the windowed quadrature did not reach its tolerance for {int((~converged).sum())} of {n} samples; "
-            "windowed.evaluate returns the flags, and method='contour' is accurate there.",
+            f"the windowed quadrature did not reach its tolerance for {int((~converged).sum())} of {n} samples; use "
+            "method='contour', which is accurate there (windowed.evaluate returns the flags).",
             LevytorchWarning,
             stacklevel=2,
         )

@@ -143,7 +143,7 @@ class LevyStep(Distribution):
     def cdf(self, value: Numeric) -> Tensor:
         """P(dx <= value), one dimension only; tiny values keep their digits."""
         if self.dim != 1:
-            raise InputError(f"cdf is defined in one dimension, found dim = {self.dim}; use tail_probability.")
+            raise InputError(f"dim must be 1 for cdf, found {self.dim}; use tail_probability.")
         value = self._value(value)
         u = self.b * self.dt - value.to(torch.float64)
         lam = self.tempering if self._tempered else None

@@ -54,7 +54,7 @@ def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1,
         out = u.new_full((1,), math.nan)
     if not bool(torch.isfinite(out.detach()).all()):
         raise NumericalError(
-            "The tail mass must lie within what float64 can compute, found that threshold, D_o dt or D_f dt leaves "
+            "the tail mass must lie within what float64 can compute, found that threshold, D_o dt or D_f dt leaves "
             "that range; rescale x or t."
         )
     return out.reshape(shape)

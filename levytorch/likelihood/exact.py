@@ -130,8 +130,8 @@ class ExactLaw:
             return question(self.step(head, values[0]), x, *rest)
         if len(values) > MANY_STEPS:
             raise InputError(
-                f"the exact law takes at most {MANY_STEPS} distinct dt, found {len(values)}; "
-                'round them, or use law="frozen".'
+                f"dt must take at most {MANY_STEPS} distinct values for the exact law, found {len(values)}; round "
+                'them, or use law="frozen".'
             )
         steps = torch.as_tensor(dt, dtype=torch.float64).expand(x.shape)
         out = torch.zeros_like(x)

@@ -111,8 +111,8 @@ class Likelihood:
         """The masses at the observed states."""
         if self.masses is None:
             raise InputError(
-                f"tail.method {self.tail.method} needs the observed states and thresholds, found a loader of batches "
-                "only; use a LevyDataModule, or tail none."
+                f"tail.method {self.tail.method} must have the observed states and thresholds, found a loader of "
+                "batches only; use a LevyDataModule, or tail none."
             )
         return self.masses
 

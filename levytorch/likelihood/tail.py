@@ -75,7 +75,7 @@ class TailSettings:
             raise InputError(f"tail.mass must lie in (0.5, 1), found {self.mass}; the paper takes 0.98.")
         if self.method == "conditional" and self.CT is None and self.TRT is None:
             raise InputError(
-                "the conditional likelihood needs a threshold, found neither CT nor TRT; give tail.TRT, beyond which "
+                "CT or TRT must be given for the conditional likelihood, found neither; give tail.TRT, beyond which "
                 "steps were removed, or tail.CT, beyond which some were lost."
             )
 
@@ -150,27 +150,31 @@ def check_learned(settings: TailSettings, *, alpha: bool, tempering: bool, given
     if settings.method != "tcf" or not (alpha or tempering):
         return settings
     if not given:
-        biased = "alpha is learned", ": the tail correction factor would be biased."
-        first, last = biased if alpha else ("tempering is learned", ".")
-        warnings.warn(f'{first}, so tail="auto" uses the conditional likelihood{last}', LevytorchWarning, stacklevel=3)
+        told = "alpha is learned, which would bias the tail correction factor" if alpha else "tempering is learned"
+        warnings.warn(
+            f'{told}, so tail="auto" uses the conditional likelihood; give {"alpha" if alpha else "tempering"} to use '
+            "the factor.",
+            LevytorchWarning,
+            stacklevel=3,
+        )
         return replace(settings, method="conditional")
     if alpha and settings.learned_alpha != "allow":
         raise InputError(
-            "alpha cannot be learned together with the tail correction factor (its fixed point is another alpha: 0.49 "
-            'where 0.30 is true), found method "tcf"; use tail=none or tail=conditional with a TRT, give alpha, or set '
+            "alpha must be given for the tail correction factor, found that it is learned (the fixed point is then "
+            "another alpha: 0.49 where 0.30 is true); give it, use tail=none or tail=conditional with a TRT, or set "
             "tail.learned_alpha to allow."
         )
     if alpha:
         warnings.warn(
             "alpha is learned together with the tail correction factor, whose fixed point is then another alpha (0.49 "
-            "where 0.30 is true): compare with the conditional likelihood.",
+            "where 0.30 is true); compare with the conditional likelihood.",
             LevytorchWarning,
             stacklevel=3,
         )
     if tempering:
         raise InputError(
-            'tempering cannot be learned together with the tail correction factor, found method "tcf"; use tail=none '
-            "or tail=conditional with a TRT, or give tempering."
+            "tempering must be given for the tail correction factor, found that it is learned; give it, or use "
+            "tail=none or tail=conditional with a TRT."
         )
     return settings
 

@@ -23,17 +23,17 @@ def cell_of(dynamics: Any) -> tuple[float, float]:
     missing = [name for name in ("b", "D_o", "D_f", "alpha") if not hasattr(dynamics, name)]
     if missing:
         raise InputError(
-            f"What is solved must be a Dynamics or a Recovery, found a {type(dynamics).__name__} without "
+            f"what is solved must be a Dynamics or a Recovery, found a {type(dynamics).__name__} without "
             f"{', '.join(missing)}; build one with Dynamics(...) or recover(...)."
         )
     dim = getattr(dynamics, "dim", 1)
     if dim != 1:
         raise InputError(
-            f"The dynamics must have dim = 1 here, found dim = {dim}; solve_value takes one and two dimensions."
+            f"the dynamics must have dim = 1 here, found dim = {dim}; solve_value takes one and two dimensions."
         )
     period = getattr(dynamics, "period", 2 * math.pi)
     if period is None or not math.isfinite(float(period)) or float(period) <= 0:
-        raise InputError(f"The dynamics must have a positive period, found {period!r}; set period= in it.")
+        raise InputError(f"the dynamics must have a positive period, found {period!r}; set period= in it.")
     return float(period), float(getattr(dynamics, "origin", 0.0))
 
 
@@ -149,6 +149,6 @@ def check_periodic(r: Reward, period: Sequence[float], x: Tensor) -> None:
             where = "" if len(period) == 1 else f" in coordinate {axis}"
             remedy = ", or solve on a window" if len(period) == 1 else ""
             raise InputError(
-                f"The reward must have the cell's period {length:g}{where}, found a change by {gap:.3g} over one; "
+                f"the reward must have the cell's period {length:g}{where}, found a change by {gap:.3g} over one; "
                 f"make it periodic{remedy}."
             )

@@ -85,8 +85,8 @@ def fit_fourier(x: Tensor | np.ndarray, y: Tensor | np.ndarray, basis: FourierBa
     condition = float(s[0] / s[-1]) if len(s) == n and float(s[-1]) > 0 else float("inf")
     if not bool(keep.all()) or len(s) < n:
         warnings.warn(
-            f"The {n} Fourier functions are not determined by these points (condition number {condition:.2g}); "
-            "the smallest of the best fits is used: fewer functions are safer.",
+            f"{n} Fourier functions are not determined by these points (condition number {condition:.2g}), and the "
+            "smallest of the best fits is used; use fewer functions.",
             LevytorchWarning,
             stacklevel=2,
         )
@@ -186,7 +186,7 @@ def empirical_values(
     """
     beta = check_beta(beta)
     if n_terms is not None and horizon is not None:
-        raise InputError("Either n_terms or horizon was expected, but both were given; leave one out.")
+        raise InputError(f"n_terms and horizon must not both be given, found {n_terms} and {horizon}; leave one out.")
     choice("gaps", gaps, GAPS)
     n_terms = None if n_terms is None else whole_number("n_terms", n_terms, 1)
     horizon = None if horizon is None else positive_number("horizon", horizon, "give a time")
@@ -211,8 +211,8 @@ def empirical_values(
         evenly = bool(len(plain)) and bool(np.ptp(plain) <= 1e-6 * abs(np.median(plain)))
         if n_terms is not None and not evenly:
             raise InputError(
-                "n_terms counts evenly spaced observations, but the sampling is uneven; give horizon as a time "
-                "instead, or max_dt where longer steps are gaps."
+                "observations must be evenly spaced for n_terms, found uneven steps; give horizon as a time instead, "
+                "or max_dt where longer steps are gaps."
             )
         evenly = evenly and len(plain) == len(steps)
         wanted = horizon or ((n_terms - 1) * float(np.median(steps)) if n_terms is not None else math.log(1e12) / beta)
@@ -225,9 +225,9 @@ def empirical_values(
         longest, offset = max(longest, float(t[-1] - t[0])), offset + len(x)
     if not found or sum(len(part.x) for part in found) == 0:
         raise TooShort(
-            f"A trajectory longer than the horizon {wanted:g} was expected, but the longest"
-            f"{'' if limit is None or gaps != 'end' else ' without a gap'} lasts {longest:g}; "
-            "give a shorter horizon (or n_terms), partial=True, or gaps hold or skip where gaps cut it short."
+            f"a trajectory{'' if limit is None or gaps != 'end' else ' without a gap'} must last longer than the "
+            f"horizon {wanted:g}, found {longest:g} at most; give a shorter horizon (or n_terms), partial=True, or "
+            "gaps hold or skip where gaps cut it short."
         )
     if not linear:
         _doubt_long_steps(beta * float(np.median(np.concatenate(typical))), held=exactly)
@@ -247,7 +247,7 @@ def _doubt_long_steps(z: float, *, held: bool) -> None:
     else:
         size = f"a constant one comes out {z / -math.expm1(-z) - 1:.0%} too large, one that changes within a step more"
     warnings.warn(
-        f"Steps must be short against 1 / beta for the discounted sums, found beta * dt = {z:.2g}: the reward of a "
+        f"steps must be short against 1 / beta for the discounted sums, found beta * dt = {z:.2g}: the reward of a "
         f"whole step is taken from its beginning, and {size} (about beta dt / 2); let the reward be linear between the "
         "observations (linear=True, in evaluate.py data.linear=true), or use a smaller beta or shorter steps.",
         LevytorchWarning,
@@ -282,7 +282,8 @@ def crl_baseline(values: EmpiricalValues, basis: FourierBasis, observed: Tensor 
         keep = torch.isin(values.number, torch.as_tensor(observed))
         if not bool(keep.any()):
             raise InputError(
-                "None of the observed transitions has an empirical value; choose others or a shorter horizon."
+                "some of the observed transitions must have an empirical value, found none; choose others or a "
+                "shorter horizon."
             )
         values = EmpiricalValues(*(column[keep] for column in values))
     return fit_fourier(values.x, values.V, basis)

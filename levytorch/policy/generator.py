@@ -158,7 +158,7 @@ def solve_many(parts: Tensor, coefficients: Tensor, r: Tensor) -> Tensor:
                 list(pool.map(job, starts))
     except np.linalg.LinAlgError as error:
         raise NumericalError(
-            "A system of the batch must not be singular, found one; check that D_o and D_f are positive."
+            "a system of the batch must not be singular, found one; check that D_o and D_f are positive."
         ) from error
     return torch.from_numpy(out)
 
@@ -325,7 +325,7 @@ def root_of(covariance: Any) -> Tensor:
     cov = torch.as_tensor(covariance, dtype=torch.float64).detach()
     if cov.ndim != 2 or cov.shape[0] != cov.shape[1] or not bool(torch.isfinite(cov).all()):
         raise InputError(
-            f"The recovery's covariance must be a finite square matrix, found shape {tuple(cov.shape)}; recover it "
+            f"the recovery's covariance must be a finite square matrix, found shape {tuple(cov.shape)}; recover it "
             "again."
         )
     # not Cholesky: a fixed parameter has variance zero, and rounding makes others slightly negative

@@ -91,7 +91,7 @@ def improve(
     """
     if not hasattr(recovery, "actions") and not hasattr(recovery, "on"):
         raise InputError(
-            f"improve needs a system with actions, found a {type(recovery).__name__}; recover one from data with "
+            f"recovery must be a system with actions, found a {type(recovery).__name__}; recover one from data with "
             "actions, or build a ControlledDynamics."
         )
     beta = check_beta(beta)

@@ -58,7 +58,7 @@ def solve_line(
     """
     dim = getattr(dynamics, "dim", 1)
     if dim != 1:
-        raise InputError(f"value functions on a line are one-dimensional, found dim = {dim}; give the state a period.")
+        raise InputError(f"dim must be 1 for value functions on a line, found {dim}; give the state a period.")
     limits = line_window(dynamics, window, beyond_data)
     r = reward_function(reward)
     if hasattr(reward, "check_covers"):

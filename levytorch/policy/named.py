@@ -55,7 +55,7 @@ def check_policies(policies: Any) -> dict[str, dict[str, Any]]:
         known_keys(f"the options of policy.{name}", options, KINDS[kind], ConfigError)
         needed = _NEEDED.get(kind)
         if needed is not None and needed not in options:
-            raise ConfigError(f"policy.{name} needs its {needed}, found none; add policy.{name}.{needed}=...")
+            raise ConfigError(f"policy.{name}.{needed} must be given, found none; add policy.{name}.{needed}=...")
         if kind == "callable":
             import_callable(str(options["path"]), f"policy.{name}.path")
         if kind == "improved":
@@ -89,7 +89,8 @@ def build_policy(name: str, config: Mapping[str, Any], recovery: Any, reward: An
         return improve(recovery, reward, beta, **options)
     if not hasattr(recovery, "on"):
         raise ConfigError(
-            f"policy.{name}.actions is for actions on a scale, found labels {shown(recovery.actions)}; leave it out."
+            f"policy.{name}.actions must be left out where actions are labels, found {shown(config['actions'])}; "
+            "remove it."
         )
     best = improve(recovery.on(config["actions"]), reward, beta, **options)
     table = torch.tensor(best.actions, dtype=torch.float64).reshape(len(best.actions), -1)

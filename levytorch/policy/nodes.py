@@ -69,11 +69,11 @@ def nodes_of(system: Any, beta: float, n_modes: int | None, window: Any) -> Node
     where = "line" if is_line(system) else "torus" if system.dim == 2 else "cell"
     if system.dim > 2 or (where == "line" and system.dim > 1):
         raise InputError(
-            f"policies are improved on a circle, a line or a torus, found dim = {system.dim} "
+            f"the state must be on a circle, a line or a torus to improve policies, found dim = {system.dim} "
             f"{'without' if where == 'line' else 'with'} a period; evaluate some by `rank` instead."
         )
     if window is not None and where != "line":
-        raise InputError(f"window is for a state on a line, found {window} and a period; leave it out.")
+        raise InputError(f"window must be left out beside a period, found {window}; remove it.")
     n = whole_number("n_modes", _USUAL[where] if n_modes is None else n_modes, 3, _MOST[where], "give an odd number")
     jumps = Jumps(torch.as_tensor(float(system.alpha), dtype=torch.float64), float(system.tempering))
     if where == "cell":

@@ -53,7 +53,9 @@ def torus(dynamics: Any) -> Torus:
     """The cell of a two-dimensional Dynamics or Recovery; refuses what has no finite period."""
     period, origin = (_pair(getattr(dynamics, name)) for name in ("period", "origin"))
     if not all(math.isfinite(p) and p > 0 for p in period):
-        raise InputError(f"solve_value needs a finite period in both coordinates, found {period}; set period= in it.")
+        raise InputError(
+            f"period must be positive and finite in both coordinates, found {period}; set period= in the dynamics."
+        )
     return Torus(period, origin)
 
 

@@ -41,8 +41,8 @@ class Difference:
         one, other = _moves(self.first, flat), _moves(self.second, flat)
         if one is None or other is None:
             raise InputError(
-                "the error of a difference needs recovered coefficients with a covariance, found none; fit with a "
-                "Fourier or spline head."
+                "coefficients must be recovered with a covariance for the error of a difference, found none; fit with "
+                "a Fourier or spline head."
             )
         return (one - other).norm(dim=-1).reshape(at.shape[:-1] if plane else at.shape)
 

@@ -110,7 +110,7 @@ def rate_study(
         raise InputError(f"eps must be two or more positive numbers, found {eps!r}; give the sizes to be tried.")
     if len(torch.unique(sizes[sizes <= FIT_BELOW])) < 2:
         raise InputError(
-            f"A slope needs two different eps of at most {FIT_BELOW:g}, but {eps!r} has fewer; add smaller ones."
+            f"eps must have two different sizes of at most {FIT_BELOW:g} for a slope, found {eps!r}; add smaller ones."
         )
     n_trials = whole_number("n_trials", n_trials, 1, remedy="give the number of trials per eps")
     choice("perturbation", perturbation, tuple(PERTURBATIONS))
@@ -134,9 +134,8 @@ def rate_study(
             c2[i, start : start + n] = c2_norm(basis, error)
     if invalid > 0:
         warnings.warn(
-            f"Up to {invalid:.1%} of the perturbed D_o or D_f are not positive at the largest eps = "
-            f"{float(sizes.max()):g}; "
-            "choose smaller ones if the theorem is to apply.",
+            f"up to {invalid:.1%} of the perturbed D_o or D_f are not positive at the largest eps = "
+            f"{float(sizes.max()):g}; choose smaller ones if the theorem is to apply.",
             LevytorchWarning,
             stacklevel=2,
         )

@@ -53,7 +53,7 @@ def relative_l2(V: Function, reference: Function, low: float, high: float, n: in
     error = relative_error(V(x), reference(x))
     if math.isinf(error):
         raise InputError(
-            "A relative error needs a reference that is not zero, found one that vanishes; compare absolute values."
+            "the reference must not be zero for a relative error, found one that vanishes; compare absolute values."
         )
     return error
 
@@ -142,12 +142,13 @@ def block_bootstrap(
         recoveries.append(recovery)
     if len(values) < 2:
         raise NumericalError(
-            f"at least two refits are needed for a band, found {len(values)} of {replicas} that worked; use longer "
-            "blocks or a penalty."
+            f"at least two refits must work for a band, found {len(values)} of {replicas}; use longer blocks or a "
+            "penalty."
         )
     if failed or unconverged:
         warnings.warn(
-            f"of {replicas} refits {failed} broke down and {unconverged} had not converged: read the band with care.",
+            f"of {replicas} refits {failed} broke down and {unconverged} had not converged, so that the band may be "
+            "off; use longer blocks or a penalty.",
             LevytorchWarning,
             stacklevel=2,
         )

@@ -90,7 +90,7 @@ class Manufactured:
             half *= 2
             if 2 * half + 1 > max_modes:
                 raise InputError(
-                    f"The manufactured V must be smooth with the period {period:g}, found one that {max_modes} "
+                    f"the manufactured V must be smooth with the period {period:g}, found one that {max_modes} "
                     "Fourier modes do not resolve; choose a smoother one."
                 )
         self.coefficients = torch.where(c.abs() < 1e-15 * size, 0.0, c)  # rounding, which L would multiply by k^2
@@ -110,7 +110,7 @@ class PlaneManufactured:
     def __init__(self, V: Any, dynamics: Any, beta: float) -> None:
         if callable(dynamics.alpha):
             raise InputError(
-                "a manufactured reward in the plane needs a constant alpha, found alpha(x); give a number."
+                "alpha must be a constant for a manufactured reward in the plane, found alpha(x); give a number."
             )
         self.dynamics, self.beta, self.cell = dynamics, float(beta), torus(dynamics)
         n = 32
@@ -123,7 +123,7 @@ class PlaneManufactured:
                 break
             n *= 2
             if n > _PLANE_MODES:
-                raise InputError("The manufactured V must be smooth and periodic, found one that is not; change it.")
+                raise InputError("the manufactured V must be smooth and periodic, found one that is not; change it.")
         c[abs(c) < 1e-15 * size] = 0.0  # rounding, which L would multiply by |k|^2
         symbols = (1.0, -operator.square, operator.symbol(dynamics.alpha))
         self.V, self.laplacian, self.fractional = (
@@ -146,23 +146,23 @@ class Tabulated:
         table_x, table_r = (real_array(name, a).reshape(-1) for name, a in (("x", x), ("r", r)))
         if len(table_x) != len(table_r) or len(table_x) < 2:
             raise InputError(
-                f"The reward table must have at least two pairs (x, r), found {len(table_x)} x and {len(table_r)} r; "
+                f"the reward table must have at least two pairs (x, r), found {len(table_x)} x and {len(table_r)} r; "
                 "complete it."
             )
         if not (np.isfinite(table_x).all() and np.isfinite(table_r).all()):
-            raise InputError("The reward table must be finite, found NaN or infinite entries; fill or remove them.")
+            raise InputError("the reward table must be finite, found NaN or infinite entries; fill or remove them.")
         order = np.argsort(table_x, kind="stable")
         table_x, table_r = table_x[order], table_r[order]
         if bool((np.diff(table_x) == 0).any()):
             twice = table_x[np.flatnonzero(np.diff(table_x) == 0)[0]]
             raise InputError(
-                f"Every x must occur once in the reward table, found {twice:g} again; remove or average duplicates."
+                f"every x must occur once in the reward table, found {twice:g} again; remove or average duplicates."
             )
         if period is not None:
             period = positive_number("period", period, "give the length of the cell")
             if table_x[-1] - table_x[0] > period * (1 + 1e-12):
                 raise InputError(
-                    f"The reward table must fit in one period of {period:g}, found a span of "
+                    f"the reward table must fit in one period of {period:g}, found a span of "
                     f"{table_x[-1] - table_x[0]:g}; cut it."
                 )
             spacing = float(np.diff(table_x).max())
@@ -206,7 +206,7 @@ class Tabulated:
             start = self.x[0] - slack + float(np.remainder(low - self.x[0] + slack, self.period))
         if start < self.x[0] - slack or start + (high - low) > self.x[-1] + slack:
             raise InputError(
-                f"The reward table must cover the {what}, [{low:g}, {high:g}], found x from {self.x[0]:g} to "
+                f"the reward table must cover the {what}, [{low:g}, {high:g}], found x from {self.x[0]:g} to "
                 f"{self.x[-1]:g}; widen the table, or solve on a window inside it (window=[low, high])."
             )
 

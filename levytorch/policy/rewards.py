@@ -159,12 +159,13 @@ class ActionCost:
 def _manufactured(config: Mapping[str, Any], context: RewardContext) -> Callable[[Tensor], Any]:
     if context.actions is not None:
         raise ConfigError(
-            "reward=manufactured is for one system, found data with actions; choose a reward: reward=cosine_power "
-            "reward.cost=0.1, reward=regressed, or reward=callable reward.path=<a function of x and action>."
+            "reward=manufactured must be that of one system, found data with actions; choose a reward: "
+            "reward=cosine_power reward.cost=0.1, reward=regressed, or reward=callable reward.path=<a function of x "
+            "and action>."
         )
     if context.truth is None:
         raise ConfigError(
-            "reward=manufactured needs the true coefficients, found data whose coefficients are not known; choose "
+            "reward=manufactured must have the true coefficients, found data whose coefficients are not known; choose "
             "a reward: reward=cosine_power, reward=tabulated reward.path=<table.csv>, reward=regressed "
             "data.path=<data with rewards>, or reward=callable reward.path=<package.module.function>."
         )
@@ -186,8 +187,8 @@ def _regressed(config: Mapping[str, Any], context: RewardContext) -> Callable[..
         return logged_reward(context.transitions, **options)
     if context.period is None:
         raise ConfigError(
-            "reward=regressed is a Fourier series, found a state on a line; tabulate it (reward=tabulated), name a "
-            "function (reward=callable), or give coefficients.period."
+            "reward=regressed must have a period, being a Fourier series, found a state on a line; tabulate it "
+            "(reward=tabulated), name a function (reward=callable), or give coefficients.period."
         )
     basis = FourierBasis(config.get("n_basis", 11), context.period, context.origin)
     return fit_fourier(context.transitions.x, context.transitions.reward, basis)
@@ -247,7 +248,7 @@ def check_reward_with_data(config: Mapping[str, Any], dim: int, transitions: Any
         )
     if name == "regressed" and getattr(transitions, "reward", None) is None:
         raise ConfigError(
-            "reward=regressed needs data with a reward column, found none; name it with data.reward= (train.py) "
+            "reward=regressed must have data with a reward column, found none; name it with data.reward= (train.py) "
             "or with data.path= and data.options.reward= (evaluate.py)."
         )
 
@@ -274,7 +275,7 @@ def _check_cost(cost: Any, actions: tuple[Any, ...] | None = None, *, known: boo
     if not known:
         return cost
     if actions is None:
-        raise ConfigError("reward.cost is for data with actions, found none; leave it out.")
+        raise ConfigError(f"reward.cost must be left out of data without actions, found {shown(cost)}; remove it.")
     if several:
         unknown = [label for label in cost if label not in actions]
         if unknown or not actions:
@@ -297,5 +298,5 @@ def _options(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     options = {str(key): value for key, value in config.items() if key != "name" and value is not None}
     known_keys(f"the options of reward={name}", options, allowed, ConfigError)
     if "path" in allowed and "path" not in options:
-        raise ConfigError(f"reward={name} needs a path, found none; add reward.path=...")
+        raise ConfigError(f"reward.path must be given for reward={name}, found none; add reward.path=...")
     return name, options

@@ -90,13 +90,12 @@ def solve_value(
         )
     if exterior is not None:
         raise InputError(
-            f"exterior is for a state on a line, found {shown(exterior)} and a period; leave it out, or use "
-            "period=None."
+            f"exterior must be left out beside a period, found {shown(exterior)}; remove it, or use period=None."
         )
     if getattr(dynamics_or_recovery, "dim", 1) == 2:
         if window is not None:
             raise InputError(
-                f"window is for one dimension, found {window!r} with dim = 2; leave it out to solve on the whole cell."
+                f"window must be left out in two dimensions, found {window!r}; remove it to solve on the whole cell."
             )
         # 2049 modes are the one-dimensional default; in the plane they count per coordinate
         return solve_plane(dynamics_or_recovery, reward, beta, **accuracy | {"max_modes": min(max_modes, 512)})

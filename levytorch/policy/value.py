@@ -23,8 +23,8 @@ from levytorch.policy.line_operator import HALF, differences, distances, inner_n
 from levytorch.untrusted import load_tensors
 
 NO_ERRORS = (
-    "V.std needs the covariance of recovered coefficients, found coefficients without one; solve from a Recovery whose "
-    "engine gives standard errors (engine='fisher')."
+    "V.std must have the covariance of recovered coefficients, found coefficients without one; solve from a Recovery "
+    "whose engine gives standard errors (engine='fisher')."
 )
 
 

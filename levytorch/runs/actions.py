@@ -66,9 +66,9 @@ def check_run_with_actions(prepared: Prepared, data: SourceData) -> None:
     config, pairs = prepared.config, data.transitions
     assert isinstance(pairs, Transitions)
     if processes(config["trainer"]):
-        raise ConfigError("data with actions is fitted by one process, found several; leave trainer.devices at 1.")
+        raise ConfigError("data with actions must be fitted by one process, found several; leave trainer.devices at 1.")
     if config["empirical"] is not None:
-        raise ConfigError("empirical values are those of one system, found data with actions; leave empirical null.")
+        raise ConfigError("empirical must be left out of data with actions, found it given; use empirical=null.")
     if pairs.actions:
         check_shared(config["shared"], prepared.fit)
     if config["beta"] is not None and config["reward"]["name"] != "manufactured":

@@ -106,7 +106,7 @@ def check_links(directory: Path) -> None:
                         "replace the link by what it points to."
                     )
             elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise ConfigError(f"a run directory holds files and directories, found {path}; remove it.")
+                raise ConfigError(f"a run directory must hold files and directories only, found {path}; remove it.")
             elif stat.S_ISREG(mode) and status.st_nlink > 1:
                 raise ConfigError(
                     f"a file of a resumed run must have one name, found {path} with {status.st_nlink} (hard links); "
@@ -124,8 +124,8 @@ def check_resumed(config: Any, directory: Path, own: Mapping[str, str] | None = 
     for flag, value in (config.get("trainer") or {}).items():
         if isinstance(value, str) and flag not in (*_WORDS, "_target_"):  # which is checked like every other
             raise ConfigError(
-                f"trainer.{flag} of a resumed run may only be a number or a switch, found {value!r}; start it anew on "
-                "your own command line."
+                f"trainer.{flag} of a resumed run must be a number or a switch, found {value!r}; start it anew on your "
+                "own command line."
             )
     _check_places(config, directory)
 
@@ -136,12 +136,12 @@ def _check_node(config: Any, where: str, own: Mapping[str, str]) -> None:
         listed = isinstance(target, str) and (target in TARGETS or own.get(where) == target)
         if target is not None and not listed:
             raise ConfigError(
-                f"a resumed run may only build {', '.join(sorted(TARGETS))}, found _target_ {target!r}; start it anew "
-                f"on your own command line, or repeat {where}._target_ there."
+                f"_target_ of a resumed run must be one of {', '.join(sorted(TARGETS))}, found {target!r}; start it "
+                f"anew on your own command line, or repeat {where}._target_ there."
             )
         if "callable" in (config.get("name"), config.get("kind")) and config.get("path") is not None:
             raise ConfigError(
-                "a resumed run may not import a reward or a policy by path, found one; use evaluate.py for that."
+                "a resumed run must not import a reward or a policy by path, found one; use evaluate.py for that."
             )
         for key, value in config.items():
             _check_node(key, "", {})
@@ -151,7 +151,7 @@ def _check_node(config: Any, where: str, own: Mapping[str, str]) -> None:
             _check_node(value, f"{where}[]", own)
     elif isinstance(config, str) and "${" in config:
         raise ConfigError(
-            f"a resumed run may not hold settings that are still to be resolved, found {config!r}; start it anew on "
+            f"a resumed run must not hold settings that are still to be resolved, found {config!r}; start it anew on "
             "your own command line."
         )
 
@@ -163,8 +163,8 @@ def _check_places(config: Any, directory: Path) -> None:
         inside = os.path.realpath(directory)
         if os.path.commonpath([inside, os.path.realpath(cache)]) != inside:
             raise ConfigError(
-                f"a resumed run may keep its data in its own directory only, found data.on_disk={cache}; start it anew "
-                "on your own command line."
+                f"data.on_disk of a resumed run must lie in its own directory, found {cache}; start it anew on your "
+                "own command line."
             )
     for part in ("data", "reward"):
         named = (config.get(part) or {}).get("path")
@@ -186,7 +186,7 @@ def build(config: Any, where: str = "", own: Mapping[str, str] | None = None) ->
     odd = [key for key in values if key.startswith("_")]
     mine = own is not None and own.get(where) == name
     if (name not in TARGETS and not mine) or odd:
-        raise ConfigError(f"a resumed run may only build what it names, found {odd or name}; start it anew.")
+        raise ConfigError(f"a resumed run must build only what it names, found {odd or name}; start it anew.")
     try:
         return (imported(where, name) if mine else target_named(name))(**values)
     except TypeError as error:

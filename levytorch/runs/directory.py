@@ -83,7 +83,7 @@ def check_unused(directory: Path) -> None:
     held = next((path for path in found if path.exists()), None)
     if held is not None:
         raise ConfigError(
-            f"a new run needs a directory without results, found {held}; go on there with resume={directory}, or "
+            f"a new run must have a directory without results, found {held}; go on there with resume={directory}, or "
             "choose another."
         )
 
@@ -128,7 +128,7 @@ def publish(written: Path, target: Path) -> Path:
         except FileExistsError:
             continue
         return place
-    raise InputError(f"a free name is needed beside {target}, found a thousand taken; give out=.")
+    raise InputError(f"there must be a free name beside {target}, found a thousand taken; give out=.")
 
 
 def write_marker(out: Path, settings: Mapping[str, Any]) -> None:

@@ -59,7 +59,9 @@ def run_evaluation(settings: dict[str, Any]) -> Path:
         write = functools.partial(write_policies, settings, runs)
     else:
         if settings.get("policy"):
-            raise ConfigError("policy is for runs on data with actions, found runs without; leave policy out.")
+            raise ConfigError(
+                f"policy must be left out of runs without actions, found {', '.join(settings['policy'])}; remove it."
+            )
         result, support = evaluate_loaded(settings, runs) if runs else (None, None)
         studies = study_rates(settings) if settings["rates"]["enabled"] else []
         write = functools.partial(write_results, result, support, studies)
@@ -222,14 +224,14 @@ def common_support(supports: Sequence[tuple[float, float] | None]) -> tuple[floa
     known = [support for support in supports if support is not None]
     if len(known) < len(supports):
         raise ConfigError(
-            "window=data needs the range of the data, found a run that does not know it; name its data with "
+            "every run must know the range of its data for window=data, found one that does not; name its data with "
             "data.path=, or give window=[low,high]."
         )
     low, high = max(low for low, _ in known), min(high for _, high in known)
     if not low < high:
         raise ConfigError(
-            "window=data needs a range that the data of all runs share, found none; evaluate the runs apart, or "
-            "give window=[low,high]."
+            "the data of all runs must share a range for window=data, found none; evaluate the runs apart, or give "
+            "window=[low,high]."
         )
     return low, high
 
@@ -241,7 +243,7 @@ def observed_points(data: Mapping[str, Any], trajectories: Any, transitions: Any
     """
     n = len(transitions)
     if data["first"] is not None and data["random"] is not None:
-        raise ConfigError("Either data.first or data.random must be given, found both; leave one out.")
+        raise ConfigError("data.first and data.random must not both be given, found both; leave one out.")
     wanted = data["first"] if data["first"] is not None else data["random"]
     if wanted is None:
         return None

@@ -78,7 +78,9 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         _check_lists(settings)
         reward = settings["reward"]
         if reward.get("name") == "regressed" and settings["data"]["path"] is None:
-            raise InputError("reward=regressed needs data with a reward column, found none; add data.path=.")
+            raise InputError(
+                "data.path must be given for reward=regressed, found none; name data with a reward column."
+            )
         check_policies(settings.get("policy"))
         if settings["run"] is not None:
             check_reward(reward, settings["beta"])
@@ -111,7 +113,7 @@ def _check_lists(settings: Mapping[str, Any]) -> None:
         try:
             check_window(window, math.inf, None)
         except InputError as error:
-            raise InputError(f"{error} Or use window=data; that is the range of the data.") from error
+            raise InputError(f"{str(error).removesuffix('.')}, or use window=data, the range of the data.") from error
     if not isinstance(eps, list) or not eps:
         raise InputError(
             f"rates.eps must be a list of positive numbers, found {shown(eps)}; give one, for example "

@@ -202,12 +202,13 @@ def policies_of_runs(settings: Mapping[str, Any], runs: Sequence[Run]) -> Policy
     """V of the policies on the one run; refuses settings that are for runs without actions."""
     if len(runs) > 1:
         raise ConfigError(
-            f"policies are compared on one run, found {len(runs)} of which some have actions; evaluate them one by one."
+            f"run must name one run to compare policies on, found {len(runs)} of which some have actions; evaluate "
+            "them one by one."
         )
     (run,) = runs
     recovery, beta = run.recovery, check_beta(settings["beta"])
     if settings["rates"]["enabled"]:
-        raise ConfigError("rates.enabled is a study of its own, found it with a run with actions; leave one out.")
+        raise ConfigError("rates.enabled must be false for a run with actions, found true; leave one out.")
     transitions = None
     if settings["data"]["path"] is not None:
         given = {key: value for key, value in settings["data"]["options"].items() if value is not None}
@@ -221,7 +222,7 @@ def policies_of_runs(settings: Mapping[str, Any], runs: Sequence[Run]) -> Policy
     reward = build_reward(settings["reward"], context)
     window = settings["window"]
     if window is not None and recovery.period is not None:
-        raise ConfigError(f"window is for a state on a line, found {window} and a period; leave it out.")
+        raise ConfigError(f"window must be left out beside a period, found {window}; remove it.")
     if window is not None:
         support = (recovery.metrics["x_min"], recovery.metrics["x_max"]) if not actions else recovery.support
         window = None if window == "data" else check_window(window, float("inf"), support)

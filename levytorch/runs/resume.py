@@ -45,7 +45,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if not named or named[-1] in ("", "null"):
         return list(arguments)
     if {"-m", "--multirun"} & set(arguments):
-        raise ConfigError("resume goes on with one run, found it in a multirun; resume the runs one by one.")
+        raise ConfigError("resume must go on with one run, found a multirun; resume the runs one by one.")
     directory = Path(named[-1])
     if any(mark in str(directory) for mark in ("'", "\\", "${")):
         raise ConfigError(f"resume must name a directory without quotes, \\ and ${{, found {directory}; rename it.")
@@ -57,7 +57,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     for argument in own:
         if argument not in stored and not argument.lstrip("+~").startswith(CHANGEABLE):
             raise ConfigError(
-                f"a resumed run keeps the settings it was started with, found {argument}; start a new run with it "
+                f"a resumed run must keep the settings it was started with, found {argument}; start a new run with it "
                 f"(only {', '.join(CHANGEABLE)} may be given anew)."
             )
     kept = [override for override in stored if override not in own]
@@ -102,7 +102,7 @@ def _check_overrides(stored: Sequence[str], own: Sequence[str], record: Path) ->
             reason = "an argument of what your command line builds"
         if reason is not None:
             raise ConfigError(
-                f"{record} may only hold settings of levytorch, found {override!r} ({reason}); start the run anew on "
+                f"{record} must hold settings of levytorch only, found {override!r} ({reason}); start the run anew on "
                 "your own command line, or repeat it there if it is your own."
             )
 

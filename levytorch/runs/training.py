@@ -161,13 +161,13 @@ def start_processes(trainer: Mapping[str, Any]) -> bool:
     here = HydraConfig.get() if HydraConfig.initialized() else None
     if here is not None and here.mode.name == "MULTIRUN":
         raise ConfigError(
-            f"a sweep runs one process per job, found trainer.devices={trainer['devices']} and "
+            f"a sweep must run one process per job, found trainer.devices={trainer['devices']} and "
             f"trainer.num_nodes={trainer['num_nodes']}; leave them out, or start the runs one by one."
         )
     placed = here is None or any(o.startswith("hydra.run.dir=") for o in here.overrides.hydra)
     if ranks.started_from_outside() and not placed:
         raise ConfigError(
-            "processes that torchrun or srun starts need one run directory, found none given; add "
+            "hydra.run.dir must be given for processes that torchrun or srun starts, found none; add "
             "hydra.run.dir=outputs/<name>."
         )
     ranks.share_processors(trainer["devices"])

@@ -72,11 +72,13 @@ def options_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
         raise ConfigError("empirical.bootstrap.replicas must be 0 (none) or at least 2, found 1; a band needs two.")
     if config["coefficients"].get("period") is None:
         raise ConfigError(
-            "empirical values are regressed on a cell, found coefficients.period=null; give a period that is a little "
-            "wider than the data, or empirical=null."
+            "coefficients.period must be given for empirical values, found null; give one that is a little wider than "
+            "the data, or empirical=null."
         )
     if config["beta"] is None:
-        raise ConfigError("empirical values need a discount rate, found beta=null; give beta, or empirical=null.")
+        raise ConfigError(
+            "beta must be given for empirical values, found null; give a discount rate, or empirical=null."
+        )
     return options
 
 
@@ -87,8 +89,8 @@ def check_series(source: Any, config: Mapping[str, Any]) -> None:
         return
     if source.trajectories is None or source.trajectories.dim != 1:
         raise ConfigError(
-            "empirical values need one-dimensional trajectories, found a source without them; use data=file, or "
-            "empirical=null."
+            "data must have one-dimensional trajectories for empirical values, found a source without them; use "
+            "data=file, or empirical=null."
         )
     reward = _reward(source, config, float(config["coefficients"]["period"]), 0.0)
     with warnings.catch_warnings():

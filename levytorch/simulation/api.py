@@ -156,8 +156,8 @@ def check_simulation(
         check_metropolis(n, metropolis)
     elif metropolis:
         raise InputError(
-            f"sampler 'euler' takes no option {', '.join(sorted(metropolis))}, found one; remove it, or use "
-            "sampler='metropolis'."
+            f"sampler 'euler' must have no options of its own, found {', '.join(sorted(metropolis))}; leave them out, "
+            "or use sampler='metropolis'."
         )
     return n, steps, parts, seed, dt
 

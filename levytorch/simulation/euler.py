@@ -46,7 +46,8 @@ def step_kernels() -> ModuleType:
         from levytorch.simulation import numpy_kernels
 
         warnings.warn(
-            f"numba cannot be imported ({missing}), so simulation runs in NumPy, several times slower: install numba.",
+            f"numba cannot be imported ({missing}): simulation runs in NumPy, several times slower; install numba for "
+            "the compiled kernels.",
             LevytorchWarning,
             stacklevel=3,
         )

@@ -118,11 +118,11 @@ def check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...
     learned = settings.alpha.learned or settings.tempering.learned
     if (names or learned) and (settings.plain is None or settings.plain["name"] not in LINEAR):
         raise InputError(
-            "what actions share is found for linear heads (Fourier, splines), found another; leave shared out and give "
-            "alpha and tempering as numbers."
+            "coefficients must be a linear head (Fourier, splines) where actions share something, found another; "
+            "leave shared out and give alpha and tempering as numbers."
         )
     if names and settings.left_open:
-        raise InputError('shared coefficients need one n_basis for all actions, found "auto"; give a number.')
+        raise InputError(f'{settings.left_open[0]} must be given for shared coefficients, found "auto"; give a number.')
     return names
 
 

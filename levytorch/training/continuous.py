@@ -261,7 +261,7 @@ class ActionsOfRange(ControlledRecovery):
         return HeldHead(self.of_pairs, NumberPolicy(table, self.of_pairs.action_bounds, weights=pi).components)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        raise InputError("actions of a scale are saved with their recovery, found some alone; save that.")
+        raise InputError("actions of a scale must be saved with their recovery, found some alone; save that.")
 
 
 # -- the fit -----------------------------------------------------------------------------------------------------------
@@ -332,8 +332,9 @@ def _check(transitions: Transitions, settings: FitSettings) -> None:
         found = f"{settings.left_open[0]} left open"
     if found is not None:
         raise InputError(
-            "continuous actions are fitted in one and two dimensions, with linear heads, engine fisher or evidence, "
-            f"the frozen law and no treatment of tails, found {found}; group the actions into a few labels for others."
+            "continuous actions must be fitted in one or two dimensions, with linear heads, engine fisher or "
+            f"evidence, the frozen law and no treatment of tails, found {found}; group the actions into a few labels "
+            "for others."
         )
 
 
@@ -355,8 +356,8 @@ def _head(transitions: Transitions, action: Tensor, settings: FitSettings, n_act
     head = ActionHead(of_states, n_action, list(zip(low.tolist(), high.tolist())))
     if len(transitions) < head.theta.numel():
         raise InputError(
-            f"at least {head.theta.numel()} pairs are needed for as many parameters, found {len(transitions)}; use "
-            f"fewer functions than n_basis = {of_states.n_basis} with n_action = {n_action}."
+            f"transitions must hold at least {head.theta.numel()} pairs, as many as parameters, found "
+            f"{len(transitions)}; use fewer functions than n_basis = {of_states.n_basis} with n_action = {n_action}."
         )
     guess.apply(head)
     return head

@@ -108,8 +108,8 @@ def finish(ended: Ended) -> Recovery:
         metrics["not_converged"] = _why(engine, done.optimizer, head)
         _warn(
             f"the {engine.name} engine stopped after {done.steps} steps before it had converged "
-            f"({metrics['not_converged']}): raise max_steps, or read the standard errors with care, which are those of "
-            "a maximum that was not reached."
+            f"({metrics['not_converged']}): standard errors are those of a maximum that was not reached; raise "
+            "max_steps, or read them with care."
         )
     if (bound := alpha_at_bound(head)) is not None:
         metrics["alpha_at_bound"] = bound
@@ -167,7 +167,7 @@ def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple
     metrics["D_o_D_f_correlation"] = correlation = 0.0 if head.known else _correlation(objective, ev)
     if correlation > _INSEPARABLE:
         _warn(
-            f"D_o and D_f are hardly separable from this data (correlation {correlation:.3f} of their estimates): "
+            f"D_o and D_f are hardly separable from this data (correlation {correlation:.3f} of their estimates); "
             "trust their combined effect, not each alone, or fix one (D_o=<number> or D_f=<number>)."
         )
     if objective.method == "conditional" and objective.region == "strata" and cov is not None:
@@ -264,12 +264,12 @@ def _warn_of_vanishing(losses: dict[str, float]) -> None:
         if loss < _AS_WELL:
             told = (
                 f"{name} has run to zero: the likelihood has its maximum on that boundary, so the data is described as "
-                f"well without {name}, and its standard error means nothing"
-                f"{' (D_o=0 leaves it out)' if name == 'D_o' else ''}."
+                f"well without {name}, and its standard error means nothing; "
+                f"{'leave it out (D_o=0)' if name == 'D_o' else 'do not read anything into it'}."
             )
         else:
             told = (
-                f"{name} has become tiny beside a typical step, but the log-likelihood falls by {loss:.3g} without it: "
+                f"{name} has become tiny beside a typical step, but the log-likelihood falls by {loss:.3g} without it; "
                 "look for steps that are exactly equal, or rounded, before reading anything into it."
             )
         _warn(told)
@@ -286,8 +286,8 @@ def alpha_at_bound(head: Head) -> float | None:
         if float((alpha - end).abs().min()) < _AT_BOUND:
             _warn(
                 f"a learned alpha must lie within its bounds, found it at {end:g}: the likelihood still rises there, "
-                "and its standard error means nothing; near 1 jumps are hardly told from D_o, and alpha_bounds can be "
-                "widened."
+                "and its standard error means nothing; widen alpha_bounds, or give alpha (near 1 jumps are hardly "
+                "told from D_o)."
             )
             return end
     return None
@@ -340,6 +340,6 @@ def judge_tempering(
 
 def warn_of_no_tempering(z: float, bound: float) -> None:
     _warn(
-        f"{NOT_TOLD} (z = {z:.2f}): at most {bound:.3g} per unit of x (95 %, "
-        "one-sided); its standard error means nothing, and tempering=0 describes the data as well."
+        f"{NOT_TOLD} (z = {z:.2f}): it is at most {bound:.3g} per unit of x (95 %, one-sided), and its standard error "
+        "means nothing; use tempering=0, which describes the data as well."
     )

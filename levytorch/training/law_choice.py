@@ -65,34 +65,35 @@ _MOVED = 0.5  # standard errors, over all parameters together, within which an i
 
 def check_exact(head: Head, data: Transitions | Lattice, *, started: bool = True) -> None:
     """Refuse data that the exact law does not know, before anything is fitted."""
-    found = unavailable(head, data, started=started)
-    if found is not None:
-        raise InputError(f'law "exact" must have {found}; use law="auto".')
+    lacking = unavailable(head, data, started=started)
+    if lacking is not None:
+        needed, found = lacking
+        raise InputError(f'law "exact" must have {needed}, found {found}; use law="auto".')
 
 
-def unavailable(head: Head, data: Transitions | Lattice, *, started: bool = True) -> str | None:
-    """Why the exact law cannot be had for this head and data ("..., found ..."); None where it can.
+def unavailable(head: Head, data: Transitions | Lattice, *, started: bool = True) -> tuple[str, str] | None:
+    """What the exact law must have, and what was found, where it cannot be had for this head and data; else None.
 
     started: whether the head has the scale of the data.
     """
     if head.dim > 1:
-        return f"one-dimensional data, found {head.dim} coordinates"
+        return "one-dimensional data", f"{head.dim} coordinates"
     if head.period is None and not isinstance(head, SplineHead):
-        return f"a head with a period, or splines on a line, found a {type(head).__name__}"
+        return "a head with a period, or splines on a line", f"a {type(head).__name__}"
     if head.period is None and isinstance(data, Lattice):
-        return "the pairs themselves on a line, found a lattice"
+        return "the pairs themselves on a line", "a lattice"
     if not getattr(head, "periodic", True):
-        return "a head with a period, found one without"
+        return "a head with a period", "one without"
     if head.alpha_spec.mode == "function":
-        return "one alpha, found alpha as a function of x"
+        return "one alpha", "alpha as a function of x"
     steps = distinct_steps(data)
     if len(steps) > MANY_STEPS:
-        return f"at most {MANY_STEPS} distinct dt, found more"
+        return f"at most {MANY_STEPS} distinct dt", "more"
     try:
         for dt in steps if started else ():
             ExactLaw().rule(head, dt)
     except InputError as error:
-        return f"steps that a grid can hold, found others ({error})"
+        return "steps that a grid can hold", f"others ({error})"
     return None
 
 
@@ -117,9 +118,10 @@ def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -
     reason = "asked for"
     if law == "auto" and head.is_constant:
         return ended.frozen("constant coefficients, for which it is exact")
-    found = unavailable(head, data)
-    if found is not None:
-        return without_drift_bias(ended, law, f"the exact law must have {found}")
+    lacking = unavailable(head, data)
+    if lacking is not None:
+        needed, found = lacking
+        return without_drift_bias(ended, law, f"the exact law must have {needed}, found {found}")
     began = clock()
     ranks = ended.ranks
     line, head = head, on_a_cell(head)

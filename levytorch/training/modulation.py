@@ -85,7 +85,7 @@ def check_modulation(transitions: Any, settings: FitSettings) -> None:
         found = "pairs held out for validation"
     if found is not None:
         raise InputError(
-            "a modulation is fitted to pairs in one dimension, by Fisher scoring under the frozen law without a "
+            "a modulation must be fitted to pairs in one dimension, by Fisher scoring under the frozen law without a "
             f"treatment of tails, found {found}; leave that out, or the modulation."
         )
     covariate_of(transitions)
@@ -149,8 +149,8 @@ def modulate(recovery: Recovery, data: Transitions, settings: FitSettings) -> No
     }
     if not converged:
         warnings.warn(
-            f"the fit with a modulation stopped after {steps} steps before it had converged: read it with care, or use "
-            "fewer functions (n_modulation).",
+            f"the fit with a modulation stopped after {steps} steps before it had converged, short of the maximum; use "
+            "fewer functions (n_modulation), or read it with care.",
             LevytorchWarning,
             stacklevel=2,
         )

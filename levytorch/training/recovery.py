@@ -196,8 +196,8 @@ class Recovery:
             return 0.0
         if self.covariance is None:
             raise InputError(
-                "the standard error of tempering needs a covariance, found none (MLP heads give none); fit with a "
-                "Fourier or spline head."
+                "the recovery must have a covariance for the standard error of tempering, found none (MLP heads give "
+                "none); fit with a Fourier or spline head."
             )
         slope = self.head.tempering_slope()
         return float((slope @ self.covariance @ slope).clamp(min=0).sqrt())
@@ -205,8 +205,8 @@ class Recovery:
     def _stds(self, x: ArrayLike, covariance: Tensor | None) -> tuple[Tensor, ...]:
         if covariance is None:
             raise InputError(
-                "standard errors need a covariance, found none (MLP heads give none); use kind bootstrap, or fit with "
-                "a Fourier or spline head."
+                "the recovery must have a covariance for standard errors, found none (MLP heads give none); use kind "
+                "bootstrap, or fit with a Fourier or spline head."
             )
         full = _states(x).shape
         shapes = [full, *([full if self.dim == 1 else full[:-1]] * 3)]

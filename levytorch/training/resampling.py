@@ -78,14 +78,18 @@ class Replicas(Sequence["Recovery"]):
 def sandwich(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
     """(P, P) covariance of theta from the scatter of the scores of blocks."""
     if not isinstance(recovery.head, LinearHead):
-        raise InputError(f"kind robust needs a linear head, found {type(recovery.head).__name__}; use kind bootstrap.")
+        raise InputError(
+            f"the head must be linear for kind robust, found {type(recovery.head).__name__}; use kind bootstrap."
+        )
     return _reweighting(recovery, data).covariance
 
 
 def block_influence(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
     """(n_blocks, P): what theta changes by, to first order, when a block counts once more."""
     if not isinstance(recovery.head, LinearHead):
-        raise InputError(f"influences need a linear head, found {type(recovery.head).__name__}; use a Fourier head.")
+        raise InputError(
+            f"the head must be linear for influences, found {type(recovery.head).__name__}; use a Fourier head."
+        )
     return _reweighting(recovery, data).influence
 
 
@@ -161,8 +165,8 @@ def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Li
     blocks = recovery.blocks if data is None else blocks_from(recovery, data)
     if blocks is None:
         raise InputError(
-            "standard errors from blocks need the data of the fit, found a recovery without (it was loaded, made by "
-            "adam or by several processes, or its data was too large to keep); fit again or pass data=..."
+            "standard errors from blocks must have the data of the fit, found a recovery without (it was loaded, made "
+            "by adam or by several processes, or its data was too large to keep); fit again or pass data=..."
         )
     if blocks.n_blocks < 2:
         raise InputError("data must come in at least two blocks, found one; make the lattice with n_blocks=60.")

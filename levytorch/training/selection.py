@@ -104,13 +104,13 @@ def select(problem: Problem, blocks: Blocks | None) -> Problem:
     settings, chosen = problem.settings, None
     if blocks is None:
         raise InputError(
-            "cross-validation needs all of the data in blocks in one process, found none; use fewer pairs or one "
+            "cross-validation must have all of the data in blocks in one process, found none; use fewer pairs or one "
             "dt, make the lattice with n_blocks=60, or give n_basis and penalty as numbers."
         )
     if not blocks.n_blocks >= 2 * N_FOLDS:
         raise InputError(
-            f"cross-validation needs at least {2 * N_FOLDS} blocks of data, found {blocks.n_blocks}; make the lattice "
-            "with n_blocks=60."
+            f"cross-validation must have at least {2 * N_FOLDS} blocks of data, found {blocks.n_blocks}; make the "
+            "lattice with n_blocks=60."
         )
     blocks = quick(blocks, problem.head, settings.data.get("lattice") or "auto")
     if "n_basis" in settings.left_open:

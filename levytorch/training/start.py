@@ -112,14 +112,14 @@ def resolve_tail(data: Transitions | Lattice, settings: FitSettings, fit: Fittin
     if tail.method == "conditional" and (tail.region == "CT" or tail.TRT is None):
         # conditioning on |dx - mu| < CT: the pairs beyond are left out, CT plays TRT's part
         if tail.CT is None:
-            raise InputError("tail.region CT needs a CT, found none; give CT or use region TRT.")
+            raise InputError("tail.CT must be given for tail.region CT, found none; give it, or use region TRT.")
         tail = _core_only(tail)
     if tail.method == "conditional" and isinstance(tail.CT, (int, float)) and tail.TRT is not None:
         between = _count_between(data, tail.CT, tail.TRT)
         if between < tail.min_tail and tail.region != "TRT":
             warnings.warn(
                 f"only {between} pairs lie between CT and TRT ({tail.min_tail} are wanted for their own stratum): the "
-                "likelihood is conditioned on |dx - mu| < CT and leaves them out.",
+                "likelihood is conditioned on |dx - mu| < CT and leaves them out; lower tail.min_tail to use them.",
                 LevytorchWarning,
                 stacklevel=3,
             )
@@ -140,12 +140,12 @@ def _of_lattice(lattice: Lattice, tail: TailSettings) -> TailSettings:
             )
     if tail.method == "tcf" and not lattice.n_tail:
         raise InputError(
-            "the TCF needs a tail pool, found a lattice without one; make it with CT=..., or use tail none."
+            "the lattice must have a tail pool for the TCF, found none; make it with CT=..., or use tail none."
         )
     if tail.method == "conditional" and not lattice.n_tail and not np.isfinite(lattice.TRT).all():
         raise InputError(
-            "the conditional likelihood needs a threshold, found a lattice without one; make the lattice with TRT=... "
-            "or CT=..., or use tail none."
+            "the lattice must have a threshold for the conditional likelihood, found none; make it with TRT=... or "
+            "CT=..., or use tail none."
         )
     CT = None if tail.method == "conditional" and not lattice.n_tail else own.CT
     return replace(tail, CT=CT, TRT=own.TRT, region="TRT" if CT is None else tail.region)

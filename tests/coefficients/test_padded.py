@@ -45,7 +45,7 @@ def test_the_parameters_are_those_of_the_line():
     for own, other in zip(head.jacobian(x), padded.jacobian(x)):
         assert torch.allclose(own, other)
     assert padded.bounds == head.bounds
-    with pytest.raises(InputError, match="stands for one on a line"):
+    with pytest.raises(InputError, match="must not be padded, found one that stands for a head on a line"):
         padded.config()
 
 

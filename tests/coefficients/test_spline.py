@@ -158,7 +158,7 @@ def test_a_polynomial_drift_holds_everywhere():
         ({"name": "spline", "period": 3.0}, "period"),
         ({"name": "polynomial", "degree": 99}, "degree"),
         ({"name": "polynomial", "dim": 2}, "one-dimensional"),
-        ({"name": "mlp", "window": [0.0, 1.0]}, "for a state on a line"),
+        ({"name": "mlp", "window": [0.0, 1.0]}, "must be left out beside a period"),
     ],
 )
 def test_refusals(config, match):

@@ -100,7 +100,7 @@ def test_columns_named_time_and_id_are_never_values_of_wide_tables(tmp_path):
 def test_decimal_commas(tmp_path):
     file = tmp_path / "preise.csv"
     file.write_text("Zeit;Kurs\n0;99,5\n1;-1e2\n2;,25\n3;1,5e1\n")
-    with pytest.raises(InputError, match=r"row 1: a number was expected, found '99,5'; pass decimal=','"):
+    with pytest.raises(InputError, match=r"row 1: there must be a number, found '99,5'; pass decimal=','"):
         Trajectories.from_file(file, time="Zeit", value="Kurs")
     found = Trajectories.from_file(file, time="Zeit", value="Kurs", decimal=",")
     np.testing.assert_array_equal(found.x, [99.5, -100.0, 0.25, 15.0])

@@ -59,7 +59,7 @@ def test_max_dt_must_be_one_number(tmp_path, disk):
     file = tmp_path / "a.parquet"
     table = pl.DataFrame({"time": TIMES, "x": X, "max_dt": [1.0, 1.0, 1.0, 2.0, 1.0]})
     table.write_parquet(file)
-    message = r"a\.parquet, column 'max_dt', row 4: one max_dt was expected throughout, found 2 after 1; make it one"
+    message = r"a\.parquet, column 'max_dt', row 4: max_dt must be the same throughout, found 2 after 1; make it one"
     with pytest.raises(InputError, match=message):
         Trajectories.from_file(file, **options)
     assert Trajectories.from_file(file, max_dt=1.0, **options).transitions().dropped == {"across a gap": 1}

@@ -46,14 +46,14 @@ def clocked(folder, suffix, times):
 def test_dt_must_agree_with_the_times_of_the_file(tmp_path, suffix, disk):
     options = {"on_disk": tmp_path / "cache"} if disk else {}
     even = clocked(tmp_path, suffix, np.arange(50) * 0.025)
-    refused(even, r"'times?': steps of dt = 1 were expected .*, found one of 0.025; leave dt out", dt=1.0, **options)
+    refused(even, r"'times?': these times must be dt = 1 apart, found a step of 0.025; leave dt out", dt=1.0, **options)
     paths = Trajectories.from_file(even, dt=0.025, **options)
     assert (paths.dt, paths.times, len(paths)) == (0.025, None, 2)
     assert Trajectories.from_file(even, **options).transitions().uniform_dt
     late = clocked(tmp_path, suffix, 1.7e9 + np.arange(50) * 0.025)  # rounding of late times is no other dt
     assert Trajectories.from_file(late, dt=0.025, **options).dt == 0.025
     gap = clocked(tmp_path, suffix, np.array([0.0, 1.0, 2.0, 9.0]))
-    refused(gap, "found one of 7; leave dt out", dt=1.0, **options)
+    refused(gap, "found a step of 7; leave dt out", dt=1.0, **options)
 
 
 def test_dt_beside_dates_needs_even_steps(tmp_path):
@@ -61,15 +61,17 @@ def test_dt_beside_dates_needs_even_steps(tmp_path):
     file = table_file(tmp_path, text)
     assert Trajectories.from_file(file, dt=1.0, time_unit="day").dt == 1.0
     assert Trajectories.from_file(file, dt=1 / 252).dt == 1 / 252  # nobody said what the unit of dt is
-    refused(file, "steps of dt = 1 were expected .* found one of 24", dt=1.0, time_unit="h")
+    refused(file, "these times must be dt = 1 apart, found a step of 24", dt=1.0, time_unit="h")
     file = table_file(tmp_path, text + "2024-01-06,5\n")
-    refused(file, "column 'time': even steps were expected beside dt = 1, found one of 259200 s after 86400 s", dt=1.0)
+    refused(
+        file, "column 'time': times beside dt = 1 must be evenly spaced, found a step of 259200 s after 86400 s", dt=1.0
+    )
 
 
 def test_dt_beside_the_time_of_a_wide_table(tmp_path):
     file = table_file(tmp_path, "time,u,v\n0,1,4\n2,2,6\n6,4,\n")
-    refused(file, "column 'time': steps of dt = 2 were expected .* found one of 4", layout="wide", dt=2.0)
-    refused(file, "column 'time': steps of dt = 0.5 were expected", layout="wide", dt=0.5)
+    refused(file, "column 'time': these times must be dt = 2 apart, found a step of 4", layout="wide", dt=2.0)
+    refused(file, "column 'time': these times must be dt = 0.5 apart", layout="wide", dt=0.5)
     assert Trajectories.from_file(file, layout="wide", value=["v"], dt=2.0).dt == 2.0  # v ends before the longer step
 
 
@@ -77,7 +79,7 @@ def test_a_column_of_dt_beside_times(tmp_path):
     file = table_file(tmp_path, "time,step,x\n0,1,5\n1,1,7\n2,1,6\n")
     assert Trajectories.from_file(file, dt="step", value="x").dt == 1.0
     file = table_file(tmp_path, "time,step,x\n0,3,5\n1,3,7\n2,3,6\n")
-    refused(file, "steps of dt = 3 were expected", dt="step", value="x")
+    refused(file, "these times must be dt = 3 apart", dt="step", value="x")
 
 
 @pytest.mark.parametrize("disk", [False, True])
@@ -85,7 +87,7 @@ def test_an_array_called_time(tmp_path, disk):
     options = {"on_disk": tmp_path / "cache"} if disk else {}
     x, file = RNG.normal(size=(3, 4)), tmp_path / "a.npz"
     np.savez(file, x=x, time=np.arange(4) * 0.1)
-    refused(file, "array 'time': steps of dt = 1 were expected", dt=1.0, **options)
+    refused(file, "array 'time': these times must be dt = 1 apart", dt=1.0, **options)
     assert Trajectories.from_file(file, dt=0.1, **options).dt == 0.1
     assert Trajectories.from_file(file, **options).transitions().dt[0] == pytest.approx(0.1)
     np.savez(file, x=x, time=12.5)  # how long a run took
@@ -151,7 +153,7 @@ def test_numbers_that_are_no_days_are_times(tmp_path, times):
 
 # ------------------------------------------------------------------------------------------ headers
 
-NO_HEADER = "a header that names the columns was expected in the first line, found the numbers "
+NO_HEADER = "the first line must be a header that names the columns, found the numbers "
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def beside(first, header, walks=WALKS):
 @pytest.mark.parametrize("header", ["", "Unnamed: 0"])
 def test_a_column_without_a_name_is_no_data(tmp_path, layout, header):
     file = table_file(tmp_path, beside([3, 1, 4, 1, 5, 9], header))
-    refused(file, f"a name was expected in the header, found '{header}'; remove the column", layout=layout, dt=1.0)
+    refused(file, f"must have a name in the header, found '{header}'; remove the column", layout=layout, dt=1.0)
     assert Trajectories.from_file(file, layout=layout, value=["u", "v", "w"], dt=1.0).x.size == 18
     assert Trajectories.from_file(file, layout="long", value="u", dt=1.0).x.size == 6
 
@@ -224,7 +226,9 @@ def test_an_empty_column_at_the_end_is_only_empty(tmp_path):
 @pytest.mark.parametrize("first", [range(6), range(10, 4, -1), [f"{k / 40!r}" for k in range(6)], range(0, 18, 3)])
 def test_a_clock_is_no_trajectory(tmp_path, first):
     file = table_file(tmp_path, beside(first, "t"))
-    refused(file, r"column 't': a trajectory was expected, found steps of .*pass time='t'", layout="wide", dt=1.0)
+    refused(
+        file, r"column 't': a trajectory must not move by equal steps, found .*pass time='t'", layout="wide", dt=1.0
+    )
     named = Trajectories.from_file(file, layout="wide", value=["t", "u"], dt=1.0)
     assert named.ids == ("t", "u")
 
@@ -242,7 +246,7 @@ def test_wide_tables_that_hold_no_clock(tmp_path):
 @pytest.mark.parametrize("first", [range(6), range(1, 7), range(1700000000, 1700000360, 60)])
 def test_an_index_of_rows_is_no_first_point(tmp_path, first):
     file = table_file(tmp_path, beside(first, "n"))
-    message = "column 'n': the first points of trajectories were expected, found steps of .*pass id='n'"
+    message = "column 'n': the first points of trajectories must not count up, found steps of .*pass id='n'"
     refused(file, message, layout="rows", dt=1.0)
     assert Trajectories.from_file(file, layout="rows", id="n", dt=1.0).x.size == 18
     assert Trajectories.from_file(file, layout="rows", value=["n", "u"], dt=1.0).x.size == 12

@@ -284,7 +284,7 @@ def test_a_directory_that_cannot_be_used(tmp_path, paths):
         ),
         (lambda t: t.reverse(), {"missing": "drop", "short": "drop"}, "an earlier one than in row"),
         (lambda t: t.with_columns(time=pl.lit(1.0)), {"missing": "drop", "short": "drop"}, "must differ within"),
-        (lambda t: t.with_columns(time=pl.lit(None, pl.Float64)), {}, "row 1: a time was expected"),
+        (lambda t: t.with_columns(time=pl.lit(None, pl.Float64)), {}, "row 1: there must be a time"),
         (lambda t: t, {"value": "w"}, "found no 'w'"),
         (lambda t: t, {"value": "v", "log": True, "short": "drop"}, "a positive number"),
         (lambda t: t.drop("time"), {"missing": "drop"}, "dt or time must be given"),

@@ -8,7 +8,7 @@ import pytest
 from levytorch import Dynamics, Trajectories, simulate
 from levytorch.errors import LevytorchWarning
 
-SAID = r"should have a row per trajectory and a column per time, found .*: transpose it \(x\.T\), pass one path in d"
+SAID = r"should have a row per trajectory and a column per time, found .*; transpose it \(x\.T\), pass one path in d"
 
 
 def rng():

@@ -51,7 +51,7 @@ def test_mu_survives_an_earlier_censoring(paper):
 def test_ct_is_halved_until_the_tail_fills_a_batch(paper):
     few = paper[:4000]
     hundredth = float(few.deviation.topk(100).values[-1])
-    with pytest.warns(LevytorchWarning, match="CT was halved 3 times, from .* the tail pool held .* needs 100"):
+    with pytest.warns(LevytorchWarning, match="CT was halved 3 times, from .* the tail pool holds .* needs 100"):
         pools = make_pools(few, 7.99 * hundredth, min_tail=100)
     assert pools.halvings == 3
     assert pools.n_tail == 100

@@ -93,7 +93,7 @@ def test_every_option_of_a_file_is_in_the_group():
 
 
 def test_bad_selections(tmp_path):
-    with pytest.raises(InputError, match="only one of first and sample"):
+    with pytest.raises(InputError, match="first and sample must not both be given"):
         FromFile("a.csv", first=1, sample=1)
     for first in (0, "ten", 2.5):
         with pytest.raises(InputError, match=f"first must be a positive integer, found {first!r}"):

@@ -46,7 +46,7 @@ def test_different_lengths():
     t = paths.transitions()
     np.testing.assert_array_equal(t.dx, np.concatenate([np.diff(p, axis=0) for p in parts]))
     assert torch.bincount(t.trajectory).tolist() == [1, 6, 3]
-    with pytest.raises(InputError, match="one length, found 2 to 7 points"):
+    with pytest.raises(InputError, match="must have one length for to_array, found 2 to 7 points"):
         paths.to_array()
 
 
@@ -135,7 +135,7 @@ def test_standing_still_is_worth_a_warning():
     ("arguments", "message"),
     [
         (dict(x=[[0.0, 1.0]]), "dt or times must be given, found neither"),
-        (dict(x=[[0.0, 1.0]], dt=1.0, times=[0.0, 1.0]), "only one of dt and times"),
+        (dict(x=[[0.0, 1.0]], dt=1.0, times=[0.0, 1.0]), "dt and times must not both be given"),
         (dict(x=[[0.0, 1.0]], dt=0.0), "dt must be a positive number, found 0.0"),
         (dict(x=[[0.0, 1.0]], dt=1.0, max_dt=-1), "max_dt must be a positive number"),
         (dict(x=[[0.0, math.nan, 1.0]], dt=1.0), "x must be finite, found nan at point 1 of trajectory 0"),

@@ -66,7 +66,7 @@ def test_selections_keep_mu_and_trajectories():
     assert t[-1].x.tolist() == [8.0]
     assert t[np.int64(4)].x.tolist() == [4.0]
     assert [float(pair.x) for pair in t] == list(range(9))
-    with pytest.raises(IndexError, match="pair 9 was asked for, but must be one of 9"):
+    with pytest.raises(IndexError, match="the number of a pair must lie from -9 to 8, found 9"):
         t[9]
 
 

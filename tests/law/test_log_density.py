@@ -88,7 +88,7 @@ def test_third_derivatives_are_refused():
     x = leaf(0.4)
     (g,) = torch.autograd.grad(log_density(x, 0.0, 1.0, 1.0, 0.3, 0.1), x, create_graph=True)
     (h,) = torch.autograd.grad(g, x, create_graph=True)
-    with pytest.raises(LevytorchError, match="a third derivative was asked for"):
+    with pytest.raises(LevytorchError, match="found a third derivative asked for"):
         torch.autograd.grad(h, x)
 
 
@@ -269,5 +269,5 @@ def test_windowed_warns_where_it_does_not_converge():
 
 
 def test_windowed_has_no_alpha_derivative():
-    with pytest.raises(ValueError, match="no derivative in alpha"):
+    with pytest.raises(ValueError, match="alpha must be held fixed for method 'windowed'"):
         log_density(0.1, 0.0, 1.0, 1.0, leaf(0.3), 0.1, method="windowed")

@@ -101,7 +101,7 @@ def test_auto_is_a_function_of_its_arguments(n, dim):
 
 
 def test_one_alpha_per_sample_is_refused():
-    with pytest.raises(InputError, match="one alpha shared by all samples, found 3"):
+    with pytest.raises(InputError, match="alpha must be one number for method 'table', found 3"):
         log_density(0.1, 0.0, 1.0, 1.0, [0.3, 0.4, 0.5], 0.1, method="table")
 
 

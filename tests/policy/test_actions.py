@@ -61,7 +61,7 @@ def test_actions_in_every_form():
         ({"left": 0.5, "up": 0.5}, "found 'up'"),
         (lambda x: ["right"], "one action per state"),
         (lambda x: torch.full((len(x), 2), math.nan), "sum to one"),
-        (lambda x: 1 / 0, "raised ZeroDivisionError"),
+        (lambda x: 1 / 0, "found that it raises ZeroDivisionError"),
     ],
 )
 def test_refused_policies(given, word):
@@ -261,7 +261,7 @@ def test_actions_go_through_files(tmp_path, suffix, names):
 
 def test_an_action_that_is_missing_is_named_with_its_row(tmp_path):
     (tmp_path / "logs.csv").write_text("time,x,push\n0,1,up\n1,2,\n2,3,down\n")
-    with pytest.raises(InputError, match=r"column 'push', row 2: an action was expected"):
+    with pytest.raises(InputError, match=r"column 'push', row 2: there must be an action"):
         Trajectories.from_file(tmp_path / "logs.csv", action="push")
     (tmp_path / "logs.csv").write_text("time,x,push\n0,1,up\n1,2,up\n2,3.5,down\n3,2,up\n")
     read = Trajectories.from_file(tmp_path / "logs.csv", action="push").transitions()

@@ -275,7 +275,7 @@ def test_a_model_is_fitted_where_none_is_given(pairs):
 
 
 REFUSALS = [
-    ({"period": None}, "finite period in both coordinates"),
+    ({"period": None}, "period must be positive and finite in both coordinates"),
     ({"n_basis": 4}, "n_basis must be an odd integer"),
     ({"n_basis": 41}, "at most 21"),
     ({"reward": lambda x: x[..., 0]}, "in coordinate 0"),

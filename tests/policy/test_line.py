@@ -165,7 +165,7 @@ def test_saved_and_loaded(tmp_path):
 def test_refusals(options, match):
     with pytest.raises(InputError, match=match):
         solve_value(WELL, torch.cos, 1.0, **options)
-    with pytest.raises(InputError, match="for a state on a line"):
+    with pytest.raises(InputError, match="must be left out beside a period"):
         solve_value(Dynamics.named("constant"), torch.cos, 1.0, exterior="absorb")
 
 

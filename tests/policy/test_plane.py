@@ -175,7 +175,7 @@ def test_standard_deviation_is_the_derivative_times_that_of_the_parameter():
     up, down = (solve_value(Perturbed(1 + h), r, 0.5, n_modes=32)(x) for h in (1e-4, -1e-4))
     found = solve_value(Perturbed(), r, 0.5, n_modes=32).std(x)
     torch.testing.assert_close(found, 0.1 * ((up - down) / 2e-4).abs(), rtol=1e-4, atol=1e-7)
-    with pytest.raises(InputError, match="needs the covariance"):
+    with pytest.raises(InputError, match="must have the covariance"):
         solve_value(Dynamics.named("plane"), r, 0.5, n_modes=16).std(x)
 
 
@@ -196,7 +196,9 @@ def test_bad_input_is_refused():
         solve_value(plane, lambda x: x[..., 0] * math.nan, 0.5)
     with pytest.raises(InputError, match="one and two dimensions"):
         solve_value(Dynamics((0.0, 0.0, 0.0), 1.0, 1.0, 0.5, dim=3), 1.0, 0.5)
-    with pytest.raises(InputError, match="on a line are one-dimensional, found dim = 2; give the state a period"):
+    with pytest.raises(
+        InputError, match="dim must be 1 for value functions on a line, found 2; give the state a period"
+    ):
         solve_value(Dynamics((0.0, 0.0), 1.0, 1.0, 0.5, dim=2, period=math.inf), 1.0, 0.5)
 
 

@@ -59,7 +59,7 @@ def test_bad_tables(tmp_path) -> None:
     file = tmp_path / "reward.csv"
     for content, message in (
         ("x,y\n1,2\n", "must have the columns x and r, found x, y"),
-        ("x,r\n1,2\n2,b\n", "column 'r', row 2: a number was expected, found 'b'"),
+        ("x,r\n1,2\n2,b\n", "column 'r', row 2: there must be a number, found 'b'"),
         ("x,r\n1,2\n2,\n", "must be finite"),
         ("x,r\n1,2\n", "at least two pairs"),
         ("", "empty"),

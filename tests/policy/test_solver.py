@@ -252,7 +252,7 @@ def test_other_bad_input() -> None:
         solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5, period=math.inf), 1.0, 1.0)
     with pytest.raises(InputError, match="Dynamics or a Recovery"):
         solve_value("constant", 1.0, 1.0)
-    with pytest.raises(InputError, match=r"V\.std needs the covariance"):
+    with pytest.raises(InputError, match=r"V\.std must have the covariance"):
         solve_value(smooth(), 1.0, 1.0).std(0.0)
     for n_modes in (0, 16.0, "many", math.nan):
         with pytest.raises(InputError, match="n_modes must be a positive integer"):

@@ -206,12 +206,12 @@ def test_several_policies_in_one_table_and_one_figure(run, tmp_path):
         (("policy=mixed", "policy.mixed.probabilities={9:1.0}"), "found 9"),
         (("policy=callable", "policy.callable.path=no.such.thing"), "must be importable"),
         (("policy=improved", "policy.improved.temperature=-1"), "must not be negative"),
-        (("policy=improved", "policy.improved.actions=[0,1]"), "actions on a scale"),
+        (("policy=improved", "policy.improved.actions=[0,1]"), "must be left out where actions are labels"),
         (("policy=uniform", "policy.uniform.kind=other"), "must be one of"),
         (("policy=uniform", "+policy.uniform.colour=red"), "colour"),
         (("policy=uniform", "reward.cost={5:1.0}"), "must name actions of the data"),
         (("policy=uniform", "reward=manufactured"), "data with actions"),
-        (("policy=uniform", "window=[0,1]"), "state on a line"),
+        (("policy=uniform", "window=[0,1]"), "window must be left out beside a period"),
         (("policy=tabulated", "policy.tabulated.path=nowhere.csv"), "cannot be read"),
     ],
 )
@@ -224,10 +224,10 @@ def test_refused_evaluations_write_nothing(run, tmp_path, overrides, word):
 
 
 def test_policies_are_for_runs_with_actions(run, tmp_path):
-    with pytest.raises(ConfigError, match="policy is for runs on data with actions"):
+    with pytest.raises(ConfigError, match="policy must be left out of runs without actions"):
         run_evaluation(settings(f"run={run / 'actions' / '0'}", *REWARD, "policy=uniform", f"out={tmp_path / 'out'}"))
     both = f"run=[{run},{run / 'actions' / '0'}]"
-    with pytest.raises(ConfigError, match="compared on one run"):
+    with pytest.raises(ConfigError, match="must name one run to compare policies on"):
         run_evaluation(settings(both, *REWARD, "policy=uniform", f"out={tmp_path / 'out'}"))
 
 
@@ -268,7 +268,7 @@ def test_a_system_with_actions_needs_a_policy():
 def test_policies_of_a_resumed_run_import_nothing(run, tmp_path):
     place = tmp_path / "theirs"
     shutil.copytree(run, place)
-    with pytest.raises(ConfigError, match="may not import a reward or a policy"):
+    with pytest.raises(ConfigError, match="must not import a reward or a policy"):
         trained(
             place,
             "experiment=actions",

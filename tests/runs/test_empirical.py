@@ -91,7 +91,7 @@ def test_everything_has_a_default(tracks):
         ("{bootstrap: 40}", "group of settings"),
         ("{terms: 5}", "use n_terms"),
         ("5", "group of settings"),
-        ("{n_terms: 5, horizon: 2.0}", "both were given"),
+        ("{n_terms: 5, horizon: 2.0}", "must not both be given"),
         ("{horizon: -1}", "horizon"),
         ("{n_terms: 100000}", "longer than the horizon"),
     ],

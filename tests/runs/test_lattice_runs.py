@@ -103,7 +103,7 @@ def test_a_stopped_run_goes_on(tmp_path, days, monkeypatch):
         (["data.path=FIRST", "alpha=0.3", "batch.validation=0.1"], "validation needs the pairs"),
         (["data.path=FIRST", "alpha=0.3", "tail.CT=5"], "that of the lattice"),
         (["data.path=OPEN", "alpha=0.3"], "a tail pool"),
-        (["data.path=OPEN", "alpha=0.3", "tail=conditional"], "needs a threshold"),
+        (["data.path=OPEN", "alpha=0.3", "tail=conditional"], "must have a threshold"),
         (["data.path=FIRST", "alpha=0.3", "coefficients.period=3"], "cell of the lattice"),
         (["data.path=FIRST", "alpha=0.3", "reward=regressed"], "reward column"),
         (["data.path=FIRST", "alpha=0.3", "empirical={n_terms: 10}", "reward=cosine_power"], "trajectories"),

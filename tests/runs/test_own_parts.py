@@ -149,11 +149,11 @@ def run_directory(path, *overrides):
 
 def test_a_resumed_run_builds_no_part_of_someone_elses(tmp_path):
     file = f"+callbacks.steps.file={tmp_path / 'steps'}"
-    with pytest.raises(ConfigError, match="resumed run may only build"):
+    with pytest.raises(ConfigError, match="_target_ of a resumed run must be one of"):
         prepare_run(composed(STEPS, file), tmp_path, resumed=True)
     with pytest.raises(ConfigError, match=r"trainer\.profiler of a resumed run"):
         prepare_run(composed("+trainer.profiler=advanced"), tmp_path, resumed=True)
-    with pytest.raises(ConfigError, match="resumed run may only build"):
+    with pytest.raises(ConfigError, match="_target_ of a resumed run must be one of"):
         prepare_run(composed("+trainer.profiler={_target_: tests.runs.parts.Plain}"), tmp_path, resumed=True)
     usual = prepare_run(composed("+trainer.max_time={hours: 1}"), tmp_path, resumed=True)
     assert [type(part) for part in (*usual.callbacks, *usual.loggers)] == [Checkpoints, CoefficientFigures, TensorBoard]
@@ -175,7 +175,7 @@ def test_one_s_own_parts_are_repeated_to_go_on(tmp_path):
     made = prepare_run(composed(STEPS, file, sign), tmp_path, resumed=True, own_targets=own).callbacks[-1]
     assert isinstance(made, Steps)
     for elsewhere in ("+data.steps={_target_: tests.runs.parts.Steps}", "data._target_=tests.runs.parts.Steps"):
-        with pytest.raises(ConfigError, match="resumed run may only build"):
+        with pytest.raises(ConfigError, match="_target_ of a resumed run must be one of"):
             prepare_run(composed(elsewhere), tmp_path, resumed=True, own_targets=own)
     shutil.rmtree(run)
     run = run_directory(tmp_path / "run", "++callbacks={steps: {file: /somewhere}}")

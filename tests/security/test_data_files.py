@@ -61,7 +61,7 @@ def test_hostile_arrays(kind, suffix, on_disk, proof, tmp_path, monkeypatch):
     content = ARRAYS.get(kind) or npy("(1,)", "'|O'", pickle.dumps(np.array([Hostile(proof)], dtype=object)))
     file = tmp_path / f"data{suffix}"
     file.write_bytes(content if suffix == ".npy" else zipped(x=content))
-    with pytest.raises(InputError, match="plain arrays was expected"):
+    with pytest.raises(InputError, match="file of plain arrays, found"):
         Trajectories.from_file(file, dt=0.1, **on_disk)
     assert not proof.exists()
 
@@ -90,7 +90,7 @@ def test_damaged_archives(damage, on_disk, tmp_path, monkeypatch):
     Path("x.npz").write_bytes(zipped(**ROUND))
     Trajectories.from_file("x.npz")
     Path("x.npz").write_bytes(damage(zipped(**ROUND)))
-    with pytest.raises(InputError, match="plain arrays was expected"):
+    with pytest.raises(InputError, match="file of plain arrays, found"):
         Trajectories.from_file("x.npz", **on_disk)
 
 
@@ -175,7 +175,7 @@ def test_an_archive_that_lies_about_its_sizes(tmp_path):
     place = whole.index(b"PK\x01\x02") + 24  # the uncompressed size in the central directory
     whole[place : place + 4] = struct.pack("<I", 200)
     (tmp_path / "lies.npz").write_bytes(whole)
-    with pytest.raises(InputError, match="plain arrays was expected"):
+    with pytest.raises(InputError, match="file of plain arrays, found"):
         Trajectories.from_file(tmp_path / "lies.npz", dt=0.1)
 
 

@@ -80,7 +80,7 @@ def run_directory(path: Path, *overrides: str) -> Path:
 )
 def test_settings_of_a_run_directory_that_are_not_taken_over(override, tmp_path):
     run = run_directory(tmp_path / "run", "seed=1", override)
-    with pytest.raises(ConfigError, match=r"run\.json may only hold settings of levytorch"):
+    with pytest.raises(ConfigError, match=r"run\.json must hold settings of levytorch only"):
         resume.expand([f"resume={run}"])
 
 
@@ -106,7 +106,7 @@ def test_settings_of_a_run_directory_that_are_not_taken_over(override, tmp_path)
 def test_settings_of_a_run_directory_that_are(override, tmp_path):
     run = run_directory(tmp_path / "run", override)
     assert resume.expand([f"resume={run}", "beta=2"])[:2] == [override, "beta=2"]
-    with pytest.raises(ConfigError, match="keeps the settings it was started with, found seed=9"):
+    with pytest.raises(ConfigError, match="must keep the settings it was started with, found seed=9"):
         resume.expand([f"resume={run}", "seed=9"])
 
 
@@ -142,7 +142,7 @@ def composed(*overrides: str):
 def test_configurations_that_name_code_build_nothing(overrides, proof):
     """What gets past the single overrides is met by the check of the whole configuration."""
     config = composed(*(o.replace("PROOF", str(proof)) for o in overrides))
-    with pytest.raises(ConfigError, match="resumed run may"):
+    with pytest.raises(ConfigError, match="resumed run must"):
         prepare_run(config, proof.parent, resumed=True)
     assert not proof.exists()
 
@@ -151,7 +151,7 @@ def test_configurations_that_name_code_build_nothing(overrides, proof):
 def test_every_name_of_the_list_leads_to_levytorch(name):
     with pytest.raises((LevytorchError, TypeError)):
         allow_list.build({"_target_": name, "nonsense": 1})
-    with pytest.raises(ConfigError, match="may only build"):
+    with pytest.raises(ConfigError, match="must build only"):
         allow_list.build({"_target_": name, "_partial_": True})
 
 

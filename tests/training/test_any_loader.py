@@ -102,7 +102,7 @@ def test_drawn_batches_of_a_torch_loader_reach_adam():
 
 def test_lost_tails_need_to_know_the_observed_states():
     module = LevyModule(HEAD, {"name": "adam", "max_steps": 2}, {"CT": 2.0, "TRT": 20.0, "method": "conditional"})
-    with pytest.raises(InputError, match=r"needs the observed states and thresholds.*use a LevyDataModule"):
+    with pytest.raises(InputError, match=r"must have the observed states and thresholds.*use a LevyDataModule"):
         trainer(2).fit(module, DataLoader([weighted(100)], batch_size=None))
 
 

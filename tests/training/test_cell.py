@@ -51,7 +51,9 @@ def test_words_of_the_command_line_work_in_python():
     by_name = recover(data, alpha=ALPHA, n_basis=3, engine="evidence")
     spelled = recover(data, alpha=ALPHA, n_basis=3, engine="fisher", penalty="harmonics", max_steps=200)
     assert by_name.theta.tolist() == spelled.theta.tolist()
-    with pytest.raises(ValueError, match=r"needs a threshold, found neither CT nor TRT; give tail\.TRT"):
+    with pytest.raises(
+        ValueError, match=r"CT or TRT must be given for the conditional likelihood, found neither; give tail\.TRT"
+    ):
         recover(data, alpha=ALPHA, tail="conditional")
 
 

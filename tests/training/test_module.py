@@ -149,7 +149,7 @@ def test_held_out_likelihood_of_a_resumed_run(tmp_path):
 def test_a_checkpoint_is_gone_on_with_on_its_own_data_only(tmp_path, engine):
     options = {"engine": engine} | ({"max_steps": 20, "window": 10} if engine == "adam" else {})
     run(tmp_path, "run", **options)
-    with pytest.raises(InputError, match=r"needs the data it was started with, found .* start a new run"):
+    with pytest.raises(InputError, match=r"must have the data it was started with, found .* start a new run"):
         run(tmp_path, "run", n=5000, resume=str(tmp_path / "run" / "last.ckpt"), **options)
 
 
