@@ -369,7 +369,9 @@ def test_command_line_tells_doubts_in_one_line(runs, tmp_path) -> None:
     call = [sys.executable, str(ROOT / "evaluate.py"), "run=runs/*", "out=out", "n_modes=33", "tensorboard=false"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
     doubt = "run=runs/* also matches what is no finished run and is skipped: runs/b: the run is not finished"
-    assert [line for line in done.stdout.splitlines() if doubt in line] == [f"{doubt} (no recovery.pt)."]
+    assert [line for line in done.stdout.splitlines() if doubt in line] == [
+        f"{doubt} (no recovery.pt); finish these runs, or narrow the pattern."
+    ]
     assert "LevytorchWarning" not in done.stdout + done.stderr
 
 

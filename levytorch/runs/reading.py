@@ -184,7 +184,7 @@ def _matches(pattern: str) -> list[Path]:
         )
     if skipped:
         warnings.warn(
-            f"run={pattern} also matches what is no finished run and is skipped ({_reasons(skipped)}); finish these "
+            f"run={pattern} also matches what is no finished run and is skipped: {_reasons(skipped)}; finish these "
             "runs, or narrow the pattern.",
             LevytorchWarning,
             stacklevel=3,

@@ -122,7 +122,7 @@ def test_bad_input():
         cutting_threshold(0.3, 1.0, 1.0, 1.0)
     with pytest.raises(InputError, match="D_f must be finite and > 0"):
         LevyStep(0.0, 1.0, -1.0, 0.3, 0.1)
-    with pytest.raises(InputError, match="one dimension"):
+    with pytest.raises(InputError, match="dim must be 1 for cdf"):
         LevyStep(torch.zeros(2), 1.0, 1.0, 0.3, 0.1, dim=2).cdf(torch.zeros(2))
     with pytest.raises(ValueError, match="must be finite"):
         LevyStep(**STEP).log_prob(torch.tensor(math.nan))

@@ -172,7 +172,7 @@ def test_several_dt_in_one_batch():
     for value in (0.05, 0.1, 0.2):
         alone = LAW.log_prob(head, x[dt == value], dx[dt == value], torch.tensor(value, dtype=D))
         assert torch.equal(together[dt == value], alone)
-    with pytest.raises(InputError, match="at most 12 distinct dt, found 90"):
+    with pytest.raises(InputError, match="at most 12 distinct values for the exact law, found 90"):
         LAW.log_prob(head, x, dx, torch.linspace(0.1, 0.2, 90, dtype=D))
 
 

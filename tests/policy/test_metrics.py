@@ -16,7 +16,7 @@ def test_relative_l2() -> None:
     assert found == pytest.approx(0.1)
     # || 1 || / || x || on (0, 1)
     assert relative_l2(lambda x: x + 1, lambda x: x, 0.0, 1.0) == pytest.approx(math.sqrt(3), rel=1e-5)
-    with pytest.raises(InputError, match="not zero"):
+    with pytest.raises(InputError, match="must not be zero"):
         relative_l2(torch.sin, torch.zeros_like, 0.0, 1.0)
     with pytest.raises(InputError, match="low must be below high"):
         relative_l2(torch.sin, torch.sin, 1.0, 1.0)

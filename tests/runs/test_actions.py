@@ -200,7 +200,7 @@ def test_several_policies_in_one_table_and_one_figure(run, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "word"),
     [
-        (("policy=fixed",), "needs its action"),
+        (("policy=fixed",), "fixed.action must be given"),
         (("policy=fixed", "policy.fixed.action=7"), "found 7"),
         (("policy=mixed", "policy.mixed.probabilities=[0.5,0.6,0.1]"), "sum to one"),
         (("policy=mixed", "policy.mixed.probabilities={9:1.0}"), "found 9"),

@@ -110,7 +110,7 @@ def test_small_arrays_that_are_large(name, content, on_disk, tmp_path, monkeypat
     """A file of kilobytes does not become megabytes of Python objects before it is refused."""
     monkeypatch.chdir(tmp_path)
     Path("x.npz").write_bytes(zipped(**{**ROUND, name: content}))
-    with pytest.raises(InputError, match=r"x\.npz: "):
+    with pytest.raises(InputError, match=r"x\.npz(: | must be )"):
         Trajectories.from_file("x.npz", **on_disk)
 
 

@@ -235,7 +235,7 @@ def test_hardly_separable_parts_are_reported():
         ({"tail": {"CT": -1.0}}, "CT"),
         ({"tail": {"ct": 8.0}}, "ct"),
         ({"tail": {"method": "magic"}}, "magic"),
-        ({"tail": {"method": "conditional"}}, "threshold"),
+        ({"tail": {"method": "conditional"}}, "CT or TRT must be given"),
         ({"learning_rate": 1.0}, "learning_rate"),
         ({"init": "zeros"}, "init"),
         ({"seed": -1}, "seed"),
