@@ -195,6 +195,18 @@ def make_pools(
     alpha = None if alpha is None else number_within("alpha", alpha, "(0, 1)", HALF_THE_INDEX)
     D_o = None if D_o is None else number_within("D_o", D_o, "[0, inf)", "pass 0 or more")
     CT, TRT = check_thresholds(CT, TRT, transitions.dt)
+    return pools_of(transitions, CT, TRT, min_tail, alpha, D_o)
+
+
+def pools_of(
+    transitions: Transitions,
+    CT: Threshold | None,
+    TRT: Threshold | None,
+    min_tail: int,
+    alpha: float | None = None,
+    D_o: float | None = None,
+) -> Pools:
+    """`make_pools` of what has been checked."""
     if isinstance(CT, float) and not transitions.uniform_dt:
         if alpha is None:
             warnings.warn(
@@ -202,7 +214,7 @@ def make_pools(
                 "one number for all pairs, beyond which more of those with a long dt lie; pass alpha to scale it with "
                 "dt.",
                 LevytorchWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         else:
             D_o = central_D_o(transitions) if D_o is None else D_o
@@ -236,7 +248,7 @@ def make_pools(
             f"CT was halved {halvings} times, from {before} to {now}, where the tail pool holds {len(tail)} pairs, "
             f"because it held {found} and a batch needs {min_tail}; lower CT or min_tail, or bring more data.",
             LevytorchWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return Pools(transitions, tail, CT, TRT, halvings, removed)
 

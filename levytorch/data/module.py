@@ -23,13 +23,13 @@ from levytorch.data.batches import (
     check_data_options,
     check_transitions,
     full_batch,
-    make_pools,
+    pools_of,
     split,
     wanted,
 )
 from levytorch.data.drawing import Drawer
 from levytorch.data.lattice import Lattice, lattice_of
-from levytorch.data.thresholds import Threshold, check_thresholds
+from levytorch.data.thresholds import HALF_THE_INDEX, Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 from levytorch.ranks import Ranks
@@ -89,7 +89,7 @@ class LevyDataModule(BatchModule):
         tail_share: part of a stratified batch that comes from the tail pool.
         alpha: scales CT with dt when dt varies, see `make_pools`.
         lattice: whether full batches are a lattice of the data: "auto", "always" or "never".
-        cell: period and origin of the head, which a lattice needs.
+        period_and_origin: of the head, which a lattice needs.
         min_tail: CT is halved until the tail pool holds this many pairs; None: a batch, as in the paper.
     """
 
@@ -123,7 +123,7 @@ class LevyDataModule(BatchModule):
         self.tail_share = number_within("tail_share", tail_share, "(0, 1)", "pass the tail's part of a batch")
         self.full_batch = switch("full_batch", full_batch)
         self.seed = whole_number("seed", seed, 0, 2**63 - 1)
-        self.alpha = alpha
+        self.alpha = None if alpha is None else number_within("alpha", alpha, "(0, 1)", HALF_THE_INDEX)
         self.min_tail = self.batch_size if min_tail is None else whole_number("min_tail", min_tail, 1)
         self.transitions, own = split(transitions, checked["validation"], self.seed)
         self.held_out = own if held_out is None else held_out
@@ -133,12 +133,11 @@ class LevyDataModule(BatchModule):
 
     def repool(self, CT: Threshold | None, TRT: Threshold | None = None) -> None:
         """Build the pools anew, with other thresholds (Appendix A needs a preliminary fit before it can name CT)."""
-        self.pools: Pools = make_pools(
-            self.transitions, CT, TRT, min_tail=min(self.min_tail, len(self.transitions)), alpha=self.alpha
-        )
-        self.observed = self.pools
         # plain floats: a NumPy number would make a checkpoint that weights-only loading refuses
         self._asked = check_thresholds(CT, TRT, self.transitions.dt)
+        min_tail = min(self.min_tail, len(self.transitions))
+        self.pools: Pools = pools_of(self.transitions, *self._asked, min_tail, self.alpha)
+        self.observed = self.pools
         self._drawers: dict[tuple[int, int], Drawer] = {}
         self._full: dict[tuple[int, int], FullBatch] = {}
         self._lattice: Lattice | None = None

@@ -27,7 +27,7 @@ from levytorch.figures.base import draw
 from levytorch.figures.base import write as write_figure
 from levytorch.figures.values import baselines, error_boxes, rates, value_bands
 from levytorch.files import temporary_directory, write_csv, write_json
-from levytorch.policy.checks import check_beta, check_window
+from levytorch.policy.checks import check_window
 from levytorch.policy.empirical import TooShort
 from levytorch.policy.rates import CORRELATION, FIT_BELOW, RateStudy, rate_study
 from levytorch.policy.reference import Reference, empirical_reference
@@ -117,7 +117,7 @@ def evaluate_loaded(
     settings: Mapping[str, Any], runs: Sequence[Run]
 ) -> tuple[EvaluatedRuns, tuple[float, float] | None]:
     """The evaluation, and the range of the data that the model-free baseline has seen (None without data)."""
-    beta = check_beta(settings["beta"])
+    beta = float(settings["beta"])
     truth = true_dynamics(settings["truth"], runs)
     period, origin = runs[0].recovery.period, runs[0].recovery.origin
     data = settings["data"]

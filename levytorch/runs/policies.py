@@ -21,7 +21,7 @@ from levytorch.figures import AxisNames, planes, policies
 from levytorch.figures.policies import Curve
 from levytorch.files import write_csv, write_json
 from levytorch.policies import Policy
-from levytorch.policy.checks import check_beta, check_window
+from levytorch.policy.checks import check_window
 from levytorch.policy.improve import Improvement
 from levytorch.policy.named import build_policy, check_policies, policy_of
 from levytorch.policy.ranking import Ranking, rank
@@ -206,7 +206,7 @@ def policies_of_runs(settings: Mapping[str, Any], runs: Sequence[Run]) -> Policy
             "them one by one."
         )
     (run,) = runs
-    recovery, beta = run.recovery, check_beta(settings["beta"])
+    recovery, beta = run.recovery, float(settings["beta"])
     if settings["rates"]["enabled"]:
         raise ConfigError("rates.enabled must be false for a run with actions, found true; leave one out.")
     transitions = None
