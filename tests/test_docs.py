@@ -84,7 +84,7 @@ ELSEWHERE = [
     (r"^tensorboard --logdir", "test_tensorboard_serves_a_run"),
     (r"^(LEVYTORCH_FAULTS=\d+ )?python -m pytest", "this suite"),
     (r"^python -m tests.data.limited", "tests/data/test_on_disk.py"),
-    (r"torchrun|^srun", "tests/test_ddp.py starts processes as these do"),
+    (r"torchrun|^srun", "tests/training/test_ddp.py starts processes as these do"),
     (r"submitit", "test_submitit_runs_a_sweep"),
 ]
 

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from levytorch import Recovery
 from levytorch.runs.evaluate import run_evaluation
 from levytorch.runs.reading import load_run
-from tests.test_train import train
+from tests.runs.test_train import train
 
 OLD = Path(__file__).parent / "old_run"
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from levytorch.policy import ValueFunction
 from levytorch.policy.rewards import CosinePower
 from levytorch.runs import evaluate
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CONFIG = """
 data:
   _target_: levytorch.simulation.source.Simulated

@@ -1,4 +1,4 @@
-"""Fits in one and in two processes, run as a script: `python tests/ddp_worker.py <directory> <case> ...`.
+"""Fits in one and in two processes, run as a script: `python -m tests.training.ddp_worker <directory> <case> ...`.
 
 Lightning starts the second process with this very command line. Every rank leaves <case>.<rank>.pt behind: what the fit
 alone and the fit of both ranks gave, and what was logged at each step.

@@ -17,9 +17,9 @@ import torch
 from levytorch import Recovery, ranks
 from levytorch.errors import ConfigError
 from levytorch.runs import resume
-from tests.test_train import ADAM, SMALL, command
+from tests.runs.test_train import ADAM, SMALL, command
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 TAILS = ("none", "tcf", "conditional")
 EVERYTHING = [
@@ -32,7 +32,7 @@ EVERYTHING = [
 
 def work(directory, *cases, timeout=3000):
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.ddp_worker", str(directory), *cases],
+        [sys.executable, "-W", "ignore", "-m", "tests.training.ddp_worker", str(directory), *cases],
         cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -23,7 +23,7 @@ from levytorch.runs import resume
 from levytorch.runs.settings import fit_settings, prepare_run
 from levytorch.runs.value import check_value_data
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SMALL = ["data.n_trajectories=150", "coefficients.n_basis=3", "law=frozen", "trainer.progress=false", "beta=null"]
 ADAM = ["engine=adam", "engine.max_steps=1200", "engine.window=400", "tail.start=100", "callbacks.checkpoints.every=50"]
 
