@@ -34,7 +34,7 @@ from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.finish import judge_tempering
 from levytorch.training.problem import settings_for
-from levytorch.training.recovery import ArrayLike, Recovery
+from levytorch.training.recovery import ArrayLike, OfHead, Recovery
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import groups_of, on_the_line, starting_head
 
@@ -51,7 +51,7 @@ def action_bins(bounds: Sequence[tuple[float, float]]) -> EvenBins:
 
 
 @dataclass
-class ContinuousRecovery(CountedActions):
+class ContinuousRecovery(CountedActions, OfHead):
     """b(x, a), D_o(x, a), D_f(x, a) for a, a number or a vector of two, in the logged range `bounds`.
 
     counts (bins, parts): pairs per bin of the action and part of the cell; places (bins, m): the mean action of each.
@@ -79,28 +79,12 @@ class ContinuousRecovery(CountedActions):
         return float(self.head(self.head.grid(4)).alpha)
 
     @property
-    def tempered(self) -> bool:
-        return self.head.tempered
-
-    @property
     def tempering(self) -> float:
         return float(self.head(self.head.grid(4)).tempering)
 
     @property
     def tempering_std(self) -> float:
         return Recovery(self.head, covariance=self.covariance).tempering_std
-
-    @property
-    def dim(self) -> int:
-        return self.head.dim
-
-    @property
-    def period(self) -> Any:
-        return self.head.period
-
-    @property
-    def origin(self) -> Any:
-        return self.head.origin
 
     @property
     def n(self) -> int:

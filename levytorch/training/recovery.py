@@ -43,8 +43,32 @@ LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)  # of a forecast
 ArrayLike = float | list[float] | np.ndarray | Tensor
 
 
+class OfHead:
+    """What a recovery says of itself as its head knows it."""
+
+    head: Head
+
+    @property
+    def tempered(self) -> bool:
+        """Whether jumps have an end: a tempering was given, or learned."""
+        return self.head.tempered
+
+    @property
+    def dim(self) -> int:
+        return self.head.dim
+
+    @property
+    def period(self) -> Any:
+        """A number; one per coordinate when dim > 1; None on a line."""
+        return self.head.period
+
+    @property
+    def origin(self) -> Any:
+        return self.head.origin
+
+
 @dataclass
-class Recovery:
+class Recovery(OfHead):
     """b(x), D_o(x), D_f(x) and alpha in the units of the data.
 
     covariance: (P, P) of theta (None when the engine gives none); metrics: plain numbers and strings about the fit;
@@ -95,18 +119,9 @@ class Recovery:
         return float(self.alpha_at(self.origin))
 
     @property
-    def tempered(self) -> bool:
-        """Whether jumps have an end: a tempering was given, or learned."""
-        return self.head.tempered
-
-    @property
     def tempering(self) -> float:
         """The rate lam per unit of x beyond whose inverse jumps are exponentially rare; 0 for jumps without end."""
         return float(self.coefficients(self.head.grid(1)).tempering)
-
-    @property
-    def dim(self) -> int:
-        return self.head.dim
 
     @property
     def law(self) -> str:
@@ -120,15 +135,6 @@ class Recovery:
         return None if plain is None else Modulation.from_plain(plain)
 
     # -- geometry and parameters --------------------------------------------------------------------------------------
-    @property
-    def period(self) -> Any:
-        """A number; one per coordinate when dim > 1; None on a line."""
-        return self.head.period
-
-    @property
-    def origin(self) -> Any:
-        return self.head.origin
-
     @property
     def support(self) -> tuple[float, float] | None:
         """The range of the states that were observed; None in more than one dimension."""
