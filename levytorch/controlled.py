@@ -14,7 +14,7 @@ from torch import Tensor
 from levytorch.convert import answer_of, choice, listed, real_array, real_tensor, shown
 from levytorch.dynamics import Coefficient, Dynamics
 from levytorch.errors import InputError
-from levytorch.policies import NumberPolicy, Policy, place_among
+from levytorch.policies import NumberPolicy, Policy, index_among
 
 Controlled = Callable[[Tensor, Any], Any] | Coefficient
 
@@ -83,10 +83,10 @@ class ControlledDynamics:
         """The system while one action is held."""
         if not self.actions:
             return self.under(action)
-        place = place_among(action, self.actions)
-        if place is None:
+        index = index_among(action, self.actions)
+        if index is None:
             raise InputError(f"action must be one of {shown(self.actions)}, found {shown(action)}; choose one of them.")
-        return self.systems[self.actions[place]]
+        return self.systems[self.actions[index]]
 
     def policy(self, given: Any) -> Policy | NumberPolicy:
         """A policy over these actions from whatever describes one."""

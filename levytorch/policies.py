@@ -21,7 +21,7 @@ _ROUNDING = 1e-6  # by which probabilities may miss one: those of float32 networ
 _REMEDY = "return the probability of every action at every x, or one action per x"
 
 
-def place_among(action: Any, actions: Sequence[Any]) -> int | None:
+def index_among(action: Any, actions: Sequence[Any]) -> int | None:
     """Which of the labels an action is; None for anything else."""
     if isinstance(action, np.ndarray | Tensor | np.generic):
         try:
@@ -32,7 +32,7 @@ def place_among(action: Any, actions: Sequence[Any]) -> int | None:
         action = tuple(action)
     if not isinstance(action, int | float | str | tuple):
         return None
-    return next((place for place, label in enumerate(actions) if label == action), None)
+    return next((index for index, label in enumerate(actions) if label == action), None)
 
 
 class _Averaging:
@@ -103,13 +103,13 @@ class Policy(_Averaging):
     def _constant(self, given: Any) -> Tensor:
         size = len(self.actions)
         if isinstance(given, Mapping):
-            unknown = [a for a in given if place_among(a, self.actions) is None]
+            unknown = [a for a in given if index_among(a, self.actions) is None]
             if unknown:
                 raise self._unknown(unknown[0])
             given = [real_number("probability", given.get(a, 0.0), _REMEDY) for a in self.actions]
         elif isinstance(given, str) and given == "uniform" and given not in self.actions:
             return torch.full((1, size), 1 / size, dtype=torch.float64)
-        elif place_among(given, self.actions) is not None or not hasattr(given, "__len__") or isinstance(given, str):
+        elif index_among(given, self.actions) is not None or not hasattr(given, "__len__") or isinstance(given, str):
             return self._one_hot([self._index(given)])
         table = real_tensor("policy", given, _REMEDY)
         return self._probabilities(table.reshape(1, -1) if table.ndim < 2 else table, 1)
@@ -141,7 +141,7 @@ class Policy(_Averaging):
         )
 
     def _index(self, action: Any) -> int:
-        found = place_among(action, self.actions)
+        found = index_among(action, self.actions)
         if found is None:
             raise self._unknown(action)
         return found

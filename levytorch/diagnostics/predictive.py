@@ -137,9 +137,9 @@ def _coefficients(head: Head) -> Callable[[Tensor], Coefficients]:
     values = head(grid).each(lambda v: v.expand(_TABLE + 1).clone())
 
     def read(x: Tensor) -> Coefficients:
-        place = ((x - origin) * (_TABLE / period)).clamp(0, _TABLE - 1e-6)
-        left = place.floor().to(torch.int64)
-        share = place - left
+        at = ((x - origin) * (_TABLE / period)).clamp(0, _TABLE - 1e-6)
+        left = at.floor().to(torch.int64)
+        share = at - left
         return values.each(lambda v: torch.lerp(v[left], v[left + 1], share))
 
     return read
@@ -182,11 +182,11 @@ def check_predictions(
         if len(windows.x) < _FEWEST:
             continue
         size, sizes = (windows.moved, paths) if head.dim == 1 else (windows.moved.norm(dim=1), paths.norm(dim=2))
-        place = _rank(wrapped(head, windows.x)[:, 0])
+        rank = _rank(wrapped(head, windows.x)[:, 0])
         number[k] = len(size)
-        components[k] = _components(size, sizes, place, windows.block, generator)
+        components[k] = _components(size, sizes, rank, windows.block, generator)
         ratio[k], ratio_std[k] = _ratio(size, sizes)
-        arrays |= {f"{name}_{k}": values for name, values in _figure(head, windows.x, size, sizes, place).items()}
+        arrays |= {f"{name}_{k}": values for name, values in _figure(head, windows.x, size, sizes, rank).items()}
     if not components:
         return Skipped(f"there are fewer than {_FEWEST} windows of pairs inside the region; bring more data")
     parts = {k: _combined([c], [number[k]]) for k, c in components.items()}
@@ -237,12 +237,12 @@ def _rank(values: Tensor) -> Tensor:
     return (values.argsort().argsort().double() + 0.5) / len(values)
 
 
-def _components(size: Tensor, paths: Tensor, place: Tensor, block: Tensor, generator: torch.Generator) -> Tensor:
+def _components(size: Tensor, paths: Tensor, rank: Tensor, block: Tensor, generator: torch.Generator) -> Tensor:
     """Location, spread, and spread that depends on the state, of the ranks: (4, blocks), summed over windows."""
     below = (paths < size).sum(0).double()
     u = (below + torch.rand(len(size), generator=generator, dtype=torch.float64)) / (len(paths) + 1)
     phi = legendre(u, 2)
-    waves = [math.sqrt(2.0) * turn(2 * math.pi * place) for turn in (torch.cos, torch.sin)]
+    waves = [math.sqrt(2.0) * turn(2 * math.pi * rank) for turn in (torch.cos, torch.sin)]
     rows = torch.stack([phi[0], phi[1], phi[1] * waves[0], phi[1] * waves[1]])
     return torch.zeros((len(rows), _MOST), dtype=torch.float64).index_add_(1, block, rows)
 
@@ -260,12 +260,12 @@ def _ratio(size: Tensor, paths: Tensor) -> tuple[float, float]:
     return ratio, ratio * float(theirs.std() / theirs.mean()) * math.sqrt(1 + 1 / len(paths))
 
 
-def _figure(head: Head, x: Tensor, size: Tensor, paths: Tensor, place: Tensor) -> dict[str, np.ndarray]:
+def _figure(head: Head, x: Tensor, size: Tensor, paths: Tensor, rank: Tensor) -> dict[str, np.ndarray]:
     """Quantiles of the data, of the paths and their scatter; the same of the spread in bins of x."""
     levels = torch.tensor(LEVELS, dtype=torch.float64)
     theirs = torch.quantile(paths, levels, dim=1)
     bins = max(1, min(_STATES, len(size) // 40))
-    which = (place * bins).long().clamp(max=bins - 1)
+    which = (rank * bins).long().clamp(max=bins - 1)
     folded = wrapped(head, x)[:, 0] + head.bounds[0][0]
     spreads = [(_spread(size[which == j]), _spread(paths[:, which == j])) for j in range(bins)]
     return {

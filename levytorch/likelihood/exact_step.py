@@ -222,9 +222,9 @@ class Tail:
             rate = torch.complex(tau[:, None].expand(-1, m.shape[0]), -m.expand(tau.shape[0], -1))
             factor = 1 / torch.stack([rate, rate.conj()])
             factor = torch.cat([torch.zeros_like(factor[..., :1]), factor[..., 1:]], dim=-1)
-            even = (modes[..., :1].real / self.n).expand(-1, -1, -1, R * self.n)
+            mean = (modes[..., :1].real / self.n).expand(-1, -1, -1, R * self.n)
             waves = R * torch.fft.irfft(modes * factor[:, :, None, :], n=R * self.n, dim=3)
-            G = torch.cat([waves, even], dim=1)
+            G = torch.cat([waves, mean], dim=1)
         else:
             G = R * torch.fft.irfft(modes, n=R * self.n, dim=3)
         self.tables = G.permute(0, 2, 3, 1).contiguous()  # (2, M, M, channels)

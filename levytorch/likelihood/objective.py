@@ -113,7 +113,7 @@ class FullBatchObjective:
     def value(self, ev: Evaluation, tcf: float | None = None, *, penalised: bool = True) -> float:
         """Mean log-likelihood (penalised if there is a penalty), with the TCF of `ev` or a given one."""
         tau = ev.tcf if tcf is None else tcf
-        value = sum(float(w * s.log_p) for w, s in self._parts(ev, tau))
+        value = sum(float(w * s.log_p) for w, s in self._weighted_sums(ev, tau))
         for counts, log_mass, _ in self.subtracted(ev):
             value -= float((counts * log_mass).sum()) / self.n
         if penalised:
@@ -123,7 +123,7 @@ class FullBatchObjective:
     def gradient(self, ev: Evaluation, tcf: float | None = None) -> Tensor:
         tau = ev.tcf if tcf is None else tcf
         g = torch.zeros_like(ev.theta)
-        for w, s in self._parts(ev, tau):
+        for w, s in self._weighted_sums(ev, tau):
             g += w * s.gradient
         for counts, _, q in self.subtracted(ev):
             g -= project(self.head, q * counts, self.design) / self.n
@@ -132,7 +132,7 @@ class FullBatchObjective:
     def information(self, ev: Evaluation) -> Tensor:
         """Mean outer product of the scores (P, P), of conditional scores where the likelihood is conditional."""
         per_bin = torch.zeros_like(ev.main.second)
-        for w, s in self._parts(ev, ev.tcf):
+        for w, s in self._weighted_sums(ev, ev.tcf):
             per_bin += w * s.second
         for (counts, _, q), s in zip(self.regions(ev), self._strata(ev)):
             outer = q.unsqueeze(1) * s.first.unsqueeze(0)
@@ -167,7 +167,7 @@ class FullBatchObjective:
         chain = self.head.chain(ev.theta, self.design)
         score = torch.zeros_like(ev.main.first)
         products = torch.zeros_like(score)
-        for w, s in self._parts(ev, ev.tcf):
+        for w, s in self._weighted_sums(ev, ev.tcf):
             score += w * s.first
             products += w * s.second.diagonal().T
         for counts, _, q in self.regions(ev):
@@ -199,7 +199,7 @@ class FullBatchObjective:
         totals = over_ranks(self.ranks, self.ranks.together(work))
         return totals[0], totals[1] if tail is not None else None
 
-    def _parts(self, ev: Evaluation, tcf: float) -> list[tuple[float, ScoreSums]]:
+    def _weighted_sums(self, ev: Evaluation, tcf: float) -> list[tuple[float, ScoreSums]]:
         """Weighted sums that make up the likelihood."""
         if self.method == "tcf" and ev.tail is not None:
             return [((1 - tcf) / ev.main.n, ev.main), (tcf / ev.tail.n, ev.tail)]

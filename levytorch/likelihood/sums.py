@@ -171,8 +171,8 @@ def over_ranks(ranks: Ranks, sums: list[ScoreSums]) -> list[ScoreSums]:
     if ranks.world == 1:
         return sums
     names = [f.name for f in fields(ScoreSums) if f.name != "n" and getattr(sums[0], f.name) is not None]
-    parts = [torch.tensor([s.n for s in sums], dtype=torch.float64), *(getattr(s, k) for s in sums for k in names)]
-    counts, *totals = ranks.sum(parts)
+    tensors = [torch.tensor([s.n for s in sums], dtype=torch.float64), *(getattr(s, k) for s in sums for k in names)]
+    counts, *totals = ranks.sum(tensors)
     width = len(names)
     return [
         ScoreSums(n, **dict(zip(names, totals[i * width : (i + 1) * width]))) for i, n in enumerate(counts.tolist())

@@ -133,7 +133,7 @@ def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, re
 def _one(
     prepared: Prepared,
     settings: Any,
-    place: Path,
+    directory: Path,
     action: Any,
     pairs: Transitions,
     truth: Any,
@@ -142,29 +142,29 @@ def _one(
     fit_one: Any,
 ) -> Recovery:
     """The fit of one action, or what an interrupted run has left of it."""
-    done = place / DONE
+    done = directory / DONE
     if resumed and done.is_file():
         if read_json(done) != {"action": action, "pairs": len(pairs)}:
             raise ConfigError(
-                f"{place} must hold the fit of action {action} to {len(pairs)} pairs, found another; the data has "
+                f"{directory} must hold the fit of action {action} to {len(pairs)} pairs, found another; the data has "
                 "changed, so start a new run."
             )
         log.info(f"action {action}: done before")
-        return Recovery.load(place)
+        return Recovery.load(directory)
     log.info(f"action {action}:")
-    callbacks, loggers = prepared.rebuild(place)
+    callbacks, loggers = prepared.rebuild(directory)
     own = replace(prepared, fit=settings, callbacks=callbacks, loggers=loggers)
     source = SourceData(pairs, None if truth is None else truth.of(action))
-    checkpoint = resume.checkpoint(place) if resumed else None
+    checkpoint = resume.checkpoint(directory) if resumed else None
     try:
-        outcome = fit_one(own, source, place, checkpoint=checkpoint)
+        outcome = fit_one(own, source, directory, checkpoint=checkpoint)
     except InputError as error:
         raise InputError(f"action {action}, of {len(pairs)} pairs: {error}") from error
     for line in (*terminal.coefficient_table(outcome.metrics).splitlines(), *terminal.alarms(outcome.metrics)):
         log.info(f"  {line}")
     for doubt in outcome.metrics["warnings"]:
         warnings.warn(f"action {action}: {doubt}", LevytorchWarning, stacklevel=1)
-    write_json(place / "metrics.json", outcome.metrics)
+    write_json(directory / "metrics.json", outcome.metrics)
     write_json(done, {"action": action, "pairs": len(pairs)})
     return outcome.recovery
 

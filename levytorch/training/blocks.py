@@ -137,8 +137,8 @@ class Blocks:
             return out.index_add_(1, bins.index(states.x, states.dt), states.pairs)
         part = self.main if pool == "main" else self.tail
         assert part is not None
-        place = part.weight * M + bins.index(part.x, part.dt)
-        return torch.bincount(place, minlength=self.n_blocks * M).to(torch.float64).reshape(self.n_blocks, M)
+        index = part.weight * M + bins.index(part.x, part.dt)
+        return torch.bincount(index, minlength=self.n_blocks * M).to(torch.float64).reshape(self.n_blocks, M)
 
     def state_counts(self, likelihood: Likelihood) -> tuple[Tensor, Tensor] | None:
         """`counts` of the main and the tail pool, where the likelihood has tail masses to average over them."""

@@ -161,8 +161,8 @@ class ContinuousRecovery(CountedActions, OfHead):
     def nearby(self, policy: Any) -> tuple[Tensor, Tensor]:
         actions, weights = self.policy(policy).components(self.centers())
         bins = action_bins(self.bounds)
-        place = torch.stack([bins.index(a) for a in actions], dim=1)
-        return self.counts.T.gather(1, place), weights
+        index = torch.stack([bins.index(a) for a in actions], dim=1)
+        return self.counts.T.gather(1, index), weights
 
     def on(self, actions: Sequence[Any] | None = None) -> ActionsOfRange:
         """The same system with a few of its actions (a grid of them where none are given), for randomised policies,

@@ -24,7 +24,7 @@ from levytorch.controlled import ControlledDynamics
 from levytorch.convert import path_of, shown
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policies import Policy, place_among
+from levytorch.policies import Policy, index_among
 from levytorch.training.recovery import ArrayLike, Recovery
 from levytorch.untrusted import load_tensors
 
@@ -53,9 +53,9 @@ class EvenBins:
         """The bin of each of n vectors (n, k), or numbers (n,): (n,) int64."""
         out = torch.zeros(len(x), dtype=torch.int64)
         for column, (low, high), side, wraps in zip(x.reshape(len(x), -1).T, self.bounds, self.sides, self.wraps):
-            place = (column - low) * (side / (high - low))
-            place = torch.remainder(place, side) if wraps else place.clamp(0, side - 1)
-            out = out * side + place.to(torch.int64).clamp(0, side - 1)
+            at = (column - low) * (side / (high - low))
+            at = torch.remainder(at, side) if wraps else at.clamp(0, side - 1)
+            out = out * side + at.to(torch.int64).clamp(0, side - 1)
         return out
 
 
@@ -268,13 +268,13 @@ class ControlledRecovery(CountedActions):
         return [found.head for found in self.recoveries]
 
     def _index(self, action: Any) -> int:
-        place = place_among(action, self.actions)
-        if place is None:
+        index = index_among(action, self.actions)
+        if index is None:
             raise InputError(
                 f"action must be one of those in the data, {shown(self.actions)}, found {shown(action)}; nothing is "
                 "known of others."
             )
-        return place
+        return index
 
     # -- policies -----------------------------------------------------------------------------------------------------
     @property
