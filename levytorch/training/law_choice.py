@@ -325,6 +325,7 @@ def fit_linear(
             own=used,
             moves=law == "exact",
             each=std == "frozen",  # whose covariance is made of the gradients of the pools
+            renewed=lambda R_theta: setting.informations(R_theta).exact,
         )
         exact.name, before = engine.name, head.flat()
         if law == "exact":

@@ -20,7 +20,7 @@ from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import TailSettings
 from levytorch.training import law_choice
-from levytorch.training.engines.exact import ExactObjective
+from levytorch.training.engines.exact import ExactEngine, ExactObjective
 from levytorch.training.law_choice import law_of
 from tests.training.problems import ALPHA, constant
 
@@ -252,6 +252,20 @@ def test_gradient_of_the_objective(method):
         assert ev.tcf > 0
         change = (values[0].tcf - values[1].tcf) / 2e-4
         assert change == pytest.approx(float(ev.tcf_gradient @ direction), rel=1e-4)
+
+
+def test_a_fit_that_begins_far_away_asks_for_the_information_again(monkeypatch):
+    """Steps of 1/4, where the frozen law is off by half: fewer evaluations to the same maximum."""
+    system = Dynamics.named("variable", alpha=ALPHA)
+    data = simulate(system, 2000, 20, 0.25, substeps=20, order=2, seed=1).transitions()
+    found = recover(data, alpha=ALPHA, n_basis=5, engine="evidence", law="exact")
+    monkeypatch.setattr(law_choice, "ExactEngine", lambda **options: ExactEngine(**options | {"renewed": None}))
+    stale = recover(data, alpha=ALPHA, n_basis=5, engine="evidence", law="exact")
+    assert found.converged
+    assert stale.converged
+    assert found.metrics["law/evaluations"] < stale.metrics["law/evaluations"]
+    for one, other, std in zip(found.coefficients(GRID), stale.coefficients(GRID), found.std(GRID)):
+        assert ((one - other).abs() < 0.1 * std).all()  # strengths are settled to a tenth of a coefficient
 
 
 def test_steps_count_on_from_law_to_law():

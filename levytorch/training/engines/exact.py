@@ -13,6 +13,7 @@ the lattice. The centered score U stands for the exact law's as well as it can, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -31,13 +32,14 @@ from levytorch.likelihood.penalty import RoughnessPenalty, lead_to_evidence, sym
 from levytorch.likelihood.sums import ScoreSums, shared, where
 from levytorch.likelihood.tail import TailMasses, tail_correction_factor
 from levytorch.training.engines.base import bare
-from levytorch.training.engines.fisher import FisherEngine, FisherScoring, largest_moves, within_scale
+from levytorch.training.engines.fisher import NEAR, FisherEngine, FisherScoring, largest_moves, within_scale
 from levytorch.training.engines.lbfgs import LBFGSEngine, losses
 
 # of the rounds on the centered score
 ROUNDS = 5
 _DONE = 1e-2  # squared standard errors still to go, over all parameters together
 _CONTRACTS = 0.5  # of the squared distance: a round that leaves more of it was the last
+_STALE = 5.0  # standard errors, over all parameters together, from where an information matrix was made
 _FARTHEST = 2.0  # predictors of D_o and D_f move by so much in one round at most
 
 
@@ -56,6 +58,7 @@ class ExactObjective(FullBatchObjective):
     each: bool = False
     evaluations: int = 0
     apart: tuple[Tensor, Tensor] | None = None
+    own_at: Tensor | None = None  # the parameters that `own` is of
 
     def evaluate(self) -> Evaluation:
         ev = super().evaluate()
@@ -146,6 +149,8 @@ class ExactEngine(FisherEngine):
     """Fisher scoring under the exact law. start: the penalty of the frozen solution; own: the law's information.
 
     moves: False where only what is reported of a head is wanted, which takes no gradient. each: see ExactObjective.
+    renewed: the information at the head as it is, given R_theta; it costs a few evaluations, so that it is asked for
+    where the fit has left the place that the old one was made for, and is either misled by it or nearly there.
     """
 
     tolerance: float = 1e-6
@@ -154,6 +159,7 @@ class ExactEngine(FisherEngine):
     own: Information | None = None
     moves: bool = True
     each: bool = False
+    renewed: Callable[[float | None], Information] | None = None
 
     settled = 0.1  # an evaluation is dear
 
@@ -167,9 +173,24 @@ class ExactEngine(FisherEngine):
             frozen = likelihood.objective(batch, n_bins=self.n_bins)
             own = {"penalty": self.start, "exact": self.law, "own": self.own, "slopes": self.moves, "each": self.each}
             scoring.objective = objective = ExactObjective(**(vars(frozen) | own))
+            objective.own_at = likelihood.head.flat()
             if self.moves and not self.each:
                 objective.apart = _apart(frozen)
         return scoring.objective
+
+    def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:
+        nll = super().step(likelihood, optimizer, batch, step, seed)
+        scoring = cast(FisherScoring, bare(optimizer))
+        objective, accepted = cast(ExactObjective, scoring.objective), scoring.accepted
+        if self.renewed is not None and (scoring.misled or scoring.memory["decrement"] < NEAR):
+            assert accepted is not None
+            assert objective.own is not None
+            assert objective.own_at is not None
+            moved = accepted.theta - objective.own_at
+            if float(objective.n * moved @ objective.own.products @ moved) > _STALE**2:
+                objective.own, objective.own_at = self.renewed(accepted.R_theta), accepted.theta
+                scoring.forget_curvature()
+        return nll
 
     def unfinished(self, optimizer: Optimizer) -> str:
         if not self.moves:

@@ -34,7 +34,7 @@ _ZERO = 0.5  # standard errors of a learned tempering from zero, within which it
 _FLAT = 0.01  # twice the log-likelihood that may be left in it then
 _SHRINK, _GROW, _LEAST = 0.8, 2.0, 1e-3  # of that parameter in one step
 _MAX_ETA_STEP = 2.0  # a predictor of D_o or D_f moves by a factor of at most e^2 or so in one step
-_NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are good enough to judge their roughness
+NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are good enough to judge their roughness
 _FAR = 1e3  # the same, above which strengths that were found elsewhere say nothing
 _SHORT = 0.05  # standard errors: Newton's step is then right to a small part of that
 _PASSES = 30  # over the samples, after a lattice
@@ -70,6 +70,11 @@ class FisherScoring(Optimizer):
         self.state["scoring"] = {**fresh, "passes": before.get("passes", 0), **kept}  # type: ignore[index]
         self._restored, self._proposed = None, (None, (torch.empty(0), 0.0, 0.0))
 
+    def forget_curvature(self) -> None:
+        """Where the objective has another information: secant pairs and the damping belonged to the old one."""
+        self.memory["pairs"], self.memory["damping"], self.memory["hold"] = [], self.defaults["damping"], False
+        self._proposed = (None, (torch.empty(0), 0.0, 0.0))
+
     # -- what others read ---------------------------------------------------------------------------------------------
     @property
     def memory(self) -> dict[str, Any]:
@@ -78,6 +83,11 @@ class FisherScoring(Optimizer):
     @property
     def converged(self) -> bool:
         return bool(self.memory["converged"])
+
+    @property
+    def misled(self) -> bool:
+        """Whether the last step was refused."""
+        return bool(self.memory.get("hold", False))
 
     @property
     def accepted(self) -> Evaluation | None:
@@ -290,7 +300,7 @@ class FisherEngine(Engine):
         accepted, penalty = scoring.accepted, objective.penalty
         assert accepted is not None
         if penalty is not None and penalty.adaptive:
-            near = scoring.memory["decrement"] < _NEAR
+            near = scoring.memory["decrement"] < NEAR
             scoring.memory["settled"] = near and self._smoothed(scoring, accepted, penalty)
             if scoring.memory["decrement"] > _FAR:
                 penalty.tighten()
