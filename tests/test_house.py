@@ -1,8 +1,9 @@
-"""The house: rooms in one direction, and no cycle of imports, hidden in functions or not."""
+"""The house: rooms in one direction, no cycle of imports, hidden in functions or not, and one dialect of refusals."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 from traceback import walk_stack
@@ -127,3 +128,57 @@ def test_files_crossed_from_csv_to_value(tmp_path, law):
         sys.setprofile(None)
     names = sorted(str(Path(file).relative_to(PACKAGE)) for file in crossed if not file.endswith("__init__.py"))
     assert 20 < len(names) <= MOST_CROSSED[law], names
+
+
+# -- one dialect of messages -------------------------------------------------------------------------------------------
+
+REFUSALS = {"InputError", "ConfigError"} | {
+    node.name
+    for file in MODULES.values()
+    for node in ast.walk(ast.parse(file.read_text()))
+    if isinstance(node, ast.ClassDef) and {"InputError", "ConfigError"} & {ast.unparse(base) for base in node.bases}
+}
+# what only passes on a sentence that was made elsewhere
+PASSED_ON = {
+    ("errors", "{prefix}{error}"),
+    ("data.numpy_files", "{self.path}: {error}"),
+    ("data.numpy_files", "{self.path}: {disorder(point, times, self.offsets, self.ids)}"),
+    ("policy.value", "{self._no_errors}"),
+    ("policy.reward_functions", "{told if told.startswith(str(file)) else f'{file}: {told}'}"),
+    ("runs.actions", "action {action}, of {len(pairs)} pairs: {error}"),
+    ("runs.evaluation_settings", "{str(error).removesuffix('.')}, or use window=data, the range of the data."),
+    ("training.by_action", "action {shown(action)}, of {len(pairs)} pairs: {error}"),
+}
+
+
+def sentence(node: ast.expr) -> str:
+    """A literal text, with the expressions of an f-string in braces; another expression in braces."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(sentence(part) for part in node.values)
+    return f"{{{ast.unparse(node.value if isinstance(node, ast.FormattedValue) else node)}}}"
+
+
+def said_by(calls: set[str]) -> set[tuple[str, str]]:
+    """(module, text) of the first arguments of all calls of these names."""
+    return {
+        (name.removeprefix("levytorch."), sentence(node.args[0]))
+        for name, file in MODULES.items()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in calls and node.args
+    }
+
+
+def test_refusals_say_what_must_be_what_was_found_and_what_to_do():
+    said = said_by(REFUSALS)
+    assert len(said) > 500
+    assert said >= PASSED_ON
+    dialect = re.compile(r" must .*, found .*; .*\.$")
+    assert [(where, text) for where, text in sorted(said - PASSED_ON) if not dialect.search(text)] == []
+
+
+def test_warnings_say_what_to_do():
+    said = {(where, text) for where, text in said_by({"warnings.warn", "_warn"}) if not text.endswith("}")}
+    assert len(said) > 30
+    assert [(where, text) for where, text in sorted(said) if not re.search(r"; .*\.$", text)] == []

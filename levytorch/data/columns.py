@@ -15,7 +15,7 @@ import numpy as np
 
 from levytorch.convert import Array, Integers
 from levytorch.data.options import FileOptions
-from levytorch.data.points import NeedsMemory, bad_row
+from levytorch.data.points import NeedsMemory, bad_cell
 from levytorch.data.store import require_memory
 from levytorch.errors import InputError
 
@@ -191,11 +191,12 @@ def column_numbers(file: Path, column: pl.Series, before: int = 0) -> Array:
             remedy = "correct the cell or choose another column"
             if re.match(_COMMA, text[row]):
                 remedy = "pass decimal=',' if that is a decimal comma, or remove the commas between thousands"
-            raise bad_row(f"{file}, column {column.name!r}", before + row + 1, "a number", repr(text[row]), remedy)
+            where = f"{file}, column {column.name!r}, row {before + row + 1}"
+            raise bad_cell(where, "a number", repr(text[row]), remedy)
     elif column.dtype.is_numeric():
         cells = column.cast(pl.Float64)
     else:
-        raise bad_row(f"{file}, column {column.name!r}", 1, "a number", column.dtype, "choose another column")
+        raise bad_cell(f"{file}, column {column.name!r}, row 1", "a number", column.dtype, "choose another column")
     return np.array(cells.fill_null(float("nan")).to_numpy(), dtype=np.float64)
 
 
@@ -239,7 +240,7 @@ class Runs:
             return
         column = frame[self.id]
         if row := first_null(column, before):
-            raise bad_row(f"{self.path}, column {self.id!r}", row, "a trajectory's id", "none", "fill it")
+            raise bad_cell(f"{self.path}, column {self.id!r}, row {row}", "a trajectory's id", "none", "fill it")
         changes = (column != column.shift(1)).fill_null(True).to_numpy().copy()
         changes[0] = not self.names or self.names[-1] != column[0]
         rows = np.flatnonzero(changes)

@@ -164,9 +164,9 @@ def trajectory_of(points: Any, offsets: Integers) -> Any:
 # ----------------------------------------------------------------------------- refusals that arrays and files share
 
 
-def bad_row(where: str, row: int, expected: str, found: Any, remedy: str) -> InputError:
-    """Of a row of a table; `where` names the file and the column."""
-    return InputError(f"{where}, row {row}: there must be {expected}, found {found}; {remedy}.")
+def bad_cell(where: str, expected: str, found: Any, remedy: str) -> InputError:
+    """Of a table; `where` names the file, the column and the row."""
+    return InputError(f"{where}: there must be {expected}, found {found}; {remedy}.")
 
 
 def name_of(k: int, ids: Sequence[Any] | None) -> str:

@@ -27,7 +27,7 @@ from levytorch.data.columns import (
     refuse_unnamed,
 )
 from levytorch.data.options import CLOCKS, MAX_DT, FileOptions, column_names, quoted
-from levytorch.data.points import NeedsMemory, PointFile, Points, bad_row, numbers_of
+from levytorch.data.points import NeedsMemory, PointFile, Points, bad_cell, numbers_of
 from levytorch.errors import InputError, LevytorchWarning
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class TableFile(PointFile):
         import polars as pl
 
         if row := first_null(column, before):
-            raise bad_row(f"{self.path}, column {column.name!r}", row, "an action", "none", "fill the cell")
+            raise bad_cell(f"{self.path}, column {column.name!r}, row {row}", "an action", "none", "fill the cell")
         if column.dtype not in (pl.String, pl.Categorical, pl.Enum):
             return column_numbers(self.path, column.cast(pl.Int64) if column.dtype == pl.Boolean else column, before)
         text = column.cast(pl.String).str.strip_chars()
@@ -260,11 +260,11 @@ class TableFile(PointFile):
             return None
         column, where = frame[str(self.names.time)], self.clock.where
         if row := first_null(column, before):
-            raise bad_row(where, row, "a time", "none", "fill the cell or remove the row")
+            raise bad_cell(f"{where}, row {row}", "a time", "none", "fill the cell or remove the row")
         ticks = self.clock.ticks(column, before)
         if not np.isfinite(ticks).all():
             k = int(np.argmax(~np.isfinite(ticks)))
-            raise bad_row(where, before + k + 1, "a finite time", float(ticks[k]), "correct the cell")
+            raise bad_cell(f"{where}, row {before + k + 1}", "a finite time", float(ticks[k]), "correct the cell")
         return ticks
 
     def _grid(self, table: pl.DataFrame) -> Cells:
@@ -317,8 +317,8 @@ class TableFile(PointFile):
             cells = cells.take(np.asarray(~empty.any(axis=1)))
         if cells.reward is not None and not np.isfinite(cells.reward).all():
             k = int(np.argmax(~np.isfinite(cells.reward)))
-            where = f"{self.path}, column {self.names.reward!r}"
-            raise bad_row(where, cells.row[k], "a reward", cells.reward[k], "fill the cell")
+            where = f"{self.path}, column {self.names.reward!r}, row {cells.row[k]}"
+            raise bad_cell(where, "a reward", cells.reward[k], "fill the cell")
         if log and not (cells.values > 0).all():
             self._refuse(cells, ~(cells.values > 0), "a positive number (log=True)", "use log=False")
         return cells
@@ -326,10 +326,7 @@ class TableFile(PointFile):
     def _refuse(self, cells: Cells, bad: NDArray[np.bool_], expected: str, remedy: str) -> NoReturn:
         k, coordinate = _first(bad)
         found = cells.values[k, coordinate]
-        raise InputError(
-            f"{self._where(cells, k, coordinate)}: there must be {expected}, found "
-            f"{'none' if np.isnan(found) else found}; {remedy}."
-        )
+        raise bad_cell(self._where(cells, k, coordinate), expected, "none" if np.isnan(found) else found, remedy)
 
     def _refuse_short(self, group: int) -> NoReturn:
         name = "" if self.ids is None else f" {self.ids[group]!r}"

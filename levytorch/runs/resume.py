@@ -118,13 +118,14 @@ def _steps(path: Path) -> int:
     try:
         content = load_tensors(path)
     except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
-        raise ConfigError(
-            f"{path} must be a checkpoint of levytorch, found a file that does not load safely "
-            f"({type(error).__name__}); remove it to go on from another checkpoint or from the start."
-        ) from error
+        raise _no_checkpoint(path, f"a file that does not load safely ({type(error).__name__})") from error
     if not isinstance(content, dict) or not all(isinstance(content.get(k), kind) for k, kind in _PARTS.items()):
-        raise ConfigError(
-            f"{path} must be a checkpoint of levytorch, found other content; remove it to go on from another "
-            "checkpoint or from the start."
-        )
+        raise _no_checkpoint(path, "other content")
     return int(content["global_step"])
+
+
+def _no_checkpoint(path: Path, found: str) -> ConfigError:
+    return ConfigError(
+        f"{path} must be a checkpoint of levytorch, found {found}; remove it to go on from another checkpoint or from "
+        "the start."
+    )

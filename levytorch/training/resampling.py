@@ -77,19 +77,13 @@ class Replicas(Sequence["Recovery"]):
 
 def sandwich(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
     """(P, P) covariance of theta from the scatter of the scores of blocks."""
-    if not isinstance(recovery.head, LinearHead):
-        raise InputError(
-            f"the head must be linear for kind robust, found {type(recovery.head).__name__}; use kind bootstrap."
-        )
+    _check_linear(recovery, "kind robust", "use kind bootstrap")
     return _reweighting(recovery, data).covariance
 
 
 def block_influence(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
     """(n_blocks, P): what theta changes by, to first order, when a block counts once more."""
-    if not isinstance(recovery.head, LinearHead):
-        raise InputError(
-            f"the head must be linear for influences, found {type(recovery.head).__name__}; use a Fourier head."
-        )
+    _check_linear(recovery, "influences", "use a Fourier head")
     return _reweighting(recovery, data).influence
 
 
@@ -138,6 +132,11 @@ def _quasi_newton(
     batch = blocks.weighted(times)
     maximise(LBFGSEngine(max_steps=12, iterations=8, tolerance=0.05), own, batch)
     return Refitted(own.head.flat(), own.correction.tcf, batch.n_main)
+
+
+def _check_linear(recovery: Recovery, purpose: str, remedy: str) -> None:
+    if not isinstance(recovery.head, LinearHead):
+        raise InputError(f"the head must be linear for {purpose}, found {type(recovery.head).__name__}; {remedy}.")
 
 
 def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Reweighting | Centered:
