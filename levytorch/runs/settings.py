@@ -98,7 +98,9 @@ def prepare_run(
             return allow_list.build(node, where, own_targets)
 
     if "rates" in settings or "group_by" in settings:
-        raise ConfigError(f"experiment={settings['experiment']} is for evaluate.py, found in train.py; use the other.")
+        raise ConfigError(
+            f"experiment={settings['experiment']} must be run by evaluate.py, found train.py; use the other."
+        )
     check_sections(settings)
     fit = fit_settings(settings, build)
     callbacks = entries("callbacks", settings, build, directory)

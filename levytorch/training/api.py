@@ -135,7 +135,7 @@ def recover(
             return recover_by_action(transitions, settings, _fit, shared)
         return recover_continuous(transitions, settings, n_action)
     if shared:
-        raise InputError(f"shared is for transitions with actions, found {shown(shared)} without; leave it out.")
+        raise InputError(f"shared must be left out of transitions without actions, found {shown(shared)}; remove it.")
     return _fit(transitions, settings)
 
 

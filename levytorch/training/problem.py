@@ -209,13 +209,13 @@ def settings_for(transitions: Transitions | Lattice, settings: FitSettings) -> F
         )
     if transitions.dim > 1:
         if settings.density == "windowed":
-            raise InputError(
-                f"density windowed is one-dimensional, found data of dimension {transitions.dim}; use auto."
-            )
+            raise InputError(f"dim must be 1 for density windowed, found {transitions.dim}; use auto.")
         if plain is not None and settings.head.dim != transitions.dim:
             settings = settings.with_head({**plain, "dim": transitions.dim})
     if plain is not None and plain["name"] in LINEAR and len(transitions) < 20:
-        raise InputError(f"at least 20 pairs are needed for a fit, found {len(transitions)}; bring more data.")
+        raise InputError(
+            f"transitions must hold at least 20 pairs for a fit, found {len(transitions)}; bring more data."
+        )
     return settings
 
 
@@ -223,7 +223,7 @@ def check_head_and_data(head: Head, data: Transitions | Lattice) -> None:
     """Refuse fewer pairs than parameters, states outside of a window, a cell that is not the lattice's."""
     n, P = len(data), head.flat().numel()
     if isinstance(head, LinearHead) and n < P:
-        raise InputError(f"at least {P} pairs are needed for {P} parameters, found {n}; use fewer basis functions.")
+        raise InputError(f"data must hold at least {P} pairs for {P} parameters, found {n}; use fewer basis functions.")
     if isinstance(data, Lattice):
         if head.dim > 1 or head.period != data.period or (data.period is not None and head.origin != data.origin):
             raise InputError(
@@ -237,7 +237,9 @@ def check_head_and_data(head: Head, data: Transitions | Lattice) -> None:
 def check_lattice(settings: FitSettings) -> None:
     """Refuse what needs the pairs themselves."""
     if settings.data.get("validation"):
-        raise InputError("validation needs the pairs themselves, found a lattice; pass transitions, or use its folds.")
+        raise InputError(
+            "data must be the pairs themselves for validation, found a lattice; pass transitions, or use its folds."
+        )
     if not settings.engine.full_batch:
         raise InputError(
             "the engine must be a full-batch one for a lattice, which cannot be drawn from, found "

@@ -207,7 +207,7 @@ def _plain_head(coefficients: Any, n_basis: int | str, period: Any) -> dict[str,
         raise InputError("Fourier heads must have a period, found none; use coefficients spline, or give the period.")
     if name in ON_A_LINE and not line and period != 2 * math.pi:
         raise InputError(
-            f"splines and polynomials are for a line, found period {shown(period)}; use period None, or coefficients "
+            f"period must be None for splines and polynomials, found {shown(period)}; use that, or coefficients "
             "fourier."
         )
     line = line or name in ON_A_LINE

@@ -100,7 +100,7 @@ def test_a_stopped_run_goes_on(tmp_path, days, monkeypatch):
         (["data.path=nowhere.npz", "alpha=0.3"], "found no file"),
         (["data.path=[]", "alpha=0.3"], "a list of files"),
         (["data.path=FIRST", "alpha=0.3", "engine=adam"], "cannot be drawn from"),
-        (["data.path=FIRST", "alpha=0.3", "batch.validation=0.1"], "validation needs the pairs"),
+        (["data.path=FIRST", "alpha=0.3", "batch.validation=0.1"], "must be the pairs themselves for validation"),
         (["data.path=FIRST", "alpha=0.3", "tail.CT=5"], "that of the lattice"),
         (["data.path=OPEN", "alpha=0.3"], "a tail pool"),
         (["data.path=OPEN", "alpha=0.3", "tail=conditional"], "must have a threshold"),

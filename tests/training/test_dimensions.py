@@ -221,9 +221,9 @@ def test_bad_input_is_one_sentence():
     for data, options in ((line, {"dim": 2}), (plane, {"dim": 1}), (plane, {"period": [1.0, 2.0, 3.0]})):
         with pytest.raises(InputError, match="the head must have the dimension of the data"):
             recover(data, alpha=0.3, n_basis=1, **options)
-    with pytest.raises(InputError, match="windowed is one-dimensional"):
+    with pytest.raises(InputError, match="dim must be 1 for density windowed"):
         recover(plane, alpha=0.3, n_basis=1, density="windowed")
-    with pytest.raises(InputError, match="pairs are needed"):
+    with pytest.raises(InputError, match="data must hold at least"):
         recover(plane, alpha=0.3, n_basis=21)
     with pytest.raises(InputError, match="must lie in the window"):
         recover(plane, alpha=0.3, coefficients="mlp", periodic=False, period=1.0)

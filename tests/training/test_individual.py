@@ -28,7 +28,7 @@ def test_a_table_of_individuals(tmp_path):
     assert found.same("b")[1] > 1e-3
     assert np.isnan(found.same("alpha")[1])
     assert "Cy" in str(found)
-    assert "refused: at least 20 pairs" in str(found)
+    assert "refused: transitions must hold at least 20 pairs" in str(found)
     table = read_csv(found.to_csv(tmp_path / "animals.csv"), ("pairs", "D_o", "D_o_std"), ("id",))
     assert table["D_o"].tolist() == [row.mean["D_o"] for row in found.rows]
     pairs = recover_each(paths().transitions(), alpha=0.6, n_basis=1)

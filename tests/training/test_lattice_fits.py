@@ -70,7 +70,7 @@ def test_what_a_lattice_cannot_do_is_refused():
     lattice = variable(20_000).lattice()
     for options, words in (
         ({"engine": "adam"}, "cannot be drawn from"),
-        ({"validation": 0.2}, "validation needs the pairs"),
+        ({"validation": 0.2}, "must be the pairs themselves for validation"),
         ({"tail": PAPER}, "that of the lattice"),
         ({"period": 3.0}, "cell of the lattice"),
     ):

@@ -283,7 +283,8 @@ class FisherEngine(Engine):
     def accepts(self, head: Head) -> None:
         if not isinstance(head, LinearHead):
             raise InputError(
-                "the fisher engine needs a spline, polynomial or Fourier head, found another; use engine lbfgs or adam."
+                f"engine {self.name} must have a spline, polynomial or Fourier head, found a {type(head).__name__}; "
+                "use engine lbfgs or adam."
             )
 
     def optimizer(self, likelihood: Likelihood) -> Optimizer:
