@@ -86,7 +86,7 @@ def test_a_trainer(tmp_path, monkeypatch):
     monkeypatch.setattr(Announced, "fit", lambda self, *a, **k: (made.append(self.said), L.Trainer.fit(self, *a, **k)))
     assert train(composed(*own, "logger=none"), tmp_path / "run").metrics["converged"]
     assert made == ["here"]
-    with pytest.raises(ConfigError, match="resumed run may only build"):
+    with pytest.raises(ConfigError, match="_target_ of a resumed run must be one of"):
         prepare_run(composed(*own), tmp_path, resumed=True)
     named = {"trainer": "tests.runs.parts.Announced"}
     with pytest.raises(ConfigError, match=r"trainer\.said of a resumed run"):
