@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import LinearHead
-from levytorch.coefficients.basis import Basis
+from levytorch.coefficients.basis import Basis, FourierBasis
 from levytorch.convert import choice, real_array, shown
 from levytorch.errors import InputError
 
@@ -32,6 +32,7 @@ CHOICES = ("none", "evidence", "harmonics")
 # bound a predictor whose coefficient vanishes on a part of the cell runs off to minus infinity there.
 _LAMBDA_RANGE = (1e-2, 1e12)
 SHAPE = 0.5  # of the prior of s_j: one coefficient of a harmonic counts as much as the trend does
+_MEDIAN = SHAPE / 0.22746821155978637  # of s_j over its trend; the denominator is the median of a gamma variable
 _POWERS = (4.0, 8.0)  # of the trend
 _LOGS = torch.linspace(-14.0, 14.0, 281, dtype=torch.float64)  # of s_j over its estimate
 _LEAST = 1e-6  # share of a coefficient that the data determines: below, it says nothing
@@ -122,6 +123,24 @@ class RoughnessPenalty:
         wider = widening(self, theta, symmetric_inverse(information))
         return covariance * wider.outer(wider)
 
+    def left_out(self) -> list[float]:
+        """For each predictor the standard deviation, at any x, of the harmonics that its series has not.
+
+        Their variances are taken to be the medians of what the trend of the others says. Zero where it says nothing: in
+        more than one dimension, and without a trend.
+        """
+        out, start = [], 0
+        for basis, harmonics in zip(self.head.bases, self.apart):
+            strengths = self.strengths[start + 1 : start + len(harmonics)]
+            start += len(harmonics)
+            variance = 0.0
+            if self.adaptive and self.by_harmonic and isinstance(basis, FourierBasis) and len(strengths) > 1:
+                m, p = trend_of(strengths, harmonics[1:])
+                beyond = torch.special.zeta(torch.tensor(p, dtype=torch.float64), harmonics[-1] + 1)
+                variance = float(_MEDIAN * m * beyond)
+            out.append(math.sqrt(variance))
+        return out
+
     def update(self, theta: Tensor, information: Tensor) -> float:
         """One step of the evidence fixed point, with the data's information (P, P).
 
@@ -193,23 +212,26 @@ def lead_to_evidence(
 
 
 def trend(strengths: Tensor, harmonics: Tensor) -> Tensor:
-    """(J,): the m / j^p under which variances 1 / strengths of harmonics j > 0 are most probable.
+    """(J,): the m / j^p under which variances 1 / strengths of harmonics j > 0 are most probable."""
+    m, p = trend_of(strengths, harmonics)
+    return m * torch.exp(-p * harmonics.log())
+
+
+def trend_of(strengths: Tensor, harmonics: Tensor) -> tuple[Tensor, float]:
+    """That m and p.
 
     With m at its best, the logarithm of that is concave in p, and flat where the mean of log j weighted by
     strengths / j^p is the plain one.
     """
     logs = harmonics.log()
-
-    def at(p: float) -> Tensor:
-        rough = torch.exp(-p * logs)
-        return rough / (strengths * rough).mean()
-
     low, high = _POWERS
     for _ in range(24):
         p = 0.5 * (low + high)
-        rougher = float(((strengths * at(p) - 1.0) * logs).sum()) < 0.0
+        relative = strengths * torch.exp(-p * logs)
+        rougher = float(((relative / relative.mean() - 1.0) * logs).sum()) < 0.0
         low, high = (low, p) if rougher else (p, high)
-    return at(0.5 * (low + high))
+    p = 0.5 * (low + high)
+    return 1.0 / (strengths * torch.exp(-p * logs)).mean(), p
 
 
 def widening(penalty: RoughnessPenalty, theta: Tensor, posterior: Tensor) -> Tensor:

@@ -153,6 +153,7 @@ def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple
         information = objective.penalised_information(ev)
         metrics["parameters"] = penalty.determined(information)
         cov = penalty.widened(cov, ev.theta, information)
+        metrics["left_out_of_series"] = penalty.left_out()
     if head.tempering_spec.learned:
         told, cov = judge_tempering(objective, ev, cov)
         metrics |= told

@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from levytorch import files
-from levytorch.coefficients import Coefficients, Head, build_head
+from levytorch.coefficients import Coefficients, Head, LinearHead, build_head
 from levytorch.coefficients.modulation import Modulation
 from levytorch.convert import (
     choice,
@@ -154,7 +154,8 @@ class Recovery(OfHead):
     def std(
         self, x: ArrayLike, kind: str = "fisher", data: Transitions | Lattice | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Pointwise standard errors of b, D_o, D_f at x.
+        """Pointwise standard errors of b, D_o, D_f at x, with what a Fourier series leaves out as far as its own
+        harmonics tell.
 
         Args:
             kind: "fisher", from the information (with the TCF a sandwich), right when the law is; "robust", a sandwich
@@ -216,10 +217,14 @@ class Recovery(OfHead):
             )
         full = _states(x).shape
         shapes = [full, *([full if self.dim == 1 else full[:-1]] * 3)]
-        return tuple(
-            ((J @ covariance) * J).sum(-1).clamp(min=0).sqrt().reshape(shape)
-            for J, shape in zip(self.jacobian(x), shapes)
-        )
+        jacobian = self.jacobian(x)
+        variances = [((J @ covariance) * J).sum(-1).clamp(min=0) for J in jacobian]
+        for i, missing in enumerate(self.metrics.get("left_out_of_series", ())):
+            if missing:
+                constant = cast(LinearHead, self.head).starts[i]
+                slope = jacobian[i][..., constant]  # of the coefficient in its predictor
+                variances[i] = variances[i] + (missing * slope) ** 2
+        return tuple(variance.sqrt().reshape(shape) for variance, shape in zip(variances, shapes))
 
     # -- elsewhere ----------------------------------------------------------------------------------------------------
     def dynamics(self) -> Dynamics:

@@ -5,10 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.stats import invgamma
 
 from levytorch import Dynamics, recover, simulate
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.likelihood.penalty import SHAPE, RoughnessPenalty, widening
+from tests.training.problems import ALPHA, steps
+
+X = torch.linspace(0, 2 * math.pi, 129, dtype=torch.float64)[:-1]
 
 
 def brute_force(est, v, rate, theta):
@@ -45,6 +49,34 @@ def test_well_determined_harmonics_keep_their_errors():
 
 
 @pytest.mark.slow
+def test_what_a_series_leaves_out():
+    """Against a plain sum of medians."""
+    head = FourierHead(11, alpha=AlphaSpec("fixed", 0.3), known={"D_o": 1.0})
+    penalty = RoughnessPenalty(head, "harmonics")
+    j = torch.arange(1, 6, dtype=torch.float64)
+    penalty.strengths[1:6], penalty.strengths[-5:] = j**4.5 / 3.0, j**9 / 0.2
+    b, D_o, D_f = penalty.left_out()
+    beyond = np.arange(6, 2_000_000, dtype=float)
+    assert b**2 == pytest.approx(float(invgamma.median(0.5, scale=0.5 * 3.0 * beyond**-4.5).sum()), rel=1e-6)
+    assert D_o == 0.0
+    assert 0.0 < D_f < 0.01 * b
+    assert RoughnessPenalty(head, "evidence").left_out() == [0.0] * 3
+
+
+def test_bands_allow_for_a_kink_that_the_series_cannot_have():
+    """With much data the error of b is what 9 functions miss of a kink, which their own harmonics foretell."""
+    system = {"b": lambda x: 3 * np.abs(np.sin(x / 2)), "D_o": 4.0, "D_f": 1.0}
+    inside, bare = [], []
+    for seed in range(4):
+        found = recover(steps(400_000, seed, dt=1.0, **system), alpha=ALPHA, n_basis=9, law="frozen")
+        error = (found.b(X) - torch.as_tensor(system["b"](X.numpy()))).abs()
+        inside.append(float((error < 1.96 * found.std(X)[0]).double().mean()))
+        found.metrics.pop("left_out_of_series")
+        bare.append(float((error < 1.96 * found.std(X)[0]).double().mean()))
+    assert np.mean(inside) > 0.9
+    assert np.mean(bare) < 0.8
+
+
 def test_bands_hold():
     """Over 16 data sets the share of the cell within 95 % bands of b, D_o and D_f is not below 90 %; it would be, for
     b and D_f, without the widening.
