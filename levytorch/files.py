@@ -10,6 +10,7 @@ import errno
 import io
 import json
 import math
+import numbers
 import os
 import re
 import secrets
@@ -126,7 +127,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
     """Columns of equal length, with a header; numbers as Python writes them, so that they come back the same.
 
-    Texts and whole numbers stay what they are; None is an empty field, True is true.
+    Whole numbers stay whole; None is an empty field, True is true, and anything else is written as its text.
     """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -138,7 +139,9 @@ def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
 def _field(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return "" if value is None else str(value).lower()
-    return str(value) if isinstance(value, str | int) else repr(float(value))
+    if isinstance(value, numbers.Real | torch.Tensor) and not isinstance(value, numbers.Integral):
+        return repr(float(value))
+    return str(value)
 
 
 def plain_values(value: Any) -> Any:

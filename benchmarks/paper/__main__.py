@@ -33,7 +33,9 @@ def parse(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
     if not words and "figure" in given:
         words = ["figure"]
     if len(words) != 1 or words[0] not in _COMMANDS:
-        raise ConfigError(f"one command of {', '.join(_COMMANDS)} was expected, found {' '.join(words) or 'none'}.")
+        raise ConfigError(
+            f"the command must be one of {', '.join(_COMMANDS)}, found {' '.join(words) or 'none'}; give one."
+        )
     needed = () if words[0] in _STUDIES else ("runs", "figure") if words[0] == "figure" else ("runs",)
     missing = [key for key in needed if key not in given]
     if missing:

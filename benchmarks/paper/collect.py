@@ -244,7 +244,7 @@ def collect(source: str | Path | Sequence[str | Path]) -> Runs:
             stacklevel=2,
         )
     if not records and not studies:
-        raise InputError(f"at least one finished run was expected, found {len(found)} unfinished ones; resume them.")
+        raise InputError(f"there must be at least one finished run, found {len(found)} unfinished ones; resume them.")
     return Runs(tuple(sorted(records, key=lambda record: _natural(record.path))), tuple(studies))
 
 

@@ -249,7 +249,7 @@ def learning_history(runs: Runs) -> Drawn:
     run = max(runs.need("Figure 10", engine="adam"), key=lambda r: r.number("steps"))
     history = run.table("history.csv", ("step", *(f"mean/{name}" for name in COEFFICIENTS)))
     if len(history["step"]) < 3:
-        raise InputError(f"a history of at least 3 entries was expected, found less in {run.path}; log more often.")
+        raise InputError(f"a history must have at least 3 entries, found less in {run.path}; log more often.")
     step, window = history["step"], int(run.setting("engine.window", 20_000))
     fig, (left, right) = panels(None, 2, width=5.0, height=3.4)
     for name in COEFFICIENTS:

@@ -26,7 +26,7 @@ from levytorch.coefficients.basis import Basis, TensorBasis
 from levytorch.coefficients.fourier import LinearHead, alpha_functions
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
-from levytorch.convert import Array, choice, real_array, shown, whole_number
+from levytorch.convert import Array, choice, listed, real_array, shown, whole_number
 from levytorch.errors import InputError
 
 if TYPE_CHECKING:
@@ -220,7 +220,9 @@ class SplineHead(LinearHead):
         if choice("free", free, tuple(FREE)) == "cubics" and dim > 1:
             raise InputError(f"free must be lines for dim = {dim}, found {shown(free)}; leave it out.")
         self.free = free if dim == 1 else "lines"
-        inner = None if isinstance(knots, str) or n_basis == 1 else list(knots)
+        remedy = "give the states where the cubics meet, or even"
+        states = None if isinstance(knots, str) else listed("knots", knots, remedy)
+        inner = None if n_basis == 1 else states
 
         def basis(n: int, own: Sequence[float] | None = None, how: str = "constant", free: str = "lines") -> Basis:
             lines = [SplineBasis(n, pair, own, how, free) for pair in windows]

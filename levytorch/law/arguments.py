@@ -148,7 +148,7 @@ def batch_shape(step: Step, dim: int) -> torch.Size:
     if dim > 1:
         for name in ("displacement", "b"):
             t = tensors[name]
-            if name == "displacement" or t.numel() > 1:
+            if name == "displacement" or t.numel() != 1:
                 check_vector(name, t, dim)
             tensors[name] = t[..., 0] if t.dim() else t
     return broadcast(**tensors)

@@ -136,7 +136,7 @@ def parse_tail(tail: object) -> TailSettings:
     settings.setdefault("method", "tcf")
     if settings["method"] is None:
         settings["method"] = "none"
-    if settings["method"] == "tcf" and settings.get("CT") is None:
+    if isinstance(settings["method"], str) and settings["method"] == "tcf" and settings.get("CT") is None:
         settings["CT"] = "auto"
     return TailSettings(**settings)
 

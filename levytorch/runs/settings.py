@@ -235,11 +235,14 @@ def own_part(group: str, node: Mapping[str, Any], kind: type, build: Build) -> A
     """A head or an engine of the user's own, given what it names of the settings that ours have, and all others."""
     _check_target(group, node)
     target = allow_list.imported(group, node["_target_"])
-    if not callable(target):
-        raise _no_part(group, kind, target)
+    if not callable(target) or (isinstance(target, type) and not issubclass(target, kind)):
+        raise _no_part(group, kind, target)  # before anything is made: the name may be someone else's
     heads = {key for options in OPTIONS.values() for key in options}
     ours = {"_target_", "name"} | (heads if kind is Head else {key for name in ENGINES for key in engine_options(name)})
-    named = inspect.signature(target).parameters
+    try:
+        named = inspect.signature(target).parameters
+    except (ValueError, TypeError):  # of what is not written in Python
+        raise _no_part(group, kind, target) from None
     given = {
         key: value
         for key, value in node.items()

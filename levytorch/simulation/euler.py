@@ -320,7 +320,7 @@ def _tempered_noise(
 ) -> Tensor:
     """What a step adds to its drift, of shape (n,) or (n, d); A = D_o h, B = D_f h and alpha: (n,)."""
     jumps = B > 0
-    lam = torch.where(jumps, tempering, 0.0).to(torch.float64)
+    lam = torch.where(jumps, torch.tensor(tempering, dtype=torch.float64), 0.0)
     time = tempered_time(alpha, torch.where(jumps, B, 1.0), lam, generator)
     spread = torch.sqrt(2.0 * (A + torch.where(jumps, time, 0.0)))
     gauss = torch.randn(shape, generator=generator, dtype=torch.float64)

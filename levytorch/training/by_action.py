@@ -122,7 +122,10 @@ def check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...
             "leave shared out and give alpha and tempering as numbers."
         )
     if names and settings.left_open:
-        raise InputError(f'{settings.left_open[0]} must be given for shared coefficients, found "auto"; give a number.')
+        raise InputError(
+            f"{settings.left_open[0]} must be given for shared coefficients, found it left to cross-validation; give a "
+            "number."
+        )
     return names
 
 

@@ -128,7 +128,7 @@ def fit(
             again = fit_full_batch(transitions, replace(changed, progress=False), start=theta, ranks=everyone)
         else:
             processes = {key: options[key] for key in PROCESSES if key in options}
-            again = fit(transitions, changed, trainer=processes, start=theta).recovery
+            again = fit(transitions, changed, trainer=processes, trainer_class=trainer_class, start=theta).recovery
         recovery = joined(recovery, again)
     return Fit(recovery, module, data, lightning)
 

@@ -146,6 +146,7 @@ def modulate(recovery: Recovery, data: Transitions, settings: FitSettings) -> No
         "converged": recovery.converged,
         "log_likelihood": here.log_p,
         "penalty_strengths": penalty.strengths.tolist() if penalty.active else strengths,
+        "left_out_of_series": penalty.left_out(),
     }
     if not converged:
         warnings.warn(

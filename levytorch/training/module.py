@@ -15,6 +15,7 @@ import torch
 from torch.optim import Optimizer
 
 from levytorch.coefficients import Head, build_head
+from levytorch.coefficients.build import HEADS
 from levytorch.data import LevyDataModule
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.module import LatticeModule
@@ -59,7 +60,7 @@ class LevyModule(L.LightningModule):
         """The arguments of a module like this one, untrained, as far as they are levytorch's own."""
         tail = {key: value for key, value in asdict(self.likelihood.tail).items() if value is not None}
         plain = {"tail": tail, "density": density, "seed": seed, "log_every": log_every}
-        if type(self.head).config is not Head.config:
+        if type(self.head) in HEADS.values():
             plain["head"] = self.head.config()
         if self.engine.name in ENGINES and type(self.engine) is engine_class(self.engine.name):
             plain["engine"] = self.engine.config()

@@ -164,13 +164,16 @@ class Recovery(OfHead):
             data: of the fit, where the recovery no longer has it (after loading).
         """
         if choice("kind", kind, KINDS) == "bootstrap":
-            replicas = self.bootstrap(data=data)
-            b, D_o, D_f, _ = replicas.std(x)
-            return b, D_o, D_f
-        covariance = self.covariance
-        if kind == "robust":
-            covariance = sandwich(self, data)
-        b, D_o, D_f, _ = self._stds(x, covariance)
+            b, D_o, D_f, _ = self.bootstrap(data=data).std(x)
+        else:
+            b, D_o, D_f, _ = self._stds(x, sandwich(self, data) if kind == "robust" else self.covariance)
+        stds = [b, D_o, D_f]
+        for i, missing in enumerate(self.metrics.get("left_out_of_series", ())[:3]):
+            if missing:
+                constant = cast(LinearHead, self.head).starts[i]  # whose column is the slope in the predictor
+                slope = self.jacobian(x)[i][..., constant].reshape(stds[i].shape)
+                stds[i] = torch.hypot(stds[i], missing * slope)
+        b, D_o, D_f = stds
         return b, D_o, D_f
 
     def bootstrap(self, n: int | None = None, seed: int = 0, data: Transitions | Lattice | None = None) -> Replicas:
@@ -217,14 +220,10 @@ class Recovery(OfHead):
             )
         full = _states(x).shape
         shapes = [full, *([full if self.dim == 1 else full[:-1]] * 3)]
-        jacobian = self.jacobian(x)
-        variances = [((J @ covariance) * J).sum(-1).clamp(min=0) for J in jacobian]
-        for i, missing in enumerate(self.metrics.get("left_out_of_series", ())):
-            if missing:
-                constant = cast(LinearHead, self.head).starts[i]
-                slope = jacobian[i][..., constant]  # of the coefficient in its predictor
-                variances[i] = variances[i] + (missing * slope) ** 2
-        return tuple(variance.sqrt().reshape(shape) for variance, shape in zip(variances, shapes))
+        return tuple(
+            ((J @ covariance) * J).sum(-1).clamp(min=0).sqrt().reshape(shape)
+            for J, shape in zip(self.jacobian(x), shapes)
+        )
 
     # -- elsewhere ----------------------------------------------------------------------------------------------------
     def dynamics(self) -> Dynamics:

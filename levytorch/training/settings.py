@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from levytorch.convert import choice, known_keys, real_array, shown, switch, who
 from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
 from levytorch.likelihood.tail import TailSettings, check_learned, parse_tail
-from levytorch.training.engines.base import Engine, build_engine, chosen_engine, engine_options
+from levytorch.training.engines.base import Engine, build_engine, check_engine, chosen_engine, engine_options
 
 DATA_OPTIONS = {"batch_size", "mixing", "validation", "chunk_size", "lattice"}
 FIT_OPTIONS = {"init", "units", "density", "law", "std", "log_every", "progress"}
@@ -133,7 +134,10 @@ def make_settings(
     elif plain.get("origin") is not None:
         plain["origin"] = _plain_cell("origin", plain["origin"])
     head = _build(plain, spec, tempered, seed) if own is None else own
-    engine = engine if isinstance(engine, Engine) else build_engine(engine_config)
+    if isinstance(engine, Engine):
+        check_engine(engine)
+    else:
+        engine = build_engine(engine_config)
     engine.accepts(head)
     for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES), ("law", LAWS), ("std", STDS)):
         choice(key, rest.get(key, choices[0]), choices)
@@ -199,7 +203,8 @@ def _plain_head(coefficients: Any, n_basis: int | str, period: Any) -> dict[str,
     choice("coefficients", name, ("auto", *HEADS))
     period = given.pop("period", period)
     line = period is None or (isinstance(period, float) and period == math.inf)
-    constant = given.get("n_basis", n_basis) == 1
+    asked = given.get("n_basis", n_basis)
+    constant = isinstance(asked, Integral) and asked == 1
     if name == "auto" or (name == "fourier" and line and constant):
         own, name = name, "spline" if line else "fourier"
         given = _of_head(own, name, given)
@@ -244,5 +249,6 @@ def _named(key: str, value: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         return value["name"], {str(k): v for k, v in value.items() if k != "name"}
     raise InputError(
-        f"{key} must be a name or a mapping with a name, found {shown(value)}; see the documentation for the names."
+        f"{key} must be a name, a mapping with a name, or {'an Engine' if key == 'engine' else 'a Head'}, found "
+        f"{shown(value)}; see the documentation for the names."
     )

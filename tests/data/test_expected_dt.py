@@ -104,9 +104,11 @@ def test_many_trajectories_are_judged_within(tmp_path):
 def test_selected_is_what_the_source_takes(tmp_path):
     file = prices(tmp_path, 180 * np.arange(200))
     everything = FromFile(file, **OPTIONS)().transitions
-    for choice in ({"first": 20}, {"sample": 20, "sample_seed": 3}):
-        rows = selected(len(everything), choice.get("first"), choice.get("sample"), choice.get("sample_seed", 0))
+    n = len(everything)
+    drawn = np.sort(np.random.default_rng(3).permutation(n)[:20])
+    for choice, rows in (({"first": 20}, np.arange(20)), ({"sample": 20, "sample_seed": 3}, drawn)):
         found = FromFile(file, **choice, **OPTIONS)().transitions
-        assert len(found) == 20
         np.testing.assert_array_equal(found.dx, everything.dx[rows])
+        again = selected(n, choice.get("first"), choice.get("sample"), choice.get("sample_seed", 0))
+        np.testing.assert_array_equal(everything.dx[again], everything.dx[rows])
     assert selected(10, None, None) is None

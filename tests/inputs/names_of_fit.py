@@ -132,6 +132,7 @@ def targets() -> list[Target]:
                 origin=0.0,
             ),
             names("alpha tolerance period origin"),
+            optional=names("period"),
             choices=names("engine coefficients"),
         ),
         *[

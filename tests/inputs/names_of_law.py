@@ -108,6 +108,7 @@ def targets() -> list[Target]:
             dict(b=1.0, D_o=1.0, D_f=0.5, alpha=0.4, period=6.0, dim=1, origin=0.5, tempering=0.3),
             names("b D_o D_f alpha period origin tempering"),
             functions=names("b D_o D_f alpha"),
+            optional=names("period"),
         ),
         Target(
             "Dynamics 2",
@@ -115,6 +116,7 @@ def targets() -> list[Target]:
             dict(b=[1.0, 2.0], D_o=1.0, D_f=0.5, alpha=0.4, period=[6.0, 5.0], dim=2, origin=0.5),
             names("b D_o D_f alpha period origin"),
             functions=names("b D_o D_f alpha"),
+            optional=names("period"),
         ),
         Target(
             "Dynamics simulated",
@@ -129,6 +131,7 @@ def targets() -> list[Target]:
             dict(name="variable", alpha=0.3),
             names("alpha"),
             functions=names("alpha"),
+            optional=names("alpha"),
             choices=names("name"),
         ),
         *[

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import invgamma
 
-from levytorch import Dynamics, recover, simulate
+from levytorch import Dynamics, Transitions, recover, simulate
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.likelihood.penalty import SHAPE, RoughnessPenalty, widening
 from tests.training.problems import ALPHA, steps
@@ -48,7 +48,6 @@ def test_well_determined_harmonics_keep_their_errors():
     np.testing.assert_allclose(widening(penalty, theta, 1e-6 * torch.eye(15, dtype=torch.float64)), 1.0, atol=1e-3)
 
 
-@pytest.mark.slow
 def test_what_a_series_leaves_out():
     """Against a plain sum of medians."""
     head = FourierHead(11, alpha=AlphaSpec("fixed", 0.3), known={"D_o": 1.0})
@@ -61,6 +60,20 @@ def test_what_a_series_leaves_out():
     assert D_o == 0.0
     assert 0.0 < D_f < 0.01 * b
     assert RoughnessPenalty(head, "evidence").left_out() == [0.0] * 3
+
+
+@pytest.mark.parametrize("kind", ["fisher", "robust", "bootstrap"])
+def test_what_is_left_out_is_part_of_every_standard_error(kind):
+    data = steps(4_000, 0, D_o=lambda x: 4 + 2 * np.cos(3 * x))
+    found = recover(Transitions(data.x, data.dx, data.dt, trajectory=np.arange(4_000) // 40), alpha=ALPHA, n_basis=7)
+    with_it = found.std(X, kind=kind)
+    missing = found.metrics.pop("left_out_of_series")
+    without = found.std(X, kind=kind)
+    for one, other, size in zip(with_it, without, missing):
+        assert (one > other).all() == (size > 0)
+    # b is its own predictor, in units of length over time
+    added = missing[0] * found.head.units.length / found.head.units.time
+    np.testing.assert_allclose(with_it[0] ** 2 - without[0] ** 2, added**2, rtol=1e-8)
 
 
 def test_bands_allow_for_a_kink_that_the_series_cannot_have():
@@ -77,6 +90,7 @@ def test_bands_allow_for_a_kink_that_the_series_cannot_have():
     assert np.mean(bare) < 0.8
 
 
+@pytest.mark.slow
 def test_bands_hold():
     """Over 16 data sets the share of the cell within 95 % bands of b, D_o and D_f is not below 90 %; it would be, for
     b and D_f, without the widening.

@@ -123,6 +123,8 @@ def test_an_engine(tmp_path):
         (["coefficients._target_=tests.runs.parts.Plain"], "derive it from Head"),
         (["coefficients._target_=tests.runs.parts"], "must name a Head, found <module"),
         (["engine._target_=tests.runs.parts.Plain"], "derive it from Engine"),
+        (["engine._target_=builtins.dict"], "derive it from Engine"),
+        (["engine._target_=builtins.max"], "derive it from Engine"),
         (["+trainer._target_=tests.runs.parts.Plain"], "derive it from Trainer"),
         (["+trainer._target_=tests.runs.parts.Announced", "+trainer.sad=1"], "use said"),
         (["coefficients._target_=tests.runs.nowhere.Head"], "must be importable"),
@@ -158,6 +160,16 @@ def test_a_resumed_run_builds_no_part_of_someone_elses(tmp_path):
     usual = prepare_run(composed("+trainer.max_time={hours: 1}"), tmp_path, resumed=True)
     assert [type(part) for part in (*usual.callbacks, *usual.loggers)] == [Checkpoints, CoefficientFigures, TensorBoard]
     assert usual.trainer == {"max_time": {"hours": 1}}
+
+
+@pytest.mark.parametrize("group", ["engine", "coefficients"])
+def test_a_listed_name_in_the_wrong_place_is_not_even_built(group, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(Checkpoints, "__init__", lambda self, **options: made.append(options))
+    elsewhere = [f"{group}._target_=levytorch.training.callbacks.Checkpoints", f"+{group}.directory={tmp_path}/x"]
+    with pytest.raises(ConfigError, match="derive it from"):
+        prepare_run(composed(*elsewhere), tmp_path, resumed=True)
+    assert not made
 
 
 def test_one_s_own_parts_are_repeated_to_go_on(tmp_path):

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from levytorch import recover
-from levytorch.coefficients import build_head
+from levytorch.coefficients import FourierHead, build_head
 from levytorch.data.batches import Batch
 from levytorch.errors import InputError
 from levytorch.likelihood.tail import TailSettings
@@ -117,3 +117,8 @@ def test_head_and_engine_objects_are_used_as_they_are():
     assert again.engine == engine
     assert again.likelihood.tail == tail
     assert again.head.config() == head.config()
+
+    class Mine(FourierHead):
+        pass
+
+    assert "head" not in LevyModule(Mine(1), engine).hparams  # it would come back as another

@@ -159,6 +159,18 @@ def test_an_engine_object_is_used_as_it_is():
         recover(data, alpha=0.3, coefficients="mlp", engine=engine)
 
 
+class Nameless(Creeping):
+    name = None
+
+
+def test_what_is_no_engine_is_refused():
+    data = variable(2_000, 3)
+    with pytest.raises(InputError, match="name of an engine must be a str, found None in Nameless"):
+        recover(data, alpha=0.3, engine=Nameless())
+    with pytest.raises(InputError, match="or an Engine, found"):
+        recover(data, alpha=0.3, engine=FisherEngine)
+
+
 @pytest.mark.parametrize(
     ("law", "head"),
     [

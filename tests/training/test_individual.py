@@ -1,10 +1,14 @@
 """One fit per trajectory: a table, whether all are alike, and those that are too short."""
 
+import datetime
+
 import numpy as np
 import pytest
+import torch
 
 from levytorch import Dynamics, Trajectories, simulate
 from levytorch.errors import InputError
+from levytorch.files import write_csv
 from levytorch.training.individual import recover_each
 from levytorch.untrusted import read_csv
 
@@ -33,6 +37,17 @@ def test_a_table_of_individuals(tmp_path):
     assert table["D_o"].tolist() == [row.mean["D_o"] for row in found.rows]
     pairs = recover_each(paths().transitions(), alpha=0.6, n_basis=1)
     assert list(pairs) == [0, 1, 2]
+
+
+def test_ids_of_any_kind_are_written(tmp_path):
+    """Dates, tuples and numbers of NumPy's, as a table of Parquet brings them."""
+    columns = {
+        "id": [datetime.date(2024, 5, 1), ("a", 1), np.int64(3), None],
+        "value": [0.1, np.float64(0.2), torch.tensor(0.25), True],
+    }
+    write_csv(tmp_path / "ids.csv", columns)
+    lines = (tmp_path / "ids.csv").read_text().splitlines()
+    assert lines == ["id,value", "2024-05-01,0.1", "\"('a', 1)\",0.2", "3,0.25", ",true"]
 
 
 def test_nothing_to_fit_is_refused():

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from levytorch.coefficients import FourierHead, Head, LinearHead
 from levytorch.coefficients.build import LINEAR
-from levytorch.convert import choice, known_keys, real_number, switch, whole_number
+from levytorch.convert import choice, known_keys, real_number, shown, switch, whole_number
 from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.likelihood import Likelihood
@@ -104,6 +104,16 @@ class Engine(ABC):
             elif option.type == "bool":
                 value = switch(name, value)
             setattr(self, option.name, value)
+
+
+def check_engine(engine: Engine) -> None:
+    """Refuse an engine of one's own that does not say what every engine says of itself."""
+    for name, kind in (("name", str), ("full_batch", bool), ("max_steps", int)):
+        if not isinstance(found := getattr(engine, name, None), kind):
+            raise InputError(
+                f"{name} of an engine must be a {kind.__name__}, found {shown(found)} in {type(engine).__name__}; set "
+                "it in the class."
+            )
 
 
 def uncompiled(method: Any) -> Any:

@@ -187,7 +187,7 @@ class ExactEngine(FisherEngine):
             assert objective.own is not None
             assert objective.own_at is not None
             moved = accepted.theta - objective.own_at
-            if float(objective.n * moved @ objective.own.products @ moved) > _STALE**2:
+            if objective.ranks.any(float(objective.n * moved @ objective.own.products @ moved) > _STALE**2):
                 objective.own, objective.own_at = self.renewed(accepted.R_theta), accepted.theta
                 scoring.forget_curvature()
         return nll

@@ -71,8 +71,9 @@ class FisherScoring(Optimizer):
         self._restored, self._proposed = None, (None, (torch.empty(0), 0.0, 0.0))
 
     def forget_curvature(self) -> None:
-        """Where the objective has another information: secant pairs and the damping belonged to the old one."""
-        self.memory["pairs"], self.memory["damping"], self.memory["hold"] = [], self.defaults["damping"], False
+        """Where the objective has another information: what was learned and judged with the old one."""
+        fresh = {"pairs": [], "damping": self.defaults["damping"], "hold": False, "converged": False, "settled": False}
+        self.memory.update(fresh)
         self._proposed = (None, (torch.empty(0), 0.0, 0.0))
 
     # -- what others read ---------------------------------------------------------------------------------------------
