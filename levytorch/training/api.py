@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from levytorch.coefficients import Head
 from levytorch.convert import choice, shown
@@ -16,7 +16,7 @@ from levytorch.training.continuous import recover_continuous
 from levytorch.training.engines import Engine
 from levytorch.training.problem import fit_full_batch
 from levytorch.training.recovery import Recovery
-from levytorch.training.settings import FitSettings, make_settings
+from levytorch.training.settings import FitSettings, Options, make_settings
 
 
 def recover(
@@ -45,7 +45,7 @@ def recover(
     n_action: int = 3,
     modulation: float | None = None,
     n_modulation: int = 9,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Any:
     """Recover b(x), D_o(x), D_f(x) (and alpha) from transitions by maximum likelihood.
 
@@ -91,16 +91,13 @@ def recover(
             D_o and D_f are multiplied by a positive periodic function of it, `recovery.modulation`, whose mean over the
             data is one; fitted to the pairs under the frozen law.
         n_modulation: Fourier functions of its logarithm.
-        options: those of the head (fourier: origin, positivity, n_basis_alpha, truncation; spline: window, knots
-            ("even" or "quantiles"), continuation of b ("constant" or "linear"), free (what of b is not smoothed:
-            "lines", "cubics", or "auto", parabola and cubic as much as the evidence says), positivity, n_basis_alpha,
-            truncation;
+        options: the keywords of `levytorch.training.settings.Options`. Those of the head (fourier: origin, positivity,
+            n_basis_alpha, truncation; spline: window, knots, continuation, free, positivity, n_basis_alpha, truncation;
             polynomial: degree, window, knots, positivity, n_basis_alpha; mlp: origin, positivity, width, depth,
-            n_features, periodic, window), of the engine (fisher: max_steps, tolerance, damping, n_bins, and
-            penalty, a strength, "evidence", "harmonics" or "cross_validation"; lbfgs: max_steps, iterations, history,
-            tolerance; adam: max_steps, lr, window, gradient, stop_early, ...) and of batches (batch_size, mixing,
-            chunk_size); an unknown one is refused with the list. Also as a mapping: engine={"name": "adam",
-            "max_steps": 1000}.
+            n_features, periodic, window), of the engine (fisher: max_steps, tolerance, damping, n_bins, penalty; lbfgs:
+            max_steps, iterations, history, tolerance; adam: max_steps, lr, window, gradient, stop_early, ...) and of
+            batches (batch_size, mixing, chunk_size); one that this head and engine do not have is refused with the
+            list. Also as a mapping: engine={"name": "adam", "max_steps": 1000}.
 
     Example:
         >>> from levytorch import Dynamics, recover, simulate

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -34,6 +34,49 @@ _SILENT: dict[str, tuple[Any, ...]] = {
     **{"origin": (0.0,), "truncation": ("total",), "knots": ("even",), "continuation": ("constant",)},
     "free": ("auto", "lines"),
 }
+
+
+class Options(TypedDict, total=False):
+    """Further keywords of `recover`: those of heads, engines and batches, for whichever of them there are."""
+
+    # of heads
+    positivity: str  # how D_o and D_f are kept positive: "softplus", "clamp" (the paper)
+    origin: float | Sequence[float]  # where the cell begins
+    window: Any  # (low, high) of a line, or one pair per coordinate; adam: steps of its moving average
+    dim: int  # as the data has it
+    n_basis_alpha: int  # functions of alpha(x)
+    alpha_link: str  # of a learned alpha: "sigmoid", "clamp" (the paper)
+    alpha_bounds: Sequence[float]
+    truncation: str  # which products of functions a head in the plane has: "total", "box"
+    knots: str | Sequence[float]  # splines: "even", "quantiles", or states
+    continuation: str  # of b beyond the window: "constant", "linear"
+    free: str  # what of b is not smoothed: "lines", "cubics", or "auto", as much as the evidence says
+    degree: int  # of the polynomial b
+    width: int  # mlp
+    depth: int
+    n_features: int
+    periodic: bool
+    # of engines
+    max_steps: int  # passes, or steps of adam
+    tolerance: float
+    penalty: str | float | Sequence[float]  # fisher: "none", "evidence", "harmonics", "cross_validation", strengths
+    damping: float
+    n_bins: int
+    iterations: int  # lbfgs: of a step
+    history: int
+    lr: float  # adam
+    beta1: float
+    beta2: float
+    eps: float
+    gradient: str  # "direct", "finite_difference", "mixture"
+    mixture: float
+    n_components: int
+    stop_early: bool
+    # of batches
+    batch_size: int
+    mixing: str  # "stratified", "bernoulli" (the paper)
+    chunk_size: int
+    log_every: int
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """recover(): truths recovered, lost tails corrected, and the facts that are known about them."""
 
+import inspect
 import math
 import warnings
 
@@ -7,10 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+import levytorch
 from levytorch import log_density, tail_probability
+from levytorch.coefficients.build import OPTIONS
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import LevyStep
+from levytorch.training.engines.base import ENGINES, engine_options
+from levytorch.training.settings import _NOT_OPTIONS, DATA_OPTIONS, FIT_OPTIONS, Options
 from tests.training.problems import ALPHA, D_F, D_O, DT, B, constant, truth, variable
 from tests.training.problems import frozen_recover as recover
 
@@ -254,3 +259,11 @@ def test_too_little_data_is_refused():
         recover(constant()[:30], alpha=ALPHA, n_basis=21)
     with pytest.raises(InputError, match="Transitions"):
         recover(constant().x, alpha=ALPHA)
+
+
+def test_every_keyword_of_recover_is_told():
+    """`Options` has what heads, engines and batches take, and nothing else."""
+    named = set(inspect.signature(levytorch.recover).parameters)
+    heads = set().union(*OPTIONS.values()) - _NOT_OPTIONS
+    engines = set().union(*(engine_options(name) for name in ENGINES))
+    assert set(Options.__annotations__) == (heads | engines | DATA_OPTIONS | FIT_OPTIONS) - named
