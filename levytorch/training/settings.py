@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, TypedDict
 
+import numpy as np
 import torch
 
 from levytorch.coefficients import AlphaSpec, LinearHead
@@ -167,7 +168,8 @@ def make_settings(
     parts = ((head_keys, plain), (engine_keys, engine_config), (DATA_OPTIONS, data), (FIT_OPTIONS, rest))
     for key, value in options.items():
         next(target for keys, target in parts if key in keys)[key] = value
-    if engine_config.get("penalty") == "cross_validation":
+    penalty = engine_config.get("penalty")
+    if isinstance(penalty, str) and penalty == "cross_validation":
         engine_config["penalty"] = "none"
         left_open = (*left_open, "penalty")
     if plain.get("knots", "even") != "even" and "n_basis" in left_open:
@@ -190,7 +192,7 @@ def make_settings(
         rest["log_every"] = whole_number("log_every", rest["log_every"], 1)
     if "progress" in rest:
         rest["progress"] = switch("progress", rest["progress"])
-    check_data_options(data)
+    data = check_data_options(data)
     given = not (tail is None or isinstance(tail, str))
     tails = check_learned(parse_tail(tail), alpha=spec.learned, tempering=tempered.learned, given=given)
     rest["modulation"] = None if modulation is None else ModulationSpec(modulation, n_modulation)
@@ -245,7 +247,7 @@ def _plain_head(coefficients: Any, n_basis: int | str, period: Any) -> dict[str,
     name, given = _named("coefficients", coefficients)
     choice("coefficients", name, ("auto", *HEADS))
     period = given.pop("period", period)
-    line = period is None or (isinstance(period, float) and period == math.inf)
+    line = period is None or _endless(period)
     asked = given.get("n_basis", n_basis)
     constant = isinstance(asked, Integral) and asked == 1
     if name == "auto" or (name == "fourier" and line and constant):
@@ -263,6 +265,13 @@ def _plain_head(coefficients: Any, n_basis: int | str, period: Any) -> dict[str,
     if name in LINEAR:
         head.setdefault("n_basis", n_basis)
     return head
+
+
+def _endless(period: Any) -> bool:
+    """Whether it is one number, and that is infinite."""
+    if isinstance(period, np.ndarray | torch.Tensor):
+        return period.ndim == 0 and real_array("period", period, "pass one number, or None for a line") == math.inf
+    return isinstance(period, float) and period == math.inf
 
 
 def _of_head(own: str, name: str, given: dict[str, Any]) -> dict[str, Any]:

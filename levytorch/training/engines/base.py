@@ -158,7 +158,7 @@ def chosen_engine(
         many = "as many functions as cross-validation chooses" if K == "auto" else f"{K} functions per coefficient"
         reason = f"auto: {kind} with {many}, smoothed as the evidence of the data says"
         options["penalty"] = smoothing
-    if options.get("penalty") in SMOOTHING:
+    if "penalty" in options and isinstance(options["penalty"], str) and options["penalty"] in SMOOTHING:
         options.setdefault("max_steps", PASSES)
     return {"name": "fisher", **options}, reason
 
