@@ -164,7 +164,7 @@ class Tables:
     def _by_block(self, table: SparseRows, rows: list[int], keys: Integers | None = None) -> tuple[Integers, Array]:
         """The keys of some rows, and the sums of every block, (n_blocks, keys)."""
         if keys is None:
-            keys = np.unique(np.concatenate([table.row(i)[0] for i in rows]))
+            keys = _all_keys([table.row(i)[0] for i in rows])
         sums = np.zeros((self.n_blocks, len(keys)))
         for i in rows:
             own, values = table.row(i)
@@ -174,11 +174,19 @@ class Tables:
 
 def added(rows: Sequence[tuple[Integers, Array]]) -> tuple[Integers, Array]:
     """The sum of some rows."""
-    keys = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(k for k, _ in rows)]))
+    keys = _all_keys([k for k, _ in rows])
     values = np.zeros(len(keys))
     for k, v in rows:
         values[np.searchsorted(keys, k)] += v  # keys of one row are distinct
     return keys, values
+
+
+def _all_keys(rows: Sequence[Integers]) -> Integers:
+    """Ascending; a few rows at a time, since many of them hold much the same keys."""
+    keys = np.empty(0, dtype=np.int64)
+    for low in range(0, len(rows), 8):
+        keys = np.unique(np.concatenate([keys, *rows[low : low + 8]]))
+    return keys
 
 
 def node_key(x: Integers, dx: Integers) -> Integers:

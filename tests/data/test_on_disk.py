@@ -385,7 +385,8 @@ def test_twice_as_much_data_as_memory(tmp_path, n, limit, engine, suffix):
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.data.limited", *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=3000,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
+        # one arena: the limit counts what every thread's would reserve and not use
+        env={**os.environ, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     facts = json.loads(result.read_text())
