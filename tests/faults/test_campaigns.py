@@ -210,7 +210,10 @@ def test_killed_during_evaluation(references, tmp_path):
         if out.exists():
             names = [name for name in check_whole(out) if not name.endswith(("pdf", "yaml"))]
             assert names == [name for name in wanted if not name.endswith("yaml")]
-            assert all((out / name).read_bytes() == wanted[name] for name in names if not name.endswith("pt"))
+            for name in (name for name in names if not name.endswith("pt")):
+                # the page tells the command, which names its directory
+                found = (out / name).read_bytes().replace(f"out={out}".encode(), f"out={whole}".encode())
+                assert found == wanted[name], name
             shutil.rmtree(out)
         for rest in tmp_path.glob(".out*.tmp"):
             shutil.rmtree(rest)
