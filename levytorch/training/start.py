@@ -201,6 +201,7 @@ def _preliminary_CT(transitions: Transitions, settings: FitSettings, fit: Fittin
     if head.period is None:
         kind = {"name": "spline", "period": None, "window": head.window}
     quick = replace(settings, engine=FisherEngine(), tail=TailSettings(), data={}, init="data", progress=False)
+    quick = replace(quick, left_open=())  # constants have no number of functions to be chosen
     found = fit(transitions, quick.with_head({**kind, "n_basis": 1, "dim": transitions.dim, **head.known}))
     n, steps = len(transitions), transitions.dt
     dt = float(steps[0] if transitions.uniform_dt else order_statistics(cut(steps.numpy()), [(n - 1) // 2])[0])

@@ -9,8 +9,9 @@ import torch
 from levytorch import InputError
 from levytorch.coefficients import build_head
 from levytorch.data.lattice import Lattice
+from levytorch.training import problem
 from levytorch.training.blocks import Blocks
-from levytorch.training.selection import Selection, folds, padded
+from levytorch.training.selection import Selection, folds, padded, select
 from tests.data.folds import fold
 from tests.training.problems import constant, steps, truth, variable
 from tests.training.problems import frozen_recover as recover
@@ -83,6 +84,16 @@ def test_penalty_by_cross_validation_smooths_and_fits():
     evidence = recover(data, alpha=0.3, n_basis=21, penalty="evidence")
     factor = np.array(chosen.metrics["penalty_strengths"]) / np.array(evidence.metrics["penalty_strengths"])
     assert np.allclose(factor, chosen.metrics["selection"]["chosen"], rtol=0.1)
+
+
+def test_constants_of_a_preliminary_fit_leave_nothing_open(monkeypatch):
+    """CT of Appendix A is that of constants, whatever is left to cross-validation afterwards."""
+    chosen = []
+    monkeypatch.setattr(problem, "select", lambda *given: (chosen.append(given[0].head.n_basis), select(*given))[1])
+    data = variable(20_000, seed=5)
+    found = recover(data, alpha=0.3, n_basis="auto", tail="auto")
+    assert len(chosen) == 1
+    assert found.metrics["CT"] == recover(data, alpha=0.3, n_basis=1, tail="auto").metrics["CT"]
 
 
 def test_padding_changes_no_coefficient():
