@@ -32,6 +32,7 @@ CHOICES = ("none", "evidence", "harmonics")
 # bound a predictor whose coefficient vanishes on a part of the cell runs off to minus infinity there.
 _LAMBDA_RANGE = (1e-2, 1e12)
 SHAPE = 0.5  # of the prior of s_j: one coefficient of a harmonic counts as much as the trend does
+_TELL = 4  # harmonics at least that tell a trend of those beyond
 _MEDIAN = SHAPE / 0.22746821155978637  # of s_j over its trend; the denominator is the median of a gamma variable
 _POWERS = (4.0, 8.0)  # of the trend
 _LOGS = torch.linspace(-14.0, 14.0, 281, dtype=torch.float64)  # of s_j over its estimate
@@ -127,14 +128,14 @@ class RoughnessPenalty:
         """For each predictor the standard deviation, at any x, of the harmonics that its series has not.
 
         Their variances are taken to be the medians of what the trend of the others says. Zero where it says nothing: in
-        more than one dimension, and without a trend.
+        more than one dimension, and without a trend or with few harmonics.
         """
         out, start = [], 0
         for basis, harmonics in zip(self.head.bases, self.apart):
             strengths = self.strengths[start + 1 : start + len(harmonics)]
             start += len(harmonics)
             variance = 0.0
-            if self.adaptive and self.by_harmonic and isinstance(basis, FourierBasis) and len(strengths) > 1:
+            if self.adaptive and self.by_harmonic and isinstance(basis, FourierBasis) and len(strengths) >= _TELL:
                 m, p = trend_of(strengths, harmonics[1:])
                 beyond = torch.special.zeta(torch.tensor(p, dtype=torch.float64), harmonics[-1] + 1)
                 variance = float(_MEDIAN * m * beyond)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from levytorch.training.recovery import Recovery
 
 Fitting = Callable[[Transitions, FitSettings], "Recovery"]
-_PLACES = 48  # states that stand for all of those of a lattice
+_PLACES, _STEPS = 48, 200_000  # states, and steps from them, that stand for all of those of a lattice
 _AGREES = 3.0  # standard deviations within which a count is what the core of the law says
 _AGREES_WITH_A_GUESS = 2.0  # the same, where disagreement costs precision and agreement may cost the answer
 OUTSIDE = "outside the window"
@@ -54,7 +54,8 @@ def guess_from(data: Transitions | Lattice, settings: FitSettings) -> Guess:
     by_state = settings.alpha.learned and functions
     asked, groups = (settings.alpha, settings.tempering), None
     if isinstance(data, Lattice):
-        x, dx, dt = data.typical_steps(n_groups=_PLACES if by_state else 1)
+        # of few steps in each of many groups the rare ones, which tell alpha, would be missing
+        x, dx, dt = data.typical_steps(_STEPS, _PLACES) if by_state else data.typical_steps()
         if by_state:
             groups = group_states(x, [(data.origin, data.period)])
         uniform = not data.mu_is_rate

@@ -56,6 +56,7 @@ def test_a_lattice_starts_there_too(scales):
     settings = make_settings(alpha="learn")
     pairs, nodes = (guess_from(data, settings) for data in (scales, scales.lattice()))
     assert abs(pairs.alpha - 0.55) < 0.11  # candidates are 0.1 apart
+    assert abs(nodes.alpha - 0.55) < 0.11
     x = torch.linspace(0.5, 6.0, 12, dtype=torch.float64)
     for guess in (pairs, nodes):
         head = starting_head(settings, guess)
