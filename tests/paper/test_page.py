@@ -136,7 +136,7 @@ def test_command_line(root, tmp_path, capsys):
     [
         (["figure=comparison"], "needs runs"),
         (["colour=red", "runs=x"], "found 'colour'"),
-        (["draw", "runs=x"], "one command of"),
+        (["draw", "runs=x"], "the command must be one of"),
         (["figure", "runs=x"], "needs figure"),
     ],
 )

@@ -24,7 +24,10 @@ def test_lbfgs_and_fisher_find_the_same_point(tail):
 
 
 @pytest.mark.filterwarnings("ignore::levytorch.errors.LevytorchWarning")
-@pytest.mark.parametrize("options", [{}, {"mixing": "bernoulli"}], ids=["stratified", "bernoulli"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({}, id="stratified"), pytest.param({"mixing": "bernoulli"}, id="bernoulli", marks=pytest.mark.slow)],
+)
 def test_adam_comes_close_to_fisher(options):
     data = constant(20_000, 1).censor()
     fisher = recover(data, alpha=ALPHA, n_basis=1, tail=PAPER)

@@ -67,7 +67,11 @@ def test_interrupted_and_resumed_is_uninterrupted(tmp_path, options, monkeypatch
 
 @pytest.mark.parametrize(
     "options",
-    [{"engine": "adam", "max_steps": 20, "window": 10, "n_basis": 1}, {"engine": "fisher"}, {"engine": "lbfgs"}],
+    [
+        {"engine": "adam", "max_steps": 20, "window": 10, "n_basis": 1},
+        {"engine": "fisher"},
+        pytest.param({"engine": "lbfgs"}, marks=pytest.mark.slow),
+    ],
 )
 def test_a_finished_run_that_is_resumed_warns_as_it_did(tmp_path, options):
     told = []
