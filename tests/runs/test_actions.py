@@ -156,6 +156,7 @@ def test_a_file_with_an_action_column(tmp_path):
     assert isinstance(alike.recovery, Recovery)
 
 
+@pytest.mark.slow
 def test_a_scale_of_actions_on_a_line(tmp_path):
     place = tmp_path / "thrust"
     line = ("dynamics=thrust", "data=actions", "state=line", "tail=none", "coefficients.n_basis=4", "engine=fisher")

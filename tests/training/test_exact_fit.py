@@ -254,6 +254,7 @@ def test_gradient_of_the_objective(method):
         assert change == pytest.approx(float(ev.tcf_gradient @ direction), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_fit_that_begins_far_away_asks_for_the_information_again(monkeypatch):
     """Steps of 1/4, where the frozen law is off by half: fewer evaluations to the same maximum."""
     system = Dynamics.named("variable", alpha=ALPHA)

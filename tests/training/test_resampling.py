@@ -105,6 +105,7 @@ def test_dependent_steps_widen_robust_errors_only():
         assert ratio.numpy() == pytest.approx(factor * np.ones(3), rel=0.02 if kind == "fisher" else 0.4)
 
 
+@pytest.mark.slow
 def test_coverage_under_a_misspecified_law():
     """alpha is 0.45 and taken as 0.3: bands around the best wrong constants, which a long sample tells."""
     wrong = dict(alpha=0.3, n_basis=1)
