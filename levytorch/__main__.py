@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import levytorch
+from levytorch.working_directory import leave_import_path
 
 
 def report() -> str:
@@ -59,4 +60,5 @@ def _docs(here: Path) -> str:
 
 
 if __name__ == "__main__":
+    leave_import_path()
     print(report())

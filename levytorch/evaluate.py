@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from levytorch.runs import command_line
 
-command_line.let_threads_sleep()  # before anything imports torch
+command_line.prepare_process()
 
 import logging
 import sys

@@ -31,7 +31,7 @@ from levytorch.data.transitions import Membership, Transitions
 from levytorch.errors import InputError
 
 try:
-    import numba  # noqa: F401 - whether it is there
+    import levytorch.law.compiled  # noqa: F401 - whether numba is there
 
     HAVE_NUMBA = True
 except ImportError:  # pragma: no cover - exercised on machines without a compiler stack

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from levytorch.files import replacing
+from levytorch.working_directory import MATPLOTLIB_SETTINGS, ignoring
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,8 +70,9 @@ def new_axes(
     margins: inches that differ from the usual ones. Panels then lie where they are put, which is drawn twice as fast as
     a layout that measures every text first; without them (None) the layout is measured.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with ignoring(MATPLOTLIB_SETTINGS):  # unless matplotlib is there already, with whatever settings
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
     size = (width * columns, height * rows)
     fig = Figure(figsize=size, layout="constrained" if margins is None else None, dpi=DPI)

@@ -7,20 +7,33 @@ of them the code of the other. So every kind of processor has files of its own.
 
 numba gets ready to compile before it looks into its cache, which imports SciPy's linear algebra and all that it can
 compile: a third of a second for nothing where the code is there. Code from the cache needs numba's runtime alone.
+
+All of levytorch imports numba from here, so that numba reads no settings from the current directory.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from numba import njit
-from numba.core.caching import FunctionCache
-from numba.core.registry import cpu_target
-from numba.core.runtime import rtsys
+from levytorch.working_directory import NUMBA_SETTINGS, ignoring
+
+_first = "numba" not in sys.modules
+with ignoring(NUMBA_SETTINGS):
+    from numba import njit, types
+    from numba.core import cgutils, config
+    from numba.core.caching import FunctionCache
+    from numba.core.registry import cpu_target
+    from numba.core.runtime import rtsys
+    from numba.extending import intrinsic
+if _first:  # whoever has imported numba before has chosen its settings
+    config._config_fname = os.devnull  # numba looks for its settings again whenever it compiles
+
+__all__ = ["cached_njit", "cgutils", "intrinsic", "njit", "processor", "types"]
 
 
 @cache

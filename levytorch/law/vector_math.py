@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+
+from levytorch.law.compiled import intrinsic, njit, types
 
 LOG2_E = 1.0 / math.log(2.0)
 LN2_HIGH, LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10  # the first has 33 bits

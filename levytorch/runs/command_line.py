@@ -20,11 +20,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from levytorch.working_directory import MATPLOTLIB_SETTINGS, NUMBA_SETTINGS, ignoring, leave_import_path
+
 _PACKAGE = Path(__file__).parents[1]
 
 
-def let_threads_sleep() -> None:
-    """To be called before torch is imported."""
+def prepare_process() -> None:
+    """To be called before anything else is imported."""
+    leave_import_path()
     # threads that spin while they wait for each other stand still together where a machine has other work to do
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -35,7 +38,8 @@ def importing() -> Iterator[None]:
     enabled, modules = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
-        yield
+        with ignoring(NUMBA_SETTINGS, MATPLOTLIB_SETTINGS):
+            yield
     finally:
         if len(sys.modules) > modules:  # not in every run of a sweep
             gc.freeze()
@@ -44,7 +48,7 @@ def importing() -> Iterator[None]:
 
 
 def import_lightning() -> None:
-    """As `import lightning`."""
+    """As `import lightning`, which imports matplotlib as well."""
     if "lightning" in sys.modules:
         return
     import scipy

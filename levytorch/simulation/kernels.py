@@ -21,9 +21,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
-from levytorch.law.compiled import cached_njit
+from levytorch.law.compiled import cached_njit, njit
 from levytorch.law.vector_math import bits as _bits
 from levytorch.law.vector_math import from_bits as _from_bits
 from levytorch.simulation import numpy_kernels

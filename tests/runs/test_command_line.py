@@ -144,7 +144,7 @@ def test_alarms_are_cut_to_what_is_wrong_and_what_to_do(sentence, line):
 CODE = """
 import sys
 from levytorch.runs import command_line
-command_line.let_threads_sleep()
+command_line.prepare_process()
 command_line.import_lightning()
 import lightning, torch
 import scipy
