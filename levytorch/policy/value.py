@@ -119,10 +119,14 @@ class ValueFunction(Stored):
         """Standard deviation of V (or of a derivative) at x, from the covariance of the recovered coefficients (delta
         method).
         """
-        factor, order = self.covariance_factor, _order(order)
-        if factor is None:
+        order = _order(order)
+        return self._chunked(x, lambda part: self.deviations(part, order).norm(dim=-1))
+
+    def deviations(self, x: Tensor, order: int = 0) -> Tensor:
+        """S(x) [..., P] with cov(V(x), V(y)) = S(x) S(y)^T."""
+        if self.covariance_factor is None:
             raise InputError(self._no_errors)
-        return self._chunked(x, lambda part: (self.basis.matrix(part, order) @ factor).norm(dim=-1))
+        return self.basis.matrix(x, order) @ self.covariance_factor
 
     def _chunked(self, x: Tensor | np.ndarray | float, f: Callable[[Tensor], Tensor]) -> Tensor:
         at = real_tensor("x", x)
@@ -317,9 +321,13 @@ class LineValue(Stored):
 
     def std(self, x: Tensor | np.ndarray | float) -> Tensor:
         """Standard deviation of V at x, from the covariance of the recovered coefficients (delta method)."""
+        return self.deviations(real_tensor("x", x)).norm(dim=-1)
+
+    def deviations(self, x: Tensor) -> Tensor:
+        """S(x) [..., P] with cov(V(x), V(y)) = S(x) S(y)^T."""
         if self.covariance_factor is None:
             raise InputError(self._no_errors)
-        return self._between(real_tensor("x", x), self.covariance_factor).norm(dim=-1)
+        return self._between(x, self.covariance_factor)
 
     def _between(self, x: Tensor, columns: Tensor) -> Tensor:
         """(n + 1, k) values on the nodes -> (..., k) at x, by 8-point interpolation in u; what is constant outside

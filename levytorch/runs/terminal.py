@@ -12,6 +12,7 @@ from levytorch.data.lattice import Lattice
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.settings import FitSettings
 
+OPEN_LEVEL = 0.1  # of the size of V: a standard error of its mean above this leaves its level open
 LONGEST = 140  # letters of an alarm on a line
 
 
@@ -132,10 +133,29 @@ def coefficient_table(metrics: Mapping[str, Any]) -> str:
     if metrics.get("left_out"):
         lines.append("left out: " + ", ".join(f"{count} {reason}" for reason, count in metrics["left_out"].items()))
     lines += metrics.get("diagnosis", [])
+    if (sentence := value_sentence(metrics)) is not None:
+        lines.append(sentence)
+    return "\n".join(lines)
+
+
+def value_sentence(metrics: Mapping[str, Any]) -> str | None:
+    """How well V is known; where the data leaves its level open, level and shape apart."""
+    level = metrics.get("level_std_V")
+    if level is not None and level > OPEN_LEVEL:
+        level_error, shape_error = (
+            f" (error {metrics[key]:.2%})" if key in metrics else "" for key in ("level_error_V", "shape_error_V")
+        )
+        return (
+            f"Value function: the data does not determine its level, the standard error of its mean is {level:.0%} of "
+            f"its size{level_error}. Its shape, V without its mean, has a standard error of "
+            f"{metrics['shape_std_V']:.2%}{shape_error}. A larger beta determines the level better."
+        )
     if "error_V" in metrics:
         expected = f" (standard error {metrics['std_V']:.2%})" if "std_V" in metrics else ""
-        lines.append(f"value function: relative L2 error {metrics['error_V']:.2%}{expected}")
-    return "\n".join(lines)
+        return f"Value function: the relative L2 error is {metrics['error_V']:.2%}{expected}."
+    if level is not None:
+        return f"Value function: its level is known to {level:.2%}, its shape to {metrics['shape_std_V']:.2%}."
+    return None
 
 
 def table_of_actions(metrics: Mapping[str, Any]) -> str:

@@ -260,8 +260,28 @@ def add_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
         outcome.metrics["error_V"] = relative_error(curves["V"], curves["V_truth"])
         if "V_std" in curves:  # the size of error that the data leads one to expect, in the same norm
             outcome.metrics["std_V"] = relative_error(curves["V_truth"] + curves["V_std"], curves["V_truth"])
+    if "V_std" in curves and "u" not in curves:
+        outcome.metrics |= level_and_shape(V, curves)
     write_json(outcome.directory / "metrics.json", outcome.metrics)
     outcome.publish("value", lambda: _draw(V, V_truth, curves, outcome))
+
+
+def level_and_shape(V: Any, curves: Columns) -> dict[str, float]:
+    """Standard errors (and errors, where the truth is known) of the mean of V and of V without its mean.
+
+    All are relative to the root mean square of V, or of the true V. At a small beta the level is the stationary mean of
+    the reward over beta, which a data set may leave open while it determines the shape.
+    """
+    deviations = V.deviations(torch.as_tensor(curves["x"]))
+    truth = curves.get("V_truth")
+    size = float(np.sqrt(np.mean((curves["V"] if truth is None else truth) ** 2)))
+    level = deviations.mean(0)
+    shape = (deviations - level).norm(dim=-1)
+    found = {"level_std_V": float(level.norm()) / size, "shape_std_V": float(shape.square().mean().sqrt()) / size}
+    if truth is not None:
+        error = curves["V"] - truth
+        found |= {"level_error_V": abs(float(error.mean())) / size, "shape_error_V": float(error.std()) / size}
+    return found
 
 
 def _draw(V: Any, V_truth: Any, curves: Columns, outcome: Outcome) -> Any:
