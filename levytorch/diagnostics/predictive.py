@@ -26,8 +26,9 @@ from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head
 from levytorch.data import Transitions
+from levytorch.diagnostics.chain import Chain, follows
 from levytorch.diagnostics.components import chi_squared_sf, legendre, wrapped
-from levytorch.diagnostics.sample import Region, follows, subsample
+from levytorch.diagnostics.sample import Region, subsample
 from levytorch.diagnostics.step_size import Skipped
 from levytorch.law import LevyStep
 from levytorch.likelihood.tail import center_of
@@ -46,13 +47,14 @@ _SPREAD, _OTHER = (1,), (0, 2, 3)  # rows of the components
 
 class Windows(NamedTuple):
     """x: where each of n windows begins; dt, center: of dx in each of its k steps, (n, k[, d]); moved: over all of
-    it, (n[, d]); block: which block of neighbours it belongs to."""
+    it, (n[, d]); block: which block of neighbours it belongs to; speed: the modulation in each of its steps, (n, k)."""
 
     x: Tensor
     dt: Tensor
     center: Tensor
     moved: Tensor
     block: Tensor
+    speed: Tensor
 
     def of(self, rows: Tensor) -> Windows:
         return Windows(*(part[rows] for part in self))
@@ -92,7 +94,11 @@ def windows_of(
 def _cut(data: Transitions, begins: Tensor, k: int, block: Tensor) -> Windows:
     rows = begins[:, None] + torch.arange(k)
     dt = data.dt[rows]
-    return Windows(data.x[begins], dt, center_of(data.mu, dt, uniform_dt=data.uniform_dt), data.dx[rows].sum(1), block)
+    center = center_of(data.mu, dt, uniform_dt=data.uniform_dt)
+    modulation = data.speed if isinstance(data, Chain) else None
+    speed = torch.ones_like(dt) if modulation is None else modulation[rows]
+    displacement = data.displacement if isinstance(data, Chain) else data.dx
+    return Windows(data.x[begins], dt, center, displacement[rows].sum(1), block, speed)
 
 
 @torch.no_grad()
@@ -106,11 +112,13 @@ def paths_of(
     moved = torch.zeros_like(at)
     kept = torch.ones(len(at), dtype=torch.bool)
     for j in range(windows.dt.shape[1]):
-        dt = windows.dt[:, j].repeat(copies)
+        dt, speed = windows.dt[:, j].repeat(copies), windows.speed[:, j].repeat(copies)
         step = torch.zeros_like(at)
         for _ in range(substeps):
             # the state of a path that has jumped far is its place in the cell, to all digits of where it began
             c = coefficients(_wrapped(head, at + moved + step))
+            if dim == 1:  # dt is that of the jumps, speed times that of the drift
+                c = c._replace(b=c.b / speed)
             law = LevyStep(*c, dt / substeps, dim, c.tempering, validate_args=False)
             step += law.sample(generator=generator)
         moved += step

@@ -16,7 +16,8 @@ from torch import Tensor
 from levytorch.coefficients import FourierHead, Head, LinearHead, SplineHead
 from levytorch.data import Pools, Transitions
 from levytorch.data.thresholds import Threshold
-from levytorch.diagnostics.sample import Region, follows
+from levytorch.diagnostics.chain import follows
+from levytorch.diagnostics.sample import Region
 from levytorch.likelihood.frozen import FrozenLaw, score_rows, steady_method, to_predictors
 from levytorch.likelihood.likelihood import make_objective
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective

@@ -27,10 +27,10 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients
 from levytorch.data import Trajectories, Transitions
 from levytorch.data.thresholds import Threshold, threshold_at, threshold_from
+from levytorch.diagnostics.chain import Chain, follows
 from levytorch.errors import InputError
 from levytorch.law.tails import radial_tail, survival
 from levytorch.likelihood.tail import center_of
-from levytorch.training.modulation import unmodulated
 from levytorch.training.recovery import Recovery
 from levytorch.training.start import inside
 
@@ -139,7 +139,7 @@ class Sample:
         return self.dt[0] if self.uniform_dt else self.dt
 
 
-def data_for(recovery: Any, data: Any) -> Transitions:
+def data_for(recovery: Any, data: Any) -> Chain:
     """Refuse what cannot be diagnosed; trajectories become transitions."""
     if not isinstance(recovery, Recovery):
         raise InputError(f"recovery must be a Recovery, found {type(recovery).__name__}; make one with recover().")
@@ -157,7 +157,7 @@ def data_for(recovery: Any, data: Any) -> Transitions:
         kept = inside(transitions, recovery.head.bounds)
         assert isinstance(kept, Transitions)
         transitions = kept
-    return unmodulated(recovery, transitions)
+    return Chain.of(recovery, transitions)
 
 
 def subsample(transitions: Transitions, most: int, seed: int, block: int = BLOCK) -> Transitions:
@@ -168,16 +168,6 @@ def subsample(transitions: Transitions, most: int, seed: int, block: int = BLOCK
     blocks = np.random.default_rng(seed).permutation(n // block)[: max(1, most // block)]
     rows = (np.sort(blocks)[:, None] * block + np.arange(block)).reshape(-1)
     return transitions[torch.from_numpy(rows)]
-
-
-def follows(transitions: Transitions) -> Tensor:
-    """(n,) bool: the pair begins where the one in the row before ended, in the same trajectory."""
-    x, dx, ids = transitions.x, transitions.dx, transitions.trajectory
-    end = (x + dx)[:-1]
-    slack = 1e-9 * (x[:-1].abs() + x[1:].abs()) + 1e-12 * dx[:-1].abs()
-    met = (end - x[1:]).abs() <= slack
-    met = met if met.dim() == 1 else met.all(dim=1)
-    return torch.cat([torch.zeros(1, dtype=torch.bool), met & (ids[1:] == ids[:-1])])
 
 
 def make_sample(transitions: Transitions, region: Region, most: int, seed: int) -> Sample:

@@ -79,8 +79,6 @@ def check_modulation(transitions: Any, settings: FitSettings) -> None:
         found = f"engine {settings.engine.name}"
     elif settings.alpha.mode == "function":
         found = 'alpha="function"'
-    elif settings.tempering.learned:
-        found = "tempering to be learned"
     elif settings.data.get("validation"):
         found = "pairs held out for validation"
     if found is not None:

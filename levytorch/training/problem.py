@@ -24,6 +24,7 @@ from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import MOST_PAIRS, Blocks, kept_for_later, n_blocks_for
+from levytorch.training.cells import cells_differ
 from levytorch.training.engines.base import engine_facts, joined_history, maximise
 from levytorch.training.finish import Ended
 from levytorch.training.law_choice import check_exact, conclude
@@ -109,7 +110,8 @@ def problem_of(data: Transitions | Lattice, settings: FitSettings, start: Tensor
     head = starting_head(settings, guess, start)
     check_head_and_data(head, data)
     if isinstance(data, Transitions) and not data.repeats:
-        check_cell(head, *(v.numpy() for v in torch.aminmax(data.x, dim=0)))
+        differ = head.period is None or cells_differ(head, data)
+        check_cell(head, *(v.numpy() for v in torch.aminmax(data.x, dim=0)), differ=differ)
     return Problem(settings, head, guess, given, train, held_out, guessed, began)
 
 
@@ -288,11 +290,11 @@ def check_pools(pools: Pools, settings: FitSettings, transitions: Transitions) -
         )
 
 
-def check_cell(head: Any, low: Any, high: Any) -> None:
+def check_cell(head: Any, low: Any, high: Any, *, differ: bool = True) -> None:
     """Warn where coefficients that depend on x are folded, or spread over a cell that the data hardly touches.
 
-    low, high: the range of the states, one number per coordinate. For data whose system is not known to be periodic:
-    all but that of a simulation on a cell.
+    low, high: the range of the states, one number per coordinate; differ: whether steps one period apart differ. For
+    data whose system is not known to be periodic: all but that of a simulation on a cell.
     """
     if head.period is None or head.is_constant or not getattr(head, "periodic", True):
         return
@@ -300,10 +302,10 @@ def check_cell(head: Any, low: Any, high: Any) -> None:
     for axis, (first, last, period) in enumerate(zip(np.atleast_1d(low), np.atleast_1d(high), periods)):
         name = "x" if head.dim == 1 else f"x_{axis + 1}"
         seen, share = f"{name} runs from {first:.6g} to {last:.6g}", (last - first) / period
-        if share > 1:
+        if share > 1 and differ:
             warnings.warn(
-                f"{seen}, farther than the period {period:.6g}: states one period apart are given the same "
-                "coefficients; unless the system repeats, use period=None (a line), or a period and an origin of a "
+                f"{seen}, farther than the period {period:.6g}, and steps one period apart differ, while they are "
+                "given the same coefficients; use period=None (a line), or a period and an origin of a "
                 "cell that holds all x.",
                 LevytorchWarning,
                 stacklevel=3,

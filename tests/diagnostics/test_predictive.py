@@ -9,8 +9,9 @@ from scipy.stats import binom, kstest
 
 from levytorch import Dynamics, LevyStep, Trajectories, recover, simulate
 from levytorch.diagnostics import diagnose
+from levytorch.diagnostics.chain import follows
 from levytorch.diagnostics.predictive import paths_of, windows_of
-from levytorch.diagnostics.sample import Region, follows
+from levytorch.diagnostics.sample import Region
 from levytorch.errors import LevytorchWarning
 from tests.diagnostics.problems import TAILS, data_of, paths, quiet, walk
 from tests.training.problems import ALPHA, DT, stable

@@ -5,9 +5,10 @@ import warnings
 import numpy as np
 import pytest
 
-from levytorch import Transitions
+from levytorch import Trajectories, Transitions
 from levytorch.coefficients.build import build_head
 from levytorch.errors import InputError, LevytorchWarning
+from levytorch.training.cells import cells_differ
 from levytorch.training.problem import check_cell
 from tests.training.problems import ALPHA, steps
 from tests.training.problems import frozen_recover as recover
@@ -20,6 +21,30 @@ def head(**options):
 def test_data_wider_than_the_cell():
     with pytest.warns(LevytorchWarning, match="x runs from 95 to 105, farther than the period 6.28"):
         check_cell(head(), 95.0, 105.0)
+
+
+def circling(seed, pull):
+    """A walk over some twenty periods; with `pull`, one that is drawn to zero, which does not repeat itself."""
+    rng = np.random.default_rng(seed)
+    x = np.zeros((40, 401))
+    for j in range(400):
+        drift = 1.5 * np.sin(x[:, j]) - pull * x[:, j]
+        x[:, j + 1] = x[:, j] + 0.05 * drift + np.sqrt(0.1 * (1.2 + np.cos(x[:, j]))) * rng.standard_normal(40)
+    return Trajectories.from_arrays(x, dt=0.05).transitions()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_unwrapped_angle_is_not_warned_of(seed):
+    data = circling(seed, 0.0)
+    assert float(data.x.max() - data.x.min()) > 4 * np.pi
+    assert not cells_differ(head(), data)
+
+
+def test_a_line_that_was_given_a_period():
+    data = circling(0, 0.3)
+    assert cells_differ(head(period=2.0), data)
+    with pytest.warns(LevytorchWarning, match="steps one period apart differ"):
+        recover(data, alpha=ALPHA, n_basis=5, period=2.0)
 
 
 def test_data_that_hardly_touches_the_cell():

@@ -121,3 +121,18 @@ def test_refusals(data, options, match):
 def test_pairs_without_a_covariate_are_refused(data):
     with pytest.raises(InputError, match="one number per pair, found none"):
         recover(Transitions(data.x, data.dx, DT), **SETTINGS)
+
+
+def test_tempering_is_learned_beside_it():
+    generator = torch.Generator().manual_seed(3)
+    c = 24 * torch.rand(12_000, generator=generator, dtype=torch.float64)
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        dx = LevyStep(B, 0.2 * shape(c), D_F * shape(c), ALPHA, DT, tempering=1.0).sample()
+    found = recover(Transitions(torch.zeros_like(dx), dx, DT, action=c), **SETTINGS, tempering="learn")
+    assert found.converged
+    assert abs(float(found.tempering) - 1.0) < 4 * float(found.tempering_std)
+    for name, std, truth in zip(("b", "D_o", "D_f"), found.std(0.0), (B, 0.2, D_F)):
+        assert abs(float(getattr(found, name)(0.0)) - truth) < 4 * float(std)
+    z = (found.modulation(HOURS) - shape(HOURS)) / found.modulation.std(HOURS)
+    assert float(z.abs().max()) < 4

@@ -1,0 +1,73 @@
+"""The pairs of the data as the checks see them, with what tells which of them follow each other.
+
+Two pairs follow each other if the second begins where the first ended. On a circle that holds up to whole periods, so
+that wrapped and unwrapped angles are the same data. Under a modulation m(c) the law of one step is asked for the pair
+(dx + b (m - 1) dt, m dt), while the state still moves by dx: both are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.data import Transitions
+from levytorch.data.arrays import row_selection
+from levytorch.training.modulation import covariate_of, unmodulated
+from levytorch.training.recovery import Recovery
+
+_CLOSE = 1e-6  # of a period: angles that are the same
+
+
+class Chain(Transitions):
+    """Pairs for the checks of one recovery.
+
+    moved: (n[, d]), what the state moved by, where that is not dx (a modulation), else None; speed: (n,) the modulation
+    m of every pair, or None; periods: (d,) of the state, or None on a line.
+    """
+
+    moved: Tensor | None = None
+    speed: Tensor | None = None
+    periods: Tensor | None = None
+
+    @classmethod
+    def of(cls, recovery: Recovery, transitions: Transitions) -> Chain:
+        """The pairs of `transitions`, without their modulation if the recovery has one."""
+        free = unmodulated(recovery, transitions)
+        new = cls.__new__(cls)
+        new.__dict__.update(vars(free))
+        if recovery.period is not None:
+            new.periods = torch.tensor([high - low for low, high in recovery.head.bounds], dtype=torch.float64)
+        if recovery.modulation is not None:
+            new.moved = transitions.dx
+            new.speed = recovery.modulation(covariate_of(transitions))
+        return new
+
+    @property
+    def displacement(self) -> Tensor:
+        """(n[, d]) x_next - x."""
+        return self.dx if self.moved is None else self.moved
+
+    def _take(self, which: Any, reasons: Mapping[str, int], keep_mu: bool = True) -> Chain:
+        new = super()._take(which, reasons, keep_mu)
+        assert isinstance(new, Chain)
+        if self.moved is not None and self.speed is not None:
+            rows = which if isinstance(which, slice) else row_selection(which, len(self))
+            new.moved, new.speed = self.moved[rows], self.speed[rows]
+        return new
+
+
+def follows(transitions: Transitions) -> Tensor:
+    """(n,) bool: the pair begins where the one in the row before ended, in the same trajectory."""
+    x, dx, ids = transitions.x, getattr(transitions, "displacement", transitions.dx), transitions.trajectory
+    gap = (x + dx)[:-1] - x[1:]
+    slack = 1e-9 * (x[:-1].abs() + x[1:].abs()) + 1e-12 * dx[:-1].abs()
+    met = gap.abs() <= slack
+    periods = getattr(transitions, "periods", None)
+    if periods is not None:
+        around = gap - periods * torch.round(gap / periods)
+        met |= around.abs() <= torch.minimum(_CLOSE * periods + 1e-15 * dx[:-1].abs(), 1e-2 * periods)
+    met = met if met.dim() == 1 else met.all(dim=1)
+    return torch.cat([torch.zeros(1, dtype=torch.bool), met & (ids[1:] == ids[:-1])])
