@@ -24,7 +24,6 @@ from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import MOST_PAIRS, Blocks, kept_for_later, n_blocks_for
-from levytorch.training.cells import cells_differ
 from levytorch.training.engines.base import engine_facts, joined_history, maximise
 from levytorch.training.finish import Ended
 from levytorch.training.law_choice import check_exact, conclude
@@ -34,6 +33,7 @@ from levytorch.training.resampling import blocks_from
 from levytorch.training.selection import Selection, select
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import (
+    cells_differ,
     cut_batch,
     guess_from,
     inside,

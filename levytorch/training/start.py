@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from scipy.special import chdtrc
 from torch import Tensor
 
 from levytorch.coefficients import Head, initial_guess
@@ -36,6 +37,10 @@ from levytorch.training.settings import FitSettings
 
 if TYPE_CHECKING:
     from levytorch.training.recovery import Recovery
+
+_PLACES = 32  # of a period
+_MOST_COMPARED = 50_000
+_DIFFERENT = 1e-4  # p-value
 
 Fitting = Callable[[Transitions, FitSettings], "Recovery"]
 _PLACES, _STEPS = 48, 200_000  # states, and steps from them, that stand for all of those of a lattice
@@ -306,3 +311,41 @@ def cut_batch(batch: FullBatch, head: Head) -> FullBatch:
         return batch
     n_tail = 0.0 if tail is None else float(tail.weight.sum())
     return batch._replace(main=main, tail=tail, n_main=float(main.weight.sum()), n_tail=n_tail)
+
+
+def cells_differ(head: Head, transitions: Transitions) -> bool:
+    """Whether steps one period apart clearly differ, in any coordinate; the head has a period.
+
+    Pairs in the lower and in the upper half of the periods that x runs through are compared at the same place of the
+    period: how many steps lie above the common median, and how many are larger than usual. Under a periodic system
+    these numbers are hypergeometric in each bin, whatever the law of a step is.
+    """
+    stride = max(1, len(transitions) // _MOST_COMPARED)
+    x, dx, dt = (v[::stride] for v in (transitions.x, transitions.dx, transitions.dt))
+    x, dx = x.reshape(len(x), -1), dx.reshape(len(x), -1) / (dt / dt.mean()).sqrt()[:, None]
+    columns = zip(x.T, dx.T, head.bounds)
+    return any(_p_value((column - low) / (high - low), step) < _DIFFERENT for column, step, (low, high) in columns)
+
+
+def _p_value(turns: Tensor, dx: Tensor) -> float:
+    """turns: states in periods."""
+    cell = turns.floor()
+    upper = cell > cell.median()
+    if not bool(upper.any()):
+        upper = cell >= cell.median()
+    place = ((turns - cell) * _PLACES).long().clamp(max=_PLACES - 1)
+    statistic, df = 0.0, 0
+    for bin_ in range(_PLACES):
+        here = place == bin_
+        step, above = dx[here], upper[here].double()
+        n, m = len(step), float(above.sum())
+        if min(m, n - m) < 5:
+            continue
+        away = step - step.median()
+        for mark in (away > 0, away.abs() > away.abs().median()):
+            share = float(mark.double().mean())
+            variance = share * (1 - share) * m * (n - m) / (n - 1)
+            if variance > 0:
+                statistic += (float(above[mark].sum()) - share * m) ** 2 / variance
+                df += 1
+    return float(chdtrc(df, statistic)) if df else 1.0
