@@ -34,6 +34,14 @@ class LevytorchWarning(UserWarning):
     """A doubtful but legal choice, or a result that deserves a second look."""
 
 
+def reason(error: Exception) -> str:
+    """What is wrong, in one line for another sentence: without the remedy, where the error is one of ours."""
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, LevytorchError):
+        return text.rpartition("; ")[0] or text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 @contextmanager
 def within_configuration(prefix: str = "") -> Iterator[None]:
     """What is refused in the block as input is refused as a part of a configuration."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from levytorch.archives import check_tensors
 from levytorch.errors import InputError
 
 LARGEST = 1 << 20  # bytes of a file of settings; honest ones have some thousands
@@ -24,7 +24,6 @@ DEEPEST = 50  # levels of nesting; honest files have less than ten
 MOST = 50_000  # keys and values; reading more takes seconds
 LONGEST = 64  # characters of a number: longer ones do not fit a float, and take time without bound to convert
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
-_ZIP = b"PK\x03\x04"  # how torch.load tells an archive from its older format
 
 
 def read_yaml(file: Path) -> Any:
@@ -75,19 +74,8 @@ def read_csv(file: Path, columns: Sequence[str], texts: Sequence[str] = ()) -> d
 
 def load_tensors(file: Path) -> Any:
     """torch.load of plain tensors and numbers, of a file that holds all that it declares."""
-    check_packed(file)
+    check_tensors(file)
     return torch.load(file, map_location="cpu", weights_only=True)
-
-
-def check_packed(file: Path) -> None:
-    """Raise ValueError when a file of torch.save, which never compresses, would unpack to more than its own size."""
-    with file.open("rb") as stream:
-        if stream.read(len(_ZIP)) != _ZIP:
-            return  # the older format has no archive; torch compares its sizes itself
-        with zipfile.ZipFile(stream) as archive:
-            total = sum(member.file_size for member in archive.infolist())
-    if total > file.stat().st_size:
-        raise ValueError(f"{total} bytes when unpacked, in {file.stat().st_size} on disk")
 
 
 def _text(file: Path, largest: int | None) -> str:

@@ -5,6 +5,7 @@ believed.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
@@ -15,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.archives import load_arrays
 from levytorch.convert import Array, Integers, choice, path_of
 from levytorch.data.batches import MOST_DT, Batch
 from levytorch.data.lattice_grid import ORDERS, Grid
-from levytorch.data.numpy_files import load_arrays
-from levytorch.errors import InputError
+from levytorch.errors import InputError, reason
 from levytorch.files import replacing
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ POOLS = ("main", "tail", "core")
 VERSION = 1  # of files
 _NUMBERS = ("period", "origin", "spacing", "order", "width", "drift", "density")
 _PARTS = ("weights", "states")
+_NAMES = (
+    *("version", "grid", "dt", "n_blocks", "mu", "CT", "TRT", "reach", "x_range", "dropped", "dropped_reasons"),
+    *(f"{part}_{field}" for part in _PARTS for field in ("keys", "values", "starts")),
+    *("loose_x", "loose_dx", "loose_row"),
+)
+_MOST_PAIRS = 2.0**50
+_SUM, _LARGEST = 1e-6, 100.0  # of the weights of a pair: they add up to one, and some are negative
 _X_BITS = 44
 _X_ZERO, _DX_ZERO = 1 << (_X_BITS - 1), 1 << 15
 
@@ -232,7 +240,7 @@ def load_lattice(path: str | Path) -> dict[str, Any]:
     if not file.is_file():
         raise InputError(f"{file} must be a lattice that Lattice.save wrote, found no file; check the path.")
     try:
-        arrays = load_arrays(file)
+        arrays = load_arrays(file, _NAMES)
         if "version" not in arrays:
             raise ValueError("no version")
         version = arrays["version"]
@@ -242,10 +250,8 @@ def load_lattice(path: str | Path) -> dict[str, Any]:
     except MemoryError:
         raise
     except Exception as error:  # a damaged file is parsed as a zip directory or as Python, with any error of theirs
-        told = " ".join(str(error).split())[:200] or type(error).__name__
-        told = f"no {told.strip(chr(39))}" if isinstance(error, KeyError) else told
-        told = told.rpartition("found ")[2].removesuffix(": save it again.")
-        raise InputError(f"{file} must be a lattice that Lattice.save wrote, found {told}; save it again.") from None
+        found = f"no {error.args[0]}" if isinstance(error, KeyError) else reason(error).removeprefix("ValueError: ")
+        raise InputError(f"{file} must be a lattice that Lattice.save wrote, found {found}; save it again.") from None
 
 
 def from_arrays(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -272,19 +278,40 @@ def from_arrays(arrays: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("states outside of the cell")
     if (states.values < 0).any() or (states.values != np.floor(states.values)).any() or not states.values.sum() > 0:
         raise ValueError("counts of states that are none")
+    if states.values.sum() > _MOST_PAIRS:
+        raise ValueError(f"{states.values.sum():.3g} pairs")
     x = _floats(arrays, "loose_x")
     loose = Loose(x, _floats(arrays, "loose_dx", len(x)), _integers(arrays, "loose_row", (len(x),)))
     if ((loose.row < 0) | (loose.row >= rows)).any():
         raise ValueError("loose pairs of no block")
+    _check_sums(weights, states, loose)
     reasons = arrays["dropped_reasons"]
     if reasons.dtype.kind != "U" or reasons.ndim != 1:
         raise ValueError("dropped_reasons that are not text")
     counts = _integers(arrays, "dropped", (len(reasons),))
     dropped = dict(zip(map(str, reasons), counts.tolist()))
+    if (counts < 0).any() or (counts > _MOST_PAIRS).any():
+        raise ValueError("counts of dropped pairs that are none")
     low, high = _floats(arrays, "x_range", 2).tolist()
+    if low > high:
+        raise ValueError("an x_range in reverse")
     fields = {"grid": grid, "dt": dt, "n_blocks": int(n_blocks), "weights": weights, "states": states, "loose": loose}
     fields |= {"mu": mu, "mu_is_rate": bool(rate), "CT": CT, "TRT": TRT, "reach": float(reach)}
     return fields | {"dropped": dropped, "x_range": (low, high)}
+
+
+def _check_sums(weights: SparseRows, states: SparseRows, loose: Loose) -> None:
+    """ValueError unless the weights of every row add up to its pairs, as those of an interpolation do."""
+    rows = len(states.starts) - 1
+    pairs = _row_sums(states.values, states.starts)
+    on_nodes = pairs - np.bincount(loose.row, minlength=rows)
+    wrong = np.abs(_row_sums(weights.values, weights.starts) - on_nodes) > _SUM * np.maximum(pairs, 1.0)
+    if wrong.any() or (_row_sums(np.abs(weights.values), weights.starts) > _LARGEST * np.maximum(pairs, 1.0)).any():
+        raise ValueError("weights that do not add up to the pairs")
+
+
+def _row_sums(values: Array, starts: Integers) -> Array:
+    return np.array([values[low:high].sum() for low, high in itertools.pairwise(starts.tolist())])
 
 
 def _grid(numbers: Any) -> Grid:

@@ -6,18 +6,18 @@ checked before memory is taken for it. Pickled objects are never loaded.
 
 from __future__ import annotations
 
-import io
 import math
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from levytorch.archives import MOST_MEMBERS, array_header
 from levytorch.convert import Array, Integers
 from levytorch.data.arrays import label, lengths_of
 from levytorch.data.clock import FileClock
@@ -27,7 +27,6 @@ from levytorch.data.store import physical_memory
 from levytorch.errors import InputError
 
 _BLOCK = 1 << 17  # points at a time
-_HEADER = 16384  # bytes; numpy itself reads headers of at most 10000
 _BESIDE = "save where each trajectory begins, and the number of points"
 
 
@@ -269,11 +268,6 @@ def _native(block: NDArray[Any]) -> NDArray[Any]:
 # ----------------------------------------------------------------------------------------------------------- arrays
 
 
-def load_arrays(file: Path) -> dict[str, Any]:
-    """The arrays of a .npz or .npy file by name."""
-    return {name: member.load() for name, member in members_of(file, whole=True).items()}
-
-
 @dataclass(frozen=True)
 class Member:
     """An array of a file: `load()` gives it, `blocks(size)` its numbers in order, so many at a time."""
@@ -297,10 +291,12 @@ def members_of(file: Path, whole: bool) -> dict[str, Member]:
     with _reading(file):
         if file.suffix.lower() == ".npy":
             with file.open("rb") as stream:
-                shape, _, dtype, _ = _header(stream, file.stat().st_size)
+                shape, _, dtype, _ = array_header(stream, file.stat().st_size)
             return {"x": Member(shape, dtype, lambda: _load(file), lambda size: _mapped(file, size))}
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
+            if len(members) > MOST_MEMBERS:
+                raise ValueError(f"{len(members)} arrays, more than {MOST_MEMBERS}")
             total = sum(member.file_size for member in members)
             most = physical_memory()
             if whole and total > most:
@@ -311,7 +307,7 @@ def members_of(file: Path, whole: bool) -> dict[str, Member]:
 
 def _member(file: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
     with archive.open(info) as stream:
-        shape, fortran, dtype, start = _header(stream, info.file_size)
+        shape, fortran, dtype, start = array_header(stream, info.file_size)
 
     def blocks(size: int) -> Iterator[NDArray[Any]]:
         if fortran and len(shape) > 1:
@@ -339,28 +335,6 @@ def _mapped(file: Path, size: int) -> Iterator[NDArray[Any]]:
         raise _fortran(file)
     flat = array.reshape(-1)
     return (np.array(flat[low : low + size]) for low in range(0, len(flat), size))
-
-
-def _header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, Fortran order, type and start of the array in a stream of `size` bytes, which is read a little beyond.
-
-    ValueError unless plain numbers or text of that size follow.
-    """
-    head = io.BytesIO(stream.read(_HEADER))  # no more: a header may declare a length of gigabytes itself
-    version = np.lib.format.read_magic(head)
-    read: Any = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    try:
-        shape, fortran, dtype = read(head)
-    except (MemoryError, RecursionError):  # of Python's parser: says nothing about memory
-        raise ValueError("a header that is nested too deeply") from None
-    if dtype.hasobject:
-        raise ValueError("an array of Python objects")
-    if dtype.itemsize == 0 or any(n < 0 for n in shape):  # would be of any number at no size
-        raise ValueError(f"an array of shape {str(shape)[:60]} and type {dtype}")
-    told_bytes, held_bytes = math.prod(shape) * dtype.itemsize, size - head.tell()
-    if told_bytes != held_bytes:
-        raise ValueError(f"a header that declares {str(told_bytes)[:30]} bytes in front of {held_bytes}")
-    return shape, fortran, dtype, head.tell()
 
 
 @contextmanager

@@ -5,23 +5,25 @@ All pairs are fitted at once, by the samples and under the frozen law: a lattice
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from levytorch import files
-from levytorch.coefficients import LinearHead, build_head
+from levytorch.coefficients import LinearHead
 from levytorch.coefficients.action import ActionHead, HeldHead
 from levytorch.coefficients.build import LINEAR
 from levytorch.coefficients.head import Coefficients, Head
 from levytorch.coefficients.init import initial_guess
 from levytorch.controlled import ControlledDynamics, grid_of_actions
-from levytorch.convert import listed, path_of, real_tensor, whole_number
+from levytorch.convert import listed, path_of, real_array, real_tensor, whole_number
 from levytorch.data import Transitions
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import InputError
@@ -37,6 +39,7 @@ from levytorch.training.problem import settings_for
 from levytorch.training.recovery import ArrayLike, OfHead, Recovery
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import groups_of, on_the_line, starting_head
+from levytorch.training.stored import stored_covariance, stored_head, stored_metrics, stored_theta
 
 FORMAT = "levytorch.continuous.1"
 _BINS = {1: 8, 2: 4}  # of the action, per coordinate, for counts
@@ -206,19 +209,24 @@ class ContinuousRecovery(CountedActions, OfHead):
     def from_content(cls, content: dict[str, Any]) -> ContinuousRecovery:
         """What `save` wrote; refuses what does not go together."""
         plain = content["head"]
-        of_states = build_head(plain["of_states"])
-        assert isinstance(of_states, LinearHead)
-        head = ActionHead(of_states, int(plain["n_action"]), [tuple(pair) for pair in plain["bounds"]])
-        theta, counts, places, covariance = (content[k] for k in ("theta", "counts", "places", "covariance"))
-        m, P = len(head.action_bounds), head.flat().numel()
-        sound = (
-            theta.shape == (P,) and (covariance is None or covariance.shape == (P, P)) and content["format"] == FORMAT
-        )
-        sound = sound and counts.ndim == 2 and places.shape == (len(counts), m) and len(counts) == _BINS[m] ** m
-        if not sound or not bool(torch.isfinite(theta).all()):
+        theta = stored_theta(content["theta"])
+        of_states = stored_head(plain["of_states"], theta.numel())
+        bounds = real_array("bounds", plain["bounds"])
+        sound = isinstance(of_states, LinearHead) and bounds.ndim == 2 and bounds.shape[1] == 2 and len(bounds) in _BINS
+        sound = sound and bool(np.isfinite(bounds).all()) and bool((bounds[:, 0] < bounds[:, 1]).all())
+        if not sound or content["format"] != FORMAT:
+            raise InputError("the parts of a ContinuousRecovery must belong together, found others; fit again.")
+        n_action = whole_number("n_action", plain["n_action"], 2, 12)
+        head = ActionHead(cast(LinearHead, of_states), n_action, [(low, high) for low, high in bounds.tolist()])
+        counts, places = (real_tensor(k, content[k]) for k in ("counts", "places"))
+        m, P = len(bounds), head.flat().numel()
+        sound = theta.shape == (P,) and places.shape == (len(counts), m) and len(counts) == _BINS[m] ** m
+        sound = sound and counts.ndim == 2 and bool((counts >= 0).all()) and bool(0 < counts.sum() < math.inf)
+        if not sound or not bool(torch.isfinite(places).all()):
             raise InputError("the parts of a ContinuousRecovery must belong together, found others; fit again.")
         head.set_flat(theta)
-        numbers = float(content["log_likelihood"]), bool(content["converged"]), dict(content["metrics"])
+        covariance = stored_covariance(content["covariance"], P)
+        numbers = float(content["log_likelihood"]), bool(content["converged"]), stored_metrics(content["metrics"])
         return cls(head, covariance, counts, places, *numbers)
 
     def __repr__(self) -> str:

@@ -23,9 +23,10 @@ from levytorch.coefficients.action import MixtureHead
 from levytorch.controlled import ControlledDynamics
 from levytorch.convert import path_of, shown
 from levytorch.dynamics import Dynamics
-from levytorch.errors import InputError, LevytorchWarning
+from levytorch.errors import InputError, LevytorchWarning, reason
 from levytorch.policies import Policy, index_among
 from levytorch.training.recovery import ArrayLike, Recovery
+from levytorch.training.stored import stored_covariance, stored_metrics
 from levytorch.untrusted import load_tensors
 
 FEW = 50  # pairs of an action in a part of the cell, below which its coefficients are extrapolated there
@@ -161,7 +162,7 @@ class CountedActions:
             return cls.from_content(load_tensors(file))
         except Exception as error:  # pickle, zip, torch and I/O errors of foreign files have no common base
             raise InputError(
-                f"{file} must be a file of {cls.__name__}.save, found something else; save it again."
+                f"{file} must be a file of {cls.__name__}.save, found something else ({reason(error)}); save it again."
             ) from error
 
 
@@ -342,12 +343,14 @@ class ControlledRecovery(CountedActions):
         recoveries = tuple(Recovery.from_content(part) for part in content["recoveries"])
         actions, counts, covariance = tuple(content["actions"]), content["counts"], content["covariance"]
         size = sum(found.theta.numel() for found in recoveries)
+        covariance = stored_covariance(covariance, size)
         sound = len(actions) == len(recoveries) == len(counts) and isinstance(counts, Tensor) and counts.ndim == 2
         sound &= all(isinstance(a, int | float | str) for a in actions) and len(set(actions)) == len(actions) > 0
-        sound &= bool((counts >= 0).all()) and len({(one.dim, str(one.period)) for one in recoveries}) == 1
-        if not sound or content["format"] != FORMAT or not (covariance is None or covariance.shape == (size, size)):
+        sound = sound and bool(torch.isfinite(counts).all()) and bool((counts >= 0).all()) and bool(counts.sum() > 0)
+        sound = sound and len({(one.dim, str(one.period)) for one in recoveries}) == 1
+        if not sound or content["format"] != FORMAT:
             raise InputError("the parts of a ControlledRecovery must belong together, found others; fit again.")
-        return cls(actions, recoveries, covariance, counts.to(torch.float64), dict(content["metrics"]))
+        return cls(actions, recoveries, covariance, counts.to(torch.float64), stored_metrics(content["metrics"]))
 
     def __repr__(self) -> str:
         pairs = ", ".join(f"{a}: {n:,.0f}" for a, n in zip(self.actions, self.counts.sum(1).tolist()))

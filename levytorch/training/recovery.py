@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from levytorch import files
-from levytorch.coefficients import Coefficients, Head, LinearHead, build_head
+from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.coefficients.modulation import Modulation
 from levytorch.convert import (
     choice,
@@ -26,10 +26,11 @@ from levytorch.convert import (
     whole_number,
 )
 from levytorch.dynamics import Dynamics
-from levytorch.errors import InputError
+from levytorch.errors import InputError, reason
 from levytorch.simulation import simulate
 from levytorch.training.blocks import Blocks
 from levytorch.training.resampling import FEW, REPLICAS, Replicas, bootstrap, sandwich
+from levytorch.training.stored import stored_covariance, stored_head, stored_metrics, stored_theta
 from levytorch.untrusted import load_tensors
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ class Recovery(OfHead):
         except Exception as error:
             raise InputError(
                 f"{file} must be a recovery written by Recovery.save, found a file that does not load safely "
-                f"({type(error).__name__}); save it again."
+                f"({reason(error)}); save it again."
             ) from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{file} must be a recovery of format {FORMAT}, found another; save it again.")
@@ -298,30 +299,25 @@ class Recovery(OfHead):
         try:
             return cls.from_content(content, head)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
-            told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             raise InputError(
-                f"{file} must hold a complete recovery, found one that is not ({' '.join(told.split())}); "
-                "save it again."
+                f"{file} must hold a complete recovery, found one that is not ({reason(error)}); save it again."
             ) from error
 
     @classmethod
     def from_content(cls, content: dict[str, Any], head: Head | None = None) -> Recovery:
         """The inverse of `content`; refuses what does not go together."""
-        head = build_head(content["head"]) if head is None else head
-        theta, covariance = real_tensor("theta", content["theta"]), content["covariance"]
-        if theta.shape != head.flat().shape or not bool(torch.isfinite(theta).all()):
+        theta = stored_theta(content["theta"])
+        head = stored_head(content["head"], theta.numel()) if head is None else head
+        if theta.shape != head.flat().shape:
             raise InputError("theta must be one finite number per parameter of the head, found others; fit again.")
-        if covariance is not None:
-            covariance = real_tensor("covariance", covariance)
-            if covariance.shape != (theta.numel(), theta.numel()):
-                raise InputError("covariance must have a row and a column per parameter, found others; fit again.")
+        covariance = stored_covariance(content["covariance"], theta.numel())
         shift = content.get("shift")
         if shift is not None:
-            shift = real_tensor("shift", shift)
+            shift = stored_theta(shift)
             if shift.shape != theta.shape:
                 raise InputError("shift must have one number per parameter, found others; fit again.")
         head.set_flat(theta)
-        metrics, history = dict(content["metrics"]), [dict(entry) for entry in content["history"]]
+        metrics, history = stored_metrics(content["metrics"]), [dict(entry) for entry in content["history"]]
         return cls(
             head,
             tcf=real_number("tcf", content["tcf"]),

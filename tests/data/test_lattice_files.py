@@ -126,7 +126,7 @@ def test_a_file_that_is_no_lattice(tmp_path):
         with pytest.raises(InputError, match="save it again"):
             Lattice.load(file)
     np.savez(file, x=np.zeros(3))
-    with pytest.raises(InputError, match="found no version"):
+    with pytest.raises(InputError, match=r"found the member 'x\.npy', which is not expected"):
         Lattice.load(file)
     with pytest.raises(InputError, match="found no file"):
         Lattice.load(tmp_path / "absent.npz")

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from levytorch import Recovery, ValueFunction, recover
+from levytorch.archives import check_tensors
 from levytorch.errors import ConfigError, InputError
 from levytorch.policy import PlaneValue
 from levytorch.runs import resume
 from levytorch.runs.reading import load_run
 from levytorch.training.fit import fit
-from levytorch.untrusted import check_packed
 from tests.security.conftest import SETTINGS
 from tests.security.hostile import Hostile
 
@@ -83,7 +83,7 @@ def test_numbers_of_a_recovery_that_are_none(honest, tmp_path):
     content = torch.load(honest / "recovery.pt", weights_only=True)
     torch.save({**content, "log_likelihood": 10**400}, tmp_path / "recovery.pt")
     for load in (Recovery.load, load_run):
-        with pytest.raises(InputError, match="complete recovery"):
+        with pytest.raises(InputError, match="a number of 1329 bits"):
             load(tmp_path)
 
 
@@ -104,9 +104,9 @@ def test_saved_tensors_that_unpack_to_more_than_they_hold(honest, tmp_path, monk
         with pytest.raises(InputError, match="must be"):
             load(tmp_path)
     with pytest.raises(ValueError, match="when unpacked"):
-        check_packed(file)
-    check_packed(honest / "recovery.pt")
-    check_packed(honest / "checkpoints" / "last.ckpt")
+        check_tensors(file)
+    check_tensors(honest / "recovery.pt")
+    check_tensors(honest / "checkpoints" / "last.ckpt")
 
 
 @pytest.mark.parametrize("cls", [ValueFunction, PlaneValue])

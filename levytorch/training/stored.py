@@ -1,0 +1,128 @@
+"""What a saved recovery may hold: sizes and numbers are checked before they are believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Head, build_head
+from levytorch.coefficients.modulation import Modulation
+from levytorch.convert import real_tensor, shown
+from levytorch.data.thresholds import threshold_from
+from levytorch.errors import InputError
+
+INDEFINITE = 1e-4  # smallest eigenvalue of the correlations, below zero, that rounding may explain
+_SMALL = 1000  # functions that cost nothing, whatever the file holds
+_LAWS = ("frozen", "corrected", "exact")
+_METHODS = ("none", "tcf", "conditional")
+
+
+def stored_head(config: Any, n_parameters: int) -> Head:
+    """The head that a file describes, built only if it is no larger than its parameters in the file."""
+    if not isinstance(config, Mapping):
+        raise InputError(f"head must be a mapping of settings, found {shown(config)}; fit again.")
+    width, depth = (config.get(key, 1) if isinstance(config.get(key, 1), int) else 1 for key in ("width", "depth"))
+    sizes = [config.get(key, 1) for key in ("n_basis", "n_basis_alpha", "degree", "n_features")]
+    largest = max((size for size in sizes if isinstance(size, int)), default=1)
+    if (depth - 1) * width * max(width, 1) > n_parameters or largest > max(n_parameters, _SMALL):
+        raise InputError(
+            f"the head must have the {n_parameters} parameters that the file holds, found one with more; fit again."
+        )
+    return build_head(config)
+
+
+def stored_theta(theta: Any) -> Tensor:
+    """One finite number per parameter."""
+    values = real_tensor("theta", theta)
+    if values.ndim != 1 or not bool(torch.isfinite(values).all()):
+        raise InputError("theta must be one finite number per parameter of the head, found others; fit again.")
+    return values
+
+
+def stored_covariance(covariance: Any, n_parameters: int) -> Tensor | None:
+    """A symmetric matrix of finite numbers without negative variances, or None."""
+    if covariance is None:
+        return None
+    values = real_tensor("covariance", covariance)
+    if values.shape != (n_parameters, n_parameters) or not bool(torch.isfinite(values).all()):
+        raise InputError("covariance must have a finite row and column per parameter, found others; fit again.")
+    scale = values.diagonal().clamp(min=0.0).sqrt()
+    scale = torch.where(scale > 0, scale, 1.0)
+    correlation = values / scale / scale.unsqueeze(1)
+    symmetric = bool((correlation - correlation.T).abs().max() <= INDEFINITE) if n_parameters else True
+    lifted = 0.5 * (correlation + correlation.T) + INDEFINITE * torch.eye(n_parameters, dtype=torch.float64)
+    if not symmetric or bool(torch.linalg.cholesky_ex(lifted).info):
+        raise InputError(
+            "covariance must be symmetric and have no negative variances, found another matrix; fit again."
+        )
+    return values
+
+
+def stored_metrics(metrics: Any) -> dict[str, Any]:
+    """Metrics, of which those that are computed with are what a fit writes."""
+    if not isinstance(metrics, Mapping) or not all(isinstance(key, str) for key in metrics):
+        raise InputError(f"metrics must be named values, found {shown(metrics)}; fit again.")
+    for key, sound in _METRICS.items():
+        value = metrics.get(key)
+        if value is not None and not sound(value):
+            raise InputError(f"metrics must be those of a fit, found {key} = {shown(value)}; fit again.")
+    if metrics.get("x_min") is not None and not metrics["x_min"] <= metrics.get("x_max", -math.inf):
+        raise InputError("metrics must have a range of states from x_min to x_max, found another; fit again.")
+    return dict(metrics)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _finite(value: Any) -> bool:
+    return _number(value) and math.isfinite(value)
+
+
+def _positive(value: Any) -> bool:
+    return _finite(value) and value > 0
+
+
+def _count(value: Any) -> bool:
+    return _finite(value) and 0 <= value < 2**53
+
+
+def _strengths(value: Any) -> bool:
+    given = value if isinstance(value, list | tuple) else [value]
+    return isinstance(value, str) or all(_number(one) and one >= 0 for one in given)
+
+
+def _threshold(value: Any) -> bool:
+    try:
+        threshold_from(value)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+        return False
+    return True
+
+
+def _modulation(value: Any) -> bool:
+    try:
+        found = Modulation.from_plain(value)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError):
+        return False
+    n = len(found.theta) if found.theta.ndim == 1 else -1
+    return found.covariance.shape == (n, n) and found.centers.shape == (n,) and _positive(found.period)
+
+
+_METRICS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("x_min", "x_max", "shared/chi2", "parameters"), _finite),
+    **dict.fromkeys(("CT", "TRT"), _positive),
+    **dict.fromkeys(("n_main", "n_tail", "CT_halvings"), _count),
+    **dict.fromkeys(("mu", "D_o_D_f_correlation", "tempering_z", "missing_between_CT_and_TRT_z"), _number),
+    "left_out_of_series": lambda value: isinstance(value, list | tuple) and all(map(_count, value)),
+    "penalty_strengths": _strengths,
+    "CT_of_dt": _threshold,
+    "modulation": _modulation,
+    "law": lambda value: isinstance(value, str) and value in _LAWS,
+    "tail_method": lambda value: isinstance(value, str) and value in _METHODS,
+    **dict.fromkeys(("not_converged", "region", "engine"), lambda value: isinstance(value, str)),
+}
