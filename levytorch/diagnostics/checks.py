@@ -21,6 +21,7 @@ from levytorch.diagnostics.laws import table_of_laws
 from levytorch.diagnostics.predictive import PredictiveCheck, check_predictions
 from levytorch.diagnostics.sample import Region, data_for, make_sample
 from levytorch.diagnostics.step_size import ExactStepSize, Skipped, StepCheck, check_step_size
+from levytorch.diagnostics.tail_shares import check_tail_shares
 from levytorch.diagnostics.tangent import Tangent
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.law.threads import spread
@@ -29,7 +30,7 @@ from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.training.law_choice import law_of
 from levytorch.training.recovery import Recovery
 
-CHECKS = ("fit", "jumps", "step_size", "predictive")
+CHECKS = ("fit", "jumps", "step_size", "predictive", "tails")
 ALL_CHECKS = (*CHECKS, "laws")
 MAX_PAIRS = 100_000
 _COST = {1: 1, 2: 8, 3: 2}  # a tail mass in d dimensions, in those of one
@@ -48,8 +49,9 @@ def diagnose(
 
     Args:
         data: the transitions (censored ones as they were fitted), or trajectories that were not censored.
-        checks: which of "fit", "jumps", "step_size", "predictive" and "laws" (a table of laws on the same pairs, which
-            train.py makes where the truth is not known).
+        checks: which of "fit", "jumps", "step_size", "predictive", "tails" (of a fit with the TCF: were tails lost at
+            the same rate in all states) and "laws" (a table of laws on the same pairs, which train.py makes where the
+            truth is not known).
         max_pairs: at most so many pairs are looked at, in blocks drawn at random: the cost does not grow with the data.
         seed: of that choice and of the draws from the fitted law.
 
@@ -150,7 +152,8 @@ class _Jobs:
     def _laws(self) -> None:
         """The two checks that look at single pairs under the fitted law."""
         checks, diagnosis, seed = self.checks, self.diagnosis, self.seed
-        if "fit" not in checks and "jumps" not in checks:
+        tails = "tails" in checks and self.recovery.metrics.get("tail_method") == "tcf" and not self.region.whole
+        if "fit" not in checks and "jumps" not in checks and not tails:
             return
         most = max(_FEWEST, self.max_pairs // _COST[self.recovery.dim])
         sample = make_sample(self.transitions, self.region, most, seed)
@@ -174,6 +177,9 @@ class _Jobs:
         if "jumps" in checks:
             log_p = fit.log_p if isinstance(fit, FitCheck) else None
             diagnosis.jumps = fit if log_p is None else _attempt(check_jumps, tangent, sample, log_p)
+        if tails:
+            options = (self.transitions, self.region, most, seed)
+            diagnosis.tails = _attempt(check_tail_shares, tangent, fit, *options) if isinstance(fit, FitCheck) else fit
 
     def _ahead(self) -> None:
         if "predictive" in self.checks:

@@ -92,6 +92,15 @@ class Components:
             out.append(("direction", d + d * (d - 1) // 2 + d - 1, 2))
         return out
 
+    @property
+    def state_factors(self) -> int:
+        """How many of the factors, after the first, are functions of the state."""
+        return self._layout()[0][1]
+
+    def rank(self, x: Tensor) -> Tensor:
+        """Position in (0, 1) of the first coordinate of states among those of the sample."""
+        return _rank(wrapped(self.head, x)[:, 0], self.knots[0])
+
     def of_u(self, u: Tensor) -> Tensor:
         """f(u): polynomials, and how many steps are rarer than some levels, on both sides and on one more than the
         other."""

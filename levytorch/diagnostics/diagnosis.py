@@ -15,10 +15,11 @@ from levytorch.diagnostics.components import p_text
 from levytorch.diagnostics.goodness import FitCheck
 from levytorch.diagnostics.predictive import PredictiveCheck
 from levytorch.diagnostics.step_size import Skipped, StepCheck
+from levytorch.diagnostics.tail_shares import TailShareCheck
 from levytorch.training.recovery import Recovery
 
 SURE = 1e-3  # p-value below which an alarm is raised
-_CHECKS = ("fit", "jumps", "step_size", "predictive", "laws")
+_CHECKS = ("fit", "jumps", "step_size", "predictive", "tails", "laws")
 FEW_JUMPS = 30
 INSEPARABLE = 0.98
 _BETTER = 3.0  # standard errors of a difference of log-likelihoods
@@ -36,8 +37,8 @@ _PARTS = {
 
 @dataclass
 class Diagnosis:
-    """fit, jumps, step_size, predictive, laws: the checks, each None when it was not asked for, Skipped when it could
-    not be made.
+    """fit, jumps, step_size, predictive, tails, laws: the checks, each None when it was not asked for, Skipped when it
+    could not be made; tails is None without a TCF.
 
     alarms: what deserves a second look, by name, with a sentence. arrays: the numbers behind the figures.
     """
@@ -46,6 +47,7 @@ class Diagnosis:
     jumps: JumpCheck | Skipped | None = None
     step_size: StepCheck | Skipped | None = None
     predictive: PredictiveCheck | Skipped | None = None
+    tails: TailShareCheck | Skipped | None = None
     laws: Comparison | Skipped | None = None
     alarms: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, repr=False)
@@ -102,6 +104,13 @@ class Diagnosis:
                     f"predictive_spread_std_{k}": ahead.ratio_std[k],
                     f"predictive_windows_{k}": ahead.windows[k],
                 }
+        if isinstance(self.tails, TailShareCheck):
+            out |= {
+                "tails_p_value": self.tails.p_value,
+                "tails_kept": self.tails.kept,
+                "tails_pairs": self.tails.tail,
+                "tails_ratio": list(self.tails.ratio),
+            }
         if isinstance(self.laws, Comparison):
             out |= {"laws": [asdict(row) for row in self.laws.rows], "laws_held_out": self.laws.held_out}
             out |= {"laws_pairs": self.laws.n_pairs, "laws_sentence": self.laws.sentence}
@@ -133,6 +142,12 @@ class Diagnosis:
                 f"{k} step{'s' * (k > 1)} {ahead.ratio[k]:.2f} +- {ahead.ratio_std[k]:.2f}" for k in ahead.parts
             )
             lines.append(f"several steps ahead: {p_text(ahead.p_value)}; spread of the fit over the data's: {shown}")
+        if isinstance(self.tails, TailShareCheck):
+            low, high = self.tails.ratio
+            lines.append(
+                f"tails lost alike in all states: {p_text(self.tails.p_value)}; steps beyond CT over those expected, "
+                f"in quarters of the states: {low:.2f} to {high:.2f}"
+            )
         if isinstance(self.laws, Comparison):
             lines.append(_laws_line(self.laws))
         for name in _CHECKS:
@@ -202,6 +217,13 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
         out["predictive"] = (
             f"the fit does not predict several steps ahead ({p_text(ahead.p_value)}): {ahead.sentence()}; find the "
             "cause before forecasts or values."
+        )
+    tails = diagnosis.tails
+    if isinstance(tails, TailShareCheck) and tails.p_value < SURE:
+        out["tail_shares"] = (
+            f"the share of lost tails depends on the state ({p_text(tails.p_value)}; steps beyond CT over those "
+            f"expected: {tails.ratio[0]:.2f} to {tails.ratio[1]:.2f}), while the TCF assumes that it does not, "
+            "so that D_f is biased; use tail.method=conditional."
         )
     return out
 

@@ -7,6 +7,7 @@ in the fit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -131,6 +132,40 @@ class ExactTangent:
         scores = (made.scores - made.slopes[:, :, None, :]).reshape(-1, P)
         return ScoreNodes(states, v.repeat(strata * M), weight, scores)
 
+    def tail_odds(self, sample: Sample, strata: Region) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """As that of `Tangent`."""
+        dt, log_odds = rounded(sample.dt), torch.empty(len(sample), dtype=torch.float64)
+        parameters = list(self.head.parameters())
+        made: list[tuple[Tensor, Tensor]] = []  # rows, and the odds at even states with their graph
+        for value in torch.unique(dt).tolist():
+            rows = torch.nonzero(dt == value).reshape(-1)
+            with torch.enable_grad():
+                odds = self._log_odds(value, strata)
+            made.append((rows, odds))
+            log_odds[rows] = smooth_between(self.head, odds.detach(), sample.x[rows])
+
+        def contract(weight: Tensor) -> Tensor:
+            total = torch.zeros((len(weight), self.head.flat().numel()), dtype=torch.float64)
+            for rows, odds in made:
+                at = torch.zeros((len(weight), len(odds)), dtype=torch.float64)
+                for node, share in beside(self.head, sample.x[rows], len(odds)):
+                    at.index_add_(1, node, weight[:, rows] * share)
+                for k, each in enumerate(at):
+                    parts = torch.autograd.grad(odds, parameters, each, allow_unused=True, retain_graph=True)
+                    total[k] += _flat(parameters, parts)
+            return total
+
+        return log_odds, contract
+
+    def _log_odds(self, dt: float, strata: Region) -> Tensor:
+        """Of the outer stratum against the core, at even states."""
+        law = self._graphs.setdefault(dt, AtOneHead(self.law))
+        states, center = even_states(self.head, _SMOOTH), self.center(dt)
+        time = torch.full_like(states, dt)
+        beyond = lambda threshold: law.mass_beyond(self.head, threshold, center, states, time)  # noqa: E731
+        core, *outer = strata.log_kept(beyond, time)
+        return (outer[0] if outer else torch.log((-torch.expm1(core)).clamp(min=1e-300))) - core
+
     def single_scores(self, x: Tensor, dx: Tensor, dt: float) -> Tensor:
         """(n, P) of pairs of one dt in the core, given that they lie in it; `nodes` is then free."""
         made, scores = self._steps(dt, x, dx)
@@ -176,8 +211,13 @@ class ExactTangent:
             for stratum, kept in enumerate(self.region.log_kept(beyond, time)):
                 log_p = log_p - torch.where(label == stratum, smooth_between(self.head, kept, x), 0.0)
             parts = torch.autograd.grad(log_p.sum(), parameters, allow_unused=True, retain_graph=True)
-        score = [(torch.zeros_like(q) if g is None else g).reshape(-1) for q, g in zip(parameters, parts)]
-        return log_p.detach(), torch.cat(score)
+        return log_p.detach(), _flat(parameters, parts)
+
+
+def _flat(parameters: list[torch.nn.Parameter], gradients: tuple[Tensor | None, ...]) -> Tensor:
+    """Gradients as one vector, zero where a parameter has none."""
+    parts = [(torch.zeros_like(q) if g is None else g).reshape(-1) for q, g in zip(parameters, gradients)]
+    return torch.cat(parts)
 
 
 def rounded(dt: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ class FitCheck:
     away: how far the estimate is from the maximum of the likelihood of these pairs, in standard errors per parameter.
     conservative: it is too far for the correction (an engine that stopped early, a coefficient at zero), so the law was
     tested as if it had been given: the true p-value is smaller.
+    score, information: mean score of these pairs, and its covariance per pair under the law.
     """
 
     p_value: float
@@ -65,6 +66,8 @@ class FitCheck:
     size: tuple[float, float] | None
     u: Transform = field(repr=False)
     log_p: Tensor = field(repr=False)
+    score: Tensor = field(repr=False)
+    information: Tensor = field(repr=False)
 
 
 def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0) -> FitCheck:
@@ -116,6 +119,8 @@ def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0)
         size,
         u,
         observed.log_p,
+        observed.score,
+        expected.information,
     )
 
 

@@ -10,6 +10,7 @@ its own test.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,7 +67,7 @@ class Tangent:
         self.bins = StateBins(head, step_dt, max(_BINS, 32 * waves) if head.dim == 1 else _BINS)
         self.jacobian = coefficient_jacobian(head, self.bins.x[: self.bins.n_x])
         self.center = center_of(mu, self.bins.dt, uniform_dt=step_dt.dim() == 0)
-        self.kept = self._kept()
+        self.kept = self._kept(region)
 
     def coefficients(self, x: Tensor) -> Coefficients:
         with torch.no_grad():
@@ -125,6 +126,21 @@ class Tangent:
             row += k
         return ScoreMoments(score, information, cross)
 
+    def tail_odds(self, sample: Sample, strata: Region) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """log of the odds of the outer stratum (None: everything beyond the core) at the states of a sample, (n,); and
+        their derivatives in theta, summed over the pairs with weights (k, n), as (k, P)."""
+        core, *others = self._kept(strata)
+        outer = others[0] if others else _complement(core)
+        node = self.bins.index(sample.x, sample.step_dt)
+        slope, M = outer[1] - core[1], self.bins.n_x
+
+        def contract(weight: Tensor) -> Tensor:
+            sums = torch.zeros((len(weight), len(self.bins)), dtype=torch.float64).index_add_(1, node, weight)
+            parts = (sums[:, None] * slope).reshape(len(weight), len(slope), -1, M).sum(2)
+            return torch.einsum("kcm,cmp->kp", parts, self.jacobian)
+
+        return (outer[0] - core[0])[node], contract
+
     # -- private ------------------------------------------------------------------------------------------------------
     def _transform(self, sample: Sample, c: Coefficients, dx: Tensor, rows: Tensor | slice) -> Transform:
         """u of steps at some rows of the sample; masses at the edges of the region come from the bins when dt is
@@ -136,15 +152,22 @@ class Tangent:
             edges = at_bins[:, self.bins.index(sample.x[rows], dt[:1])]
         return transform(c, dx, dt, center, label, self.region, edges)
 
-    def _kept(self) -> list[tuple[Tensor, Tensor]]:
+    def _kept(self, region: Region) -> list[tuple[Tensor, Tensor]]:
         """log mass of each stratum and its slopes in the coefficients, at every bin."""
-        if self.region.whole:
+        if region.whole:
             return []
 
         def masses(c: Coefficients) -> list[Tensor]:
-            return self.region.log_kept(lambda t: self.law.exceedance(c, t, self.center, self.bins.dt), self.bins.dt)
+            return region.log_kept(lambda t: self.law.exceedance(c, t, self.center, self.bins.dt), self.bins.dt)
 
         return with_slopes(self.head, self.coefficients(self.bins.x), len(self.bins), masses)
+
+
+def _complement(kept: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """log of the rest of a mass, and its slopes."""
+    log_mass, slope = kept
+    rest = (-torch.expm1(log_mass)).clamp(min=1e-300)
+    return rest.log(), -slope * (log_mass.exp() / rest)
 
 
 def _correlation(q: Tensor, c: Coefficients) -> float:
