@@ -20,6 +20,7 @@ from levytorch.diagnostics.goodness import FitCheck, check_fit, goodness_arrays
 from levytorch.diagnostics.laws import table_of_laws
 from levytorch.diagnostics.predictive import PredictiveCheck, check_predictions
 from levytorch.diagnostics.sample import Region, data_for, make_sample
+from levytorch.diagnostics.stability import check_time, check_trajectories
 from levytorch.diagnostics.step_size import ExactStepSize, Skipped, StepCheck, check_step_size
 from levytorch.diagnostics.tail_shares import check_tail_shares
 from levytorch.diagnostics.tangent import Tangent
@@ -30,7 +31,7 @@ from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.training.law_choice import law_of
 from levytorch.training.recovery import Recovery
 
-CHECKS = ("fit", "jumps", "step_size", "predictive", "tails")
+CHECKS = ("fit", "jumps", "step_size", "predictive", "tails", "time", "trajectories")
 ALL_CHECKS = (*CHECKS, "laws")
 MAX_PAIRS = 100_000
 _COST = {1: 1, 2: 8, 3: 2}  # a tail mass in d dimensions, in those of one
@@ -50,8 +51,8 @@ def diagnose(
     Args:
         data: the transitions (censored ones as they were fitted), or trajectories that were not censored.
         checks: which of "fit", "jumps", "step_size", "predictive", "tails" (of a fit with the TCF: were tails lost at
-            the same rate in all states) and "laws" (a table of laws on the same pairs, which train.py makes where the
-            truth is not known).
+            the same rate in all states), "time" and "trajectories" (is the law the same throughout), and "laws" (a
+            table of laws on the same pairs, which train.py makes where the truth is not known).
         max_pairs: at most so many pairs are looked at, in blocks drawn at random: the cost does not grow with the data.
         seed: of that choice and of the draws from the fitted law.
 
@@ -153,13 +154,13 @@ class _Jobs:
         """The two checks that look at single pairs under the fitted law."""
         checks, diagnosis, seed = self.checks, self.diagnosis, self.seed
         tails = "tails" in checks and self.recovery.metrics.get("tail_method") == "tcf" and not self.region.whole
-        if "fit" not in checks and "jumps" not in checks and not tails:
+        if not tails and not {"fit", "jumps", "time", "trajectories"} & set(checks):
             return
         most = max(_FEWEST, self.max_pairs // _COST[self.recovery.dim])
         sample = make_sample(self.transitions, self.region, most, seed)
         self.scale = 1.0 / sample.share
         if len(sample) < _FEWEST:
-            diagnosis.fit = diagnosis.jumps = Skipped(
+            diagnosis.fit = diagnosis.jumps = diagnosis.time = diagnosis.trajectories = Skipped(
                 f"only {len(sample)} pairs lie where the law was fitted and {_FEWEST} are needed; bring more data"
             )
             return
@@ -177,6 +178,10 @@ class _Jobs:
         if "jumps" in checks:
             log_p = fit.log_p if isinstance(fit, FitCheck) else None
             diagnosis.jumps = fit if log_p is None else _attempt(check_jumps, tangent, sample, log_p)
+        for name, check in (("time", check_time), ("trajectories", check_trajectories)):
+            if name in checks:
+                same = _attempt(check, tangent, fit, sample) if isinstance(fit, FitCheck) else fit
+                setattr(diagnosis, name, same)
         if tails:
             options = (self.transitions, self.region, most, seed)
             diagnosis.tails = _attempt(check_tail_shares, tangent, fit, *options) if isinstance(fit, FitCheck) else fit

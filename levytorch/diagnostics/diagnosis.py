@@ -14,12 +14,13 @@ from levytorch.diagnostics.compare import Comparison
 from levytorch.diagnostics.components import p_text
 from levytorch.diagnostics.goodness import FitCheck
 from levytorch.diagnostics.predictive import PredictiveCheck
+from levytorch.diagnostics.stability import StabilityCheck
 from levytorch.diagnostics.step_size import Skipped, StepCheck
 from levytorch.diagnostics.tail_shares import TailShareCheck
 from levytorch.training.recovery import Recovery
 
 SURE = 1e-3  # p-value below which an alarm is raised
-_CHECKS = ("fit", "jumps", "step_size", "predictive", "tails", "laws")
+_CHECKS = ("fit", "jumps", "step_size", "predictive", "tails", "time", "trajectories", "laws")
 FEW_JUMPS = 30
 INSEPARABLE = 0.98
 _BETTER = 3.0  # standard errors of a difference of log-likelihoods
@@ -37,8 +38,8 @@ _PARTS = {
 
 @dataclass
 class Diagnosis:
-    """fit, jumps, step_size, predictive, tails, laws: the checks, each None when it was not asked for, Skipped when it
-    could not be made; tails is None without a TCF.
+    """fit, jumps, step_size, predictive, tails, time, trajectories, laws: the checks, each None when it was not asked
+    for, Skipped when it could not be made; tails is None without a TCF, trajectories with a single one.
 
     alarms: what deserves a second look, by name, with a sentence. arrays: the numbers behind the figures.
     """
@@ -48,6 +49,8 @@ class Diagnosis:
     step_size: StepCheck | Skipped | None = None
     predictive: PredictiveCheck | Skipped | None = None
     tails: TailShareCheck | Skipped | None = None
+    time: StabilityCheck | Skipped | None = None
+    trajectories: StabilityCheck | Skipped | None = None
     laws: Comparison | Skipped | None = None
     alarms: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, repr=False)
@@ -111,6 +114,10 @@ class Diagnosis:
                 "tails_pairs": self.tails.tail,
                 "tails_ratio": list(self.tails.ratio),
             }
+        for name in ("time", "trajectories"):
+            same = getattr(self, name)
+            if isinstance(same, StabilityCheck):
+                out[f"{name}_p_value"] = same.p_value
         if isinstance(self.laws, Comparison):
             out |= {"laws": [asdict(row) for row in self.laws.rows], "laws_held_out": self.laws.held_out}
             out |= {"laws_pairs": self.laws.n_pairs, "laws_sentence": self.laws.sentence}
@@ -148,6 +155,11 @@ class Diagnosis:
                 f"tails lost alike in all states: {p_text(self.tails.p_value)}; steps beyond CT over those expected, "
                 f"in quarters of the states: {low:.2f} to {high:.2f}"
             )
+        if isinstance(self.time, StabilityCheck):
+            lines.append(f"the same law over time: {p_text(self.time.p_value)}")
+        if isinstance(self.trajectories, StabilityCheck):
+            number = self.trajectories.groups
+            lines.append(f"the same law in {number} trajectories: {p_text(self.trajectories.p_value)}")
         if isinstance(self.laws, Comparison):
             lines.append(_laws_line(self.laws))
         for name in _CHECKS:
@@ -217,6 +229,17 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
         out["predictive"] = (
             f"the fit does not predict several steps ahead ({p_text(ahead.p_value)}): {ahead.sentence()}; find the "
             "cause before forecasts or values."
+        )
+    if isinstance(diagnosis.time, StabilityCheck) and diagnosis.time.p_value < SURE:
+        out["time"] = (
+            f"the {diagnosis.time.what} changes over time ({p_text(diagnosis.time.p_value)}), while the model has "
+            "coefficients of the state alone; fit shorter stretches of time separately, or add what changes as a state."
+        )
+    if isinstance(diagnosis.trajectories, StabilityCheck) and diagnosis.trajectories.p_value < SURE:
+        out["trajectories"] = (
+            f"the {diagnosis.trajectories.what} differs between trajectories "
+            f"({p_text(diagnosis.trajectories.p_value)}), while they were fitted as one system; fit them separately "
+            "(recover_each)."
         )
     tails = diagnosis.tails
     if isinstance(tails, TailShareCheck) and tails.p_value < SURE:

@@ -21,7 +21,7 @@ from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.coefficients.padded import on_a_cell
 from levytorch.diagnostics.components import TAILS, Components
 from levytorch.diagnostics.sample import Region, Sample, conditional
-from levytorch.diagnostics.tangent import Expected, Observed
+from levytorch.diagnostics.tangent import Expected, Observed, Values
 from levytorch.likelihood.exact import AtOneHead, ExactLaw, beside
 from levytorch.likelihood.exact_rule import SIZES, Rule
 from levytorch.likelihood.exact_step import ExactStep
@@ -131,6 +131,28 @@ class ExactTangent:
         states = even_states(self.head, M).repeat_interleave(J).repeat(strata)
         scores = (made.scores - made.slopes[:, :, None, :]).reshape(-1, P)
         return ScoreNodes(states, v.repeat(strata * M), weight, scores)
+
+    def cross_by(self, sample: Sample, h: Values, group: Tensor, weight: Tensor) -> Tensor:
+        """As that of `Tangent`."""
+        dt, G = rounded(sample.dt), int(group.max()) + 1
+        v, w = probability_nodes()
+        total: Tensor | None = None
+        for value in torch.unique(dt).tolist():
+            made = self._made.get(value) or self._steps(value)[0]
+            strata, M, J = made.scores.shape[:3]
+            states = even_states(self.head, M).repeat_interleave(J)
+            values = h(v.repeat(M), states, torch.full_like(states, value), None).reshape(-1, M, J)
+            for stratum in range(strata):
+                scores = made.scores[stratum] - made.slopes[stratum][:, None]
+                means = torch.einsum("kmj,mjp,j->kmp", values, scores, w)
+                rows = torch.nonzero((dt == value) & (sample.label == stratum)).reshape(-1)
+                count = torch.zeros(G * M, dtype=torch.float64)
+                for node, share in beside(self.head, sample.x[rows], M):
+                    count.index_add_(0, group[rows] * M + node, weight[rows] * share)
+                part = torch.einsum("gm,kmp->gkp", count.reshape(G, M), means)
+                total = part if total is None else total + part
+        assert total is not None
+        return total
 
     def tail_odds(self, sample: Sample, strata: Region) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """As that of `Tangent`."""

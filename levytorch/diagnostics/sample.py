@@ -25,8 +25,10 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients
+from levytorch.convert import Integers
 from levytorch.data import Trajectories, Transitions
 from levytorch.data.thresholds import Threshold, threshold_at, threshold_from
+from levytorch.data.transitions import Membership
 from levytorch.diagnostics.chain import Chain, follows
 from levytorch.errors import InputError
 from levytorch.law.tails import radial_tail, survival
@@ -107,6 +109,7 @@ class Region:
 class Sample:
     """Pairs inside a region. `previous`: index here of the pair that ended where this one begins, -1 if there is none.
 
+    `trajectory`, `place`: the trajectory of each pair, and how many pairs of the data came before it there.
     `dt` is (n,); `share`: how much of the data was looked at; `total`: pairs of the data inside the region (an
     estimate when not all were looked at).
     """
@@ -117,6 +120,8 @@ class Sample:
     center: Tensor
     label: Tensor
     previous: Tensor
+    trajectory: Tensor
+    place: Tensor
     uniform_dt: bool
     share: float
     total: int
@@ -162,12 +167,29 @@ def data_for(recovery: Any, data: Any) -> Chain:
 
 def subsample(transitions: Transitions, most: int, seed: int, block: int = BLOCK) -> Transitions:
     """At most about `most` pairs, in blocks of neighbours, in the order of the data."""
-    n = len(transitions)
-    if n <= most:
+    if len(transitions) <= most:
         return transitions
+    return transitions[torch.from_numpy(_rows(len(transitions), most, seed, block))]
+
+
+def _rows(n: int, most: int, seed: int, block: int = BLOCK) -> Integers:
+    if n <= most:
+        return np.arange(n)
     blocks = np.random.default_rng(seed).permutation(n // block)[: max(1, most // block)]
-    rows = (np.sort(blocks)[:, None] * block + np.arange(block)).reshape(-1)
-    return transitions[torch.from_numpy(rows)]
+    return (np.sort(blocks)[:, None] * block + np.arange(block)).reshape(-1)
+
+
+def _places(membership: Membership, rows: Integers) -> Tensor:
+    """How many pairs of the same trajectory stand before each of these rows."""
+    if membership.counts is not None:
+        ends = np.cumsum(membership.counts)
+        return torch.from_numpy(rows - (ends - membership.counts)[np.searchsorted(ends, rows, side="right")])
+    ids = membership.numbers()
+    order = np.argsort(ids, kind="stable")
+    first = np.concatenate([[True], ids[order][1:] != ids[order][:-1]])
+    place = np.empty(len(ids), dtype=np.int64)
+    place[order] = np.arange(len(ids)) - np.maximum.accumulate(np.where(first, np.arange(len(ids)), 0))
+    return torch.from_numpy(place[rows])
 
 
 def make_sample(transitions: Transitions, region: Region, most: int, seed: int) -> Sample:
@@ -187,6 +209,8 @@ def make_sample(transitions: Transitions, region: Region, most: int, seed: int) 
         center_of(chosen.mu, dt, uniform_dt=chosen.uniform_dt),
         label[kept],
         previous[kept],
+        chosen.trajectory[kept],
+        _places(transitions.membership, _rows(len(transitions), most, seed))[kept],
         chosen.uniform_dt,
         share,
         len(dt) if share == 1.0 else round(len(dt) / share),

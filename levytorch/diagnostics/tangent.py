@@ -27,8 +27,12 @@ from levytorch.likelihood.tail import center_of
 
 DRAWS = (20_000, 50_000)  # at least and at most; in between five per pair
 _BINS = 512
+_COARSE = 64  # bins of x in each of which many steps are drawn
 _ROUNDS = 60
 _AT_ONCE = 50_000
+
+
+Values = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # (k, n) functions of u, x, dt and direction
 
 
 @dataclass
@@ -68,6 +72,7 @@ class Tangent:
         self.jacobian = coefficient_jacobian(head, self.bins.x[: self.bins.n_x])
         self.center = center_of(mu, self.bins.dt, uniform_dt=step_dt.dim() == 0)
         self.kept = self._kept(region)
+        self._drawn: tuple[Tensor, Transform, Tensor, Tensor] | None = None  # by `expect`: x, u, dt, scores
 
     def coefficients(self, x: Tensor) -> Coefficients:
         with torch.no_grad():
@@ -88,6 +93,7 @@ class Tangent:
         u = self._transform(sample, c, drawn.dx, rows)
         h = components.values(u.u, x, dt, u.direction)
         q, _ = self.scores(c, x, drawn.dx, sample.step_dt if sample.uniform_dt else dt, label)
+        self._drawn = (x, u, dt, q)
         model = self.moments(x, q, h)
         return Expected(model.cross, model.information, _correlation(q, c), h.shape[1])
 
@@ -106,7 +112,7 @@ class Tangent:
     def moments(self, x: Tensor, q: Tensor, h: Tensor) -> ScoreMoments:
         """Means over these pairs."""
         n, C, k, M = x.shape[0], q.shape[0], h.shape[0], self.bins.n_x
-        index = self.bins.index(x, self.bins.dt[:1].expand(n).contiguous()) % M
+        index = self._bin(x)
         columns = [q, *(q[a] * q[a:] for a in range(C)), *(h * q[a] for a in range(C))]
         sums = torch.zeros((M, sum(c.shape[0] for c in columns)), dtype=torch.float64)
         sums.index_add_(0, index, torch.cat(columns).T.contiguous())
@@ -125,6 +131,28 @@ class Tangent:
             cross += sums[row : row + k] @ self.jacobian[a]
             row += k
         return ScoreMoments(score, information, cross)
+
+    def cross_by(self, sample: Sample, h: Values, group: Tensor, weight: Tensor) -> Tensor:
+        """Sums of E[h s^T | x] over the pairs of each group, with weights (n,): (G, k, P); after `expect`."""
+        assert self._drawn is not None
+        x, u, dt, q = self._drawn
+        values = h(u.u, x, dt, u.direction)
+        M = self.bins.n_x
+        coarse = min(_COARSE, M) if self.head.dim == 1 else M
+        own, drawn = (self._bin(at) for at in (sample.x, x))
+        number = torch.bincount(drawn * coarse // M, minlength=coarse).clamp(min=1)
+        products = (values[:, None] * q).reshape(-1, len(x))  # (k C, n)
+        means = torch.zeros((len(products), coarse), dtype=torch.float64)
+        means = means.index_add_(1, drawn * coarse // M, products) / number
+        at_bin = means[:, torch.arange(M) * coarse // M].reshape(len(values), len(q), M)
+        G = int(group.max()) + 1
+        count = torch.zeros(G * M, dtype=torch.float64).index_add_(0, group * M + own, weight).reshape(G, M)
+        each = [count @ torch.einsum("cm,cmp->mp", row, self.jacobian) for row in at_bin]
+        return torch.stack(each, dim=1)
+
+    def _bin(self, x: Tensor) -> Tensor:
+        """The bin of each state, whatever its dt."""
+        return self.bins.index(x, self.bins.dt[:1].expand(len(x)).contiguous()) % self.bins.n_x
 
     def tail_odds(self, sample: Sample, strata: Region) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """log of the odds of the outer stratum (None: everything beyond the core) at the states of a sample, (n,); and
