@@ -6,11 +6,35 @@ Every message says what was expected, what was found and what to do about it. Th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+# control characters but for tabs and the ends of lines, marks that turn the direction of text, broken UTF-16
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-class LevytorchError(Exception):
+def printable(text: str, lines: bool = True) -> str:
+    """Text that may come from someone else, safe for a terminal and a file: what could act on them is spelt out.
+
+    lines: whether it may have several.
+
+    >>> printable("up\\x1b[31m")
+    'up\\\\x1b[31m'
+    """
+    safe = _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return safe if lines else safe.replace("\n", "\\n").replace("\t", "\\t")
+
+
+class _Printable:
+    """Messages quote labels, names and paths that may come from someone else."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*(printable(a) if isinstance(a, str) else a for a in arguments))
+
+
+class LevytorchError(_Printable, Exception):
     """Base of every error that levytorch raises on purpose."""
 
 
@@ -30,7 +54,7 @@ class OutputError(LevytorchError, OSError):
     """A result could not be written: no space, no permission, or another process has the place."""
 
 
-class LevytorchWarning(UserWarning):
+class LevytorchWarning(_Printable, UserWarning):
     """A doubtful but legal choice, or a result that deserves a second look."""
 
 

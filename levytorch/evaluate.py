@@ -52,6 +52,7 @@ def told_once() -> Iterator[None]:
 
 @hydra.main(version_base="1.3", config_path=command_line.conf_directory(), config_name="evaluate")
 def main(config: DictConfig) -> None:
+    command_line.guard_log()
     with command_line.importing():
         command_line.import_lightning()
         from levytorch.runs.evaluate import run_evaluation

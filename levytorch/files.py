@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from levytorch.errors import OutputError
+from levytorch.errors import OutputError, printable
 
 _NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # file systems that have none
 _LEFTOVER = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp")  # the names of _beside
@@ -114,9 +114,9 @@ def unwritable(target: str | os.PathLike[str], error: OSError) -> OutputError:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Through a temporary file beside the target, then one rename."""
+    """Through a temporary file beside the target, then one rename; what a terminal would act on is spelt out."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(printable(text), encoding="utf-8")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -36,6 +36,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 @hydra.main(config_path=command_line.conf_directory(), config_name="train", version_base="1.3")
 def main(config: DictConfig) -> float | None:
     """A run in its directory; what is refused before it has one must not reach the log file, which is another run's."""
+    command_line.guard_log()
     directory, sweep = Path(HydraConfig.get().runtime.output_dir), HydraConfig.get().mode.name == "MULTIRUN"
     try:
         with interrupts.interruptible(), claimed(directory):

@@ -35,7 +35,7 @@ _NAMES = (
     *(f"{part}_{field}" for part in _PARTS for field in ("keys", "values", "starts")),
     *("loose_x", "loose_dx", "loose_row"),
 )
-_MOST_PAIRS = 2.0**50
+_MOST_PAIRS, _FARTHEST = 2.0**50, 1e100
 _SUM, _LARGEST = 1e-6, 100.0  # of the weights of a pair: they add up to one, and some are negative
 _X_BITS = 44
 _X_ZERO, _DX_ZERO = 1 << (_X_BITS - 1), 1 << 15
@@ -264,6 +264,8 @@ def from_arrays(arrays: dict[str, Any]) -> dict[str, Any]:
     if not 1 <= n_blocks <= 4096:
         raise ValueError(f"n_blocks = {n_blocks}")
     mu, rate = _floats(arrays, "mu", 2).tolist()
+    if abs(mu) > _FARTHEST:
+        raise ValueError(f"mu = {mu:g}")
     CT, TRT = (_floats(arrays, name, len(dt), infinite=True) for name in ("CT", "TRT"))
     reach = _floats(arrays, "reach", (), infinite=True)
     if not ((CT > 0).all() and (TRT > 0).all() and reach > 0 and np.isfinite(CT).all() >= np.isfinite(CT).any()):

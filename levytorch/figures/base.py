@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from levytorch.errors import printable
 from levytorch.files import replacing
 from levytorch.working_directory import MATPLOTLIB_SETTINGS, ignoring
 
@@ -58,7 +59,7 @@ class AxisNames(NamedTuple):
 
 def plain(text: str, most: int = 40) -> str:
     """Text of someone else's as matplotlib would write it, not as a formula."""
-    short = " ".join(text.split())
+    short = printable(" ".join(text.split()))
     return (short if len(short) <= most else f"{short[: most - 1]}…").replace("\\", "\\\\").replace("$", r"\$")
 
 

@@ -18,7 +18,7 @@ import torch
 
 from levytorch.controlled import ControlledDynamics
 from levytorch.data import SourceData, Transitions
-from levytorch.errors import ConfigError, InputError, LevytorchWarning
+from levytorch.errors import ConfigError, InputError, LevytorchWarning, printable
 from levytorch.figures import policies as plots
 from levytorch.figures.policies import Curve
 from levytorch.files import write_csv, write_json
@@ -83,7 +83,8 @@ def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, re
     check_run_with_actions(prepared, data)
     began = time.perf_counter()
     opening = terminal.opening(pairs, prepared.fit, config)
-    log.info(f"{opening}; actions " + (", ".join(map(str, pairs.actions)) or "on a scale"))
+    labels = ", ".join(printable(str(a), lines=False) for a in pairs.actions)
+    log.info(f"{opening}; actions {labels or 'on a scale'}")
     truth = data.dynamics if isinstance(data.dynamics, ControlledDynamics) else None
     with noted_doubts() as doubts:
         if pairs.actions:
@@ -173,7 +174,7 @@ def _one(
 def _held(recovery: Any) -> dict[str, Any]:
     """Some actions by name: all labels, or the ends and the middle of a scale."""
     if getattr(recovery, "actions", ()):
-        return {str(a): a for a in recovery.actions}
+        return {printable(str(a), lines=False): a for a in recovery.actions}
     ends = [(low, round(0.5 * (low + high) / (high - low), 2) * (high - low), high) for low, high in recovery.bounds]
     rows = [tuple(side[k] for side in ends) for k in range(3)]
     return {", ".join(f"{v:.3g}" for v in row): row[0] if len(row) == 1 else row for row in rows}

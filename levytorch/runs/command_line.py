@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import gc
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from levytorch.errors import printable
 from levytorch.working_directory import MATPLOTLIB_SETTINGS, NUMBA_SETTINGS, ignoring, leave_import_path
 
 _PACKAGE = Path(__file__).parents[1]
@@ -30,6 +32,21 @@ def prepare_process() -> None:
     leave_import_path()
     # threads that spin while they wait for each other stand still together where a machine has other work to do
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+class _PrintableRecords(logging.Filter):
+    """Labels, names and paths in messages may come from someone else."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = printable(record.getMessage()), ()
+        return True
+
+
+def guard_log() -> None:
+    """Nothing that a terminal would act on reaches it, or a log file, through the handlers that there are now."""
+    for handler in logging.getLogger().handlers:
+        if not any(isinstance(known, _PrintableRecords) for known in handler.filters):
+            handler.addFilter(_PrintableRecords())
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from levytorch.coefficients.action import MixtureHead
 from levytorch.controlled import ControlledDynamics
 from levytorch.convert import path_of, shown
 from levytorch.dynamics import Dynamics
-from levytorch.errors import InputError, LevytorchWarning, reason
+from levytorch.errors import InputError, LevytorchWarning, printable, reason
 from levytorch.policies import Policy, index_among
 from levytorch.training.recovery import ArrayLike, Recovery
 from levytorch.training.stored import stored_covariance, stored_metrics
@@ -353,6 +353,7 @@ class ControlledRecovery(CountedActions):
         return cls(actions, recoveries, covariance, counts.to(torch.float64), stored_metrics(content["metrics"]))
 
     def __repr__(self) -> str:
-        pairs = ", ".join(f"{a}: {n:,.0f}" for a, n in zip(self.actions, self.counts.sum(1).tolist()))
+        labels = [printable(str(a), lines=False) for a in self.actions]
+        pairs = ", ".join(f"{label}: {n:,.0f}" for label, n in zip(labels, self.counts.sum(1).tolist()))
         jumps = f"alpha={self.alpha:.4g}" + (f", tempering={self.tempering:.4g}" if self.tempered else "")
         return f"ControlledRecovery(pairs of actions {{{pairs}}}, {jumps}, converged={self.converged})"

@@ -286,7 +286,8 @@ class Recovery(OfHead):
                 f"{file} must be a recovery written by Recovery.save, found a file that does not load safely "
                 f"({reason(error)}); save it again."
             ) from error
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
+        kind = content.get("format") if isinstance(content, dict) else None
+        if not isinstance(kind, int) or kind != FORMAT:
             raise InputError(f"{file} must be a recovery of format {FORMAT}, found another; save it again.")
         described = content.get("head")
         own = described.get(_OWN) if isinstance(described, dict) else None

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from levytorch.coefficients import Head, build_head
 from levytorch.coefficients.modulation import Modulation
-from levytorch.convert import real_tensor, shown
+from levytorch.convert import number_within, real_tensor, shown
 from levytorch.data.thresholds import threshold_from
 from levytorch.errors import InputError
 
 INDEFINITE = 1e-4  # smallest eigenvalue of the correlations, below zero, that rounding may explain
 _SMALL = 1000  # functions that cost nothing, whatever the file holds
+_SMALLEST_ALPHA, _LARGEST_UNIT = 1e-6, 1e30
 _LAWS = ("frozen", "corrected", "exact")
 _METHODS = ("none", "tcf", "conditional")
 
@@ -31,6 +32,11 @@ def stored_head(config: Any, n_parameters: int) -> Head:
     if (depth - 1) * width * max(width, 1) > n_parameters or largest > max(n_parameters, _SMALL):
         raise InputError(
             f"the head must have the {n_parameters} parameters that the file holds, found one with more; fit again."
+        )
+    number_within("alpha of the head", config.get("alpha", 0.5), f"[{_SMALLEST_ALPHA}, 1)", "fit again")
+    for unit in ("length", "time"):
+        number_within(
+            f"{unit} of the head", config.get(unit, 1.0), f"[{1 / _LARGEST_UNIT}, {_LARGEST_UNIT}]", "fit again"
         )
     return build_head(config)
 
@@ -70,7 +76,8 @@ def stored_metrics(metrics: Any) -> dict[str, Any]:
         value = metrics.get(key)
         if value is not None and not sound(value):
             raise InputError(f"metrics must be those of a fit, found {key} = {shown(value)}; fit again.")
-    if metrics.get("x_min") is not None and not metrics["x_min"] <= metrics.get("x_max", -math.inf):
+    low, high = metrics.get("x_min"), metrics.get("x_max")
+    if ("x_min" in metrics or "x_max" in metrics) and (low is None or high is None or low > high):
         raise InputError("metrics must have a range of states from x_min to x_max, found another; fit again.")
     return dict(metrics)
 

@@ -30,15 +30,17 @@ assert len(found.simulate(3, 4, 0.1)) == 3
 new_axes(1, 1)
 """
 TRAIN = ["data.n_trajectories=20", "data.n_steps=10", "coefficients.n_basis=3", "alpha=0.3", "hydra.run.dir=new"]
+EVALUATE = ["run=.", "beta=1", "reward=cosine_power", "hydra.run.dir=new"]
 ENTRY_POINTS = {
     "library": [LIBRARY],
     "python -m levytorch": ["-m", "levytorch"],
     "python -m levytorch.train": ["-m", "levytorch.train", *TRAIN],
     "train.py": [str(ROOT / "train.py"), *TRAIN],
     "train.py resume": [str(ROOT / "train.py"), "resume=."],
-    "evaluate.py": [str(ROOT / "evaluate.py"), "run=.", "beta=1", "reward=cosine_power", "hydra.run.dir=new"],
+    "python -m levytorch.evaluate": ["-m", "levytorch.evaluate", *EVALUATE],
+    "evaluate.py": [str(ROOT / "evaluate.py"), *EVALUATE],
 }
-SLOW = ("train.py", "train.py resume")
+SLOW = ("train.py", "train.py resume", "evaluate.py", "python -m levytorch.train")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in ENTRY_POINTS])
