@@ -49,6 +49,11 @@ class FileClock:
         """Whether the times are dates: nanoseconds since 1970."""
         return bool(self._dates)
 
+    @property
+    def tick(self) -> int | None:
+        """Nanoseconds of one unit of `ticks`; None where it is not known."""
+        return self._tick
+
     def ticks(self, column: pl.Series | NDArray[Any], before: int = 0) -> NDArray[Any]:
         """A block of the column, so many rows after the first, as integers or floats."""
         import polars as pl

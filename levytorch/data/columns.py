@@ -58,11 +58,11 @@ class TableReader:
                 return
             if separator is None:
                 with file.open(encoding="utf-8-sig") as stream:
-                    head = next((line for line in stream if not line.startswith(COMMENT)), "")
+                    head = next((line for line in stream if line.strip() and not line.startswith(COMMENT)), "")
                 self._separator = "\t" if file.suffix.lower() == ".tsv" else max(_SEPARATORS, key=head.count)
             with file.open("rb") as lines:
                 self.comments = sum(line.startswith(COMMENT.encode()) for line in lines)
-            frame = self._parsed(file) if whole else next(self._texts())
+            frame = self._parsed(_without_blank_lines(file)) if whole else next(self._texts())
         self._frame = frame if whole else None
         self.types, self.rows, self.columns = frame.schema, len(frame), frame.columns  # rows: of the first frame
 
@@ -105,7 +105,7 @@ class TableReader:
         """Lines, some at a time, each time below the header; a line that goes on inside quotes is not cut."""
         with self.file.open("rb") as stream:
             header = stream.readline()
-            while header.startswith(COMMENT.encode()):
+            while header.startswith(COMMENT.encode()) or header.isspace():
                 header = stream.readline()
             while header.count(b'"') % 2 and (more := stream.readline()):
                 header += more
@@ -261,6 +261,16 @@ class Runs:
         self.names += fresh
         self._seen.update(fresh)
         self._starts.append(rows + before)
+
+
+def _without_blank_lines(file: Path) -> Path | io.BytesIO:
+    """The file itself, or its text from the header on where blank lines stand above it, which polars takes for it."""
+    with file.open("rb") as stream:
+        blank, line = False, stream.readline()
+        while line.startswith(COMMENT.encode()) or line.isspace():
+            blank |= line.isspace()
+            line = stream.readline()
+        return io.BytesIO(line + stream.read()) if blank and line else file
 
 
 def check_header(file: Path, columns: list[str], options: FileOptions) -> None:

@@ -234,11 +234,17 @@ class TableFile(PointFile):
         return np.stack(columns, axis=1)
 
     def _of_clock(self, name: str, ticks: NDArray[Any] | None) -> Array:
-        """What the dates of a file say of the time of day, or of the week."""
-        if ticks is None or self.clock is None or not self.clock.dates:
-            raise InputError(f"{self.path}: {name} must be read off dates, found none; name a column of times.")
+        """What the dates of a file, or its numbers counted from 1970 on, say of the time of day, or of the week."""
+        if ticks is None or self.clock is None:
+            raise InputError(f"{self.path}: {name} must be read off times, found none; name a column of times.")
+        tick = self.clock.tick
+        if tick is None:
+            raise InputError(
+                f"{self.path}: {name} must be read off dates, or off numbers of a known unit, found numbers without "
+                "a unit; pass time_in, such as time_in='ms' for milliseconds since 1970, and time_unit."
+            )
         period, unit, begins = CLOCKS[name]
-        return (ticks + begins) % period / unit
+        return (ticks % (period // tick) * tick + begins) % period / unit
 
     def _actions_of(self, column: pl.Series, before: int) -> NDArray[Any]:
         """Numbers, or names."""

@@ -25,6 +25,7 @@ FEW_JUMPS = 30
 INSEPARABLE = 0.98
 _BETTER = 3.0  # standard errors of a difference of log-likelihoods
 _AIC = 10.0
+_AIC_ALIKE = 2.0  # models that AIC does not tell apart
 _CLEAR = 4.0  # standard errors of a correlation between successive steps
 _PARTS = {
     "shape": "the shape of the step's law is wrong",
@@ -185,7 +186,8 @@ def _laws_line(laws: Comparison) -> str:
     best, *others = laws.rows
     kind = "held-out log p" if laws.held_out else "log p"
     apart = ", ".join(f"{row.model} {row.difference:+.2g} ({row.difference_std:.1g})" for row in others)
-    by_aic = min(laws.rows, key=lambda row: row.aic).model
+    least = min(row.aic for row in laws.rows)
+    by_aic = " or ".join(row.model for row in laws.rows if row.aic - least < _AIC_ALIKE)
     told = f"{best.model} {best.log_likelihood:.5g} ({best.std:.1g})"
     return f"laws of a step, {kind} per pair: {told}; {apart}; AIC: {by_aic}"
 
@@ -195,7 +197,9 @@ def off(fit: FitCheck) -> str:
     text = f"probabilities off by at most {100 * fit.gap:.2g} percentage points"
     if fit.rare:
         level = min(fit.rare)
-        text += f", steps as rare as {level:.2%} are {fit.rare[level]:.2g} times as frequent as the law says"
+        times = f"{fit.rare[level]:.2g}"
+        often = "as frequent" if times == "1" else f"{times} times as frequent"
+        text += f", steps as rare as {100 * level:.3g} % are {often} as the law says"
     return text
 
 

@@ -188,6 +188,7 @@ def goodness_arrays(fit: FitCheck, sample: Sample, head: Head) -> dict[str, np.n
         "levels": np.array(LEVELS),
         "number": number.numpy(),
         "p_value": np.array(fit.p_value),
+        "periodic": np.array(head.period is not None),
     }
 
 

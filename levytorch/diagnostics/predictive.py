@@ -202,6 +202,7 @@ def check_predictions(
     several = [k for k in components if k > 1] or list(components)
     p_value = _combined([components[k] for k in several], [number[k] for k in several])
     arrays |= {"horizons": np.array(list(parts)), "levels": np.array(LEVELS), "p_value": np.array(p_value)}
+    arrays["periodic"] = np.array(head.period is not None)
     return PredictiveCheck(p_value, parts, ratio, ratio_std, number, arrays)
 
 

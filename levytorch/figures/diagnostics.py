@@ -93,6 +93,10 @@ def _rare(ax: Axes, arrays: Arrays) -> None:
     ax.set_ylabel("rare steps, observed / expected")
 
 
+def _state_label(arrays: Arrays) -> str:
+    return "x in one period" if bool(arrays.get("periodic", True)) else "x"
+
+
 def _along_x(ax: Axes, arrays: Arrays) -> None:
     """Quantiles of u minus their level: the band is that of the median, the widest."""
     edges, quantiles, number, levels = (arrays[k] for k in ("x_edges", "quantiles", "number", "levels"))
@@ -107,7 +111,7 @@ def _along_x(ax: Axes, arrays: Arrays) -> None:
         ax.stairs(off, edges, baseline=None, color=shade, linewidth=1.3, label=f"{level:.0%}")
     ax.set_ylim(-1.2 * reach, 1.2 * reach)
     ax.set_xlim(edges[0], edges[-1])
-    ax.set_xlabel("x in one period")
+    ax.set_xlabel(_state_label(arrays))
     ax.set_ylabel("quantile of u minus its level")
     legend_above(ax, handlelength=1.0)
 
@@ -174,7 +178,7 @@ def predictive(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[F
             label=f"data, {k} step{'s' if k > 1 else ''}",
         )
     right.set_yscale("log")
-    right.set_xlabel("x in one period")
+    right.set_xlabel(_state_label(arrays))
     right.set_ylabel("spread between the quartiles")
     legend_above(right, columns=2)
     for ax in axs:

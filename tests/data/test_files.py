@@ -281,6 +281,22 @@ def test_steps_in_years(tmp_path):
     assert found.times.tolist() == [0.0, 366 / 365.25, 4 * 365.25 / 365.25]
 
 
+def test_a_blank_line_above_the_header(tmp_path):
+    path = tmp_path / "exported.csv"
+    path.write_text("# made by a tracker\n\n# version 2\ntime,x\n0.0,1.0\n0.5,1.5\n1.0,2.5\n")
+    assert Trajectories.from_file(path).transitions().dx.tolist() == [0.5, 1.0]
+
+
+def test_time_of_day_of_milliseconds(tmp_path):
+    path = tmp_path / "stamps.csv"
+    start = 1_700_000_000_000 - 1_700_000_000_000 % 86_400_000 + 6 * 3_600_000  # 06:00 UTC
+    path.write_text("time,x\n" + "".join(f"{start + 1_800_000 * k},{k}\n" for k in range(4)))
+    options = {"time": "time", "time_in": "ms", "time_unit": "h"}
+    hours = Trajectories.from_file(path, **options, action="time_of_day").transitions()
+    assert hours.action.tolist() == [6.0, 6.5, 7.0]
+    assert hours.dt.tolist() == [0.5, 0.5, 0.5]
+
+
 def test_time_of_day_and_of_week(tmp_path):
     path = tmp_path / "dates.csv"
     path.write_text("time,x\n2024-01-01 06:30,1.0\n2024-01-01 23:00,2.0\n2024-01-02 01:00,4.0\n")  # a Monday
@@ -289,5 +305,5 @@ def test_time_of_day_and_of_week(tmp_path):
     week = Trajectories.from_file(path, time_unit="h", action="time_of_week").transitions()
     assert week.action.tolist() == [6.5 / 24, 23 / 24]
     path.write_text("time,x\n0,1.0\n1,2.0\n2,4.0\n")
-    with pytest.raises(InputError, match="time_of_day must be read off dates, found none"):
+    with pytest.raises(InputError, match="found numbers without a unit; pass time_in"):
         Trajectories.from_file(path, action="time_of_day")

@@ -147,3 +147,13 @@ def test_no_checks_leave_no_trace(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "fit_p_value" not in json.loads((tmp_path / "metrics.json").read_text())
     assert not list((tmp_path / "figures").glob("diagnostics*"))
+
+
+def test_words_of_rare_steps_and_of_laws():
+    data, recovery = walk()
+    found = quiet(diagnose, recovery, data, checks=("fit",))
+    found.fit.rare = {0.01: 1.004}
+    assert "steps as rare as 1 % are as frequent as the law says" in found.text()
+    found.fit.rare = {0.003: 1.42}
+    assert "steps as rare as 0.3 % are 1.4 times as frequent as the law says" in found.text()
+    assert bool(found.arrays["fit"]["periodic"])
