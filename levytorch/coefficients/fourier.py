@@ -158,7 +158,7 @@ class LinearHead(LinkedHead):
         found = []
         for row, name, unit in zip((d, d + 1), KNOWABLE, units.noise(alpha)):
             if name in self.known:
-                found.append(torch.full_like(eta[row], self.known[name]))
+                found.append(torch.full_like(eta[row], self.constant(name)))
                 continue
             value, first, second = self.links[row - d + 1].derivatives(eta[row])
             found.append(value * unit)

@@ -30,6 +30,7 @@ from levytorch.errors import InputError
 
 KNOWABLE = ("D_o", "D_f")  # coefficients that may be given as known constants
 _MARGIN = 1 / 64  # of the window: many nodes of the grids that are interpolated from
+NO_JUMPS = 1e-300  # the D_f that the law of a step takes for none: its step is then Gaussian to the last digit
 NO_TEMPERING = torch.zeros((), dtype=torch.float64)
 
 
@@ -71,13 +72,13 @@ def known_constants(given: Mapping[str, Any]) -> dict[str, float]:
         if given.get(name) is None:
             continue
         value = real_number(name, given[name], "give a known constant, or leave it out to have it recovered")
-        if value < 0 or (name == "D_f" and value == 0):
-            least = "positive" if name == "D_f" else ">= 0"
+        if value < 0:
             raise InputError(
-                f"{name} must be {least} where it is known, found {value:g}; leave it out to have it recovered"
-                f"{' (the checks compare with a law without jumps)' if name == 'D_f' else ''}."
+                f"{name} must be >= 0 where it is known, found {value:g}; leave it out to have it recovered."
             )
         out[name] = value
+    if len(out) == len(KNOWABLE) and not any(out.values()):
+        raise InputError("D_o and D_f must not both be zero, found 0 and 0; a step without noise has no density.")
     return out
 
 
@@ -281,6 +282,10 @@ class LinkedHead(Head):
         self.units, self.positivity_link = units or Units(), positivity_link
         self.links = (Link("identity"), positivity(positivity_link, FLOOR_D_O), positivity(positivity_link, FLOOR_D_F))
 
+    def constant(self, name: str) -> float:
+        """A known D_o or D_f as the law of a step takes it."""
+        return max(self.known[name], NO_JUMPS) if name == "D_f" else self.known[name]
+
     def settings(self) -> dict[str, Any]:
         """The part of `config` that these heads share."""
         return {
@@ -332,7 +337,7 @@ class LinkedHead(Head):
         found = []
         for name, link, unit in zip(KNOWABLE, self.links[1:], self.units.noise(alpha)):
             if name in self.known:
-                found.append(b.new_full(b.shape if self.dim == 1 else b.shape[:-1], self.known[name]))
+                found.append(b.new_full(b.shape if self.dim == 1 else b.shape[:-1], self.constant(name)))
             else:
                 found.append(link(eta[name]) * unit)
         lam = self.tempering_response(eta.get("tempering"))[0]

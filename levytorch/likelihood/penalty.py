@@ -40,6 +40,8 @@ _LEAST = 1e-6  # share of a coefficient that the data determines: below, it says
 _LOG = 0.1  # of a change of log lambda, beside slopes of the evidence
 _UPDATES = 40  # of strengths, where the data is not looked at meanwhile
 _STEADY = 0.01  # slope of the evidence, in numbers of well-determined coefficients, at which they end
+_GONE = 1e4  # times the information of the data: a strength under which a group of coefficients is zero
+_FOLLOWED = 5.0  # of log-likelihood that a change of strengths may cost where theta is
 _START = 1.0  # harmonic j of size 1 / j^2; the evidence is asked once the data has had its say
 
 
@@ -98,6 +100,17 @@ class RoughnessPenalty:
     def precision(self) -> Tensor:
         """Diagonal (P,) of the prior precision, in units of total (not mean) log-likelihood."""
         return self.strengths[self.group] * self.roughness
+
+    def held_back(self, before: Tensor, theta: Tensor) -> None:
+        """Goes only so far from the strengths before that theta, which was made for those, can follow in one step."""
+
+        def cost(strengths: Tensor) -> float:
+            return 0.5 * float((strengths[self.group] * self.roughness * theta**2).sum())
+
+        wanted, share = self.strengths, 1.0
+        while cost(self.strengths) - cost(before) > _FOLLOWED and share > 1e-3:
+            share *= 0.5
+            self.strengths = before ** (1.0 - share) * wanted**share
 
     def tighten(self) -> None:
         """No strength below the one that a fit begins with."""
@@ -162,7 +175,9 @@ class RoughnessPenalty:
             determined = (mask.sum() - shrink[mask].sum()).clamp(min=1e-6)
             size = (theta[mask] ** 2 * self.roughness[mask]).sum().clamp(min=1e-30)
             old = float(self.strengths[g])
-            target = (determined / size).clamp(*_LAMBDA_RANGE)
+            # a group that the data wants to be zero is as good as that long before its strength leaves all bounds
+            most = _GONE * float((information.diagonal()[mask] / self.roughness[mask]).max())
+            target = (determined / size).clamp(*_LAMBDA_RANGE).clamp(max=max(most, _START))
             change = max(change, abs(float(size * (target - old))))
             self.strengths[g] = target
         return change

@@ -288,6 +288,7 @@ def generator_change(
         J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in dynamics.jacobian(x))
     by_alpha = jump_symbol(k, at.alpha, 1, float(at.tempering)) * phi
     by_lam, J_lam = _tempering_change(dynamics, at, k, phi)
+    J_lam = torch.nn.functional.pad(J_lam, (0, J_D_o.shape[-1] - J_lam.shape[-1])) if J_lam.numel() > 1 else J_lam
     drift = zip(gradient, J_b.unbind(1) if len(gradient) > 1 else [J_b])
     D_f = at.D_f[:, None]
     rest = ((laplacian, J_D_o), (jump, -J_D_f), (by_alpha, -J_alpha * D_f), (by_lam, -J_lam * D_f))

@@ -197,6 +197,7 @@ class LineSystem:
         slope = getattr(getattr(self.dynamics, "head", None), "tempering_slope", None)
         if lam > 0 and slope is not None and bool((J_lam := slope()).any()):
             by_lam = (jumped(at.alpha, lam * (1 + h)) - jumped(at.alpha, lam * (1 - h))) / (2 * h * lam)
+            J_lam = torch.nn.functional.pad(J_lam, (0, out.shape[1] - len(J_lam)))
             out = out - J_lam * (at.D_f * by_lam)[:, None]
         return out
 

@@ -299,6 +299,8 @@ def _covariance_factor(dynamics: Any, r: Reward, cell: Torus, beta: float, n: in
     if at.tempering > 0 and hasattr(dynamics, "head") and not isinstance(at.alpha, np.ndarray):
         lam, power = at.tempering, at.alpha - 1.0
         symbol = 2.0 * at.alpha * lam * ((operator.square + lam * lam) ** power - lam ** (2.0 * power))
-        right -= dynamics.head.tempering_slope()[None] * flat(at.D_f * operator.inverse(c * symbol))
+        slope = dynamics.head.tempering_slope()
+        slope = torch.nn.functional.pad(slope, (0, right.shape[1] - len(slope)))[None]
+        right -= slope * flat(at.D_f * operator.inverse(c * symbol))
     columns = (right @ directions).T.reshape(-1, n, n).numpy()
     return torch.stack([torch.from_numpy(solve_system(system, column, 1e-6)[0] / n**2) for column in columns], dim=-1)

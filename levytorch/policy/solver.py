@@ -82,6 +82,8 @@ def solve_value(
     beta = check_beta(beta)
     accuracy: dict[str, Any] = {"n_modes": n_modes, "tolerance": tolerance, "max_modes": max_modes}
     policy = getattr(dynamics_or_recovery, "policy", None)
+    if hasattr(dynamics_or_recovery, "with_boundary"):
+        dynamics_or_recovery = dynamics_or_recovery.with_boundary()
     if policy is not None:
         reward = policy.averaged(reward, dynamics_or_recovery.dim)
     if is_line(dynamics_or_recovery):

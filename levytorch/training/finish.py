@@ -44,7 +44,7 @@ _AT_THE_END = 0.005  # from an end of the range of alpha
 _MOST_REMOVED = 0.05  # share of all pairs beyond TRT
 VANISHED = 1e-4
 _AT_BOUND = 2e-3  # of a learned alpha from the end of its range
-_AS_WELL = 2.0  # in log-likelihood: what one parameter is worth by AIC, and a bit
+AS_WELL = 2.0  # in log-likelihood: what one parameter is worth by AIC, and a bit
 # of a tempering: the log-likelihood may fall by (95 % on one side), told from zero, zero (eta in internal units)
 _DROP, TOLD, _GONE = 0.5 * 1.6449**2, 2.0, 1e-6
 NOT_TOLD = "tempering is not told from zero by this data"
@@ -133,7 +133,7 @@ def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple
     """The covariance of theta, the last evaluation, and the log-likelihood; what else is found, into the metrics."""
     fitted = objective = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch)
     if ended.samples is None:
-        ev = _evaluation(ended.done.optimizer, objective)
+        ev = evaluation_of(ended.done.optimizer, objective)
     else:
         metrics["lattice_nodes"] = ended.batch.main.x.shape[0]
         objective, ev, metrics["lattice_distance"] = polish(ended.likelihood, objective, ended.samples)
@@ -162,7 +162,7 @@ def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple
     if losses:
         metrics["vanishing_loss"] = losses
         _warn_of_vanishing(losses)
-        at_zero = [name for name, loss in losses.items() if loss < _AS_WELL]
+        at_zero = [name for name, loss in losses.items() if loss < AS_WELL]
         if cov is not None and at_zero:
             cov = held_at_zero(cov, head, at_zero)
     metrics["D_o_D_f_correlation"] = correlation = 0.0 if head.known else _correlation(objective, ev)
@@ -219,7 +219,7 @@ def missing_between(
     return (observed - expected) / math.sqrt(max(variance, 1.0)) if n else None
 
 
-def _evaluation(optimizer: Optimizer, objective: FullBatchObjective) -> Evaluation:
+def evaluation_of(optimizer: Optimizer, objective: FullBatchObjective) -> Evaluation:
     """What the last pass left behind, when it was made at the final parameters; one more pass otherwise."""
     accepted = getattr(optimizer, "accepted", None)
     if isinstance(accepted, Evaluation) and torch.equal(accepted.theta, objective.head.flat()):
@@ -262,7 +262,7 @@ def loss_without(name: str, head: LinearHead, batch: FullBatch) -> float:
 def _warn_of_vanishing(losses: dict[str, float]) -> None:
     """A warning for each, which says what the likelihoods say."""
     for name, loss in losses.items():
-        if loss < _AS_WELL:
+        if loss < AS_WELL:
             told = (
                 f"{name} has run to zero: the likelihood has its maximum on that boundary, so the data is described as "
                 f"well without {name}, and its standard error means nothing; "

@@ -24,6 +24,7 @@ from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import MOST_PAIRS, Blocks, kept_for_later, n_blocks_for
+from levytorch.training.boundary import told_in, without_vanished
 from levytorch.training.engines.base import engine_facts, joined_history, maximise
 from levytorch.training.finish import Ended
 from levytorch.training.law_choice import check_exact, conclude
@@ -73,7 +74,9 @@ class Problem:
     def conclude(self, ended: Ended, blocks: Blocks | None = None) -> tuple[Recovery, Likelihood]:
         """The recovery under the law of the settings, with what the whole fit says about itself; and its likelihood."""
         settings = self.settings
+        ended, vanished = without_vanished(ended)
         recovery, likelihood = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, self.data)
+        told_in(recovery, vanished)
         recovery.blocks, recovery.history = blocks, joined_history(ended.done.history, recovery.history)
         recovery.metrics |= engine_facts(ended.engine, settings.engine_reason)
         if self.selection is not None:

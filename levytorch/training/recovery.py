@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from levytorch import files
 from levytorch.coefficients import Coefficients, Head, LinearHead
+from levytorch.coefficients.head import KNOWABLE, NO_JUMPS
 from levytorch.coefficients.modulation import Modulation
 from levytorch.convert import (
     choice,
@@ -107,7 +109,8 @@ class Recovery(OfHead):
         return self.coefficients(x).D_o
 
     def D_f(self, x: ArrayLike) -> Tensor:
-        return self.coefficients(x).D_f
+        D_f = self.coefficients(x).D_f
+        return torch.where(D_f <= NO_JUMPS, 0.0, D_f)
 
     def alpha_at(self, x: ArrayLike) -> Tensor:
         return self.coefficients(x).alpha
@@ -169,6 +172,9 @@ class Recovery(OfHead):
         else:
             b, D_o, D_f, _ = self._stds(x, sandwich(self, data) if kind == "robust" else self.covariance)
         stds = [b, D_o, D_f]
+        for name, found in self.metrics.get("at_zero", {}).items():
+            row = 1 + KNOWABLE.index(name)
+            stds[row] = torch.hypot(stds[row], torch.full_like(stds[row], found["std"]))
         for i, missing in enumerate(self.metrics.get("left_out_of_series", ())[:3]):
             if missing:
                 constant = cast(LinearHead, self.head).starts[i]  # whose column is the slope in the predictor
@@ -193,7 +199,11 @@ class Recovery(OfHead):
 
     @property
     def alpha_std(self) -> float | Callable[[ArrayLike], Tensor]:
-        """Standard error of alpha: 0 when it was given, a function of x when alpha is one."""
+        """Standard error of alpha: 0 when it was given, a function of x when alpha is one, infinite without jumps."""
+        if self.metrics.get("at_zero", {}).get("D_f", {}).get("alpha_learned"):
+            return math.inf  # without jumps the data says nothing about it
+        if self.metrics.get("alpha_at_bound") is not None:
+            return math.inf  # the end of its range, where it is held
         if not self.head.learns_alpha:
             return 0.0
         if self.head.alpha_spec.mode == "function":
@@ -225,6 +235,16 @@ class Recovery(OfHead):
             ((J @ covariance) * J).sum(-1).clamp(min=0).sqrt().reshape(shape)
             for J, shape in zip(self.jacobian(x), shapes)
         )
+
+    def with_boundary(self) -> Recovery:
+        """This recovery with one more parameter for each coefficient that has vanished, so that what it may be is part
+        of V.std; itself where none has. For `jacobian` and `covariance` only.
+        """
+        found = self.metrics.get("at_zero", {})
+        if not found or self.covariance is None:
+            return self
+        kept = {f.name: getattr(self, f.name) for f in fields(self)}
+        return _AtBoundary(**kept | {"covariance": _extended(self.covariance, list(found.values()))})
 
     # -- elsewhere ----------------------------------------------------------------------------------------------------
     def dynamics(self) -> Dynamics:
@@ -384,6 +404,30 @@ def forecast(
     x = simulate(dynamics, paths, steps, until / steps, substeps=substeps, x0=begin, seed=seed).to_array()
     quantiles = np.moveaxis(np.quantile(x, chosen, axis=0), 0, 1)
     return Forecast(np.linspace(0.0, until, steps + 1), chosen, quantiles, paths)
+
+
+class _AtBoundary(Recovery):
+    """A recovery whose vanished coefficients are parameters: see `Recovery.with_boundary`."""
+
+    def jacobian(self, x: ArrayLike) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        rows = list(super().jacobian(x))
+        for name in self.metrics["at_zero"]:
+            rows = [torch.cat([J, J.new_zeros((*J.shape[:-1], 1))], dim=-1) for J in rows]
+            rows[1 + KNOWABLE.index(name)][..., -1] = 1.0
+        b, D_o, D_f, alpha = rows
+        return b, D_o, D_f, alpha
+
+
+def _extended(covariance: Tensor, found: list[dict[str, Any]]) -> Tensor:
+    """The covariance with a row and a column for each vanished coefficient, which moves with the other parameters."""
+    P, k = covariance.shape[0], len(found)
+    out = covariance.new_zeros((P + k, P + k))
+    out[:P, :P] = covariance
+    for i, one in enumerate(found, P):
+        if math.isfinite(one["std"]):
+            out[i, i] = one["std"] ** 2
+            out[i, :P] = out[:P, i] = one["std"] * torch.tensor(one["moves"], dtype=covariance.dtype)
+    return out
 
 
 def _states(x: ArrayLike) -> Tensor:

@@ -37,6 +37,8 @@ _MAX_ETA_STEP = 2.0  # a predictor of D_o or D_f moves by a factor of at most e^
 NEAR = 1.0  # twice the log-likelihood still to be gained, below which curves are good enough to judge their roughness
 _FAR = 1e3  # the same, above which strengths that were found elsewhere say nothing
 _SHORT = 0.05  # standard errors: Newton's step is then right to a small part of that
+_UPDATES = 40  # of the strengths of a penalty, after which they stay as they are
+_ROUNDING = 1e-12  # of the mean log-likelihood
 _PASSES = 30  # over the samples, after a lattice
 
 
@@ -121,7 +123,9 @@ class FisherScoring(Optimizer):
                 raise
             gain = self.objective.value(trial, current.tcf) - self.objective.value(current, current.tcf)
             gain, then = self._same(gain, self._merit(trial, memory["factor"]))
-            better = then < 0.81 * merit
+            # where the TCF moves too a root is sought, and the value alone does not judge; else it must not fall
+            falls = gain < -_ROUNDING * (1.0 + abs(self.objective.value(current, current.tcf)))
+            better = then < 0.81 * merit and (self.objective.method == "tcf" or not falls)
             ratio = gain / predicted if predicted > 0 else -1.0
             if better or ratio > 1e-4:
                 self._remember(current, trial)
@@ -303,7 +307,10 @@ class FisherEngine(Engine):
         assert accepted is not None
         if penalty is not None and penalty.adaptive:
             near = scoring.memory["decrement"] < NEAR
-            scoring.memory["settled"] = near and self._smoothed(scoring, accepted, penalty)
+            updates = scoring.memory.get("updates", 0)
+            # where the likelihood is flat strengths and coefficients can follow each other without end
+            scoring.memory["settled"] = updates >= _UPDATES or (near and self._smoothed(scoring, accepted, penalty))
+            scoring.memory["updates"] = updates + near
             if scoring.memory["decrement"] > _FAR:
                 penalty.tighten()
             scoring.memory["penalty"] = penalty.state()
@@ -315,11 +322,13 @@ class FisherEngine(Engine):
         information, before = n * objective.information(accepted), penalty.precision()
         score = objective.gradient(accepted) + before / n * theta
         own = [(moved, change - before / n * moved) for moved, change in scoring.memory.get("pairs", [])]
+        strengths = penalty.strengths.clone()
         settled = objective.ranks.agree(penalty.update(theta, information) < self.settled)
         if not settled:
             curvature = objective.local_model(accepted).curvature - torch.diag(penalty.precision() / n)
             G = scoring.corrected(curvature, own) + torch.eye(len(curvature)) * (_FLOOR / n)
             lead_to_evidence(penalty, theta, score, G, information, n, partial(scoring.within_reach, ev=accepted))
+        penalty.held_back(strengths, theta)
         penalty.strengths = objective.ranks.same(penalty.strengths)
         precision = penalty.precision() / n
         scoring.memory["pairs"] = [(moved, change + precision * moved) for moved, change in own]
