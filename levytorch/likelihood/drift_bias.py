@@ -32,11 +32,13 @@ from levytorch.coefficients import LinearHead
 from levytorch.data.batches import Batch
 from levytorch.law import score
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.penalty import guarded_solve
 from levytorch.likelihood.sums import project
 
 _POINTS = 1200  # of the radius
 _FARTHEST = 60.0  # in widths of the Brownian part: beyond, the law is a power of the radius and psi vanishes
 _RATIOS = 33  # of jumps to diffusion between which kappa is interpolated
+_MOST_FALLS = 4.0  # times what the curvature says: a correction beyond is not trusted
 _SMALL = 1e-3  # of the width of a step, for differences of D_o
 
 
@@ -100,13 +102,34 @@ def drift_bias(head: LinearHead, x: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]
 
 @torch.no_grad()
 def drift_step(objective: FullBatchObjective, ev: Evaluation, counts: Tensor) -> Tensor:
-    """The step in theta (P,) that takes the bias of the drift back; counts: pairs on the bins of the objective."""
+    """The step in theta (P,) that takes the bias of the drift back; counts: pairs on the bins of the objective.
+
+    It is about the drift, so it moves the drift alone: in the full information a coefficient that has nearly vanished
+    would be moved by a small number over a smaller one.
+    """
     head, bins, n = objective.head, objective.bins, float(counts.sum())
     bias, information = drift_bias(head, bins.x, bins.dt)
     rows = torch.zeros((len(head.sizes), len(bins)), dtype=torch.float64)
     rows[: head.dim] = (bias if head.dim == 1 else bias.T) * information * counts / n * head.units.b
     curvature = objective.penalised_information(ev) / objective.n
-    return -torch.linalg.solve(curvature, project(head, rows, objective.design))
+    step, end = torch.zeros(len(curvature), dtype=torch.float64), head.starts[head.dim]
+    score = project(head, rows, objective.design)[:end]
+    step[:end] = -guarded_solve(curvature[:end, :end], score, "the bias of the drift")
+    return step
+
+
+@torch.no_grad()
+def moved_or_refused(objective: FullBatchObjective, ev: Evaluation, step: Tensor) -> str:
+    """Moves the head by a step from the maximum at `ev`; a sentence, and no move, where the likelihood falls far more
+    than its curvature says.
+    """
+    expected = 0.5 * float(step @ objective.penalised_information(ev) @ step)
+    objective.head.set_flat(ev.theta + step)
+    falls = objective.n * (objective.value(ev) - objective.value(objective.evaluate()))
+    if falls <= _MOST_FALLS * expected + 1.0:
+        return ""
+    objective.head.set_flat(ev.theta)
+    return f"the correction of the drift was refused: the log-likelihood would fall by {falls:.3g}"
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from torch import Tensor
 from levytorch.coefficients import LinearHead
 from levytorch.coefficients.basis import Basis, FourierBasis
 from levytorch.convert import choice, real_array, shown
-from levytorch.errors import InputError
+from levytorch.errors import InputError, NumericalError
 
 Strength = str | float | Sequence[float]
 CHOICES = ("none", "evidence", "harmonics")
@@ -42,6 +42,7 @@ _UPDATES = 40  # of strengths, where the data is not looked at meanwhile
 _STEADY = 0.01  # slope of the evidence, in numbers of well-determined coefficients, at which they end
 _GONE = 1e4  # times the information of the data: a strength under which a group of coefficients is zero
 _FOLLOWED = 5.0  # of log-likelihood that a change of strengths may cost where theta is
+_NOTHING = 1e-12  # of the largest eigenvalue of an equilibrated information: below, the data says nothing
 _START = 1.0  # harmonic j of size 1 / j^2; the evidence is asked once the data has had its say
 
 
@@ -221,7 +222,7 @@ def lead_to_evidence(
     for _ in range(_UPDATES if penalty.adaptive else 1):
         precision = penalty.precision() / n
         curvature = G + torch.diag(precision)
-        step = reach(torch.linalg.solve(curvature, score - precision * theta))
+        step = reach(guarded_solve(curvature, score - precision * theta, "the strengths of the penalty"))
         if penalty.update(theta + step, information) < _STEADY:
             break
     return step, curvature
@@ -300,3 +301,23 @@ def symmetric_inverse(matrix: Tensor) -> Tensor:
     values = values.clamp(min=1e-13 * float(values.max()))
     inverse = (vectors / values) @ vectors.T
     return inverse * scale.outer(scale)
+
+
+def guarded_solve(information: Tensor, score: Tensor, purpose: str) -> Tensor:
+    """The step (P,) with information @ step = score for a symmetric positive semi-definite information (P, P).
+
+    Directions about which the information says nothing are not moved in: a singular matrix neither raises nor makes
+    steps without bound. Numbers that are not finite are refused with a sentence that names the purpose.
+    """
+    if not bool(torch.isfinite(information).all() and torch.isfinite(score).all()):
+        raise NumericalError(
+            f"the information for {purpose} must be finite, found numbers that are not; use law=frozen, fewer basis "
+            "functions, or give D_o or D_f where it is known."
+        )
+    diagonal = information.diagonal()
+    known = diagonal > 0
+    scale = torch.where(known, diagonal.clamp(min=1e-300).rsqrt(), 0.0)
+    values, vectors = torch.linalg.eigh(information * scale.outer(scale))
+    keep = values > _NOTHING * values.max().clamp(min=1e-300)
+    parts = torch.where(keep, (vectors.T @ (scale * score)) / torch.where(keep, values, 1.0), 0.0)
+    return scale * (vectors @ parts)

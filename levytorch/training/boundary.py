@@ -39,6 +39,7 @@ UPPER = 0.5 * 1.6449**2  # and at the end of a one-sided interval of 95 %
 _SMALLEST, _FACTOR, _TRIALS = 1e-3, 4.0, 12  # constants to try, in the unit of the coefficient
 _PASSES = 25  # of one of the fits with the coefficient held
 _NEAR = 1e-2  # twice the log-likelihood that such a fit may leave
+_FAR = 20.0  # of log-likelihood that is lost without a coefficient, all else as it is
 _STATES = 64  # at which coefficients are compared
 _REFINED = 3  # times that the place of a given fall is looked for between two constants
 
@@ -69,12 +70,16 @@ def without_vanished(ended: Ended) -> tuple[Ended, Vanished | None]:
     names = [n for n in vanishing(objective, ev) if loss_without(n, head, ended.batch) < AS_WELL]
     gone = len(names) == 1
     if not names:
-        names = near_zero(objective, ev)
+        # where there are clear jumps the law without them has no finite slopes: D_f is then told from zero
+        names = [n for n in near_zero(objective, ev) if n == "D_o" or loss_without(n, head, ended.batch) < _FAR]
     if not ended.ranks.agree(len(names) == 1):
         return ended, None
     name = names[0]
     own = replace(likelihood, head=held(head, name, 0.0), correction=TailCorrection())
-    done = maximise(ended.engine, own, ended.batch)
+    try:
+        done = maximise(ended.engine, own, ended.batch)
+    except ArithmeticError:
+        return ended, None
     fitted = ended.engine.objective(own, done.optimizer, ended.batch)
     best = fitted.n * fitted.value(evaluation_of(done.optimizer, fitted), penalised=False)
     allowed = AS_WELL if gone else 2.0 * AS_WELL  # errors that are too wide do less harm than an estimate that is moved

@@ -32,7 +32,7 @@ from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law.threads import spread
 from levytorch.likelihood.corrected import Informations, Strata, informations
-from levytorch.likelihood.drift_bias import drift_step, shown_by_steps
+from levytorch.likelihood.drift_bias import drift_step, moved_or_refused, shown_by_steps
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
 from levytorch.likelihood.exact_rule import TOLERANCE
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
@@ -160,11 +160,14 @@ def without_drift_bias(ended: Ended, law: str, reason: str) -> tuple[Recovery, L
         recovery.metrics["law_reason"] += f"; {told}"
         return recovery, likelihood
     objective = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch)
-    shift = ended.ranks.same(drift_step(objective, objective.evaluate(), counts_on(bins, ended.observed)))
+    ev = objective.evaluate()
+    shift = ended.ranks.same(drift_step(objective, ev, counts_on(bins, ended.observed)))
     if law == "auto" and (recovery.covariance is None or _standard_errors(head, shift, recovery.covariance) < GOOD):
         recovery.metrics["law_reason"] += f"; the drift is off by less than {GOOD} standard errors"
         return recovery, likelihood
-    head.set_flat(head.flat() + shift)
+    if told := moved_or_refused(objective, ev, shift):
+        recovery.metrics["law_reason"] += f"; {told}"
+        return recovery, likelihood
     recovery.shift = shift
     recovery.metrics |= {"law": "corrected", "law/correction": "drift"}
     return recovery, likelihood

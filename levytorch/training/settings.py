@@ -133,6 +133,12 @@ def make_settings(
     """Check every argument and sort the options; nothing has been computed yet."""
     spec, tempered = AlphaSpec.parse(alpha), TemperingSpec.parse(tempering)
     known = known_constants({"D_o": D_o, "D_f": D_f})
+    if known.get("D_f") == 0 and (spec.learned or tempered.learned):
+        what = "alpha" if spec.learned else "tempering"
+        raise InputError(
+            f"{what} must be given where D_f is zero, found that it is to be learned; there are no jumps to learn it "
+            "from: give any number."
+        )
     own = coefficients if isinstance(coefficients, Head) else None
     if own is not None and known:
         raise InputError(

@@ -80,8 +80,12 @@ def test_refusals(jumps):
     for bad in (-1.0, math.nan, "yes", True):
         with pytest.raises(InputError, match="D_o"):
             make_settings(alpha=0.4, D_o=bad)
-    with pytest.raises(InputError, match="D_f must be positive where it is known"):
-        make_settings(alpha=0.4, D_f=0.0)
+    with pytest.raises(InputError, match="D_f must be >= 0 where it is known"):
+        make_settings(alpha=0.4, D_f=-1.0)
+    with pytest.raises(InputError, match="D_o and D_f must not both be zero"):
+        make_settings(alpha=0.4, D_o=0.0, D_f=0.0)
+    with pytest.raises(InputError, match="alpha must be given where D_f is zero"):
+        make_settings(alpha="learn", D_f=0.0)
     from tests.coefficients.own_head import Pull
 
     with pytest.raises(InputError, match="left to a head of one's own"):

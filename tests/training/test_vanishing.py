@@ -46,15 +46,16 @@ def test_nothing_is_left_to_gain_on_the_boundary():
     assert total(b, 0.02 * D_f, D_f, found.alpha) < best
 
 
-def test_what_is_on_the_boundary_does_not_inflate_the_other_errors():
-    """alpha's error is that of the law without D_o: expected information by quadrature."""
+def test_what_is_on_the_boundary_adds_its_own_share_to_the_other_errors():
+    """Between those of the law without D_o and with a D_o of either sign: expected information by quadrature."""
     data = steps(20_000, 2, **PURE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LevytorchWarning)
         found = recover(data, alpha="learn", n_basis=1)
-    assert abs(found.metrics["vanishing_loss"]["D_o"]) < 1.0
+    assert 0 < found.metrics["at_zero"]["D_o"]["std"] < found.metrics["at_zero"]["D_o"]["upper"]
+    assert float(found.std(0.0)[1]) == pytest.approx(found.metrics["at_zero"]["D_o"]["std"])
     b, D_f, alpha = float(found.b(0.0)), float(found.D_f(0.0)), found.alpha
-    leaves = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (b, D_f, alpha)]
+    leaves = [torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (b, D_f, alpha, 0.0)]
     t = torch.linspace(-22, 22, 40_001, dtype=torch.float64)
     dx = b / 40 + torch.sinh(t)
     rows = []
@@ -63,13 +64,16 @@ def test_what_is_on_the_boundary_does_not_inflate_the_other_errors():
         ones = torch.ones_like(dx)
         spread = (part * ones).detach().requires_grad_(True)
         value[leaves.index(part)] = spread
-        log_p = log_density(dx, value[0], 0.0, value[1], value[2], 1 / 40, method="contour")
+        log_p = log_density(dx, value[0], value[3], value[1], value[2], 1 / 40, method="contour")
         rows.append(torch.autograd.grad(log_p.sum(), spread)[0])
     weight = log_p.detach().exp() * torch.cosh(t) * (t[1] - t[0])
     q = torch.stack(rows)
-    expected = torch.linalg.inv(len(data) * (q * weight) @ q.T).diagonal().sqrt()
-    assert found.alpha_std == pytest.approx(float(expected[2]), rel=0.1)
-    assert float(found.std(0.0)[2]) == pytest.approx(float(expected[1]), rel=0.1)
+    information = len(data) * (q * weight) @ q.T
+    least = torch.linalg.inv(information[:3, :3]).diagonal().sqrt()
+    most = torch.linalg.inv(information).diagonal().sqrt()
+    assert 0.9 * float(least[2]) < found.alpha_std < 1.1 * float(most[2])
+    assert 0.9 * float(least[1]) < float(found.std(0.0)[2]) < 1.1 * float(most[1])
+    assert float(found.std(0.0)[1]) < 1.1 * float(most[3])
 
 
 def test_a_tiny_coefficient_that_the_data_needs_is_not_called_superfluous():
@@ -93,8 +97,8 @@ def test_a_coefficient_that_is_there_is_not_called_vanishing():
     assert found.metrics["vanishing"] == []
 
 
-def test_evidence_settles_when_one_strength_is_huge():
-    """Strengths from 1e-2 to 1e12 in one matrix: an inverse that cuts at machine precision of the largest is no use."""
+def test_evidence_settles_where_strengths_want_to_be_huge():
+    """They end where the data no longer notices, instead of running to 1e12 and throwing the fit off."""
     rng = np.random.default_rng(0)
     data = steps(6000, 4, x=rng.uniform(1.0, 1.4, 6000), **PURE)
     with warnings.catch_warnings():
@@ -102,7 +106,7 @@ def test_evidence_settles_when_one_strength_is_huge():
         found = recover(data, alpha="learn", n_basis=11, penalty="evidence")
     assert found.converged
     strengths = found.metrics["penalty_strengths"]
-    assert max(strengths) > 1e6 * min(strengths)
+    assert max(strengths) < 1e10
 
 
 def test_symmetric_inverse_over_many_orders_of_magnitude():

@@ -28,7 +28,7 @@ from levytorch.likelihood.corrected import Information, Informations, Strata, ce
 from levytorch.likelihood.exact import AtOneHead, ExactLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
-from levytorch.likelihood.penalty import RoughnessPenalty, lead_to_evidence, symmetric_inverse
+from levytorch.likelihood.penalty import RoughnessPenalty, guarded_solve, lead_to_evidence, symmetric_inverse
 from levytorch.likelihood.sums import ScoreSums, shared, where
 from levytorch.likelihood.tail import TailMasses, tail_correction_factor
 from levytorch.training.engines.base import bare
@@ -261,7 +261,7 @@ def correct(objective: FullBatchObjective, exact: ExactLaw, strata: Strata) -> C
     nearest = ev.theta
     for done in range(ROUNDS + 1):
         if penalty is None:
-            step, curvature = torch.linalg.solve(G + flat, turn @ U), G
+            step, curvature = guarded_solve(G + flat, turn @ U, "the corrected law"), G
         else:
             step, curvature = lead_to_evidence(penalty, ev.theta, turn @ U, G, n * G, n)
         distance = float(n * step @ curvature @ step)

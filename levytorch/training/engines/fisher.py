@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from levytorch.coefficients import Head, LinearHead
 from levytorch.coefficients.links import tempering_eta
 from levytorch.data.batches import FullBatch
-from levytorch.errors import InputError
+from levytorch.errors import InputError, NumericalError
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, check_strength, lead_to_evidence
@@ -153,6 +153,11 @@ class FisherScoring(Optimizer):
     def _propose(self, ev: Evaluation) -> tuple[Tensor, float, float]:
         """Step, gain that the local model promises, and merit (squared gradient in the metric of the curvature)."""
         memory = self.memory
+        if not bool(torch.isfinite(ev.main.gradient).all() and torch.isfinite(ev.main.second).all()):
+            raise NumericalError(
+                "the scores of all pairs must be finite, found some that are not where the fit is; look for steps that "
+                "are far too large, or give D_o or D_f where it is known."
+            )
         model = self.objective.local_model(ev)
         F, g = self.corrected(model.curvature), model.gradient
         scale = F.diagonal() + 1e-12 * F.diagonal().max()

@@ -1,0 +1,68 @@
+"""Coefficients at or near zero: they leave the parameters, and the errors of the others are profiled."""
+
+import math
+import warnings
+
+import pytest
+import torch
+
+from levytorch import Dynamics, recover, simulate, solve_value
+from levytorch.errors import LevytorchWarning, NumericalError
+from levytorch.likelihood.penalty import guarded_solve
+
+OU = Dynamics(b=lambda x: -x, D_o=0.3, D_f=0.2, alpha=0.8, period=None)
+
+
+def ornstein_uhlenbeck(seed):
+    generator = torch.Generator().manual_seed(seed)
+    x0 = 0.6 * torch.randn(100, dtype=torch.float64, generator=generator)
+    return simulate(OU, 100, 100, 0.05, seed=seed, x0=x0).transitions()
+
+
+def quietly(data, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LevytorchWarning)
+        return recover(data, **options)
+
+
+@pytest.mark.parametrize("seed", [35, 61])
+def test_a_strength_that_grows_does_not_throw_the_fit_off(seed):
+    """Seed 35 ended 5,900 log units below the maximum, seed 61 with alpha at its bound 0.03."""
+    found = quietly(ornstein_uhlenbeck(seed), alpha="learn", period=None, law="frozen")
+    given = quietly(ornstein_uhlenbeck(seed), alpha=0.8, period=None, law="frozen")
+    assert found.converged
+    assert found.log_likelihood > given.log_likelihood - 2.0
+    assert abs(found.alpha - 0.8) < 3 * found.alpha_std < 0.6
+
+
+def test_errors_near_a_boundary_are_profiled():
+    """alpha is 0.935 +- 0.019 by the information matrix alone; with alpha = 0.8 the likelihood is hardly lower."""
+    with pytest.warns(LevytorchWarning, match="D_o cannot be told from zero"):
+        found = recover(ornstein_uhlenbeck(10), alpha="learn", period=None, law="frozen")
+    assert abs(found.alpha - 0.8) < 3 * found.alpha_std
+    assert abs(float(found.D_o(0.0)) - 0.3) < 3 * float(found.std(0.0)[1])
+
+
+def test_brownian_data_with_alpha_learned():
+    """D_f leaves the parameters, V.std is that of a diffusion, and alpha is said to be unknown."""
+    data = simulate(Dynamics(b=torch.sin, D_o=0.3, D_f=0.0, alpha=0.6), 100, 100, 0.05, seed=0).transitions()
+    with pytest.warns(LevytorchWarning, match="D_f has run to zero"):
+        found = recover(data, alpha="learn", n_basis=7, law="frozen")
+    known = recover(data, alpha=0.6, D_f=0.0, n_basis=7, law="frozen")
+    assert found.alpha_std == math.inf
+    assert float(found.D_f(1.0)) == 0.0 == float(known.D_f(1.0))
+    assert 0 < float(found.std(1.0)[2]) < 0.1
+    V, W = (solve_value(one, torch.cos, 1.0) for one in (found, known))
+    assert abs(float(V(1.0) - W(1.0))) < 0.1 * float(W.std(1.0))
+    assert 0.9 * float(W.std(1.0)) < float(V.std(1.0)) < 1.5 * float(W.std(1.0))
+
+
+def test_singular_systems_move_only_what_they_determine():
+    information = torch.diag(torch.tensor([2.0, 0.0, 1e-40], dtype=torch.float64))
+    step = guarded_solve(information, torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), "a test")
+    assert step.tolist() == [0.5, 0.0, 0.0]
+    twice = torch.ones((2, 2), dtype=torch.float64)
+    step = guarded_solve(twice, torch.tensor([1.0, 1.0], dtype=torch.float64), "a test")
+    torch.testing.assert_close(twice @ step, torch.ones(2, dtype=torch.float64))
+    with pytest.raises(NumericalError, match="information for a test must be finite"):
+        guarded_solve(twice * math.nan, torch.ones(2, dtype=torch.float64), "a test")
