@@ -83,6 +83,7 @@ def solve_value(
     accuracy: dict[str, Any] = {"n_modes": n_modes, "tolerance": tolerance, "max_modes": max_modes}
     policy = getattr(dynamics_or_recovery, "policy", None)
     if hasattr(dynamics_or_recovery, "with_boundary"):
+        _warn_of_doubts(dynamics_or_recovery)
         dynamics_or_recovery = dynamics_or_recovery.with_boundary()
     if policy is not None:
         reward = policy.averaged(reward, dynamics_or_recovery.dim)
@@ -118,6 +119,27 @@ def solve_value(
         system = build(n_modes)
         return _finish(dynamics_or_recovery, r, system, _solve(system), limits, None, True)
     return _refine(dynamics_or_recovery, r, build, limits, tolerance, max_modes)
+
+
+def _warn_of_doubts(recovery: Any) -> None:
+    """Warn where V.std cannot be what it seems, because of something that the fit says about itself."""
+    doubts = [
+        f"{name} has vanished and the data does not bound it"
+        for name, found in recovery.metrics.get("at_zero", {}).items()
+        if not math.isfinite(found["std"])
+    ]
+    bound = recovery.metrics.get("alpha_at_bound")
+    if bound is not None:
+        doubts.append(f"alpha is held at the end {bound:g} of its range")
+    if not recovery.converged:
+        doubts.append("the fit has not converged")
+    if doubts:
+        warnings.warn(
+            f"V must come from a fit with standard errors that mean something, found that {' and '.join(doubts)}; "
+            "V.std does not include that: mend the fit first, or compare with a bootstrap.",
+            LevytorchWarning,
+            stacklevel=3,
+        )
 
 
 class Solution(NamedTuple):

@@ -66,3 +66,18 @@ def test_singular_systems_move_only_what_they_determine():
     torch.testing.assert_close(twice @ step, torch.ones(2, dtype=torch.float64))
     with pytest.raises(NumericalError, match="information for a test must be finite"):
         guarded_solve(twice * math.nan, torch.ones(2, dtype=torch.float64), "a test")
+
+
+def test_a_value_from_a_doubtful_fit_warns():
+    data = simulate(Dynamics(b=torch.sin, D_o=0.3, D_f=0.2, alpha=0.6), 20, 100, 0.05, seed=0).transitions()
+    found = quietly(data, alpha=0.6, n_basis=3, law="frozen")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LevytorchWarning)
+        solve_value(found, torch.cos, 1.0)
+    found.metrics["at_zero"] = {"D_o": {"std": math.inf, "upper": math.inf, "moves": [0.0] * found.theta.numel()}}
+    with pytest.warns(LevytorchWarning, match="D_o has vanished and the data does not bound it"):
+        solve_value(found, torch.cos, 1.0)
+    del found.metrics["at_zero"]
+    found.metrics["alpha_at_bound"] = 0.03
+    with pytest.warns(LevytorchWarning, match="held at the end 0.03"):
+        solve_value(found, torch.cos, 1.0)
