@@ -35,6 +35,8 @@ from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 from levytorch.ranks import Ranks
 
+_MOST_STEPS, _MOST_GROUPS = 10**8, 4096
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lattice(Tables):
@@ -188,6 +190,7 @@ class Lattice(Tables):
         For scales and starts: a lattice cannot be drawn from. n_groups: of the states, apart from each other; x is
         the middle of a group.
         """
+        n, n_groups = whole_number("n", n, 1, _MOST_STEPS), whole_number("n_groups", n_groups, 1, _MOST_GROUPS)
         batch = self._entries("main")
         x, dx, dt, weight = (values.numpy() for values in batch)
         _, state = np.unique(x, return_inverse=True)

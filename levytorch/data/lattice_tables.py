@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from levytorch.archives import load_arrays
-from levytorch.convert import Array, Integers, choice, path_of
+from levytorch.convert import Array, Integers, choice, path_of, switch
 from levytorch.data.batches import MOST_DT, Batch
 from levytorch.data.lattice_grid import ORDERS, Grid
 from levytorch.errors import InputError, reason
@@ -116,6 +116,7 @@ class Tables:
         """How many pairs of a pool start in each bin of states, exactly: all bins of the cell for every dt, one dt
         after the other; on a line the bins that hold a pair.
         """
+        switch("per_block", per_block)
         per_node, found = self.grid.bins_per_node, []
         all_bins = np.arange(self.grid.n_x * per_node) if self.grid.n_x else None
         for sheet, dt in enumerate(self.dt.tolist()):
@@ -128,7 +129,7 @@ class Tables:
         """Nodes and weights of a pool ("main", "tail", or "core", which is main without tail); weights sum to its
         size.
         """
-        if pool not in self._batches:
+        if choice("pool", pool, POOLS) not in self._batches:
             batch = self._entries(pool)
             used = batch.weight != 0
             batch = batch if bool(used.all()) else Batch(*(t[used] for t in batch))

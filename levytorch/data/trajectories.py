@@ -7,7 +7,7 @@ the same thing. They are read from and written to files by suffix: .npz, .npy, .
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,11 @@ class Trajectories:
         stored: Entry | None = None,
     ) -> None:
         self.x, self.offsets, self.times, self.reward = x, offsets, times, reward
+        for name, given in (("actions", actions), ("ids", () if ids is None else ids)):
+            if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+                raise InputError(f"{name} must be a list of labels, found {shown(given)}; pass one.")
+        if not isinstance(dropped, Mapping | None):
+            raise InputError(f"dropped must be counts by reason, found {shown(dropped)}; leave it out.")
         self.action, self.actions = action, tuple(actions)
         self.dt, self.ids = dt, None if ids is None else tuple(ids)
         self.max_dt = None if max_dt is None else positive_number("max_dt", max_dt)

@@ -67,6 +67,7 @@ def diagnose(
     """
     began = time.perf_counter()
     check_options(checks, max_pairs)
+    whole_number("seed", seed, 0, 2**63 - 1)
     transitions = data_for(recovery, data)
     region = Region.of(recovery)
     law = law_of(recovery)

@@ -89,7 +89,7 @@ def improve(
     >>> best.policy(torch.tensor([1.0, -1.0])).argmax(1).tolist()  # towards 0, where cos is largest
     [0, 1]
     """
-    if not hasattr(recovery, "actions") and not hasattr(recovery, "on"):
+    if not (hasattr(recovery, "of") and hasattr(recovery, "actions")) and not hasattr(recovery, "on"):
         raise InputError(
             f"recovery must be a system with actions, found a {type(recovery).__name__}; recover one from data with "
             "actions, or build a ControlledDynamics."

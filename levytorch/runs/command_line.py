@@ -24,6 +24,7 @@ from typing import Any
 from levytorch.errors import printable
 from levytorch.working_directory import MATPLOTLIB_SETTINGS, NUMBA_SETTINGS, ignoring, leave_import_path
 
+_LONGEST_NAME = 255  # bytes
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -122,6 +123,7 @@ def is_clone() -> bool:
 
 def run_main(main: Callable[[], Any], name: str) -> None:
     """A function made by hydra.main; overrides that it refuses are followed by the nearest ones that exist."""
+    check_arguments(sys.argv[1:])
     try:
         main()
     except SystemExit as end:
@@ -129,6 +131,20 @@ def run_main(main: Callable[[], Any], name: str) -> None:
             for line in suggestions(name, sys.argv[1:]):
                 print(line, file=sys.stderr)
         raise
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """End with one sentence where hydra would with a traceback: text that is not UTF-8, names too long for a file."""
+    for argument in arguments:
+        parts = argument.partition("=")[2].strip("'\"").split(os.sep) if argument.startswith("hydra.") else []
+        found = None
+        if any("\ud800" <= letter <= "\udfff" for letter in argument):
+            found = "bytes that are not UTF-8"
+        elif any(len(part.encode()) > _LONGEST_NAME for part in parts):
+            found = f"a name of more than {_LONGEST_NAME} bytes"
+        if found is not None:
+            short = printable(argument if len(argument) <= 80 else f"{argument[:77]}...", lines=False)
+            sys.exit(f"an argument must be text that can name files, found {found} in {short}; rename the file.")
 
 
 def suggestions(name: str, arguments: Sequence[str]) -> list[str]:

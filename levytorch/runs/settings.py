@@ -53,6 +53,7 @@ DECIDED = {
     "default_root_dir": "hydra.run.dir",
     "enable_checkpointing": "callbacks.checkpoints",
     "use_distributed_sampler": "trainer.devices",
+    "barebones": "the groups callbacks and logger",
 }
 CHECKPOINTS = "levytorch.training.callbacks.Checkpoints"
 TENSORBOARD = "levytorch.runs.tensorboard.TensorBoard"
@@ -312,6 +313,8 @@ def trainer_of(trainer: Mapping[str, Any], build: Build) -> tuple[dict[str, Any]
     accepted = {*inspect.signature(L.Trainer).parameters, *(() if own is None else inspect.signature(own).parameters)}
     known_keys("the settings of trainer", flags, accepted - set(DECIDED) | set(OWN_FLAGS), ConfigError)
     made: dict[str, Any] = build("trainer", flags)
+    if isinstance(made.get("profiler"), Mapping):
+        raise ConfigError(f"trainer.profiler must be a name, found {shown(made['profiler'])}; leave it out.")
     try:
         with quiet_lightning():
             (own or L.Trainer)(**TRAINER | several | made)  # which looks at every flag

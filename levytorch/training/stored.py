@@ -105,13 +105,14 @@ def _strengths(value: Any) -> bool:
 
 def _threshold(value: Any) -> bool:
     try:
-        threshold_from(value)
+        return isinstance(value, Mapping) and threshold_from(value) is not None
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
         return False
-    return True
 
 
 def _modulation(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
     try:
         found = Modulation.from_plain(value)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError):
