@@ -187,23 +187,17 @@ class LevyDataModule(BatchModule):
         return self._full[rank, world]
 
     def val_dataloader(self) -> Any:
-        return [] if self.held_out is None else _HeldOut(self.held_out, self.chunk_size)
+        return [] if self.held_out is None else HeldOut(self.held_out, self.chunk_size)
 
     # ----------------------------------------------------------------------------------------------------------- resume
 
     def state_dict(self) -> dict[str, Any]:
         """The step and the thresholds in use (functions of dt are not saved: pass them again)."""
         CT, TRT = (value if not callable(value) else None for value in self._asked)
-        return {"step": self._step, "CT": CT, "TRT": TRT, "pairs": self._fingerprint()}
-
-    def _fingerprint(self) -> list[float]:
-        """What tells these pairs from others, of whatever size: how many, and some of them."""
-        t = self.transitions
-        rows = torch.linspace(0, len(t) - 1, min(len(t), 64), dtype=torch.float64).long()
-        return [float(len(t)), *(float(part[rows].sum()) for part in (t.x, t.dx))]
+        return {"step": self._step, "CT": CT, "TRT": TRT, "pairs": fingerprint(self.transitions)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if state_dict["pairs"] != self._fingerprint():
+        if state_dict["pairs"] != fingerprint(self.transitions):
             raise InputError(
                 f"a resumed run must have the data it was started with, found {len(self.transitions)} pairs that are "
                 f"not its {state_dict['pairs'][0]:.0f}; name that file, or start a new run."
@@ -212,51 +206,6 @@ class LevyDataModule(BatchModule):
         if self._asked != (CT, TRT) and not any(callable(value) for value in self._asked):
             self.repool(CT, TRT)
         self._step = int(state_dict["step"])
-
-
-class LatticeModule(BatchModule):
-    """Every step of a full-batch engine sees all of a lattice, behind which there are no pairs any more.
-
-    Under several processes each holds the whole lattice, and none has a share of its own.
-    """
-
-    def __init__(self, lattice: Lattice, *, max_steps: int = 60) -> None:
-        super().__init__(max_steps)
-        if not isinstance(lattice, Lattice):
-            raise InputError(f"lattice must be a Lattice, found {type(lattice).__name__}; load one, or make one.")
-        self.lattice = self.observed = lattice
-        self._batch = lattice.full_batch()
-
-    def facts(self) -> PoolFacts:
-        """What a fit reports of its data."""
-        return self.lattice.facts()
-
-    def draw(self, step: int) -> FullBatch:
-        """The batch of a step."""
-        return self._batch._replace(tcf=self.tcf)
-
-    def everything(self, rank: int = 0, world: int = 1) -> FullBatch:
-        """All of the data as one batch."""
-        return self._batch
-
-    def behind(self, rank: int = 0, world: int = 1) -> None:
-        """There are no pairs behind this lattice."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"step": self._step, "lattice": self._fingerprint()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if state_dict["lattice"] != self._fingerprint():
-            raise InputError(
-                f"a resumed run must have the lattice it was started with, found one of {self.lattice.n_main} pairs "
-                f"that is not its own of {state_dict['lattice'][0]:.0f}; name that file, or start a new run."
-            )
-        self._step = int(state_dict["step"])
-
-    def _fingerprint(self) -> list[float]:
-        """What tells this lattice from others."""
-        weight, dx = self._batch.main.weight, self._batch.main.dx
-        return [float(self.lattice.n_main), float(len(weight)), float(weight.abs().sum()), float((weight * dx).sum())]
 
 
 class Steps:
@@ -283,10 +232,10 @@ class Steps:
             yield batch
 
 
-class _HeldOut:
+class HeldOut:
     """The held-out pairs in chunks; the weights of all of them sum to one."""
 
-    def __init__(self, transitions: Transitions, chunk_size: int) -> None:
+    def __init__(self, transitions: Transitions, chunk_size: int = CHUNK) -> None:
         self.transitions, self.chunk_size = transitions, chunk_size
 
     def __len__(self) -> int:
@@ -298,3 +247,13 @@ class _HeldOut:
         for low in range(0, n, self.chunk_size):
             rows = slice(low, min(low + self.chunk_size, n))
             yield Batch(t.x[rows], t.dx[rows], t.dt[rows], weight.expand(rows.stop - low))
+
+
+def fingerprint(data: Transitions | Lattice) -> list[float]:
+    """What tells this data from other data, of whatever size: how many pairs, and some of them."""
+    if isinstance(data, Lattice):
+        batch = data.full_batch().main
+        sums = float(batch.weight.abs().sum()), float((batch.weight * batch.dx).sum())
+        return [float(data.n_main), float(len(batch.weight)), *sums]
+    rows = torch.linspace(0, len(data) - 1, min(len(data), 64), dtype=torch.float64).long()
+    return [float(len(data)), *(float(part[rows].sum()) for part in (data.x, data.dx))]

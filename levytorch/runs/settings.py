@@ -28,8 +28,8 @@ from levytorch.runs.reading import FROM_FILE, FROM_LATTICE
 from levytorch.runs.tensorboard import CoefficientFigures
 from levytorch.runs.value import options_of
 from levytorch.training.engines.base import ENGINES, Engine, engine_options
-from levytorch.training.fit import TRAINER, quiet_lightning
 from levytorch.training.settings import FitSettings, make_settings
+from levytorch.training.trainer import TRAINER, quiet_lightning
 
 SECTIONS = (
     *("data", "coefficients", "density", "engine", "tail", "reward", "batch"),

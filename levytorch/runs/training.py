@@ -28,7 +28,7 @@ from levytorch.runs.directory import write_record
 from levytorch.runs.report import Outcome, noted_doubts, units_of
 from levytorch.runs.settings import Prepared, diagnostics_options, prepare_run
 from levytorch.runs.tensorboard import CoefficientFigures
-from levytorch.training.fit import fit
+from levytorch.training.trainer import train as fit_with_lightning
 
 log = logging.getLogger("levytorch.train")
 
@@ -91,7 +91,7 @@ def fit_and_report(
     began = time.perf_counter()
     with noted_doubts() as doubts:
         try:
-            found = fit(
+            found = fit_with_lightning(
                 data.transitions,
                 prepared.fit,
                 callbacks=prepared.callbacks,

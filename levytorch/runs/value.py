@@ -36,7 +36,7 @@ from levytorch.policy.rewards import RewardContext, build_reward, check_reward_w
 from levytorch.policy.solver import solve_value
 from levytorch.runs.report import Columns, Outcome, noted_doubts, write_value
 from levytorch.training.engines.fisher import FisherEngine
-from levytorch.training.problem import fit_full_batch
+from levytorch.training.fit import fitted
 
 STORED = 40_000  # empirical values kept for figures and for the coverage of bands over runs
 SHOWN = 5000  # of these as dots in the figure
@@ -169,7 +169,7 @@ def _bootstrap(outcome: Outcome, config: Mapping[str, Any], wanted: Mapping[str,
     assert isinstance(pairs, Transitions)  # checked beforehand: there are trajectories
     return block_bootstrap(
         pairs,
-        lambda data: fit_full_batch(data, settings, start=recovery.theta),
+        lambda data: fitted(data, settings, start=recovery.theta),
         solve,
         replicas=wanted["replicas"],
         block=wanted["block"],

@@ -14,9 +14,8 @@ from levytorch.errors import InputError
 from levytorch.training.by_action import recover_by_action
 from levytorch.training.continuous import recover_continuous
 from levytorch.training.engines import Engine
-from levytorch.training.problem import fit_full_batch
-from levytorch.training.recovery import Recovery
-from levytorch.training.settings import FitSettings, Options, make_settings
+from levytorch.training.fit import fitted
+from levytorch.training.settings import Options, make_settings
 
 
 def recover(
@@ -129,17 +128,8 @@ def recover(
         actions = None  # the column is the covariate
     if actions and isinstance(transitions, Transitions) and transitions.action is not None:
         if transitions.actions:
-            return recover_by_action(transitions, settings, _fit, shared)
+            return recover_by_action(transitions, settings, fitted, shared)
         return recover_continuous(transitions, settings, n_action)
     if shared:
         raise InputError(f"shared must be left out of transitions without actions, found {shown(shared)}; remove it.")
-    return _fit(transitions, settings)
-
-
-def _fit(transitions: Transitions | Lattice, settings: FitSettings) -> Recovery:
-    # a lattice with adam is refused there, in the words of all other refusals
-    if settings.engine.full_batch or isinstance(transitions, Lattice):
-        return fit_full_batch(transitions, settings)
-    from levytorch.training.fit import fit  # Lightning, which full-batch engines do without
-
-    return fit(transitions, settings).recovery
+    return fitted(transitions, settings)

@@ -14,23 +14,19 @@ Fisher scoring with the exact law's own information as curvature. Any other head
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
-from time import perf_counter as clock
-from typing import Any, cast
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead, SplineHead
-from levytorch.coefficients.padded import on_a_cell
 from levytorch.data import Pools, Transitions
 from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.law.threads import spread
 from levytorch.likelihood.corrected import Informations, Strata, informations
 from levytorch.likelihood.drift_bias import drift_step, moved_or_refused, shown_by_steps
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
@@ -40,12 +36,10 @@ from levytorch.likelihood.likelihood import Likelihood, counts_on
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.ranks import Ranks
-from levytorch.training.engines.base import Engine, Maximised, joined_history, maximise
-from levytorch.training.engines.exact import ROUNDS, Corrected, ExactEngine, ExactLBFGS, ExactObjective, correct
-from levytorch.training.engines.lbfgs import LBFGSEngine
-from levytorch.training.finish import Ended, finish
+from levytorch.training.engines.base import Engine
+from levytorch.training.finish import Ended
+from levytorch.training.phases import ROUNDS, Corrected
 from levytorch.training.recovery import Recovery
-from levytorch.training.settings import FitSettings
 
 SECONDS = 60.0  # that auto may take beyond the frozen fit
 GOOD = 0.1  # standard errors that the frozen law may be off
@@ -58,9 +52,9 @@ ACCURATE = 1e-4  # of log p; above it a fit is told to be inaccurate
 # On a line the padding limits what far jumps are worth: a coarser grid will do, and accuracy is asked for where nearly
 # all steps are
 LINE_TOLERANCE, LINE_ACCURATE = 0.1, 1e-3
-_TIGHTER = 1e-3  # times the tolerance, where that was not enough
+TIGHTER = 1e-3  # times the tolerance, where that was not enough
 _FARTHEST = 2.5  # periods within which a lattice may stand for its pairs
-_MOVED = 0.5  # standard errors, over all parameters together, within which an information matrix stays what it is
+MOVED = 0.5  # standard errors, over all parameters together, within which an information matrix stays what it is
 
 
 def check_exact(head: Head, data: Transitions | Lattice, *, started: bool = True) -> None:
@@ -110,44 +104,6 @@ def distinct_steps(data: Transitions | Lattice) -> list[float]:
         if len(distinct) > MANY_STEPS:
             break
     return distinct.tolist()
-
-
-def conclude(ended: Ended, settings: FitSettings, data: Transitions | Lattice) -> tuple[Recovery, Likelihood]:
-    """The recovery under the law of the settings, and the likelihood that judges held-out data."""
-    law, head = settings.law, ended.likelihood.head
-    reason = "asked for"
-    if law == "auto" and head.is_constant:
-        return ended.frozen("constant coefficients, for which it is exact")
-    lacking = unavailable(head, data)
-    if lacking is not None:
-        needed, found = lacking
-        return without_drift_bias(ended, law, f"the exact law must have {needed}, found {found}")
-    began = clock()
-    ranks = ended.ranks
-    line, head = head, on_a_cell(head)
-    setting = FitUnderLaw(replace(ended.likelihood, head=head), ended.engine, ended.observed, ranks)
-    if law == "auto":
-        law, reason = affordable(setting, head)
-        if law == "frozen":
-            return without_drift_bias(ended, "auto", reason)
-    if isinstance(head, LinearHead):
-        penalty = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch).penalty
-        before, strengths = head.flat(), None if penalty is None else penalty.state()
-        first = corrected_start(setting, penalty)
-        if settings.law == "auto" and ranks.agree(off_by(first, head, before, penalty, setting.strata.n) < GOOD):
-            head.set_flat(before)
-            if penalty is not None and strengths is not None:
-                penalty.restore(strengths)
-            return ended.frozen(f"it is off by less than {GOOD} standard errors everywhere")
-        recovery = fit_linear(setting, ended, penalty, first, law=law, std=settings.std, progress=settings.progress)
-    else:
-        recovery = fit_any(setting, ended, progress=settings.progress)
-    head.set_flat(ranks.same(head.flat()))
-    recovery.metrics |= {"law_reason": reason, "law/seconds": clock() - began}
-    recovery.head = line  # whose parameters are those of the padded one
-    likelihood = setting.exact_likelihood()
-    likelihood.ranks = ranks
-    return recovery, likelihood
 
 
 def without_drift_bias(ended: Ended, law: str, reason: str) -> tuple[Recovery, Likelihood]:
@@ -286,99 +242,6 @@ class FitUnderLaw:
                 stacklevel=3,
             )
         return {"law": law, "law/grid": max(r.n for r in self.law.rules.values()), "law/log_p_error": error}
-
-
-def corrected_start(setting: FitUnderLaw, penalty: RoughnessPenalty | None) -> Corrected:
-    """Moves a linear head to the root of the centered score."""
-    found = correct(setting.around(penalty), setting.law, setting.strata)
-    setting.settle()
-    if setting.tolerance > TOLERANCE and not setting.error() < setting.accurate:
-        setting.tolerance = max(_TIGHTER * setting.tolerance, TOLERANCE)
-        setting.settle()
-        found = correct(setting.around(penalty), setting.law, setting.strata)
-        setting.settle()
-    return found
-
-
-def fit_linear(
-    setting: FitUnderLaw,
-    ended: Ended,
-    penalty: RoughnessPenalty | None,
-    first: Corrected,
-    *,
-    law: str,
-    std: str,
-    progress: bool,
-) -> Recovery:
-    """From the root of the centered score: there under law "corrected", at the exact law's maximum under "exact".
-
-    std: whose information standard errors are from, "frozen" or the law's own ("auto").
-    """
-    mine, head, engine = setting.likelihood, cast(LinearHead, setting.likelihood.head), ended.engine
-    done: Maximised
-    history: list[dict[str, float]] = []
-    for _ in range(2):
-        found = setting.informations(first.R_theta)
-        used = found.exact if law == "exact" else found.corrected
-        exact = ExactEngine(
-            max_steps=engine.max_steps,
-            n_bins=engine.n_bins,
-            law=setting.law,
-            start=penalty,
-            own=used,
-            moves=law == "exact",
-            each=std == "frozen",  # whose covariance is made of the gradients of the pools
-            renewed=lambda R_theta: setting.informations(R_theta).exact,
-        )
-        exact.name, before = engine.name, head.flat()
-        if law == "exact":
-            done = maximise(exact, mine, setting.batch, progress=progress)
-        else:
-            done = Maximised(exact.optimizer(mine), first.converged, len(first.distances))
-        history = joined_history(history, done.history)
-        objective = cast(ExactObjective, exact.objective(mine, done.optimizer, setting.batch))
-        moved = head.flat() - before
-        again = law == "exact" and std != "frozen"
-        again = again and float(objective.n * moved @ used.products @ moved) > _MOVED**2
-        jobs: list[Callable[[], Any]] = [setting.error]
-        jobs += [partial(setting.informations, done.R_theta)] if again else []
-        error, *latest = spread(lambda job: job(), jobs)
-        if error < setting.accurate:
-            break
-        setting.settle()  # coefficients that have moved far ask for another grid
-    if std == "frozen":
-        objective.own = None
-    elif latest:
-        objective.own = latest[0].exact
-    recovery = finish(replace(ended, likelihood=mine, engine=exact, done=done, batch=setting.batch, samples=None))
-    recovery.history = history
-    recovery.metrics |= setting.metrics(law, error) | {
-        "law/rounds": len(first.distances) - 1,
-        "law/evaluations": objective.evaluations,
-        "covariance": "frozen" if std == "frozen" else law,
-    }
-    return recovery
-
-
-def fit_any(setting: FitUnderLaw, ended: Ended, *, progress: bool) -> Recovery:
-    """The exact law's maximum of any head, from the frozen one's."""
-    engine = ended.engine if isinstance(ended.engine, LBFGSEngine) else LBFGSEngine(ended.engine.max_steps)
-    options = {name: getattr(engine, name) for name in ("max_steps", "iterations", "history", "tolerance")}
-    history: list[dict[str, float]] = []
-    evaluations = 0
-    for _ in range(2):
-        exact = ExactLBFGS(**options, law=setting.law)
-        done = maximise(exact, setting.exact_likelihood(), setting.batch, progress=progress)
-        history, evaluations = joined_history(history, done.history), evaluations + exact.evaluations
-        error = setting.error()
-        if error < setting.accurate:
-            break
-        setting.settle()
-    mine = setting.exact_likelihood()
-    recovery = finish(replace(ended, likelihood=mine, engine=exact, done=done, batch=setting.batch, samples=None))
-    recovery.history = history
-    recovery.metrics |= setting.metrics("exact", error) | {"law/evaluations": evaluations}
-    return recovery
 
 
 def _lattice(data: Pools | Lattice, head: Head, ranks: Ranks) -> Lattice:

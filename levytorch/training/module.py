@@ -1,14 +1,15 @@
-"""The one LightningModule: a likelihood, an engine, and what is logged.
+"""The one LightningModule: a Fit, advanced by one step for every training step, and what is logged of it.
 
-Checkpoints hold its arguments as plain numbers, strings and dicts, so that they load with weights-only semantics and a
-module can be rebuilt from its checkpoint alone; a head or an engine of one's own is handed over again.
+Checkpoints hold the arguments of the module as plain numbers, strings and dicts, and the state of the Fit, so that they
+load with weights-only semantics and a module can be rebuilt from its checkpoint alone. A head or an engine of the
+user's own is passed again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 import lightning as L
 import torch
@@ -18,12 +19,22 @@ from levytorch.coefficients import Head, build_head
 from levytorch.coefficients.build import HEADS
 from levytorch.data import LevyDataModule
 from levytorch.data.batches import Batch, FullBatch
-from levytorch.data.module import LatticeModule
-from levytorch.likelihood.frozen import FrozenLaw, steady_method
+from levytorch.errors import InputError
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import TailSettings, parse_tail
 from levytorch.ranks import Ranks
-from levytorch.training.engines.base import ENGINES, Clock, Engine, bare, build_engine, engine_class, entry
+from levytorch.training.engines.base import ENGINES, Engine, build_engine, engine_class
+from levytorch.training.fit import Fit
+
+
+class FitSteps(Optimizer):
+    """Lightning counts the steps of an optimiser; a step of this one is a step of a Fit."""
+
+    def __init__(self, fit: Fit) -> None:
+        super().__init__(list(fit.head.parameters()), {})
+
+    def step(self, closure: Any = None) -> Any:
+        return closure()
 
 
 class LevyModule(L.LightningModule):
@@ -46,19 +57,31 @@ class LevyModule(L.LightningModule):
         self.automatic_optimization = False
         self.head: Head = head if isinstance(head, Head) else build_head(head)
         self.engine: Engine = engine if isinstance(engine, Engine) else build_engine(engine)
-        self.engine.accepts(self.head)
-        law = FrozenLaw(steady_method(density, self.head), self.head.dim)
-        self.likelihood = Likelihood(self.head, law, parse_tail(tail))
+        self.fit = Fit(self.head, self.engine, parse_tail(tail), density, seed, log_every)
         self.save_hyperparameters(self._plain(density, seed, log_every))
-        self.seed, self.log_every = seed, log_every
-        self.history: list[dict[str, float]] = []
-        self.began = False  # whether a checkpoint, if there was one, has been taken in
-        self._clock = Clock()
+        self.began = False  # whether a checkpoint, if there was one, has been read
         self._held_out: float | None = None  # what validation has summed up so far
+
+    @classmethod
+    def of(cls, fit: Fit) -> LevyModule:
+        """The module of a fit whose data is prepared; the data is attached when the Trainer knows its processes."""
+        module = cls(fit.head, fit.engine, fit.tail, fit.density, fit.seed, fit.log_every)
+        module.fit = fit
+        return module
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Of the present phase of the fit."""
+        return self.fit.likelihood
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """What was logged of every step."""
+        return self.fit.history
 
     def _plain(self, density: str, seed: int, log_every: int) -> dict[str, Any]:
         """The arguments of a module like this one, untrained, as far as they are levytorch's own."""
-        tail = {key: value for key, value in asdict(self.likelihood.tail).items() if value is not None}
+        tail = {key: value for key, value in asdict(self.fit.tail).items() if value is not None}
         plain = {"tail": tail, "density": density, "seed": seed, "log_every": log_every}
         if type(self.head) in HEADS.values():
             plain["head"] = self.head.config()
@@ -66,27 +89,28 @@ class LevyModule(L.LightningModule):
             plain["engine"] = self.engine.config()
         return plain
 
-    def torch_optimizer(self) -> Optimizer:
-        """The optimiser itself, without Lightning's wrapper."""
-        return cast(Optimizer, self.optimizers(use_pl_optimizer=False))
-
     # -- Lightning ----------------------------------------------------------------------------------------------------
+    def setup(self, stage: str) -> None:
+        if stage == "fit" and self.fit.problem is not None:
+            self.fit.attach(Ranks.of(self.trainer))
+
     def on_fit_start(self) -> None:
-        # not in setup, after which a checkpoint may still change the pools
-        self.likelihood.ranks = Ranks.of(self.trainer)
+        # not in setup, after which a checkpoint may still change the pools of a data module
+        if self.fit.problem is not None:
+            return
+        self.fit.ranks = self.likelihood.ranks = Ranks.of(self.trainer)
         data = getattr(self.trainer, "datamodule", None)
-        if isinstance(data, (LevyDataModule, LatticeModule)):
+        if isinstance(data, LevyDataModule):
             if data.lattice is not None:
                 self.likelihood.ranks = Ranks()  # every rank has the sum of all
             data.correction = self.likelihood.correction
             self.likelihood.observe(data.observed, self.engine.n_bins)
 
     def configure_optimizers(self) -> Optimizer:
-        return self.engine.optimizer(self.likelihood)
+        return FitSteps(self.fit)
 
     def on_train_start(self) -> None:
         self.began = True
-        self._clock = Clock(self.trainer.global_step)
         if self.history and "val/nll" in self.history[0] and "val/nll" not in self.history[-1]:
             # a run that was stopped between a step and its validation
             data = getattr(self.trainer, "datamodule", None)
@@ -94,15 +118,15 @@ class LevyModule(L.LightningModule):
             self.history[-1]["val/nll"] = sum((float(self._nll(batch)) for batch in held_out), 0.0)
 
     def training_step(self, batch: Batch | FullBatch | Sequence[torch.Tensor], batch_idx: int) -> None:
-        batch = _as_batch(batch)
-        if self.engine.full_batch and isinstance(batch, Batch):
-            batch = FullBatch(batch, None, float(batch.weight.sum()), 0)
-        optimizer = cast(Optimizer, self.optimizers())
-        nll = self.engine.step(self.likelihood, optimizer, batch, self.trainer.global_step, self.seed)
-        step = self.trainer.global_step
-        if self.engine.full_batch or step % self.log_every == 0:
-            n = batch.n_main if isinstance(batch, FullBatch) else batch[0].shape[0] * self.likelihood.ranks.world
-            self._log(step, float(nll), n)
+        steps: Any = self.optimizers()
+        report = steps.step(closure=lambda: self.fit.step(_as_batch(batch)))
+        if report.values:
+            # self.log costs about half a millisecond per metric: only what checkpoints need goes there
+            self.log("train/nll", report.nll, prog_bar=True, logger=False)
+            if self.fit.tail.method == "tcf":
+                self.log("tail/TCF", report.values["tail/TCF"], prog_bar=True, logger=False)
+            for logger in self.loggers:
+                logger.log_metrics(report.values, step=report.step)
 
     def on_validation_epoch_start(self) -> None:
         self._held_out = 0.0
@@ -112,9 +136,9 @@ class LevyModule(L.LightningModule):
             self.history[-1]["val/nll"] = self._held_out
 
     def _nll(self, batch: Batch | Sequence[torch.Tensor]) -> torch.Tensor:
-        batch = cast(Batch, _as_batch(batch))
+        x, dx, dt, weight = batch[:4]
         with torch.no_grad():
-            return -(batch.weight * self.likelihood.log_prob(batch.x, batch.dx, batch.dt)).sum()
+            return -(weight * self.likelihood.log_prob(x, dx, dt)).sum()
 
     def validation_step(self, batch: Batch | Sequence[torch.Tensor], batch_idx: int) -> None:
         nll = self._nll(batch)
@@ -123,24 +147,22 @@ class LevyModule(L.LightningModule):
         self.log("val/nll", nll, batch_size=batch[0].shape[0], on_epoch=True, prog_bar=True, reduce_fx="sum")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["history"] = list(self.history)
-        checkpoint["correction"] = self.likelihood.correction.state_dict()
+        checkpoint["fit"] = self.fit.state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.history = list(checkpoint.get("history", []))
-        before = checkpoint["callbacks"].get("TailCorrection")  # where version 0.1 kept it
+        if "fit" in checkpoint:
+            self.fit.load_state_dict(checkpoint["fit"])
+            return
+        if self._trainer is not None:
+            raise InputError(
+                "a run must be resumed with the version of levytorch that started it, found a checkpoint of an older "
+                "version; start a new run."
+            )
+        before = checkpoint.get("callbacks", {}).get("TailCorrection")  # where version 0.1 kept it at first
         correction = checkpoint.get("correction", before)
         if correction is not None:
             self.likelihood.correction.load_state_dict(correction)
-
-    def _log(self, step: int, nll: float, n: float) -> None:
-        values = entry(self.likelihood, bare(self.torch_optimizer()), nll) | self._clock.lap(step, n)
-        self.history.append({"step": float(step), **values})
-        # self.log costs about half a millisecond per metric: only what the progress bar and checkpoints need goes there
-        shown = ("train/nll", "tail/TCF") if self.likelihood.tail.method == "tcf" else ("train/nll",)
-        self.log_dict({k: values[k] for k in shown}, prog_bar=True, logger=False)
-        for logger in self.loggers:
-            logger.log_metrics(values, step=step)
+        self.fit.history = list(checkpoint.get("history", []))
 
 
 def _as_batch(batch: Batch | FullBatch | Sequence[torch.Tensor]) -> Batch | FullBatch:

@@ -1,10 +1,9 @@
-"""The problem that settings and data pose, and a fit without a trainer: what `recover` runs for full-batch engines."""
+"""The problem that settings and data pose: what every fit starts from, and all of its data as one batch."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,26 +19,18 @@ from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, PoolFacts, full_batch, split, wanted
 from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.likelihood.frozen import FrozenLaw, steady_method
-from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import Ranks
-from levytorch.training.blocks import MOST_PAIRS, Blocks, kept_for_later, n_blocks_for
-from levytorch.training.boundary import told_in, without_vanished
-from levytorch.training.engines.base import engine_facts, joined_history, maximise
-from levytorch.training.finish import Ended
-from levytorch.training.law_choice import check_exact, conclude
-from levytorch.training.modulation import check_modulation, modulate
-from levytorch.training.recovery import Recovery
-from levytorch.training.resampling import blocks_from
+from levytorch.training.blocks import Blocks, kept_for_later, n_blocks_for
+from levytorch.training.law_choice import check_exact
+from levytorch.training.modulation import check_modulation
 from levytorch.training.selection import Selection, select
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import (
+    Fitting,
     cells_differ,
     cut_batch,
     guess_from,
-    inside,
     on_the_line,
-    reconsidered,
     resolve_tail,
     starting_head,
 )
@@ -51,7 +42,8 @@ _TINY = 1e-3  # of the period: a cell that the data hardly touches
 class Problem:
     """What every fit starts from: settings, a head at its start, the data to train on.
 
-    data: as it was given; began: when, by `time.perf_counter`; selection: how what was left open has been chosen.
+    data: as it was given; began: when, by `time.perf_counter`; selection: how what was left open has been chosen;
+    batches: made of all data, where cross-validation needed them.
     """
 
     settings: FitSettings
@@ -64,38 +56,30 @@ class Problem:
     began: float
     selection: Selection | None = None
 
-    def closed(self, blocks: Callable[[], Blocks | None]) -> Problem:
-        """With nothing left open (blocks: of the data, for cross-validation); refuses what the exact law cannot fit."""
-        problem = select(self, blocks()) if self.settings.left_open else self
+    batches: AllData | None = None
+
+    def closed(self) -> Problem:
+        """With nothing left open (cross-validation needs `batches`); refuses what the exact law cannot fit."""
+        blocks = None if self.batches is None else self.batches.blocks
+        problem = select(self, blocks) if self.settings.left_open else self
         if problem.settings.law == "exact":
             check_exact(problem.head, self.data, started=self.settings.init == "data")
         return problem
 
-    def conclude(self, ended: Ended, blocks: Blocks | None = None) -> tuple[Recovery, Likelihood]:
-        """The recovery under the law of the settings, with what the whole fit says about itself; and its likelihood."""
-        settings = self.settings
-        ended, vanished = without_vanished(ended)
-        recovery, likelihood = ended.frozen() if settings.law == "frozen" else conclude(ended, settings, self.data)
-        told_in(recovery, vanished)
-        recovery.blocks, recovery.history = blocks, joined_history(ended.done.history, recovery.history)
-        recovery.metrics |= engine_facts(ended.engine, settings.engine_reason)
-        if self.selection is not None:
-            recovery.metrics["selection"] = self.selection.summary()
-        if settings.modulation is not None:
-            pairs = self.data if recovery.period is not None else inside(self.data, recovery.head.bounds)
-            assert isinstance(pairs, Transitions)
-            modulate(recovery, pairs, settings)
-            recovery.blocks = blocks_from(recovery, pairs) if len(pairs) <= MOST_PAIRS else None
-        recovery.metrics["seconds"] = time.perf_counter() - self.began
-        if (out := self.held_out) is not None:
-            with torch.no_grad():
-                total = sum(float(likelihood.log_prob(out.x[r], out.dx[r], out.dt[r]).sum()) for r in out.blocks())
-            recovery.metrics["val/nll"] = -total / len(out)
-        return recovery, likelihood
+    def drawing(self) -> dict[str, Any]:
+        """The options of mini-batches."""
+        given = {key: self.settings.data.get(key) for key in ("batch_size", "mixing", "tail_share")}
+        chosen = {key: value for key, value in given.items() if value is not None}
+        return {"batch_size": 100, "mixing": "stratified", **chosen, "seed": self.settings.seed}
 
 
-def problem_of(data: Transitions | Lattice, settings: FitSettings, start: Tensor | None = None) -> Problem:
-    """Refuse data that the settings cannot be fitted to, and fill in what is left to the data."""
+def problem_of(
+    data: Transitions | Lattice, settings: FitSettings, fit: Fitting, start: Tensor | None = None
+) -> Problem:
+    """Refuse data that the settings cannot be fitted to, and fill in what is left to the data.
+
+    fit: for a preliminary fit of constants, where CT is left to the data.
+    """
     began, given = time.perf_counter(), data
     if settings.modulation is not None:
         check_modulation(data, settings)
@@ -105,7 +89,7 @@ def problem_of(data: Transitions | Lattice, settings: FitSettings, start: Tensor
         data, settings = on_the_line(data, settings)
     guess = guess_from(data, settings)
     guessed = settings.tail.CT == "auto" and not isinstance(data, Lattice)  # which has its own
-    settings = replace(settings, tail=resolve_tail(data, settings, fit_full_batch))
+    settings = replace(settings, tail=resolve_tail(data, settings, fit))
     train: Transitions | Lattice = data
     held_out = None
     if isinstance(data, Transitions):
@@ -116,44 +100,6 @@ def problem_of(data: Transitions | Lattice, settings: FitSettings, start: Tensor
         differ = head.period is None or cells_differ(head, data)
         check_cell(head, *(v.numpy() for v in torch.aminmax(data.x, dim=0)), differ=differ)
     return Problem(settings, head, guess, given, train, held_out, guessed, began)
-
-
-def fit_full_batch(
-    data: Transitions | Lattice, settings: FitSettings, *, start: Tensor | None = None, ranks: Ranks | None = None
-) -> Recovery:
-    """Maximise with a full-batch engine; with several ranks each of them calls this."""
-    ranks = ranks or Ranks()
-    problem = problem_of(data, settings, start)
-    batches = all_data(problem, ranks)
-    problem = problem.closed(lambda: batches.blocks)
-    settings, head = problem.settings, problem.head
-    engine = settings.engine
-    law = FrozenLaw(steady_method(settings.density, head), head.dim)
-    likelihood = Likelihood(head, law, settings.tail)
-    likelihood.observe(batches.observed, engine.n_bins)
-    if not batches.from_lattice:
-        likelihood.ranks = ranks
-    done = maximise(engine, likelihood, batches.fitted, seed=settings.seed, progress=settings.progress)
-    whole = isinstance(data, Lattice)  # on every rank, and no pairs behind it
-    likelihood.ranks = Ranks() if whole else ranks
-    ended = Ended(likelihood, engine, done, batches.fitted, batches.observed, batches.facts, batches.samples, ranks)
-    blocks = None if batches.blocks is None else replace(batches.blocks, law=law, treatment=settings.tail)
-    recovery, _ = problem.conclude(ended, blocks)
-    other = reconsidered(settings.tail, recovery, problem.guessed_CT)
-    if not ranks.agree(other is not None):
-        return recovery
-    assert other is not None
-    again = fit_full_batch(data, replace(settings, tail=other), start=head.flat(), ranks=ranks)
-    return joined(recovery, again)
-
-
-def joined(first: Recovery, again: Recovery) -> Recovery:
-    """The second of two fits, with the history of both and the comparison of strata that led to it."""
-    again.history = joined_history(first.history, again.history)
-    for key in ("missing_between_CT_and_TRT_z", "selection"):
-        if key in first.metrics:
-            again.metrics[key] = first.metrics[key]
-    return again
 
 
 @dataclass
@@ -185,9 +131,9 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
     pools = make_pools(problem.train, **pool_options(settings, problem.guess))
     check_pools(pools, settings, problem.train)
     share = (ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
-    if not wanted(pools.data, settings.data.get("lattice") or "auto"):
+    if not (settings.engine.full_batch and wanted(pools.data, settings.data.get("lattice") or "auto")):
         pairs = full_batch(pools, *share)
-        alone = kept_for_later(pools) if ranks.world == 1 else None
+        alone = kept_for_later(pools) if settings.engine.full_batch and ranks.world == 1 else None
         return AllData(pairs, pools, PoolFacts.of(pools), blocks=alone)
     lattice = lattice_of(pools, head.period, head.origin, ranks, n_blocks_for(pools.data))
     blocks = kept_for_later(lattice)

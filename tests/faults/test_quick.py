@@ -30,8 +30,8 @@ from levytorch.interrupts import Interrupted, interruptible
 from levytorch.runs import directory as place
 from levytorch.runs import resume
 from levytorch.training.callbacks import Checkpoints
-from levytorch.training.fit import fit
 from levytorch.training.settings import make_settings
+from levytorch.training.trainer import train as fit
 from tests.faults import writers
 from tests.faults.processes import check_content
 

@@ -12,10 +12,10 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from levytorch import Lattice, Recovery, Transitions, recover
-from levytorch.data.module import LatticeModule
 from levytorch.errors import ConfigError, InputError
 from levytorch.runs.settings import prepare_run
 from levytorch.runs.training import train
+from levytorch.training.trainer import FitDataModule
 from tests.training.problems import variable
 
 ROOT = Path(__file__).parents[2]
@@ -73,22 +73,22 @@ def test_quasi_newton_and_the_exact_law_take_a_lattice_too(tmp_path, days):
 def test_a_stopped_run_goes_on(tmp_path, days, monkeypatch):
     shared = ["data=lattice", f"data.path={days[0]}", "alpha=0.3", "coefficients.n_basis=7"]
     whole = train(composed(*shared), tmp_path / "whole")
-    draw = LatticeModule.draw
+    draw = FitDataModule.draw
 
     def failing(self, step):
         if step == 3:
             raise KeyError("stop here")
         return draw(self, step)
 
-    monkeypatch.setattr(LatticeModule, "draw", failing)
+    monkeypatch.setattr(FitDataModule, "draw", failing)
     with pytest.raises(KeyError):
         train(composed(*shared), tmp_path / "run")
-    monkeypatch.setattr(LatticeModule, "draw", draw)
+    monkeypatch.setattr(FitDataModule, "draw", draw)
     again = train(composed(*shared, f"resume={tmp_path / 'run'}"), tmp_path / "run")
     assert [e["step"] for e in again.recovery.history] == [e["step"] for e in whole.recovery.history]
     torch.testing.assert_close(again.recovery.theta, whole.recovery.theta, rtol=1e-10, atol=1e-10)
     config = composed(*shared[:1], f"data.path={days[1]}", *shared[2:], f"resume={tmp_path / 'run'}")
-    with pytest.raises(InputError, match="the lattice it was started with"):
+    with pytest.raises(InputError, match="the data it was started with"):
         train(config, tmp_path / "run")
 
 

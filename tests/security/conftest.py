@@ -11,8 +11,8 @@ import pytest
 
 from levytorch import Dynamics, simulate
 from levytorch.training.callbacks import Checkpoints
-from levytorch.training.fit import fit
 from levytorch.training.settings import make_settings
+from levytorch.training.trainer import train as fit
 
 
 @pytest.fixture

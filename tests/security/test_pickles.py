@@ -15,7 +15,7 @@ from levytorch.errors import ConfigError, InputError
 from levytorch.policy import PlaneValue
 from levytorch.runs import resume
 from levytorch.runs.reading import load_run
-from levytorch.training.fit import fit
+from levytorch.training.trainer import train as fit
 from tests.security.conftest import SETTINGS
 from tests.security.hostile import Hostile
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import torch
 
 from levytorch import Dynamics, simulate
-from levytorch.data import LevyDataModule
 from levytorch.data.batches import Batch
 from levytorch.data.drawing import Drawer
 from levytorch.errors import NumericalError
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.ranks import Ranks, follow_parent, is_first
-from levytorch.training import fit as fits
+from levytorch.training import fit as driver
 from levytorch.training.settings import make_settings
+from levytorch.training.trainer import train
 
 TWO = {"strategy": "ddp", "devices": 2, "num_nodes": 1}
 TAILS = {
@@ -33,16 +33,15 @@ TAILS = {
 }
 
 
-class Union(LevyDataModule):
+class Union:
     """One process that sees at each step what two ranks would see together."""
 
-    def draw(self, step: int) -> Batch:
-        if not self._drawers:
-            for rank in range(2):
-                self._drawers[rank, 2] = Drawer(
-                    self.pools, self.batch_size, self.mixing, self.seed, tail_share=self.tail_share, rank=rank, world=2
-                )
-        parts = [drawer.draw(step, self.tcf) for drawer in self._drawers.values()]
+    def __init__(self, pools, *, rank: int, world: int, **options) -> None:
+        self.pools = pools
+        self.drawers = [Drawer(pools, **options, rank=one, world=2) for one in range(2)]
+
+    def draw(self, step: int, tcf: float) -> Batch:
+        parts = [drawer.draw(step, tcf) for drawer in self.drawers]
         x, dx, dt, weight = (torch.cat(values) for values in zip(*parts))
         return Batch(x, dx, dt, weight / 2)
 
@@ -103,7 +102,7 @@ def broken(engine: str, directory: Path) -> None:
     kept = FrozenLaw.score, FrozenLaw.log_prob
     FrozenLaw.score, FrozenLaw.log_prob = failing(FrozenLaw.score), failing(FrozenLaw.log_prob)
     try:
-        fits.fit(data(1), settings(engine, "fourier", 1, "none"), trainer=TWO)
+        train(data(1), settings(engine, "fourier", 1, "none"), trainer=TWO)
     except NumericalError as error:
         (directory / f"broken-{engine}.{0 if is_first() else 1}.txt").write_text(f"{type(error).__name__}: {error}")
     FrozenLaw.score, FrozenLaw.log_prob = kept
@@ -119,10 +118,10 @@ def case(name: str, directory: Path) -> None:
         thresholds = {} if TAILS[tail] is None else {key: TAILS[tail][key] for key in ("CT", "TRT")}
         transitions = transitions.lattice(n_blocks=10, **thresholds)
     if engine == "adam":
-        fits.LevyDataModule = Union
-    alone = fits.fit(transitions, options)
-    fits.LevyDataModule = LevyDataModule
-    both = fits.fit(transitions, options, trainer=TWO)
+        driver.Drawer = Union
+    alone = train(transitions, options)
+    driver.Drawer = Drawer
+    both = train(transitions, options, trainer=TWO)
     rank = both.trainer.global_rank
     torch.save({"alone": outcome(alone), "both": outcome(both)}, directory / f"{name}.{rank}.pt")
     Ranks.of(both.trainer).barrier()

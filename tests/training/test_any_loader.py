@@ -62,7 +62,7 @@ def test_a_full_batch_engine_follows_when_another_batch_comes(change):
     for batches in ([first] * 8 + [change(first)] * 15, [change(first)] * 15):
         module = LevyModule(HEAD, {"name": "fisher"})
         trainer(len(batches)).fit(module, DataLoader(batches, batch_size=None))
-        assert module.engine.converged(module.torch_optimizer())
+        assert module.fit.phase.engine.converged(module.fit.phase.optimizer)
         ends.append(module.head.flat())
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-4)  # converged to a thousandth of a standard error
 

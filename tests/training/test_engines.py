@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from levytorch.errors import LevytorchWarning
-from levytorch.training.callbacks import MovingAverage, has_settled
+from levytorch.training.averaging import MovingAverage, has_settled
 from tests.training.problems import ALPHA, constant
 from tests.training.problems import frozen_recover as recover
 

@@ -260,7 +260,9 @@ def test_a_fit_that_begins_far_away_asks_for_the_information_again(monkeypatch):
     system = Dynamics.named("variable", alpha=ALPHA)
     data = simulate(system, 2000, 20, 0.25, substeps=20, order=2, seed=1).transitions()
     found = recover(data, alpha=ALPHA, n_basis=5, engine="evidence", law="exact")
-    monkeypatch.setattr(law_choice, "ExactEngine", lambda **options: ExactEngine(**options | {"renewed": None}))
+    monkeypatch.setattr(
+        "levytorch.training.fit.ExactEngine", lambda **options: ExactEngine(**options | {"renewed": None})
+    )
     stale = recover(data, alpha=ALPHA, n_basis=5, engine="evidence", law="exact")
     assert found.converged
     assert stale.converged
@@ -306,6 +308,6 @@ def test_refusals():
 
 def test_short_steps_are_refused_before_anything_is_fitted(monkeypatch):
     data = steep()[:2000]
-    monkeypatch.setattr("levytorch.training.problem.maximise", lambda *_, **__: pytest.fail("fitted"))
+    monkeypatch.setattr("levytorch.training.fit.Fit.step", lambda *_, **__: pytest.fail("fitted"))
     with pytest.raises(InputError, match="steps this short"):
         recover(Transitions(data.x, data.dx / 1000, 1e-7), alpha=0.5, n_basis=3, law="exact")

@@ -8,9 +8,9 @@ import torch
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.training.callbacks import Checkpoints
-from levytorch.training.fit import fit
 from levytorch.training.module import LevyModule
 from levytorch.training.settings import make_settings
+from levytorch.training.trainer import train as fit
 from tests.training.problems import ALPHA, constant
 
 pytestmark = pytest.mark.filterwarnings("ignore::levytorch.errors.LevytorchWarning")
@@ -131,7 +131,7 @@ def test_held_out_likelihood_is_reported(tmp_path, engine):
     settings = make_settings(alpha=ALPHA, n_basis=1, engine=engine, validation=0.25, **options)
     found = fit(parts, settings)
     nll = float(found.trainer.callback_metrics["val/nll"])
-    assert found.data.pools.n_main == 6000
+    assert found.recovery.metrics["n_main"] == 6000
     assert nll == pytest.approx(-found.recovery.log_likelihood / 6000, abs=0.1)
     entries = found.recovery.history
     if engine == "fisher":  # after every pass; the last one is that of the recovery, whose law is the frozen one

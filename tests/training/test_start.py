@@ -8,9 +8,9 @@ import torch
 
 from levytorch import LevytorchWarning, Trajectories, recover
 from levytorch.law import LevyStep
-from levytorch.training.fit import fit
 from levytorch.training.settings import make_settings
 from levytorch.training.start import guess_from, starting_head
+from levytorch.training.trainer import train as fit
 
 DT = 1e-3
 

@@ -24,23 +24,18 @@ from torch.optim import Optimizer
 from levytorch.coefficients import LinearHead
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import NumericalError
-from levytorch.likelihood.corrected import Information, Informations, Strata, centered_score, informations
+from levytorch.likelihood.corrected import Information
 from levytorch.likelihood.exact import AtOneHead, ExactLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
-from levytorch.likelihood.penalty import RoughnessPenalty, guarded_solve, lead_to_evidence, symmetric_inverse
+from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.likelihood.sums import ScoreSums, shared, where
 from levytorch.likelihood.tail import TailMasses, tail_correction_factor
 from levytorch.training.engines.base import bare
-from levytorch.training.engines.fisher import NEAR, FisherEngine, FisherScoring, largest_moves, within_scale
+from levytorch.training.engines.fisher import NEAR, FisherEngine, FisherScoring
 from levytorch.training.engines.lbfgs import LBFGSEngine, losses
 
-# of the rounds on the centered score
-ROUNDS = 5
-_DONE = 1e-2  # squared standard errors still to go, over all parameters together
-_CONTRACTS = 0.5  # of the squared distance: a round that leaves more of it was the last
 _STALE = 5.0  # standard errors, over all parameters together, from where an information matrix was made
-_FARTHEST = 2.0  # predictors of D_o and D_f move by so much in one round at most
 
 
 @dataclass
@@ -229,56 +224,3 @@ class ExactLBFGS(LBFGSEngine):
                 loss = loss + replace(likelihood.seen(), law=law).mean_log_kept(likelihood.head)
             loss.backward()
         return loss.detach()
-
-
-@dataclass
-class Corrected:
-    """How it went. distances: standard errors (over all parameters together) to go before each round."""
-
-    informations: Informations
-    distances: list[float]
-    converged: bool
-    R_theta: float | None
-    step: Tensor  # the first one, by which the frozen law's answer is off
-
-
-@torch.no_grad()
-def correct(objective: FullBatchObjective, exact: ExactLaw, strata: Strata) -> Corrected:
-    """Moves the head of a frozen law's objective to the root of the centered score; updates its penalty.
-
-    Where the rounds stop to contract (too few pairs, or steps so long that the frozen law says little) the head stays
-    where it was nearest.
-    """
-    head, penalty, n = objective.head, objective.penalty, objective.n
-    U, ev = centered_score(objective, exact, strata)
-    found = informations(head, objective.law, exact, strata, ev.R_theta)
-    A, B = found.corrected.slope, found.corrected.variance
-    turn = A.T @ symmetric_inverse(B)
-    G = turn @ A
-    flat = torch.diag(1e-12 * G.diagonal().max().expand(len(G)))
-    distances: list[float] = []
-    steps: list[Tensor] = []
-    nearest = ev.theta
-    for done in range(ROUNDS + 1):
-        if penalty is None:
-            step, curvature = guarded_solve(G + flat, turn @ U, "the corrected law"), G
-        else:
-            step, curvature = lead_to_evidence(penalty, ev.theta, turn @ U, G, n * G, n)
-        distance = float(n * step @ curvature @ step)
-        if distances and not distance < _CONTRACTS * distances[-1]:
-            head.set_flat(nearest)
-            break
-        nearest = ev.theta
-        distances.append(distance)
-        steps.append(step)
-        if done == ROUNDS:
-            break
-        moves = largest_moves(objective, step)
-        step = step * min(1.0, _FARTHEST / max(float(moves.max()), 1e-300))
-        if head.tempering_spec.learned:
-            step = torch.cat([step[:-1], within_scale(ev.theta[-1:], step[-1:])])
-        head.set_flat(ev.theta + step)
-        if distance < _DONE:
-            break
-        U, ev = centered_score(objective, exact, strata)
-    return Corrected(found, [value**0.5 for value in distances], distances[-1] < 1.0, ev.R_theta, steps[0])
