@@ -121,7 +121,7 @@ def _file(case: Case, directory: Path) -> Path:
     return path
 
 
-def _data(case: Case, directory: Path) -> Any:
+def data(case: Case, directory: Path) -> Any:
     if case.data in ("file", "on_disk"):
         value = ["x1", "x2"] if case.space == "torus" else "x1"
         options: dict[str, Any] = {"id": "id", "time": "time", "value": value}
@@ -160,7 +160,7 @@ def fitted(case: Case, directory: Path) -> Any:
     """The recovery of a case."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LevytorchWarning)
-        return recover(_data(case, directory), **settings(case))
+        return recover(data(case, directory), **settings(case))
 
 
 def numbers(found: Any, case: Case) -> dict[str, list[float]]:

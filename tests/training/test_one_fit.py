@@ -1,0 +1,105 @@
+"""recover and a Trainer drive the same fit: the same numbers, checkpoints of the reported model, resumption."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from levytorch import Dynamics, recover, simulate
+from levytorch.errors import LevytorchError, LevytorchWarning
+from levytorch.training.callbacks import Checkpoints
+from levytorch.training.module import LevyModule
+from levytorch.training.settings import make_settings
+from levytorch.training.trainer import train
+from tests.golden import cases
+
+VARIABLE = Dynamics.named("variable", alpha=0.3)
+LINEAR = {"alpha": 0.3, "n_basis": 5}
+NETWORK = {"law": "frozen", "alpha": 0.3, "coefficients": "mlp", "width": 4, "depth": 1, "max_steps": 6}
+KINDS = {
+    "frozen": LINEAR | {"law": "frozen"},
+    "exact": LINEAR | {"law": "exact"},
+    "corrected": LINEAR | {"law": "corrected"},
+    "auto": LINEAR | {"law": "auto", "n_basis": 7},
+    "tcf": LINEAR | {"law": "exact", "tail": {"CT": 2.0, "TRT": 20.0}},
+    "strata": LINEAR | {"law": "frozen", "tail": {"CT": 2.0, "TRT": 20.0, "method": "conditional"}},
+    "network": NETWORK,
+    "adam": LINEAR | {"engine": "adam", "max_steps": 60, "window": 20},
+}
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return simulate(VARIABLE, 60, 40, 1 / 10, seed=2).transitions().censor(TRT=20.0, CT=2.0, drop_tail=0.3, seed=1)
+
+
+class Keep(Checkpoints):
+    """Keeps the checkpoint of every step."""
+
+    def on_train_batch_end(self, trainer, *arguments):
+        super().on_train_batch_end(trainer, *arguments)
+        source = self.directory / "last.ckpt"
+        if source.exists():
+            shutil.copy(source, self.directory / f"{trainer.global_step:04d}.kept")
+
+
+def quietly(function, *arguments, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LevytorchWarning)
+        return function(*arguments, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trainer_gives_what_recover_gives_and_every_checkpoint_leads_there(kind, pairs, tmp_path):
+    settings = KINDS[kind]
+    found = quietly(recover, pairs, **settings)
+    flags = {"enable_checkpointing": True}
+    run = quietly(train, pairs, make_settings(**settings), callbacks=[Keep(tmp_path, every=10)], trainer=flags)
+    assert torch.equal(run.recovery.theta, found.theta)
+    assert run.recovery.log_likelihood == found.log_likelihood
+    assert len(run.recovery.history) == len(found.history)
+    assert run.recovery.metrics["law"] == found.metrics["law"]
+    # the last checkpoint holds the reported model
+    module = LevyModule.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True)
+    assert torch.equal(module.head.flat(), found.theta)
+    kept = sorted(Path(tmp_path).glob("*.kept"))
+    chosen = kept if len(kept) <= 4 else [kept[0], kept[len(kept) // 2], kept[-2], kept[-1]]
+    for checkpoint in chosen:
+        again = quietly(train, pairs, make_settings(**settings), resume=str(checkpoint))
+        assert torch.equal(again.recovery.theta, found.theta), checkpoint
+        assert [e["step"] for e in again.recovery.history] == [e["step"] for e in found.history]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [case for case in cases.pairwise(cases.grid()) if case.inputs == "none"], ids=lambda case: case.name
+)
+def test_every_combination_is_the_same_in_a_trainer(case, tmp_path):
+    settings = cases.settings(case)
+    data = cases.data(case, tmp_path)
+    try:
+        found = quietly(recover, data, **settings)
+    except LevytorchError:
+        pytest.skip("a combination that is refused")
+    run = quietly(train, data, make_settings(**settings))
+    assert torch.equal(run.recovery.theta, found.theta)
+
+
+def test_a_lattice_is_cut_to_the_window_in_both():
+    system = Dynamics.named("double_well")
+    data = simulate(system, 400, 50, 0.05, x0=0.0, seed=1).transitions().lattice(period=None)
+    settings = {"alpha": 0.75, "n_basis": 7, "period": None, "window": (-1, 1), "law": "frozen"}
+    found = quietly(recover, data, **settings)
+    run = quietly(train, data, make_settings(**settings))
+    assert torch.equal(run.recovery.theta, found.theta)
+
+
+def test_a_tail_correction_that_never_starts_is_a_warning(pairs):
+    tail = {"CT": 2.0, "TRT": 20.0, "start": 100}
+    with pytest.warns(LevytorchWarning, match="never mixed in"):
+        found = recover(pairs, **LINEAR, engine="adam", max_steps=20, window=10, tail=tail)
+    assert found.tcf == 0.0
