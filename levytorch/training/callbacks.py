@@ -155,7 +155,7 @@ class Progress(ProgressBar):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         assert isinstance(pl_module, LevyModule)
-        self._line = ProgressLine(pl_module.fit, self.enabled)
+        self._line = ProgressLine(pl_module.fit) if self.enabled else None
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -57,6 +57,7 @@ from levytorch.training.law_choice import (
 from levytorch.training.modulation import modulate
 from levytorch.training.phases import ROUNDS, CenteredRounds, Maximise, MaximiseExactly, Phase
 from levytorch.training.problem import Problem, all_data, problem_of
+from levytorch.training.progress import ProgressLine
 from levytorch.training.recovery import Recovery
 from levytorch.training.resampling import blocks_from
 from levytorch.training.settings import FitSettings
@@ -203,14 +204,17 @@ class Fit:
 
     def run(self, progress: bool = False) -> Recovery:
         """All steps that are left, and the recovery."""
-        from levytorch.training.progress import progress_bar
-
-        with progress_bar(self, progress) as bar:
+        line = ProgressLine(self) if progress else None
+        try:
             while not self.done:
                 report = self.step(self.batch())
                 self.update_tcf()
                 self.advance()
-                bar.update(self, report.nll)
+                if line is not None:
+                    line.update(self, report.nll)
+        finally:
+            if line is not None:
+                line.close()
         return self.recovery()
 
     def recovery(self) -> Recovery:

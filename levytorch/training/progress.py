@@ -5,8 +5,6 @@ The line goes away at the end of the fit, and is not drawn into files and pipes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,21 +14,17 @@ _FORMAT = "{desc}: {n_fmt} of at most {total_fmt} |{bar:20}| {elapsed}<{remainin
 
 
 class ProgressLine:
-    """Drawn with tqdm when `show` is set."""
+    """Drawn with tqdm."""
 
-    def __init__(self, fit: Fit, show: bool) -> None:
-        self._bar: Any = None
-        self._phase: Any = None
-        self._show = show
-        if show:
-            self._start(fit)
+    def __init__(self, fit: Fit) -> None:
+        self._start(fit)
 
     def _start(self, fit: Fit) -> None:
         from tqdm import tqdm
 
-        phase = self._phase = fit.phase
+        self._phase = phase = fit.phase
         unit = "pass" if phase.engine.full_batch else "step"
-        self._bar = tqdm(
+        self._bar: Any = tqdm(
             desc=f"{phase.engine.name}, {phase.name} law",
             total=phase.max_steps,
             initial=phase.steps,
@@ -42,8 +36,6 @@ class ProgressLine:
 
     def update(self, fit: Fit, nll: float) -> None:
         """After a step."""
-        if not self._show:
-            return
         if fit.phase is not self._phase:
             self.close()
             self._start(fit)
@@ -56,16 +48,4 @@ class ProgressLine:
         self._bar.update(fit.phase.steps - self._bar.n)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
-
-
-@contextmanager
-def progress_bar(fit: Fit, show: bool) -> Iterator[ProgressLine]:
-    """A bar for the length of a fit."""
-    line = ProgressLine(fit, show)
-    try:
-        yield line
-    finally:
-        line.close()
+        self._bar.close()

@@ -55,7 +55,8 @@ def grid() -> list[Case]:
 
 def _reads_differently(case: Case) -> bool:
     laws = ("frozen",) if case.space == "line" else ("frozen", "auto")
-    return case.law in laws and case.tail != "conditional"
+    kept = case.data != "lattice" or case.inputs == "none"  # a lattice has no inputs
+    return kept and case.law in laws and case.tail != "conditional"
 
 
 def pairwise(cases: list[Case]) -> list[Case]:
