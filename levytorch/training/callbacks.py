@@ -51,6 +51,7 @@ class Advance(L.Callback):
     ) -> None:
         assert isinstance(pl_module, LevyModule)
         pl_module.fit.advance()
+        pl_module.follow()
         if pl_module.fit.done:
             trainer.should_stop = True
 

@@ -40,6 +40,7 @@ from levytorch.likelihood.likelihood import N_BINS, Likelihood
 from levytorch.likelihood.tail import TailSettings
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import MOST_PAIRS
+from levytorch.training.boundary import told_in, without_vanished
 from levytorch.training.engines.base import Clock, Engine, Maximised, engine_facts, entry
 from levytorch.training.engines.exact import ExactEngine, ExactLBFGS, ExactObjective
 from levytorch.training.engines.lbfgs import LBFGSEngine
@@ -269,9 +270,10 @@ class Fit:
             self.phase = phase
 
     def _after_frozen(self) -> Phase | None:
-        problem, head = cast(Problem, self.problem), self.head
+        problem = cast(Problem, self.problem)
         self._frozen = cast(Maximise, self.phase)
-        self._ended = self._end_of_frozen()
+        self._ended, self._vanished = without_vanished(self._end_of_frozen())
+        head = self.head = self._ended.likelihood.head  # another one where a coefficient has vanished
         if self._law == "frozen":
             return self._conclude(lambda: self._ended.frozen())
         if self._law == "auto" and head.is_constant:
@@ -292,7 +294,9 @@ class Fit:
             self._law = law
         if not isinstance(cell, LinearHead):
             return self._exactly()
-        self._penalty = self.engine.objective(self._ended.likelihood, self._frozen.optimizer, self._ended.batch).penalty
+        self._penalty = self.engine.objective(
+            self._ended.likelihood, self._ended.done.optimizer, self._ended.batch
+        ).penalty
         self._frozen_end = cell.flat(), None if self._penalty is None else self._penalty.state()
         return self._rounds()
 
@@ -444,6 +448,7 @@ class Fit:
         settings = problem.settings
         self._check_tcf()
         recovery, likelihood = make()
+        told_in(recovery, self._vanished)
         if self.batches.blocks is not None:
             law = cast(FrozenLaw, self._ended.likelihood.law)
             recovery.blocks = replace(self.batches.blocks, law=law, treatment=settings.tail)
@@ -464,10 +469,9 @@ class Fit:
         if self.ranks.agree(other is not None):
             assert other is not None
             self._before = recovery
-            start = self.head.flat()
-            again = problem_of(problem.data, replace(settings, tail=other), fitted, start)
-            self.head.set_flat(start)
-            self._begin(replace(again, head=self.head, selection=problem.selection, began=problem.began))
+            head = problem.head
+            again = problem_of(problem.data, replace(settings, tail=other), fitted, head.flat())
+            self._begin(replace(again, head=head, selection=problem.selection, began=problem.began))
             return self.phase
         if self._before is not None:
             carried = {key: self._before.metrics[key] for key in _CARRIED if key in self._before.metrics}

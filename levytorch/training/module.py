@@ -69,6 +69,13 @@ class LevyModule(L.LightningModule):
         module.fit = fit
         return module
 
+    def follow(self) -> None:
+        """Take over the head of the fit, which is another one once a coefficient has vanished."""
+        if self.fit.head is not self.head:
+            self.head = self.fit.head
+            if "head" in self.hparams:
+                self.hparams["head"] = self.head.config()
+
     @property
     def likelihood(self) -> Likelihood:
         """Of the present phase of the fit."""
@@ -152,6 +159,7 @@ class LevyModule(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         if "fit" in checkpoint:
             self.fit.load_state_dict(checkpoint["fit"])
+            self.follow()
             return
         if self._trainer is not None:
             raise InputError(

@@ -20,7 +20,7 @@ from levytorch.likelihood.corrected import Information, Informations, Strata, ce
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import FullBatchObjective
-from levytorch.likelihood.penalty import RoughnessPenalty, lead_to_evidence, symmetric_inverse
+from levytorch.likelihood.penalty import RoughnessPenalty, guarded_solve, lead_to_evidence, symmetric_inverse
 from levytorch.training.averaging import MovingAverage, has_settled
 from levytorch.training.engines.base import Engine, Maximised, entry
 from levytorch.training.engines.exact import ExactEngine, ExactObjective
@@ -225,7 +225,7 @@ class CenteredRounds(Phase):
         self.steps += 1
         if self.penalty is None:
             flat = torch.diag(1e-12 * G.diagonal().max().expand(len(G)))
-            step, curvature = torch.linalg.solve(G + flat, self._turn @ self._U), G
+            step, curvature = guarded_solve(G + flat, self._turn @ self._U, "the corrected law"), G
         else:
             step, curvature = lead_to_evidence(self.penalty, theta, self._turn @ self._U, G, n * G, n)
         distance = float(n * step @ curvature @ step)
