@@ -125,7 +125,8 @@ _METRICS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("x_min", "x_max", "shared/chi2", "parameters"), _finite),
     **dict.fromkeys(("CT", "TRT"), _positive),
     **dict.fromkeys(("n_main", "n_tail", "CT_halvings"), _count),
-    **dict.fromkeys(("mu", "D_o_D_f_correlation", "tempering_z", "missing_between_CT_and_TRT_z"), _number),
+    "mu": lambda value: all(map(_number, value if isinstance(value, list | tuple) else [value])),  # one per coordinate
+    **dict.fromkeys(("D_o_D_f_correlation", "tempering_z", "missing_between_CT_and_TRT_z"), _number),
     "left_out_of_series": lambda value: isinstance(value, list | tuple) and all(map(_count, value)),
     "penalty_strengths": _strengths,
     "CT_of_dt": _threshold,

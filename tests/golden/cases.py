@@ -50,7 +50,12 @@ class Case(NamedTuple):
 def grid() -> list[Case]:
     """Every combination of arrays; of other kinds of data those that reach other code: each space, law and input."""
     cases = [Case(*parts) for parts in itertools.product(DATA, SPACES, LAWS, TAILS, INPUTS)]
-    return [case for case in cases if case.data == "arrays" or _reads_differently(case)]
+    return [case for case in cases if _is_quick(case) and (case.data == "arrays" or _reads_differently(case))]
+
+
+def _is_quick(case: Case) -> bool:
+    """On a line the exact law with a treatment of tails takes minutes."""
+    return case.space != "line" or case.law == "frozen" or case.tail == "none"
 
 
 def _reads_differently(case: Case) -> bool:

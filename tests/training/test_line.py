@@ -128,7 +128,7 @@ def test_what_is_followed_is_checked_by_the_same_law():
 
 
 def test_data_that_does_not_fit_its_cell_is_said_so(data):
-    with pytest.warns(LevytorchWarning, match=r"farther than the period 1: .* use period=None \(a line\)"):
+    with pytest.warns(LevytorchWarning, match=r"farther than the period 1, .* use period=None \(a line\)"):
         recover(Transitions(data.x, data.dx, 0.005), alpha=0.75, n_basis=3, period=1.0)
     plane = Transitions(torch.stack([data.x, 1e-4 * data.x], 1), torch.stack([data.dx, 1e-4 * data.dx], 1), 0.005)
     with pytest.warns(LevytorchWarning, match=r"x_2 runs from .*, which is .* of the period 100"):
