@@ -29,10 +29,8 @@ def report() -> str:
 
 def kernels() -> str:
     """Whether the compiled kernels of this processor wait in the cache."""
-    try:
-        from levytorch.law import compiled, step_kernels
-    except ImportError:
-        return "numba cannot be imported; the law runs on torch alone, slowly"
+    from levytorch.law import compiled, step_kernels
+
     folder = Path(step_kernels.table_step._cache.cache_path)
     if not any(folder.glob(f"*{compiled.processor()}*.nbi")):
         return "not compiled yet; the first fit compiles them, a minute or so, and keeps them"

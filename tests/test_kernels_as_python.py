@@ -138,7 +138,6 @@ CASES = {
     "simulate-constant": paths("constant"),
     "simulate-variable": paths("variable"),
     "simulate-plane": paths("plane"),
-    "simulate-metropolis": paths("constant", sampler="metropolis", burn_in=3),
     "grid": grid,
 }
 

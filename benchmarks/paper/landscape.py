@@ -241,12 +241,14 @@ def true_dynamics(run: Record) -> Dynamics:
 
 def transitions_of(run: Record) -> Transitions:
     """The run's transitions simulated once more, censored as it says; only levytorch's own simulator is ever called."""
+    from benchmarks.paper.metropolis import MetropolisData
     from levytorch.simulation import Simulated
 
-    options = _numbers(run, "data", _NUMBERS) | {"sampler": str(run.setting("data.sampler", "euler"))}
+    options = _numbers(run, "data", _NUMBERS)
+    source = MetropolisData if run.setting("data.sampler") == "metropolis" else Simulated
     if isinstance(run.setting("data.censor"), Mapping):
         options["censor"] = _numbers(run, "data.censor", _CENSOR)
-    return Simulated(true_dynamics(run), **options)().transitions
+    return source(true_dynamics(run), **options)().transitions
 
 
 def _numbers(run: Record, group: str, names: tuple[str, ...]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ In dx the node of number j lies at center + scale sinh(t), where t solves
 the tail, which is smooth on that scale: some 300 nodes reach from -1e10 to 1e10. scale(dt) is a power of two close to
 width sqrt(dt), the center a multiple of the scale.
 
-Added up are the weights with which Lagrange interpolation takes log p(x, dx) from the nodes around, compiled where
-numba is there. The tile of nodes has a row per node in dx and a column per node in x, with three spare ones at each
+Added up are the weights with which Lagrange interpolation takes log p(x, dx) from the nodes around.
+The tile of nodes has a row per node in dx and a column per node in x, with three spare ones at each
 end: around a cell the stencil sticks out, and is folded back at the end.
 """
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -29,13 +28,8 @@ from numpy.typing import NDArray
 from levytorch.convert import Array, Integers, positive_number, whole_number
 from levytorch.data.transitions import Membership, Transitions
 from levytorch.errors import InputError
-
-try:
-    import levytorch.law.compiled  # noqa: F401 - whether numba is there
-
-    HAVE_NUMBA = True
-except ImportError:  # pragma: no cover - exercised on machines without a compiler stack
-    HAVE_NUMBA = False
+from levytorch.law.compiled import cached_njit
+from levytorch.law.vector_math import fast_log, inlined
 
 FAR = 0.25  # step in log |dx| of the far tail
 FARTHEST = 44  # jumps up to 2^44 scales are put on nodes; beyond, pairs are kept as they are
@@ -52,7 +46,6 @@ _GAUSS_IQR = 1.3489795003921634
 SPARE = 3  # columns before and after the tile; rows too
 _BLOCK = 256  # pairs whose nodes are computed together, in loops that LLVM can vectorise
 _LOOSE = 1 << 14  # row numbers of loose pairs that are handed back at a time
-_PLAIN = 1 << 15  # pairs at a time without numba
 
 
 class Sheet(NamedTuple):
@@ -271,18 +264,11 @@ def accumulate(
     These loose pairs are counted in `states` where their x has a bin, which on a line not all have.
     """
     found = [np.empty(0, dtype=np.int64)]
-    if HAVE_NUMBA:
-        loose = np.empty(_LOOSE + _BLOCK, dtype=np.int64)
-        run, row = 0, int(starts[0]) if len(starts) else 0
-        while run < len(starts):
-            run, row, count = scatter(run, row, starts, stops, x, dx, sheets, sheet, tuple(nodes), *sums, loose)
-            found.append(loose[:count].copy())
-        return np.concatenate(found)
-    for start, stop in zip(starts.tolist(), stops.tolist()):
-        for low in range(start, stop, _PLAIN):
-            rows = np.arange(low, min(low + _PLAIN, stop))
-            rows = rows[sheets[rows] == sheet] if len(sheets) else rows
-            found.append(_plain(rows, x, dx, nodes, sums))
+    loose = np.empty(_LOOSE + _BLOCK, dtype=np.int64)
+    run, row = 0, int(starts[0]) if len(starts) else 0
+    while run < len(starts):
+        run, row, count = scatter(run, row, starts, stops, x, dx, sheets, sheet, tuple(nodes), *sums, loose)
+        found.append(loose[:count].copy())
     return np.concatenate(found)
 
 
@@ -317,101 +303,71 @@ def lagrange(f, order, out):
         out[5] = ef * ac * d * (1.0 / 120.0)
 
 
-def _plain(rows: Integers, x: Array, dx: Array, nodes: NodeMap, sums: Sums) -> Integers:
-    """`scatter` for some rows, by NumPy."""
-    deviation = np.abs(dx[rows] - nodes.mu)
-    kept = deviation < nodes.TRT
-    sums.removed[0] += len(kept) - int(kept.sum())
-    rows, deviation = rows[kept], deviation[kept]
-    x, dx, pool = x[rows] - nodes.origin, dx[rows], (deviation > nodes.CT).astype(np.int64)
-    u = (np.remainder(x, nodes.period) if nodes.period else x) * nodes.per_x
-    w = (dx - nodes.center) * nodes.per_dx
-    size, root = np.abs(w), np.hypot(1.0, w)
-    v = np.sign(w) * (np.log(size + root) / FAR + nodes.density * size / root)
-    seen = (u >= 0) & (u <= nodes.n_x)
-    bins = np.minimum((u[seen] * nodes.bins).astype(np.int64), nodes.n_x * nodes.bins - 1)
-    np.add.at(sums.states, (pool[seen], bins), 1)
-    near = seen & (np.abs(v) < nodes.last) & (deviation <= nodes.reach)
-    u, v = u[near], v[near]
-    column, line = np.minimum(np.floor(u), nodes.n_x - 1).astype(np.int64), np.floor(v).astype(np.int64)
-    in_x, in_dx = np.empty((2, 6, len(u)))
-    lagrange(u - column, nodes.order, in_x)
-    lagrange(v - line, nodes.order, in_dx)
-    flat, (n_rows, n_columns) = sums.tile.reshape(-1), sums.tile.shape[1:]
-    first = (pool[near] * n_rows + line + nodes.last + SPARE - 2) * n_columns + column + SPARE - 2
-    for i, j in product(range(6), repeat=2):
-        flat += np.bincount(first + (i * n_columns + j), in_dx[i] * in_x[j], minlength=flat.size)
-    return rows[~near]
+_compiled = cached_njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
+
+_lagrange = inlined(lagrange)
 
 
-if HAVE_NUMBA:
-    from levytorch.law.compiled import cached_njit
-    from levytorch.law.vector_math import fast_log, inlined
+@_compiled
+def scatter(run, row, starts, stops, x, dx, sheets, sheet, nodes, tile, states, removed, loose):
+    """Add runs of pairs from `row` of `run` on; stops early when `loose` is full.
 
-    _compiled = cached_njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
-
-    _lagrange = inlined(lagrange)
-
-    @_compiled
-    def scatter(run, row, starts, stops, x, dx, sheets, sheet, nodes, tile, states, removed, loose):
-        """Add runs of pairs from `row` of `run` on; stops early when `loose` is full.
-
-        Returns run and row to go on from, and the number of loose pairs.
-        """
-        origin, period, n_x, per_x, bins, center, per_dx, density, last, order, mu, CT, TRT, reach = nodes
-        n_bins, shift = states.shape[1], last + SPARE - 2
-        U, V, far = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-        wx, wy = np.empty(6), np.empty(6)
-        count = 0
-        one_sheet = sheets.size == 0
-        while run < starts.size:
-            stop = stops[run]
-            while row < stop:
-                if count > loose.size - _BLOCK:
-                    return run, row, count
-                n = min(_BLOCK, stop - row)
-                if period > 0.0:
-                    for i in range(n):
-                        r = x[row + i] - origin
-                        r -= period * np.floor(r / period)
-                        U[i] = r * per_x
-                else:
-                    for i in range(n):
-                        U[i] = (x[row + i] - origin) * per_x
+    Returns run and row to go on from, and the number of loose pairs.
+    """
+    origin, period, n_x, per_x, bins, center, per_dx, density, last, order, mu, CT, TRT, reach = nodes
+    n_bins, shift = states.shape[1], last + SPARE - 2
+    U, V, far = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+    wx, wy = np.empty(6), np.empty(6)
+    count = 0
+    one_sheet = sheets.size == 0
+    while run < starts.size:
+        stop = stops[run]
+        while row < stop:
+            if count > loose.size - _BLOCK:
+                return run, row, count
+            n = min(_BLOCK, stop - row)
+            if period > 0.0:
                 for i in range(n):
-                    far[i] = abs(dx[row + i] - mu)
-                    w = (dx[row + i] - center) * per_dx
-                    size = abs(w)
-                    root = np.sqrt(1.0 + w * w)
-                    v = fast_log(size + root) * (1.0 / FAR) + density * (size / root)
-                    V[i] = v if w >= 0.0 else -v
+                    r = x[row + i] - origin
+                    r -= period * np.floor(r / period)
+                    U[i] = r * per_x
+            else:
                 for i in range(n):
-                    if not one_sheet and sheets[row + i] != sheet:
-                        continue
-                    if not far[i] < TRT:
-                        removed[0] += 1
-                        continue
-                    pool = 1 if far[i] > CT else 0
-                    u, v = U[i], V[i]
-                    if not 0.0 <= u <= n_x:
-                        loose[count] = row + i
-                        count += 1
-                        continue
-                    states[pool, min(int(u * bins), n_bins - 1)] += 1
-                    if not abs(v) < last or far[i] > reach:
-                        loose[count] = row + i
-                        count += 1
-                        continue
-                    column, line = min(int(u), n_x - 1), int(np.floor(v))
-                    _lagrange(u - column, order, wx)
-                    _lagrange(v - line, order, wy)
-                    column += SPARE - 2
-                    line += shift
-                    for k in range(6):
-                        for m in range(6):
-                            tile[pool, line + k, column + m] += wy[k] * wx[m]
-                row += n
-            run += 1
-            if run < starts.size:
-                row = starts[run]
-        return run, row, count
+                    U[i] = (x[row + i] - origin) * per_x
+            for i in range(n):
+                far[i] = abs(dx[row + i] - mu)
+                w = (dx[row + i] - center) * per_dx
+                size = abs(w)
+                root = np.sqrt(1.0 + w * w)
+                v = fast_log(size + root) * (1.0 / FAR) + density * (size / root)
+                V[i] = v if w >= 0.0 else -v
+            for i in range(n):
+                if not one_sheet and sheets[row + i] != sheet:
+                    continue
+                if not far[i] < TRT:
+                    removed[0] += 1
+                    continue
+                pool = 1 if far[i] > CT else 0
+                u, v = U[i], V[i]
+                if not 0.0 <= u <= n_x:
+                    loose[count] = row + i
+                    count += 1
+                    continue
+                states[pool, min(int(u * bins), n_bins - 1)] += 1
+                if not abs(v) < last or far[i] > reach:
+                    loose[count] = row + i
+                    count += 1
+                    continue
+                column, line = min(int(u), n_x - 1), int(np.floor(v))
+                _lagrange(u - column, order, wx)
+                _lagrange(v - line, order, wy)
+                column += SPARE - 2
+                line += shift
+                for k in range(6):
+                    for m in range(6):
+                        tile[pool, line + k, column + m] += wy[k] * wx[m]
+            row += n
+        run += 1
+        if run < starts.size:
+            row = starts[run]
+    return run, row, count

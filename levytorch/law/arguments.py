@@ -40,7 +40,9 @@ def is_zero(tempering: Numeric) -> bool:
 
 
 def to_tensors(**values: Numeric) -> tuple[dict[str, Tensor], torch.dtype, torch.device]:
-    """Tensors of one device, and the dtype of the answer: that of the inexact tensors given, else float64."""
+    """Tensors on the CPU, where the kernels are, and dtype and device of the answer: those of the inexact tensors
+    given, else float64; those of any tensor that is elsewhere.
+    """
     dtype: torch.dtype | None = None
     device = torch.device("cpu")
     for value in values.values():
@@ -49,9 +51,7 @@ def to_tensors(**values: Numeric) -> tuple[dict[str, Tensor], torch.dtype, torch
                 dtype = value.dtype if dtype is None else torch.promote_types(dtype, value.dtype)
             if value.device.type != "cpu":
                 device = value.device
-    tensors = {name: real_tensor(name, value) for name, value in values.items()}
-    if device.type != "cpu":
-        tensors = {name: t.to(device=device) for name, t in tensors.items()}
+    tensors = {name: real_tensor(name, value).cpu() for name, value in values.items()}
     return tensors, dtype or torch.float64, device
 
 

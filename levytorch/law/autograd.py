@@ -27,7 +27,7 @@ from levytorch.law.arguments import (
     out_of_range,
     to_tensors,
 )
-from levytorch.law.quadrature import GRAIN, is_compiled
+from levytorch.law.quadrature import GRAIN
 from levytorch.law.radial import log_density_by_torch, partial_derivatives
 from levytorch.law.table import N_S, table
 
@@ -86,14 +86,14 @@ def log_density(
         tensor(-0.5410, dtype=torch.float64)
     """
     given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
-    step, lam, dtype = _arguments(dim, method, tempering, **given)
+    step, lam, dtype, device = _arguments(dim, method, tempering, **given)
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in step)
     if lam is None and _in_one_pass(step, None, dim, method, grad and step.alpha.requires_grad):
         log_p = _CompiledStep.apply(*step, dim, method, grad)
     else:
         check_values(**by_name(step, lam))
         log_p = log_density_by_torch(step, lam, dim=dim, method=method)
-    return log_p if log_p.dtype == dtype else log_p.to(dtype)
+    return log_p.to(device, dtype)
 
 
 def score(
@@ -116,7 +116,7 @@ def score(
     """
     wrt_alpha = switch("wrt_alpha", wrt_alpha)
     given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
-    step, lam, _ = _arguments(dim, method, tempering, **given)
+    step, lam, _, device = _arguments(dim, method, tempering, **given)
     step, lam = Step(*(t.detach() for t in step)), None if lam is None else lam.detach()
     if _in_one_pass(step, lam, dim, method, wrt_alpha):
         rows = _compiled_pass(step, lam, dim, method, 1, wrt_alpha)
@@ -128,20 +128,25 @@ def score(
             good = torch.isfinite(row).reshape(-1)
             if not bool(good.all()):
                 raise out_of_range(int((~good).nonzero()[0]))
+    rows = [row.to(device) for row in rows]
     by_alpha, by_lam = rows[4] if wrt_alpha else None, None if lam is None else rows[-1]
     return StepScore(rows[0], rows[1], rows[2], rows[3], by_alpha, by_lam)
 
 
-def _arguments(dim: int, method: str, tempering: Numeric, **given: Numeric) -> tuple[Step, Tensor | None, torch.dtype]:
-    """The arguments as tensors, the tempering (None for the number zero: the stable law), the dtype of the answer."""
+def _arguments(
+    dim: int, method: str, tempering: Numeric, **given: Numeric
+) -> tuple[Step, Tensor | None, torch.dtype, torch.device]:
+    """The arguments as tensors, the tempering (None for the number zero: the stable law), dtype and device to answer
+    on.
+    """
     check_dim(dim)
     check_method(method)
     tensors, dtype, device = to_tensors(**given)
     if is_zero(tempering):
-        return Step(**tensors), None, dtype
+        return Step(**tensors), None, dtype, device
     lam = to_tensors(tempering=tempering)[0]["tempering"]
     check_tempered_method(method)
-    return Step(**tensors), lam.to(device=device), dtype
+    return Step(**tensors), lam, dtype, device
 
 
 def _rows_by_autograd(step: Step, lam: Tensor | None, dim: int, method: str, wrt_alpha: bool) -> list[Tensor]:
@@ -162,15 +167,12 @@ def _rows_by_autograd(step: Step, lam: Tensor | None, dim: int, method: str, wrt
 
 
 def _in_one_pass(step: Step, lam: Tensor | None, dim: int, method: str, with_alpha: bool) -> bool:
-    """Whether there is a compiled pass: on the CPU, in d = 1 or by a table in d > 1."""
-    if step.D_o.device.type != "cpu" or method == "windowed":
+    """Whether one compiled pass does it all: in d = 1, or by a table in d > 1."""
+    if method == "windowed" or dim == 1:
+        return dim == 1 and method != "windowed"
+    if lam is not None or with_alpha or step.alpha.numel() > 1:
         return False
-    if dim > 1:
-        if lam is not None or with_alpha or step.alpha.numel() > 1:
-            return False
-        if choose_method(method, step.alpha, batch_shape(step, dim).numel(), dim, with_alpha) != "table":
-            return False
-    return is_compiled()
+    return choose_method(method, step.alpha, batch_shape(step, dim).numel(), dim, with_alpha) == "table"
 
 
 class _CompiledStep(Function):

@@ -26,7 +26,7 @@ The step h and the rotation were chosen by measurement against a five to twelve 
 c = B / A^alpha in [1e-5, 1e5] and A = 0, z = y / sqrt(A) in [0, 1e5]: log p within 1e-12, its first derivatives within
 1e-11 of their natural scale.
 
-Here stands what the compiled kernels (`contour_kernels.py`) and their torch twin (`contour_torch.py`) must agree on.
+The constants of the compiled kernels (`contour_kernels.py`) stand here.
 """
 
 from __future__ import annotations

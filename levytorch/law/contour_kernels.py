@@ -1,4 +1,4 @@
-"""Compiled density and tail mass by the contour; `contour.py` holds the mathematics, `contour_torch.py` the torch twin.
+"""Compiled density and tail mass by the contour; `contour.py` holds the mathematics.
 
 One sample at a time, scalars only, the GIL released: `threads.in_blocks` spreads the samples over the cores.
 """

@@ -1,4 +1,4 @@
-"""log p by torch operations around the radial law: any dimension, any device, differentiable twice.
+"""log p by torch operations around the radial law: any dimension, differentiable twice.
 
 The radial law is a function of (y, A, B, alpha): y = |displacement - b dt|, A = D_o dt, B = D_f dt. Value and analytic
 derivatives come from one pass of the method chosen; a second backward pass computes the analytic second derivatives.
@@ -20,7 +20,6 @@ from levytorch.convert import common_shape
 from levytorch.errors import LevytorchWarning, NumericalError
 from levytorch.law import quadrature, windowed
 from levytorch.law.arguments import Step, batch_shape, check_range, choose_method, out_of_range
-from levytorch.law.table import evaluate_table, table
 
 Rows = Callable[..., Tensor]
 TINY = 1e-280  # keeps the radius differentiable at zero; far below any displacement that is not zero
@@ -147,10 +146,8 @@ def radial_rows(*inputs: Tensor, dim: int, order: int, method: str, with_alpha: 
     y, A, B, alpha = inputs
     n = max(t.numel() for t in inputs)
     method = choose_method(method, alpha, n, dim, with_alpha)
-    if method == "contour" or (method == "table" and with_alpha):
+    if method != "windowed":
         return quadrature.density(*inputs, dim=dim, order=order)
-    if method == "table":
-        return evaluate_table(table(float(alpha), dim), y, A, B, order)
     y, A, B, alpha = torch.broadcast_tensors(y, A, B, alpha)
     log_p, d_y, d_A, d_B, converged = windowed.evaluate(y, A, B, alpha, order=order)
     if not bool(converged.all()):

@@ -22,7 +22,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from levytorch.law import quadrature
 
@@ -58,22 +57,12 @@ class Table:
         self.words = np.full((N_S, N_U), EMPTY, dtype=np.int64)
         self.coefficients = np.zeros(0)  # 64 per cell: c[8 j + i] of t^i q^j
         self._lock = threading.Lock()
-        self._on_device: dict[torch.device, tuple[np.ndarray, tuple[Tensor, Tensor]]] = {}
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """words and coefficients, as kernels take them."""
         words = self.words  # first: coefficients are published before the words that point to them
         return words, self.coefficients
-
-    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The arrays on a device, uploaded again when columns were added."""
-        held = self._on_device.get(device)
-        if held is None or held[0] is not self.words:
-            words, coefficients = self.arrays
-            held = words, (torch.from_numpy(words).to(device), torch.from_numpy(coefficients).to(device))
-            self._on_device[device] = held
-        return held[1]
 
     def build(self, columns: list[int]) -> None:
         """Add columns of log c; each costs some 0.1 s."""
@@ -164,51 +153,3 @@ class Table:
 def table(alpha: float, dim: int = 1) -> Table:
     """The table of this alpha, made once per process."""
     return Table(alpha, dim)
-
-
-def evaluate_table(table: Table, y: Tensor, A: Tensor, B: Tensor, order: int) -> Tensor:
-    """Rows log p[, d/dy, d/dA, d/dB, 0] by torch operations; y >= 0; columns that are missing are built on the way."""
-    y, A, B = torch.broadcast_tensors(y, A, B)
-    s = torch.log(B) - table.alpha * torch.log(A) - S_MIN
-    z = y / torch.sqrt(A)
-    u = torch.where(z >= Z_SWITCH, N_NEAR + torch.log(z.clamp_min(1.0)) - LOG_Z_SWITCH, z * PER_Z)
-    inside = (A > 0) & (s >= 0) & (s < N_S) & (u < N_U)
-    column, base = (torch.where(inside, v, 0.0).long() for v in (s, u))
-    table.build(torch.unique(column[inside]).tolist())
-    words, coefficients = table.tensors(y.device)
-    word = words[column, base]
-    inside &= word >= 0
-    out = y.new_zeros((5 if order else 1, len(y)))
-    rest = (~inside).nonzero().squeeze(-1)
-    if len(rest):
-        alpha = torch.full((1,), table.alpha, dtype=torch.float64, device=y.device)
-        out[:, rest] = quadrature.density(y[rest], A[rest], B[rest], alpha, dim=table.dim, order=order)
-    y, A, B, s, z, u, column, base, word = (v[inside] for v in (y, A, B, s, z, u, column, base, word))
-    nu, ns = 1 << ((word >> 4) & 15), 1 << (word & 15)
-    tu, ts = (u - base) * nu, (s - column) * ns
-    iu, js = torch.minimum(tu.long(), nu - 1), torch.minimum(ts.long(), ns - 1)
-    cells = coefficients.reshape(-1, M, M).transpose(1, 2)[(word >> 8) + iu * ns + js]
-    f, ft, fq, ftt = _horner(cells, 2.0 * (tu - iu) - 1.0, 2.0 * (ts - js) - 1.0)
-    half = 0.5 * table.dim
-    rows = [f - half * torch.log(A)]
-    if order:
-        fs, fu, fuu = fq * 2.0 * ns, ft * 2.0 * nu, ftt * 4.0 * nu * nu
-        fz = fu * PER_Z
-        far = z >= Z_SWITCH
-        safe = torch.where(far, y, 1.0)
-        laplacian = (fuu + fu * (fu + table.dim - 2.0)) / (safe * safe)
-        by_A = torch.where(far, laplacian, -(half + 0.5 * z * fz + table.alpha * fs) / A)
-        rows += [torch.where(far, fu / safe, fz / torch.sqrt(A)), by_A, fs / B, torch.zeros_like(f)]
-    out[:, inside] = torch.stack(rows)
-    return out
-
-
-def _horner(c: Tensor, t: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """F, F_t, F_q, F_tt."""
-    f = ft = fq = ftt = torch.zeros_like(t)
-    for i in range(DEGREE, -1, -1):
-        g, gq = c[:, i, DEGREE], torch.zeros_like(t)
-        for j in range(DEGREE - 1, -1, -1):
-            g, gq = g * q + c[:, i, j], gq * q + g
-        ftt, ft, f, fq = ftt * t + 2.0 * ft, ft * t + f, f * t + g, fq * t + gq
-    return f, ft, fq, ftt

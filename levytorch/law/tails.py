@@ -91,7 +91,7 @@ def tail_probability(
     """
     check_dim(dim)
     names = dict(threshold=threshold, center=center, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
-    given, dtype, _ = to_tensors(**names, **({} if is_zero(tempering) else {"tempering": tempering}))
+    given, dtype, device = to_tensors(**names, **({} if is_zero(tempering) else {"tempering": tempering}))
     check_values(**given)
     c, m, b_, D_o_, D_f_, alpha_, dt_, *rest = given.values()
     lam = rest[0] if rest else None
@@ -109,7 +109,7 @@ def tail_probability(
         shift = m - b_ * (dt_ if dt_.dim() == 0 else dt_.unsqueeze(-1))
         offset = torch.sqrt((shift * shift).sum(-1) + TINY) if shift.dim() else shift.abs() * math.sqrt(dim)
         out = _ball_complement(c, offset, A, B, alpha_, dim, lam)
-    return out if out.dtype == dtype else out.to(dtype)
+    return out.to(device, dtype)
 
 
 def _ball_complement(c: Tensor, m: Tensor, A: Tensor, B: Tensor, alpha: Tensor, dim: int, lam: Tensor | None) -> Tensor:
@@ -164,12 +164,12 @@ def cutting_threshold(
     """
     check_dim(dim)
     names = dict(alpha=alpha, D_f=D_f, dt=dt, mass=mass, D_o=0.0 if D_o is None else D_o)
-    given, dtype, _ = to_tensors(**names)
+    given, dtype, device = to_tensors(**names)
     check_values(**given)
     broadcast(**given)
     alpha_, D_f_, dt_, mass_, D_o_ = torch.broadcast_tensors(*(t.detach() for t in given.values()))
     out = quantile(1.0 - mass_, D_o_ * dt_, D_f_ * dt_, alpha_, dim=dim)
-    return out if out.dtype == dtype else out.to(dtype)
+    return out.to(device, dtype)
 
 
 def quantile(tail: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1) -> Tensor:

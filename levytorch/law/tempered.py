@@ -26,9 +26,8 @@ The same nodes give all derivatives. Where lam -> 0, d log p / d lam ~ lam^(2 al
 lam^(2 alpha). Accuracy (300 points by mpmath, alpha in [0.05, 0.97], log p down to -165): log p within 1e-13
 on the line; 1e-12 in space and 1e-9 in the plane (40 points each).
 
-The constants, on which the compiled kernels and their torch twin must agree, were chosen by measurement against four
-times as many nodes on other contours, alpha in [0.05, 0.97], A = 1 or 0, B in [1e-9, 1e6], lam in [1e-6, 1e4]: log p
-within 1e-12.
+The constants of the compiled kernels were chosen by measurement against four times as many nodes on other contours,
+alpha in [0.05, 0.97], A = 1 or 0, B in [1e-9, 1e6], lam in [1e-6, 1e4]: log p within 1e-12.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ import cmath
 import math
 
 import numpy as np
-import torch
-from torch import Tensor
 
 EULER = 0.5772156649015328606
 SERIES_END = 6.0
@@ -84,57 +82,6 @@ def hankel_scaled(z: complex) -> tuple[complex, complex]:
     return scale * sum0, -1j * scale * sum1
 
 
-def hankel_scaled_torch(z: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for tensors: every piece is evaluated where it holds and chosen by |z|."""
-    size = z.abs()
-    near, far = size <= SERIES_END, size >= ASYMPTOTIC_START
-    series = _series(torch.where(near, z, 1.0))
-    descent = _descent(torch.where(near | far, 10.0, z))
-    asymptotic = _asymptotic(torch.where(far, z, 100.0))
-    h0, h1 = (torch.where(near, s, torch.where(far, a, d)) for s, a, d in zip(series, asymptotic, descent, strict=True))
-    return h0, h1
-
-
-def _series(z: Tensor) -> tuple[Tensor, Tensor]:
-    q = -0.25 * z * z
-    term = torch.ones_like(z)
-    j0, y0, j1, y1 = term, torch.zeros_like(z), term, (1.0 - 2.0 * EULER) * term
-    harmonic = 0.0
-    for k in range(1, N_SERIES):
-        term = term * q / (k * k)
-        harmonic += 1.0 / k
-        j0, y0 = j0 + term, y0 - term * harmonic
-        t1 = term / (k + 1.0)
-        j1, y1 = j1 + t1, y1 + t1 * (2.0 * harmonic + 1.0 / (k + 1.0) - 2.0 * EULER)
-    log_half = torch.log(0.5 * z)
-    j1 = 0.5 * z * j1
-    y0 = (2.0 / math.pi) * ((log_half + EULER) * j0 + y0)
-    y1 = -2.0 / (math.pi * z) + (2.0 / math.pi) * log_half * j1 - (0.5 / math.pi) * z * y1
-    unit = torch.exp(-1j * z)
-    return (j0 + 1j * y0) * unit, (j1 + 1j * y1) * unit
-
-
-def _descent(z: Tensor) -> tuple[Tensor, Tensor]:
-    i_over_z = 1j / z
-    sum0, sum1 = torch.zeros_like(z), torch.zeros_like(z)
-    for s2, weight in zip(DESCENT_S2.tolist(), DESCENT_W.tolist(), strict=True):
-        t = i_over_z * s2
-        w = weight / torch.sqrt(2.0 + t)
-        sum0, sum1 = sum0 + w, sum1 + w * (1.0 + t)
-    scale = (4.0 / math.pi) * torch.sqrt(i_over_z)
-    return -1j * scale * sum0, -scale * sum1
-
-
-def _asymptotic(z: Tensor) -> tuple[Tensor, Tensor]:
-    inverse = 1.0 / z
-    sum0, sum1 = torch.zeros_like(z), torch.zeros_like(z)
-    for k in range(N_ASYMPTOTIC - 1, -1, -1):
-        sum0, sum1 = sum0 * inverse + complex(A0[k]), sum1 * inverse + complex(A1[k])
-    root = math.sqrt(0.5)
-    scale = torch.sqrt(2.0 / math.pi * inverse) * complex(root, -root)
-    return scale * sum0, -1j * scale * sum1
-
-
 def bessel_small(dim: int, z: float) -> tuple[float, float]:
     """Real kernels c_d(z), c_{d+2}(z) of p_d = int r^(d-1) c_d(y r) phi dr for small z, by their power series.
 
@@ -152,18 +99,4 @@ def bessel_small(dim: int, z: float) -> tuple[float, float]:
         sum1 += term1
         if abs(term0) < 1e-18 * abs(sum0):
             break
-    return sum0, sum1
-
-
-def bessel_small_torch(dim: int, z: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for tensors."""
-    q = -0.25 * z * z
-    half = 0.5 * dim
-    term0 = torch.full_like(z, 2.0 / (math.gamma(half) * (4.0 * math.pi) ** half))
-    term1 = torch.full_like(z, 2.0 / (math.gamma(half + 1.0) * (4.0 * math.pi) ** (half + 1.0)))
-    sum0, sum1 = term0.clone(), term1.clone()
-    for k in range(1, 40):
-        term0 = term0 * q / (k * (k + half - 1.0))
-        term1 = term1 * q / (k * (k + half))
-        sum0, sum1 = sum0 + term0, sum1 + term1
     return sum0, sum1

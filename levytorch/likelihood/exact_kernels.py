@@ -1,4 +1,4 @@
-"""Local polynomials through the tables of the exact law, and their adjoints; compiled when numba is there.
+"""Local polynomials through the tables of the exact law, and their adjoints, compiled.
 
 The core is a table over (x, dx), the tail one over (x, landing point) with a channel per node of its quadrature and
 weights that depend on log |dx| alone. Positions are in units of the tables' own steps.
@@ -12,45 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch.law.compiled import cached_njit
 from levytorch.law.threads import in_blocks
-
-try:
-    from levytorch.law.compiled import cached_njit
-
-    HAVE_NUMBA = True
-except ImportError:  # pragma: no cover - exercised on machines without a compiler stack
-    HAVE_NUMBA = False
 
 X_POINTS, Y_POINTS = 8, 10  # of the stencils along x (and the landing point, and log |dx|), and along dx
 _GRAIN = 1024
-_BLOCK = 4096  # samples that the plain version works on at once
 
 
 def core_values(table: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """table (M, J), periodic in x; x, y (n,) in steps of the table -> (n,). Differentiable in the table."""
-    if HAVE_NUMBA and x.device.type == "cpu":
-        return _Core.apply(table, x, y)
-    blocks = []
-    for xs, ys in zip(x.split(_BLOCK), y.split(_BLOCK)):
-        i, u = _stencil(xs, table.shape[0], X_POINTS, True)
-        j, v = _stencil(ys, table.shape[1], Y_POINTS, False)
-        blocks.append(torch.einsum("sab,sa,sb->s", table[i[:, :, None], j[:, None, :]], u, v))
-    return torch.cat(blocks)
+    return _Core.apply(table, x, y)
 
 
 def tail_values(table: Tensor, weights: Tensor, x: Tensor, z: Tensor, log_y: Tensor) -> Tensor:
     """sum_q weights[log_y, q] table[x, z, q], table (M, M, N) periodic in x and z, weights (L, N) -> (n,)."""
-    if HAVE_NUMBA and x.device.type == "cpu":
-        return _Tail.apply(table, weights, x, z, log_y)
-    blocks = []
-    for xs, zs, ls in zip(x.split(_BLOCK), z.split(_BLOCK), log_y.split(_BLOCK)):
-        i, u = _stencil(xs, table.shape[0], X_POINTS, True)
-        j, v = _stencil(zs, table.shape[0], X_POINTS, True)
-        rows, t = _stencil(ls, weights.shape[0], X_POINTS, False)
-        square = u[:, :, None] * v[:, None, :]
-        field = torch.einsum("sabq,sab->sq", table[i[:, :, None], j[:, None, :]], square)
-        blocks.append((field * torch.einsum("slq,sl->sq", weights[rows], t)).sum(1))
-    return torch.cat(blocks)
+    return _Tail.apply(table, weights, x, z, log_y)
 
 
 def _denominators(points: int) -> np.ndarray:
@@ -99,125 +75,112 @@ class _Tail(torch.autograd.Function):
         return table_bar, weights_bar, None, None, None
 
 
-def _stencil(position: Tensor, size: int, points: int, periodic: bool) -> tuple[Tensor, Tensor]:
-    """Indices (n, points) and weights of the points around each position."""
-    start = torch.floor(position).to(torch.int64) - (points // 2 - 1)
+@cached_njit(nogil=True)
+def _weights(position, size, periodic, denominators, out):
+    """Fills out and returns the first index."""
+    points = denominators.shape[0]
+    start = int(np.floor(position)) - (points // 2 - 1)
     if not periodic:
-        start = start.clamp(0, size - points)
-    k = torch.arange(points, device=position.device)
-    f = (position - start)[:, None] - k
-    weights = []
+        start = max(0, min(start, size - points))
+    f = position - start
+    left = 1.0
     for a in range(points):
-        others = torch.cat([f[:, :a], f[:, a + 1 :]], dim=1)
-        weights.append(others.prod(1) / float((_DX if points == X_POINTS else _DY)[a]))
-    index = start[:, None] + k
-    return (index % size if periodic else index), torch.stack(weights, dim=1)
+        out[a] = left / denominators[a]
+        left *= f - a
+    right = 1.0
+    for a in range(points - 1, -1, -1):
+        out[a] *= right
+        right *= f - a
+    return start
 
 
-if HAVE_NUMBA:
+@cached_njit(nogil=True)
+def _core(start, stop, table, x, y, out, dx, dy):
+    M, J = table.shape
+    u, v = np.empty(dx.shape[0]), np.empty(dy.shape[0])
+    for s in range(start, stop):
+        i0 = _weights(x[s], M, True, dx, u)
+        j0 = _weights(y[s], J, False, dy, v)
+        total = 0.0
+        for a in range(u.shape[0]):
+            i = (i0 + a) % M
+            row = 0.0
+            for c in range(v.shape[0]):
+                row += v[c] * table[i, j0 + c]
+            total += u[a] * row
+        out[s] = total
 
-    @cached_njit(nogil=True)
-    def _weights(position, size, periodic, denominators, out):
-        """Fills out and returns the first index."""
-        points = denominators.shape[0]
-        start = int(np.floor(position)) - (points // 2 - 1)
-        if not periodic:
-            start = max(0, min(start, size - points))
-        f = position - start
-        left = 1.0
-        for a in range(points):
-            out[a] = left / denominators[a]
-            left *= f - a
-        right = 1.0
-        for a in range(points - 1, -1, -1):
-            out[a] *= right
-            right *= f - a
-        return start
 
-    @cached_njit(nogil=True)
-    def _core(start, stop, table, x, y, out, dx, dy):
-        M, J = table.shape
-        u, v = np.empty(dx.shape[0]), np.empty(dy.shape[0])
-        for s in range(start, stop):
-            i0 = _weights(x[s], M, True, dx, u)
-            j0 = _weights(y[s], J, False, dy, v)
-            total = 0.0
-            for a in range(u.shape[0]):
-                i = (i0 + a) % M
-                row = 0.0
-                for c in range(v.shape[0]):
-                    row += v[c] * table[i, j0 + c]
-                total += u[a] * row
-            out[s] = total
+@cached_njit(nogil=True)
+def _core_adjoint(start, stop, shape, x, y, bar, dx, dy):
+    M, J = shape
+    table = np.zeros((M, J))
+    u, v = np.empty(dx.shape[0]), np.empty(dy.shape[0])
+    for s in range(start, stop):
+        if bar[s] == 0.0:
+            continue
+        i0 = _weights(x[s], M, True, dx, u)
+        j0 = _weights(y[s], J, False, dy, v)
+        for a in range(u.shape[0]):
+            i = (i0 + a) % M
+            g = bar[s] * u[a]
+            for c in range(v.shape[0]):
+                table[i, j0 + c] += g * v[c]
+    return table
 
-    @cached_njit(nogil=True)
-    def _core_adjoint(start, stop, shape, x, y, bar, dx, dy):
-        M, J = shape
-        table = np.zeros((M, J))
-        u, v = np.empty(dx.shape[0]), np.empty(dy.shape[0])
-        for s in range(start, stop):
-            if bar[s] == 0.0:
-                continue
-            i0 = _weights(x[s], M, True, dx, u)
-            j0 = _weights(y[s], J, False, dy, v)
-            for a in range(u.shape[0]):
-                i = (i0 + a) % M
-                g = bar[s] * u[a]
-                for c in range(v.shape[0]):
-                    table[i, j0 + c] += g * v[c]
-        return table
 
-    @cached_njit(nogil=True)
-    def _tail(start, stop, table, weights, x, z, log_y, out, dx):
-        M, N = table.shape[0], table.shape[2]
-        u, v, t = np.empty(dx.shape[0]), np.empty(dx.shape[0]), np.empty(dx.shape[0])
-        w = np.empty(N)
-        for s in range(start, stop):
-            i0 = _weights(x[s], M, True, dx, u)
-            j0 = _weights(z[s], M, True, dx, v)
-            l0 = _weights(log_y[s], weights.shape[0], False, dx, t)
-            w[:] = 0.0
-            for a in range(t.shape[0]):
+@cached_njit(nogil=True)
+def _tail(start, stop, table, weights, x, z, log_y, out, dx):
+    M, N = table.shape[0], table.shape[2]
+    u, v, t = np.empty(dx.shape[0]), np.empty(dx.shape[0]), np.empty(dx.shape[0])
+    w = np.empty(N)
+    for s in range(start, stop):
+        i0 = _weights(x[s], M, True, dx, u)
+        j0 = _weights(z[s], M, True, dx, v)
+        l0 = _weights(log_y[s], weights.shape[0], False, dx, t)
+        w[:] = 0.0
+        for a in range(t.shape[0]):
+            for q in range(N):
+                w[q] += t[a] * weights[l0 + a, q]
+        total = 0.0
+        for a in range(u.shape[0]):
+            i = (i0 + a) % M
+            for c in range(v.shape[0]):
+                j = (j0 + c) % M
+                value = 0.0
                 for q in range(N):
-                    w[q] += t[a] * weights[l0 + a, q]
-            total = 0.0
-            for a in range(u.shape[0]):
-                i = (i0 + a) % M
-                for c in range(v.shape[0]):
-                    j = (j0 + c) % M
-                    value = 0.0
-                    for q in range(N):
-                        value += w[q] * table[i, j, q]
-                    total += u[a] * v[c] * value
-            out[s] = total
+                    value += w[q] * table[i, j, q]
+                total += u[a] * v[c] * value
+        out[s] = total
 
-    @cached_njit(nogil=True)
-    def _tail_adjoint(start, stop, table, weights, x, z, log_y, bar, dx):
-        M, N = table.shape[0], table.shape[2]
-        u, v, t = np.empty(dx.shape[0]), np.empty(dx.shape[0]), np.empty(dx.shape[0])
-        w, field = np.empty(N), np.empty(N)
-        table_bar, weights_bar = np.zeros(table.shape), np.zeros(weights.shape)
-        for s in range(start, stop):
-            g = bar[s]
-            if g == 0.0:
-                continue
-            i0 = _weights(x[s], M, True, dx, u)
-            j0 = _weights(z[s], M, True, dx, v)
-            l0 = _weights(log_y[s], weights.shape[0], False, dx, t)
-            w[:] = 0.0
-            field[:] = 0.0
-            for a in range(t.shape[0]):
+
+@cached_njit(nogil=True)
+def _tail_adjoint(start, stop, table, weights, x, z, log_y, bar, dx):
+    M, N = table.shape[0], table.shape[2]
+    u, v, t = np.empty(dx.shape[0]), np.empty(dx.shape[0]), np.empty(dx.shape[0])
+    w, field = np.empty(N), np.empty(N)
+    table_bar, weights_bar = np.zeros(table.shape), np.zeros(weights.shape)
+    for s in range(start, stop):
+        g = bar[s]
+        if g == 0.0:
+            continue
+        i0 = _weights(x[s], M, True, dx, u)
+        j0 = _weights(z[s], M, True, dx, v)
+        l0 = _weights(log_y[s], weights.shape[0], False, dx, t)
+        w[:] = 0.0
+        field[:] = 0.0
+        for a in range(t.shape[0]):
+            for q in range(N):
+                w[q] += t[a] * weights[l0 + a, q]
+        for a in range(u.shape[0]):
+            i = (i0 + a) % M
+            for c in range(v.shape[0]):
+                j = (j0 + c) % M
+                uv = u[a] * v[c]
                 for q in range(N):
-                    w[q] += t[a] * weights[l0 + a, q]
-            for a in range(u.shape[0]):
-                i = (i0 + a) % M
-                for c in range(v.shape[0]):
-                    j = (j0 + c) % M
-                    uv = u[a] * v[c]
-                    for q in range(N):
-                        field[q] += uv * table[i, j, q]
-                        table_bar[i, j, q] += g * uv * w[q]
-            for a in range(t.shape[0]):
-                for q in range(N):
-                    weights_bar[l0 + a, q] += g * t[a] * field[q]
-        return table_bar, weights_bar
+                    field[q] += uv * table[i, j, q]
+                    table_bar[i, j, q] += g * uv * w[q]
+        for a in range(t.shape[0]):
+            for q in range(N):
+                weights_bar[l0 + a, q] += g * t[a] * field[q]
+    return table_bar, weights_bar

@@ -27,7 +27,10 @@ from levytorch.training.recovery import Recovery
 from levytorch.untrusted import load_tensors, lookup, read_csv, read_json, read_settings
 
 # what the sources of data are and were called; compared with, never imported from a configuration
-SIMULATED = ("levytorch.simulation.Simulated", "levytorch.simulation.source.Simulated")
+SIMULATED = (
+    *("levytorch.simulation.Simulated", "levytorch.simulation.source.Simulated"),
+    "benchmarks.paper.metropolis.MetropolisData",
+)
 FROM_FILE = ("levytorch.data.sources.FromFile",)
 FROM_LATTICE = ("levytorch.data.sources.FromLattice", "levytorch.data.lattice_source.FromLattice")
 DEFAULTS = 2  # of conf/, as run.json tells them

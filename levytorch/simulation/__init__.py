@@ -1,4 +1,4 @@
-"""Sampling trajectories of given dynamics: Euler-Maruyama (unbiased) and random-walk Metropolis (censored)."""
+"""Sampling trajectories of given dynamics by Euler-Maruyama steps."""
 
 from levytorch.simulation.api import Simulated, simulate
 

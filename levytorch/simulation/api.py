@@ -1,4 +1,4 @@
-"""simulate: the public door to both samplers, and the same as the data of a configuration."""
+"""simulate: the public door to the sampler, and the same as the data of a configuration."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from levytorch.data.trajectories import Trajectories
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.simulation.euler import euler, held, initial_states
-from levytorch.simulation.metropolis import check_metropolis
-from levytorch.simulation.metropolis import metropolis as random_walk
 
 _MOST_SUBSTEPS = 1_000_000
 
@@ -47,7 +45,6 @@ def simulate(
     sampler: str = "euler",
     order: int = 1,
     progress: bool | None = None,
-    **metropolis: Any,
 ) -> Trajectories:
     """n_trajectories paths of n_steps + 1 points, dt apart.
 
@@ -58,14 +55,11 @@ def simulate(
         x0: a number, or one initial state per trajectory; None is uniform on the period (on the window of a line).
         seed: 0 <= seed < 2^63. The result depends on it alone, not on threads or chunks, and the first k of n
             trajectories are those of a run with n = k.
-        sampler: "euler" (unbiased), or "metropolis": each increment is drawn by a random walk Metropolis-Hastings chain
-            on the law of one step, confined to a limited range (section 4.1.2 of the paper: its second kind of censored
-            data).
+        sampler: "euler", the only one. (The paper's Metropolis sampler is with its experiments:
+            `benchmarks.paper.metropolis.metropolis_paths`.)
         order: weak order of the Euler steps. With 2 they freeze extrapolated coefficients: the error of the simulation
             falls as 1 / substeps^2 (ten substeps do what hundreds do with 1), for periodic coefficients and one alpha.
         progress: show a progress bar; None shows one for long runs on a terminal.
-        metropolis: options of the second sampler, see `levytorch.simulation.metropolis.metropolis`: burn_in=5000,
-            chains=None, proposal_scale=None, reach=None, thinning=1.
 
     >>> simulate(Dynamics.named("constant"), 3, 40, 1 / 40, seed=1).to_array().shape
     (3, 41)
@@ -76,14 +70,11 @@ def simulate(
             "alpha) or Dynamics.named(name)."
         )
     n, steps, parts, seed, dt = check_simulation(
-        dynamics, n_trajectories, n_steps, dt, substeps=substeps, seed=seed, sampler=sampler, order=order, **metropolis
+        dynamics, n_trajectories, n_steps, dt, substeps=substeps, seed=seed, sampler=sampler, order=order
     )
     progress = None if progress is None else switch("progress", progress)
     start = initial_states(dynamics, n, x0, seed)
-    if sampler == "metropolis":
-        x = random_walk(dynamics, start, steps, dt, seed, progress, **metropolis)
-    else:
-        x = euler(dynamics, start, steps, dt, parts, seed, progress, order)
+    x = euler(dynamics, start, steps, dt, parts, seed, progress, order)
     made = Trajectories.from_arrays(x[..., 0] if dynamics.dim == 1 else x, dt=dt)
     made.repeats = dynamics.repeats
     return made
@@ -132,7 +123,6 @@ def check_simulation(
     seed: int = 0,
     sampler: str = "euler",
     order: int = 1,
-    **metropolis: Any,
 ) -> tuple[int, int, int, int, float]:
     """n_trajectories, n_steps, substeps, seed and dt as plain numbers; refuses what cannot be simulated."""
     n, steps = whole_number("n_trajectories", n_trajectories, 1), whole_number("n_steps", n_steps, 1)
@@ -145,19 +135,12 @@ def check_simulation(
         )
     seed = whole_number("seed", seed, 0, 2**63 - 1)
     dt = positive_number("dt", dt, "pass a length of time")
-    choice("sampler", sampler, ("euler", "metropolis"))
+    choice("sampler", sampler, ("euler",))
     order = whole_number("order", order, 1, 2)
-    if order == 2 and not (dynamics.repeats and dynamics.alpha_at.value is not None and sampler == "euler"):
+    if order == 2 and not (dynamics.repeats and dynamics.alpha_at.value is not None):
         raise InputError(
-            "order=2 must come with periodic coefficients, one alpha and sampler='euler', found another system; use "
-            "order=1 with more substeps."
-        )
-    if sampler == "metropolis":
-        check_metropolis(n, metropolis)
-    elif metropolis:
-        raise InputError(
-            f"sampler 'euler' must have no options of its own, found {', '.join(sorted(metropolis))}; leave them out, "
-            "or use sampler='metropolis'."
+            "order=2 must come with periodic coefficients and one alpha, found another system; use order=1 with more "
+            "substeps."
         )
     return n, steps, parts, seed, dt
 
@@ -212,9 +195,13 @@ class Simulated:
         if self.censor is not None:
             check_censoring(**self.censor)
 
-    def __call__(self) -> SourceData:
+    def paths(self) -> Trajectories:
+        """The trajectories."""
         under = () if self.policy is None else (self.policy,)
-        trajectories = simulate(self.dynamics, *under, self.n_trajectories, self.n_steps, self.dt, **self.options)
+        return simulate(self.dynamics, *under, self.n_trajectories, self.n_steps, self.dt, **self.options)
+
+    def __call__(self) -> SourceData:
+        trajectories = self.paths()
         transitions = trajectories.transitions()
         if self.censor is not None:
             transitions = transitions.censor(**self.censor)

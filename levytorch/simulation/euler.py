@@ -9,10 +9,8 @@ of trajectories at a time. Of a system with actions one is drawn at every observ
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,9 +21,10 @@ from torch import Tensor
 from levytorch.controlled import ControlledDynamics
 from levytorch.convert import Array, real_array
 from levytorch.dynamics import Dynamics
-from levytorch.errors import InputError, LevytorchWarning, NumericalError
+from levytorch.errors import InputError, NumericalError
 from levytorch.law.step import tempered_time
 from levytorch.policies import NumberPolicy, Policy
+from levytorch.simulation import kernels
 from levytorch.simulation.substeps import Extrapolation, effective_drift
 
 CHUNK = 24_576  # trajectories in flight per thread: they stay in the cache, and torch spawns no threads of its own
@@ -36,23 +35,6 @@ _LONG = 1e8  # substeps (some seconds) from which a progress bar is worth its li
 _ACTIONS = 2  # the purpose of their random streams; 0 and 1 are those of the noise and of the initial states
 
 _Coefficients = Callable[[str, Tensor], Tensor]  # (name, states) -> values
-
-
-def step_kernels() -> ModuleType:
-    """The compiled kernels, or their NumPy twins (with a warning) where numba cannot be imported."""
-    try:
-        from levytorch.simulation import kernels as compiled
-    except ImportError as missing:
-        from levytorch.simulation import numpy_kernels
-
-        warnings.warn(
-            f"numba cannot be imported ({missing}): simulation runs in NumPy, several times slower; install numba for "
-            "the compiled kernels.",
-            LevytorchWarning,
-            stacklevel=3,
-        )
-        return numpy_kernels
-    return compiled
 
 
 def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
@@ -67,8 +49,8 @@ def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
             ends = np.asarray(dynamics.window, dtype=np.float64).reshape(d, 2)
             line = np.isinf(period)
             period, origin = np.where(line, ends[:, 1] - ends[:, 0], period), np.where(line, ends[:, 0], origin)
-        engine, u = step_kernels(), np.empty((d, n))
-        engine.uniforms(engine.stream_keys(seed, 1, 0, n), 0, u)
+        u = np.empty((d, n))
+        kernels.uniforms(kernels.stream_keys(seed, 1, 0, n), 0, u)
         return np.asarray(origin + period * u.T)
     states = np.array(real_array("x0", x0))
     if states.ndim == 0 or (d > 1 and states.shape == (d,)):
@@ -90,7 +72,6 @@ def euler(
     """(n, n_steps + 1, d) states, `substeps` Euler-Maruyama steps between any two, of weak order 1 or 2."""
     from tqdm import tqdm
 
-    engine = step_kernels()
     n, d = x0.shape
     out = np.empty((n, n_steps + 1, d))
     out[:, 0] = x0
@@ -109,7 +90,7 @@ def euler(
     ):
         firsts = range(0, n, size)
         h = dt / substeps
-        jobs = [pool.submit(path, engine, dynamics, out[i : i + size], h, substeps, seed, i) for i in firsts]
+        jobs = [pool.submit(path, dynamics, out[i : i + size], h, substeps, seed, i) for i in firsts]
         try:
             for job in jobs:
                 bar.update(job.result())
@@ -134,7 +115,6 @@ def held(
     """(n, n_steps + 1, d) states, and what was held between them: (n, n_steps) numbers of labels, or (n, n_steps, m)
     actions on a scale.
     """
-    engine = step_kernels()
     n, d = x0.shape
     m = 1 if system.actions else len(system.bounds)
     out, actions = np.empty((n, n_steps + 1, d)), np.empty((n, n_steps, m))
@@ -142,7 +122,7 @@ def held(
     size = BLOCK if system.tempering > 0 else CHUNK
     for i in range(0, n, size):
         parts = out[i : i + size], actions[i : i + size]
-        _held(engine, system, policy, *parts, dt / substeps, substeps, seed, i, order)
+        _held(system, policy, *parts, dt / substeps, substeps, seed, i, order)
     _refuse_infinite(out, system.tempering)
     return out, actions[..., 0].astype(np.int64) if system.actions else actions
 
@@ -155,19 +135,17 @@ def _refuse_infinite(states: Array, tempering: float) -> None:
         raise NumericalError(f"states must stay within float64, found an infinite one; {remedy}.")
 
 
-def _constant(
-    engine: ModuleType, dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int
-) -> int:
+def _constant(dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int) -> int:
     """All steps of some trajectories in one call."""
     n, _, d = part.shape
     probe = dynamics.points(1)
     b = np.ascontiguousarray(np.broadcast_to(dynamics.b(probe).numpy().reshape(d, 1), (d, n)))
     D_o, D_f, alpha = (np.full(n, float(c(probe))) for c in (dynamics.D_o, dynamics.D_f, dynamics.alpha_at))
     x = part[:, 0].T.copy(order="C")  # never a view: the kernel moves it
-    keys = engine.stream_keys(seed, 0, first, n)
+    keys = kernels.stream_keys(seed, 0, first, n)
     space = np.empty(n), np.empty(n)
     jump = 1.0 / np.maximum(D_f * h, _TINY)
-    engine.advance_constant(part, x, b, D_o * h, jump, alpha, 1.0 / alpha, h, keys, substeps, *space)
+    kernels.advance_constant(part, x, b, D_o * h, jump, alpha, 1.0 / alpha, h, keys, substeps, *space)
     return n
 
 
@@ -180,7 +158,6 @@ class _Paths:
 
     def __init__(
         self,
-        engine: ModuleType,
         dynamics: Dynamics,
         start: Array,
         h: float,
@@ -188,7 +165,7 @@ class _Paths:
         first: int,
         ahead: Extrapolation | None,
     ) -> None:
-        self.engine, self.dynamics, self.h, self.ahead = engine, dynamics, h, ahead
+        self.dynamics, self.h, self.ahead = dynamics, h, ahead
         n, d = start.shape
         self.x = start.T.copy(order="C")
         self.reduced = self._wrapped().copy(order="C")
@@ -196,7 +173,7 @@ class _Paths:
         self.inside = inside[0] if d == 1 else inside.T
         ends = (dynamics.period, dynamics.origin)
         self.period_and_origin = tuple(np.broadcast_to(np.asarray(v, dtype=np.float64), (d,)).copy() for v in ends)
-        self.keys, self.space = engine.stream_keys(seed, 0, first, n), (np.empty(n), np.empty(n))
+        self.keys, self.space = kernels.stream_keys(seed, 0, first, n), (np.empty(n), np.empty(n))
         self.generator = torch.Generator().manual_seed((seed * 1_000_003 + first) % (2**63))
 
     def _wrapped(self) -> Array:
@@ -220,20 +197,18 @@ class _Paths:
         else:
             jump = 1.0 / np.maximum(D_f * h, _TINY)
             law = (b, D_o * h, jump, alpha, inverse_alpha, h)
-            self.engine.advance(self.x, self.reduced, *law, *self.period_and_origin, self.keys, substep, *self.space)
+            kernels.advance(self.x, self.reduced, *law, *self.period_and_origin, self.keys, substep, *self.space)
 
 
 @torch.no_grad()
-def _variable(
-    engine: ModuleType, dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int, order: int
-) -> int:
+def _variable(dynamics: Dynamics, part: Array, h: float, substeps: int, seed: int, first: int, order: int) -> int:
     """All steps of some trajectories, the coefficients evaluated before each substep."""
     n, d = len(part), dynamics.dim
     tempered = dynamics.tempering > 0
     start = part[:, 0]
     if not tempered and n % _LANES:
         start = np.concatenate([start, np.repeat(start[:1], -n % _LANES, axis=0)])
-    paths = _Paths(engine, dynamics, start, h, seed, first, Extrapolation(substeps) if order == 2 else None)
+    paths = _Paths(dynamics, start, h, seed, first, Extrapolation(substeps) if order == 2 else None)
     inside = paths.inside
     coefficients = (dynamics.b, dynamics.D_o, dynamics.D_f, dynamics.alpha_at)
     follow = d == 1 and not dynamics.repeats and dynamics.b.value is None and not tempered
@@ -255,7 +230,6 @@ def _variable(
 
 
 def _held(
-    engine: ModuleType,
     system: ControlledDynamics,
     policy: Policy | NumberPolicy,
     part: Array,
@@ -269,14 +243,14 @@ def _held(
     """All steps of some trajectories, an action drawn before each and held over its substeps."""
     n, _, d = part.shape
     ahead = Extrapolation(substeps) if order == 2 else None
-    paths = _Paths(engine, system.first, part[:, 0], h, seed, first, ahead)
+    paths = _Paths(system.first, part[:, 0], h, seed, first, ahead)
     inside = paths.inside
-    draws, uniform = engine.stream_keys(seed, _ACTIONS, first, n), np.empty((actions.shape[2], n))
+    draws, uniform = kernels.stream_keys(seed, _ACTIONS, first, n), np.empty((actions.shape[2], n))
     alpha, inverse_alpha = np.full(n, system.alpha), np.full(n, 1.0 / system.alpha)
     b, D_o, D_f = np.empty((d, n)), np.empty(n), np.empty(n)
     on_line = d == 1 and not system.first.repeats
     for step in range(1, part.shape[1]):
-        engine.uniforms(draws, step, uniform)
+        kernels.uniforms(draws, step, uniform)
         groups: list[tuple[_Coefficients, NDArray[np.int64]]]
         part_of = None
         if isinstance(policy, Policy):

@@ -11,6 +11,11 @@ and Stuck). Given A the whole noise is Gaussian, hence one normal vector serves 
 
     dX = b h + sqrt(2 D_o h + 2 (D_f h)^(1/alpha) A) G
 
+log, exp and sin(pi t) are made of additions, multiplications and bit patterns alone, so that a compiler can vectorise
+them over a loop of trajectories (calls into the C library it cannot), and so that a simulation gives the same bits on
+every machine: every operation is exactly rounded. The polynomials are best approximations (Remez) with errors near
+1e-13, far below anything a random number needs.
+
 Loops run over trajectories and hold nothing that keeps a compiler from vectorising them (no branches, no calls, no
 exceptions): four to eight trajectories at a time. They are serial and release the GIL; Python threads run them side by
 side with torch's operations, where two pools of OpenMP threads would get in each other's way.
@@ -25,28 +30,63 @@ import numpy as np
 from levytorch.law.compiled import cached_njit, njit
 from levytorch.law.vector_math import bits as _bits
 from levytorch.law.vector_math import from_bits as _from_bits
-from levytorch.simulation import numpy_kernels
 
 _inline = njit(forceinline=True, error_model="numpy")
 _compile = cached_njit(nogil=True, error_model="numpy")
 
-GOLDEN, MIX1, MIX2 = (np.uint64(c) for c in numpy_kernels.HASH)
+# SplitMix64: increment and two multipliers
+GOLDEN, MIX1, MIX2 = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _NORMALS = np.uint64(1 << 62)  # their positions, out of the way of those of the subordinator
 _S30, _S27, _S31, _S12, _ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(12), np.uint64(1)
-_LN2_HIGH, _LN2_LOW, _INV_LN2, _ROUND = (
-    numpy_kernels.LN2_HIGH,
-    numpy_kernels.LN2_LOW,
-    1 / math.log(2),
-    numpy_kernels.ROUND,
-)
-_log_of_mantissa = _inline(numpy_kernels.log_of_mantissa)
-_exp_of_remainder = _inline(numpy_kernels.exp_of_remainder)
-_sin_pi = _inline(numpy_kernels.sin_pi)
+_LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10  # their sum is log 2; the first has 33 bits
+_INV_LN2 = 1 / math.log(2)
+_ROUND = 6755399441055744.0  # 1.5 * 2^52: adding and subtracting it rounds to an integer
+
+
+@_inline
+def _log_of_mantissa(m):
+    """log m = 2 artanh s, s = (m - 1) / (m + 1), for sqrt(1/2) <= m <= sqrt(2); relative error 3e-14."""
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    p = 0.09792027922071042
+    p = p * z + 0.11088097149657225
+    p = p * z + 0.14286054526077232
+    p = p * z + 0.19999997811269282
+    p = p * z + 0.33333333337899956
+    return 2.0 * (s + s * (z * p))
+
+
+@_inline
+def _exp_of_remainder(r):
+    """exp r for |r| <= log(2) / 2; relative error 1.2e-12."""
+    p = 2.470828727201028e-05
+    p = p * r + 1.990893907462709e-04
+    p = p * r + 1.3889197134004772e-03
+    p = p * r + 8.333281807882929e-03
+    p = p * r + 4.166666440505234e-02
+    p = p * r + 0.1666666678444252
+    p = p * r + 0.5000000000426814
+    p = p * r + 1.0
+    return p * r + 1.0
+
+
+@_inline
+def _sin_pi(t):
+    """sin(pi t) for |t| <= 1/2; relative error 7e-14."""
+    a = math.pi * t
+    z = a * a
+    p = -1.5409528040862866e-10
+    p = p * z + 2.503019690110736e-08
+    p = p * z - 2.75569531121842e-06
+    p = p * z + 1.9841266729727782e-04
+    p = p * z - 8.333333321087328e-03
+    p = p * z + 0.16666666666504606
+    return a - a * (p * z)
 
 
 @_inline
 def _log(x):
-    """log x of a positive normal number; as in numpy_kernels."""
+    """log x of a positive normal number."""
     bits = _bits(x)
     e = (bits - 0x3FE6A09E667F3BCD) >> 52
     exponent = _from_bits((e + 2048) | 0x4330000000000000) - (4503599627370496.0 + 2048.0)  # int to float, any machine
@@ -55,7 +95,7 @@ def _log(x):
 
 @_inline
 def _exp(x):
-    """exp x, x held to [-700, 700]; as in numpy_kernels."""
+    """exp x, x held to [-700, 700]."""
     x = min(max(x, -700.0), 700.0)
     big = x * _INV_LN2 + _ROUND
     n = big - _ROUND

@@ -100,10 +100,7 @@ def test_refuses(arguments: dict) -> None:
 
 
 @pytest.mark.parametrize("weighted", [True, False])
-@pytest.mark.parametrize("compiled", [True, False])
-def test_interpolation_and_its_adjoint(compiled, weighted, monkeypatch):
-    if not compiled:
-        monkeypatch.setattr(kernels, "HAVE_NUMBA", False)
+def test_interpolation_and_its_adjoint(weighted):
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.uniform(-50, 50, 20_000))
     nodes = 1.0 + 7.0 * torch.arange(4096, dtype=torch.float64) / 4096
@@ -136,11 +133,8 @@ def test_compiled_sums_keep_groups_of_dt_apart():
     torch.testing.assert_close(first[3], expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_interpolated_coefficients_stay_positive_beside_steep_rises(monkeypatch, compiled):
+def test_interpolated_coefficients_stay_positive_beside_steep_rises():
     """A cubic through 1e-12, 1e-12, 1e-12, 1 dips below zero; D_f = 0 is none that the law takes."""
-    if not compiled:
-        monkeypatch.setattr(kernels, "HAVE_NUMBA", False)
     table = torch.full((3, 64), 1e-12, dtype=torch.float64)
     table[:, 32:40] = 1.0
     x = torch.linspace(0, 64, 4001, dtype=torch.float64)

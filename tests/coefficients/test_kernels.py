@@ -1,14 +1,11 @@
-"""Sums of scores per bin, compiled and plain."""
+"""Sums of scores per bin."""
 
-import pytest
 import torch
 
 from levytorch.coefficients import kernels
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-def test_sums_per_bin_are_those_of_a_loop(compiled, monkeypatch):
-    monkeypatch.setattr(kernels, "HAVE_NUMBA", compiled and kernels.HAVE_NUMBA)
+def test_sums_per_bin_are_those_of_a_loop():
     draw = torch.Generator().manual_seed(0)
     weight = torch.randn((20, 300), dtype=torch.float64, generator=draw)
     values = torch.randn((3, 300), dtype=torch.float64, generator=draw)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from levytorch import Dynamics, InputError, Lattice, Transitions, log_density, simulate
-from levytorch.data import lattice_grid, make_pools
+from levytorch.data import make_pools
 from levytorch.data.batches import MOST_DT
 from levytorch.data.lattice_grid import choose_grid
 from tests.data.folds import fold
@@ -324,20 +324,6 @@ def test_folds():
         assert both == pytest.approx(total(lattice.batch(), log_p), rel=1e-10)
         assert total(test.batch(), log_p) == pytest.approx(float(sums[k] + sums[k + 5]), rel=1e-10)
     assert held == pytest.approx(total(lattice.batch(), log_p), rel=1e-10)
-
-
-def test_without_numba(monkeypatch):
-    t = some_pairs(4000)
-    for options in ({"CT": 2.0, "TRT": 40.0, "n_blocks": 3, "reach": 8.0}, {"period": None}):
-        compiled = t.lattice(**options)
-        with monkeypatch.context() as patch:
-            patch.setattr(lattice_grid, "HAVE_NUMBA", False)
-            close(t.lattice(**options), compiled)
-    dt = torch.tensor([0.1, 0.2], dtype=torch.float64).repeat(2000)
-    uneven = Transitions(t.x, t.dx, dt)
-    compiled = uneven.lattice()
-    monkeypatch.setattr(lattice_grid, "HAVE_NUMBA", False)
-    close(uneven.lattice(), compiled)
 
 
 def test_the_grid_is_chosen_from_a_ladder():

@@ -39,12 +39,9 @@ def test_compiled_is_what_is_written(monkeypatch, period, order, sheets):
         patch.setattr(lattice_grid, "_lagrange", lagrange)
         patch.setattr(lattice_grid, "fast_log", math.log)
         written = sums(period, order, sheets)
-    monkeypatch.setattr(lattice_grid, "HAVE_NUMBA", False)
-    plain = sums(period, order, sheets)
-    for other in (written, plain):
-        np.testing.assert_allclose(compiled[0], other[0], rtol=0, atol=1e-11)
-        for a, b in zip(compiled[1:], other[1:]):
-            assert np.array_equal(a, b)
+    np.testing.assert_allclose(compiled[0], written[0], rtol=0, atol=1e-11)
+    for a, b in zip(compiled[1:], written[1:]):
+        assert np.array_equal(a, b)
 
 
 def test_many_loose_pairs_are_handed_back(monkeypatch):

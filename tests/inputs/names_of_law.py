@@ -158,23 +158,4 @@ def targets() -> list[Target]:
             choices=names("sampler"),
             finite=False,
         ),
-        Target(
-            "simulate metropolis",
-            simulated,
-            dict(
-                dynamics=d,
-                n_trajectories=3,
-                n_steps=4,
-                dt=0.1,
-                seed=0,
-                sampler="metropolis",
-                burn_in=20,
-                chains=2,
-                proposal_scale=1.0,
-                reach=5.0,
-                thinning=1,
-            ),
-            names("dt proposal_scale reach"),
-            optional=names("chains proposal_scale reach"),
-        ),
     ]

@@ -21,9 +21,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 TARGETS = {target.name: target for part in (names_of_law, names_of_data, names_of_fit) for target in part.targets()}
-SLOW = {
-    name for name in TARGETS if name.startswith(("recover", "solve_value", "value_from_data ", "simulate metropolis"))
-}
+SLOW = {name for name in TARGETS if name.startswith(("recover", "solve_value", "value_from_data "))}
 SLOW |= {"log_density tempered", "tail_probability tempered"}  # LevyStep tempered goes through both
 
 

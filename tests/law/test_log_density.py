@@ -1,15 +1,12 @@
 """The public function: derivatives, shapes, dtypes, modes, refusals."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from levytorch import log_density, score, tail_probability
+from levytorch import log_density, score
 from levytorch.errors import LevytorchError, LevytorchWarning
 
 D = torch.float64
@@ -237,30 +234,6 @@ def test_scaling_law(alpha, D_o, D_f, x, scale):
         scale * x, scale * 0.7, scale**2 * D_o, scale ** (2 * alpha) * D_f, alpha, 0.3, method="contour"
     )
     assert abs(float(here - there) - np.log(scale)) <= 1e-10
-
-
-def test_runs_without_numba():
-    code = (
-        "import sys, warnings; sys.modules['numba'] = None\n"
-        "import torch, levytorch\n"
-        "with warnings.catch_warnings(record=True) as w:\n"
-        "    warnings.simplefilter('always')\n"
-        "    D_f = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)\n"
-        "    p = levytorch.log_density(torch.linspace(-3, 3, 7), 5.0, 4.0, D_f, 0.3, 1 / 40, method=sys.argv[1])\n"
-        "    p.sum().backward()\n"
-        "    t = levytorch.tail_probability(8.0, 0.125, 5.0, 4.0, 3.0, 0.3, 1 / 40)\n"
-        "assert any('numba cannot be imported' in str(v.message) for v in w)\n"
-        "print(p.sum().item(), D_f.grad.item(), t.item())\n"
-    )
-    x = torch.linspace(-3, 3, 7)
-    D_f = torch.tensor(3.0, dtype=D, requires_grad=True)
-    here = log_density(x, 5.0, 4.0, D_f, 0.3, 1 / 40)
-    here.sum().backward()
-    for method in ("contour", "table"):
-        done = subprocess.run([sys.executable, "-c", code, method], capture_output=True, text=True, check=True)
-        there = [float(word) for word in done.stdout.split()]
-        assert np.allclose(there[:2], [here.sum().item(), D_f.grad.item()], rtol=1e-6)
-        assert np.isclose(there[2], tail_probability(8.0, 0.125, 5.0, 4.0, 3.0, 0.3, 1 / 40).item(), rtol=1e-10)
 
 
 def test_windowed_warns_where_it_does_not_converge():

@@ -8,7 +8,7 @@ from levytorch import log_density, score
 from levytorch.errors import InputError
 from levytorch.law import quadrature
 from levytorch.law.arguments import WORTH_A_TABLE
-from levytorch.law.table import EMPTY, N_S, S_MIN, Z_SWITCH, Table, evaluate_table, table
+from levytorch.law.table import EMPTY, N_S, S_MIN, Z_SWITCH, Table
 
 
 def sample(alpha, n, seed, log_c=(-9.0, 6.0)):
@@ -29,12 +29,11 @@ def compiled(alpha, y, A, B, dim=1):
 @pytest.mark.parametrize(
     ("alpha", "dim"), [(0.05, 1), (0.3, 1), (0.5, 1), (0.61, 1), (0.9, 1), (0.97, 1), (0.3, 2), (0.7, 3)]
 )
-@pytest.mark.parametrize("backend", ["compiled", "torch"])
-def test_accuracy(alpha, dim, backend):
+def test_accuracy(alpha, dim):
     y, A, B = sample(alpha, 4000, seed=int(100 * alpha), log_c=(-4.0, 2.0))
     a = torch.tensor([alpha], dtype=torch.float64)
     exact = quadrature.density(y, A, B, a, dim=dim, order=1)
-    out = compiled(alpha, y, A, B, dim) if backend == "compiled" else evaluate_table(table(alpha, dim), y, A, B, 1)
+    out = compiled(alpha, y, A, B, dim)
     assert float((out[0] - exact[0]).abs().max()) <= 1e-9
     # D_o's score is compared with 1 / A near the center and with 1 / y^2 in the tail, where it decays
     L2 = torch.where(y / A.sqrt() < Z_SWITCH, A, y * y)
@@ -60,9 +59,11 @@ def test_columns_are_built_on_demand_and_do_not_depend_on_their_order():
     second.build([40])
     assert second.words[38, 0] == EMPTY
     second.build([38])
-    one = torch.ones(1, dtype=torch.float64)
-    y, c = torch.linspace(0, 30, 500, dtype=torch.float64), torch.exp(torch.tensor([S_MIN + 38.3], dtype=torch.float64))
-    assert torch.equal(evaluate_table(first, y, one, c, 1), evaluate_table(second, y, one, c, 1))
+    for column in (38, 40):
+        cells = [(t.words[column] >> 8, t.words[column] & 255, t.coefficients.reshape(-1, 64)) for t in (first, second)]
+        (at, levels, polynomials), (other, same, others) = cells
+        assert np.array_equal(levels, same)
+        assert np.array_equal(polynomials[at[at >= 0]], others[other[other >= 0]])
 
 
 def test_outside_the_table_the_quadrature_answers():
@@ -71,7 +72,6 @@ def test_outside_the_table_the_quadrature_answers():
     A = torch.tensor([0.0, 1.0, 1e-60, 1.0, 0.0], dtype=torch.float64)
     B = torch.tensor([1.0, 1.0, 1.0, 1e-40, 1.0], dtype=torch.float64)
     exact = quadrature.density(y, A, B, alpha, order=1)[:4]
-    assert torch.equal(evaluate_table(table(0.3), y, A, B, 1)[:4], exact)
     assert torch.equal(compiled(0.3, y, A, B), exact)
 
 
@@ -121,23 +121,14 @@ def test_columns_are_missing_only_when_they_can_be_built(dim):
     assert out[0][1] == pytest.approx(-(0.5**2) / 4 - dim / 2 * np.log(4 * np.pi), abs=1e-12)
 
 
-def test_fused_step_is_the_table(monkeypatch):
-    """The blockwise kernel of log_density against the samplewise one, over block borders, zones and missing columns."""
-    from levytorch.law import autograd
-
-    fresh = Table(0.35)
-    monkeypatch.setattr(autograd, "table", lambda alpha, dim: fresh)
+def test_blocks_zones_and_missing_columns():
+    """The blockwise kernel of log_density over block borders, zones and missing columns, beside the quadrature."""
     rng = np.random.default_rng(5)
     n = 1000
     D_o, D_f = 10 ** rng.uniform(-3, 2, n), 10 ** rng.uniform(-4, 1, n)
     D_o[::97] = 0.0
     x = rng.normal(size=n) * np.sqrt(D_o) * 10 ** rng.uniform(-1, 6, n) + rng.normal(size=n)
     b, dt = rng.normal(size=n), rng.uniform(0.01, 1, n)
-    s = score(x, b, D_o, D_f, 0.35, dt, method="table")
-    y = torch.tensor(x - b * dt)
-    exact = evaluate_table(fresh, y.abs(), torch.tensor(D_o * dt), torch.tensor(D_f * dt), 1)
-    t = torch.tensor(dt)
-    assert torch.allclose(s.log_p, exact[0], rtol=0, atol=1e-11)
-    assert torch.allclose(s.b, -torch.sign(y) * exact[1] * t, rtol=1e-8, atol=1e-10)
-    assert torch.allclose(s.D_o, exact[2] * t, rtol=1e-8, atol=1e-10)
-    assert torch.allclose(s.D_f, exact[3] * t, rtol=1e-9, atol=1e-12)
+    found, exact = (score(x, b, D_o, D_f, 0.35, dt, method=method) for method in ("table", "contour"))
+    for a, c in zip(found[:4], exact[:4]):
+        assert torch.allclose(a, c, rtol=1e-6, atol=1e-8)

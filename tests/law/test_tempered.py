@@ -14,7 +14,7 @@ from scipy.special import kve
 import levytorch
 from levytorch import LevyStep, log_density, tail_probability
 from levytorch.errors import InputError
-from levytorch.law import quadrature, score, tempered_torch
+from levytorch.law import quadrature, score
 from tests.law import tempered_oracle
 from tests.law.tempered_oracle import FIRST, PARAMETERS, read_table
 
@@ -126,19 +126,6 @@ def test_scaling():
     size = 1.0 + (y * got[1]).abs() + (2 * A * got[2]).abs() + (2 * alpha * B * got[3]).abs()
     rest = 1.0 + y * got[1] + 2 * A * got[2] + 2 * alpha * B * got[3] - lam * got[5]
     assert (rest.abs() / size).max() < 1e-12
-
-
-@pytest.mark.parametrize("d", [1, 2, 3])
-def test_torch_twin(d):
-    """Without numba: the same numbers by torch operations, second derivatives and tails too."""
-    point = tensors(WIDE)
-    for order in (0, 1, 2):
-        one, two = quadrature.density(*point, dim=d, order=order), tempered_torch.density(*point, dim=d, order=order)
-        scale = 1.0 + one.abs().amax(1, keepdim=True)
-        assert ((one - two).abs() / scale).max() < 1e-9
-        assert ((one[0] - two[0]).abs()).max() < 1e-11
-    one, two = quadrature.tail(*point, dim=d, order=1), tempered_torch.tail(*point, dim=d, order=1)
-    torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-13)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])

@@ -277,19 +277,27 @@ def test_gradient_does_not_depend_on_what_is_kept(monkeypatch):
     assert torch.equal(*gradients)
 
 
-def test_compiled_and_plain_agree(monkeypatch):
-    theta = torch.linspace(-0.3, 0.3, 16, dtype=D)
-    theta[15] = 0.4
-    x, dx = uniform(3000, 0.0, 7.0, 16), either_sign(10 ** uniform(3000, -1.0, 6.0, 17))
-    found = []
-    for compiled in (True, False):
-        monkeypatch.setattr(exact_kernels, "HAVE_NUMBA", compiled)
-        free = theta.clone().requires_grad_()
-        value = LAW.log_prob(of_parameters(free), x, dx, torch.tensor(0.2))
-        found.append((value.detach(), torch.autograd.grad((value * torch.cos(dx)).sum(), free)[0]))
-    (value, gradient), (plain, plain_gradient) = found
-    assert torch.allclose(value, plain, rtol=0, atol=1e-11)
-    assert torch.allclose(gradient, plain_gradient, rtol=1e-10, atol=1e-8)
+def test_local_polynomials_are_exact_for_polynomials():
+    """Tables of a polynomial give it back, and their adjoints are those of autograd through a dense interpolation."""
+    x, y = uniform(300, 10.0, 20.0, 16), uniform(300, 12.0, 28.0, 17)
+    i, j = torch.arange(32, dtype=D)[:, None], torch.arange(40, dtype=D)
+    table = ((i / 10) ** 3 * (j / 10) ** 4).requires_grad_()
+    value = exact_kernels.core_values(table, x, y)
+    torch.testing.assert_close(value.detach(), (x / 10) ** 3 * (y / 10) ** 4, rtol=1e-11, atol=0)
+    (adjoint,) = torch.autograd.grad((value * torch.cos(x)).sum(), table)
+    # the adjoint of an interpolation has its moments
+    for p, q in ((0, 0), (3, 1), (7, 9)):
+        moment = (adjoint * (i / 10) ** p * (j / 10) ** q).sum()
+        torch.testing.assert_close(moment, (torch.cos(x) * (x / 10) ** p * (y / 10) ** q).sum(), rtol=1e-9, atol=1e-9)
+    cube = ((i / 10)[:, :, None] ** 2 * (i.T / 10)[:, :, None] ** 3 * torch.arange(1, 4, dtype=D)).requires_grad_()
+    weights = (torch.arange(20, dtype=D)[:, None] ** 2 * torch.tensor([1.0, -1.0, 0.5], dtype=D)).requires_grad_()
+    z, rung = uniform(300, 10.0, 20.0, 18), uniform(300, 5.0, 14.0, 19)
+    value = exact_kernels.tail_values(cube, weights, x, z, rung)
+    torch.testing.assert_close(value.detach(), (x / 10) ** 2 * (z / 10) ** 3 * rung**2 * 0.5, rtol=1e-10, atol=0)
+    by_cube, by_weights = torch.autograd.grad((value * torch.cos(x)).sum(), (cube, weights))
+    total = (value.detach() * torch.cos(x)).sum()  # linear in each of them
+    torch.testing.assert_close((by_cube * cube.detach()).sum(), total, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close((by_weights * weights.detach()).sum(), total, rtol=1e-10, atol=1e-10)
 
 
 # ------------------------------------------------------------------------------------------------------------ the door

@@ -126,7 +126,6 @@ def test_weights_and_debts():
     ("system", "options", "message"),
     [
         (VARIABLE, {"order": 3}, "order must be"),
-        (VARIABLE, {"order": 2, "sampler": "metropolis"}, "order=2 must come with"),
         (Dynamics(0.0, 1.0, 1.0, lambda x: 0.5 + 0.1 * torch.cos(x)), {"order": 2}, "order=2 must come with"),
         (Dynamics(lambda x: -x, 1.0, 1.0, 0.5, period=None, window=(-2, 2)), {"order": 2}, "order=2 must come with"),
     ],

@@ -1,8 +1,6 @@
 """simulate: the law of the increments, reproducibility, and what is refused."""
 
-import inspect
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -10,10 +8,9 @@ import torch
 from scipy import stats
 
 import levytorch.simulation.euler as euler
-from levytorch import Dynamics, LevyStep, simulate, tail_probability
-from levytorch.errors import InputError, LevytorchWarning, NumericalError
-from levytorch.simulation import kernels, numpy_kernels
-from levytorch.simulation.metropolis import OPTIONS, _width, metropolis
+from levytorch import Dynamics, simulate, tail_probability
+from levytorch.errors import InputError, NumericalError
+from levytorch.simulation import kernels
 from levytorch.simulation.substeps import effective_drift
 
 CONSTANT = Dynamics.named("constant")
@@ -115,25 +112,6 @@ def test_constant_functions_draw_the_noise_of_constants():
     )
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3])
-def test_numpy_gives_the_bits_of_the_compiled_kernels(dim, monkeypatch):
-    systems = [Dynamics(1.0, 0.5, 2.0, 0.3, dim=dim)]
-    systems.append(Dynamics(lambda x: -torch.sin(x), 0.5, 2.0, 0.6, dim=dim, origin=-1.0))
-    compiled = [simulate(s, 70, 3, 0.1, seed=8).to_array() for s in systems]
-    monkeypatch.setattr(euler, "step_kernels", lambda: numpy_kernels)
-    for system, expected in zip(systems, compiled):
-        np.testing.assert_array_equal(simulate(system, 70, 3, 0.1, seed=8).to_array(), expected)
-
-
-def test_without_numba_it_warns_and_works(monkeypatch):
-    expected = simulate(CONSTANT, 20, 3, DT, seed=1).to_array()
-    monkeypatch.setitem(sys.modules, "levytorch.simulation.kernels", None)
-    monkeypatch.delattr("levytorch.simulation.kernels", raising=False)
-    with pytest.warns(LevytorchWarning, match="numba cannot be imported"):
-        found = simulate(CONSTANT, 20, 3, DT, seed=1).to_array()
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_streams_are_uniform_and_independent():
     u = np.empty((2, 50_000))
     kernels.uniforms(kernels.stream_keys(123, 0, 0, 50_000), 0, u)
@@ -186,11 +164,10 @@ def test_leaving_float64_is_an_error():
         (dict(dt=None), "dt must be a positive number, found None"),
         (dict(seed=-1), "seed must be an integer"),
         (dict(seed=0.5), "seed must be an integer"),
-        (dict(sampler="milstein"), "sampler must be one of euler, metropolis, found 'milstein'"),
+        (dict(sampler="milstein"), "sampler must be one of euler, found 'milstein'"),
         (dict(x0=[1.0, 2.0]), r"x0 must be a number or of shape \(4,\), found shape \(2,\)"),
         (dict(x0=[1.0, math.nan, 0.0, 0.0]), "x0 must be finite, found nan for trajectory 1"),
         (dict(x0="left"), "x0 must be numeric"),
-        (dict(burn_in=10), "must have no options of its own, found burn_in"),
         (dict(dynamics="constant"), "dynamics must be a Dynamics, found str"),
         (dict(dynamics=Dynamics(0.0, 1.0, 1.0, 0.5, period=math.inf)), "x0 must be given when period is infinite"),
     ],
@@ -198,84 +175,6 @@ def test_leaving_float64_is_an_error():
 def test_bad_input(arguments, message):
     with pytest.raises(InputError, match=message):
         simulate(**{**dict(dynamics=CONSTANT, n_trajectories=4, n_steps=2, dt=DT), **arguments})
-
-
-# ------------------------------------------------------------------------------------------ metropolis
-
-
-def test_metropolis_samples_the_law_within_its_range():
-    # one increment from each of many chains: independent draws of the law confined to |y| <= reach
-    n, reach = 2000, 2.0
-    x = simulate(CONSTANT, n, 1, DT, seed=3, sampler="metropolis", burn_in=150, reach=reach, chains=n, x0=0.0)
-    y = x.transitions().dx.numpy() - 5 * DT
-    assert np.abs(y).max() <= reach
-    law = LevyStep(5.0, 4.0, 3.0, 0.3, DT)
-    low, high = (float(law.cdf(torch.tensor(5 * DT + s * reach, dtype=torch.float64))) for s in (-1, 1))
-
-    def confined(v):
-        return (law.cdf(torch.as_tensor(v + 5 * DT, dtype=torch.float64)).numpy() - low) / (high - low)
-
-    assert stats.kstest(y, confined).pvalue > 1e-3
-
-
-def test_metropolis_has_fewer_large_increments_than_the_truth():
-    t = simulate(CONSTANT, 500, 40, DT, seed=1, sampler="metropolis", burn_in=300, proposal_scale=2.0).transitions()
-    exact = float(tail_probability(8.0, 5 * DT, 5.0, 4.0, 3.0, 0.3, DT))
-    assert 0 < float((t.deviation > 8).double().mean()) < 0.75 * exact
-    assert float((t.dx - 5 * DT).abs().max()) <= _width(CONSTANT, DT, 0.99)
-
-
-def test_metropolis_without_a_range():
-    """reach = inf lifts the range: far increments appear that reach = 3 never has."""
-    limited, free = (
-        simulate(CONSTANT, 200, 40, DT, seed=1, sampler="metropolis", burn_in=300, reach=reach).transitions()
-        for reach in (3.0, float("inf"))
-    )
-    assert float((limited.dx - 5 * DT).abs().max()) <= 3.0
-    assert float((free.dx - 5 * DT).abs().max()) > 6.0
-
-
-def test_metropolis_defaults_come_from_the_law():
-    reach = _width(CONSTANT, DT, 0.99)
-    assert float(tail_probability(reach, 0.0, 0.0, 4.0, 3.0, 0.3, DT)) == pytest.approx(0.01, rel=1e-6)
-
-
-def test_the_options_listed_are_those_of_the_sampler():
-    parameters = inspect.signature(metropolis).parameters.values()
-    assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == OPTIONS
-
-
-def test_metropolis_counts_may_be_numpy_integers():
-    options = dict(sampler="metropolis", chains=np.int64(2), thinning=np.int32(1))
-    few = simulate(CONSTANT, 2, 2, DT, burn_in=np.int64(3), **options)
-    np.testing.assert_array_equal(few.x, simulate(CONSTANT, 2, 2, DT, burn_in=3, **options).x)
-
-
-def test_metropolis_is_reproducible_and_handles_rounds():
-    options = dict(sampler="metropolis", burn_in=5, chains=4, thinning=2, x0=1.0)
-    first = simulate(VARIABLE, 10, 3, DT, seed=6, **options).to_array()
-    np.testing.assert_array_equal(simulate(VARIABLE, 10, 3, DT, seed=6, **options).to_array(), first)
-    assert first.shape == (10, 4)
-    assert (first[:, 0] == 1.0).all()
-    assert (simulate(VARIABLE, 10, 3, DT, seed=7, **options).to_array()[:, 1:] != first[:, 1:]).any()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (dict(burn_in=-1), "burn_in must be an integer of at least 0"),
-        (dict(chains=0), "chains must be a positive integer"),
-        (dict(chains=9), "chains must not exceed the 4 trajectories, found 9"),
-        (dict(thinning=0), "thinning must be"),
-        (dict(reach=0.0), "reach must be a positive number"),
-        (dict(reach="far"), "reach must be a positive number, found 'far'"),
-        (dict(burnin=5), "options among burn_in, chains, proposal_scale, reach, thinning, found burnin"),
-        (dict(proposal_scale=-1.0), "proposal_scale must be a positive number"),
-    ],
-)
-def test_bad_metropolis_options(options, message):
-    with pytest.raises(InputError, match=message):
-        simulate(CONSTANT, 4, 2, DT, sampler="metropolis", **options)
 
 
 def test_a_drift_too_steep_for_a_step_is_followed():

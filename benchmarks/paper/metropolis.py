@@ -18,11 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.convert import Array, positive_number, real_array, whole_number
+from levytorch.convert import Array, choice, positive_number, real_array, whole_number
+from levytorch.data.trajectories import Trajectories
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError
 from levytorch.law import cutting_threshold, log_density
-from levytorch.simulation.euler import step_kernels
+from levytorch.simulation import Simulated, kernels
+from levytorch.simulation.api import check_simulation
+from levytorch.simulation.euler import initial_states
 
 _STREAM = 2  # noise of chains, apart from that of Euler steps (0) and initial states (1)
 _CENTER, _REACH = 0.6827, 0.99  # masses of the law that set the default proposal and the default range
@@ -57,7 +60,7 @@ def metropolis(
             example that is 18.3, next to its TRT of 20. math.inf lifts it.
         thinning: moves per increment.
 
-    Defaults are computed from the coefficients averaged over the cell; options are checked by `simulate`.
+    Defaults are computed from the coefficients averaged over the cell; options are checked by `metropolis_paths`.
     """
     n, d = x0.shape
     chains = min(n, _MOST_CHAINS) if chains is None else chains
@@ -90,6 +93,45 @@ def check_metropolis(n: int, options: Mapping[str, Any]) -> None:
             positive_number(name, value, "pass a distance")
 
 
+def metropolis_paths(
+    dynamics: Dynamics,
+    n_trajectories: int,
+    n_steps: int,
+    dt: float,
+    *,
+    x0: Any = None,
+    seed: int = 0,
+    progress: bool | None = None,
+    **options: Any,
+) -> Trajectories:
+    """n_trajectories paths of n_steps + 1 points; options: those of `metropolis`, the others those of `simulate`.
+
+    >>> metropolis_paths(Dynamics.named("constant"), 3, 4, 1 / 40, burn_in=5).to_array().shape
+    (3, 5)
+    """
+    n, steps, _, seed, dt = check_simulation(dynamics, n_trajectories, n_steps, dt, seed=seed)
+    check_metropolis(n, options)
+    x = metropolis(dynamics, initial_states(dynamics, n, x0, seed), steps, dt, seed, progress, **options)
+    made = Trajectories.from_arrays(x[..., 0] if dynamics.dim == 1 else x, dt=dt)
+    made.repeats = dynamics.repeats
+    return made
+
+
+class MetropolisData(Simulated):
+    """The data of conf/data/censored_mcmc.yaml: as `levytorch.simulation.Simulated`, by this sampler."""
+
+    def __init__(
+        self, *arguments: Any, sampler: str = "metropolis", substeps: int = 1, order: int = 1, **options: Any
+    ) -> None:
+        choice("sampler", sampler, ("metropolis",))
+        self.chain = {name: options.pop(name) for name in OPTIONS & options.keys()}
+        super().__init__(*arguments, **options)
+        check_metropolis(self.n_trajectories, self.chain)
+
+    def paths(self) -> Trajectories:
+        return metropolis_paths(self.dynamics, self.n_trajectories, self.n_steps, self.dt, **self.options, **self.chain)
+
+
 def _is_infinite(value: Any) -> bool:
     with suppress(InputError, ValueError):
         return _number(value) == math.inf
@@ -105,8 +147,7 @@ class _Walk:
 
     def __init__(self, dynamics: Dynamics, chains: int, dt: float, seed: int, scale: float, reach: float) -> None:
         self.dynamics, self.dt, self.scale, self.reach = dynamics, dt, scale, reach
-        self.engine = step_kernels()
-        self.keys = self.engine.stream_keys(seed, _STREAM, 0, chains)
+        self.keys = kernels.stream_keys(seed, _STREAM, 0, chains)
         self.draws = np.empty((1 + 2 * ((dynamics.dim + 1) // 2), chains))
         one = isinstance(dynamics.alpha, float) and not dynamics.tempering  # one alpha, asked very often
         self.method = "table" if one else "contour"
@@ -125,7 +166,7 @@ class _Walk:
     def move(self) -> None:
         """One Metropolis move of every chain."""
         assert self.dx is not None
-        self.engine.uniforms(self.keys, self.moves * len(self.draws), self.draws)
+        kernels.uniforms(self.keys, self.moves * len(self.draws), self.draws)
         self.moves += 1
         u = torch.from_numpy(self.draws)
         radius, angle = torch.sqrt(-2 * torch.log(u[1::2])), 2 * torch.pi * u[2::2]
