@@ -26,7 +26,7 @@ MOST_BITS = 64  # of a whole number
 SHARED = 4  # times the size of the file: tensors may share their numbers
 _TORCH_NAMES = re.compile(r"[^/]+/(data\.pkl|data/\d+|byteorder|version|\.data/serialization_id|\.\w+)")
 _SIZES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2}
-_SIZES |= {"Char": 1, "Byte": 1, "Bool": 1}
+_SIZES |= {"Char": 1, "Byte": 1, "Bool": 1, "ComplexDouble": 16, "ComplexFloat": 8}
 
 
 @contextmanager

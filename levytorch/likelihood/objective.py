@@ -312,10 +312,12 @@ def separability(information: Tensor, starts: list[int], dim: int = 1, mean: Ten
     """|correlation| of the estimates of mean D_o and mean D_f; near 1 (2 alpha -> 2) data cannot tell them apart.
 
     starts: where the part of each predictor begins in theta; mean: (K,) of the functions of D_o over the states; None:
-    that of a Fourier series over its cell.
+    that of a Fourier series over its cell. Zero if one of the two is known, or has left the parameters.
     """
-    cov = symmetric_inverse(information)
     i, j, k = starts[dim], starts[dim + 1], starts[dim + 2]
+    if i == j or j == k:
+        return 0.0
+    cov = symmetric_inverse(information)
     if mean is None:
         return float(cov[i, j].abs() / (cov[i, i] * cov[j, j]).sqrt())
     D_o, D_f = slice(i, j), slice(j, k)

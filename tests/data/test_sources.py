@@ -19,8 +19,8 @@ CONF = Path(__file__).parents[2] / "conf"
 def configure(tmp_path):
     """A configuration of the two groups alone."""
     (tmp_path / "config.yaml").write_text(
-        f"hydra:\n  searchpath: [file://{CONF}]\ndefaults:\n  - data: unbiased\n  - dynamics: constant\n  - "
-        "_self_\nseed: 4\n"
+        f"hydra:\n  searchpath: [file://{CONF}]\ndefaults:\n  - reward: cosine_power\n"
+        "  - data: unbiased\n  - dynamics: constant\n  - _self_\nseed: 4\n"
     )
 
     def build(*overrides):
