@@ -14,6 +14,7 @@ import numpy as np
 from benchmarks.paper.collect import Array, Record, Runs
 from levytorch.convert import shown
 from levytorch.data.numpy_files import members_of
+from levytorch.data.places import data_file
 from levytorch.errors import InputError
 from levytorch.figures.base import new_axes
 from levytorch.figures.values import Band, value_bands
@@ -93,7 +94,7 @@ class Panel:
     @cached_property
     def samples(self) -> tuple[Array, Array]:
         """Prices and their empirical values; the sizes that the file declares are compared with what is there."""
-        members = members_of(self.first.path / "empirical.npz", whole=True)
+        members = members_of(data_file(self.first.path / "empirical.npz"), whole=True)
         arrays = {name: members[name].load() for name in ("x", "V") if name in members}
         x, V = (arrays.get(name, np.empty(0)) for name in ("x", "V"))
         plain = x.dtype.kind == V.dtype.kind == "f" and x.ndim == 1 and x.shape == V.shape and len(x) > 0

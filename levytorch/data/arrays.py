@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from levytorch.convert import Array, Integers, real_array, real_tensor, shown
+from levytorch.convert import Array, Integers, choice, real_array, real_tensor, shown
+from levytorch.data.options import NANOSECONDS
 from levytorch.errors import InputError, LevytorchWarning
 
 _ROWS = 20  # fewer say nothing about which way an array lies
@@ -29,7 +31,7 @@ _WIDEST = 2  # numbers of a vector
 
 def numeric(name: str, values: Any) -> Array:
     """values as a float64 array."""
-    return real_array(name, values, "pass arrays of numbers (of dates: (times - times[0]) / np.timedelta64(1, 'h'))")
+    return real_array(name, values, "pass arrays of numbers")
 
 
 def lengths_of(name: str, shape: tuple[int, ...]) -> Integers:
@@ -258,11 +260,62 @@ def per_point(action: Any, lengths: Integers) -> tuple[Array, tuple[Any, ...]]:
 
 
 def rewards_per_point(reward: Any, lengths: Integers) -> Any:
-    """Rewards of pairs (n_traj, n_time - 1) as rewards of points, the last repeated; those of points as they are."""
-    if tuple(getattr(reward, "shape", ())) != (len(lengths), int(lengths[0]) - 1):
+    """Rewards of pairs as rewards of points, the last of a trajectory repeated; those of points as they are.
+
+    Of pairs: (n_traj, n_time - 1), (n_time - 1,) for one trajectory, or a list of (n_time - 1,) arrays.
+    """
+    if _is_list(reward):
+        rows = [numeric(f"reward[{k}]", row) for k, row in enumerate(reward)]
+    else:
+        array = numeric("reward", reward)
+        rows = list(array) if array.ndim == 2 else [array]
+    if [len(row) for row in rows if row.ndim == 1] != (lengths - 1).tolist():
         return reward
-    of_pairs = numeric("reward", reward)
-    return np.concatenate([of_pairs, of_pairs[:, -1:]], axis=1)
+    return [np.append(row, row[-1]) for row in rows]
+
+
+def instants(times: Any, time_unit: str | None) -> Any:
+    """Times that are dates as numbers in `time_unit`, from the first of all on; numbers as they are."""
+    if times is None:
+        if time_unit is not None:
+            raise InputError(f"time_unit must come with times that are dates, found {time_unit!r} alone; remove it.")
+        return None
+    rows = [_dates(row) for row in times] if _is_list(times) else [_dates(times)]
+    if all(row is None for row in rows):
+        if time_unit is not None:
+            raise InputError(f"times must be dates where time_unit is given, found numbers; leave {time_unit!r} out.")
+        return times
+    if any(row is None for row in rows):
+        raise InputError("times must be dates of all trajectories or of none, found both; convert them.")
+    found: list[NDArray[Any]] = [row for row in rows if row is not None]
+    if any(bool(np.isnat(row).any()) for row in found):
+        raise InputError("times must be dates without gaps, found an empty one (NaT); remove those points.")
+    if time_unit is None:
+        raise InputError(
+            f"time_unit must be given for dates, found None; pass the unit of dt, one of {', '.join(NANOSECONDS)}."
+        )
+    choice("time_unit", time_unit, tuple(NANOSECONDS))
+    first = min(row.min() for row in found)
+    numbers = [(row - first).astype(np.int64) / NANOSECONDS[time_unit] for row in found]
+    return numbers if _is_list(times) else numbers[0]
+
+
+def _dates(values: Any) -> NDArray[Any] | None:
+    """Dates as datetime64[ns] in UTC; None where these are not dates."""
+    if hasattr(values, "tz_convert") and getattr(values, "tz", None) is not None:  # an index of pandas
+        values = values.tz_convert("UTC").tz_localize(None)
+    if isinstance(values, Tensor):
+        return None
+    first = values[0] if isinstance(values, list | tuple) and len(values) else None
+    if isinstance(first, datetime):
+        aware = [one.astimezone(UTC).replace(tzinfo=None) if one.tzinfo else one for one in values]
+        return np.array(aware, dtype="datetime64[ns]")
+    if isinstance(first, list | tuple):
+        return None
+    array = np.asarray(values)
+    if array.dtype.kind == "O" and array.size and isinstance(array.reshape(-1)[0], datetime):
+        return _dates(list(array)) if array.ndim == 1 else None
+    return array.astype("datetime64[ns]") if array.dtype.kind == "M" else None
 
 
 def _padded(part: NDArray[Any], n: int, k: int) -> NDArray[Any]:

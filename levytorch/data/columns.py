@@ -15,6 +15,7 @@ import numpy as np
 
 from levytorch.convert import Array, Integers
 from levytorch.data.options import FileOptions
+from levytorch.data.places import ARROW, TEXT, DataFile, data_file
 from levytorch.data.points import NeedsMemory, bad_cell
 from levytorch.data.store import require_memory
 from levytorch.errors import InputError
@@ -42,27 +43,27 @@ class TableReader:
     Text cells stay text, because only then can a bad one be shown. comments: lines that begin with #, passed over.
     """
 
-    def __init__(self, file: Path, separator: str | None = None, decimal: str = ".", whole: bool = True) -> None:
+    def __init__(self, file: DataFile, separator: str | None = None, decimal: str = ".", whole: bool = True) -> None:
         import polars as pl
 
         self.file, self.whole, self._comma = file, whole, decimal != "."
-        self.text = file.suffix.lower() != ".parquet"
+        self.text = file.suffix in TEXT
         self._separator, self.comments = separator, 0
         self._frame: pl.DataFrame | None = None
         with _reading(file):
             if not self.text:
-                self._scan = pl.scan_parquet(file)
+                self._scan = (pl.scan_ipc if file.suffix in ARROW else pl.scan_parquet)(file.local)
                 self.types: Mapping[str, Any] = self._scan.collect_schema()
                 self.rows = int(self._scan.select(pl.len()).collect().item())
                 self.columns = list(self.types)
                 return
             if separator is None:
-                with file.open(encoding="utf-8-sig") as stream:
+                with file.local.open(encoding="utf-8-sig") as stream:
                     head = next((line for line in stream if line.strip() and not line.startswith(COMMENT)), "")
-                self._separator = "\t" if file.suffix.lower() == ".tsv" else max(_SEPARATORS, key=head.count)
-            with file.open("rb") as lines:
+                self._separator = "\t" if file.suffix == ".tsv" else max(_SEPARATORS, key=head.count)
+            with file.local.open("rb") as lines:
                 self.comments = sum(line.startswith(COMMENT.encode()) for line in lines)
-            frame = self._parsed(_without_blank_lines(file)) if whole else next(self._texts())
+            frame = self._parsed(_without_blank_lines(file.local)) if whole else next(self._texts())
         self._frame = frame if whole else None
         self.types, self.rows, self.columns = frame.schema, len(frame), frame.columns  # rows: of the first frame
 
@@ -103,7 +104,7 @@ class TableReader:
 
     def _texts(self) -> Iterator[pl.DataFrame]:
         """Lines, some at a time, each time below the header; a line that goes on inside quotes is not cut."""
-        with self.file.open("rb") as stream:
+        with self.file.local.open("rb") as stream:
             header = stream.readline()
             while header.startswith(COMMENT.encode()) or header.isspace():
                 header = stream.readline()
@@ -136,15 +137,33 @@ class TableReader:
         return frame.with_columns(pl.when(text.str.contains(_COMMA)).then(text.str.replace(",", ".")).otherwise(text))
 
 
+class FrameReader:
+    """A table in memory, read as one on disk is."""
+
+    text, comments = False, 0
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self._frame = frame
+        self.types: Mapping[str, Any] = frame.schema
+        self.rows, self.columns = len(frame), frame.columns
+
+    def frames(self, names: list[str] | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
+        """All rows of some columns (None: of all)."""
+        yield 0, self._frame if names is None else self._frame.select(names)
+
+    def forget(self) -> None:
+        """The frame is the caller's."""
+
+
 def load_table(file: Path) -> pl.DataFrame:
     """A whole table of text."""
-    table = TableReader(file)
+    table = TableReader(data_file(file))
     assert table._frame is not None
     return table._frame
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[None]:
+def _reading(file: DataFile) -> Iterator[None]:
     """What polars says of a malformed file, in one sentence."""
     import polars as pl
 
@@ -152,7 +171,7 @@ def _reading(file: Path) -> Iterator[None]:
         yield
     except (pl.exceptions.PolarsError, UnicodeDecodeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
-        remedy = "write it again" if file.suffix.lower() == ".parquet" else "mend the file, or pass separator=..."
+        remedy = "write it again" if file.suffix not in TEXT else "mend the file, or pass separator=..."
         if isinstance(error, UnicodeDecodeError) or "utf-8" in reason.lower():
             remedy = "save it as UTF-8"
         raise InputError(
@@ -160,7 +179,7 @@ def _reading(file: Path) -> Iterator[None]:
         ) from None
 
 
-def check_id(file: Path, id: str, dtype: Any, in_json: bool) -> None:
+def check_id(file: Any, id: str, dtype: Any, in_json: bool) -> None:
     """Refuse a column that cannot name trajectories; on disk names are kept as JSON, which has numbers and text."""
     import polars as pl
 
@@ -178,7 +197,7 @@ def first_null(column: pl.Series, before: int) -> int:
     return before + int(column.is_null().arg_max() or 0) + 1 if column.null_count() else 0
 
 
-def column_numbers(file: Path, column: pl.Series, before: int = 0) -> Array:
+def column_numbers(file: Any, column: pl.Series, before: int = 0) -> Array:
     """A column as float64, NaN where it is empty; a cell that is no number is refused (`before`: rows before it)."""
     import polars as pl
 
@@ -203,7 +222,7 @@ def column_numbers(file: Path, column: pl.Series, before: int = 0) -> Array:
 class OneNumber:
     """The number that a column holds throughout, seen part by part."""
 
-    def __init__(self, file: Path, what: str, remedy: str) -> None:
+    def __init__(self, file: Any, what: str, remedy: str) -> None:
         self.file, self.what, self.remedy = file, what, remedy
         self.value: float | None = None
 
@@ -222,7 +241,7 @@ class OneNumber:
 class Runs:
     """Trajectories of a long table: rows that follow each other with one id."""
 
-    def __init__(self, file: Path, id: str | None) -> None:
+    def __init__(self, file: Any, id: str | None) -> None:
         self.path, self.id = file, id
         self.names: list[Any] = []
         self._seen: set[Any] = set()
@@ -273,7 +292,7 @@ def _without_blank_lines(file: Path) -> Path | io.BytesIO:
         return io.BytesIO(line + stream.read()) if blank and line else file
 
 
-def check_header(file: Path, columns: list[str], options: FileOptions) -> None:
+def check_header(file: Any, columns: list[str], options: FileOptions) -> None:
     """Refuse a text table whose first line is an observation, which would be lost as the header, and a name used twice.
 
     Numbers may name columns: where an option names one of them, and where they count the columns of a wide table or of
@@ -295,7 +314,7 @@ def check_header(file: Path, columns: list[str], options: FileOptions) -> None:
             raise InputError(f"{file}: column names must differ, found {original!r} twice; rename one of them.")
 
 
-def refuse_unnamed(file: Path, table: pl.DataFrame, columns: list[str], layout: str) -> None:
+def refuse_unnamed(file: Any, table: pl.DataFrame, columns: list[str], layout: str) -> None:
     """Refuse a column without a name among the data, which is as a rule the index of whatever wrote the file."""
     option = "time" if layout == "wide" else "id"
     for name in columns:
@@ -306,7 +325,7 @@ def refuse_unnamed(file: Path, table: pl.DataFrame, columns: list[str], layout: 
             )
 
 
-def refuse_clock(file: Path, columns: list[str], parts: list[Array]) -> None:
+def refuse_clock(file: Any, columns: list[str], parts: list[Array]) -> None:
     """Refuse a column of a wide table that counts: no trajectory takes equal steps throughout."""
     for name, part in zip(columns, parts):
         if len(part) >= _LEAST and steps_evenly(part[:_LEAST]) and steps_evenly(part):
@@ -317,7 +336,7 @@ def refuse_clock(file: Path, columns: list[str], parts: list[Array]) -> None:
             )
 
 
-def refuse_index(file: Path, columns: list[str], grid: Array) -> None:
+def refuse_index(file: Any, columns: list[str], grid: Array) -> None:
     """Refuse a first column that counts the rows, or says when they begin.
 
     Trajectories may start on a grid of states, which their second points are then near to, as near as to the third.

@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from levytorch.convert import Array, Integers
 from levytorch.data.arrays import label, lengths_of
 from levytorch.data.clock import FileClock
 from levytorch.data.options import MAX_DT, FileOptions
+from levytorch.data.places import DataFile
 from levytorch.data.points import PointFile, Points, disorder, refuse_nonfinite, refuse_short, refuse_twice
 from levytorch.data.store import physical_memory
 from levytorch.errors import InputError
@@ -33,7 +33,7 @@ _BESIDE = "save where each trajectory begins, and the number of points"
 class ArrayFile(PointFile):
     """Points of arrays."""
 
-    def __init__(self, path: Path, options: FileOptions) -> None:
+    def __init__(self, path: DataFile, options: FileOptions) -> None:
         super().__init__(path, options)
         if isinstance(options.dt, str):
             raise InputError(
@@ -88,6 +88,9 @@ class ArrayFile(PointFile):
         self._action = self._array("action", "action") if self.whole else None
         if self._action is not None:
             self._check_shape("action", self._action, vectors=True)
+        self._terminal = self._array("terminal", "terminal") if self.whole else None
+        if self._terminal is not None:
+            self._check_shape("terminal", self._terminal)
         ids = self._array("id", "ids")
         self.ids = None if ids is None else self._names(ids)
         dim = self._width
@@ -115,6 +118,9 @@ class ArrayFile(PointFile):
         if self._action is not None:
             held, n = np.concatenate(list(self._parts(self._action, 1))), int(self.lengths.sum())
             action, self.actions = label(held if len(held) == n else held.reshape(n, -1))
+        terminal = None
+        if self._terminal is not None:
+            terminal = np.concatenate(list(self._parts(self._terminal, 1))).astype(np.float64)
         for part in self._parts(self._x, self._width):
             x = np.asarray(part, dtype=np.float64)
             if self.options.log:
@@ -128,7 +134,9 @@ class ArrayFile(PointFile):
                 range(start, start + len(x)),
             )
             self._sure(refuse_nonfinite, block, offsets, self.ids)
-            yield block if action is None else block._replace(action=action[start : start + len(x)])
+            rows = slice(start, start + len(x))
+            parts = {"action": action, "terminal": terminal}
+            yield block._replace(**{name: part[rows] for name, part in parts.items() if part is not None})
             start += len(x)
 
     def _ticks(self) -> Iterator[NDArray[Any]]:
@@ -286,14 +294,14 @@ class Member:
         return math.prod(self.shape)
 
 
-def members_of(file: Path, whole: bool) -> dict[str, Member]:
+def members_of(file: DataFile, whole: bool) -> dict[str, Member]:
     """The arrays of a file by name; those that are read as a `whole` must fit into the machine's memory."""
     with _reading(file):
-        if file.suffix.lower() == ".npy":
-            with file.open("rb") as stream:
-                shape, _, dtype, _ = array_header(stream, file.stat().st_size)
+        if file.suffix == ".npy":
+            with file.local.open("rb") as stream:
+                shape, _, dtype, _ = array_header(stream, file.local.stat().st_size)
             return {"x": Member(shape, dtype, lambda: _load(file), lambda size: _mapped(file, size))}
-        with zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(file.local) as archive:
             members = archive.infolist()
             if len(members) > MOST_MEMBERS:
                 raise ValueError(f"{len(members)} arrays, more than {MOST_MEMBERS}")
@@ -305,14 +313,14 @@ def members_of(file: Path, whole: bool) -> dict[str, Member]:
             return {member.filename.removesuffix(".npy"): _member(file, archive, member) for member in arrays}
 
 
-def _member(file: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
+def _member(file: DataFile, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
     with archive.open(info) as stream:
         shape, fortran, dtype, start = array_header(stream, info.file_size)
 
     def blocks(size: int) -> Iterator[NDArray[Any]]:
         if fortran and len(shape) > 1:
             raise _fortran(file)
-        with _reading(file), zipfile.ZipFile(file) as archive, archive.open(info.filename) as stream:
+        with _reading(file), zipfile.ZipFile(file.local) as archive, archive.open(info.filename) as stream:
             stream.read(start)
             while part := stream.read(size * dtype.itemsize):
                 yield np.frombuffer(part, dtype=dtype)
@@ -320,17 +328,17 @@ def _member(file: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Memb
     return Member(shape, dtype, lambda: _load(file, info.filename), blocks)
 
 
-def _load(file: Path, name: str | None = None) -> NDArray[Any]:
+def _load(file: DataFile, name: str | None = None) -> NDArray[Any]:
     with _reading(file):
-        loaded = np.load(file, allow_pickle=False)
+        loaded = np.load(file.local, allow_pickle=False)
         if name is None:
             return loaded
         with loaded:
             return loaded[name]
 
 
-def _mapped(file: Path, size: int) -> Iterator[NDArray[Any]]:
-    array = np.load(file, mmap_mode="r", allow_pickle=False)
+def _mapped(file: DataFile, size: int) -> Iterator[NDArray[Any]]:
+    array = np.load(file.local, mmap_mode="r", allow_pickle=False)
     if not array.flags.c_contiguous:
         raise _fortran(file)
     flat = array.reshape(-1)
@@ -338,7 +346,7 @@ def _mapped(file: Path, size: int) -> Iterator[NDArray[Any]]:
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[None]:
+def _reading(file: DataFile) -> Iterator[None]:
     """A damaged file gives any error of the zip directory, of the compression or of Python's parser."""
     try:
         yield
@@ -349,5 +357,5 @@ def _reading(file: Path) -> Iterator[None]:
         raise InputError(f"{file} must be a {file.suffix} file of plain arrays, found {told}; save it again.") from None
 
 
-def _fortran(file: Path) -> InputError:
+def _fortran(file: DataFile) -> InputError:
     return InputError(f"{file}: arrays must be in C order, found Fortran order; save np.ascontiguousarray of it.")

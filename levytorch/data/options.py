@@ -68,6 +68,8 @@ class FileOptions:
         action: the column of the action held from each observation to the next, text or numbers (not with on_disk); two
             columns of numbers are a vector. Default: action, or action1 and action2, if there are such. Of a file
             with dates also time_of_day (hours) and time_of_week (days from Monday on), in UTC, for a modulation.
+        terminal: the column that holds, at the last row of an episode that ended, the value of the state it ended in,
+            and is empty elsewhere (not with on_disk). Default: terminal if there is one.
         dt: instead of times, the time between two observations; or the column that says so. A file that has times too
             is refused where they disagree with it.
         time_unit: the unit of dt that you want: ns, us, ms, s, min, h, day, week or year (of 365.25 days). Required for
@@ -93,6 +95,7 @@ class FileOptions:
     time: str | None = None
     reward: str | None = None
     action: str | Sequence[str] | None = None
+    terminal: str | None = None
     dt: float | str | None = None
     time_unit: str | None = None
     time_in: str | None = None
@@ -120,7 +123,7 @@ class FileOptions:
                 )
         if self.separator is not None and len(self.separator.encode()) != 1:
             raise InputError(f"separator must be one character, found {self.separator!r}; pass such as ';'.")
-        for name in ("value", "id", "time", "reward", "action"):
+        for name in ("value", "id", "time", "reward", "action", "terminal"):
             column = getattr(self, name)
             several = name in ("value", "action")
             if isinstance(column, (Mapping, bool)) or (not several and isinstance(column, (list, tuple))):
@@ -159,7 +162,7 @@ class FileOptions:
 
     def named(self) -> list[tuple[str, str]]:
         """The options that name columns, and which."""
-        both = [(option, getattr(self, option)) for option in ("id", "time", "reward", "dt")]
+        both = [(option, getattr(self, option)) for option in ("id", "time", "reward", "terminal", "dt")]
         both += [(option, name) for option in ("action", "value") for name in self.columns(option)]
         return [(option, name) for option, name in both if isinstance(name, str)]
 
@@ -173,6 +176,7 @@ class ColumnNames(NamedTuple):
     reward: str | None = None
     dt: float | str | None = None  # a number: that of all
     action: list[str] | None = None  # two: a vector
+    terminal: str | None = None
 
 
 def column_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnNames:
@@ -197,27 +201,28 @@ def _long_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnN
     value = options.columns("value")
     free = [name for name in columns if name not in value and name != options.dt]
     # a time also beside a dt: the two must agree
-    id, time, reward = (
-        getattr(options, option) or (option if option in free else None) for option in ("id", "time", "reward")
+    id, time, reward, terminal = (
+        getattr(options, option) or (option if option in free else None)
+        for option in ("id", "time", "reward", "terminal")
     )
     held = [["action"], ["action1", "action2"]]  # as to_file writes it
     action = options.columns("action") or next((names for names in held if set(names) <= set(free)), []) or None
     dt = "dt" if time is None and options.dt is None and "dt" in free else options.dt
     if not value:
-        rest = [name for name in free if name not in (id, time, reward, dt, MAX_DT, *(action or ()))]
+        rest = [name for name in free if name not in (id, time, reward, terminal, dt, MAX_DT, *(action or ()))]
         numbered = [f"x{k + 1}" for k in range(len(rest))]
         value = ["x"] if "x" in rest else numbered if rest == numbered else rest
         if not value or (len(value) != 1 and value != numbered):
             raise InputError(
                 f"{path}: value must name the column of x, found {quoted(rest) or 'none'}; pass value='...'."
             )
-    return ColumnNames(value, id, time, reward, dt, action)
+    return ColumnNames(value, id, time, reward, dt, action, terminal)
 
 
 def _grid_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnNames:
     """Those of a table with one column ("wide") or one row per trajectory: an own one is of times, or of ids."""
     own, other = ("time", "id") if options.layout == "wide" else ("id", "time")
-    for option in ("reward", "action", other):
+    for option in ("reward", "action", "terminal", other):
         if getattr(options, option) is not None:
             raise InputError(
                 f"{path}: {option} must be left out of layout {options.layout!r}, found {getattr(options, option)!r}; "

@@ -46,6 +46,7 @@ class Pairs(NamedTuple):
     dt: Array | None  # None: that of all
     reward: Array | None
     action: Array | None
+    terminal: Array | None
     first: Integers  # the number, among all points, of the one at which each begins
     gaps: Integers  # and of those before a gap
 
@@ -74,7 +75,8 @@ def pairs_of(block: Points, offsets: Integers, max_dt: float | None) -> Pairs:
         dx, dt = dx[rows], None if dt is None else dt[rows]
     reward = None if block.reward is None else np.asarray(block.reward[rows])
     action = None if block.action is None else np.asarray(block.action[rows])
-    return Pairs(np.asarray(block.x[rows]), dx, dt, reward, action, block.start + rows, gaps)
+    terminal = None if block.terminal is None else np.asarray(block.terminal[rows + 1])
+    return Pairs(np.asarray(block.x[rows]), dx, dt, reward, action, terminal, block.start + rows, gaps)
 
 
 def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
@@ -97,15 +99,16 @@ def pair_up(t: Trajectories, max_dt: float | None) -> Transitions:
     if not counts.any():
         raise none_left(pairs_in_all, dropped)
     x, dx = parts["x"], parts["dx"]
-    reward, codes = (as_tensor(parts[name]) if name in parts else None for name in ("reward", "action"))
+    optional = {name: as_tensor(parts[name]) for name in ("reward", "action", "terminal") if name in parts}
     pairs = Transitions._build(
         as_tensor(x),
         as_tensor(dx),
         float(t.dt) if t.dt is not None else as_tensor(parts["dt"]),
         Membership(counts),
-        reward=reward,
-        codes=codes,
+        reward=optional.get("reward"),
+        codes=optional.get("action"),
         actions=t.actions,
+        terminal=optional.get("terminal"),
         dropped=dropped,
         stored=entry,
     )
@@ -129,7 +132,7 @@ def _write_pairs(t: Trajectories, max_dt: float | None, sink: Sink) -> Integers:
     counts = t.lengths - 1
     for block in t.blocks(_BLOCK):
         pairs = pairs_of(block, t.offsets, max_dt)
-        for name in ("x", "dx", "dt", "reward", "action"):
+        for name in ("x", "dx", "dt", "reward", "action", "terminal"):
             values = getattr(pairs, name)
             if values is not None and len(values):
                 sink.append(name, values)

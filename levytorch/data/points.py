@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from levytorch.convert import Array, Integers
 from levytorch.data.clock import FileClock
 from levytorch.data.options import FileOptions
+from levytorch.data.places import DataFile
 from levytorch.errors import InputError, LevytorchWarning
 
 
@@ -36,6 +36,7 @@ class Points(NamedTuple):
     reward: Array | None = None  # (n,)
     row: Sequence[int] | Integers = ()  # where each stands in the file, where messages say so
     action: Array | None = None  # (n,), places among the labels
+    terminal: Array | None = None  # (n,), NaN but for the last points of episodes that ended
 
 
 class PointFile(ABC):
@@ -58,7 +59,7 @@ class PointFile(ABC):
     actions: Sequence[Any] = ()  # labels of the column action, known after the points were read
     lengths: Integers
 
-    def __init__(self, path: Path, options: FileOptions) -> None:
+    def __init__(self, path: DataFile, options: FileOptions) -> None:
         self.path, self.options = path, options
         self.dt = options.dt if isinstance(options.dt, float) else None
         self.recipe = {name: value for name, value in asdict(options).items() if name not in ("max_dt", "on_disk")}

@@ -35,7 +35,7 @@ class FromFile:
     """Transitions of a file.
 
     Args:
-        path: of the file.
+        path: of the file; or a pattern, a directory, a URL, or a list of files.
         first: use only the first so many transitions.
         sample: use only so many transitions, drawn at random without replacement (the paper's BTC experiment: 60000).
         sample_seed: of that draw.
@@ -47,7 +47,7 @@ class FromFile:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | Sequence[str | Path],
         *,
         first: int | None = None,
         sample: int | None = None,
@@ -81,7 +81,7 @@ class FromFile:
         trajectories = Trajectories.from_file(self.path, **self.options)
         if self.expected_dt is not None:
             self._check_dt(trajectories, self.expected_dt)
-        with within_memory(Path(self.path)):
+        with within_memory(self.path):
             transitions = trajectories.transitions()
         n, count = len(transitions), self.first or self.sample
         if count is not None:

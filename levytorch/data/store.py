@@ -259,7 +259,7 @@ def available_memory() -> float:
     return max(0.0, min(left))
 
 
-def require_memory(file: Path, rows: int, columns: int) -> None:
+def require_memory(file: Any, rows: int, columns: int) -> None:
     """Refuse a table that cannot fit: x, dx and dt of every row, and the columns they are made of."""
     needed = 8 * rows * (columns + 2)
     if needed < _SMALL:
@@ -278,14 +278,14 @@ def physical_memory() -> int:
 
 
 @contextmanager
-def within_memory(file: Path) -> Iterator[None]:
-    """An allocation that fails while a file is read, as a sentence with a remedy."""
+def within_memory(file: Any, size: int = 0) -> Iterator[None]:
+    """An allocation that fails while a file is read, as a sentence with a remedy. size: its bytes, if that is known."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_shortage(error):
             raise
-        raise too_large(file, f"more for {_size(os.stat(file).st_size)} on disk", "none left") from None
+        raise too_large(file, f"more for {_size(size)} on disk" if size else "all of it", "none left") from None
 
 
 def is_shortage(error: BaseException) -> bool:
@@ -293,7 +293,7 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
-def too_large(file: Path, needed: str, found: str) -> InputError:
+def too_large(file: Any, needed: str, found: str) -> InputError:
     return InputError(
         f"{file}: memory must hold the data, {needed}, found {found}; pass on_disk=<directory> (train.py: "
         "data.on_disk=true)."

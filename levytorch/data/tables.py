@@ -15,6 +15,7 @@ from levytorch.convert import Array, Integers
 from levytorch.data.arrays import label
 from levytorch.data.clock import FileClock
 from levytorch.data.columns import (
+    FrameReader,
     OneNumber,
     Runs,
     TableReader,
@@ -27,6 +28,7 @@ from levytorch.data.columns import (
     refuse_unnamed,
 )
 from levytorch.data.options import CLOCKS, MAX_DT, FileOptions, column_names, quoted
+from levytorch.data.places import TEXT, DataFile
 from levytorch.data.points import NeedsMemory, PointFile, Points, bad_cell, numbers_of
 from levytorch.errors import InputError, LevytorchWarning
 
@@ -44,6 +46,7 @@ class Cells:
     ticks: NDArray[Any] | None = None
     reward: Array | None = None
     action: NDArray[Any] | None = None  # names, or numbers
+    terminal: Array | None = None
     column: Any = None  # (n,) its column in a wide table, or in one of rows
 
     def take(self, rows: NDArray[Any]) -> Cells:
@@ -54,11 +57,11 @@ class Cells:
 class TableFile(PointFile):
     """Points of a table."""
 
-    def __init__(self, path: Path, options: FileOptions) -> None:
+    def __init__(self, path: DataFile, options: FileOptions) -> None:
         super().__init__(path, options)
-        if options.on_disk is not None and path.suffix.lower() != ".parquet":
+        if options.on_disk is not None and path.suffix in TEXT:
             raise InputError(
-                f"{path} must be a .parquet, .npy or .npz file for on_disk, found {path.suffix}; convert it, "
+                f"{path} must be a .parquet, .feather, .npy or .npz file for on_disk, found {path.suffix}; convert it, "
                 "polars.scan_csv(path).sink_parquet(path)."
             )
         self._whole: Cells | None = None
@@ -72,7 +75,7 @@ class TableFile(PointFile):
                 f"{self.path} must be a long table whose rows are in order for on_disk, found {found}; write the file "
                 "so, sorted by id and time."
             )
-        self.table = TableReader(self.path, options.separator, options.decimal, whole)
+        self.table = self._reader(whole)
         if self.table.text:
             check_header(self.path, self.table.columns, options)
         if self.table.rows == 0:
@@ -81,7 +84,7 @@ class TableFile(PointFile):
             )
         names = column_names(self.path, options, self.table.columns)
         # actions are numbered over the whole table; a column that was not asked for is left in the file
-        names = self.names = names if whole else names._replace(action=None)
+        names = self.names = names if whole else names._replace(action=None, terminal=None)
         if names.id is not None:
             check_id(self.path, names.id, self.table.types[names.id], in_json=options.on_disk is not None)
         if names.time is not None:
@@ -94,6 +97,9 @@ class TableFile(PointFile):
             )
         columns = names.value if options.layout == "long" else ["of every trajectory"]
         self.coordinates = [f"{self.path}: column {name!r}" for name in columns]
+
+    def _reader(self, whole: bool) -> TableReader | FrameReader:
+        return TableReader(self.path, self.options.separator, self.options.decimal, whole)
 
     def _own_max_dt(self) -> float | None:
         named = [name for _, name in self.options.named()]
@@ -155,7 +161,7 @@ class TableFile(PointFile):
         names, step = self.names, self.names.dt
         dt = OneNumber(self.path, "dt", "name a column of times instead")
         action = [name for name in names.action or () if name in self.table.columns]
-        asked = [*names.value, names.id, names.time, names.reward, *action, step]
+        asked = [*names.value, names.id, names.time, names.reward, names.terminal, *action, step]
         columns = list(dict.fromkeys(name for name in asked if isinstance(name, str)))
         runs, rows = Runs(self.path, names.id), 0
         for before, frame in self.table.frames(columns):
@@ -199,14 +205,14 @@ class TableFile(PointFile):
             x, action = values[:, 0] if values.shape[1] == 1 else values, kept.action
             if action is not None:  # the whole table is one block
                 action, self.actions = label(action)
-            yield Points(start, x, times, kept.reward, kept.row, action)
+            yield Points(start, x, times, kept.reward, kept.row, action, kept.terminal)
             start += len(values)
 
     # ---------------------------------------------------------------------------------------------------------- layouts
 
     def _cells(self, frame: pl.DataFrame, before: int, group: Integers) -> Cells:
         """Of a long table: one row per observation."""
-        reward = self.names.reward
+        reward, terminal = self.names.reward, self.names.terminal
         values = [column_numbers(self.path, frame[name], before) for name in self.names.value]
         ticks, names = self._ticks(frame, before), self.names.action
         actions = None
@@ -220,6 +226,7 @@ class TableFile(PointFile):
             ticks,
             None if reward is None else column_numbers(self.path, frame[reward], before),
             actions,
+            None if terminal is None else column_numbers(self.path, frame[terminal], before),
         )
 
     def _actions(self, frame: pl.DataFrame, names: list[str], before: int) -> NDArray[Any]:
@@ -361,6 +368,17 @@ class TableFile(PointFile):
         """Where observation k stands in the file."""
         column = self.names.value[coordinate] if cells.column is None else cells.column[k]
         return f"{self.path}, column {str(column)!r}, row {cells.row[k]}"
+
+
+class FrameTable(TableFile):
+    """Points of a table in memory."""
+
+    def __init__(self, frame: pl.DataFrame, options: FileOptions) -> None:
+        super().__init__(DataFile("the frame", Path(), ""), options)
+        self._given = frame
+
+    def _reader(self, whole: bool) -> FrameReader:
+        return FrameReader(self._given)
 
 
 def _first(mask: NDArray[np.bool_]) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Trajectories: observed paths of one or many lengths, evenly or unevenly sampled, in d >= 1 dimensions.
 
 All points lie in one flat array, trajectory after trajectory, so a single long price series and 400,000 short paths are
-the same thing. They are read from and written to files by suffix: .npz, .npy, .csv, .tsv, .parquet.
+the same thing. They come from arrays, frames (`frames`), files (`places`), and episodes (`episodes`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from typing import Any
 import numpy as np
 
 from levytorch.convert import Array, Integers, known_keys, path_of, positive_number, shown, whole_number
-from levytorch.data.arrays import flatten, labels_of, match, per_point, rewards_per_point, warn_of_columns
+from levytorch.data.arrays import flatten, instants, labels_of, match, per_point, rewards_per_point, warn_of_columns
+from levytorch.data.episodes import State, episode_arrays
+from levytorch.data.frames import as_polars, columns_of, is_frame, to_frame
+from levytorch.data.joining import joined_fields
 from levytorch.data.numpy_files import ArrayFile
 from levytorch.data.options import MAX_DT, FileOptions
 from levytorch.data.pairing import TransitionBlocks, pair_up
+from levytorch.data.places import ARROW, TABLES, DataFile, data_file, data_files, is_many, short_names
 from levytorch.data.points import (
     PointFile,
     Points,
@@ -31,20 +35,19 @@ from levytorch.data.points import (
     steps_across,
 )
 from levytorch.data.store import Entry, Writer, make, within_memory
-from levytorch.data.tables import TableFile
+from levytorch.data.tables import FrameTable, TableFile
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
 from levytorch.files import replacing
+from levytorch.plots import plotted
 
 _BLOCK = 1 << 17  # points looked at together
-TABLES = (".csv", ".tsv", ".parquet")
-SUFFIXES = (".npz", ".npy", *TABLES)
-_MAGIC = {".npz": b"PK", ".npy": b"\x93NUMPY", ".parquet": b"PAR1"}
 OPTIONS = frozenset(field.name for field in fields(FileOptions))
+FRAME_OPTIONS = OPTIONS - {"on_disk", "separator", "decimal"}
 
 
 class Trajectories:
-    """Paths, made by `from_arrays`, `from_file` or `levytorch.simulate`.
+    """Paths, made by `from_arrays`, `from_frame`, `from_file`, `from_episodes` or `levytorch.simulate`.
 
     Attributes:
         x: all points, (N,) or (N, d).
@@ -53,6 +56,8 @@ class Trajectories:
         times: (N,) or None.
         reward: (N,) reward logged at each point, or None.
         action: (N,) place among `actions` of the action held from each point to the next, or None.
+        terminal: (N,) or None. Where a trajectory ends because its episode does, this is the value of the state it ends
+            in (zero as a rule), at its last point; NaN at all other points.
         ids: the name of each trajectory, or None.
         max_dt: pairs further apart than this are gaps, not transitions; None: no limit.
         dropped: what was left out while reading, by reason.
@@ -69,6 +74,7 @@ class Trajectories:
         reward: Array | None = None,
         action: Array | None = None,
         actions: Sequence[Any] = (),
+        terminal: Array | None = None,
         ids: Sequence[Any] | None = None,
         max_dt: float | None = None,
         dropped: Mapping[str, int] | None = None,
@@ -80,7 +86,7 @@ class Trajectories:
                 raise InputError(f"{name} must be a list of labels, found {shown(given)}; pass one.")
         if not isinstance(dropped, Mapping | None):
             raise InputError(f"dropped must be counts by reason, found {shown(dropped)}; leave it out.")
-        self.action, self.actions = action, tuple(actions)
+        self.action, self.actions, self.terminal = action, tuple(actions), terminal
         self.dt, self.ids = dt, None if ids is None else tuple(ids)
         self.max_dt = None if max_dt is None else positive_number("max_dt", max_dt)
         self.dropped = dict(dropped or {})
@@ -100,24 +106,33 @@ class Trajectories:
         action: Any = None,
         ids: Sequence[Any] | None = None,
         max_dt: float | None = None,
+        time_unit: str | None = None,
     ) -> Trajectories:
-        """From arrays or tensors.
+        """From arrays or tensors; a frame with columns is read by `from_frame`.
 
         Args:
             x: (n_traj, n_time) or (n_traj, n_time, d); (n_time,) is one trajectory, and one in d dimensions is x[None];
                 a list of (n_time,) or (n_time, d) arrays holds trajectories of different lengths.
             dt: the time between any two neighbours; or
-            times: (n_time,) for all trajectories, or (n_traj, n_time), or a list like x; strictly increasing.
+            times: (n_time,) for all trajectories, or (n_traj, n_time), or a list like x; strictly increasing. Numbers,
+                or dates (datetime64, datetime, the index of a pandas frame) together with time_unit.
             reward: one number per point, shaped like x without its d, or one per pair, (n_traj, n_time - 1).
             action: the label of the action held from each point to the next, numbers or strings: one per point (that of
                 the last is not used) or one per pair, (n_traj, n_time - 1). Vectors of two numbers: (..., 2).
             ids: a name per trajectory.
             max_dt: pairs further apart are gaps: left out of transitions() and counted.
+            time_unit: the unit of dt that you want where times are dates: ns, us, ms, s, min, h, day, week or year.
 
         >>> Trajectories.from_arrays([[0.0, 1.0, 4.0]], dt=0.5).transitions().dx
         tensor([1., 3.], dtype=torch.float64)
         """
+        if is_frame(x) and getattr(x, "ndim", 2) == 2:
+            raise InputError(
+                f"x must be an array, a tensor or a list, found a {type(x).__name__} with columns; use "
+                "Trajectories.from_frame(x, time=..., value=...)."
+            )
         points, lengths = flatten("x", x)
+        times = instants(times, time_unit)
         if dt is None and times is None:
             raise InputError("dt or times must be given, found neither; pass the time between observations, or times.")
         if dt is not None and times is not None:
@@ -144,18 +159,87 @@ class Trajectories:
         return new
 
     @classmethod
-    def from_file(cls, path: str | Path, **options: Any) -> Trajectories:
-        """From a .npz, .npy, .csv, .tsv or .parquet file; `levytorch.data.options.FileOptions` documents every option.
+    def from_frame(cls, frame: Any, **options: Any) -> Trajectories:
+        """From a frame of pandas, polars or pyarrow, or a dict of columns.
 
-        With on_disk=<directory> a .npz, .npy or .parquet file may be larger than memory (docs/scaling.md).
+        Options are those of `from_file` that concern columns: id, time, value, dt, reward, action, time_unit, log,
+        max_dt, missing, sort, ... A time may be a date with or without a time zone, an id may be a category. An index
+        of pandas that has a name, or holds dates, is a column.
+
+        >>> table = {"animal": ["a", "a", "b", "b"], "t": [0.0, 0.5, 0.0, 0.5], "x": [1.0, 2.0, 5.0, 4.0]}
+        >>> Trajectories.from_frame(table, id="animal", time="t", value="x").transitions().dx
+        tensor([ 1., -1.], dtype=torch.float64)
         """
-        file = open_file(path, **options)
+        table = as_polars(frame)
+        known_keys("options of a frame", options, FRAME_OPTIONS)
+        return cls._read(FrameTable(table, FileOptions(**options)))
+
+    @classmethod
+    def from_file(cls, path: Any, **options: Any) -> Trajectories:
+        """From one file or many; `levytorch.data.options.FileOptions` documents every option.
+
+        path: of a .csv, .tsv (also .csv.gz, .tsv.gz), .parquet, .feather, .npz or .npy file; a pattern such as
+        "tracks/*.csv"; a directory; a URL that fsspec can open, such as "s3://bucket/track.parquet"; or a list of
+        these. Of several files a trajectory is called "file/id", or "file" if the file has no ids; none goes on from
+        one file to the next.
+
+        With on_disk=<directory> a .npz, .npy, .parquet or .feather file may be larger than memory (docs/scaling.md).
+        """
+        if not is_many(path):
+            return cls._read(open_file(path, **options))
+        if options.get("on_disk") is not None:
+            raise InputError("on_disk must be used with one file, found several; join them, or add up their lattices.")
+        files = data_files(path)
+        parts = [cls._read(open_file(file, **options)) for file in files]
+        return cls(**joined_fields(parts, short_names(files)))
+
+    @classmethod
+    def from_episodes(
+        cls,
+        episodes: Any,
+        *,
+        dt: float,
+        state: State = None,
+        action: Any = "auto",
+        terminal_value: float = 0.0,
+        reward_per: str = "step",
+    ) -> Trajectories:
+        """From episodes of Gymnasium or Minari: observations, actions, rewards, terminations and truncations.
+
+        Args:
+            episodes: a Minari data set, or a list of its episodes, or of dicts (or objects) with these arrays.
+                observations have one entry more than the others: the last is the one after the last step.
+            dt: the time between two observations, for which an action is held.
+            state: which part of an observation is x: the number of a coordinate, several of them, the key of an
+                observation that is a dict, or a function of all observations of an episode. None: all of it.
+            action: "auto" takes the actions as labels or numbers; None leaves them out; or a function of the actions
+                of an episode.
+            terminal_value: V of the state in which a terminated episode ends. A truncated episode has no such end.
+            reward_per: "step" divides rewards by dt, because V integrates a reward per unit of time; "time" does not.
+
+        The step into the terminal state is a pair like any other; `value_from_data(method="lstd")` gives its end the
+        terminal value instead of V.
+
+        >>> episode = {"observations": [0.0, 0.1, 0.3], "rewards": [1.0, 1.0], "terminations": [False, True]}
+        >>> Trajectories.from_episodes([episode], dt=0.1).transitions().terminal
+        tensor([nan, 0.], dtype=torch.float64)
+        """
+        step = positive_number("dt", dt)
+        arrays = episode_arrays(episodes, step, state, action, terminal_value, reward_per)
+        new = cls.from_arrays(arrays.x, step, action=arrays.action, reward=arrays.reward)
+        if not np.isnan(arrays.terminal).all():
+            new.terminal = np.full(len(new.x), np.nan)
+            new.terminal[new.offsets[1:] - 1] = arrays.terminal
+        return new
+
+    @classmethod
+    def _read(cls, file: PointFile) -> Trajectories:
         on_disk = file.options.on_disk
-        with within_memory(file.path):
+        with within_memory(file.path, file.path.size):
             new = cls._in_memory(file) if on_disk is None else cls._mapped(file, Path(on_disk))
-        new._check_motion(file.coordinates, stacklevel=4)
+        new._check_motion(file.coordinates, stacklevel=5)
         if isinstance(file, ArrayFile):
-            warn_of_columns(new.x, new.lengths, stacklevel=3)
+            warn_of_columns(new.x, new.lengths, stacklevel=4)
         return new
 
     @classmethod
@@ -163,9 +247,12 @@ class Trajectories:
         file.open(whole=True)
         max_dt = file.max_dt
         file.survey()
-        ((_, x, times, reward, _, action),) = file.points()
+        (block,) = file.points()
         facts: dict[str, Any] = {"dt": file.dt, "ids": file.ids, "max_dt": max_dt, "dropped": file.dropped}
-        return cls(x, file.offsets, times=times, reward=reward, action=action, actions=file.actions, **facts)
+        facts |= {"times": block.times, "reward": block.reward, "action": block.action, "terminal": block.terminal}
+        new = cls(block.x, file.offsets, actions=file.actions, **facts)
+        new._check_terminal()
+        return new
 
     @classmethod
     def _mapped(cls, file: PointFile, directory: Path) -> Trajectories:
@@ -180,10 +267,8 @@ class Trajectories:
             writer.append("lengths", file.lengths)
             return {"dt": file.dt, "ids": file.ids, "dropped": file.dropped}
 
-        status = file.path.stat()
-        named = {"file": str(file.path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
         file.open(whole=False)
-        entry = make(directory, {**named, "options": file.recipe}, build)
+        entry = make(directory, {**file.path.identity(), "options": file.recipe}, build)
         max_dt = file.max_dt
         lengths, rows = np.array(entry.array("lengths")), len(entry.array("x"))
         if lengths.ndim != 1 or lengths.dtype != np.int64 or not len(lengths) or (lengths < 0).any():
@@ -214,7 +299,10 @@ class Trajectories:
         )
 
     def to_file(self, path: str | Path) -> None:
-        """To a .npz, .csv, .tsv or .parquet file that `from_file(path)` reads back exactly; whole or not at all."""
+        """To a .npz, .csv, .tsv, .parquet or .feather file that `from_file(path)` reads back exactly.
+
+        It appears whole or not at all.
+        """
         file = path_of(path)
         suffix = file.suffix.lower()
         if suffix in TABLES:
@@ -227,9 +315,13 @@ class Trajectories:
         held = None if self.action is None else labels_of(self.action, self.actions)
         ids = None if self.ids is None else np.asarray(self.ids)
         arrays: dict[str, Any] = {"x": self.x, "offsets": self.offsets, "dt": self.dt, "times": self.times}
-        arrays |= {"reward": self.reward, "action": held, MAX_DT: self.max_dt, "ids": ids}
+        arrays |= {"reward": self.reward, "action": held, "terminal": self.terminal, MAX_DT: self.max_dt, "ids": ids}
         with replacing(file) as temporary, temporary.open("wb") as stream:
             np.savez_compressed(stream, **{name: array for name, array in arrays.items() if array is not None})
+
+    def to_frame(self, kind: str = "polars") -> Any:
+        """A long table, as `to_file` writes it: a frame of polars or of pandas, or a dict of arrays."""
+        return to_frame(self, kind)
 
     def to_array(self) -> Array:
         """(n_traj, n_time) or (n_traj, n_time, d); trajectories of different lengths are an error."""
@@ -240,6 +332,10 @@ class Trajectories:
                 ".x with .offsets instead."
             )
         return self.x.reshape(len(self), int(lengths[0]), *self.x.shape[1:])
+
+    def plot(self, n: int = 4, **options: Any) -> tuple[Any, Any]:
+        """(fig, axes): the first n paths with their large steps marked; see `levytorch.figures.trajectories.paths`."""
+        return plotted("trajectories", self, n=n, **options)
 
     def transitions(self, max_dt: float | None = None) -> Transitions:
         """All pairs of neighbours, as Transitions.
@@ -258,9 +354,8 @@ class Trajectories:
         """All points, so many steps at a time: each block ends with the point that the next one begins with."""
         for low in range(0, len(self.x) - 1, size):
             rows = slice(low, low + size + 1)
-            parts = (None if part is None else part[rows] for part in (self.times, self.reward, self.action))
-            times, reward, action = parts
-            yield Points(low, self.x[rows], times, reward, action=action)
+            columns = {"times": self.times, "reward": self.reward, "action": self.action, "terminal": self.terminal}
+            yield Points(low, self.x[rows], **{k: None if part is None else part[rows] for k, part in columns.items()})
 
     # ---------------------------------------------------------------------------------------------------------- facts
 
@@ -294,6 +389,20 @@ class Trajectories:
                     raise disorder(block.start + k, block.times[k : k + 2], self.offsets, self.ids)
         self._check_motion([f"coordinate {k} of x" for k in range(self.dim)] if self.dim > 1 else ["x"], stacklevel=5)
 
+    def _check_terminal(self) -> None:
+        """An episode ends at its last point; what a file says of any other point is refused."""
+        if self.terminal is None:
+            return
+        inner = np.ones(len(self.x), dtype=bool)
+        inner[self.offsets[1:] - 1] = False
+        wrong = inner & ~np.isnan(self.terminal)
+        if wrong.any():
+            raise InputError(
+                f"terminal must be empty but for the last point of a trajectory, found "
+                f"{self.terminal[int(np.argmax(wrong))]:g} at point {int(np.argmax(wrong))} of all; give every episode "
+                "an id of its own."
+            )
+
     def _check_motion(self, coordinates: Sequence[str], stacklevel: int) -> None:
         still = np.empty((len(self), self.dim), dtype=bool)
         for k, column in enumerate(self.x.reshape(len(self.x), -1).T):
@@ -312,7 +421,7 @@ def _names(ids: Any) -> list[Any]:
     return names
 
 
-def transition_blocks(path: str | Path, *, block: int = 1 << 17, **options: Any) -> TransitionBlocks:
+def transition_blocks(path: Any, *, block: int = 1 << 17, **options: Any) -> TransitionBlocks:
     """The transitions of a file, in memory that does not grow with it; options are those of `Trajectories.from_file`.
 
     Iterating, as often as you like, gives Transitions of at most `block` pairs whose union, in order, is
@@ -330,57 +439,26 @@ def transition_blocks(path: str | Path, *, block: int = 1 << 17, **options: Any)
 # ------------------------------------------------------------------------------------------------------------ files
 
 
-def open_file(path: str | Path, **options: Any) -> PointFile:
-    """The points of a .npz, .npy, .csv, .tsv or .parquet file, of which nothing is read yet; see `FileOptions`."""
-    file = path_of(path)
+def open_file(path: Any, **options: Any) -> PointFile:
+    """The points of one file, of which nothing is read yet; see `FileOptions`."""
+    file = path if isinstance(path, DataFile) else data_file(path)
     known_keys(f"{file}: options", options, OPTIONS)
-    suffix = file.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InputError(
-            f"{file}: the suffix must be one of {', '.join(SUFFIXES)}, found {suffix!r}; convert the file."
-        )
-    if not file.is_file():
-        raise InputError(f"{file}: a file must exist there, found none; check the path (from {Path.cwd()}).")
-    _check_magic(file, suffix)
     checked = FileOptions(**options)
-    return TableFile(file, checked) if suffix in TABLES else ArrayFile(file, checked)
+    return TableFile(file, checked) if file.suffix in TABLES else ArrayFile(file, checked)
 
 
 def _write_table(t: Trajectories, file: Path) -> None:
-    """A long table: id, time or dt, x (or x1, x2, ...), reward, action, max_dt."""
+    """A long table: id, time or dt, x (or x1, x2, ...), reward, action, terminal, max_dt."""
     import polars as pl
 
-    names: Any = np.arange(len(t)) if t.ids is None else np.asarray(t.ids)
-    columns: dict[str, Any] = {"id": np.repeat(names, t.lengths)}
-    columns["dt" if t.times is None else "time"] = np.full(len(t.x), t.dt) if t.times is None else t.times
-    for k, column in enumerate(t.x.reshape(len(t.x), -1).T):
-        columns["x" if t.dim == 1 else f"x{k + 1}"] = column
-    if t.reward is not None:
-        columns["reward"] = t.reward
-    if t.action is not None:
-        for k, column in enumerate(np.atleast_2d(labels_of(t.action, t.actions).T)):
-            columns["action" if t.action.ndim == 1 else f"action{k + 1}"] = column
-    if t.max_dt is not None:
-        columns[MAX_DT] = np.full(len(t.x), t.max_dt)
-    table = pl.DataFrame(columns)
+    table, suffix = pl.DataFrame(columns_of(t)), file.suffix.lower()
     with replacing(file) as temporary:
         try:
-            if file.suffix.lower() == ".parquet":
+            if suffix == ".parquet":
                 table.write_parquet(temporary)
+            elif suffix in ARROW:
+                table.write_ipc(temporary)
             else:
-                table.write_csv(temporary, separator="\t" if file.suffix.lower() == ".tsv" else ",")
+                table.write_csv(temporary, separator="\t" if suffix == ".tsv" else ",")
         except pl.exceptions.ComputeError as error:  # what polars makes of a full disk
             raise OSError(str(error)) from error
-
-
-def _check_magic(file: Path, suffix: str) -> None:
-    """A .csv that is a spreadsheet in disguise, a .parquet that is text: said before a parser chokes on it."""
-    with file.open("rb") as stream:
-        head = stream.read(4096)
-    if not head:
-        raise InputError(f"{file}: the file must not be empty, found 0 bytes; check how it was written.")
-    if suffix in _MAGIC:
-        if not head.startswith(_MAGIC[suffix]):
-            raise InputError(f"{file} must be a {suffix} file, found other content; correct the suffix.")
-    elif b"\0" in head or any(head.startswith(magic) for magic in _MAGIC.values()):
-        raise InputError(f"{file} must be text, as {suffix} files are, found binary content; correct the suffix.")

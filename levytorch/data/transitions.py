@@ -115,6 +115,7 @@ class Transitions:
         trajectory: (n,) integer, the trajectory each pair comes from; None: all from one.
         reward: (n,) reward logged at x, or None.
         action: (n,) label of the action held over the pair, numbers or strings, or (n, 2) vectors, or None.
+        terminal: (n,) where an episode ended with the pair, the value of the state it ended in, elsewhere NaN; or None.
         mu: the center of dx (of dx / dt when dt varies); None: computed from these pairs when first asked for.
         dropped: how many pairs were left out before, by reason.
 
@@ -136,6 +137,7 @@ class Transitions:
         trajectory: Any = None,
         reward: Any = None,
         action: Any = None,
+        terminal: Any = None,
         mu: Any = None,
         dropped: Mapping[str, int] | None = None,
     ) -> None:
@@ -153,12 +155,14 @@ class Transitions:
         finite_pairs("dx", self.dx)
         ids = None if trajectory is None else integers("trajectory", trajectory)
         self.reward = None if reward is None else floats("reward", reward)
+        self.terminal = None if terminal is None else floats("terminal", terminal)
         self._codes: Tensor | None = None
         self.actions: tuple[Any, ...] = ()  # the labels, sorted
         if action is not None:
             codes, self.actions = label(action)
             self._codes = torch.from_numpy(codes)
-        for name, column in (("trajectory", ids), ("reward", self.reward), ("action", self._codes)):
+        given = {"trajectory": ids, "reward": self.reward, "action": self._codes, "terminal": self.terminal}
+        for name, column in given.items():
             if column is not None and (column.shape[:1] if name == "action" else column.shape) != (n,):
                 raise InputError(f"{name} must have shape ({n},), found {tuple(column.shape)}; pass one per pair.")
         self.membership = Membership(np.array([n])) if ids is None else Membership(ids=ids.numpy())
@@ -186,6 +190,7 @@ class Transitions:
         new.membership = membership
         new.reward, new._mu, new.stored = fields.get("reward"), fields.get("mu"), fields.get("stored")
         new._codes, new.actions = fields.get("codes"), fields.get("actions") or ()
+        new.terminal = fields.get("terminal")
         new.dropped = {reason: count for reason, count in (fields.get("dropped") or {}).items() if count}
         new.repeats = bool(fields.get("repeats"))
         return new
@@ -225,7 +230,7 @@ class Transitions:
             columns = {name: values[rows] for name, values in self._columns().items()}
             new.stored = self.stored.part(f"pairs {rows}") if self.stored is not None and sliced else None
         new.x, new.dx = columns["x"], columns["dx"]
-        new.reward, new._codes = columns.get("reward"), columns.get("action")
+        new.reward, new._codes, new.terminal = (columns.get(name) for name in ("reward", "action", "terminal"))
         new.dt = self.dt[:1].expand(n) if self.uniform_dt else columns["dt"]
         new.membership, new._mu = self.membership.take(rows), mu
         new.dropped = {r: self.dropped.get(r, 0) + reasons.get(r, 0) for r in {**self.dropped, **reasons}}
@@ -254,7 +259,7 @@ class Transitions:
     def _columns(self) -> dict[str, Tensor]:
         """What there is one number (or state) of per pair."""
         columns = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt}
-        columns |= {"reward": self.reward, "action": self._codes}
+        columns |= {"reward": self.reward, "action": self._codes, "terminal": self.terminal}
         return {name: values for name, values in columns.items() if values is not None}
 
     # --------------------------------------------------------------------------------------------------------- numbers

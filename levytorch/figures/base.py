@@ -7,6 +7,7 @@ data, amber what chance alone would do; the arms of an experiment have the colou
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,6 +123,32 @@ def tidy(ax: Axes) -> None:
             axis.set_major_formatter(formatter)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
+
+
+def angles(ax: Axes, period: Any) -> None:
+    """The x axis in multiples of pi where the state is an angle: a period of 2 pi, or a simple fraction or multiple."""
+    from matplotlib.ticker import FuncFormatter, MultipleLocator
+
+    turns = float(period) / np.pi if isinstance(period, int | float) else 0.0
+    if turns not in (1.0, 2.0, 4.0):
+        return
+    low, high = ax.get_xlim()
+    quarter = next((q for q in (0.25, 0.5, 1.0, 2.0) if (high - low) / (q * np.pi) <= 5), None)
+    if quarter is None or (high - low) / (quarter * np.pi) < 2:  # a small part of the circle, which has plain numbers
+        return
+    ax.xaxis.set_major_locator(MultipleLocator(quarter * np.pi))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: pi_text(x)))
+
+
+def pi_text(x: float) -> str:
+    """A multiple of a quarter of pi in words of pi: 0, π/2, −3π/4, 2π."""
+    quarters = round(4 * x / np.pi)
+    if quarters == 0:
+        return "0"
+    divisor = 4 // math.gcd(abs(quarters), 4)
+    number = abs(quarters) * divisor // 4
+    sign = "−" if quarters < 0 else ""
+    return f"{sign}{'' if number == 1 else number}π" + (f"/{divisor}" if divisor > 1 else "")
 
 
 def _powers() -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from levytorch.convert import Array
-from levytorch.figures.base import DATA, RECOVERED, SMALL, SYMBOLS, TRUTH, AxisNames, legend_above, panels, tidy
+from levytorch.figures.base import DATA, RECOVERED, SMALL, SYMBOLS, TRUTH, AxisNames, angles, legend_above, panels, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,11 +30,13 @@ _NAMES = {"n_basis": "functions per coefficient", "penalty": "factor on the stre
 class Curves(dict[str, Array]):
     """Columns by name, and in `observed` the parts of the cell that hold the data; empty: all of it, or unknown.
 
+    period: of the states where they are on a circle, else None.
     density: (edges, heights) of the histogram of the observed states in the cell, None where it is not known.
     """
 
     observed: tuple[tuple[float, float], ...] = ()
     density: tuple[Array, Array] | None = None
+    period: float | None = None
 
 
 def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401, states: Any = None) -> Curves:
@@ -45,6 +47,7 @@ def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401, states: A
     low, high = x_range(recovery)
     x = torch.linspace(low, high, n, dtype=torch.float64)
     out = Curves(x=x.numpy())
+    out.period = recovery.period
     out.observed = observed_parts(getattr(recovery, "support", None), low, high - low)
     if states is not None:
         folded = np.asarray(states, dtype=float)
@@ -123,8 +126,31 @@ def coefficients(
         ax.set_ylabel(units.of(name))
         ax.set_xlim(*limits_along(x, observed))
         tidy(ax)
+        angles(ax, getattr(curves, "period", None))
     legend_above(axs[0])
     return fig, axs
+
+
+def recovery(
+    found: Any,
+    *,
+    truth: Any = None,
+    states: Any = None,
+    axes: Any = None,
+    band: float = 1.96,
+    units: AxisNames | None = None,
+) -> tuple[Figure, Any]:
+    """The coefficients of a Recovery with their bands; truth: a Dynamics; states: observed x, shown along the axis.
+
+    In two dimensions these are maps: the estimate beside its standard error, or beside the truth.
+    """
+    if found.dim == 1:
+        curves = coefficient_curves(found, truth, states=states)
+        return coefficients(curves, axes=axes, band=band, units=units)
+    from levytorch.figures import planes
+
+    dots = None if states is None else planes.sample_states(states, found)
+    return planes.fields(planes.coefficient_fields(found, truth), axes=axes, dots=dots, units=units)
 
 
 def mark_data(

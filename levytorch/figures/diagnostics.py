@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import betaincinv, ndtri
 
 from levytorch.diagnostics.components import p_text
+from levytorch.errors import InputError
 from levytorch.figures.base import CHANCE, RECOVERED, SMALL, ZERO, AxisNames, legend_above, panels, tidy
 from levytorch.figures.coefficients import set_limits
 
@@ -33,6 +34,18 @@ def drawings(diagnosis: Diagnosis, units: AxisNames | None = None) -> dict[str, 
         "predictive": predictive,
     }
     return {f"diagnostics_{name}": partial(_draw, made[name], arrays) for name, arrays in diagnosis.arrays.items()}
+
+
+def overview(diagnosis: Diagnosis, *, axes: Any = None, units: AxisNames | None = None) -> tuple[Figure, Any]:
+    """How well the fitted law describes the steps: the figure of the check "fit", or else of the first one made."""
+    made = {"fit": goodness, "step_size": partial(step_size, units=units), "predictive": predictive}
+    name = next((name for name in made if name in diagnosis.arrays), None)
+    if name is None:
+        raise InputError(
+            "a diagnosis must have made a check with a figure (fit, step_size or predictive), found none of them; "
+            "pass checks=['fit'] to diagnose."
+        )
+    return made[name](diagnosis.arrays[name], axes=axes)
 
 
 def _draw(plot: Callable[[Arrays], tuple[Figure, Any]], arrays: Arrays) -> Figure:

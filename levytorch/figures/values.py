@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from levytorch.convert import Array
-from levytorch.figures.base import ARMS, DATA, OTHERS, RECOVERED, SMALL, ZERO, AxisNames, new_axes, panels, tidy
+from levytorch.figures.base import ARMS, DATA, OTHERS, RECOVERED, SMALL, ZERO, AxisNames, angles, new_axes, panels, tidy
 from levytorch.figures.coefficients import limits_along, mark_data
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def value_bands(
     samples: tuple[Array, Array] | None = None,
     support: tuple[float, float] | None = None,
     observed: Sequence[tuple[float, float]] = (),
+    period: float | None = None,
     axes: Sequence[Axes] | None = None,
     units: AxisNames | None = None,
 ) -> tuple[Figure, list[Axes]]:
@@ -103,8 +104,33 @@ def value_bands(
         ax.margins(x=0)
         ax.set_xlim(low, high)
         tidy(ax)
+        angles(ax, period)
     axs[-1].set_xlabel((units or AxisNames()).x)
     return fig, axs
+
+
+def value(
+    V: Any,
+    *,
+    reference: Any = None,
+    band: float = 1.96,
+    n: int = 401,
+    axes: Any = None,
+    units: AxisNames | None = None,
+) -> tuple[Figure, Any]:
+    """A value function with its band; reference: another one, whose difference is shown below. In a plane: contours."""
+    if getattr(V, "dim", 1) == 2:
+        from levytorch.figures import planes
+
+        return planes.contours(V, reference, axes=axes, units=units)
+    window = getattr(V, "window", None)
+    low, high = window if window is not None else (V.origin, V.origin + V.period)
+    x = np.linspace(low, high, n)
+    half = band * np.asarray(V.std(x)) if V.covariance_factor is not None else None
+    shown = Band("V", np.asarray(V(x)), half, "95 % band")
+    compared = None if reference is None else np.asarray(reference(x))
+    period = None if window is not None else V.period
+    return value_bands(x, [shown], reference=compared, axes=axes, units=units, period=period)
 
 
 def _stacked(axes: Sequence[Axes] | None, two: bool, entries: int) -> tuple[Figure, list[Axes]]:

@@ -202,7 +202,7 @@ def empirical_values(
     longest, wanted, offset, exactly = 0.0, 0.0, 0, False
     typical: list[np.ndarray] = []
     limit = trajectories.max_dt if max_gap is None else max_gap
-    for x, t in _segments(trajectories, limit, gaps):
+    for x, t, end in _segments(trajectories, limit, gaps):
         steps = np.diff(t)
         if len(steps) == 0:
             offset += len(x)
@@ -218,6 +218,9 @@ def empirical_values(
         wanted = horizon or ((n_terms - 1) * float(np.median(steps)) if n_terms is not None else math.log(1e12) / beta)
         exactly = (not evenly) if exact is None else exact
         values, complete = discounted_sum(r(torch.from_numpy(x)).numpy(), t, beta, wanted, exact=exactly, linear=linear)
+        if not math.isnan(end):
+            held = exactly or linear
+            values, complete = _with_end(values, complete, float(r(torch.from_numpy(x[-1:]))), t, beta, end, held)
         typical.append(steps)
         keep = np.full_like(complete, True) if partial else complete
         where = torch.from_numpy(np.flatnonzero(keep))
@@ -232,6 +235,21 @@ def empirical_values(
     if not linear:
         _doubt_long_steps(beta * float(np.median(np.concatenate(typical))), held=exactly)
     return EmpiricalValues(*(torch.cat(columns) for columns in zip(*found)))
+
+
+def _with_end(
+    values: np.ndarray, complete: np.ndarray, r: float, t: np.ndarray, beta: float, end: float, exact: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sums up to the end of an episode, where the value `end` of its last state takes the place of further rewards.
+
+    Sums whose horizon lies within the data stay as they are; the last state, whose reward is r, is no start.
+    """
+    step = float(t[-1] - t[-2])
+    held = (-math.expm1(-beta * step) / beta if exact else step) * r
+    ended = values + np.exp(-beta * (t[-1] - t)) * (end - held)
+    reaches = np.full_like(complete, True)
+    reaches[-1] = False
+    return np.where(complete, values, ended), reaches
 
 
 def _doubt_long_steps(z: float, *, held: bool) -> None:
@@ -255,8 +273,12 @@ def _doubt_long_steps(z: float, *, held: bool) -> None:
     )
 
 
-def _segments(trajectories: Trajectories, max_gap: float | None, gaps: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(positions, times) of every stretch that sums run along: up to the next gap, or of a whole trajectory."""
+def _segments(
+    trajectories: Trajectories, max_gap: float | None, gaps: str
+) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
+    """(positions, times, terminal value) of every stretch that sums run along: up to the next gap, or of a whole
+    trajectory. The terminal value is NaN where the stretch does not end with an episode.
+    """
     dt, times = trajectories.dt or 0.0, trajectories.times
     for start, stop in zip(trajectories.offsets[:-1], trajectories.offsets[1:]):
         x = np.asarray(trajectories.x[start:stop])
@@ -266,7 +288,9 @@ def _segments(trajectories: Trajectories, max_gap: float | None, gaps: str) -> I
             usual = float(np.median(np.diff(t)[~across]))
             t = t[0] + np.concatenate([[0.0], np.cumsum(np.where(across, usual, np.diff(t)))])
         cuts = np.flatnonzero(across) + 1 if gaps == "end" else np.empty(0, dtype=np.int64)
-        yield from zip(np.split(x, cuts), np.split(t, cuts))
+        last = np.nan if trajectories.terminal is None else float(trajectories.terminal[stop - 1])
+        ends = [np.nan] * len(cuts) + [last]
+        yield from zip(np.split(x, cuts), np.split(t, cuts), ends)
 
 
 def reference_curve(values: EmpiricalValues, basis: FourierBasis) -> FourierSeries:

@@ -134,6 +134,12 @@ class Estimation:
     fit: dict[str, Any] = field(default_factory=dict)
 
     def value(self, method: str) -> AnyDataValue:
+        terminal = self.transitions.terminal
+        if method != "lstd" and terminal is not None and not bool(terminal.isnan().all()):
+            raise InputError(
+                f"method must be 'lstd' for episodes that end in a terminal state, found {method!r}; use it, or "
+                "solve_value(..., window=..., exterior=...) with the region in which episodes go on."
+            )
         return {
             "lstd": self.lstd,
             "phibe": self.phibe,

@@ -51,13 +51,19 @@ _SAME = 1e-5  # relative distance within which two dt are one
 
 @dataclass(frozen=True)
 class Moments:
-    """dt: (T,); pairs: (T, B); start, land: (T, B, K, n); basis: the n functions."""
+    """dt: (T,); pairs: (T, B); start, land: (T, B, K, n); basis: the n functions.
+
+    ended: (T, B, K, n), the part of `land` from pairs with which an episode ended, and end_value: (T, B, K), the sum of
+    phi(x) times the value of the state it ended in; None where no episode ended.
+    """
 
     basis: Functions
     dt: Tensor
     pairs: Tensor
     start: Tensor
     land: Tensor
+    ended: Tensor | None = None
+    end_value: Tensor | None = None
 
     @property
     def n_basis(self) -> int:
@@ -72,7 +78,8 @@ class Moments:
 
     def without(self, part: Moments) -> Moments:
         """Those of all other pairs."""
-        return Moments(self.basis, self.dt, self.pairs - part.pairs, self.start - part.start, self.land - part.land)
+        sums = [(getattr(self, name), getattr(part, name)) for name in ("pairs", "start", "land", "ended", "end_value")]
+        return Moments(self.basis, self.dt, *(all_ if some is None else all_ - some for all_, some in sums))
 
 
 def moments(
@@ -91,6 +98,9 @@ def moments(
     blocks = block_rows(transitions)
     shape = (len(steps), len(blocks), n_basis, basis.n_modes)
     start, land, pairs = (torch.zeros(size, dtype=torch.float64) for size in (shape, shape, shape[:2]))
+    terminal = transitions.terminal
+    ended = None if terminal is None else torch.zeros(shape, dtype=torch.float64)
+    end_value = None if terminal is None else torch.zeros(shape[:3], dtype=torch.float64)
     for b, all_of_block in enumerate(blocks):
         mine = all_of_block if rows is None else np.intersect1d(all_of_block, rows, assume_unique=True)
         for low in range(0, len(mine), _CHUNK):
@@ -103,7 +113,12 @@ def moments(
                 start[t, b].addmm_(few, wide.T)
                 land[t, b].addmm_(few, basis.rows(y[here]).T)
                 pairs[t, b] += wide.shape[1]
-    return Moments(basis, dt, pairs, start, land)
+                if terminal is not None and ended is not None and end_value is not None:
+                    value = terminal[some][here]
+                    last = ~value.isnan()
+                    ended[t, b].addmm_(few[:, last], basis.rows(y[here][last]).T)
+                    end_value[t, b] += few[:, last] @ value[last]
+    return Moments(basis, dt, pairs, start, land, ended, end_value)
 
 
 def _by_step(transitions: Transitions, some: Tensor, dt: Tensor) -> list[Tensor | slice]:
@@ -129,6 +144,9 @@ def lstd(found: Moments, r: Tensor, beta: float) -> Equations:
         early, late = reward_weights(beta, dt)
         A += found.start[t, :, :, :K] - math.exp(-beta * dt) * found.land[t, :, :, :K]
         g += early * found.start[t] @ r + late * found.land[t] @ r
+        if found.ended is not None and found.end_value is not None:  # V of the state is known there
+            A += math.exp(-beta * dt) * found.ended[t, :, :, :K]
+            g += math.exp(-beta * dt) * found.end_value[t]
     return Equations(A, g, found.gram, found.basis.harmonic_numbers()[:K])
 
 

@@ -19,6 +19,7 @@ from levytorch import files
 from levytorch.coefficients import FourierBasis
 from levytorch.convert import path_of, real_tensor, whole_number
 from levytorch.errors import InputError
+from levytorch.plots import plotted
 from levytorch.policy.line_operator import HALF, differences, distances, inner_nodes, line_grid, positions
 from levytorch.untrusted import load_tensors
 
@@ -40,6 +41,10 @@ class Stored:
         content = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         files.save_tensors({"format": self._format, **content}, target)
         return target
+
+    def plot(self, **options: Any) -> tuple[Any, Any]:
+        """(fig, axes): V with its 95 % band; options of `levytorch.figures.values.value`: reference, axes, units."""
+        return plotted("value", self, **options)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

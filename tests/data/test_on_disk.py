@@ -347,7 +347,7 @@ def test_memory_is_asked_for_only_where_there_is_some(monkeypatch):
     store.require_memory(Path("t.parquet"), 10_000_000, 3)
     with pytest.raises(InputError, match=r"1\.9 GiB for 50,000,000 rows, found 1\.0 GiB left; pass on_disk"):
         store.require_memory(Path("t.parquet"), 50_000_000, 3)
-    with pytest.raises(InputError, match="on_disk"), store.within_memory(Path(__file__)):
+    with pytest.raises(InputError, match="on_disk"), store.within_memory(__file__):
         raise MemoryError
     assert 0 < store.available_memory()
 
