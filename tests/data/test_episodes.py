@@ -74,7 +74,7 @@ def test_refusals(change, options, said):
 
 @pytest.fixture(scope="module")
 def exits():
-    """Brownian motion with D_o = 1 in (-1, 1), stopped where it leaves; reward 1 per unit of time, value -1 after it."""
+    """Brownian motion with D_o = 1 in (-1, 1), stopped where it leaves; reward rate 1, value -1 after it."""
     rng, dt = np.random.default_rng(0), 2e-3
     episodes = []
     for _ in range(600):
