@@ -1,4 +1,5 @@
-"""A run directory made before loggers and callbacks were built by name (0.1.0): it is read and evaluated; resuming it is refused.
+"""A run directory made before loggers and callbacks were built by name (0.1.0) is read and evaluated; resuming it is
+refused.
 
 Its overrides hold logger.tensorboard=false, callbacks.figures.files=[], trainer.devices=1 and engine.max_steps=20.
 """
