@@ -29,7 +29,7 @@ _NO_JUMPS = 1e-250  # the smallest D_f that the ball's mass in d > 1 dimensions 
 @dataclass
 class JumpCheck:
     """gain: log-likelihood with jumps minus without, in total; per_pair with its standard error; aic, bic: gains of the
-    criteria (positive: the jumps are worth their parameters); needed: bic > 0."""
+    criteria (positive: the jumps are worth their parameters); needed: bic > 0, and the fit has jumps at all."""
 
     gain: float
     per_pair: float
@@ -52,7 +52,7 @@ def check_jumps(tangent: Tangent | ExactTangent, sample: Sample, log_p: Tensor) 
     extra = sizes[0] - sizes[1]
     gain = fair * (n / m) + 0.5 * extra
     aic, bic = 2 * gain - 2 * extra, 2 * gain - extra * math.log(n)
-    return JumpCheck(gain, gain / n, float(difference.std()) / math.sqrt(m), aic, bic, extra, bic > 0)
+    return JumpCheck(gain, gain / n, float(difference.std()) / math.sqrt(m), aic, bic, extra, extra > 0 and bic > 0)
 
 
 def parameter_counts(tangent: Tangent | ExactTangent) -> tuple[int, int]:
