@@ -6,6 +6,10 @@
 
 The matrices are `line_operator`'s; uncertainty follows by the exact linearisation, as on the cell (`generator`).
 
+The data of a Recovery says nothing about what lies beyond it. Where neither a window nor an exterior is asked for, V is
+that of "constant", from where a path returns at once; the other extreme is a window many times as wide, over which the
+coefficients go on as the head continues them. The difference of the two is part of V.std.
+
 Many coefficient sets at once are replicas, draws of the parameters, perturbed systems: close to each other, and so to
 their mean. With its inverse P the correction V <- V + P (r - A V) takes two products of matrices for all systems
 together, and contracts by what the systems differ from the mean by; those that do not contract are solved one by one.
@@ -16,7 +20,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,6 +43,8 @@ _ROUNDS = 16  # systems that need more are solved directly
 _DONE = 1e-8  # of V, the last correction: what is left is smaller, and rounding at reflecting ends no less
 _FEW = 16  # systems that are not worth an inverse
 _CHUNK = 512  # systems at a time, which stay in the cache
+_WIDER = 8.0  # times the window, to see what the exterior matters: by twice that little changes any more
+_WIDE_NODES = 1024  # of that, at most
 
 
 def solve_line(
@@ -68,7 +74,11 @@ def solve_line(
 
     def value(n: int, change: float | None = None, converged: bool = True, std: bool = False) -> LineValue:
         values, factor = _solve(LineSystem.of(dynamics, n, limits, outside), r, beta, std=std)
-        return LineValue(values, limits, beta, name, change, converged, outside.outside, factor)
+        found = LineValue(values, limits, beta, name, change, converged, outside.outside, factor)
+        if factor is None or window is not None or exterior is not None:
+            return found
+        covered = limits if hasattr(reward, "check_covers") else (-math.inf, math.inf)
+        return replace(found, covariance_factor=torch.cat([factor, _of_exterior(dynamics, r, found, covered)], dim=1))
 
     if n_modes is not None:
         n = whole_number("n_modes", n_modes, LEAST, MOST, "give the number of intervals between nodes")
@@ -226,6 +236,16 @@ def _solve(system: LineSystem, r: Reward, beta: float, *, std: bool) -> tuple[Te
         inner = torch.linalg.lu_solve(lu, pivots, system.change(v) / size[:, None]) @ directions
         factor = system.with_ends(inner, (0.0, 0.0))
     return system.with_ends(v[:, None], system.outside.ends)[:, 0], factor
+
+
+def _of_exterior(dynamics: Any, r: Reward, found: LineValue, covered: tuple[float, float]) -> Tensor:
+    """(n + 1, 1): how V changes when paths may go on beyond the window; a table of rewards keeps its last entries."""
+    low, high = found.window
+    middle, half = 0.5 * (low + high), 0.5 * _WIDER * (high - low)
+    wide, outside = (middle - half, middle + half), Exterior(True)
+    system = LineSystem.of(dynamics, min(4 * found.n_modes, _WIDE_NODES), wide, outside)
+    values, _ = _solve(system, lambda x: r(x.clamp(*covered)), found.beta, std=False)
+    return (LineValue(values, wide, found.beta)(found.x) - found.values)[:, None]
 
 
 def resolvent_on_line(

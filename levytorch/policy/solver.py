@@ -70,7 +70,9 @@ def solve_value(
     On a line (period None) V is solved on `window`, by default the range of the data of a Recovery, and a LineValue
     comes back; `n_modes` counts nodes. `exterior` says what is beyond: "constant" (None means this: V stays at its end
     value, so that jumps past an end land on it and diffusion is reflected there), "absorb" (V = 0 outside), or a
-    function g of x (V = g outside: exit problems, episodes that end with a reward).
+    function g of x (V = g outside: exit problems, episodes that end with a reward). Without a
+    window and an exterior V.std of a Recovery includes how much the exterior matters: the difference to V on a window
+    eight times as wide, over which the coefficients go on as the head continues them.
 
     >>> from levytorch import Dynamics
     >>> V = solve_value(Dynamics(b=0.0, D_o=1.0, D_f=1.0, alpha=0.5), torch.cos, beta=0.5)

@@ -176,3 +176,23 @@ def test_monte_carlo_of_the_same_rule(system, exterior):
     V = solve_value(system, torch.cos, 5.0, window=(-1, 1), exterior=exterior)
     found = monte_carlo_on_line(system, torch.cos, 5.0, x, (-1, 1), exterior=exterior, n_paths=4000, dt=0.005, seed=1)
     assert float(((V(x) - found.V) / found.standard_error).abs().max()) < 3.5  # six comparisons
+
+
+def test_std_includes_what_the_exterior_matters():
+    """With the true coefficients V on the range of the data is off by about 1 %, because paths return at its ends."""
+    system = Dynamics(lambda x: -x, 0.3, 0.2, 0.8, None)
+    x0 = 0.6 * torch.randn(100, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    data = simulate(system, 100, 100, 0.05, seed=5, x0=x0).transitions()
+    line = {"coefficients": "polynomial", "degree": 1, "n_basis": 1, "D_o": 0.3, "D_f": 0.2, "period": None}
+    found = recover(data, alpha=0.8, law="frozen", **line)
+    ends = torch.tensor(found.head.window, dtype=torch.float64)
+    theta = torch.linalg.solve(found.jacobian(ends)[0], -ends)  # b = -x exactly
+    found.head.set_flat(theta)
+    V, W = solve_value(found, torch.cos, 0.1), solve_value(found, torch.cos, 0.1, exterior="constant")
+    missing = float(V(0.0) - solve_value(system, torch.cos, 0.1, window=(-100.0, 100.0))(0.0))
+    assert float(V(0.0)) == float(W(0.0))
+    assert abs(missing) > 0.005 * float(V(0.0))
+    added = float((V.std(0.0) ** 2 - W.std(0.0) ** 2).sqrt())
+    assert added == pytest.approx(abs(missing), rel=0.15)
+    window = tuple(found.support)
+    assert float(solve_value(found, torch.cos, 0.1, window=window).std(0.0)) == pytest.approx(float(W.std(0.0)))
