@@ -4,6 +4,7 @@ loop of a policy, over actions on a scale or over heads of single actions.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,6 +48,12 @@ class ActionBasis:
     def harmonic_numbers(self) -> Tensor:
         """What a roughness penalty weighs: waves in x; a polynomial is smooth by itself."""
         return self.states.harmonic_numbers().repeat_interleave(len(self.powers))
+
+    def in_units(self, length: float) -> ActionBasis:
+        """The same functions of states that are measured in units of this length; actions keep their own."""
+        new = copy.copy(self)
+        new.states = self.states.in_units(length)
+        return new
 
 
 class ActionHead(LinearHead):

@@ -6,11 +6,12 @@ basis in closed form, (-Lap)^alpha by |k|^(2 alpha).
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -40,6 +41,10 @@ class Basis(Protocol):
         """(size,): fourth roots of what a roughness penalty charges for a coefficient of one; 0 is free."""
         ...
 
+    def in_units(self, length: float) -> Basis:
+        """The same functions of states that are measured in units of this length."""
+        ...
+
 
 class NoBasis:
     """No functions at all: of a coefficient that is known."""
@@ -51,6 +56,9 @@ class NoBasis:
 
     def harmonic_numbers(self) -> Tensor:
         return torch.zeros(0, dtype=torch.float64)
+
+    def in_units(self, length: float) -> NoBasis:
+        return self
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,10 @@ class FourierBasis:
     def harmonic_numbers(self) -> Tensor:
         """0, 1, 1, 2, 2, ..., (n_modes,)."""
         return (torch.arange(1, self.n_modes + 1, dtype=torch.float64) // 2).to(torch.float64)
+
+    def in_units(self, length: float) -> FourierBasis:
+        """The same functions of states that are measured in units of this length."""
+        return replace(self, period=self.period / length, origin=self.origin / length)
 
     @property
     def wavenumbers(self) -> Tensor:
@@ -218,6 +230,15 @@ class TensorBasis:
     def harmonic_numbers(self) -> Tensor:
         """Euclidean length of each function's harmonics, (K,): what a roughness penalty weighs."""
         return self.harmonics.norm(dim=1)
+
+    def in_units(self, length: float) -> TensorBasis:
+        """The same functions of states that are measured in units of this length."""
+        new = copy.copy(self)
+        new.lines = [line.in_units(length) for line in self.lines]
+        for name in ("period", "origin"):
+            if hasattr(self, name):
+                setattr(new, name, tuple(value / length for value in getattr(self, name)))
+        return new
 
 
 def fourier_basis(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,13 @@ class LinearHead(LinkedHead):
         self.basis, self.drift, self.alpha_basis = basis, drift or basis, alpha_basis
         self.theta = nn.Parameter(torch.zeros(sum(self.sizes), dtype=torch.float64))
         self.start_at_order_one()
+
+    def in_units(self, units: Units) -> Self:
+        new = super().in_units(units)
+        new.basis = self.basis.in_units(units.length)
+        new.drift = new.basis if self.drift is self.basis else self.drift.in_units(units.length)
+        new.alpha_basis = None if self.alpha_basis is None else self.alpha_basis.in_units(units.length)
+        return new
 
     # -- structure ----------------------------------------------------------------------------------------------------
     @property
@@ -158,15 +165,16 @@ class LinearHead(LinkedHead):
         found = []
         for row, name, unit in zip((d, d + 1), KNOWABLE, units.noise(alpha)):
             if name in self.known:
-                found.append(torch.full_like(eta[row], self.constant(name)))
+                found.append(self.constant(name, alpha).expand_as(eta[row]).contiguous())
                 continue
             value, first, second = self.links[row - d + 1].derivatives(eta[row])
             found.append(value * unit)
             torch.mul(first, unit, out=slope[row])
             torch.mul(second, unit, out=curvature[row])
         D_f_alpha = slope.new_zeros(())
-        if self.alpha_basis is not None and "D_f" not in self.known:
-            D_f_alpha = 2.0 * units.log_length * found[1]
+        if self.alpha_basis is not None:
+            log_length = -self.scale.log_length if "D_f" in self.known else units.log_length
+            D_f_alpha = 2.0 * log_length * found[1]
         b = eta[0] * units.b if d == 1 else (eta[:d] * units.b).T.contiguous()
         tempering, slope_t, curve_t = self.tempering_response(eta_tempering)
         if self.tempering_spec.learned:

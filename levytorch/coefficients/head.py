@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -152,6 +153,7 @@ class Head(nn.Module, ABC):
     dim: int = 1
     columns: int = 1  # more where a state is a row of numbers beside which the displacement has one
     units = Units()
+    scale = Units()  # what one unit of x and of time of this head is in those of the data: see `in_units`
     tempering_spec = TemperingSpec()
     known: Mapping[str, float] = MappingProxyType({})  # D_o or D_f, where it is a given constant
     is_constant: Any = False  # True: no coefficient depends on x, so that one state stands for all
@@ -195,6 +197,10 @@ class Head(nn.Module, ABC):
         tempering: float | None = None,
     ) -> None:
         """Start at these constants (in the data's units); a head without this starts where its parameters are."""
+
+    def in_units(self, units: Units) -> Head:
+        """The same system with x measured in units.length and time in units.time; it shares the parameters."""
+        return HeadInUnits(self, units)
 
     def states(self, x: Tensor) -> Tensor:
         """x as a list of states: (n,), or (n, d) when dim > 1."""
@@ -282,9 +288,20 @@ class LinkedHead(Head):
         self.units, self.positivity_link = units or Units(), positivity_link
         self.links = (Link("identity"), positivity(positivity_link, FLOOR_D_O), positivity(positivity_link, FLOOR_D_F))
 
-    def constant(self, name: str) -> float:
-        """A known D_o or D_f as the law of a step takes it."""
-        return max(self.known[name], NO_JUMPS) if name == "D_f" else self.known[name]
+    def in_units(self, units: Units) -> Self:
+        """The same head, with the same parameters, for x in units.length and time in units.time."""
+        new, s, t = copy.copy(self), units.length, units.time
+        new.units = Units(self.units.length / s, self.units.time / t)
+        new.scale = Units(self.scale.length * s, self.scale.time * t)
+        new.period, new.origin, new.window = (divided(v, s) for v in (self.period, self.origin, self.window))
+        new.tempering_spec = replace(self.tempering_spec, value=self.tempering_spec.value * s)
+        return new
+
+    def constant(self, name: str, alpha: Tensor) -> Tensor:
+        """A known D_o or D_f, which is given in the units of the data, as the law of a step takes it."""
+        if name == "D_o":
+            return alpha.new_tensor(self.known[name] / self.scale.D_o)
+        return (self.known[name] / self.scale.D_f(alpha)).clamp(min=NO_JUMPS)
 
     def settings(self) -> dict[str, Any]:
         """The part of `config` that these heads share."""
@@ -337,7 +354,8 @@ class LinkedHead(Head):
         found = []
         for name, link, unit in zip(KNOWABLE, self.links[1:], self.units.noise(alpha)):
             if name in self.known:
-                found.append(b.new_full(b.shape if self.dim == 1 else b.shape[:-1], self.constant(name)))
+                shape = b.shape if self.dim == 1 else b.shape[:-1]
+                found.append(self.constant(name, alpha).expand(shape).contiguous())
             else:
                 found.append(link(eta[name]) * unit)
         lam = self.tempering_response(eta.get("tempering"))[0]
@@ -349,6 +367,36 @@ class LinkedHead(Head):
             return tempering_link(raw, self.alpha_spec.value, self.units.length)
         zero = next(self.parameters()).new_zeros(())
         return zero + self.tempering_spec.value, zero, zero
+
+
+class HeadInUnits(Head):
+    """A head of one's own, which knows its coefficients in the units of the data, for x and time in other units."""
+
+    def __init__(self, head: Head, units: Units) -> None:
+        super().__init__()
+        self.of_data, self.scale, s = head, units, units.length
+        self.period, self.origin, self.window = (divided(v, s) for v in (head.period, head.origin, head.window))
+        self.dim, self.columns, self.is_constant = head.dim, head.columns, head.is_constant
+        self.known, self.tempering_spec = head.known, head.tempering_spec
+        self.alpha_spec = head.alpha_spec
+        if hasattr(head, "periodic"):
+            self.periodic = head.periodic
+
+    def forward(self, x: Tensor) -> Coefficients:
+        unit = self.scale
+        c = self.of_data(x * unit.length)
+        D_f = c.D_f / unit.D_f(c.alpha)
+        return Coefficients(c.b / unit.b, c.D_o / unit.D_o, D_f, c.alpha, c.tempering * unit.length)
+
+    def tempering_slope(self) -> Tensor:
+        return self.of_data.tempering_slope() * self.scale.length
+
+
+def divided(value: Any, by: float) -> Any:
+    """A number, None, or numbers in tuples and lists, each divided."""
+    if value is None:
+        return None
+    return type(value)(divided(v, by) for v in value) if isinstance(value, (tuple, list)) else value / by
 
 
 def check_head(head: Head) -> None:

@@ -69,6 +69,11 @@ class MLPHead(LinkedHead):
             self.raw_tempering = nn.Parameter(torch.zeros((), dtype=torch.float64))
         self.start_at_order_one()
 
+    def in_units(self, units: Units) -> MLPHead:
+        new = super().in_units(units)
+        new.features = [basis.in_units(units.length) for basis in self.features]
+        return new
+
     def _network(self, outputs: int) -> nn.Sequential:
         sizes = [self.dim * (2 * self.n_features if self.periodic else 1)] + [self.width] * self.depth
         layers: list[nn.Module] = []

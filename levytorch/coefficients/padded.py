@@ -65,6 +65,10 @@ class PaddedBasis:
         """Those of the functions on the window."""
         return self.own.harmonic_numbers()
 
+    def in_units(self, length: float) -> PaddedBasis:
+        """The same functions of states that are measured in units of this length."""
+        return PaddedBasis(self.own.in_units(length), (self.low / length, self.high / length))
+
     def rows(self, x: Tensor) -> Tensor:
         """Functions at states: (n,) -> (size, n)."""
         padding = self.padding
@@ -98,6 +102,7 @@ class PaddedHead(LinearHead):
         self.n_basis, self.n_basis_alpha = head.n_basis, head.n_basis_alpha
         self.period, self.origin = basis.padding.period, basis.padding.origin
         self.window = head.window
+        self.scale = head.scale
         self.theta = head.theta
 
     @property

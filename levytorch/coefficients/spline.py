@@ -14,6 +14,7 @@ what confines a particle there; D_o and D_f are splines, constant beyond it.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,13 @@ class SplineBasis:
     def harmonic_numbers(self) -> Tensor:
         """Half waves per half window, as it were: fourth roots of the roughness of each function, (size,)."""
         return self.roughness**0.25
+
+    def in_units(self, length: float) -> SplineBasis:
+        """The same functions of states that are measured in units of this length."""
+        new = copy.copy(self)
+        new.window = (self.window[0] / length, self.window[1] / length)
+        new.low, new.length = self.low / length, self.length / length
+        return new
 
     def rows(self, x: Tensor) -> Tensor:
         """Functions at states: (n,) -> (size, n)."""
@@ -246,6 +254,12 @@ class SplineHead(LinearHead):
             return same
         return basis(n, inner, continuation, self.free)
 
+    def in_units(self, units: Units) -> SplineHead:
+        new = super().in_units(units)
+        if not isinstance(self.knots, str):
+            new.knots = [state / units.length for state in self.knots]
+        return new
+
     def config(self) -> dict[str, Any]:
         more = {} if self.dim == 1 else {"dim": self.dim, "truncation": self.truncation}
         window = list(self.window) if self.dim == 1 else [list(pair) for pair in self.window]
@@ -269,6 +283,10 @@ class PolynomialBasis:
     def harmonic_numbers(self) -> Tensor:
         """Zeros: a polynomial of low degree is smooth enough."""
         return torch.zeros(self.size, dtype=torch.float64)
+
+    def in_units(self, length: float) -> PolynomialBasis:
+        """The same functions of states that are measured in units of this length."""
+        return PolynomialBasis(self.degree, (self.window[0] / length, self.window[1] / length))
 
     def rows(self, x: Tensor) -> Tensor:
         """Functions at states: (n,) -> (size, n)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from levytorch.data.thresholds import (
     check_thresholds,
     ct_of_dt,
     half,
+    in_units,
     threshold_at,
     threshold_settings,
 )
@@ -116,6 +117,12 @@ class Pools:
         mask = np.ones(rows.stop - rows.start, dtype=bool)
         mask[self.removed[low:high] - rows.start] = False
         return mask
+
+    def in_units(self, length: float, time: float) -> Pools:
+        """The same pools with x measured in units of `length` and dt in units of `time`: the same rows in each."""
+        self.mu  # noqa: B018 - of these pairs, before they are copied
+        CT, TRT = (in_units(v, length, time) for v in (self.CT, self.TRT))
+        return replace(self, data=self.data.in_units(length, time), CT=CT, TRT=TRT)
 
     @property
     def R_sample(self) -> float:

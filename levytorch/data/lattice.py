@@ -28,7 +28,7 @@ from torch import Tensor
 from levytorch.convert import Array, positive_number, real_number, shown, whole_number
 from levytorch.data.batches import FullBatch, PoolFacts, Pools
 from levytorch.data.lattice_build import SAME_DT, Builder, Settings, check_piece
-from levytorch.data.lattice_grid import NODES_PER_CELL, choose_grid, look, window
+from levytorch.data.lattice_grid import NODES_PER_CELL, GridInUnits, choose_grid, look, window
 from levytorch.data.lattice_tables import Loose, Tables, load_lattice, save_lattice
 from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
@@ -226,6 +226,22 @@ class Lattice(Tables):
             loose=loose,
             dropped={reason: self.dropped.get(reason, 0) + other.dropped.get(reason, 0) for reason in reasons},
             x_range=(min(self.x_range[0], other.x_range[0]), max(self.x_range[1], other.x_range[1])),
+        )
+
+    def in_units(self, length: float, time: float) -> Lattice:
+        """The same lattice with x measured in units of `length` and dt in units of `time`."""
+        if length == 1.0 and time == 1.0:
+            return self
+        return replace(
+            self,
+            grid=GridInUnits.of(self.grid, length, time, self.dt.tolist()),
+            dt=self.dt / time,
+            loose=self.loose._replace(x=self.loose.x / length, dx=self.loose.dx / length),
+            mu=self.mu / (length / time if self.mu_is_rate else length),
+            CT=self.CT / length,
+            TRT=self.TRT / length,
+            reach=self.reach / length,
+            x_range=(self.x_range[0] / length, self.x_range[1] / length),
         )
 
     def save(self, path: str | Path) -> None:

@@ -18,6 +18,7 @@ end: around a cell the stencil sticks out, and is folded back at the end.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -106,6 +107,31 @@ class Grid:
         center, scale = self.sheet(dt)
         offsets = _offsets(self.density, self.last + 3)
         return np.asarray(center + scale * np.sign(number) * offsets[np.abs(number)])
+
+
+@dataclass(frozen=True)
+class GridInUnits(Grid):
+    """The nodes of another grid with x measured in units of `length` and dt in units of `time`.
+
+    dt: the time steps of the other grid that there are, each with nodes of its own.
+    """
+
+    own: Grid | None = None
+    length: float = 1.0
+    time: float = 1.0
+    dt: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, grid: Grid, length: float, time: float, dt: Sequence[float]) -> GridInUnits:
+        """The grid in other units."""
+        period = None if grid.period is None else grid.period / length
+        same = grid.order, grid.width, grid.drift, grid.density
+        return cls(period, grid.origin / length, grid.spacing / length, *same, grid, length, time, tuple(dt))
+
+    def sheet(self, dt: float) -> Sheet:
+        assert self.own is not None
+        center, scale = self.own.sheet(min(self.dt, key=lambda own: abs(own - dt * self.time)))
+        return Sheet(center / self.length, scale / self.length)
 
 
 @lru_cache(maxsize=16)

@@ -69,6 +69,18 @@ def half(CT: Threshold) -> Threshold:
     return (lambda dt: CT(dt) / 2) if callable(CT) else float(CT) / 2
 
 
+def in_units(threshold: Threshold | None, length: float, time: float) -> Threshold | None:
+    """A threshold on displacements in units of `length` over times in units of `time`."""
+    if threshold is None:
+        return None
+    if isinstance(threshold, ScaledCT):
+        D_o = threshold.D_o * time / length**2
+        return replace(threshold, CT=threshold.CT / length, dt_ref=threshold.dt_ref / time, D_o=D_o)
+    if callable(threshold):
+        return lambda dt: threshold_at(threshold, dt * time) / length  # type: ignore[return-value]
+    return threshold / length
+
+
 def threshold_settings(CT: Threshold | None) -> dict[str, float] | None:
     """The plain numbers behind a CT(dt) of `ct_of_dt`, for files; None for anything else."""
     return asdict(CT) if isinstance(CT, ScaledCT) else None

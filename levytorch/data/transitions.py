@@ -256,6 +256,30 @@ class Transitions:
             parts = entry.columns(self._columns(), n, self.dim)
         return {name: as_tensor(values) for name, values in parts.items()}, entry
 
+    def in_units(self, length: float, time: float) -> Transitions:
+        """The same pairs with x measured in units of `length` and dt in units of `time`; on disk where these are."""
+        if length == 1.0 and time == 1.0:
+            return self
+        units = {"x": length, "dx": length, "dt": time}
+        new = copy.copy(self)
+        if self.stored is None:
+            columns = {name: values / units.get(name, 1.0) for name, values in self._columns().items() if name in units}
+        else:
+
+            def write(sink: Sink) -> dict[str, Any]:
+                for rows in self.blocks():
+                    for name, values in self._columns().items():
+                        sink.append(name, (values[rows] / units.get(name, 1.0)).numpy())
+                return {}
+
+            new.stored = self.stored.derive({"length": length, "time": time}, write)
+            found = new.stored.columns(self._columns(), len(self), self.dim)
+            columns = {name: as_tensor(values) for name, values in found.items()}
+        new.x, new.dx = columns["x"], columns["dx"]
+        new.dt = (self.dt[:1] / time).expand(len(self)) if self.uniform_dt else columns["dt"]
+        new._mu = None if self._mu is None else self._mu / (length if self.uniform_dt else length / time)
+        return new
+
     def _columns(self) -> dict[str, Tensor]:
         """What there is one number (or state) of per pair."""
         columns = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt}
