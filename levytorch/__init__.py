@@ -7,7 +7,6 @@ Names are imported when they are first used, so that `import levytorch` costs no
 
 from __future__ import annotations
 
-import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -92,17 +91,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'levytorch' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
-    # modules are what stays: looking among their objects for garbage is a tenth of the time of torch's import
-    paused = gc.isenabled()
-    gc.disable()
-    try:
-        value = getattr(import_module(_HOME[name]), name)
-    finally:
-        if gc.get_freeze_count() == 0:  # nobody else's
-            gc.freeze()
-            gc.unfreeze()  # into the oldest generation, which is looked through last
-        if paused:
-            gc.enable()
+    value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 

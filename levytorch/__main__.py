@@ -31,7 +31,7 @@ def kernels() -> str:
     """Whether the compiled kernels of this processor wait in the cache."""
     from levytorch.law import compiled, step_kernels
 
-    folder = Path(step_kernels.table_step._cache.cache_path)
+    folder = Path(step_kernels.table_step.stats.cache_path)
     if not any(folder.glob(f"*{compiled.processor()}*.nbi")):
         return "not compiled yet; the first fit compiles them, a minute or so, and keeps them"
     return f"compiled for {compiled.processor()}"

@@ -7,6 +7,7 @@ A run directory is read as data: nothing named in it is imported or executed. Re
 
 from __future__ import annotations
 
+from levytorch import startup
 from levytorch.runs import command_line
 
 command_line.prepare_process()
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-with command_line.importing():
+with startup.importing():
     import hydra
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -53,8 +54,8 @@ def told_once() -> Iterator[None]:
 @hydra.main(version_base="1.3", config_path=command_line.conf_directory(), config_name="evaluate")
 def main(config: DictConfig) -> None:
     command_line.guard_log()
-    with command_line.importing():
-        command_line.import_lightning()
+    with startup.importing():
+        startup.import_lightning()
         from levytorch.runs.evaluate import run_evaluation
 
     try:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from levytorch import startup
 from levytorch.runs import command_line
 
 command_line.prepare_process()
@@ -16,7 +17,7 @@ import logging
 import sys
 from pathlib import Path
 
-with command_line.importing():
+with startup.importing():
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig
@@ -51,8 +52,8 @@ def main(config: DictConfig) -> float | None:
 
 def train_in(config: DictConfig, directory: Path, sweep: bool) -> float | None:
     """The run itself: its results, or one sentence and an exit status."""
-    with command_line.importing():
-        command_line.import_lightning()
+    with startup.importing():
+        startup.import_lightning()
         from levytorch.runs.terminal import alarms, coefficient_table, in_full
         from levytorch.runs.training import train
 

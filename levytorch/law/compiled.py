@@ -5,8 +5,7 @@ an index is read, extended and written, and its code written after it: two machi
 same directory at the same moment (a sweep over a cluster, with one home directory) can leave an index that hands one
 of them the code of the other. So every kind of processor has files of its own.
 
-numba gets ready to compile before it looks into its cache, which imports SciPy's linear algebra and all that it can
-compile: a third of a second for nothing where the code is there. Code from the cache needs numba's runtime alone.
+Code from the cache needs numba's runtime alone, not its compiler (`levytorch.startup.quick_cache`).
 
 All of levytorch imports numba from here, so that numba reads no settings from the current directory.
 """
@@ -20,6 +19,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from levytorch.startup import quick_cache
 from levytorch.working_directory import NUMBA_SETTINGS, ignoring
 
 _first = "numba" not in sys.modules
@@ -43,14 +43,7 @@ def processor() -> str:
     return f"{name}-{zlib.crc32(f'{triple} {features}'.encode()):08x}"
 
 
-class Kept(FunctionCache):
-    """The cache of a kernel, which gets ready to compile only when there is something to compile."""
-
-    # on Windows another process may hold a file, which numba's own way knows; the short one is not of its public face
-    if os.name != "nt" and hasattr(FunctionCache, "_load_overload"):
-        load_overload = FunctionCache._load_overload
-
-
+Cache = quick_cache(FunctionCache)
 rtsys.initialize(cpu_target.target_context)  # compiled code calls functions of the runtime by their address
 
 
@@ -60,7 +53,7 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     def decorate(function: Callable[..., Any]) -> Any:
         function.__qualname__ += f".{processor()}"  # of which numba makes the name
         dispatcher = njit(**options)(function)
-        dispatcher._cache = Kept(function)  # as cache=True does with numba's own
+        dispatcher._cache = Cache(function)  # as cache=True does with numba's own
         return dispatcher
 
     return decorate

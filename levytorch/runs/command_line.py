@@ -1,9 +1,7 @@
 """What train.py and evaluate.py, and their installed twins, do before and around their work.
 
-Imports are not searched for garbage, Lightning comes without what no run uses, threads wait asleep. Lightning imports
-torch's compiler for one class to compare with, and torchmetrics, which it imports, SciPy's signal processing to mend a
-name in it: a third of what it takes to import. Placeholders stand for both meanwhile, and are gone afterwards: whoever
-wants the real ones imports them as ever.
+Threads that wait for each other are made to sleep instead of spinning (`prepare_process`); imports are made cheaper by
+`levytorch.startup`.
 
 hydra refuses an override that names nothing, in words of its own; what was probably meant is added here.
 """
@@ -11,18 +9,15 @@ hydra refuses an override that names nothing, in words of its own; what was prob
 from __future__ import annotations
 
 import difflib
-import gc
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from levytorch.errors import printable
-from levytorch.working_directory import MATPLOTLIB_SETTINGS, NUMBA_SETTINGS, ignoring, leave_import_path
+from levytorch.working_directory import leave_import_path
 
 _LONGEST_NAME = 255  # bytes
 _PACKAGE = Path(__file__).parents[1]
@@ -48,67 +43,6 @@ def guard_log() -> None:
     for handler in logging.getLogger().handlers:
         if not any(isinstance(known, _PrintableRecords) for known in handler.filters):
             handler.addFilter(_PrintableRecords())
-
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """Around imports: what they make stays, and is not looked through for garbage, then or later."""
-    enabled, modules = gc.isenabled(), len(sys.modules)
-    gc.disable()
-    try:
-        with ignoring(NUMBA_SETTINGS, MATPLOTLIB_SETTINGS):
-            yield
-    finally:
-        if len(sys.modules) > modules:  # not in every run of a sweep
-            gc.freeze()
-        if enabled:
-            gc.enable()
-
-
-def import_lightning() -> None:
-    """As `import lightning`, which imports matplotlib as well."""
-    if "lightning" in sys.modules:
-        return
-    import scipy
-    import torch
-
-    held = {"torch._dynamo": (torch, _compiler()), "scipy.signal": (scipy, _signal())}
-    held = {name: pair for name, pair in held.items() if name not in sys.modules}
-    for name, (parent, placeholder) in held.items():
-        sys.modules[name] = placeholder
-        setattr(parent, name.rpartition(".")[2], placeholder)
-    try:
-        import lightning.pytorch
-    except Exception:  # of a version that wants more of them
-        for name in [n for n in sys.modules if n.partition(".")[0] in ("lightning", "torchmetrics")]:
-            del sys.modules[name]
-    finally:
-        for name, (parent, placeholder) in held.items():
-            if sys.modules.get(name) is placeholder:
-                del sys.modules[name]
-                delattr(parent, name.rpartition(".")[2])
-    import lightning.pytorch  # noqa: F401
-
-
-class _Compiled(type):
-    """Of a class that has the instances which the compiler's own has, once there is a compiler."""
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        real = sys.modules.get("torch._dynamo.eval_frame")
-        return real is not None and isinstance(instance, real.OptimizedModule)
-
-
-def _compiler() -> ModuleType:
-    module: Any = ModuleType("torch._dynamo")
-    module.OptimizedModule = _Compiled("OptimizedModule", (), {})
-    module.disable = lambda function, *arguments, **options: function
-    return module
-
-
-def _signal() -> ModuleType:
-    module: Any = ModuleType("scipy.signal")
-    module.hamming = None  # the name that torchmetrics looks for
-    return module
 
 
 def conf_directory() -> str:

@@ -6,12 +6,14 @@ ones that tell runs apart come first; .hydra/config.yaml and metrics.json have e
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from levytorch.errors import ConfigError
@@ -103,11 +105,9 @@ def add_image(loggers: Sequence[Any], tag: str, drawn: base.Drawn, step: int) ->
 
 
 def write_image(writer: Any, tag: str, drawn: base.Drawn, step: int = 0) -> None:
-    """The PNG file itself as an event: `add_image` would encode its pixels once more."""
-    from tensorboard.compat.proto.summary_pb2 import Summary
+    from PIL import Image
 
-    image = Summary.Image(height=drawn.height, width=drawn.width, colorspace=3, encoded_image_string=drawn.png)
-    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
+    writer.add_image(tag, np.asarray(Image.open(io.BytesIO(drawn.png))), step, dataformats="HWC")
     writer.flush()  # also the last figure of a run must reach the disk
 
 

@@ -6,8 +6,6 @@ for garbage, and whoever has switched the search off or on finds it so.
 
 from __future__ import annotations
 
-import gc
-import os
 import re
 import subprocess
 import sys
@@ -16,7 +14,6 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-import levytorch
 from levytorch import Dynamics, Transitions, recover, simulate
 from levytorch.runs import command_line, report, terminal
 from levytorch.runs.settings import fit_settings
@@ -139,48 +136,3 @@ def test_the_table_has_errors_only_where_a_truth_is_known():
 def test_alarms_are_cut_to_what_is_wrong_and_what_to_do(sentence, line):
     assert terminal.short(sentence) == line
     assert len(terminal.short(f"{'word ' * 100}")) <= terminal.LONGEST
-
-
-CODE = """
-import sys
-from levytorch.runs import command_line
-command_line.prepare_process()
-command_line.import_lightning()
-import lightning, torch
-import scipy
-there = {"torch._dynamo", "scipy.signal", "sympy"} & set(sys.modules)
-assert not there, there
-assert "_dynamo" not in vars(torch) and "signal" not in vars(scipy)
-from lightning.pytorch.utilities.compile import OptimizedModule, to_uncompiled
-module = lightning.LightningModule()
-assert not isinstance(module, OptimizedModule)
-import torch._dynamo
-import torch._dynamo.config
-import scipy.signal
-assert scipy.signal.windows.hamming(3).shape == (3,)
-compiled = torch._dynamo.OptimizedModule(module, torch._dynamo.disable)
-assert isinstance(compiled, OptimizedModule)
-assert not isinstance(module, OptimizedModule)
-assert torch._dynamo.is_compiling() is False
-"""
-
-
-def test_lightning_without_what_no_run_uses():
-    done = subprocess.run(
-        [sys.executable, "-c", CODE], env={**os.environ, "PYTHONPATH": os.getcwd()}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_garbage_is_searched_for_afterwards_as_before(enabled):
-    was = gc.isenabled()
-    try:
-        (gc.enable if enabled else gc.disable)()
-        with command_line.importing():
-            assert not gc.isenabled()
-        assert gc.isenabled() == enabled
-        assert levytorch.__getattr__("InputError") is levytorch.InputError
-        assert gc.isenabled() == enabled
-    finally:
-        (gc.enable if was else gc.disable)()

@@ -116,11 +116,6 @@ def check_engine(engine: Engine) -> None:
             )
 
 
-def uncompiled(method: Any) -> Any:
-    """A method of torch's optimisers without the wrapper that imports torch's compiler when it is first called."""
-    return getattr(method, "__wrapped__", method)
-
-
 def bare(optimizer: Optimizer) -> Optimizer:
     """The optimiser itself, without Lightning's wrapper."""
     return getattr(optimizer, "optimizer", optimizer)

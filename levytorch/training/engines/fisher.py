@@ -26,7 +26,8 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, check_strength, lead_to_evidence
 from levytorch.likelihood.sums import ScoreSums
-from levytorch.training.engines.base import Engine, bare, uncompiled
+from levytorch.startup import uncompiled
+from levytorch.training.engines.base import Engine, bare
 
 _PAIRS = 6  # secant pairs kept, unless more are asked for
 _FLOOR = 1e-4  # curvature of the total log-likelihood below which a direction counts as flat

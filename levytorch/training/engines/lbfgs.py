@@ -14,7 +14,8 @@ from levytorch.errors import NumericalError
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.sums import where
 from levytorch.ranks import DRIFTED
-from levytorch.training.engines.base import Engine, bare, uncompiled
+from levytorch.startup import uncompiled
+from levytorch.training.engines.base import Engine, bare
 
 
 class LBFGS(torch.optim.LBFGS):
