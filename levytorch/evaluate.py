@@ -8,9 +8,8 @@ A run directory is read as data: nothing named in it is imported or executed. Re
 from __future__ import annotations
 
 from levytorch import startup
-from levytorch.runs import command_line
 
-command_line.prepare_process()
+startup.prepare_process()
 
 import logging
 import sys
@@ -26,6 +25,7 @@ with startup.importing():
 
     from levytorch.errors import LevytorchError, LevytorchWarning
     from levytorch.interrupts import Interrupted, interruptible
+    from levytorch.runs import command_line
     from levytorch.runs.evaluation_settings import newest
 
 OmegaConf.register_new_resolver("newest", newest, replace=True)  # conf/experiment/value_error.yaml

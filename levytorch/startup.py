@@ -22,7 +22,14 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from levytorch.working_directory import MATPLOTLIB_SETTINGS, NUMBA_SETTINGS, ignoring
+from levytorch.working_directory import MATPLOTLIB_SETTINGS, NUMBA_SETTINGS, ignoring, leave_import_path
+
+
+def prepare_process() -> None:
+    """To be called before anything else is imported."""
+    leave_import_path()
+    # threads that spin while they wait for each other stand still together where a machine has other work to do
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @contextmanager

@@ -8,9 +8,8 @@
 from __future__ import annotations
 
 from levytorch import startup
-from levytorch.runs import command_line
 
-command_line.prepare_process()
+startup.prepare_process()
 
 import errno
 import logging
@@ -27,7 +26,7 @@ with startup.importing():
     from levytorch.data.store import is_shortage
     from levytorch.errors import LevytorchError
     from levytorch.files import unwritable
-    from levytorch.runs import resume
+    from levytorch.runs import command_line, resume
     from levytorch.runs.directory import check_unused, claimed
 
 log = logging.getLogger("levytorch.train")

@@ -1,7 +1,4 @@
-"""What train.py and evaluate.py, and their installed twins, do before and around their work.
-
-Threads that wait for each other are made to sleep instead of spinning (`prepare_process`); imports are made cheaper by
-`levytorch.startup`.
+"""What train.py and evaluate.py, and their installed twins, do around their work; before it: `levytorch.startup`.
 
 hydra refuses an override that names nothing, in words of its own; what was probably meant is added here.
 """
@@ -17,17 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from levytorch.errors import printable
-from levytorch.working_directory import leave_import_path
 
 _LONGEST_NAME = 255  # bytes
 _PACKAGE = Path(__file__).parents[1]
-
-
-def prepare_process() -> None:
-    """To be called before anything else is imported."""
-    leave_import_path()
-    # threads that spin while they wait for each other stand still together where a machine has other work to do
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 class _PrintableRecords(logging.Filter):
