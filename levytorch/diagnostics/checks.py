@@ -28,8 +28,8 @@ from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.law.threads import spread
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.training.law_choice import law_of
-from levytorch.training.recovery import Recovery
+from levytorch.likelihood.laws import Law
+from levytorch.training.recovery import Recovery, law_of
 
 CHECKS = ("fit", "jumps", "step_size", "predictive", "tails", "time", "trajectories")
 ALL_CHECKS = (*CHECKS, "laws")
@@ -105,13 +105,18 @@ class _Jobs:
     checks: tuple[str, ...]
     max_pairs: int
     seed: int
-    law: FrozenLaw | ExactLaw
+    law: Law
     scale: float = 1.0
     sides: dict[str, Any] = field(default_factory=dict)
     exact: ExactTangent | None = None
     two_lengths: ExactStepSize | Skipped | None = None  # of the exact law
 
     def apart(self) -> list[list[Callable[[], None]]]:
+        if not isinstance(self.law, (FrozenLaw, ExactLaw)):
+            for name in set(self.checks) - {"laws"}:
+                told = f"checks of a fit know the frozen and the exact law, not {self.law.name}; use compare"
+                setattr(self.diagnosis, name, Skipped(told))
+            return []
         if not isinstance(self.law, ExactLaw):
             return [[self._laws], [self._step_size, self._ahead]]
         uniform = self.transitions.uniform_dt
@@ -170,6 +175,7 @@ class _Jobs:
             assert self.exact is not None
             tangent = self.exact
         else:
+            assert isinstance(self.law, FrozenLaw)
             tangent = Tangent(self.recovery.head, self.law, self.region, self.transitions.mu, sample.step_dt)
         fit = _attempt(check_fit, tangent, sample, seed=seed)
         if "fit" in checks:

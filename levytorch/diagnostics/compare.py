@@ -23,12 +23,12 @@ from levytorch.diagnostics.sample import Region, Sample, data_for, make_sample, 
 from levytorch.errors import InputError
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.laws import Law
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailSettings, center_of
 from levytorch.training.blocks import N_BLOCKS, Blocks, block_of, per_pair
-from levytorch.training.law_choice import law_of
-from levytorch.training.recovery import Recovery
+from levytorch.training.recovery import Recovery, law_of
 from levytorch.training.resampling import refitting
 from levytorch.training.reweighting import block_log_likelihoods
 from levytorch.training.selection import folds
@@ -154,7 +154,7 @@ def _pairs_of(recovery: Recovery, blocks: Blocks) -> Blocks:
     return own
 
 
-def _judge(blocks: Blocks, head: Any, law: FrozenLaw | ExactLaw, tail: TailSettings) -> Any:
+def _judge(blocks: Blocks, head: Any, law: Law, tail: TailSettings) -> Any:
     """The likelihood by which models are compared: a TCF is each model's own, the conditional likelihood is not."""
     if tail.method == "tcf":
         tail = TailSettings(method="conditional", CT=tail.CT, TRT=tail.TRT, region="strata")
@@ -230,7 +230,7 @@ def _log_prob(recovery: Recovery, sample: Sample, region: Region, mu: Tensor) ->
         rows = slice(low, low + _CHUNK)
         x, center = sample.x[rows], sample.center[rows]
         out[rows] = law.log_prob(head, x, sample.dx[rows], dt[rows])
-        if isinstance(law, ExactLaw):
+        if not isinstance(law, FrozenLaw):
             masses = region.log_kept(partial(_beyond, law, head, x, center, dt[rows]), dt[rows])
             for stratum, mass in enumerate(masses):
                 out[rows] -= torch.where(sample.label[rows] == stratum, mass, 0.0)
@@ -243,7 +243,7 @@ def _log_prob(recovery: Recovery, sample: Sample, region: Region, mu: Tensor) ->
     return out
 
 
-def _beyond(law: FrozenLaw | ExactLaw, head: Any, x: Tensor, center: Tensor, dt: Tensor, threshold: Tensor) -> Tensor:
+def _beyond(law: Law, head: Any, x: Tensor, center: Tensor, dt: Tensor, threshold: Tensor) -> Tensor:
     return law.mass_beyond(head, threshold, center, x, dt)
 
 

@@ -24,6 +24,7 @@ from levytorch.convert import real_number, real_tensor, shown
 from levytorch.errors import InputError
 from levytorch.likelihood.exact_rule import PROBES, TOLERANCE, Rule, choose_rule
 from levytorch.likelihood.exact_step import ExactStep
+from levytorch.likelihood.laws import Capability, Law
 
 _UNLIKELY = 40.0  # in 1 / tempering: steps beyond are not found
 MANY_STEPS = 12  # distinct dt in one batch, each with tables of its own
@@ -31,13 +32,17 @@ _POINTS = 400  # transitions by which accuracy is judged
 _DENSITY = 1e-9  # tolerance of `transition_density`
 
 
-class ExactLaw:
+class ExactLaw(Law):
     """log p of transitions under coefficient functions that are followed along the step.
 
     tolerance: of log p, by which grid and nodes are chosen for every head and dt. A fit keeps the rules of its start
     (`law.fixed(head, dt)`), so that the likelihood it maximises is one smooth function.
     """
 
+    name = "exact"
+    supports = Capability(
+        dimensions=1, on_a_cell=True, lattice_on_a_line=False, alpha_of_x=False, distinct_dt=MANY_STEPS
+    )
     dim = 1
 
     def __init__(self, tolerance: float = TOLERANCE, rules: dict[float, Rule] | None = None) -> None:

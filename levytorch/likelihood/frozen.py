@@ -28,14 +28,18 @@ from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
 from levytorch.law import StepScore as StepScore  # re-exported: engines see laws through this module only
 from levytorch.law import log_density, score, tail_probability
+from levytorch.likelihood.laws import Capability, Law
 from levytorch.likelihood.sums import CHUNK, ScoreSums, StateBins, project, slices, where
 
 CoefficientFunctions = Callable[[Tensor], Coefficients]
 _NUMBERS = 1 << 20  # basis values held at once
 
 
-class FrozenLaw:
+class FrozenLaw(Law):
     """Coefficients frozen at the start of the step (equation 3.1)."""
+
+    name = "frozen"
+    supports = Capability(scores=True)
 
     def __init__(self, method: str = "auto", dim: int = 1) -> None:
         self.method, self.dim = method, dim

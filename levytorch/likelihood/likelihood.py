@@ -18,8 +18,8 @@ from levytorch.data.batches import Batch, FullBatch, full_batch
 from levytorch.data.lattice import Lattice
 from levytorch.data.thresholds import threshold_at
 from levytorch.errors import InputError, NumericalError
-from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.laws import Law
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, Strength
 from levytorch.likelihood.sums import StateBins
@@ -34,7 +34,7 @@ class Likelihood:
     """Everything but the data: `observe` tells it which states were seen, for the masses that lost tails need."""
 
     head: Head
-    law: FrozenLaw | ExactLaw
+    law: Law
     tail: TailSettings = field(default_factory=TailSettings)
     correction: TailCorrection = field(default_factory=TailCorrection)
     bins: Any = None  # StateBins, or what stands for them where a state has more columns
@@ -145,7 +145,7 @@ def counts_on(bins: StateBins, data: Pools | Lattice, pool: str = "main") -> Ten
     return bins.counts(data.main.x, dt)
 
 
-def tail_masses(bins: StateBins, data: Pools | Lattice, tail: TailSettings, law: FrozenLaw | ExactLaw) -> TailMasses:
+def tail_masses(bins: StateBins, data: Pools | Lattice, tail: TailSettings, law: Law) -> TailMasses:
     """Thresholds and numbers of observed states on the bins."""
     if isinstance(data, Lattice):
         mu, uneven = torch.tensor(data.mu, dtype=torch.float64), data.mu_is_rate

@@ -129,6 +129,10 @@ class FullBatchObjective:
             g -= project(self.head, q * counts, self.design) / self.n
         return g - self.precision() * ev.theta / self.n
 
+    def covariance_of_law(self) -> Tensor | None:
+        """Of theta, where the law has an information matrix of its own; None: it is that of the scores of the data."""
+        return None
+
     def information(self, ev: Evaluation) -> Tensor:
         """Mean outer product of the scores (P, P), of conditional scores where the likelihood is conditional."""
         per_bin = torch.zeros_like(ev.main.second)

@@ -18,8 +18,8 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.convert import choice, known_keys, real_number, shown, whole_number
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw, to_predictors, with_slopes
+from levytorch.likelihood.laws import Law
 from levytorch.likelihood.sums import StateBins
 
 METHODS = ("tcf", "conditional", "none")
@@ -199,7 +199,7 @@ class TailMasses:
     TRT: Tensor | None
     counts: Tensor
     tail_counts: Tensor
-    law: FrozenLaw | ExactLaw
+    law: Law
     at_mean: bool = False
 
     def center(self, dt: Tensor) -> Tensor:

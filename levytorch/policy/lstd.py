@@ -39,11 +39,11 @@ from torch import Tensor
 from levytorch.data import Transitions
 from levytorch.errors import InputError
 from levytorch.likelihood.exact import MANY_STEPS
+from levytorch.likelihood.laws import distinct_steps
 from levytorch.policy.bases import Functions
 from levytorch.policy.blocked import SLIGHT, Equations, block_rows, solution
 from levytorch.policy.empirical import slope_weight
 from levytorch.policy.model_step import Model, ModelChange, ModelStep
-from levytorch.training.law_choice import distinct_steps
 
 _CHUNK = 1 << 14  # pairs at a time: their functions stay in the cache
 _SAME = 1e-5  # relative distance within which two dt are one
@@ -89,7 +89,7 @@ def moments(
     rows: NDArray[np.int64] | None = None,
 ) -> Moments:
     """One pass over the pairs (over `rows` of them, ascending; None: all). basis: the n functions, of which V has K."""
-    steps = distinct_steps(transitions)
+    steps = distinct_steps(transitions, MANY_STEPS)
     if len(steps) > MANY_STEPS:
         raise InputError(
             f"the pairs must have at most {MANY_STEPS} distinct dt, found more; round dt, or sample at even times."

@@ -30,6 +30,8 @@ TARGETS = {
     "levytorch.dynamics.Dynamics": "levytorch.dynamics:Dynamics",
     "levytorch.dynamics.Dynamics.named": "levytorch.dynamics:Dynamics.named",
     "levytorch.controlled.ControlledDynamics.named": "levytorch.controlled:ControlledDynamics.named",
+    "levytorch.likelihood.frozen.FrozenLaw": "levytorch.likelihood.frozen:FrozenLaw",
+    "levytorch.likelihood.exact.ExactLaw": "levytorch.likelihood.exact:ExactLaw",
     "levytorch.training.callbacks.Checkpoints": "levytorch.training.callbacks:Checkpoints",
     "levytorch.runs.tensorboard.CoefficientFigures": "levytorch.runs.tensorboard:CoefficientFigures",
     "levytorch.runs.tensorboard.TensorBoard": "levytorch.runs.tensorboard:TensorBoard",

@@ -19,6 +19,7 @@ from levytorch.coefficients.build import OPTIONS
 from levytorch.convert import choice, known_keys, shown, whole_number
 from levytorch.diagnostics.checks import check_options
 from levytorch.errors import ConfigError, LevytorchError, within_configuration
+from levytorch.likelihood.laws import Law
 from levytorch.policy.named import check_policies
 from levytorch.policy.rewards import check_reward
 from levytorch.ranks import processes
@@ -32,12 +33,12 @@ from levytorch.training.settings import FitSettings, make_settings
 from levytorch.training.trainer import TRAINER, quiet_lightning
 
 SECTIONS = (
-    *("data", "coefficients", "density", "engine", "tail", "reward", "batch"),
+    *("data", "coefficients", "density", "engine", "law", "tail", "reward", "batch"),
     *("trainer", "callbacks", "logger", "diagnostics", "figures"),
 )
 KEYS = (
     *SECTIONS,
-    *("dynamics", "seed", "alpha", "tempering", "law", "init", "units", "beta", "empirical"),
+    *("dynamics", "seed", "alpha", "tempering", "init", "units", "beta", "empirical"),
     *("policy", "actions", "shared", "n_action"),
     *("resume", "directory", "experiment", "arm", "variant"),
 )
@@ -185,9 +186,19 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
             units=config["units"],
             log_every=config["trainer"].get("log_every", 50),
             progress=config["trainer"].get("progress", True),
-            law=config.get("law", "frozen"),
+            law=_law(config.get("law", "frozen"), build),
             **{str(key): value for key, value in config["batch"].items()},
         )
+
+
+def _law(node: Any, build: Build) -> Any:
+    """The name of a law, or one of the user's own; older run directories hold the name itself."""
+    if not isinstance(node, Mapping):
+        return node
+    if node.get("_target_") is None:
+        known_keys("the settings of law", node, ("name", "_target_"), ConfigError)
+        return node.get("name")
+    return own_part("law", node, Law, build)
 
 
 def _modulation(coefficients: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,13 +244,17 @@ def _check_diagnostics(options: Mapping[str, Any]) -> None:
 
 # -- what _target_ names ----------------------------------------------------------------------------------------------
 def own_part(group: str, node: Mapping[str, Any], kind: type, build: Build) -> Any:
-    """A head or an engine of the user's own, given what it names of the settings that ours have, and all others."""
+    """A head, an engine or a law of the user's own: given those settings of ours that it names, and all others."""
     _check_target(group, node)
     target = allow_list.imported(group, node["_target_"])
-    if not callable(target) or (isinstance(target, type) and not issubclass(target, kind)):
+    if not callable(target) or (isinstance(target, type) and not _is_kind(target, kind)):
         raise _no_part(group, kind, target)  # before anything is made: the name may be someone else's
     heads = {key for options in OPTIONS.values() for key in options}
-    ours = {"_target_", "name"} | (heads if kind is Head else {key for name in ENGINES for key in engine_options(name)})
+    ours = {"_target_", "name"}
+    if kind is Head:
+        ours |= heads
+    elif kind is Engine:
+        ours |= {key for name in ENGINES for key in engine_options(name)}
     try:
         named = inspect.signature(target).parameters
     except (ValueError, TypeError):  # of what is not written in Python
@@ -256,6 +271,13 @@ def own_part(group: str, node: Mapping[str, Any], kind: type, build: Build) -> A
     if not isinstance(made, kind):
         raise _no_part(group, kind, made)
     return made
+
+
+def _is_kind(target: type, kind: type) -> bool:
+    """Whether a class is of a kind; a law need only have its attributes and methods."""
+    if kind is Law:
+        return all(hasattr(target, name) for name in ("name", "supports", "log_prob", "mass_beyond"))
+    return issubclass(target, kind)
 
 
 def _no_part(group: str, kind: type, found: Any) -> ConfigError:

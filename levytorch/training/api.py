@@ -11,6 +11,7 @@ from levytorch.convert import choice, shown
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError
+from levytorch.likelihood.laws import Law
 from levytorch.training.by_action import recover_by_action
 from levytorch.training.continuous import recover_continuous
 from levytorch.training.engines import Engine
@@ -34,7 +35,7 @@ def recover(
     init: str = "data",
     units: str = "data",
     density: str = "auto",
-    law: str = "auto",
+    law: str | Law = "auto",
     std: str = "auto",
     lattice: str = "auto",
     validation: float = 0.0,
@@ -77,7 +78,8 @@ def recover(
         law: coefficients "frozen" over a step, as in the paper; "exact": followed along it (one dimension, a period or
             splines on a line, a few distinct dt); "corrected": the frozen law's score, freed of its bias by the exact
             law, which is cheaper (linear heads); "auto": exact (on a line corrected) where that is available, changes
-            anything and takes a minute at most, and metrics["law_reason"] says what was chosen and why.
+            anything and takes a minute at most, and metrics["law_reason"] says what was chosen and why; or an object
+            with the methods of `levytorch.likelihood.laws.Law` (examples/own_law.py).
         std: the law whose information gives the standard errors: "auto", the one of the fit, or "frozen".
         lattice: whether full-batch engines see the data as a lattice, read once: "auto", "always", "never".
         validation: share of the trajectories to hold out; their likelihood is metrics["val/nll"].

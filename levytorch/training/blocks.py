@@ -19,8 +19,7 @@ from levytorch.data.batches import Batch, FullBatch, Pools, wanted
 from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
-from levytorch.likelihood.exact import ExactLaw
-from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.laws import Law
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailSettings
@@ -39,7 +38,7 @@ class Blocks:
     """
 
     observed: Pools | Lattice
-    law: FrozenLaw | None = None
+    law: Law | None = None
     treatment: TailSettings | None = None
 
     @property
@@ -111,7 +110,7 @@ class Blocks:
         out = torch.zeros((self.n_blocks, values.shape[0]), dtype=torch.float64)
         return out.index_add_(0, part.weight, values.T.contiguous())
 
-    def likelihood(self, head: Head, law: FrozenLaw | ExactLaw, tail: TailSettings) -> Likelihood:
+    def likelihood(self, head: Head, law: Law, tail: TailSettings) -> Likelihood:
         """That of all data once."""
         likelihood = Likelihood(head, law, tail)
         likelihood.observe(self.observed)

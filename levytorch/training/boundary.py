@@ -31,8 +31,8 @@ from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.likelihood.tail import TailCorrection
 from levytorch.training.engines.base import Maximised, joined_history, maximise
 from levytorch.training.engines.fisher import FisherScoring
-from levytorch.training.finish import AS_WELL, Ended, evaluation_of, held_at_zero, loss_without, vanishing
 from levytorch.training.recovery import Recovery
+from levytorch.training.report import AS_WELL, Ended, evaluation_of, held_at_zero, loss_without, vanishing
 
 ONE_STD = 0.5  # fall of the log-likelihood at one standard error
 UPPER = 0.5 * 1.6449**2  # and at the end of a one-sided interval of 95 %

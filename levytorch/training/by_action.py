@@ -28,8 +28,8 @@ from levytorch.convert import listed, shown
 from levytorch.data import Transitions
 from levytorch.errors import InputError
 from levytorch.training.controlled import CellParts, ControlledRecovery
-from levytorch.training.finish import NOT_TOLD, TOLD, warn_of_no_tempering
 from levytorch.training.recovery import Recovery
+from levytorch.training.report import NOT_TOLD, TOLD, warn_of_no_tempering
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import Fitting, on_the_line
 

@@ -34,9 +34,9 @@ from levytorch.policies import NumberPolicy, Policy
 from levytorch.training.controlled import CellParts, ClosedLoop, ControlledRecovery, CountedActions, EvenBins
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
-from levytorch.training.finish import judge_tempering
-from levytorch.training.problem import settings_for
+from levytorch.training.prepare import settings_for
 from levytorch.training.recovery import ArrayLike, OfHead, Recovery
+from levytorch.training.report import judge_tempering
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import groups_of, on_the_line, starting_head
 from levytorch.training.stored import stored_covariance, stored_head, stored_metrics, stored_theta

@@ -1,14 +1,9 @@
-"""The one driver of every fit: phases in their order, step by step.
+"""The one driver of every fit: the phases of a plan in their order, step by step.
 
 `recover` advances a Fit in a plain loop; under Lightning `LevyModule` holds the same object and one training step is
-one `Fit.step`. Whatever decides the result happens here, so that both give the same numbers:
-
-    frozen      the engine maximises the likelihood with coefficients frozen over a step
-    corrected   rounds on the frozen law's score, centered by the exact law (linear heads)
-    exact       the engine goes on under the exact law of a step
-
-Which of the last two follow is decided after the first, from the settings and the data (law_choice.py). At the end
-`_conclude` makes the Recovery. If the counts beyond CT then ask for other thresholds, the phases are run once more.
+one `Fit.step`. Whatever decides the result happens here, so that both give the same numbers. `training.prepare` settles
+what was left to the data, `training.phases.PLANS` is the order of phases, and the phase whose parameters stand at the
+end makes the Recovery. If the counts beyond CT then ask for other thresholds, the phases are run once more.
 
 The state of a fit is the list of the states of its phases. Resuming restores them one after the other and repeats the
 decisions in between, which depend on nothing else; no step is taken twice.
@@ -17,55 +12,36 @@ decisions in between, which depend on nothing else; no step is taken twice.
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Head, LinearHead
-from levytorch.coefficients.padded import on_a_cell
+from levytorch.coefficients import Head
 from levytorch.data import Pools, Transitions
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.drawing import Drawer
 from levytorch.data.lattice import Lattice
-from levytorch.errors import InputError, LevytorchWarning
-from levytorch.law.threads import spread
-from levytorch.likelihood.exact_rule import TOLERANCE
-from levytorch.likelihood.frozen import FrozenLaw, steady_method
-from levytorch.likelihood.likelihood import N_BINS, Likelihood
+from levytorch.errors import InputError
+from levytorch.likelihood.exact import ExactLaw
+from levytorch.likelihood.laws import Law
+from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import TailSettings
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import MOST_PAIRS
-from levytorch.training.boundary import told_in, without_vanished
-from levytorch.training.engines.base import Clock, Engine, Maximised, engine_facts, entry
-from levytorch.training.engines.exact import ExactEngine, ExactLBFGS, ExactObjective
-from levytorch.training.engines.lbfgs import LBFGSEngine
-from levytorch.training.finish import Ended, finish
-from levytorch.training.law_choice import (
-    GOOD,
-    MOVED,
-    TIGHTER,
-    FitUnderLaw,
-    affordable,
-    off_by,
-    unavailable,
-    without_drift_bias,
-)
+from levytorch.training.boundary import told_in
+from levytorch.training.engines.base import Clock, Engine, engine_facts
 from levytorch.training.modulation import modulate
-from levytorch.training.phases import ROUNDS, CenteredRounds, Maximise, MaximiseExactly, Phase
-from levytorch.training.problem import Problem, all_data, problem_of
+from levytorch.training.phases import Course, Maximise, Phase, plan_of
+from levytorch.training.phases.base import first_law
+from levytorch.training.prepare import Problem, all_data, problem_of
 from levytorch.training.progress import ProgressLine
 from levytorch.training.recovery import Recovery
 from levytorch.training.resampling import blocks_from
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import inside, reconsidered
 
-N_MIN = 100  # tail visits for a stable average: the paper's n_min
-_ATTEMPTS = 2  # under the exact law: coefficients that have moved far ask for another grid
 _CARRIED = ("missing_between_CT_and_TRT_z", "selection")  # metrics of a first fit that led to a second one
 
 
@@ -84,11 +60,12 @@ class Fit:
 
     Args:
         head, engine, tail: what is fitted, how, and how lost tails are treated.
-        density: how log p is computed.
+        law: a name or a Law. Without data of its own a Fit has one phase, under the frozen law unless another is given.
+        density: how log p is computed under the frozen law.
         seed: of the engine's own randomness and of mini-batches.
         log_every: steps of a mini-batch engine between two entries of the history.
 
-    Without `attach` a Fit has one phase under the frozen law and takes its batches from the caller.
+    Without `attach` a Fit takes its batches from the caller.
     """
 
     def __init__(
@@ -96,14 +73,16 @@ class Fit:
         head: Head,
         engine: Engine,
         tail: TailSettings | None = None,
+        law: str | Law = "auto",
         density: str = "auto",
         seed: int = 0,
         log_every: int = 50,
     ) -> None:
         engine.accepts(head)
-        self.head, self.engine, self.tail = head, engine, tail or TailSettings()
+        self.head, self.engine, self.tail, self.law = head, engine, tail or TailSettings(), law
         self.density, self.seed, self.log_every = density, seed, log_every
         self.problem: Problem | None = None
+        self.course: Course | None = None
         self.ranks = Ranks()
         self.history: list[dict[str, float]] = []
         self.n_steps = 0
@@ -113,19 +92,21 @@ class Fit:
         self._clock = Clock()
         self._result: tuple[Recovery, Likelihood] | None = None
         self._before: Recovery | None = None  # the first of two fits, where thresholds were reconsidered
-        self.phase: Phase = Maximise("frozen", engine, self._frozen_likelihood())
+        self._drawer: Drawer | None = None
+        self.phase: Phase = self._alone()
+
+    def _alone(self) -> Phase:
+        """The only phase of a fit without data of its own."""
+        law = first_law(ExactLaw() if self.law == "exact" else self.law, self.density, self.head)
+        return Maximise("frozen" if law.name == "frozen" else "own", self.engine, Likelihood(self.head, law, self.tail))
 
     @classmethod
     def of(cls, problem: Problem) -> Fit:
         """The fit that a problem poses, at its start."""
         s = problem.settings
-        fit = cls(problem.head, s.engine, s.tail, s.density, s.seed, s.log_every)
+        fit = cls(problem.head, s.engine, s.tail, s.law, s.density, s.seed, s.log_every)
         fit.problem = problem
         return fit
-
-    def _frozen_likelihood(self) -> Likelihood:
-        law = FrozenLaw(steady_method(self.density, self.head), self.head.dim)
-        return Likelihood(self.head, law, self.tail)
 
     # -- data ---------------------------------------------------------------------------------------------------------
     def attach(self, ranks: Ranks | None = None) -> None:
@@ -137,17 +118,14 @@ class Fit:
     def _begin(self, problem: Problem) -> None:
         """The first phase of a problem."""
         settings = problem.settings
-        self.problem, self.head, self.tail = problem, problem.head, settings.tail
+        self.problem, self.head, self.tail, self.law = problem, problem.head, settings.tail, settings.law
         alone = problem.batches if self.ranks.world == 1 else None
-        data = self.batches = alone or all_data(problem, self.ranks)
-        likelihood = self._frozen_likelihood()
-        likelihood.observe(data.observed, self.engine.n_bins)
-        if not data.from_lattice:
-            likelihood.ranks = self.ranks
-        self.phase = Maximise("frozen", self.engine, likelihood, data.fitted)
-        self._drawer: Drawer | None = None
-        self._law, self._reason, self._attempt = settings.law, "asked for", 0
-        self._setting: FitUnderLaw | None = None
+        self.batches = alone or all_data(problem, self.ranks)
+        self.course = Course(problem, self.batches, self.engine, self.ranks, settings.law)
+        first, *self._todo = plan_of(settings.law)
+        phase = first.begin(self.course)
+        assert phase is not None
+        self.phase, self._drawer = phase, None
 
     def batch(self) -> Batch | FullBatch:
         """The batch of the next step: a pure function of the phase, the step and the TCF."""
@@ -156,8 +134,9 @@ class Fit:
             return phase.batch._replace(tcf=tcf)
         if self._drawer is None:
             assert self.problem is not None
-            pools = cast(Pools, self.batches.observed)
-            self._drawer = Drawer(pools, **self.problem.drawing(), rank=self.ranks.rank, world=self.ranks.world)
+            assert isinstance(self.batches.observed, Pools)
+            drawing = self.problem.drawing()
+            self._drawer = Drawer(self.batches.observed, **drawing, rank=self.ranks.rank, world=self.ranks.world)
         return self._drawer.draw(phase.steps, tcf if self._drawer.pools.n_tail else 0.0)
 
     # -- steps --------------------------------------------------------------------------------------------------------
@@ -169,26 +148,24 @@ class Fit:
     @property
     def most_steps(self) -> int:
         """No fit takes more steps than this."""
-        if self.problem is None or not self.engine.full_batch:
-            return self.engine.max_steps * (1 if self.problem is None else 2)
-        return 2 * ((1 + _ATTEMPTS) * self.engine.max_steps + 2 * (ROUNDS + 1))
+        if self.problem is None:
+            return self.engine.max_steps
+        return 2 * sum(phase.most_steps(self.engine) for phase in plan_of(self.problem.settings.law))
 
     def step(self, batch: Batch | FullBatch) -> StepReport:
         """One step of the present phase."""
         phase = self.phase
-        if phase.engine.full_batch and isinstance(batch, Batch):
+        full = phase.engine.full_batch
+        if full and isinstance(batch, Batch):
             batch = FullBatch(batch, None, float(batch.weight.sum()), 0)
-        values = phase.step(batch, self.seed)
+        nll = phase.step(batch, self.seed)
         self.n_steps += 1
-        nll = float(values["train/nll"])
-        logged = phase.engine.full_batch or self.n_steps % self.log_every == 0
-        if logged:
-            if not phase.engine.full_batch:
-                values = entry(phase.likelihood, phase.optimizer, nll)
+        values: dict[str, float] = {}
+        if full or self.n_steps % self.log_every == 0:
             n = batch.n_main if isinstance(batch, FullBatch) else batch[0].shape[0] * self.ranks.world
-            values = values | self._clock.lap(self.n_steps, n)
+            values = phase.entry(nll) | self._clock.lap(self.n_steps, n)
             self.history.append({"step": float(self.n_steps), **values})
-        return StepReport(self.n_steps, phase.name, nll, values if logged else {})
+        return StepReport(self.n_steps, phase.name, nll, values)
 
     def update_tcf(self) -> None:
         """After a step: the TCF of the parameters as they now are; mini-batch engines wait for `tail.start` steps."""
@@ -198,10 +175,10 @@ class Fit:
     def advance(self) -> None:
         """After a step and its TCF: go on to the next phase if this one has finished, or end the fit."""
         self.phase.judge()
-        if self.problem is None:
+        if self.course is None:
             self.done = self.phase.finished
         elif self.phase.finished:
-            self._next()
+            self._next(self.course)
 
     def run(self, progress: bool = False) -> Recovery:
         """All steps that are left, and the recovery."""
@@ -241,8 +218,9 @@ class Fit:
         """Go on where another Fit of the same problem was."""
         first, *later = state["phases"]
         self.phase.load_state_dict(first)
-        for following in later if self.problem is not None else ():
-            self._next()
+        for following in later if self.course is not None else ():
+            assert self.course is not None
+            self._next(self.course)
             if self.done or self.phase.name != following["name"]:
                 raise InputError(
                     f"a resumed fit must go through the phases of its checkpoint, found {self.phase.name} instead of "
@@ -251,207 +229,57 @@ class Fit:
             self.phase.load_state_dict(following)
         self.history, self.n_steps = [dict(one) for one in state["history"]], int(state["n_steps"])
         self._clock = Clock(self.n_steps)
-        if state["done"] and self.problem is not None and self.phase.finished:
-            self._next()
-        elif self.problem is None:
+        if self.course is None:
             self.done = self.phase.finished
+        elif state["done"] and self.phase.finished:
+            self._next(self.course)
 
-    # -- the order of phases ------------------------------------------------------------------------------------------
-    def _next(self) -> None:
-        """From a finished phase to the next one, or to the end."""
+    # -- from phase to phase ------------------------------------------------------------------------------------------
+    def _next(self, course: Course) -> None:
+        """From a finished phase to the next one that is needed, or to the end."""
         finished = self.phase.state_dict()
-        self.phase.close()
-        following = {"frozen": self._after_frozen, "corrected": self._after_corrected, "exact": self._after_exact}
-        phase = following[self.phase.name]()
-        if phase is None:
+        following = self.phase.end()
+        self.head = course.end.likelihood.head  # another one where a coefficient has vanished
+        while following is None and self._todo:
+            following = self._todo.pop(0).begin(course)
+        if following is None and self._conclude(course):
             self._last = finished
-        else:
-            self._past.append(finished)
-            self.phase = phase
+            return
+        self._past.append(finished)
+        self.phase = following or self.phase  # `_conclude` has begun once more
 
-    def _after_frozen(self) -> Phase | None:
-        problem = cast(Problem, self.problem)
-        self._frozen = cast(Maximise, self.phase)
-        self._ended, self._vanished = without_vanished(self._end_of_frozen())
-        head = self.head = self._ended.likelihood.head  # another one where a coefficient has vanished
-        if self._law == "frozen":
-            return self._conclude(lambda: self._ended.frozen())
-        if self._law == "auto" and head.is_constant:
-            return self._conclude(lambda: self._ended.frozen("constant coefficients, for which it is exact"))
-        lacking = unavailable(head, problem.data)
-        if lacking is not None:
-            why = f"the exact law must have {lacking[0]}, found {lacking[1]}"
-            return self._conclude(lambda: without_drift_bias(self._ended, self._law, why))
-        self._law_began = time.perf_counter()
-        cell = on_a_cell(head)
-        setting = self._setting = FitUnderLaw(
-            replace(self._ended.likelihood, head=cell), self.engine, self._ended.observed, self.ranks
-        )
-        if self._law == "auto":
-            law, self._reason = affordable(setting, cell)
-            if law == "frozen":
-                return self._conclude(lambda: without_drift_bias(self._ended, "auto", self._reason))
-            self._law = law
-        if not isinstance(cell, LinearHead):
-            return self._exactly()
-        self._penalty = self.engine.objective(
-            self._ended.likelihood, self._ended.done.optimizer, self._ended.batch
-        ).penalty
-        self._frozen_end = cell.flat(), None if self._penalty is None else self._penalty.state()
-        return self._rounds()
+    def _conclude(self, course: Course) -> bool:
+        """End the fit; or begin once more (False), where the counts beyond CT ask for other thresholds."""
+        problem, answer = course.problem, course.answer
+        assert answer is not None
+        recovery, likelihood = answer.result()
+        told_in(recovery, course.vanished)
+        self._add_facts(recovery, course)
+        if (out := problem.held_out) is not None:
+            with torch.no_grad():
+                total = sum(float(likelihood.log_prob(out.x[r], out.dx[r], out.dt[r]).sum()) for r in out.blocks())
+            recovery.metrics["val/nll"] = -total / len(out)
+        tail = problem.settings.tail
+        other = None if self._before is not None else reconsidered(tail, recovery, problem.guessed_CT)
+        if self.ranks.agree(other is not None):
+            assert other is not None
+            self._before = recovery
+            head = problem.head
+            again = problem_of(problem.data, replace(problem.settings, tail=other), fitted, head.flat())
+            self._begin(replace(again, head=head, selection=problem.selection, began=problem.began))
+            return False
+        if self._before is not None:
+            carried = {key: self._before.metrics[key] for key in _CARRIED if key in self._before.metrics}
+            recovery.metrics |= carried
+        recovery.history = self.history
+        self._result, self.done = (recovery, likelihood), True
+        return True
 
-    def _end_of_frozen(self) -> Ended:
-        phase, data = self._frozen, self.batches
-        likelihood = phase.likelihood
-        if not self.engine.full_batch:
-            likelihood = replace(likelihood, head=self.head)
-            likelihood.observe(data.observed, N_BINS)
-        # a lattice without pairs is whole on every rank
-        likelihood.ranks = Ranks() if isinstance(cast(Problem, self.problem).train, Lattice) else self.ranks
-        return Ended(
-            likelihood, self.engine, phase.done, data.fitted, data.observed, data.facts, data.samples, self.ranks
-        )
-
-    def _rounds(self) -> Phase:
-        setting = cast(FitUnderLaw, self._setting)
-        objective = setting.around(self._penalty)
-        return CenteredRounds(self.engine, setting.likelihood, objective, setting.law, setting.strata)
-
-    def _after_corrected(self) -> Phase | None:
-        problem, setting = cast(Problem, self.problem), cast(FitUnderLaw, self._setting)
-        rounds = cast(CenteredRounds, self.phase)
-        setting.settle()
-        if self._attempt == 0 and setting.tolerance > TOLERANCE and not setting.error() < setting.accurate:
-            self._attempt = 1
-            setting.tolerance = max(TIGHTER * setting.tolerance, TOLERANCE)
-            setting.settle()
-            return self._rounds()
-        self._attempt = 0
-        self._first = rounds.corrected
-        head, (before, strengths) = setting.likelihood.head, self._frozen_end
-        if problem.settings.law == "auto":
-            far = off_by(self._first, head, before, self._penalty, setting.strata.n)
-            if self.ranks.agree(far < GOOD):
-                head.set_flat(before)
-                if self._penalty is not None and strengths is not None:
-                    self._penalty.restore(strengths)
-                return self._conclude(
-                    lambda: self._ended.frozen(f"it is off by less than {GOOD} standard errors everywhere")
-                )
-        if self._law == "exact":
-            return self._exactly()
-        return self._conclude(self._of_corrected)
-
-    def _exactly(self) -> Phase:
-        """The next attempt under the exact law."""
-        setting, engine = cast(FitUnderLaw, self._setting), self.engine
-        if not isinstance(setting.likelihood.head, LinearHead):
-            own = engine if isinstance(engine, LBFGSEngine) else LBFGSEngine(engine.max_steps)
-            options = {name: getattr(own, name) for name in ("max_steps", "iterations", "history", "tolerance")}
-            return Maximise("exact", ExactLBFGS(**options, law=setting.law), setting.exact_likelihood(), setting.batch)
-        self._exact_began = setting.likelihood.head.flat()
-        return MaximiseExactly(self._exact_engine(), setting.likelihood, setting.batch)
-
-    def _exact_engine(self) -> ExactEngine:
-        setting, std = cast(FitUnderLaw, self._setting), cast(Problem, self.problem).settings.std
-        found = setting.informations(self._first.R_theta)
-        engine = ExactEngine(
-            max_steps=self.engine.max_steps,
-            n_bins=self.engine.n_bins,
-            law=setting.law,
-            start=self._penalty,
-            own=found.exact if self._law == "exact" else found.corrected,
-            moves=self._law == "exact",
-            each=std == "frozen",  # whose covariance is made of the gradients of the pools
-            renewed=lambda R_theta: setting.informations(R_theta).exact,
-        )
-        engine.name = self.engine.name
-        return engine
-
-    def _after_exact(self) -> Phase | None:
-        setting, phase = cast(FitUnderLaw, self._setting), cast(Maximise, self.phase)
-        latest: list[Any] = []
-        if isinstance(phase, MaximiseExactly):
-            objective, std = phase.objective, cast(Problem, self.problem).settings.std
-            assert objective.own is not None
-            moved = setting.likelihood.head.flat() - self._exact_began
-            used = cast(ExactEngine, phase.engine).own
-            assert used is not None
-            again = std != "frozen" and float(objective.n * moved @ used.products @ moved) > MOVED**2
-            jobs: list[Callable[[], Any]] = [setting.error]
-            jobs += [partial(setting.informations, phase.done.R_theta)] if again else []
-            error, *latest = spread(lambda job: job(), jobs)
-        else:
-            error = setting.error()
-        self._attempt += 1
-        if not error < setting.accurate and self._attempt < _ATTEMPTS:
-            setting.settle()
-            return self._exactly()
-        if isinstance(phase, MaximiseExactly):
-            return self._conclude(lambda: self._of_linear(phase.engine, phase.done, phase.objective, error, latest))
-        return self._conclude(lambda: self._of_any(phase, error))
-
-    # -- conclusions --------------------------------------------------------------------------------------------------
-    def _of_corrected(self) -> tuple[Recovery, Likelihood]:
-        """The recovery at the root of the centered score."""
-        setting = cast(FitUnderLaw, self._setting)
-        for _ in range(_ATTEMPTS):
-            engine = self._exact_engine()
-            done = Maximised(engine.optimizer(setting.likelihood), self._first.converged, len(self._first.distances))
-            objective = cast(ExactObjective, engine.objective(setting.likelihood, done.optimizer, setting.batch))
-            error = setting.error()
-            if error < setting.accurate:
-                break
-            setting.settle()
-        return self._of_linear(engine, done, objective, error, [])
-
-    def _of_linear(
-        self, engine: Engine, done: Maximised, objective: ExactObjective, error: float, latest: list[Any]
-    ) -> tuple[Recovery, Likelihood]:
-        setting, first, law = cast(FitUnderLaw, self._setting), self._first, self._law
-        std = cast(Problem, self.problem).settings.std
-        if std == "frozen":
-            objective.own = None
-        elif latest:
-            objective.own = latest[0].exact
-        metrics = {
-            "law/rounds": len(first.distances) - 1,
-            "law/evaluations": objective.evaluations,
-            "covariance": "frozen" if std == "frozen" else law,
-        }
-        return self._under_law(setting.likelihood, engine, done, error, law, metrics)
-
-    def _of_any(self, phase: Maximise, error: float) -> tuple[Recovery, Likelihood]:
-        evaluations = cast(ExactLBFGS, phase.engine).evaluations
-        likelihood = cast(FitUnderLaw, self._setting).exact_likelihood()
-        return self._under_law(likelihood, phase.engine, phase.done, error, "exact", {"law/evaluations": evaluations})
-
-    def _under_law(
-        self, mine: Likelihood, engine: Engine, done: Maximised, error: float, law: str, metrics: dict[str, Any]
-    ) -> tuple[Recovery, Likelihood]:
-        """The recovery of a fit that has ended under the exact or the corrected law."""
-        setting = cast(FitUnderLaw, self._setting)
-        ended = replace(self._ended, likelihood=mine, engine=engine, done=done, batch=setting.batch, samples=None)
-        recovery = finish(ended)
-        recovery.metrics |= setting.metrics(law, error) | metrics
-        head = setting.likelihood.head
-        head.set_flat(self.ranks.same(head.flat()))
-        recovery.metrics |= {"law_reason": self._reason, "law/seconds": time.perf_counter() - self._law_began}
-        recovery.head = self.head  # on a line the padded head has the same parameters
-        likelihood = setting.exact_likelihood()
-        likelihood.ranks = self.ranks
-        return recovery, likelihood
-
-    def _conclude(self, make: Callable[[], tuple[Recovery, Likelihood]]) -> Phase | None:
-        """End the fit; or begin once more, where the counts beyond CT ask for other thresholds."""
-        problem = cast(Problem, self.problem)
-        settings = problem.settings
-        self._check_tcf()
-        recovery, likelihood = make()
-        told_in(recovery, self._vanished)
-        if self.batches.blocks is not None:
-            law = cast(FrozenLaw, self._ended.likelihood.law)
-            recovery.blocks = replace(self.batches.blocks, law=law, treatment=settings.tail)
+    def _add_facts(self, recovery: Recovery, course: Course) -> None:
+        """What a recovery says beside the answer of its last phase."""
+        problem, settings = course.problem, course.problem.settings
+        if course.data.blocks is not None:
+            recovery.blocks = replace(course.data.blocks, law=course.end.likelihood.law, treatment=settings.tail)
         recovery.metrics |= engine_facts(self.engine, settings.engine_reason)
         if problem.selection is not None:
             recovery.metrics["selection"] = problem.selection.summary()
@@ -461,45 +289,6 @@ class Fit:
             modulate(recovery, pairs, settings)
             recovery.blocks = blocks_from(recovery, pairs) if len(pairs) <= MOST_PAIRS else None
         recovery.metrics["seconds"] = time.perf_counter() - problem.began
-        if (out := problem.held_out) is not None:
-            with torch.no_grad():
-                total = sum(float(likelihood.log_prob(out.x[r], out.dx[r], out.dt[r]).sum()) for r in out.blocks())
-            recovery.metrics["val/nll"] = -total / len(out)
-        other = None if self._before is not None else reconsidered(settings.tail, recovery, problem.guessed_CT)
-        if self.ranks.agree(other is not None):
-            assert other is not None
-            self._before = recovery
-            head = problem.head
-            again = problem_of(problem.data, replace(settings, tail=other), fitted, head.flat())
-            self._begin(replace(again, head=head, selection=problem.selection, began=problem.began))
-            return self.phase
-        if self._before is not None:
-            carried = {key: self._before.metrics[key] for key in _CARRIED if key in self._before.metrics}
-            recovery.metrics |= carried
-        recovery.history = self.history
-        self._result, self.done = (recovery, likelihood), True
-        return None
-
-    def _check_tcf(self) -> None:
-        """Warn of a TCF that was never used, or that an average over too few steps makes noisy."""
-        tcf, start, steps = self._ended.likelihood.correction.tcf, self.tail.start, self._frozen.steps
-        if self.engine.full_batch or self.tail.method != "tcf":
-            return
-        if steps < start:
-            warnings.warn(
-                f"the tail correction must start before the fit ends, found tail.start = {start} and only {steps} "
-                "steps: the tail pool was never mixed in and D_f is too small; lower tail.start or raise "
-                "engine.max_steps.",
-                LevytorchWarning,
-                stacklevel=2,
-            )
-        elif tcf > 0 and (window := min(self.engine.window, steps)) < N_MIN / tcf:
-            warnings.warn(
-                f"the moving average covers {window} steps, but a TCF of {tcf:.2g} calls for about {N_MIN / tcf:.0f} "
-                f"(n_min / TCF): D_f is noisy; raise engine.max_steps and engine.window, or use a full-batch engine.",
-                LevytorchWarning,
-                stacklevel=2,
-            )
 
 
 def prepared(data: Transitions | Lattice, settings: FitSettings, start: Tensor | None = None) -> Fit:

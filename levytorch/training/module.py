@@ -2,7 +2,7 @@
 
 Checkpoints hold the arguments of the module as plain numbers, strings and dicts, and the state of the Fit, so that they
 load with weights-only semantics and a module can be rebuilt from its checkpoint alone. A head or an engine of the
-user's own is passed again.
+user's own is passed again, and so is a law.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from levytorch.coefficients.build import HEADS
 from levytorch.data import LevyDataModule
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import InputError
+from levytorch.likelihood.laws import Law, check_law
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import TailSettings, parse_tail
 from levytorch.ranks import Ranks
@@ -41,7 +42,8 @@ class LevyModule(L.LightningModule):
     """Maximises the likelihood of weighted batches: those of a LevyDataModule, or of any loader of (x, dx, dt, weight).
 
     head, engine, tail: a Head, an Engine and TailSettings, or plain settings of them (`build_head`, `build_engine`,
-    `parse_tail`); seed drives the engine's own randomness; log_every: steps between two entries of the log.
+    `parse_tail`); law: its name, or a Law; density: how log p is computed under the frozen law; seed drives the
+    engine's own randomness; log_every: steps between two entries of the log.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class LevyModule(L.LightningModule):
         head: dict[str, Any] | Head,
         engine: dict[str, Any] | Engine,
         tail: dict[str, Any] | TailSettings | None = None,
+        law: str | Law = "auto",
         density: str = "auto",
         seed: int = 0,
         log_every: int = 50,
@@ -57,7 +60,9 @@ class LevyModule(L.LightningModule):
         self.automatic_optimization = False
         self.head: Head = head if isinstance(head, Head) else build_head(head)
         self.engine: Engine = engine if isinstance(engine, Engine) else build_engine(engine)
-        self.fit = Fit(self.head, self.engine, parse_tail(tail), density, seed, log_every)
+        if not isinstance(law, str):
+            check_law(law)
+        self.fit = Fit(self.head, self.engine, parse_tail(tail), law, density, seed, log_every)
         self.save_hyperparameters(self._plain(density, seed, log_every))
         self.began = False  # whether a checkpoint, if there was one, has been read
         self._held_out: float | None = None  # what validation has summed up so far
@@ -65,7 +70,7 @@ class LevyModule(L.LightningModule):
     @classmethod
     def of(cls, fit: Fit) -> LevyModule:
         """The module of a fit whose data is prepared; the data is attached when the Trainer knows its processes."""
-        module = cls(fit.head, fit.engine, fit.tail, fit.density, fit.seed, fit.log_every)
+        module = cls(fit.head, fit.engine, fit.tail, fit.law, fit.density, fit.seed, fit.log_every)
         module.fit = fit
         return module
 
@@ -94,6 +99,8 @@ class LevyModule(L.LightningModule):
             plain["head"] = self.head.config()
         if self.engine.name in ENGINES and type(self.engine) is engine_class(self.engine.name):
             plain["engine"] = self.engine.config()
+        if isinstance(self.fit.law, str):
+            plain["law"] = self.fit.law
         return plain
 
     # -- Lightning ----------------------------------------------------------------------------------------------------
@@ -105,6 +112,11 @@ class LevyModule(L.LightningModule):
         # not in setup, after which a checkpoint may still change the pools of a data module
         if self.fit.problem is not None:
             return
+        if self.fit.law == "corrected":
+            raise InputError(
+                'law "corrected" must have all of the data, found a loader of batches; use `recover` or train.py, or '
+                'law="frozen".'
+            )
         self.fit.ranks = self.likelihood.ranks = Ranks.of(self.trainer)
         data = getattr(self.trainer, "datamodule", None)
         if isinstance(data, LevyDataModule):

@@ -29,6 +29,9 @@ from levytorch.convert import (
 )
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, reason
+from levytorch.likelihood.exact import ExactLaw
+from levytorch.likelihood.frozen import FrozenLaw, steady_method
+from levytorch.likelihood.laws import Law, check_law
 from levytorch.simulation import simulate
 from levytorch.training.blocks import Blocks
 from levytorch.training.resampling import FEW, REPLICAS, Replicas, bootstrap, sandwich
@@ -76,7 +79,8 @@ class Recovery(OfHead):
 
     covariance: (P, P) of theta (None when the engine gives none); metrics: plain numbers and strings about the fit;
     shift: (P,) what theta was moved by from the frozen law's maximum, where law "corrected" is the frozen one without
-    the bias of its drift; blocks: the data of the fit, for standard errors that are computed from it (not saved).
+    the bias of its drift; blocks: the data of the fit, for standard errors that are computed from it (not saved);
+    own_law: the law of the fit where it is none of levytorch's (not saved either).
     """
 
     head: Head
@@ -88,6 +92,7 @@ class Recovery(OfHead):
     history: list[dict[str, float]] = field(default_factory=list)
     shift: Tensor | None = field(default=None, repr=False)
     blocks: Blocks | None = field(default=None, repr=False, compare=False)
+    own_law: Law | None = field(default=None, repr=False, compare=False)
     replicas: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # computed once
 
     # -- coefficients -------------------------------------------------------------------------------------------------
@@ -289,10 +294,10 @@ class Recovery(OfHead):
         }
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], head: Head | None = None) -> Recovery:
+    def load(cls, path: str | os.PathLike[str], head: Head | None = None, law: Law | None = None) -> Recovery:
         """Read what `save` wrote; nothing in the file is executed.
 
-        head: one like that of your own which was fitted, and only then.
+        head: one like that of your own which was fitted, and only then; law: likewise.
         """
         file = path_of(path)
         if file.is_dir():
@@ -318,11 +323,15 @@ class Recovery(OfHead):
                 f"Recovery.load(path{', head=...' * (head is None)})."
             )
         try:
-            return cls.from_content(content, head)
+            recovery = cls.from_content(content, head)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
             raise InputError(
                 f"{file} must hold a complete recovery, found one that is not ({reason(error)}); save it again."
             ) from error
+        if law is not None and check_law(law).name != recovery.law:
+            raise InputError(f"law must be the one that was fitted, {recovery.law}, found {law.name}; pass that one.")
+        recovery.own_law = law
+        return recovery
 
     @classmethod
     def from_content(cls, content: dict[str, Any], head: Head | None = None) -> Recovery:
@@ -404,6 +413,24 @@ def forecast(
     x = simulate(dynamics, paths, steps, until / steps, substeps=substeps, x0=begin, seed=seed).to_array()
     quantiles = np.moveaxis(np.quantile(x, chosen, axis=0), 0, 1)
     return Forecast(np.linspace(0.0, until, steps + 1), chosen, quantiles, paths)
+
+
+def law_of(recovery: Recovery) -> Law:
+    """For `log_prob(recovery.head, x, dx, dt)` and the masses beyond. For corrected coefficients use the exact law; the
+    frozen law would be biased.
+
+    An ExactLaw chooses its grid for the head and the dt it is asked for, and keeps its tables until they change.
+    """
+    if recovery.own_law is not None:
+        return recovery.own_law
+    if recovery.law == "frozen" or recovery.shift is not None:  # corrected where the exact law is not available
+        return FrozenLaw(steady_method("auto", recovery.head), recovery.dim)
+    if recovery.law in ("exact", "corrected"):
+        return ExactLaw()
+    raise InputError(
+        f"the law of the recovery must be given, found {recovery.law!r}, which is not one of levytorch's; use "
+        "Recovery.load(path, law=...)."
+    )
 
 
 class _AtBoundary(Recovery):

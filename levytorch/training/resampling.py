@@ -102,7 +102,7 @@ Refit = Callable[[Tensor], Refitted]
 
 def refitting(recovery: Recovery, data: Transitions | Lattice | None = None) -> tuple[Refit, Likelihood, Blocks]:
     """What refits a recovery to weighted blocks, the likelihood it maximises, and the blocks."""
-    if isinstance(recovery.head, LinearHead):
+    if isinstance(recovery.head, LinearHead) and _has_scores(recovery):
         made = _reweighting(recovery, data)
         return made.refit, made.likelihood, made.blocks
     likelihood, blocks = _setting(recovery, data)
@@ -137,6 +137,13 @@ def _quasi_newton(
 def _check_linear(recovery: Recovery, purpose: str, remedy: str) -> None:
     if not isinstance(recovery.head, LinearHead):
         raise InputError(f"the head must be linear for {purpose}, found {type(recovery.head).__name__}; {remedy}.")
+    if not _has_scores(recovery):
+        raise InputError(f"the law must have scores for {purpose}, found law {recovery.law} without; use a bootstrap.")
+
+
+def _has_scores(recovery: Recovery) -> bool:
+    """Whether the law of a fit has derivatives in closed form: levytorch's own laws, and those made from them."""
+    return recovery.own_law is None or isinstance(recovery.own_law, FrozenLaw)
 
 
 def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Reweighting | Centered:
@@ -145,7 +152,7 @@ def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Rewe
     likelihood, blocks = _setting(recovery, data)
     strengths: Strength = recovery.metrics.get("penalty_strengths") or "none"
     made: Reweighting | Centered
-    if recovery.law == "frozen" or recovery.shift is not None:
+    if recovery.law not in ("exact", "corrected") or recovery.shift is not None:
         made = Reweighting(likelihood, blocks, strengths)
     else:
         made = Centered(likelihood, blocks, strengths, recovery.tcf)
@@ -170,7 +177,7 @@ def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Li
     if blocks.n_blocks < 2:
         raise InputError("data must come in at least two blocks, found one; make the lattice with n_blocks=60.")
     blocks = quick(blocks, recovery.head)
-    law = blocks.law or FrozenLaw(steady_method("auto", recovery.head), recovery.dim)
+    law = recovery.own_law or blocks.law or FrozenLaw(steady_method("auto", recovery.head), recovery.dim)
     head = copy.deepcopy(recovery.head)
     if recovery.shift is not None:
         head.set_flat(recovery.theta - recovery.shift)  # the frozen law's maximum

@@ -26,7 +26,7 @@ from levytorch.training.settings import FitSettings
 from levytorch.training.start import starting_head
 
 if TYPE_CHECKING:
-    from levytorch.training.problem import Problem
+    from levytorch.training.prepare import Problem
 
 N_FOLDS = 5
 CANDIDATES = tuple(range(1, 42, 2))

@@ -19,6 +19,9 @@ from levytorch.coefficients.modulation import ModulationSpec
 from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
 from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
+from levytorch.likelihood.exact import ExactLaw
+from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.laws import Law, check_law
 from levytorch.likelihood.tail import TailSettings, check_learned, parse_tail
 from levytorch.training.engines.base import Engine, build_engine, check_engine, chosen_engine, engine_options
 
@@ -85,8 +88,8 @@ class FitSettings:
     """Everything a fit needs besides the data. Plain values, but for head and engine, built here and nowhere else.
 
     plain: the settings of the head; None for a head of one's own. law: coefficients "frozen" over a step, "exact",
-    following them, "corrected", or "auto"; std: whose information standard errors are from, "auto" (the law's own) or
-    "frozen".
+    following them, "corrected", "auto", or a Law of one's own. std: whose information standard errors are from, "auto"
+    (the law's own) or "frozen".
     """
 
     alpha: AlphaSpec
@@ -98,7 +101,7 @@ class FitSettings:
     init: str = "data"
     units: str = "data"
     density: str = "auto"
-    law: str = "auto"
+    law: str | Law = "auto"
     std: str = "auto"
     log_every: int = 50
     progress: bool = False
@@ -157,8 +160,10 @@ def make_settings(
         name, engine_given = _named("engine", engine)
         if name == "auto":
             engine_given |= {key: options[key] for key in ("penalty", "max_steps") if key in options}
+        law = options.get("law", "auto")
+        has_scores = isinstance(law, str | FrozenLaw)
         engine_config, reason = chosen_engine(
-            name, engine_given, plain["name"] if own is None else own, asked, options.get("units", "data")
+            name, engine_given, plain["name"] if own is None else own, asked, options.get("units", "data"), has_scores
         )
         engine_name = engine_config["name"]
         engine_keys = engine_options(engine_name)
@@ -190,9 +195,8 @@ def make_settings(
     else:
         engine = build_engine(engine_config)
     engine.accepts(head)
-    for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES), ("law", LAWS), ("std", STDS)):
+    for key, choices in (("init", INITS), ("units", UNITS), ("density", DENSITIES), ("std", STDS)):
         choice(key, rest.get(key, choices[0]), choices)
-    _check_law(rest, head, spec, engine)
     _check_tempering(rest, own, tempered)
     if "log_every" in rest:
         rest["log_every"] = whole_number("log_every", rest["log_every"], 1)
@@ -201,6 +205,7 @@ def make_settings(
     data = check_data_options(data)
     given = not (tail is None or isinstance(tail, str))
     tails = check_learned(parse_tail(tail), alpha=spec.learned, tempering=tempered.learned, given=given)
+    rest["law"] = _checked_law(rest.get("law", "auto"), head, engine, tails, modulated=modulation is not None)
     rest["modulation"] = None if modulation is None else ModulationSpec(modulation, n_modulation)
     rest |= {"tempering": tempered, "left_open": left_open, "engine_reason": reason}
     return FitSettings(spec, head, plain if own is None else None, engine, tails, data, seed=seed, **rest)
@@ -227,25 +232,41 @@ def _check_tempering(options: dict[str, Any], own: Head | None, tempering: Tempe
         )
 
 
-def _check_law(options: dict[str, Any], head: Head, alpha: AlphaSpec, engine: Engine) -> None:
-    """The exact law: one alpha and full-batch engines; corrected: linear heads. Data has its own say (law_choice)."""
-    law = options.get("law", "auto")
+def _checked_law(law: Any, head: Head, engine: Engine, tail: TailSettings, *, modulated: bool) -> str | Law:
+    """The law as the fit takes it; what the data must have for it is checked with the data (`training.prepare`)."""
+    if not isinstance(law, str):
+        return _checked_own_law(check_law(law), head, engine, tail, modulated)
+    choice("law", law, LAWS)
     if not engine.full_batch:
         if law not in ("auto", "frozen"):
             raise InputError(
                 f'law "{law}" must have a full-batch engine, found {engine.name}; use engine fisher, evidence or lbfgs.'
             )
-        options["law"] = "frozen"
-    elif law in ("exact", "corrected"):
-        if alpha.mode == "function":
-            raise InputError(
-                f'law "{law}" must have one alpha, found alpha as a function of x (the far tail would be a mixture of '
-                'powers of |dx|); use law="frozen".'
-            )
+        return "frozen"
+    if law in ("exact", "corrected"):
+        if head.alpha_spec.mode == "function" and (lacking := ExactLaw.supports.missing(head)):
+            raise InputError(f'law "{law}" must have {lacking.needed}, found {lacking.found}; use law="frozen".')
         if law == "corrected" and not isinstance(head, LinearHead):
             raise InputError(
                 f'law "corrected" must have a linear head, found a {type(head).__name__}; use law="exact".'
             )
+    return law
+
+
+def _checked_own_law(law: Law, head: Head, engine: Engine, tail: TailSettings, modulated: bool) -> Law:
+    if modulated:
+        raise InputError(f"law must be frozen with a modulation, found {law.name}; leave the modulation out.")
+    if engine.name == "fisher" and not isinstance(law, FrozenLaw):
+        raise InputError(
+            f"the engine must be lbfgs or adam for law {law.name}, which has no scores, found {engine.name}; leave the "
+            "engine out, or derive the law from FrozenLaw with score and exceedance of its own."
+        )
+    if tail.active and not law.supports.tails:
+        raise InputError(
+            f"law {law.name} must have mass_beyond for tail.method {tail.method}, found none; define it, or use tail "
+            "none."
+        )
+    return law
 
 
 def _plain_head(coefficients: Any, n_basis: int | str, period: Any) -> dict[str, Any]:

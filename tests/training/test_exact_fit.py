@@ -19,9 +19,9 @@ from levytorch.likelihood.exact_scores import expected_scores
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import TailSettings
-from levytorch.training import law_choice
-from levytorch.training.engines.exact import ExactEngine, ExactObjective
-from levytorch.training.law_choice import law_of
+from levytorch.training.phases import choice
+from levytorch.training.phases.exact import ExactEngine, ExactObjective
+from levytorch.training.recovery import law_of
 from tests.training.problems import ALPHA, constant
 
 STEEP = Dynamics(
@@ -191,10 +191,10 @@ def test_auto_leaves_what_is_exact_or_good():
 @pytest.mark.parametrize(("share", "correction"), [(0.7, None), (0.0, "drift")])
 def test_auto_takes_no_longer_than_it_may(monkeypatch, share, correction):
     # the corrected law takes about half of what the exact one does; what that is depends on the grid alone
-    exact = 48 + law_choice.ROUNDS + 2 * law_choice._INFORMATION
-    monkeypatch.setattr(law_choice, "_FORWARD", 3 / exact)
-    monkeypatch.setattr(law_choice, "_GROWTH", 0.0)
-    monkeypatch.setattr(law_choice, "SECONDS", 3 * share)
+    exact = 48 + choice.ROUNDS + 2 * choice._INFORMATION
+    monkeypatch.setattr(choice, "_FORWARD", 3 / exact)
+    monkeypatch.setattr(choice, "_GROWTH", 0.0)
+    monkeypatch.setattr(choice, "SECONDS", 3 * share)
     found = recover(steep()[:4000], alpha=0.5, n_basis=3)
     assert (found.law, found.metrics.get("law/correction")) == ("corrected", correction)
     assert "the exact law would take about 3 s" in found.metrics["law_reason"]
@@ -261,7 +261,7 @@ def test_a_fit_that_begins_far_away_asks_for_the_information_again(monkeypatch):
     data = simulate(system, 2000, 20, 0.25, substeps=20, order=2, seed=1).transitions()
     found = recover(data, alpha=ALPHA, n_basis=5, engine="evidence", law="exact")
     monkeypatch.setattr(
-        "levytorch.training.fit.ExactEngine", lambda **options: ExactEngine(**options | {"renewed": None})
+        "levytorch.training.phases.exact.ExactEngine", lambda **options: ExactEngine(**options | {"renewed": None})
     )
     stale = recover(data, alpha=ALPHA, n_basis=5, engine="evidence", law="exact")
     assert found.converged

@@ -122,13 +122,15 @@ def bare(optimizer: Optimizer) -> Optimizer:
 
 
 def chosen_engine(
-    name: str, given: Mapping[str, Any], head: str | Head, n_basis: Any, units: Any = "data"
+    name: str, given: Mapping[str, Any], head: str | Head, n_basis: Any, units: Any = "data", has_scores: bool = True
 ) -> tuple[dict[str, Any], str]:
     """Settings of an engine with its name, and the reason for it.
 
     given: options of the engine; None stands for one that is left to "auto". head, n_basis: the name of a head, and
-    what it was asked for; or a Head. An unpenalised fit of many functions wiggles where there is little data, so that
-    "auto" smooths those of a linear head as much as the evidence of the data says: Fourier series harmonic by harmonic.
+    what it was asked for; or a Head. has_scores: whether the law has them, for Fisher scoring.
+
+    An unpenalised fit of many functions wiggles where there is little data, so that "auto" smooths those of a linear
+    head as much as the evidence of the data says: Fourier series harmonic by harmonic.
     """
     options, waves = dict(given), head == "fourier" or isinstance(head, FourierHead)
     smoothing = "harmonics" if waves else "evidence"
@@ -139,6 +141,8 @@ def chosen_engine(
         return {"name": "fisher", "penalty": smoothing, "max_steps": PASSES, **options}, "as asked"
     if not (isinstance(head, LinearHead) or (isinstance(head, str) and head in LINEAR)):
         return {"name": "lbfgs", **options}, "auto: a head that is not linear"
+    if not has_scores:
+        return {"name": "lbfgs", **options}, "auto: a law without scores"
     K = head.n_basis if isinstance(head, LinearHead) else n_basis
     kind = "a Fourier head" if waves else "a spline head"
     if "penalty" in options:
@@ -243,7 +247,7 @@ class Clock:
         return {"time/step_ms": 1e3 * seconds / steps, "time/samples_per_s": pairs * steps / seconds}
 
 
-def entry(likelihood: Likelihood, optimizer: Optimizer, nll: float) -> dict[str, float]:
+def entry(likelihood: Likelihood, optimizer: Optimizer | None, nll: float) -> dict[str, float]:
     """The state of a fit after a step."""
     # fisher knows the TCF of the parameters it has just accepted; the correction is updated after the step
     accepted = getattr(optimizer, "accepted", None)

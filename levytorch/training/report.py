@@ -27,7 +27,7 @@ from levytorch.data.batches import FullBatch, PoolFacts, Pools
 from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
 from levytorch.law import log_density
-from levytorch.likelihood.frozen import rate
+from levytorch.likelihood.frozen import FrozenLaw, rate
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective, covariance, separability
 from levytorch.likelihood.penalty import symmetric_inverse
@@ -35,11 +35,12 @@ from levytorch.likelihood.sums import project
 from levytorch.ranks import Ranks
 from levytorch.training.engines import Engine
 from levytorch.training.engines.base import Maximised, bare
-from levytorch.training.engines.exact import ExactObjective
 from levytorch.training.engines.fisher import polish
+from levytorch.training.engines.lbfgs import full_nll
 from levytorch.training.recovery import Recovery
 
 _INSEPARABLE = 0.98
+_DIFFERENCE = 1e-4  # of a parameter in internal units, for differences of gradients
 _AT_THE_END = 0.005  # from an end of the range of alpha
 _MOST_REMOVED = 0.05  # share of all pairs beyond TRT
 VANISHED = 1e-4
@@ -66,12 +67,6 @@ class Ended:
     facts: PoolFacts
     samples: FullBatch | None = None
     ranks: Ranks = field(default_factory=Ranks)
-
-    def frozen(self, reason: str = "asked for") -> tuple[Recovery, Likelihood]:
-        """A recovery under the frozen law, and its likelihood."""
-        recovery = finish(self)
-        recovery.metrics |= {"law": "frozen", "law_reason": reason}
-        return recovery, self.likelihood
 
 
 def finish(ended: Ended) -> Recovery:
@@ -114,14 +109,17 @@ def finish(ended: Ended) -> Recovery:
     if (bound := alpha_at_bound(head)) is not None:
         metrics["alpha_at_bound"] = bound
     cov = None
-    if isinstance(head, LinearHead):
+    if isinstance(head, LinearHead) and isinstance(likelihood.law, FrozenLaw):
         cov, ev, log_likelihood = _of_linear(ended, head, metrics)
         tcf = ev.tcf
         if ev.R_theta is not None:
             metrics["R_theta"] = ev.R_theta
     else:
         tcf = likelihood.correction.tcf
-        log_likelihood = facts.n_main * likelihood.mean((ended.samples or ended.batch)._replace(tcf=tcf))
+        batch = (ended.samples or ended.batch)._replace(tcf=tcf)
+        log_likelihood = facts.n_main * likelihood.mean(batch)
+        if isinstance(head, LinearHead):
+            cov = observed_covariance(likelihood, batch, facts.n_main)
         if tail.method == "tcf":
             metrics["R_theta"] = likelihood.seen().R_theta(head)
     region = tail.conditions_on if tail.method == "conditional" else None
@@ -137,9 +135,8 @@ def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple
     else:
         metrics["lattice_nodes"] = ended.batch.main.x.shape[0]
         objective, ev, metrics["lattice_distance"] = polish(ended.likelihood, objective, ended.samples)
-    if isinstance(objective, ExactObjective) and objective.own is not None:
-        cov: Tensor | None = objective.covariance()
-    else:
+    cov = objective.covariance_of_law()
+    if cov is None:
         if objective.method == "tcf":
             fitted.add_hessian(ev)  # second derivatives of all data, at the cost of a lattice where there is one
         cov = covariance(objective, ev)
@@ -176,6 +173,53 @@ def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple
     if penalty is not None:
         metrics["penalty_strengths"] = penalty.strengths.tolist()
     return cov, ev, objective.n * objective.value(ev, penalised=False)
+
+
+def observed_covariance(likelihood: Likelihood, batch: FullBatch, n: float) -> Tensor | None:
+    """The inverse of the observed information of a law without scores: its gradient is differenced in every parameter.
+
+    None with the TCF, which moves with the parameters and is no part of the likelihood, or at no maximum.
+    """
+    if likelihood.tail.method == "tcf":
+        _warn(
+            f"there are no standard errors with the TCF under law {likelihood.law.name}, which has no scores; use "
+            "tail.method conditional, or a bootstrap."
+        )
+        return None
+    head = likelihood.head
+    theta, rows = head.flat(), []
+
+    def gradient(at: Tensor) -> Tensor:
+        head.set_flat(at)
+        head.zero_grad()
+        full_nll(likelihood, batch)
+        return torch.cat(
+            [torch.zeros(p.numel()).to(p) if p.grad is None else p.grad.reshape(-1) for p in head.parameters()]
+        )
+
+    for i in range(theta.numel()):
+        h = torch.zeros_like(theta)
+        h[i] = _DIFFERENCE * max(1.0, abs(float(theta[i])))
+        rows.append((gradient(theta + h) - gradient(theta - h)) / (2 * h[i]))
+    head.set_flat(theta)
+    head.zero_grad()
+    information = n * torch.stack(rows)
+    information = 0.5 * (information + information.T)
+    if not bool((torch.linalg.eigvalsh(information) > 0).all()):
+        _warn(
+            "there are no standard errors: the log-likelihood has no maximum where the fit has ended; use a bootstrap."
+        )
+        return None
+    return symmetric_inverse(information)
+
+
+def in_standard_errors(head: Head, moved: Tensor, covariance: Tensor) -> float:
+    """How far coefficients move with theta, in standard errors, where that is farthest."""
+    farthest = 0.0
+    for J in head.jacobian(head.grid(128 if head.dim == 1 else 400)):
+        std = ((J @ covariance) * J).sum(-1).clamp(min=0.0).sqrt()
+        farthest = max(farthest, float(((J @ moved).abs() / std.clamp(min=1e-300)).max()))
+    return farthest
 
 
 def _warn(sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""The problem that settings and data pose: what every fit starts from, and all of its data as one batch."""
+"""Before the first phase: what was left to the data is settled, and all of the data becomes one batch."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, PoolFacts, full_batch, split, wanted
 from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.errors import InputError, LevytorchWarning
+from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
+from levytorch.likelihood.laws import Missing, distinct_steps
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import Blocks, kept_for_later, n_blocks_for
-from levytorch.training.law_choice import check_exact
 from levytorch.training.modulation import check_modulation
 from levytorch.training.selection import Selection, select
 from levytorch.training.settings import FitSettings
@@ -62,9 +63,19 @@ class Problem:
         """With nothing left open (cross-validation needs `batches`); refuses what the exact law cannot fit."""
         blocks = None if self.batches is None else self.batches.blocks
         problem = select(self, blocks) if self.settings.left_open else self
-        if problem.settings.law == "exact":
-            check_exact(problem.head, self.data, started=self.settings.init == "data")
+        problem.check_law()
         return problem
+
+    def check_law(self) -> None:
+        """Refuse a head and data that the law cannot be used with, before anything is fitted."""
+        law, lacking = self.settings.law, None
+        if law == "exact":
+            lacking = unavailable(self.head, self.data, started=self.settings.init == "data")
+        elif not isinstance(law, str):
+            lacking = law.supports.missing(self.head, self.data)
+        if lacking is not None:
+            name = law if isinstance(law, str) else law.name
+            raise InputError(f'law "{name}" must have {lacking.needed}, found {lacking.found}; use law="auto".')
 
     def drawing(self) -> dict[str, Any]:
         """The options of mini-batches."""
@@ -131,7 +142,11 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
     pools = make_pools(problem.train, **pool_options(settings, problem.guess))
     check_pools(pools, settings, problem.train)
     share = (ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
-    if not (settings.engine.full_batch and wanted(pools.data, settings.data.get("lattice") or "auto")):
+    # nodes stand for pairs under levytorch's own laws; one of the user's own sees the pairs unless asked otherwise
+    asked = settings.data.get("lattice") or "auto"
+    if asked == "auto" and not isinstance(settings.law, str):
+        asked = "never"
+    if not (settings.engine.full_batch and wanted(pools.data, asked)):
         pairs = full_batch(pools, *share)
         alone = kept_for_later(pools) if settings.engine.full_batch and ranks.world == 1 else None
         return AllData(pairs, pools, PoolFacts.of(pools), blocks=alone)
@@ -139,6 +154,21 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
     blocks = kept_for_later(lattice)
     pairs = full_batch(pools, *share, copied=False)
     return AllData(lattice.full_batch(), pools, PoolFacts.of(pools), pairs, from_lattice=True, blocks=blocks)
+
+
+def unavailable(head: Head, data: Transitions | Lattice, *, started: bool = True) -> Missing | None:
+    """What this head and data lack for the exact law; None: nothing. started: whether the head has the scale of the
+    data, so that the grid for its steps is known.
+    """
+    lacking = ExactLaw.supports.missing(head, data)
+    if lacking is not None or not started:
+        return lacking
+    try:
+        for dt in distinct_steps(data, MANY_STEPS):
+            ExactLaw().rule(head, dt)
+    except InputError as error:
+        return Missing("steps that a grid can hold", f"others ({error})")
+    return None
 
 
 def settings_for(transitions: Transitions | Lattice, settings: FitSettings) -> FitSettings:

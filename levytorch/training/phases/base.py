@@ -1,0 +1,159 @@
+"""What a phase of a fit is, and what phases hand on to each other.
+
+A phase says what one step does, when it has finished, and its state for exact resumption. The order of phases is the
+list of `training.phases.PLANS`; `Fit` goes through it. A new phase is one class in one file of this package with the
+methods of `Phase`, and its place in that list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+from levytorch.coefficients import Head
+from levytorch.data.batches import Batch, FullBatch
+from levytorch.likelihood.frozen import FrozenLaw, steady_method
+from levytorch.likelihood.laws import Law
+from levytorch.likelihood.likelihood import Likelihood
+from levytorch.ranks import Ranks
+from levytorch.training.engines.base import Engine, entry
+from levytorch.training.prepare import AllData, Problem
+from levytorch.training.recovery import Recovery
+from levytorch.training.report import Ended
+
+if TYPE_CHECKING:
+    from levytorch.training.boundary import Vanished
+    from levytorch.training.phases.choice import ExactSetting
+    from levytorch.training.phases.corrected import Corrected
+
+
+@dataclass
+class Course:
+    """A fit on its way through its phases, and what each has left for the next.
+
+    Attributes:
+        law: the law that was asked for, by name or as an object; "auto" becomes another name when it is decided.
+        reason: why the fit ends under its law, for metrics["law_reason"].
+        answer: the phase whose parameters stand so far. It makes the recovery at the end.
+        ended: where the first maximisation has ended, under the frozen law or one of the user's own.
+        vanished: a coefficient that has run to zero in it.
+        free_drift: whether the first-order bias of the frozen law's drift is to be removed from the answer.
+        exact: the data, the frozen and the exact law, once it is decided that the fit goes on under the exact law.
+        corrected: the phase of that name, once it has finished.
+    """
+
+    problem: Problem
+    data: AllData
+    engine: Engine
+    ranks: Ranks
+    law: str | Law
+    reason: str = "asked for"
+    answer: Phase | None = None
+    ended: Ended | None = None
+    vanished: Vanished | None = None
+    free_drift: bool = False
+    exact: ExactSetting | None = None
+    corrected: Corrected | None = None
+
+    @property
+    def end(self) -> Ended:
+        """Where the first maximisation has ended."""
+        assert self.ended is not None
+        return self.ended
+
+    def stay_frozen(self, reason: str, *, free_drift: bool = False) -> None:
+        """Decide that the answer under the frozen law stands."""
+        self.law, self.reason, self.free_drift = "frozen", reason, free_drift
+
+
+class Phase:
+    """One stretch of a fit under one law.
+
+    Attributes:
+        name: in logs and checkpoints.
+        likelihood: its head is the one that moves.
+        batch: what every step works on, or None where each step is given a batch of its own.
+        optimizer: None where a step is not that of an optimiser.
+        steps: taken so far.
+        converged: whether its own test is met.
+    """
+
+    name: str
+    engine: Engine
+    likelihood: Likelihood
+    max_steps: int
+    optimizer: Optimizer | None = None
+    batch: FullBatch | None = None
+    steps: int = 0
+    converged: bool = False
+
+    # -- in the order of phases ---------------------------------------------------------------------------------------
+    @classmethod
+    def begin(cls, course: Course) -> Phase | None:
+        """The phase at its start. None: it is not needed, and then the course says why."""
+        raise NotImplementedError
+
+    @classmethod
+    def most_steps(cls, engine: Engine) -> int:
+        """No fit takes more steps than this in the phase."""
+        return engine.max_steps
+
+    def end(self) -> Phase | None:
+        """Leave the head where the phase has ended, and in the course what it has found.
+
+        Returns the same phase at a new start where it must be repeated (with a finer grid), otherwise None.
+        """
+        return None
+
+    def result(self) -> tuple[Recovery, Likelihood]:
+        """The recovery of the fit as this phase has left it, and the likelihood it is judged by."""
+        raise NotImplementedError
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+    @property
+    def head(self) -> Head:
+        return self.likelihood.head
+
+    @property
+    def finished(self) -> bool:
+        """Whether another step would change nothing, or is not allowed."""
+        return self.converged or self.steps >= self.max_steps
+
+    def step(self, batch: Batch | FullBatch, seed: int) -> float:
+        """Advance by one step; returns the mean negative log-likelihood."""
+        raise NotImplementedError
+
+    def entry(self, nll: float) -> dict[str, float]:
+        """What is logged of a step."""
+        return entry(self.likelihood, self.optimizer, nll)
+
+    def update_tcf(self) -> None:
+        """Algorithm E.6: the TCF of the parameters as they now are."""
+        accepted = getattr(self.optimizer, "accepted", None)
+        self.likelihood.correct(None if accepted is None else accepted.R_theta)
+
+    def judge(self) -> None:
+        """Decide whether the phase has converged, after a step and its TCF."""
+
+    # -- state --------------------------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and tensors: with them an equal phase goes on to the same bits."""
+        return {
+            "name": self.name,
+            "theta": self.head.flat(),
+            "correction": self.likelihood.correction.state_dict(),
+            "steps": self.steps,
+            "converged": self.converged,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.head.set_flat(state["theta"])
+        self.likelihood.correction.load_state_dict(state["correction"])
+        self.steps, self.converged = int(state["steps"]), bool(state["converged"])
+
+
+def first_law(law: str | Law, density: str, head: Head) -> Law:
+    """The law of the first phase: one's own, or the frozen one, where every other fit begins."""
+    return FrozenLaw(steady_method(density, head), head.dim) if isinstance(law, str) else law

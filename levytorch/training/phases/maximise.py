@@ -1,0 +1,192 @@
+"""An engine maximises a likelihood: under the frozen law, where other phases go on, or a law of the user's own."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from levytorch.coefficients import LinearHead
+from levytorch.data.batches import Batch, FullBatch
+from levytorch.data.lattice import Lattice
+from levytorch.errors import LevytorchWarning
+from levytorch.likelihood.drift_bias import drift_step, moved_or_refused, shown_by_steps
+from levytorch.likelihood.likelihood import N_BINS, Likelihood, counts_on
+from levytorch.ranks import Ranks
+from levytorch.training.averaging import MovingAverage, has_settled
+from levytorch.training.boundary import without_vanished
+from levytorch.training.engines.base import Engine, Maximised
+from levytorch.training.phases.base import Course, Phase, first_law
+from levytorch.training.recovery import Recovery
+from levytorch.training.report import Ended, finish, in_standard_errors
+
+N_MIN = 100  # tail visits for a stable average: the paper's n_min
+GOOD = 0.1  # standard errors that the frozen law may be off
+_ODDS = 3.0  # log odds for steps along which coefficients are held, beyond which they are taken for such
+
+
+class Maximise(Phase):
+    """Steps of an engine. Mini-batch engines end at the moving average of their steps."""
+
+    optimizer: Optimizer
+
+    def __init__(self, name: str, engine: Engine, likelihood: Likelihood, batch: FullBatch | None = None) -> None:
+        self.name, self.engine, self.likelihood, self.batch = name, engine, likelihood, batch
+        self.max_steps = engine.max_steps
+        self.optimizer = engine.optimizer(likelihood)
+        self.average = None if engine.full_batch else MovingAverage(engine.window)
+
+    @property
+    def finished(self) -> bool:
+        return (self.converged and self.engine.stop_early) or self.steps >= self.max_steps
+
+    @property
+    def done(self) -> Maximised:
+        """How it went."""
+        return Maximised(self.optimizer, self.converged, self.steps)
+
+    def step(self, batch: Batch | FullBatch, seed: int) -> float:
+        nll = self.engine.step(self.likelihood, self.optimizer, batch, self.steps, seed)
+        self.steps += 1
+        return float(nll)
+
+    def judge(self) -> None:
+        if self.average is None:
+            self.converged = self.engine.converged(self.optimizer)
+            return
+        self.average.add(self.head.flat())
+        if self.average.full and not self.average.filled:
+            self.converged = has_settled(self.average.block_means(), self.engine.tolerance)
+
+    def end(self) -> Phase | None:
+        if self.average is not None and self.average.steps:
+            self.head.set_flat(self.average.average())
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"optimizer": self.optimizer.state_dict()}
+        if self.average is not None:
+            own["average"] = self.average.state_dict()
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+
+
+class OwnLaw(Maximise):
+    """The first phase, and the only one under a law of the user's own: all data, or draws from it."""
+
+    name = "own"
+
+    def __init__(self, course: Course) -> None:
+        self.course, data, settings = course, course.data, course.problem.settings
+        head = course.problem.head
+        likelihood = Likelihood(head, first_law(course.law, settings.density, head), settings.tail)
+        likelihood.observe(data.observed, course.engine.n_bins)
+        if not data.from_lattice:
+            likelihood.ranks = course.ranks
+        super().__init__(self.name, course.engine, likelihood, data.fitted)
+
+    @classmethod
+    def begin(cls, course: Course) -> Phase:
+        return cls(course)
+
+    def end(self) -> Phase | None:
+        super().end()
+        course, data, likelihood = self.course, self.course.data, self.likelihood
+        if not self.engine.full_batch:
+            likelihood = replace(likelihood, head=self.head)
+            likelihood.observe(data.observed, N_BINS)
+        # a lattice without pairs is whole on every rank
+        likelihood.ranks = Ranks() if isinstance(course.problem.train, Lattice) else course.ranks
+        batches = (data.fitted, data.observed, data.facts, data.samples)
+        course.ended = Ended(likelihood, self.engine, self.done, *batches, course.ranks)
+        course.answer = self
+        self._check_tcf()
+        return None
+
+    def result(self) -> tuple[Recovery, Likelihood]:
+        recovery = finish(self.course.end)
+        recovery.metrics |= {"law": self.likelihood.law.name, "law_reason": self.course.reason}
+        recovery.own_law = self.likelihood.law
+        return recovery, self.course.end.likelihood
+
+    def _check_tcf(self) -> None:
+        """Warn of a TCF that was never used, or that an average over too few steps makes noisy."""
+        tail, steps = self.likelihood.tail, self.steps
+        tcf = self.likelihood.correction.tcf
+        if self.engine.full_batch or tail.method != "tcf":
+            return
+        if steps < tail.start:
+            warnings.warn(
+                f"the tail correction must start before the fit ends, found tail.start = {tail.start} and only {steps} "
+                "steps: the tail pool was never mixed in and D_f is too small; lower tail.start or raise "
+                "engine.max_steps.",
+                LevytorchWarning,
+                stacklevel=2,
+            )
+        elif tcf > 0 and (window := min(self.engine.window, steps)) < N_MIN / tcf:
+            warnings.warn(
+                f"the moving average covers {window} steps, but a TCF of {tcf:.2g} calls for about {N_MIN / tcf:.0f} "
+                f"(n_min / TCF): D_f is noisy; raise engine.max_steps and engine.window, or use a full-batch engine.",
+                LevytorchWarning,
+                stacklevel=2,
+            )
+
+
+class Frozen(OwnLaw):
+    """The first phase under the frozen law. A coefficient that it drives to zero leaves the parameters at its end."""
+
+    name = "frozen"
+
+    def end(self) -> Phase | None:
+        super().end()
+        self.course.ended, self.course.vanished = without_vanished(self.course.end)
+        return None
+
+    def result(self) -> tuple[Recovery, Likelihood]:
+        ended, reason = self.course.end, self.course.reason
+        recovery = finish(ended)
+        recovery.metrics |= {"law": "frozen", "law_reason": reason}
+        if self.course.free_drift:
+            free_drift(recovery, ended, asked=self.course.problem.settings.law)
+        return recovery, ended.likelihood
+
+
+def free_drift(recovery: Recovery, ended: Ended, asked: str | Any) -> None:
+    """Remove the first-order bias of the frozen law's drift where the exact law cannot be used.
+
+    asked: the law of the settings; under "auto" the drift moves only if that matters.
+    """
+    likelihood = ended.likelihood
+    head, bins = likelihood.head, likelihood.bins
+    if not isinstance(head, LinearHead) or head.alpha_spec.mode == "function" or bins is None:
+        return
+    if asked == "auto" and head.dim == 1 and (told := _held(ended, head)):
+        recovery.metrics["law_reason"] += f"; {told}"
+        return
+    objective = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch)
+    ev = objective.evaluate()
+    shift: Tensor = ended.ranks.same(drift_step(objective, ev, counts_on(bins, ended.observed)))
+    if asked == "auto" and (recovery.covariance is None or in_standard_errors(head, shift, recovery.covariance) < GOOD):
+        recovery.metrics["law_reason"] += f"; the drift is off by less than {GOOD} standard errors"
+        return
+    if told := moved_or_refused(objective, ev, shift):
+        recovery.metrics["law_reason"] += f"; {told}"
+        return
+    recovery.shift = shift
+    recovery.metrics |= {"law": "corrected", "law/correction": "drift"}
+
+
+def _held(ended: Ended, head: LinearHead) -> str:
+    """A sentence where the data itself says that coefficients are held along a step, as by Euler's rule; or nothing."""
+    S, J = map(float, ended.ranks.sum(shown_by_steps(head, ended.batch.main)))
+    if not S - 0.5 * J < -_ODDS:
+        return ""
+    return f"steps show {S / J:.2f} +- {J**-0.5:.2f} of the change of D_o along them that an equation asks for"
