@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from levytorch import exchange
 from levytorch.errors import OutputError, printable
 
 _NO_FSYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # file systems that have none
@@ -50,11 +51,18 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def save_tensors(content: Any, target: Path) -> None:
-    """torch.save, whole or not at all; a full disk is an OutputError (torch's own writer would not say which it is)."""
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
+    """torch.save, or safetensors where the name ends so, whole or not at all.
+
+    A full disk is an OutputError: torch's own writer would not say which it is.
+    """
+    if exchange.is_exchange(target):
+        packed = exchange.pack(content)
+    else:
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        packed = buffer.getvalue()  # not a view of it: Python 3.12.1 dies collecting views
     with replacing(target) as temporary:
-        temporary.write_bytes(buffer.getvalue())  # not a view of it: Python 3.12.1 dies collecting views
+        temporary.write_bytes(packed)
 
 
 @contextmanager

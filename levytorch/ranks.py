@@ -8,8 +8,6 @@ does anything.
 from __future__ import annotations
 
 import os
-import threading
-import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -157,18 +155,6 @@ def started_from_outside() -> bool:
     """Whether torchrun or srun started this process as one of several (and not Lightning)."""
     torchrun = int(os.environ.get("WORLD_SIZE") or 1) > 1 and "RANK" in os.environ
     return torchrun or (int(os.environ.get("SLURM_NTASKS") or 1) > 1 and "SLURM_PROCID" in os.environ)
-
-
-def follow_parent(every: float = 1.0) -> None:
-    """End this process when the one that started it is gone: before the ranks have met, nothing else would."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(every)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="follow-parent").start()
 
 
 def quiet_arguments(arguments: Sequence[str]) -> list[str]:

@@ -22,12 +22,15 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from levytorch.parent import follow
 from levytorch.working_directory import MATPLOTLIB_SETTINGS, NUMBA_SETTINGS, ignoring, leave_import_path
 
 
 def prepare_process() -> None:
     """To be called before anything else is imported."""
     leave_import_path()
+    if int(os.environ.get("LOCAL_RANK") or 0) > 0:  # started by Lightning
+        follow()
     # threads that spin while they wait for each other stand still together where a machine has other work to do
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -61,7 +61,7 @@ def train_in(config: DictConfig, directory: Path, sweep: bool) -> float | None:
         outcome = train(config, directory)
     except interrupts.Interrupted as stop:
         if ranks.is_first():
-            log.warning(f"stopped by {stop.name}; go on with: python train.py resume={directory}")
+            log.warning(f"stopped by {stop.name}; go on with: {resume.command(directory)}")
         raise
     except (LevytorchError, OSError, OmegaConfBaseException) as error:
         if isinstance(error, ranks.SharedError) and not ranks.is_first():

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from levytorch import exchange
 from levytorch.archives import check_tensors
 from levytorch.errors import InputError
 
@@ -73,7 +74,9 @@ def read_csv(file: Path, columns: Sequence[str], texts: Sequence[str] = ()) -> d
 
 
 def load_tensors(file: Path) -> Any:
-    """torch.load of plain tensors and numbers, of a file that holds all that it declares."""
+    """Plain tensors and numbers of a file that holds all that it declares: of torch.save, or of safetensors."""
+    if exchange.is_exchange(file):
+        return exchange.unpack(file)
     check_tensors(file)
     return torch.load(file, map_location="cpu", weights_only=True)
 

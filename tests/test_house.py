@@ -18,9 +18,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "levytorch"
 # a room imports only rooms above it; single files at the top of the package are needed by all
 ROOMS = (
-    *("errors", "working_directory", "startup", "plots", "archives", "convert", "files", "untrusted", "interrupts"),
-    *("ranks", "spaces", "law", "coefficients", "policies", "dynamics", "controlled", "data", "simulation"),
-    *("likelihood", "training", "diagnostics", "policy", "figures", "runs", "train", "evaluate", "__main__"),
+    *("errors", "parent", "working_directory", "startup", "plots", "archives", "exchange", "convert", "files"),
+    *("untrusted", "interrupts", "ranks", "spaces", "law", "coefficients", "policies", "dynamics", "controlled"),
+    *("data", "simulation", "likelihood", "training", "diagnostics", "policy", "figures", "runs", "train"),
+    *("evaluate", "__main__"),
 )
 
 

@@ -245,7 +245,7 @@ class Lattice(Tables):
         )
 
     def save(self, path: str | Path) -> None:
-        """Write a .npz file, whole or not at all."""
+        """Write a .npz file, or a .safetensors file for exchange with other programs; whole or not at all."""
         save_lattice(self, path)
 
     @classmethod

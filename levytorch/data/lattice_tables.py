@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from levytorch import exchange
 from levytorch.archives import load_arrays
 from levytorch.convert import Array, Integers, choice, path_of, switch
 from levytorch.data.batches import MOST_DT, Batch
 from levytorch.data.lattice_grid import ORDERS, Grid
 from levytorch.errors import InputError, reason
-from levytorch.files import replacing
+from levytorch.files import replacing, save_tensors
 
 if TYPE_CHECKING:
     from levytorch.data.lattice import Lattice
@@ -212,8 +213,18 @@ def node_numbers(key: Integers) -> tuple[Integers, Integers]:
 
 
 def save_lattice(lattice: Lattice, path: str | Path) -> None:
-    """Write a lattice, whole or not at all."""
-    target = path_of(path)
+    """Write a lattice, whole or not at all: .npz, or safetensors where the name ends so."""
+    target, content = path_of(path), to_arrays(lattice)
+    if exchange.is_exchange(target):
+        reasons = content.pop("dropped_reasons").tolist()
+        save_tensors({"dropped_reasons": reasons} | {k: torch.from_numpy(v) for k, v in content.items()}, target)
+        return
+    with replacing(target) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **content)
+
+
+def to_arrays(lattice: Lattice) -> dict[str, Any]:
+    """The fields of a lattice as arrays by name."""
     period, *others = astuple(lattice.grid)
     content: dict[str, Any] = {
         "version": np.array(VERSION),
@@ -230,9 +241,7 @@ def save_lattice(lattice: Lattice, path: str | Path) -> None:
     }
     for name, part in zip(_PARTS, (lattice.weights, lattice.states)):
         content |= {f"{name}_{field}": array for field, array in part._asdict().items()}
-    content |= {f"loose_{field}": array for field, array in lattice.loose._asdict().items()}
-    with replacing(target) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, **content)
+    return content | {f"loose_{field}": array for field, array in lattice.loose._asdict().items()}
 
 
 def load_lattice(path: str | Path) -> dict[str, Any]:
@@ -241,7 +250,7 @@ def load_lattice(path: str | Path) -> dict[str, Any]:
     if not file.is_file():
         raise InputError(f"{file} must be a lattice that Lattice.save wrote, found no file; check the path.")
     try:
-        arrays = load_arrays(file, _NAMES)
+        arrays = _exchanged(file) if exchange.is_exchange(file) else load_arrays(file, _NAMES)
         if "version" not in arrays:
             raise ValueError("no version")
         version = arrays["version"]
@@ -253,6 +262,21 @@ def load_lattice(path: str | Path) -> dict[str, Any]:
     except Exception as error:  # a damaged file is parsed as a zip directory or as Python, with any error of theirs
         found = f"no {error.args[0]}" if isinstance(error, KeyError) else reason(error).removeprefix("ValueError: ")
         raise InputError(f"{file} must be a lattice that Lattice.save wrote, found {found}; save it again.") from None
+
+
+def _exchanged(file: Path) -> dict[str, Any]:
+    """The arrays of a safetensors file."""
+    content = exchange.unpack(file)
+    unknown = sorted(set(content) - set(_NAMES)) if isinstance(content, dict) else [type(content).__name__]
+    if unknown:
+        raise ValueError(f"{unknown[0][:60]!r}, which is not expected")
+    reasons = content.pop("dropped_reasons")
+    if not isinstance(reasons, list) or not all(isinstance(one, str) for one in reasons):
+        raise ValueError("dropped_reasons that are not text")
+    if not all(isinstance(part, Tensor) for part in content.values()):
+        raise ValueError("values that are no arrays")
+    arrays = {name: part.numpy() for name, part in content.items()}
+    return arrays | {"dropped_reasons": np.array(reasons, dtype=np.str_)}
 
 
 def from_arrays(arrays: dict[str, Any]) -> dict[str, Any]:

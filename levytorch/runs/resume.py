@@ -61,8 +61,29 @@ def expand(arguments: Sequence[str]) -> list[str]:
                 f"(only {', '.join(CHANGEABLE)} may be given anew)."
             )
     kept = [override for override in stored if override not in own]
+    for override in kept:
+        if asks_for_processes(override):
+            raise ConfigError(
+                f"processes of a resumed run must be asked for on your own command line, found {override} in "
+                f"{directory / RECORD}; repeat it there: resume={directory} {override}."
+            )
     _check_overrides(kept, own, directory / RECORD)
     return [*kept, *own, *_defaults_of_then(directory, stored), *end]
+
+
+def asks_for_processes(override: str) -> bool:
+    """Whether an override is about several processes: a run directory from someone else must not start them."""
+    key, _, value = override.lstrip("+~").partition("=")
+    if key == "trainer":
+        return value != "default"
+    named = any(word in override for word in ("devices", "num_nodes", "strategy"))
+    return key.startswith("trainer.") and named and value != "1"
+
+
+def command(directory: Path) -> str:
+    """What to type to go on with a run of one's own."""
+    stored = read_overrides(directory) if (directory / RECORD).is_file() else []
+    return " ".join([f"python train.py resume={directory}", *filter(asks_for_processes, stored)])
 
 
 def read_overrides(directory: Path) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from levytorch import ranks
+from levytorch import parent, ranks
 from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import diagnose
@@ -174,6 +174,6 @@ def start_processes(trainer: Mapping[str, Any]) -> bool:
     first = ranks.is_first()
     if not first:
         warnings.simplefilter("ignore", LevytorchWarning)
-        if not ranks.started_from_outside():
-            ranks.follow_parent()
+    elif not ranks.started_from_outside():
+        parent.announce()
     return first

@@ -272,6 +272,7 @@ class Recovery(OfHead):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all.
 
+        A name that ends in .safetensors gives a file for exchange: safetensors with JSON, for other programs too.
         Of a head of your own the parameters and its name are written; `load` then takes one to put them into.
         """
         target = path_of(path)

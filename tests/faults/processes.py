@@ -6,7 +6,6 @@ import csv
 import json
 import multiprocessing
 import os
-import random
 import runpy
 import signal
 import sys
@@ -22,6 +21,7 @@ import yaml
 
 from levytorch import Recovery, Trajectories, ValueFunction
 from tests.faults import writers
+from tests.sampling import dice
 
 ROOT = Path(__file__).parents[2]
 FAULTS = int(os.environ.get("LEVYTORCH_FAULTS", "3"))  # per kind
@@ -175,5 +175,5 @@ def survived(kind: str, count: int = 1) -> None:
 
 def moments(kind: str, count: int = FAULTS) -> list[float]:
     """Seeded places in [0, 1) of a run at which to kill it."""
-    source = random.Random(kind)
+    source = dice(kind)
     return [source.random() for _ in range(count)]

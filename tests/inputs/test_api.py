@@ -1,7 +1,5 @@
 """Every public name with every kind of wrong argument: a right answer or one helpful sentence, never a traceback."""
 
-import random
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +10,7 @@ from tests.inputs import names_of_data, names_of_fit, names_of_law
 from tests.inputs.judge import REFUSED, Defect, judge
 from tests.inputs.targets import Target, numbers_of
 from tests.inputs.values import ALL, plain
+from tests.sampling import dice
 
 
 @pytest.fixture(autouse=True)
@@ -68,10 +67,10 @@ def test_every_argument_with_every_value(name, record_property):
 
 @pytest.mark.parametrize("name", sorted(set(TARGETS) - SLOW))
 def test_some_arguments_with_some_values(name, record_property):
-    target, dice = TARGETS[name], random.Random(name)
+    target, chance = TARGETS[name], dice(name)
     judge(lambda: target.call(**target.good), name)
     for _ in range(12):
-        try_value(target, dice.choice(list(target.good)), dice.choice(list(ALL)))
+        try_value(target, chance.choice(list(target.good)), chance.choice(list(ALL)))
     record_property("inputs to the API", 12)
 
 

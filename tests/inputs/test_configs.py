@@ -1,6 +1,5 @@
 """Every leaf of every configuration with every kind of wrong value, judged before any data is made."""
 
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from levytorch.runs.evaluate import run_evaluation
 from levytorch.runs.evaluation_settings import check_settings
 from levytorch.runs.settings import prepare_run
 from levytorch.runs.value import add_value
+from tests import sampling
 from tests.inputs.configs import BAD, GROUPS, ROOT, changed, composed, evaluate_cases, small, train_cases
 from tests.inputs.judge import REFUSED, Defect, judge
 
@@ -63,7 +63,7 @@ def test_every_leaf_of_train_with_every_value(file, record_property, tmp_path):
     record_property("inputs to train.py", count)
     # what was let through must run to its end, or be refused for what the data turned out to be
     alone = [case for case in accepted if not ranks.processes(case[1].trainer)]  # here nobody starts processes
-    for k, (what, config) in enumerate(random.Random(0).sample(alone, 40)):
+    for k, (what, config) in enumerate(sampling.dice(0).sample(alone, 40)):
         try:
             prepared = prepare_run(config, tmp_path / str(k))
             outcome = training.fit_and_report(prepared, prepared.source(), tmp_path / str(k))
@@ -75,7 +75,7 @@ def test_every_leaf_of_train_with_every_value(file, record_property, tmp_path):
 
 
 def test_some_leaves_of_train(file, record_property):
-    dice = random.Random(1)
+    dice = sampling.dice(1)
     config = composed("train", *small())
     keys = "seed alpha init units batch.batch_size batch.validation beta data.n_trajectories data.dt data.censor.TRT"
     keys += " dynamics.alpha coefficients.n_basis coefficients.period engine.max_steps tail.CT tail.start reward.power"
@@ -124,7 +124,7 @@ def test_every_leaf_of_evaluate_with_every_value(record_property, tmp_path):
     assert count > 1000
     record_property("inputs to evaluate.py", count)
     rates = dict(enabled=True, n_trials=2, n_modes=9, eps=[0.1, 0.01], perturbations=["noise"])
-    for k, (what, settings) in enumerate(random.Random(0).sample(accepted, 20)):
+    for k, (what, settings) in enumerate(sampling.dice(0).sample(accepted, 20)):
         tiny = settings | dict(run=None, out=str(tmp_path / str(k)), tensorboard=False)
         tiny["rates"] = dict(settings["rates"]) | rates
         judge(lambda s=tiny: run_evaluation(s), what)

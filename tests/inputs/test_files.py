@@ -6,13 +6,13 @@ A file that is read must say what an independent reader finds in it; everything 
 import csv
 import io
 import math
-import random
 
 import numpy as np
 import polars as pl
 import pytest
 
 from levytorch import Recovery, Trajectories, ValueFunction
+from tests import sampling
 from tests.inputs.judge import REFUSED, judge
 from tests.inputs.targets import recovery, value
 
@@ -93,7 +93,7 @@ def try_file(file, what):
 
 def damaged(folder, suffix, n, seed):
     clean = write(folder, suffix).read_bytes()
-    dice = random.Random(f"{suffix}{seed}")
+    dice = sampling.dice(f"{suffix}{seed}")
     for k in range(n):
         file = folder / f"bad{suffix}"
         file.write_bytes(damage(clean, dice))
@@ -122,7 +122,7 @@ def test_some_damaged_files(suffix, tmp_path, record_property):
 def test_damaged_results(kind, tmp_path, record_property):
     """recovery.pt and value.pt: torch.load has its own ways to fail."""
     clean = (recovery() if kind == "recovery" else value()).save(tmp_path / "clean.pt").read_bytes()
-    dice = random.Random(kind)
+    dice = sampling.dice(kind)
     load = Recovery.load if kind == "recovery" else ValueFunction.load
     for k in range(200):
         file = tmp_path / "bad.pt"
@@ -236,7 +236,7 @@ def test_odd_tables(tmp_path, record_property):
 
 
 def test_some_odd_tables(tmp_path, record_property):
-    for case in random.Random(2).sample(list(odd_tables()), 60):
+    for case in sampling.dice(2).sample(list(odd_tables()), 60):
         try_table(tmp_path, *case)
     record_property("odd tables", 60)
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from tests.law.oracle import FIRST, PAIRS, SECOND, read_table
-
-SHARED = Path(__file__).parents[3] / "shared" / "reference"
 
 
 def column(rows: list[dict[str, str]], name: str) -> Tensor:
@@ -49,8 +45,3 @@ class Cases:
     def second_scales(self) -> Tensor:
         one = self.scales()
         return torch.maximum(torch.stack([one[i] * one[j] for i, j in PAIRS]), self.second.abs())
-
-
-def shared_reference(name: str) -> list[dict[str, str]]:
-    with (SHARED / name).open() as file:
-        return list(csv.DictReader(file))

@@ -3,7 +3,6 @@
 import csv
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.likelihood import exact_kernels
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_rule import SIZES
+from tests.likelihood import transition_oracle
 from tests.likelihood.expected_batch import expected_batch, information, scores
 
 from .systems import Functions, constant, of_parameters, restoring, restoring_density, smooth
@@ -21,7 +21,6 @@ from .systems import Functions, constant, of_parameters, restoring, restoring_de
 D = torch.float64
 DT = torch.tensor(1 / 40, dtype=D)
 LAW = ExactLaw()
-REFERENCE = Path(__file__).parents[3] / "shared" / "reference" / "transition_variable.csv"
 
 
 def uniform(n, low, high, seed):
@@ -54,9 +53,8 @@ def test_every_alpha_has_nodes_that_suit_it(alpha):
 
 
 def test_reference_of_varying_coefficients():
-    if not REFERENCE.exists():
-        pytest.skip("no reference values here")
-    with REFERENCE.open() as file:
+    """Against the Galerkin oracle, whose table is right to 1e-10."""
+    with transition_oracle.TABLE.open() as file:
         rows = torch.tensor([[float(v) for v in row] for row in list(csv.reader(file))[1:]], dtype=D)
     system = Dynamics(
         b=lambda x: 4 * torch.cos(x) + 2 * torch.sin(2 * x),

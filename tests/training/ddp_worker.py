@@ -17,7 +17,8 @@ from levytorch.data.batches import Batch
 from levytorch.data.drawing import Drawer
 from levytorch.errors import NumericalError
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.ranks import Ranks, follow_parent, is_first
+from levytorch.parent import announce, follow
+from levytorch.ranks import Ranks, is_first
 from levytorch.training import fit as driver
 from levytorch.training.settings import make_settings
 from levytorch.training.trainer import train
@@ -129,7 +130,9 @@ def case(name: str, directory: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if not is_first():
-        follow_parent()
+    if is_first():
+        announce()
+    else:
+        follow()
     for given in sys.argv[2:]:
         case(given, Path(sys.argv[1]))

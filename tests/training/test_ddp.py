@@ -166,7 +166,7 @@ def test_a_killed_rank_takes_the_others_along_and_the_run_resumes(tmp_path, engi
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
     assert not (tmp_path / "killed" / "recovery.pt").exists()
     torch.load(tmp_path / "killed" / "checkpoints" / "last.ckpt", weights_only=True)
-    train(f"resume={tmp_path / 'killed'}")
+    train(f"resume={tmp_path / 'killed'}", "trainer=ddp")
     whole, resumed = Recovery.load(tmp_path / "whole"), Recovery.load(tmp_path / "killed")
     if engine == "adam":
         assert torch.equal(whole.theta, resumed.theta)
@@ -260,7 +260,7 @@ def test_only_the_first_process_keeps_a_log(monkeypatch):
 
 def test_a_resumed_command_line_is_expanded_once(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"overrides": ["trainer=ddp", "+note=1"]}))
-    once = resume.expand([f"resume={tmp_path}", "beta=3"])
+    once = resume.expand([f"resume={tmp_path}", "trainer=ddp", "beta=3"])
     assert once.count("+note=1") == 1
     child = [*once, "hydra.job.name=second"]  # what Lightning makes of it for the second process
     assert resume.expand(child) == child
