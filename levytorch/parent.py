@@ -7,13 +7,17 @@ because by then it may be gone already.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 import threading
 import time
 from typing import NoReturn
 
 PARENT = "LEVYTORCH_PARENT"
 EVERY = 0.5  # seconds between two looks
+_SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 
 
 def announce() -> None:
@@ -27,6 +31,8 @@ def follow() -> None:
     if not announced.isdigit() or int(announced) == os.getpid():
         return
     parent = int(announced)
+    if sys.platform == "linux":  # also while an import holds the interpreter's lock for seconds
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         _end()
 
