@@ -10,6 +10,7 @@ from levytorch.coefficients.fourier import FourierHead
 from levytorch.coefficients.head import KNOWABLE, Head, Units, known_constants
 from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN, MODES, AlphaLink, AlphaSpec, TemperingSpec
 from levytorch.coefficients.mlp import MLPHead
+from levytorch.coefficients.periodic_spline import PeriodicSplineHead
 from levytorch.coefficients.spline import PolynomialHead, SplineHead, check_n_basis
 from levytorch.convert import choice, known_keys, shown
 from levytorch.errors import InputError
@@ -17,6 +18,7 @@ from levytorch.errors import InputError
 HEADS: dict[str, type[Head]] = {
     "fourier": FourierHead,
     "spline": SplineHead,
+    "periodic_spline": PeriodicSplineHead,
     "polynomial": PolynomialHead,
     "mlp": MLPHead,
 }
@@ -28,11 +30,13 @@ _SPLINE = _SHARED | _LINE | {"n_basis", "n_basis_alpha", "knots"}
 OPTIONS = {
     "fourier": _SHARED | _CELL | {"n_basis", "n_basis_alpha", "truncation"},
     "spline": _SPLINE | {"continuation", "free", "truncation"},
+    "periodic_spline": _SHARED | _CELL | {"n_basis", "n_basis_alpha", "truncation"},
     "polynomial": _SPLINE | {"degree"},
     "mlp": _SHARED | _CELL | _LINE | {"width", "depth", "periodic", "n_features"},
 }
-LINEAR = ("fourier", "spline", "polynomial")  # heads of engine fisher
+LINEAR = ("fourier", "spline", "periodic_spline", "polynomial")  # heads of engine fisher
 ON_A_LINE = ("spline", "polynomial")  # heads that have no period
+SPLINES = ("spline", "periodic_spline", "polynomial")  # 1 function, or at least 4
 
 
 def head_dim(config: Mapping[str, Any]) -> int | None:
@@ -66,7 +70,7 @@ def build_head(config: Mapping[str, Any]) -> Head:
     mode = settings.pop("alpha_mode", "fixed")
     choice("alpha_mode", mode, MODES)
     if "n_basis_alpha" in settings:
-        if name in ON_A_LINE:
+        if name in SPLINES:
             check_n_basis(settings["n_basis_alpha"])
         else:
             check_basis(settings["n_basis_alpha"], 1.0)

@@ -54,7 +54,7 @@ def train(config: Any, directory: Path) -> Outcome | None:
         outcome = actions.train_by_action(prepared, data, directory, resumed=resumed, fit_one=fit_and_report)
     else:
         data = actions.alike(data)
-        value.check_value_data(prepared.config, data)
+        value.check_value_data(prepared.config, data, prepared.fit.head)
         outcome = fit_and_report(prepared, data, directory, checkpoint=checkpoint)
         if outcome is None:
             return None

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from levytorch.coefficients import Head
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.convert import choice, known_keys, shown, switch, whole_number
 from levytorch.data import Transitions
@@ -222,10 +223,17 @@ def comparison_sentence(numbers: Mapping[str, Any]) -> str:
     )
 
 
-def check_value_data(config: Mapping[str, Any], data: Any) -> None:
+def check_value_data(config: Mapping[str, Any], data: Any, head: Head) -> None:
     """Refuse, before the fit, what the value function at its end could not be computed from."""
     if config["beta"] is None:
         return
+    truth = data.dynamics
+    if truth is not None and not is_line(truth) and head.period is None:
+        raise ConfigError(
+            f"coefficients must have a period for a system on a cell, found those of a line ({type(head).__name__}), "
+            "for which the value function of that system cannot be compared; use coefficients=spline or "
+            "coefficients=fourier with its period, a system on a line, or beta=null."
+        )
     if config["empirical"] is not None:
         check_series(data, config)
     elif data.transitions.dim <= 2:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import LinearHead
+from levytorch.coefficients import FourierHead, LinearHead
 from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 N_FOLDS = 5
 CANDIDATES = tuple(range(1, 42, 2))
-ON_A_LINE = (1, *range(4, 44, 2))
+SPLINES = (1, *range(4, 44, 2))
 FACTORS = tuple(10.0 ** (k / 2) for k in range(4, -5, -1))  # of the evidence's strengths, from smooth to rough
 # folds find their own way: a standard error of all data moves a held-out score by about one, of which hundredths matter
 _TOLERANCE, _CLOSE, _NEAR = 0.03, 0.02, 0.05
@@ -137,7 +137,7 @@ def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
     thetas: list[Tensor] = []
     before: LinearHead | None = None
     shown, size = math.inf, 0  # how far first-order changes were off, and for how many parameters: it grows with them
-    for K in CANDIDATES if problem.head.period is not None else ON_A_LINE:
+    for K in CANDIDATES if isinstance(problem.head, FourierHead) else SPLINES:
         head = starting_head(replace(_with(settings, K), init="data"), problem.guess)
         assert isinstance(head, LinearHead)
         if before is not None:

@@ -147,7 +147,9 @@ def make_settings(
         raise InputError(
             f"{' and '.join(known)} must be left to a head of one's own, found a known constant; return it in forward."
         )
-    plain = _plain_head(coefficients, n_basis, period) | known if own is None else {}
+    averaged = engine == "adam" or (isinstance(engine, Mapping) and engine.get("name") == "adam")  # has its own window
+    bounded = options.get("window") is not None and not averaged
+    plain = _plain_head(coefficients, n_basis, period, bounded=bounded) | known if own is None else {}
     head_keys = OPTIONS[plain["name"]] - _NOT_OPTIONS if own is None else set()
     seed = whole_number("seed", seed, 0, 2**63 - 1, "0 is the default")
     left_open: tuple[str, ...] = ()
@@ -269,9 +271,13 @@ def _checked_own_law(law: Law, head: Head, engine: Engine, tail: TailSettings, m
     return law
 
 
-def _plain_head(coefficients: Any, n_basis: int | str, period: Any) -> dict[str, Any]:
-    """A name, or a mapping with one, as plain settings of a head; "period" is None on a line."""
+def _plain_head(coefficients: Any, n_basis: int | str, period: Any, *, bounded: bool = False) -> dict[str, Any]:
+    """A name, or a mapping with one, as plain settings of a head; "period" is None on a line.
+
+    bounded: whether a window is given, which splines have on a line only.
+    """
     name, given = _named("coefficients", coefficients)
+    bounded = bounded or given.get("window") is not None
     choice("coefficients", name, ("auto", *HEADS))
     period = given.pop("period", period)
     line = period is None or _endless(period)
@@ -280,6 +286,8 @@ def _plain_head(coefficients: Any, n_basis: int | str, period: Any) -> dict[str,
     if name == "auto" or (name == "fourier" and line and constant):
         own, name = name, "spline" if line else "fourier"
         given = _of_head(own, name, given)
+    if name == "spline" and not line and not bounded:
+        given, name = _of_head(name, "periodic_spline", given), "periodic_spline"
     if name == "fourier" and line:
         raise InputError("Fourier heads must have a period, found none; use coefficients spline, or give the period.")
     if name in ON_A_LINE and not line and period != 2 * math.pi:

@@ -244,6 +244,8 @@ def test_help_fits_a_screen():
         (["data=file", "data.path=FILE", "alpha=0.3", "reward=regressed"], "reward column"),
         (["dynamics=plane", "coefficients.n_basis=3", "reward=cosine_power", "reward.period=100"], "reward.period"),
         (["dynamics=plane", "coefficients.n_basis=3", "reward=regressed"], "cosine_power, manufactured or callable"),
+        (["coefficients=polynomial"], "coefficients must have a period for a system on a cell"),
+        (["coefficients=spline", "coefficients.period=null"], "coefficients must have a period for a system on a cell"),
     ],
 )
 def test_a_reward_that_the_data_cannot_give_is_refused_before_the_fit(overrides, match, tmp_path, monkeypatch):
@@ -256,4 +258,4 @@ def test_a_reward_that_the_data_cannot_give_is_refused_before_the_fit(overrides,
         config = compose("train", [*chosen, *small])
     prepared = prepare_run(config, tmp_path)
     with pytest.raises(ConfigError, match=match):
-        check_value_data(prepared.config, prepared.source())
+        check_value_data(prepared.config, prepared.source(), prepared.fit.head)
