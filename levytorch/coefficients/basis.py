@@ -139,31 +139,6 @@ class FourierBasis:
         out[..., 2::2] = turned[(order + 3) % 4][..., : (self.n_modes - 1) // 2]
         return out if order == 0 else out * k**order
 
-    def symbol(self, alpha: Tensor, log_power: int = 0, tempering: float = 0.0) -> Tensor:
-        """|k|^(2 alpha), the symbol of (-Lap)^alpha, or its `log_power`-th derivative in alpha: (..., n_modes).
-
-        With tempering lam (lam^2 + k^2)^alpha - lam^(2 alpha), that of (lam^2 - Lap)^alpha - lam^(2 alpha).
-        """
-        return jump_symbol(self.wavenumbers.to(alpha.device), alpha, log_power, tempering)
-
-
-def jump_symbol(k: Tensor, alpha: Tensor, log_power: int = 0, tempering: float = 0.0) -> Tensor:
-    """`FourierBasis.symbol` at wave numbers k (n,), of which the first is 0."""
-    log_k = k[1:].log()
-    power = alpha[..., None]
-    if tempering > 0:
-        low = 2.0 * math.log(tempering)
-        rise = torch.log1p((2.0 * (log_k - math.log(tempering))).exp())
-        if log_power == 0:
-            rest = (power * low).exp() * torch.expm1(power * rise)
-        else:
-            high = low + rise
-            rest = (power * high).exp() * high**log_power - (power * low).exp() * low**log_power
-    else:
-        rest = torch.exp(2 * power * log_k) * (2 * log_k) ** log_power
-    # constants are in the kernel for every alpha > 0
-    return torch.cat([rest.new_zeros((*alpha.shape, 1)), rest], dim=-1)
-
 
 class TensorBasis:
     """phi_k(x) = prod_i phi_{k_i}(x_i) in d = 2 or 3 coordinates; `n_basis` functions each, constant first.

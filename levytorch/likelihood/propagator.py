@@ -38,6 +38,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients
+from levytorch.law.jumps import jumps_of
 from levytorch.law.threads import spread
 
 Result = TypeVar("Result")
@@ -97,20 +98,13 @@ def _core_circulants(k: Tensor, n: int, alpha: Tensor, lam: Tensor, derivative: 
     """At real k."""
     xi = k[:, None] + _modes(n, k)
     first, second = _columns(1j * xi), _columns(xi * xi)
-    if not float(lam) > 0:
-        power = xi.abs() ** (2 * alpha)
-        in_alpha = _columns(2 * power * xi.abs().log()) if derivative else None
-        return _Symbols(_Circulants(first, second, _columns(power)), in_alpha)
-    eta, square = lam ** (2 * alpha), xi * xi + lam * lam
-    # without the difference of two large numbers
-    value = _Circulants(first, second, _columns(eta * torch.expm1(alpha * torch.log1p((xi / lam) ** 2))))
+    jumps, square = jumps_of(lam), xi * xi
+    value = _Circulants(first, second, _columns(jumps.symbol(square, alpha)))
     if not derivative:
         return _Symbols(value)
-    power = square**alpha
-    in_alpha = _columns(power * square.log() - 2 * eta * lam.log())
-    rate = _columns(2 * alpha * lam * (power / square - eta / lam**2))
-    nothing = torch.zeros_like(rate)
-    return _Symbols(value, in_alpha, _Circulants(nothing, nothing, rate))
+    in_alpha, *in_lam = (_columns(symbol) for symbol in jumps.symbol_derivatives(square, alpha))
+    nothing = torch.zeros_like(in_alpha)
+    return _Symbols(value, in_alpha, _Circulants(nothing, nothing, *in_lam) if in_lam else None)
 
 
 def _tail_circulants(tau: Tensor, sign: float, n: int, alpha: Tensor, lam: Tensor, derivative: bool) -> _Symbols:

@@ -37,9 +37,9 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, FourierBasis
-from levytorch.coefficients.basis import jump_symbol
 from levytorch.convert import common_shape
 from levytorch.errors import InputError, NumericalError
+from levytorch.law.jumps import jumps_of
 from levytorch.policy.checks import Reward, coefficients_at
 
 _CHUNK_NUMBERS = 1 << 20  # of the matrices that are assembled at a time
@@ -59,10 +59,17 @@ class Operators(NamedTuple):
     fractional: Tensor
 
 
+def jump_symbol(k: Tensor, alpha: Tensor, tempering: float | Tensor = 0.0) -> Tensor:
+    """psi of waves k (n,), (..., n) for alpha (...)."""
+    return jumps_of(tempering).symbol((k * k).to(alpha.device), alpha[..., None])
+
+
 def operators(basis: FourierBasis, x: Tensor, alpha: Tensor, tempering: float = 0.0) -> Operators:
     """The generator's parts applied to the basis at x (m,). alpha: one number, or (..., m) for alpha(x)."""
     phi = basis.matrix(x)
-    return Operators(phi, basis.matrix(x, 1), basis.matrix(x, 2), basis.symbol(alpha, 0, tempering) * phi)
+    return Operators(
+        phi, basis.matrix(x, 1), basis.matrix(x, 2), jump_symbol(basis.wavenumbers, alpha, tempering) * phi
+    )
 
 
 def resolvent_matrix(ops: Operators, b: Tensor, D_o: Tensor, D_f: Tensor, beta: float | Tensor) -> Tensor:
@@ -85,7 +92,7 @@ def column_scale(
     Dividing it out keeps the condition number near that of the coefficients, not n^2.
     """
     k = basis.wavenumbers.to(b.device)
-    jump = basis.symbol(alpha.detach().mean(), 0, tempering)
+    jump = jump_symbol(k, alpha.detach().mean(), tempering)
     size = beta + b.detach().abs().mean() * k + D_o.detach().abs().mean() * k**2 + D_f.detach().abs().mean() * jump
     return torch.as_tensor(size, dtype=b.dtype)
 
@@ -286,25 +293,21 @@ def generator_change(
     """phi: functions of wave numbers k at the points x, and what the parts of the generator make of them, (m, n)."""
     with torch.no_grad():
         J_b, J_D_o, J_D_f, J_alpha = (torch.as_tensor(J, dtype=torch.float64) for J in dynamics.jacobian(x))
-    by_alpha = jump_symbol(k, at.alpha, 1, float(at.tempering)) * phi
-    by_lam, J_lam = _tempering_change(dynamics, at, k, phi)
-    J_lam = torch.nn.functional.pad(J_lam, (0, J_D_o.shape[-1] - J_lam.shape[-1])) if J_lam.numel() > 1 else J_lam
+    jumps = jumps_of(at.tempering)
+    slope = getattr(getattr(dynamics, "head", None), "tempering_slope", None)
+    by_parameters = zip(
+        jumps.symbol_derivatives(k * k, at.alpha[..., None]),
+        (J_alpha, None if slope is None else padded(slope(), J_D_o.shape[-1])),
+    )
     drift = zip(gradient, J_b.unbind(1) if len(gradient) > 1 else [J_b])
     D_f = at.D_f[:, None]
-    rest = ((laplacian, J_D_o), (jump, -J_D_f), (by_alpha, -J_alpha * D_f), (by_lam, -J_lam * D_f))
-    return GeneratorChange((*drift, *rest))
+    symbols = ((symbol * phi, -J * D_f) for symbol, J in by_parameters if J is not None)
+    return GeneratorChange((*drift, (laplacian, J_D_o), (jump, -J_D_f), *symbols))
 
 
-def _tempering_change(dynamics: Any, at: Coefficients, k: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
-    """d/dlam of ((lam^2 + k^2)^alpha - lam^(2 alpha)) phi, and d lam / d theta (1, P): zero where it is not learned."""
-    slope = getattr(getattr(dynamics, "head", None), "tempering_slope", None)
-    lam, alpha = float(at.tempering), at.alpha
-    if slope is None or lam == 0.0:
-        return torch.zeros_like(phi), torch.zeros((1, 1), dtype=torch.float64)
-    k2 = k**2 + lam * lam
-    power = alpha[..., None] - 1.0
-    symbol = 2.0 * alpha[..., None] * lam * (k2**power - lam ** (2.0 * power))
-    return symbol * phi, slope()[None]
+def padded(slope: Tensor, n: int) -> Tensor:
+    """d lam / d theta of all n parameters, (1, n), from that of the head's own."""
+    return torch.nn.functional.pad(slope, (0, n - len(slope)))[None]
 
 
 def covariance_factor(dynamics: Any, system: LinearSystem, c: Tensor, factor: Factor) -> Tensor | None:

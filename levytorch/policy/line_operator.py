@@ -20,13 +20,7 @@ What the singularity there takes from the sum is known: |t|^(-1 - 2 alpha) phi(t
 (Sidi 2012; Wu and Martinsson 2021), which a few weights next to the diagonal put back. Outside, V is what the exterior
 says, and its integral is closed, or a sum in the logarithm of the distance to the end.
 
-Tempered jumps have a factor beside |t|^(-1 - 2 alpha) in their density, and another mass beyond a distance:
-
-    D_f ((lam^2 - Lap)^alpha - lam^(2 alpha))  has jumps of density  c |t|^(-1 - 2 alpha) m(lam |t|),
-    m(z) = 2^(1 - nu) / Gamma(nu) z^nu K_nu(z),  nu = alpha + 1/2,  m(0) = 1,
-
-c that of the fractional Laplacian. Both functions are read off splines, since a matrix of n^2 Bessel functions would
-take longer than the solve.
+Tempered jumps have a factor beside |t|^(-1 - 2 alpha) in their density (`law.jumps.TemperedDensity`).
 """
 
 from __future__ import annotations
@@ -35,18 +29,16 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import gamma, gammaln, kve, zetac
+from scipy.special import zetac
 from torch import Tensor
 
 from levytorch.convert import Array
 from levytorch.errors import InputError
-
-if TYPE_CHECKING:
-    from scipy.interpolate import CubicSpline
+from levytorch.law.jumps import TemperedDensity, normalisation
 
 # Half intervals: from here to the end nothing is resolved, and relative errors are of this size. Rounding of the second
 # derivative, whose size is the inverse square of it, is a killing rate within the strip: less would not be better.
@@ -55,10 +47,6 @@ HALF = 4  # neighbours on either side: derivatives of order 8, corrections of th
 _A = 10.0  # the middle is even to within a tenth of the half interval from the ends
 _U = _A + 0.5 * math.log(1 / (2 * _A * FIRST))
 _STRIP = 1.5  # in u: nodes beyond the last one, where V is known, until little of the strip is left
-_LOW, _HIGH = np.log(1e-7), np.log(600.0)  # of lam |t|: below, m is one to rounding; above, nothing is left
-_NODES = 3000
-_GAUSS = 5  # points per interval
-_AROUND = (-0.04, -0.02, 0.02, 0.04)
 _KEPT = 1100  # nodes up to which derivatives are kept for the next solve on the same window
 _STEP = 0.02  # of the logarithm of the distance to an end, where V is g
 _REACH = (math.log(1e-10), math.log(1e9))  # of that logarithm, in half intervals
@@ -137,61 +125,6 @@ def differences() -> tuple[Array, Array]:
     return first, second
 
 
-def log_factor(z: Array, alpha: float) -> Array:
-    """log m(z)."""
-    nu = alpha + 0.5
-    return np.asarray((1 - nu) * np.log(2.0) - gammaln(nu) + nu * np.log(z) + np.log(kve(nu, z)) - z)
-
-
-class TemperedJumps:
-    """m(lam |t|), and int_d^inf t^(-1 - 2 alpha) m(lam t) dt, for one alpha and lam."""
-
-    def __init__(self, alpha: float, lam: float) -> None:
-        self.alpha, self.lam = alpha, lam
-        self._factor, self._mass = _splines(alpha)
-
-    def factor(self, distance: Array) -> Array:
-        """m at distances >= 0."""
-        z = self.lam * distance
-        return np.exp(self._factor(np.log(np.clip(z, 1e-7, 600.0)))) * (z < 600.0)
-
-    @property
-    def nearby(self) -> list[tuple[float, float]]:
-        """(share, alpha): alpha itself; close to 1/2, where `even_powers` meet the others, some around it."""
-        if abs(self.alpha - 0.5) >= _AROUND[2]:
-            return [(1.0, self.alpha)]
-        at = [0.5 + d for d in _AROUND]
-        return [(float(np.prod([(self.alpha - q) / (p - q) for q in at if q != p])), p) for p in at]
-
-    def even_powers(self, distance: Array, alpha: float) -> Array:
-        """The even powers of m(z) near zero; the others, z^(1 + 2 alpha) (1 + ...), undo the singularity of jumps."""
-        nu, z2 = alpha + 0.5, (self.lam * distance) ** 2
-        return np.asarray(1 + z2 / (4 * (1 - nu)) * (1 + z2 / (8 * (2 - nu))))
-
-    def beyond(self, distance: Array) -> Array:
-        """The mass of jumps of one sign beyond distances > 0, but for the factor c."""
-        s = np.log(self.lam * distance)
-        inside = np.exp(self._mass(np.clip(s, _LOW, _HIGH))) * (s < _HIGH)
-        power = 2 * self.alpha
-        # nearer than the first node m is one
-        nearer = np.where(s < _LOW, (np.exp(-power * np.minimum(s, _LOW)) - np.exp(-power * _LOW)) / power, 0.0)
-        return np.asarray(self.lam**power * (inside + nearer))
-
-
-@functools.lru_cache(maxsize=8)
-def _splines(alpha: float) -> tuple[CubicSpline, CubicSpline]:
-    """log m, and the logarithm of int_z^inf y^(-1 - 2 alpha) m(y) dy, as functions of log z."""
-    s = np.linspace(_LOW, _HIGH, _NODES)
-    nodes, weights = np.polynomial.legendre.leggauss(_GAUSS)
-    half = 0.5 * (s[1] - s[0])
-    at = (s[:-1, None] + half) + half * nodes
-    pieces = half * (np.exp(log_factor(np.exp(at), alpha) - 2 * alpha * at) * weights).sum(1)
-    beyond = np.append(np.cumsum(pieces[::-1])[::-1], pieces[-1] * 1e-3)  # from the far end: every digit counts there
-    from scipy.interpolate import CubicSpline  # half a second, which only tempered jumps on a line take
-
-    return CubicSpline(s, log_factor(np.exp(s), alpha)), CubicSpline(s, np.log(beyond))
-
-
 class Exterior(NamedTuple):
     """V beyond the ends: "constant" (its value at the end), or given: values at `distances()`, one row per side."""
 
@@ -239,7 +172,7 @@ def line_operators(
     grid, half = line_grid(n), 0.5 * (window[1] - window[0])
     a = alpha.numpy().reshape(-1)
     tied = (exterior.constant or free[0], exterior.constant or free[1])
-    tempered = TemperedJumps(float(alpha), tempering * half) if tempering > 0 else None
+    tempered = TemperedDensity(float(alpha), tempering * half) if tempering > 0 else None
     jumps, below, above = _jumps(grid, a, tempered)
     given = np.zeros(n - 1)
     if exterior.constant:
@@ -293,7 +226,7 @@ def _derivatives(grid: LineGrid) -> tuple[Array, Array]:
     return out
 
 
-def _jumps(grid: LineGrid, alpha: Array, tempered: TemperedJumps | None) -> tuple[Array, Array, Array]:
+def _jumps(grid: LineGrid, alpha: Array, tempered: TemperedDensity | None) -> tuple[Array, Array, Array]:
     """(-Lap)^alpha on functions that are zero outside, (n - 1, n + 1), and the mass beyond either end, (n - 1,).
 
     alpha: (1,) or (n - 1,).
@@ -342,11 +275,6 @@ def _apart(grid: LineGrid) -> Array:
     return np.asarray(out)
 
 
-def normalisation(alpha: Array) -> Array:
-    """c of the fractional Laplacian in one dimension."""
-    return np.asarray(4**alpha * gamma(0.5 + alpha) / (math.sqrt(math.pi) * np.abs(gamma(-alpha))))
-
-
 def _corrections(alpha: Array) -> list[Array]:
     """Factors on the weights k = 1 ... HALF steps away from the diagonal, each (1,) or (n - 1,)."""
     k = np.arange(1, HALF + 1).astype(float)
@@ -356,7 +284,7 @@ def _corrections(alpha: Array) -> list[Array]:
     return [1 + share[j] * k[j] ** (1 + 2 * alpha) for j in range(HALF)]
 
 
-def _integral(distance: Array, alpha: Array, g: Array, mass: Array, tempered: TemperedJumps | None) -> Array:
+def _integral(distance: Array, alpha: Array, g: Array, mass: Array, tempered: TemperedDensity | None) -> Array:
     """c int g(y) |x - y|^(-1 - 2 alpha) dy beyond one end, for x at these distances from it; mass: that of g = 1."""
     away = distances().numpy()
     power = torch.from_numpy(-1 - 2 * alpha[:, None])

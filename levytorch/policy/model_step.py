@@ -18,13 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.basis import jump_symbol
 from levytorch.law import log_density
 from levytorch.likelihood.exact import ExactLaw, System
 from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis
 from levytorch.policy.blocked import solution
 from levytorch.policy.checks import coefficients_at
-from levytorch.policy.generator import GeneratorChange, generator_change
+from levytorch.policy.generator import GeneratorChange, generator_change, jump_symbol
 from levytorch.policy.line_operator import Exterior, line_grid
 from levytorch.policy.line_value import LineSystem
 
@@ -45,7 +44,7 @@ class FourierGenerator:
         orders = torch.eye(basis.dim, dtype=torch.int64).tolist()
         self.gradient = [basis.derivative(self.x, order) for order in orders]
         self.laplacian = -(k**2) * self.phi
-        self.jump = jump_symbol(k, self.at.alpha, 0, float(self.at.tempering)) * self.phi
+        self.jump = jump_symbol(k, self.at.alpha, self.at.tempering) * self.phi
 
     def matrix(self) -> Tensor:
         """(n, n)."""
@@ -223,7 +222,7 @@ def beyond(system: Any, basis: PlaneBasis, x: Tensor, dt: float, radius: float) 
     steps = torch.stack([r, torch.zeros_like(r)], dim=1)
     still = torch.zeros(2, dtype=torch.float64)
     p = log_density(steps, still, D_o, D_f, alpha, dt, dim=2, tempering=lam).exp()  # (m, nodes)
-    symbol = D_o * k**2 + D_f * jump_symbol(k, at.alpha, 0, lam)
+    symbol = D_o * k**2 + D_f * jump_symbol(k, at.alpha, lam)
     kept = (-dt * symbol).exp() - (p * weight) @ torch.special.bessel_j0(r[:, None] * k)
     return basis.matrix(x + dt * at.b) * kept[:, which], kept[:, 0].clamp(min=0.0)
 

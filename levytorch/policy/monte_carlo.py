@@ -17,7 +17,7 @@ from torch import Tensor
 
 from levytorch.convert import choice, positive_number, whole_number
 from levytorch.errors import InputError
-from levytorch.law.step import tempered_time
+from levytorch.law.jumps import tempered_time
 from levytorch.policy.checks import Reward, cell_of, check_beta, check_window, reward_function
 from levytorch.policy.line_value import EXTERIORS
 

@@ -16,7 +16,7 @@ from levytorch.coefficients import FourierBasis
 from levytorch.convert import whole_number
 from levytorch.errors import InputError
 from levytorch.policy.checks import cell_of, is_line
-from levytorch.policy.generator import operators
+from levytorch.policy.generator import jump_symbol, operators
 from levytorch.policy.line_operator import Exterior, line_operators
 from levytorch.policy.line_value import line_window
 from levytorch.policy.plane import PlaneOperator, torus
@@ -85,7 +85,7 @@ def _on_cell(system: Any, beta: float, n: int, jumps: Jumps) -> Nodes:
     period, origin = cell_of(system)
     basis = FourierBasis(n, period, origin)
     x = basis.points()
-    ops, symbol = operators(basis, x, *jumps), basis.symbol(jumps.alpha, 0, jumps.tempering)
+    ops, symbol = operators(basis, x, *jumps), jump_symbol(basis.wavenumbers, *jumps)
 
     def value(c: Tensor) -> ValueFunction:
         return ValueFunction(c, period, origin, beta)

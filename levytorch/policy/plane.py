@@ -26,8 +26,9 @@ from torch import Tensor
 
 from levytorch.convert import whole_number
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
+from levytorch.law.jumps import jumps_of
 from levytorch.policy.checks import Reward, check_periodic, coefficients_at, reward_function
-from levytorch.policy.generator import principal_directions
+from levytorch.policy.generator import padded, principal_directions
 from levytorch.policy.value import PlaneValue
 
 _ALPHA_NODES = 16  # exp(2 alpha log|k|) over the whole of (0, 1) and |k| < 1e3: interpolated to 1e-10
@@ -85,7 +86,7 @@ class PlaneOperator:
     """L and its parts on an n x n grid, acting on Fourier coefficients (of `scipy.fft.rfft2`)."""
 
     def __init__(self, cell: Torus, n: int, tempering: float = 0.0) -> None:
-        self.cell, self.n, self.tempering = cell, n, tempering
+        self.cell, self.n, self.jumps = cell, n, jumps_of(tempering)
         k_1 = fft.fftfreq(n, 1 / n) * (2 * math.pi / cell.period[0])
         k_2 = fft.rfftfreq(n, 1 / n) * (2 * math.pi / cell.period[1])
         self.square = k_1[:, None] ** 2 + k_2[None, :] ** 2
@@ -94,8 +95,6 @@ class PlaneOperator:
         if n % 2 == 0:
             d_1[n // 2] = d_2[n // 2] = 0.0
         self.gradient = (1j * d_1[:, None], 1j * d_2[None, :])
-        total = self.square + tempering**2
-        self.logarithm = np.log(np.where(total > 0, total, 1.0))
 
     def forward(self, field: NDArray[Any]) -> NDArray[Any]:
         """Coefficients of a real field on the grid."""
@@ -105,16 +104,9 @@ class PlaneOperator:
         """The field of coefficients."""
         return fft.irfft2(c, s=(self.n, self.n))
 
-    def symbol(self, alpha: float, log_power: int = 0) -> NDArray[Any]:
-        """|k|^(2 alpha), or its derivative of order `log_power` in alpha; zero at k = 0.
-
-        Tempered: (lam^2 + |k|^2)^alpha - lam^(2 alpha).
-        """
-        power = np.where(self.square > 0, np.exp(alpha * self.logarithm) * self.logarithm**log_power, 0.0)
-        if self.tempering > 0:
-            low = 2.0 * math.log(self.tempering)
-            power -= np.where(self.square > 0, math.exp(alpha * low) * low**log_power, 0.0)
-        return power
+    def symbol(self, alpha: float, order: int = 0) -> NDArray[Any]:
+        """That of the jumps, or its derivative of some order in alpha."""
+        return self.jumps.symbol(torch.from_numpy(self.square), torch.tensor(alpha, dtype=torch.float64), order).numpy()
 
     def between(self, c: NDArray[Any]) -> NDArray[Any]:
         """Coefficients of what the field is between the points of the grid, half a spacing from them."""
@@ -124,13 +116,13 @@ class PlaneOperator:
                 turn[self.n // 2] = turn[self.n // 2].real
         return c * turns[0][:, None] * turns[1][None, :]
 
-    def fractional(self, c: NDArray[Any], alpha: float | NDArray[Any], log_power: int = 0) -> NDArray[Any]:
+    def fractional(self, c: NDArray[Any], alpha: float | NDArray[Any], order: int = 0) -> NDArray[Any]:
         """(-Lap)^alpha of the field (or its derivative in alpha), alpha a number or one per point."""
         if not isinstance(alpha, np.ndarray):
-            return self.inverse(c * self.symbol(alpha, log_power))
+            return self.inverse(c * self.symbol(alpha, order))
         low, high = float(alpha.min()), float(alpha.max())
         if high - low < 1e-12:
-            return self.inverse(c * self.symbol(low, log_power))
+            return self.inverse(c * self.symbol(low, order))
         angle = math.pi * (np.arange(_ALPHA_NODES) + 0.5) / _ALPHA_NODES
         nodes = 0.5 * (low + high) + 0.5 * (high - low) * np.cos(angle)
         weights = (-1.0) ** np.arange(_ALPHA_NODES) * np.sin(angle)  # barycentric, Chebyshev points of the first kind
@@ -138,7 +130,7 @@ class PlaneOperator:
         for node, weight in zip(nodes, weights):
             gap = alpha - node
             share = weight / np.where(np.abs(gap) < 1e-14, 1e-14, gap)
-            top += share * self.inverse(c * self.symbol(float(node), log_power))
+            top += share * self.inverse(c * self.symbol(float(node), order))
             bottom += share
         return top / bottom
 
@@ -295,12 +287,11 @@ def _covariance_factor(dynamics: Any, r: Reward, cell: Torus, beta: float, n: in
     right += J_b[:, 1] * flat(operator.inverse(operator.gradient[1] * c))
     right -= J_D_o * flat(operator.inverse(operator.square * c))
     right -= J_D_f * flat(operator.fractional(c, at.alpha))
-    right -= J_alpha * flat(at.D_f * operator.fractional(c, at.alpha, log_power=1))
+    right -= J_alpha * flat(at.D_f * operator.fractional(c, at.alpha, order=1))
     if at.tempering > 0 and hasattr(dynamics, "head") and not isinstance(at.alpha, np.ndarray):
-        lam, power = at.tempering, at.alpha - 1.0
-        symbol = 2.0 * at.alpha * lam * ((operator.square + lam * lam) ** power - lam ** (2.0 * power))
-        slope = dynamics.head.tempering_slope()
-        slope = torch.nn.functional.pad(slope, (0, right.shape[1] - len(slope)))[None]
-        right -= slope * flat(at.D_f * operator.inverse(c * symbol))
+        alpha = torch.tensor(at.alpha, dtype=torch.float64)
+        _, by_lam = operator.jumps.symbol_derivatives(torch.from_numpy(operator.square), alpha)
+        slope = padded(dynamics.head.tempering_slope(), right.shape[1])
+        right -= slope * flat(at.D_f * operator.inverse(c * by_lam.numpy()))
     columns = (right @ directions).T.reshape(-1, n, n).numpy()
     return torch.stack([torch.from_numpy(solve_system(system, column, 1e-6)[0] / n**2) for column in columns], dim=-1)

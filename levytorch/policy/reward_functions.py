@@ -19,6 +19,7 @@ from levytorch.coefficients import FourierBasis
 from levytorch.convert import path_of, positive_number, real_array, real_number, real_tensor
 from levytorch.errors import InputError
 from levytorch.policy.checks import cell_of, check_beta, coefficients_at
+from levytorch.policy.generator import jump_symbol
 from levytorch.policy.plane import PlaneOperator, torus
 from levytorch.policy.value import PlaneValue
 
@@ -100,7 +101,7 @@ class Manufactured:
         at = coefficients_at(self.dynamics, x)
         c = self.coefficients
         V, V1, V2 = (self.basis.matrix(x, order) @ c for order in (0, 1, 2))
-        jump = (self.basis.matrix(x) * self.basis.symbol(at.alpha, 0, float(at.tempering)) * c).sum(-1)
+        jump = (self.basis.matrix(x) * jump_symbol(self.basis.wavenumbers, at.alpha, at.tempering) * c).sum(-1)
         return self.beta * V - at.b * V1 - at.D_o * V2 + at.D_f * jump
 
 

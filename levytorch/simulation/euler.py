@@ -22,7 +22,7 @@ from levytorch.controlled import ControlledDynamics
 from levytorch.convert import Array, real_array
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, NumericalError
-from levytorch.law.step import tempered_time
+from levytorch.law.jumps import tempered_time
 from levytorch.policies import NumberPolicy, Policy
 from levytorch.simulation import kernels
 from levytorch.simulation.substeps import Extrapolation, effective_drift

@@ -81,16 +81,6 @@ def test_collocation_points_determine_the_coefficients(n: int) -> None:
     assert float(torch.linalg.cond(Phi)) < 2.0
 
 
-def test_symbol_and_its_derivative_in_alpha() -> None:
-    basis = FourierBasis(7, period=4.0)
-    alpha = torch.tensor([0.3, 0.8], dtype=torch.float64, requires_grad=True)
-    symbol = basis.symbol(alpha)
-    torch.testing.assert_close(symbol[0, 1:], basis.wavenumbers[1:] ** 0.6)
-    assert float(symbol[0, 0].detach()) == 0.0
-    slope = torch.stack([torch.autograd.grad(symbol[i, -1], alpha, retain_graph=True)[0][i] for i in range(2)])
-    torch.testing.assert_close(basis.symbol(alpha.detach(), log_power=1)[:, -1], slope)
-
-
 @pytest.mark.parametrize(
     "arguments", [{"n_modes": 0}, {"n_modes": 2.5}, {"n_modes": 3, "period": 0.0}, {"n_modes": 3, "origin": math.nan}]
 )

@@ -10,8 +10,9 @@ from scipy.special import betainc, gamma
 
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.errors import InputError
+from levytorch.law.jumps import normalisation
 from levytorch.policy import LineValue, line_value
-from levytorch.policy.line_operator import Exterior, given_outside, inner_nodes, line_operators, normalisation
+from levytorch.policy.line_operator import Exterior, given_outside, inner_nodes, line_operators
 from levytorch.policy.line_value import resolvent_on_line
 from levytorch.policy.monte_carlo import monte_carlo_on_line
 

@@ -8,24 +8,13 @@ import torch
 from scipy.integrate import trapezoid
 
 from levytorch import Dynamics, recover, simulate, solve_value
-from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
-from levytorch.policy.line_operator import TemperedJumps, given_outside, line_operators, log_factor
+from levytorch.law.jumps import TemperedDensity, log_factor
+from levytorch.policy.line_operator import given_outside, line_operators
 from levytorch.policy.monte_carlo import monte_carlo_value
 from levytorch.policy.rewards import Manufactured
 
 D = torch.float64
-
-
-def test_symbol():
-    basis = FourierBasis(9, 2 * math.pi, 0.0)
-    k, alpha, lam = basis.wavenumbers, torch.tensor(0.3, dtype=D), 0.7
-    want = (k**2 + lam**2) ** 0.3 - lam**0.6
-    torch.testing.assert_close(basis.symbol(alpha, 0, lam), want, rtol=1e-13, atol=1e-15)
-    torch.testing.assert_close(basis.symbol(alpha, 0, 1e-9), basis.symbol(alpha), rtol=1e-4, atol=0)
-    h = 1e-6
-    slope = (basis.symbol(alpha + h, 0, lam) - basis.symbol(alpha - h, 0, lam)) / (2 * h)
-    torch.testing.assert_close(basis.symbol(alpha, 1, lam), slope, rtol=1e-8, atol=1e-10)
 
 
 def test_one_mode_in_closed_form():
@@ -129,7 +118,7 @@ def test_value_on_a_line():
     ]
     torch.testing.assert_close(V[1], V[0], rtol=1e-5, atol=1e-6)
     assert bool((V[2] > V[0]).all())  # fewer jumps leave the window
-    jumps = TemperedJumps(0.6, 0.8)
+    jumps = TemperedDensity(0.6, 0.8)
     t = np.geomspace(0.5, 80.0, 200_001)
     density = t**-2.2 * np.exp(log_factor(0.8 * t, 0.6))
     assert jumps.beyond(np.array([0.5]))[0] == pytest.approx(trapezoid(density, t), rel=1e-7)
