@@ -21,9 +21,9 @@ import torch
 from scipy.special import betainc
 
 from levytorch import Dynamics, recover, simulate, solve_value
-from levytorch.policy.line_operator import inner_nodes
-from levytorch.policy.line_value import resolvent_on_line
 from levytorch.policy.monte_carlo import monte_carlo_on_line
+from levytorch.policy.on_interval import resolvent_on_line
+from levytorch.spaces.line_operator import inner_nodes
 
 WELL = Dynamics.named("double_well")
 WINDOW = (-3.0, 3.0)

@@ -7,7 +7,8 @@ from levytorch.coefficients.head import Coefficients, Head, Units, check_head
 from levytorch.coefficients.init import initial_guess
 from levytorch.coefficients.links import LINKS, AlphaSpec
 from levytorch.coefficients.mlp import MLPHead
-from levytorch.coefficients.spline import PolynomialBasis, PolynomialHead, SplineBasis, SplineHead
+from levytorch.coefficients.spline import PolynomialHead, SplineHead
+from levytorch.spaces.splines import PolynomialBasis, SplineBasis
 
 __all__ = [
     "HEADS",

@@ -11,9 +11,10 @@ from levytorch.coefficients.head import KNOWABLE, Head, Units, known_constants
 from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN, MODES, AlphaLink, AlphaSpec, TemperingSpec
 from levytorch.coefficients.mlp import MLPHead
 from levytorch.coefficients.periodic_spline import PeriodicSplineHead
-from levytorch.coefficients.spline import PolynomialHead, SplineHead, check_n_basis
+from levytorch.coefficients.spline import PolynomialHead, SplineHead
 from levytorch.convert import choice, known_keys, shown
 from levytorch.errors import InputError
+from levytorch.spaces.splines import check_n_basis
 
 HEADS: dict[str, type[Head]] = {
     "fourier": FourierHead,

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from levytorch.coefficients.basis import FourierBasis, check_basis, per_coordinate
 from levytorch.coefficients.head import KNOWABLE, Coefficients, LinkedHead, Units
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
-from levytorch.coefficients.spline import check_windows
 from levytorch.convert import shown, switch, whole_number
 from levytorch.errors import InputError
+from levytorch.spaces.splines import check_windows
 
 
 class MLPHead(LinkedHead):

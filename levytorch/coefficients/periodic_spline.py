@@ -19,9 +19,9 @@ from levytorch.coefficients.basis import FARTHEST, Basis, TensorBasis, per_coord
 from levytorch.coefficients.fourier import LinearHead, alpha_functions
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
-from levytorch.coefficients.spline import check_n_basis
 from levytorch.convert import positive_number, real_number
 from levytorch.errors import InputError
+from levytorch.spaces.splines import check_n_basis
 
 # integrals of products of two cubic B-splines, and of their second derivatives, that are 0, 1, 2, 3 knots apart
 _PRODUCTS = (2416 / 5040, 1191 / 5040, 120 / 5040, 1 / 5040)

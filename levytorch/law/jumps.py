@@ -66,6 +66,13 @@ class Stable:
         """T > 0 such that sqrt(2 T) G has the law of the jumps over a time; scale: D_f times that time."""
         return torch.exp((log_stable_time(alpha, generator) + torch.log(scale) / alpha).clamp_max(LOG_LARGEST))
 
+    def normalisation(self, alpha: Array) -> Array:
+        """c of the density of jumps on a line."""
+        return normalisation(alpha)
+
+    def density(self, alpha: Tensor, length: float) -> None:
+        """What is beside the density c |t|^(-1 - 2 alpha) of stable jumps: nothing."""
+
 
 @dataclass(frozen=True)
 class Tempered:
@@ -97,6 +104,14 @@ class Tempered:
     def time(self, alpha: Tensor, scale: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """T > 0 such that sqrt(2 T) G has the law of the jumps over a time; scale: D_f times that time."""
         return tempered_time(alpha, scale, torch.full_like(scale, self.tempering), generator)
+
+    def normalisation(self, alpha: Array) -> Array:
+        """c of the density of jumps on a line."""
+        return normalisation(alpha)
+
+    def density(self, alpha: Tensor, length: float) -> TemperedDensity:
+        """What is beside the density of stable jumps on a line whose unit is `length`, for one alpha."""
+        return TemperedDensity(float(alpha), self.tempering * length)
 
 
 Jumps = Stable | Tempered

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierBasis, TensorBasis
-from levytorch.coefficients.spline import SplineBasis
 from levytorch.policy.checks import Reward
-from levytorch.policy.line_operator import inner_nodes
-from levytorch.policy.plane import Torus
-from levytorch.policy.value import LineValue, PlaneValue, ValueFunction
+from levytorch.policy.value import ValueFunction
+from levytorch.spaces import Circle, Interval, Product
+from levytorch.spaces.basis import FourierBasis
+from levytorch.spaces.splines import SplineBasis
 
 WIDE, WIDE_IN_PLANE = 65, 21  # functions (per coordinate) of rewards and of what a model expects
 _GAUSS = 4  # nodes between two knots: products of two cubics are integrated exactly
@@ -34,6 +33,10 @@ class CircleBasis(FourierBasis):
     n_modes_of_V = 257  # where a model has no smoothness of its own
     n_bins = 1024
     solver_options: ClassVar[dict[str, Any]] = {}
+
+    @property
+    def space(self) -> Circle:
+        return Circle(self.period, self.origin)
 
     @property
     def fit_options(self) -> dict[str, Any]:
@@ -70,12 +73,11 @@ class CircleBasis(FourierBasis):
 
     def bins(self, x: Tensor) -> Tensor:
         """Which of `grid(n_bins)` is nearest."""
-        turn = torch.remainder(x - self.origin, self.period)
-        return (turn * (self.n_bins / self.period)).long().clamp(0, self.n_bins - 1)
+        return self.space.bins(x, self.n_bins)
 
     def value(self, c: Tensor, beta: float) -> ValueFunction:
         """V of coefficients, of all functions or of the first."""
-        return ValueFunction(c, self.period, self.origin, beta)
+        return ValueFunction(c, self.space, beta)
 
     def factor(self, S: Tensor) -> Tensor:
         """The covariance factor of V, where that of the coefficients is S."""
@@ -94,7 +96,7 @@ class LineBasis:
     n_modes_of_V, n_bins = _NODES, 1024
 
     def __init__(self, n_modes: int, window: tuple[float, float]) -> None:
-        self.n_modes, self.window = n_modes, window
+        self.n_modes, self.window, self.space = n_modes, window, Interval(*window)
         self.solver_options, self.fit_options = {"window": window}, {"n_basis": n_modes, "period": None}
         self.spline = SplineBasis(n_modes, window)
         self.origin, self.length = window[0], window[1] - window[0]
@@ -145,19 +147,18 @@ class LineBasis:
 
     def grid(self, n: int) -> Tensor:
         """`n` even states of the window, half a spacing from its ends."""
-        return self.origin + (torch.arange(n, dtype=torch.float64) + 0.5) * (self.length / n)
+        return self.space.grid(n)
 
     def bins(self, x: Tensor) -> Tensor:
-        return ((x - self.origin) * (self.n_bins / self.length)).long().clamp(0, self.n_bins - 1)
+        return self.space.bins(x, self.n_bins)
 
     @cached_property
     def _on_nodes(self) -> Tensor:
         """(N + 1, n): the functions at the nodes of V."""
-        low, high = torch.tensor(self.window, dtype=torch.float64).split(1)
-        return self.matrix(torch.cat([low, inner_nodes(_NODES, self.window), high]))
+        return self.matrix(self.space.nodes(_NODES))
 
-    def value(self, c: Tensor, beta: float) -> LineValue:
-        return LineValue(self._on_nodes[:, : len(c)] @ c, self.window, beta)
+    def value(self, c: Tensor, beta: float) -> ValueFunction:
+        return ValueFunction(self._on_nodes[:, : len(c)] @ c, self.space, beta)
 
     def factor(self, S: Tensor) -> Tensor:
         return self._on_nodes[:, : len(S)] @ S
@@ -170,18 +171,18 @@ class PlaneBasis:
     n_modes_of_V, n_bins = 64, 64**2
     solver_options: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, n_basis: int, cell: Torus) -> None:
-        self.cell, self.period, self.origin = cell, cell.period, cell.origin
-        self.functions = TensorBasis(2, n_basis, cell.period, cell.origin)
-        self.lines = [FourierBasis(n_basis, *ends) for ends in zip(cell.period, cell.origin)]
+    def __init__(self, n_basis: int, space: Product) -> None:
+        self.space, self.period, self.origin = space, space.period, space.origin
+        self.functions = space.basis(n_basis)
+        self.lines = [part.basis(n_basis) for part in space.spaces]
         self.n_basis, self.n_modes = n_basis, self.functions.size
-        self.fit_options = {"n_basis": n_basis, "period": cell.period, "origin": cell.origin}
-        self.reach = min(cell.period) / 2
-        lengths = torch.tensor(cell.period, dtype=torch.float64)
+        self.fit_options = {"n_basis": n_basis, "period": space.period, "origin": space.origin}
+        lengths = torch.tensor(space.period, dtype=torch.float64)
+        self.reach = float(lengths.min()) / 2
         self.wavenumbers = (2 * torch.pi * self.functions.harmonics / lengths).norm(dim=1)
 
     def wider(self) -> PlaneBasis:
-        return PlaneBasis(max(WIDE_IN_PLANE, 2 * self.n_basis - 1), self.cell)
+        return PlaneBasis(max(WIDE_IN_PLANE, 2 * self.n_basis - 1), self.space)
 
     def harmonic_numbers(self) -> Tensor:
         return self.functions.harmonic_numbers()
@@ -205,7 +206,7 @@ class PlaneBasis:
         return self._grid(2 * self.n_basis - 1)
 
     def _grid(self, n: int, shift: float = 0.0) -> Tensor:
-        return self.cell.points(n, shift).reshape(-1, 2)
+        return self.space.grid(n, shift).reshape(-1, 2)
 
     def project(self, values: Tensor) -> Tensor:
         return _nearest(self.matrix(self.points()), values)
@@ -220,20 +221,17 @@ class PlaneBasis:
         return self._grid(round(n**0.5), 0.5)
 
     def bins(self, x: Tensor) -> Tensor:
-        side = round(self.n_bins**0.5)
-        period, origin = (torch.tensor(ends, dtype=torch.float64) for ends in self.cell)
-        place = (torch.remainder(x - origin, period) * (side / period)).long().clamp(0, side - 1)
-        return place[:, 0] * side + place[:, 1]
+        return self.space.bins(x, round(self.n_bins**0.5))
 
-    def value(self, c: Tensor, beta: float) -> PlaneValue:
-        return PlaneValue(self._spectrum(c[:, None])[..., 0], self.period, self.origin, beta)
+    def value(self, c: Tensor, beta: float) -> ValueFunction:
+        return ValueFunction(self._spectrum(c[:, None])[..., 0], self.space, beta)
 
     def factor(self, S: Tensor) -> Tensor:
         U, size, _ = torch.linalg.svd(S, full_matrices=False)
         return self._spectrum((U * size)[:, size > _KEPT * size[0]])
 
     def _spectrum(self, c: Tensor) -> Tensor:
-        """Coefficients (K, k) of the functions as those of a PlaneValue, (n, n // 2 + 1, k)."""
+        """Coefficients (K, k) of the functions as those of V on a torus, (n, n // 2 + 1, k)."""
         n = self.n_basis
         on_grid = self.matrix(self._grid(n))[:, : len(c)] @ c
         return torch.from_numpy(np.fft.rfft2(on_grid.reshape(n, n, -1).numpy(), axes=(0, 1)) / n**2)

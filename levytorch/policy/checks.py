@@ -11,36 +11,54 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients
-from levytorch.coefficients.basis import MOST_MODES
 from levytorch.convert import answer_of, check_finite, positive_number, real_array, real_tensor, shown, whole_number
 from levytorch.errors import InputError
+from levytorch.spaces import Circle, Interval, Product, StateSpace, space_of
+from levytorch.spaces.basis import MOST_MODES
 
 Reward = Callable[[Tensor], Tensor]
 
 
-def cell_of(dynamics: Any) -> tuple[float, float]:
-    """(period, origin) of a one-dimensional Dynamics or Recovery; refuses what cannot be solved."""
+def space_to_solve_on(dynamics: Any) -> StateSpace:
+    """The space of a Dynamics or Recovery; refuses those on which there is no V."""
     missing = [name for name in ("b", "D_o", "D_f", "alpha") if not hasattr(dynamics, name)]
     if missing:
         raise InputError(
             f"what is solved must be a Dynamics or a Recovery, found a {type(dynamics).__name__} without "
             f"{', '.join(missing)}; build one with Dynamics(...) or recover(...)."
         )
-    dim = getattr(dynamics, "dim", 1)
-    if dim != 1:
+    space, period = space_of(dynamics), getattr(dynamics, "period", 2 * math.pi)
+    for circle in space.spaces if isinstance(space, Product) else (space,):
+        if isinstance(circle, Circle) and not circle.period > 0:
+            raise InputError(f"the dynamics must have a positive period, found {period!r}; set period= in it.")
+    if isinstance(space, Product) and not any(part.repeats for part in space.spaces):
+        raise InputError(f"dim must be 1 for value functions on a line, found {space.dim}; give the state a period.")
+    if space.dim > 2:
         raise InputError(
-            f"the dynamics must have dim = 1 here, found dim = {dim}; solve_value takes one and two dimensions."
+            f"the dynamics must have dim = 1 here, found dim = {space.dim}; solve_value takes one and two dimensions."
         )
-    period = getattr(dynamics, "period", 2 * math.pi)
-    if period is None or not math.isfinite(float(period)) or float(period) <= 0:
-        raise InputError(f"the dynamics must have a positive period, found {period!r}; set period= in it.")
-    return float(period), float(getattr(dynamics, "origin", 0.0))
+    if isinstance(space, Product) and not space.repeats:
+        raise InputError(
+            f"period must be positive and finite in both coordinates, found {period}; set period= in the dynamics."
+        )
+    return space
+
+
+def circle_of(dynamics: Any) -> Circle:
+    """The circle of a one-dimensional Dynamics or Recovery; refuses other spaces."""
+    space = space_to_solve_on(dynamics)
+    if isinstance(space, Product):
+        raise InputError(
+            f"the dynamics must have dim = 1 here, found dim = {space.dim}; solve_value takes one and two dimensions."
+        )
+    if not isinstance(space, Circle):
+        raise InputError("the dynamics must have a positive period, found None; set period= in it.")
+    return space
 
 
 def is_line(dynamics: Any) -> bool:
     """Whether the state of a Dynamics or a Recovery lies on a line."""
-    period = getattr(dynamics, "period", 2 * math.pi)
-    return period is None or (isinstance(period, float) and math.isinf(period))
+    return isinstance(space_of(dynamics), Interval)
 
 
 def coefficients_at(dynamics: Any, x: Tensor, dim: int = 1) -> Coefficients:

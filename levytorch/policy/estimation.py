@@ -23,7 +23,7 @@ from levytorch.policy.diffusions import Displacements, displacements, fit_browni
 from levytorch.policy.lstd import Moments, hybrid, lstd, moments, residuals, rule_influence
 from levytorch.policy.model_step import Model, ModelChange, ModelStep
 from levytorch.policy.solver import solve_value
-from levytorch.policy.value import LineValue, PlaneValue, Stored, ValueFunction
+from levytorch.policy.value import ValueFunction
 from levytorch.training import Recovery, recover
 from levytorch.training.resampling import block_influence
 
@@ -32,14 +32,15 @@ TAILS_LOST = "The data has lost far jumps, and this estimate misses them."
 
 
 @dataclass(frozen=True, repr=False)
-class Estimated(Stored):
-    """What an estimate from pairs says of itself; `name` is what it is called in tables, `note` what must be known to
-    read it.
+class DataValue(ValueFunction):
+    """V(x) from pairs by `method`, and what it says of itself; `name` is what it is called in tables, `note` what must
+    be known to read it.
 
     strength: of the ridge that blocks left out have asked for; share: of the correction that is kept, of its level and
     of the rest (method "corrected"); n_pairs, n_blocks: the data behind it.
     """
 
+    _format = "levytorch.data_value.2"
     _no_errors = (
         "V.std must have resampled blocks of data, and a model a covariance, found none; estimate V with "
         "n_bootstrap=200."
@@ -53,10 +54,12 @@ class Estimated(Stored):
     n_pairs: int = 0
     n_blocks: int = 0
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}, {self.n_pairs} pairs, n_modes={self.n_modes}, beta={self.beta:g})"
+
     def describe(self) -> str:
         """What this V is made of, in a few sentences."""
-        beta = self.beta  # type: ignore[attr-defined]  # of the V it stands beside
-        lines = [f"{self.name}: V from {self.n_pairs:,} pairs in {self.n_blocks} blocks, beta = {beta:g}."]
+        lines = [f"{self.name}: V from {self.n_pairs:,} pairs in {self.n_blocks} blocks, beta = {self.beta:g}."]
         if self.share is not None:
             lines.append("Of the correction {:.0%} of the level and {:.0%} of the rest are kept.".format(*self.share))
         if self.method in ("lstd", "phibe", "hybrid", "corrected"):
@@ -73,46 +76,6 @@ class Estimated(Stored):
             and isinstance(content["strength"], float)
             and (share is None or (isinstance(share, tuple) and [type(v) for v in share] == [float, float]))
         )
-
-
-@dataclass(frozen=True, repr=False)
-class DataValue(Estimated, ValueFunction):
-    """V(x) from data by `method`."""
-
-    _format = "levytorch.data_value.1"
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.name}, {self.n_pairs} pairs, n_modes={self.n_modes}, "
-            f"period={self.period:g}, beta={self.beta:g})"
-        )
-
-
-@dataclass(frozen=True, repr=False)
-class LineDataValue(Estimated, LineValue):
-    """The same on a line, as values on the nodes of a window; constant beyond it."""
-
-    _format = "levytorch.line_data_value.1"
-
-    def __repr__(self) -> str:
-        low, high = self.window
-        return (
-            f"{type(self).__name__}({self.name}, {self.n_pairs} pairs, window=({low:g}, {high:g}), beta={self.beta:g})"
-        )
-
-
-@dataclass(frozen=True, repr=False)
-class PlaneDataValue(Estimated, PlaneValue):
-    """The same of a state on a torus of two coordinates."""
-
-    _format = "levytorch.plane_data_value.1"
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name}, {self.n_pairs} pairs, n_modes={self.n_modes}, beta={self.beta:g})"
-
-
-AnyDataValue = DataValue | LineDataValue | PlaneDataValue
-KINDS: dict[type, Any] = {ValueFunction: DataValue, LineValue: LineDataValue, PlaneValue: PlaneDataValue}
 
 
 @dataclass
@@ -133,7 +96,7 @@ class Estimation:
     seed: int = 0
     fit: dict[str, Any] = field(default_factory=dict)
 
-    def value(self, method: str) -> AnyDataValue:
+    def value(self, method: str) -> DataValue:
         terminal = self.transitions.terminal
         if method != "lstd" and terminal is not None and not bool(terminal.isnan().all()):
             raise InputError(
@@ -150,16 +113,16 @@ class Estimation:
         }[method]()
 
     # -- from the data alone ------------------------------------------------------------------------------------------
-    def lstd(self) -> AnyDataValue:
+    def lstd(self) -> DataValue:
         equations = lstd(self.moments, self.r, self.beta)
         return self._solved("lstd", "LSTD (no model)", equations, TAILS_LOST if self.tails_lost else "")
 
-    def phibe(self) -> AnyDataValue:
+    def phibe(self) -> DataValue:
         note = f"Moments are of displacements up to {self.cut:g}; of all they do not exist where jumps are stable."
         return self._solved("phibe", f"PhiBE, order {self.order}", phibe(self.displacements, self.r, self.beta), note)
 
     # -- from a model -------------------------------------------------------------------------------------------------
-    def model_value(self) -> AnyDataValue:
+    def model_value(self) -> DataValue:
         recovery = self.model_recovery
         if self.n_bootstrap and self.parameter_influence is not None:
             B = len(self.parameter_influence)
@@ -167,22 +130,22 @@ class Estimation:
             recovery = replace(recovery, covariance=covariance)
         return self._of_model("model", "model", recovery, "")
 
-    def brownian(self) -> AnyDataValue:
+    def brownian(self) -> DataValue:
         found = fit_brownian(self.transitions, self.functions, self.cut)
         note = f"Fitted without jumps to displacements within {self.cut:g} of their median."
         # where there is no data D_o may be anything, which no number of modes resolves
         return self._of_model("brownian", "Brownian only", found, note, n_modes=self.functions.n_modes_of_V)
 
-    def _of_model(self, method: str, name: str, recovery: Any, note: str, n_modes: int | None = None) -> AnyDataValue:
+    def _of_model(self, method: str, name: str, recovery: Any, note: str, n_modes: int | None = None) -> DataValue:
         V = solve_value(recovery, self.reward, self.beta, n_modes=n_modes, **self.functions.solver_options)
         return self._told(V if self.n_bootstrap else replace(V, covariance_factor=None), method, name, note)
 
     # -- from both ----------------------------------------------------------------------------------------------------
-    def hybrid(self) -> AnyDataValue:
+    def hybrid(self) -> DataValue:
         equations = hybrid(self.core, self.model, self.steps)
         return self._solved("hybrid", "hybrid", equations, self._missed, self._rule(equations))
 
-    def corrected(self) -> AnyDataValue:
+    def corrected(self) -> DataValue:
         K, own = self.functions.n_modes, self.model_influence
         equations = residuals(self.core, self.model, self.steps)
         rule = self._rule(equations)
@@ -320,7 +283,7 @@ class Estimation:
 
     def _solved(
         self, method: str, name: str, equations: Equations, note: str, influence: Tensor | None = None
-    ) -> AnyDataValue:
+    ) -> DataValue:
         """influence (B, K): of the blocks on the solution, other than by their own equations."""
         strength = equations.best_strength()
         V = self.basis.value(equations.solve(strength), self.beta)
@@ -331,7 +294,7 @@ class Estimation:
         moved = None if influence is None else -(times - 1.0) @ influence
         return self._with_errors(out, equations.solve(strength, times, moved))
 
-    def _with_errors(self, V: AnyDataValue, replicas: Tensor) -> AnyDataValue:
+    def _with_errors(self, V: DataValue, replicas: Tensor) -> DataValue:
         """replicas: (n, K) coefficients of resampled blocks."""
         return replace(V, covariance_factor=self.basis.factor(factor_of(replicas)))
 
@@ -343,9 +306,9 @@ class Estimation:
         note: str,
         strength: float = 0.0,
         share: tuple[float, float] | None = None,
-    ) -> AnyDataValue:
+    ) -> DataValue:
         """V with what is to be said of it."""
         known = {f.name: getattr(V, f.name) for f in fields(V)}
         data = {"n_pairs": len(self.transitions), "n_blocks": n_blocks_of(self.transitions)}
         how = {"method": method, "name": name, "note": note, "strength": strength, "share": share}
-        return KINDS[type(V)](**known, **how, **data)
+        return DataValue(**known, **how, **data)

@@ -10,14 +10,14 @@ from typing import Any
 
 from torch import Tensor
 
-from levytorch.coefficients.spline import check_n_basis
 from levytorch.convert import choice, positive_number, shown, whole_number
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis
-from levytorch.policy.checks import cell_of, check_beta, check_periodic, is_line, reward_function
-from levytorch.policy.estimation import TAILS_LOST, AnyDataValue, Estimation
-from levytorch.policy.plane import torus
+from levytorch.policy.checks import check_beta, check_periodic, circle_of, is_line, reward_function, space_to_solve_on
+from levytorch.policy.estimation import TAILS_LOST, DataValue, Estimation
+from levytorch.spaces import Product, space_of
+from levytorch.spaces.splines import check_n_basis
 from levytorch.training.start import inside, kept_range
 
 MOST = 401  # functions of V; their matrices are held for every block
@@ -41,7 +41,7 @@ def value_from_data(
     n_bootstrap: int = 200,
     seed: int = 0,
     **options: Any,
-) -> AnyDataValue:
+) -> DataValue:
     """The V of the dynamics behind the transitions, of a state on a circle, on a line (period=None) or, where they have
     two coordinates, on a torus.
 
@@ -141,9 +141,10 @@ def prepare(
     r = reward_function(reward, (lambda x: x.shape[:-1]) if plane else (lambda x: x.shape))
     functions: Functions
     if plane:
-        cell = torus(SimpleNamespace(period=period, origin=origin) if recovery is None else recovery)
-        check_periodic(r, cell.period, cell.points(12, 0.37))
-        functions = PlaneBasis(n_basis, cell)
+        space = _torus(period, origin) if recovery is None else space_to_solve_on(recovery)
+        assert isinstance(space, Product)
+        check_periodic(r, [float(length or 0.0) for length in space.period], space.grid(12, 0.37))
+        functions = PlaneBasis(n_basis, space)
     elif period is None or (recovery is not None and is_line(recovery)):
         functions = _on_a_line(transitions, recovery, n_basis)
         kept = inside(transitions, [functions.window])  # the pairs that start in it
@@ -153,7 +154,8 @@ def prepare(
             reward.check_covers(*functions.window, "window")
     else:
         if recovery is not None:
-            period, origin = cell_of(recovery)
+            circle = circle_of(recovery)
+            period, origin = circle.period, circle.origin
         functions = CircleBasis(n_basis, period, origin)  # type: ignore[arg-type]  # refuses what is no number
         if hasattr(reward, "check_covers"):  # a table, which may end before the cell does
             reward.check_covers(functions.origin, functions.origin + functions.period, "cell")
@@ -170,6 +172,17 @@ def _on_a_line(transitions: Transitions, recovery: Any, n_basis: int) -> LineBas
         )
     check_n_basis(n_basis)
     return LineBasis(n_basis, getattr(recovery, "support", None) or kept_range(transitions))
+
+
+def _torus(period: Any, origin: Any) -> Product:
+    """Of two coordinates that repeat."""
+    space = space_of(SimpleNamespace(dim=2, period=period, origin=origin))
+    assert isinstance(space, Product)
+    if not space.repeats or not all(float(length or 0.0) > 0 for length in space.period):
+        raise InputError(
+            f"period must be positive and finite in both coordinates, found {period}; give one number, or two."
+        )
+    return space
 
 
 def _replicas(n_bootstrap: int) -> int:

@@ -253,19 +253,6 @@ def factorise(system: LinearSystem) -> Factor:
     return Factor(solve_ls, gram_solve_ls, unreached_ls, condition_ls)
 
 
-def sensitivity(dynamics: Any, system: LinearSystem, c: Tensor, factor: Factor) -> Tensor:
-    """dc / dtheta, (n_modes, P), c the Fourier coefficients of V."""
-    ops = system.ops
-    parts = (ops.phi, [ops.first], ops.second, ops.fractional)
-    change = generator_change(dynamics, system.x, system.at, system.basis.wavenumbers, *parts)
-    w = system.weight[:, None]
-    dc = factor.solve(w * change.of(c))
-    if system.A.shape[0] > system.A.shape[1]:
-        residual = -factor.unreached((system.weight * system.r)[:, None]) * w
-        dc = dc - factor.gram_solve(-change.adjoint(residual) / system.scale[:, None])
-    return dc / system.scale[:, None]
-
-
 class GeneratorChange(NamedTuple):
     """dL / dtheta: operators (m, n) on coefficients of functions, and what multiplies each, (m, P) or (1, P)."""
 
@@ -310,10 +297,15 @@ def padded(slope: Tensor, n: int) -> Tensor:
     return torch.nn.functional.pad(slope, (0, n - len(slope)))[None]
 
 
-def covariance_factor(dynamics: Any, system: LinearSystem, c: Tensor, factor: Factor) -> Tensor | None:
-    """S with cov(c) = S S^T, (n_modes, P); None when the dynamics have no covariance."""
+def delta_method(
+    dynamics: Any, change: Callable[[Tensor], Tensor], solve: Callable[[Tensor], Tensor], c: Tensor
+) -> Tensor | None:
+    """S with cov(c) = S S^T for the numbers c that V is made of; None when the dynamics have no covariance.
+
+    change: c -> (m, P), d(L V) / dtheta at the points; solve: the columns of a right-hand side there -> numbers of V.
+    """
     directions = principal_directions(dynamics)
-    return None if directions is None else sensitivity(dynamics, system, c, factor) @ directions
+    return None if directions is None else solve(change(c) @ directions)
 
 
 def principal_directions(dynamics: Any) -> Tensor | None:

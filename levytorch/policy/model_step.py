@@ -24,8 +24,8 @@ from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis
 from levytorch.policy.blocked import solution
 from levytorch.policy.checks import coefficients_at
 from levytorch.policy.generator import GeneratorChange, generator_change, jump_symbol
-from levytorch.policy.line_operator import Exterior, line_grid
-from levytorch.policy.line_value import LineSystem
+from levytorch.policy.on_interval import LineSystem
+from levytorch.spaces.line_operator import Exterior, line_grid
 
 _TOLERANCE = 1e-4  # of log p in the core
 _NODES = 12  # of Gauss and Legendre in a panel

@@ -18,8 +18,9 @@ from torch import Tensor
 from levytorch.convert import choice, positive_number, whole_number
 from levytorch.errors import InputError
 from levytorch.law.jumps import tempered_time
-from levytorch.policy.checks import Reward, cell_of, check_beta, check_window, reward_function
-from levytorch.policy.line_value import EXTERIORS
+from levytorch.policy.checks import Reward, check_beta, check_window, circle_of, reward_function
+from levytorch.policy.on_interval import EXTERIORS
+from levytorch.spaces import Circle
 
 _CHUNK_PATHS = 1 << 16
 Noise = tuple[Tensor, Tensor, Tensor]
@@ -52,15 +53,15 @@ def monte_carlo_value(
     """V at the states x0 from `n_paths` paths each, of steps dt and dt / 2, until `horizon` (default: exp(-beta
     horizon) = 1e-6). With tempered jumps the steps are of dt / 2 alone, and what is left is of first order in it.
     """
-    period_and_origin = cell_of(dynamics)
+    circle = circle_of(dynamics)
     beta = check_beta(beta)
     horizon = math.log(1e6) / beta if horizon is None else positive_number("horizon", horizon, "give a time")
     h = positive_number("dt", dt, "give the length of a step") / 2
     generator = torch.Generator().manual_seed(seed)
     if float(getattr(dynamics, "tempering", 0.0)) > 0:
-        move: Move = functools.partial(_tempered_move, dynamics, generator, period_and_origin)
+        move: Move = functools.partial(_tempered_move, dynamics, generator, circle)
         return _discounted(reward, beta, x0, n_paths, 2 * h, horizon, move, generator, extrapolated=False)
-    move = functools.partial(_move_on_cell, dynamics, h, period_and_origin)
+    move = functools.partial(_move_on_cell, dynamics, h, circle)
     return _discounted(reward, beta, x0, n_paths, 2 * h, horizon, move, generator)
 
 
@@ -180,11 +181,9 @@ def _euler(dynamics: Any, h: float, x: Tensor, step: float, noise: list[Noise]) 
     return moved, (dynamics.D_f(x) * h) ** (0.5 / alpha) * jump
 
 
-def _move_on_cell(
-    dynamics: Any, h: float, period_and_origin: tuple[float, float], x: Tensor, step: float, noise: list[Noise]
-) -> Tensor:
+def _move_on_cell(dynamics: Any, h: float, circle: Circle, x: Tensor, step: float, noise: list[Noise]) -> Tensor:
     moved, jump = _euler(dynamics, h, x, step, noise)
-    period, origin = period_and_origin
+    period, origin = circle.period, circle.origin
     # A jump beyond 1e15 periods lands anywhere in the cell; infinity would be no number at all
     limit = 1e15 * period
     move = torch.nan_to_num(moved + jump, posinf=limit, neginf=-limit).clamp(-limit, limit)
@@ -207,13 +206,13 @@ def _move_on_line(
 def _tempered_move(
     dynamics: Any,
     generator: torch.Generator,
-    period_and_origin: tuple[float, float],
+    circle: Circle,
     x: Tensor,
     step: float,
     noise: list[Noise],
 ) -> Tensor:
     """Tempered jumps do not scale with D_f: no coarse path could share their noise, which is drawn here."""
-    period, origin = period_and_origin
+    period, origin = circle.period, circle.origin
     D_f = dynamics.D_f(x).expand(x.shape)
     alpha = torch.as_tensor(dynamics.alpha_at(x), dtype=torch.float64).expand(x.shape)
     jumps = D_f > 0

@@ -17,7 +17,6 @@ from torch import Tensor
 from levytorch.convert import real_tensor, shown
 from levytorch.errors import InputError
 from levytorch.policy.solver import solve_value
-from levytorch.policy.value import LineValue, PlaneValue
 
 _LOOK = {False: 1024, True: 4096}  # states at which it is looked whether a policy jumps; in the plane
 _JUMP = 0.3  # of the range of a policy, from one of these states to the next
@@ -36,15 +35,13 @@ class Difference:
 
     def std(self, x: Any) -> Tensor:
         at = real_tensor("x", x)
-        plane = isinstance(self.first, PlaneValue)
-        flat = at.reshape(-1, 2) if plane else at.reshape(-1)
-        one, other = _moves(self.first, flat), _moves(self.second, flat)
-        if one is None or other is None:
+        if self.first.covariance_factor is None or self.second.covariance_factor is None:
             raise InputError(
                 "coefficients must be recovered with a covariance for the error of a difference, found none; fit with "
                 "a Fourier or spline head."
             )
-        return (one - other).norm(dim=-1).reshape(at.shape[:-1] if plane else at.shape)
+        # two value functions of one recovery move along the same directions
+        return (self.first.deviations(at) - self.second.deviations(at)).norm(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class Ranking:
         return float(self.weights @ self._of(name)(self.states))
 
     def mean_std(self, name: str) -> float:
-        return self._mean_std(_moves(self._of(name), self.states))
+        return self._mean_std(self._deviations(self._of(name)))
 
     def difference(self, first: str, second: str) -> Difference:
         """V_first - V_second, whose `.std(x)` is the error of the difference."""
@@ -71,9 +68,13 @@ class Ranking:
     def gap(self, first: str, second: str) -> tuple[float, float]:
         """Mean of V_first - V_second over the observed states, and its standard error."""
         D = self.difference(first, second)
-        one, other = _moves(D.first, self.states), _moves(D.second, self.states)
+        one, other = self._deviations(D.first), self._deviations(D.second)
         error = math.nan if one is None or other is None else self._mean_std(one - other)
         return float(self.weights @ D(self.states)), error
+
+    def _deviations(self, V: Any) -> Tensor | None:
+        """How far V moves at the states with every direction of the parameters, (n, P); None where it has no errors."""
+        return None if V.covariance_factor is None else V.deviations(self.states)
 
     @property
     def order(self) -> list[str]:
@@ -155,24 +156,7 @@ def _resolution(loop: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 def observed_states(recovery: Any, V: Any) -> tuple[Tensor, Tensor]:
     """The parts of the cell where pairs were seen, and how large a share of them; on a line those within V's window."""
     states, seen = recovery.centers(), recovery.counts.sum(0)
-    if isinstance(V, LineValue):
+    if not V.space.repeats:
         low, high = V.window
         seen = torch.where((states >= low) & (states <= high), seen, torch.zeros_like(seen))
     return states, seen / seen.sum()
-
-
-def _moves(V: Any, x: Tensor) -> Tensor | None:
-    """How far V moves with every principal direction of the parameters it was solved from: (n, P) at
-    states (n,) or (n, 2), whose rows have length V.std(x); None where V has no errors.
-
-    Two value functions of one recovery move along the same directions: the error of their difference is the length of
-    the difference of their rows.
-    """
-    factor = V.covariance_factor
-    if factor is None:
-        return None
-    if isinstance(V, LineValue):
-        return V._between(x, factor)
-    if isinstance(V, PlaneValue):
-        return torch.stack([V._sum(x, factor[..., p]) for p in range(factor.shape[-1])], dim=-1)
-    return V.basis.matrix(x) @ factor

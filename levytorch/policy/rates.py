@@ -26,7 +26,7 @@ from torch import Tensor
 from levytorch.coefficients import FourierBasis
 from levytorch.convert import choice, whole_number
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policy.checks import cell_of, check_beta, coefficients_at
+from levytorch.policy.checks import check_beta, circle_of, coefficients_at
 from levytorch.policy.generator import resolvent_coefficients
 from levytorch.policy.reward_functions import CosinePower, Manufactured
 
@@ -100,7 +100,8 @@ def rate_study(
     Slopes are fitted over eps <= 0.03 (`FIT_BELOW`), where the dependence is linear; larger ones show where it stops
     being so.
     """
-    period, origin = cell_of(dynamics)
+    circle = circle_of(dynamics)
+    period, origin = circle.period, circle.origin
     beta = check_beta(beta)
     try:
         sizes = torch.as_tensor(eps, dtype=torch.float64).reshape(-1)

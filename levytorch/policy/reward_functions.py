@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import FourierBasis
 from levytorch.convert import path_of, positive_number, real_array, real_number, real_tensor
 from levytorch.errors import InputError
-from levytorch.policy.checks import cell_of, check_beta, coefficients_at
+from levytorch.law.jumps import jumps_of
+from levytorch.policy.checks import check_beta, circle_of, coefficients_at, space_to_solve_on
 from levytorch.policy.generator import jump_symbol
-from levytorch.policy.plane import PlaneOperator, torus
-from levytorch.policy.value import PlaneValue
+from levytorch.policy.value import ValueFunction
+from levytorch.spaces import Product
+from levytorch.spaces.torus import TorusOperator
 
 _PLANE_MODES = 256  # per coordinate, of a V that a reward in the plane is made for
 States = Tensor | np.ndarray | Sequence[float] | float
@@ -77,11 +78,11 @@ class Manufactured:
     """r = beta V - L V for a given V and the true dynamics (section 4.2), so that V is the value function of r."""
 
     def __init__(self, V: Callable[[Tensor], Tensor], dynamics: Any, beta: float, max_modes: int = 1025) -> None:
-        period, origin = cell_of(dynamics)
+        circle = circle_of(dynamics)
         self.V, self.dynamics, self.beta = V, dynamics, check_beta(beta)
         half = 32
         while True:
-            self.basis = FourierBasis(2 * half + 1, period, origin)
+            self.basis = circle.basis(2 * half + 1)
             Phi = self.basis.matrix(self.basis.points())
             # discrete orthogonality: the inverse of Phi is its transpose, rescaled
             c = (Phi.T @ V(self.basis.points())) / (Phi**2).sum(0)
@@ -91,7 +92,7 @@ class Manufactured:
             half *= 2
             if 2 * half + 1 > max_modes:
                 raise InputError(
-                    f"the manufactured V must be smooth with the period {period:g}, found one that {max_modes} "
+                    f"the manufactured V must be smooth with the period {circle.period:g}, found one that {max_modes} "
                     "Fourier modes do not resolve; choose a smoother one."
                 )
         self.coefficients = torch.where(c.abs() < 1e-15 * size, 0.0, c)  # rounding, which L would multiply by k^2
@@ -113,11 +114,13 @@ class PlaneManufactured:
             raise InputError(
                 "alpha must be a constant for a manufactured reward in the plane, found alpha(x); give a number."
             )
-        self.dynamics, self.beta, self.cell = dynamics, float(beta), torus(dynamics)
+        space = space_to_solve_on(dynamics)
+        assert isinstance(space, Product)
+        self.dynamics, self.beta = dynamics, float(beta)
         n = 32
         while True:
-            operator = PlaneOperator(self.cell, n, float(getattr(dynamics, "tempering", 0.0)))
-            c = operator.forward(V(self.cell.points(n)).numpy()) / n**2
+            operator = TorusOperator(space, n, jumps_of(getattr(dynamics, "tempering", 0.0)))
+            c = operator.forward(V(space.grid(n, 0.0)).numpy()) / n**2
             size = abs(c).max()
             outer = operator.square > 0.25 * operator.square.max()
             if abs(c[outer]).max() < 1e-13 * size:
@@ -128,7 +131,7 @@ class PlaneManufactured:
         c[abs(c) < 1e-15 * size] = 0.0  # rounding, which L would multiply by |k|^2
         symbols = (1.0, -operator.square, operator.symbol(dynamics.alpha))
         self.V, self.laplacian, self.fractional = (
-            PlaneValue(torch.from_numpy(c * s), self.cell.period, self.cell.origin, self.beta) for s in symbols
+            ValueFunction(torch.from_numpy(c * s), space, self.beta) for s in symbols
         )
 
     def __call__(self, x: Tensor) -> Tensor:

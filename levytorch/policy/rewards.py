@@ -21,12 +21,12 @@ from torch import Tensor
 from levytorch.coefficients import FourierBasis
 from levytorch.coefficients.action import ActionBasis
 from levytorch.coefficients.basis import Basis, TensorBasis, fourier_basis
-from levytorch.coefficients.spline import SplineBasis
 from levytorch.convert import known_keys, real_number, shown
 from levytorch.errors import ConfigError, InputError
-from levytorch.policy.checks import cell_of, check_beta, check_modes
+from levytorch.policy.checks import check_beta, check_modes, circle_of
 from levytorch.policy.empirical import fit_fourier
 from levytorch.policy.reward_functions import CosinePower, CosineProduct, Manufactured, PlaneManufactured, Tabulated
+from levytorch.spaces.splines import SplineBasis
 
 _RIDGE = 1e-10  # of the largest number of the normal equations: functions that no pair determines are left out
 _N_ACTION = 3  # polynomials of an action on a scale
@@ -171,7 +171,7 @@ def _manufactured(config: Mapping[str, Any], context: RewardContext) -> Callable
         )
     if context.dim == 2:
         return PlaneManufactured(CosineProduct(context.truth.period, **config), context.truth, context.beta)
-    period, _ = cell_of(context.truth)
+    period = circle_of(context.truth).period
     return Manufactured(CosinePower(**{"period": period, **config}), context.truth, context.beta)
 
 

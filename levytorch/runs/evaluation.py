@@ -21,7 +21,7 @@ from levytorch.errors import InputError, NumericalError
 from levytorch.figures.values import FEWEST_FOR_A_BAND, Band
 from levytorch.policy.checks import is_line
 from levytorch.policy.empirical import crl_baseline, trivial_baseline
-from levytorch.policy.estimation import AnyDataValue
+from levytorch.policy.estimation import DataValue
 from levytorch.policy.from_data import prepare
 from levytorch.policy.reference import Function, Reference, coverage, relative_l2
 from levytorch.policy.solver import solve_value
@@ -44,7 +44,7 @@ class EvaluatedRuns:
     interval: tuple[float, float]
     reference: Reference | None
     baselines: Mapping[str, Function]
-    from_data: Mapping[str, AnyDataValue] = field(default_factory=dict)
+    from_data: Mapping[str, DataValue] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def bands(self) -> list[Band]:
@@ -135,7 +135,7 @@ def evaluate_runs(
     reference: Reference | None = None,
     observed: Tensor | None = None,
     crl_basis: FourierBasis | None = None,
-    from_data: Mapping[str, AnyDataValue] | None = None,
+    from_data: Mapping[str, DataValue] | None = None,
 ) -> EvaluatedRuns:
     """Solve V for every run and compare.
 
@@ -172,7 +172,7 @@ def evaluate_runs(
 
 def baselines_of(
     runs: Sequence[Run], transitions: Transitions, reward: Callable[..., Any], beta: float
-) -> dict[str, AnyDataValue]:
+) -> dict[str, DataValue]:
     """V of the data by its name: without a model, and with that of a single run. What cannot be had is told."""
     recovery = runs[0].recovery
     start = time.perf_counter()
@@ -181,7 +181,7 @@ def baselines_of(
     except InputError as error:
         log.info(f"no baselines from the data: {error}")
         return {}
-    found: dict[str, AnyDataValue] = {}
+    found: dict[str, DataValue] = {}
     for method in (*ALONE, *(WITH_MODEL if len(runs) == 1 else ())):
         try:
             V = asked.value(method)

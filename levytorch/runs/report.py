@@ -22,9 +22,7 @@ from levytorch.figures import coefficients as plots
 from levytorch.figures.coefficients import selection
 from levytorch.figures.diagnostics import drawings
 from levytorch.files import write_csv, write_json
-from levytorch.policy.plane import Torus
 from levytorch.policy.reference import relative_error
-from levytorch.policy.value import PlaneValue
 from levytorch.runs.reading import Columns
 from levytorch.runs.tensorboard import FORMATS, add_image, log_results
 from levytorch.training.recovery import Recovery
@@ -228,10 +226,9 @@ def _write_curves(outcome: Outcome) -> Drawings:
 
 def value_grid(V: Any, side: int) -> torch.Tensor:
     """States of the cell (the window, where V has one), (401,), or of the plane, (side, side, 2)."""
-    if isinstance(V, PlaneValue):
-        return Torus(V.period, V.origin).points(side)
-    low, high = V.window or (V.origin, V.origin + V.period)
-    return torch.linspace(low, high, 401, dtype=torch.float64)
+    if V.dim > 1:
+        return V.space.grid(side, 0.0)
+    return torch.linspace(*(V.window or V.space.ends), 401, dtype=torch.float64)
 
 
 def write_value(stem: Path, V: Any, beside: Mapping[str, Callable[[torch.Tensor], torch.Tensor]]) -> Columns:

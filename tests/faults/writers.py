@@ -7,6 +7,7 @@ import torch
 
 from levytorch import Dynamics, Recovery, ValueFunction, simulate
 from levytorch.coefficients import build_head
+from levytorch.spaces import Circle
 
 KINDS = ("simulation.npz", "simulation.csv", "simulation.parquet", "recovery.pt", "value.pt")
 
@@ -21,7 +22,7 @@ def content(kind: str, number: int):
         head.set_flat(theta)
         return Recovery(head, covariance=torch.eye(len(theta), dtype=torch.float64) * number)
     factor = torch.full((2001, 200), float(number), dtype=torch.float64)
-    return ValueFunction(factor[:, 0], 1.0, 0.0, 0.1, covariance_factor=factor)
+    return ValueFunction(factor[:, 0], Circle(1.0), 0.1, covariance_factor=factor)
 
 
 def write(kind: str, number: int, target: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from levytorch import Dynamics, InputError, Trajectories, simulate, solve_value, value_from_data
 from levytorch.coefficients import AlphaSpec, SplineHead
 from levytorch.policy.bases import LineBasis
-from levytorch.policy.estimation import LineDataValue
+from levytorch.policy.estimation import DataValue
 from levytorch.policy.model_step import Model
 from levytorch.training import Recovery
 
@@ -114,8 +114,8 @@ def test_jumps_on_a_line(well, method):
 
 def test_what_comes_back_on_a_line_can_be_kept(well, tmp_path):
     V = value_from_data(well, torch.cos, 1.0, method="lstd", period=None, n_basis=7, n_bootstrap=20)
-    assert isinstance(V, LineDataValue)
-    same = LineDataValue.load(V.save(tmp_path / "V.pt"))
+    assert isinstance(V, DataValue)
+    same = DataValue.load(V.save(tmp_path / "V.pt"))
     x = torch.linspace(-3, 3, 9, dtype=torch.float64)
     assert torch.equal(same(x), V(x))
     assert torch.equal(same.std(x), V.std(x))

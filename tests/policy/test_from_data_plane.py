@@ -22,15 +22,15 @@ from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.errors import LevytorchWarning
 from levytorch.policy.bases import PlaneBasis
 from levytorch.policy.diffusions import displacements, fit_brownian, phibe
-from levytorch.policy.estimation import PlaneDataValue
+from levytorch.policy.estimation import DataValue
 from levytorch.policy.lstd import lstd, moments
 from levytorch.policy.model_step import Model, beyond
-from levytorch.policy.plane import Torus
+from levytorch.spaces import Circle, Product
 from levytorch.training import Recovery
 
 PLANE = Dynamics.named("plane", alpha=0.3)
-CELL = Torus((2 * math.pi, 2 * math.pi), (0.0, 0.0))
-GRID = CELL.points(16, 0.25).reshape(-1, 2)
+CELL = Product((Circle(), Circle()))
+GRID = CELL.grid(16, 0.25).reshape(-1, 2)
 
 
 def reward(x):
@@ -258,8 +258,8 @@ def test_errors_from_blocks_are_those_over_data_sets(method):
 # -- what comes back --------------------------------------------------------------------------------------------------
 def test_what_comes_back_can_be_kept(pairs, tmp_path):
     V = value_from_data(pairs, reward, 1.0, method="lstd", n_basis=3, n_bootstrap=20)
-    assert isinstance(V, PlaneDataValue)
-    same = PlaneDataValue.load(V.save(tmp_path / "V.pt"))
+    assert isinstance(V, DataValue)
+    same = DataValue.load(V.save(tmp_path / "V.pt"))
     assert torch.equal(same(GRID), V(GRID))
     assert torch.equal(same.std(GRID), V.std(GRID))
     assert same.describe() == V.describe()

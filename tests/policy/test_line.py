@@ -10,11 +10,11 @@ from scipy.special import betainc, gamma
 
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.errors import InputError
-from levytorch.law.jumps import normalisation
-from levytorch.policy import LineValue, line_value
-from levytorch.policy.line_operator import Exterior, given_outside, inner_nodes, line_operators
-from levytorch.policy.line_value import resolvent_on_line
+from levytorch.law.jumps import jumps_of, normalisation
+from levytorch.policy import ValueFunction, on_interval
 from levytorch.policy.monte_carlo import monte_carlo_on_line
+from levytorch.policy.on_interval import resolvent_on_line
+from levytorch.spaces.line_operator import Exterior, given_outside, inner_nodes, line_operators
 
 X = torch.linspace(-0.9, 0.9, 37, dtype=torch.float64)
 WELL = Dynamics(lambda x: x - x**3, lambda x: 0.5 * (2 + 2 * x + x * x), lambda x: (1 + x * x / 2) ** -1.5, 0.75, None)
@@ -71,7 +71,8 @@ def test_what_is_given_outside_enters_by_its_integral():
     alpha, window = torch.tensor(0.35, dtype=torch.float64), (-1.0, 1.0)
     exterior = given_outside(lambda y: torch.exp(-((y - 3) ** 2)), window, alpha)
     absorbed, given = (
-        line_operators(64, window, alpha, outside, (True, True)) for outside in (Exterior(False), exterior)
+        line_operators(64, window, alpha, outside, (True, True), jumps=jumps_of(0.0))
+        for outside in (Exterior(False), exterior)
     )
     c = float(normalisation(np.array([0.35]))[0])
     for i in (5, 20, 31, 45, 60):
@@ -117,7 +118,7 @@ def test_systems_around_their_mean_are_single_ones(monkeypatch, exterior):
     factors[7] = torch.tensor([[0.0], [30.0], [9.0]])  # far from all others: does not contract
     own = [c(x) * factors[:, k] for k, c in enumerate((WELL.b, WELL.D_o, WELL.D_f))]
     together = resolvent_on_line(n, window, *own, 0.75, torch.cos(x), 1.0, exterior)
-    monkeypatch.setattr(line_value, "_FEW", 10**9)
+    monkeypatch.setattr(on_interval, "_FEW", 10**9)
     single = resolvent_on_line(n, window, *own, 0.75, torch.cos(x), 1.0, exterior)
     assert float(((together - single).abs().amax(1) / single.abs().amax(1)).max()) < 1e-7
 
@@ -143,13 +144,13 @@ def test_std_is_the_spread_of_v_over_perturbed_parameters(exterior):
 
 def test_saved_and_loaded(tmp_path):
     V = solve_value(WELL, torch.cos, 1.0, window=(-3, 2), exterior=lambda y: torch.sin(y), n_modes=64)
-    again = LineValue.load(V.save(tmp_path / "v.pt"))
+    again = ValueFunction.load(V.save(tmp_path / "v.pt"))
     x = torch.tensor([-3.5, -3.0, 0.0, 1.99, 2.5], dtype=torch.float64)
     assert torch.equal(again(x), V(x))
     assert again.exterior == "given"
     assert torch.allclose(V(x)[[0, 4]], torch.sin(x[[0, 4]]), atol=1e-3)
     with pytest.raises(InputError, match="must be a saved value function"):
-        LineValue.load(tmp_path)
+        ValueFunction.load(tmp_path)
 
 
 @pytest.mark.parametrize(

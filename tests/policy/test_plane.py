@@ -10,8 +10,10 @@ import torch
 
 from levytorch import Dynamics, InputError, LevytorchWarning, solve_value
 from levytorch.errors import NumericalError
-from levytorch.policy import PlaneValue
-from levytorch.policy.plane import PlaneOperator, Torus
+from levytorch.law.jumps import jumps_of
+from levytorch.policy import ValueFunction
+from levytorch.spaces import Circle, Product
+from levytorch.spaces.torus import TorusOperator
 
 PERIOD = (2 * math.pi, 5.0)
 W = 2 * math.pi / 5.0
@@ -68,7 +70,7 @@ def anywhere():
 def test_manufactured_solution(alpha, n_modes, anywhere):
     dynamics = system(alpha)
     found = solve_value(dynamics, reward(dynamics), BETA, n_modes=n_modes)
-    assert isinstance(found, PlaneValue)
+    assert isinstance(found, ValueFunction)
     # 1e-8 is asked for; these systems are solved to rounding
     assert float((found(anywhere) - V(anywhere)).abs().max()) < 1e-11
     assert found.residual < 1e-9
@@ -119,8 +121,8 @@ def test_resolution_grows_with_the_reward():
 
 
 def test_fractional_laplacian_with_alpha_of_x():
-    operator = PlaneOperator(Torus((2 * math.pi, 2 * math.pi), (0.0, 0.0)), 24)
-    x = operator.cell.points(24).numpy()
+    operator = TorusOperator(Product((Circle(), Circle())), 24, jumps_of(0.0))
+    x = operator.cell.grid(24, 0.0).numpy()
     f = np.cos(2 * x[..., 0] + 3 * x[..., 1])
     alpha = 0.5 + 0.45 * np.sin(x[..., 0])
     np.testing.assert_allclose(operator.fractional(operator.forward(f), alpha), 13**alpha * f, atol=1e-11)
@@ -129,14 +131,14 @@ def test_fractional_laplacian_with_alpha_of_x():
 def test_saved_and_loaded(tmp_path, anywhere):
     dynamics = system()
     found = solve_value(dynamics, reward(dynamics), BETA, n_modes=20)
-    again = PlaneValue.load(found.save(tmp_path / "value.pt"))
+    again = ValueFunction.load(found.save(tmp_path / "value.pt"))
     assert torch.equal(again(anywhere), found(anywhere))
     assert (again.period, again.origin, again.beta) == (found.period, found.origin, found.beta)
     (tmp_path / "other.pt").write_bytes(b"not a value function")
     with pytest.raises(InputError, match="must be a value function"):
-        PlaneValue.load(tmp_path / "other.pt")
+        ValueFunction.load(tmp_path / "other.pt")
     with pytest.raises(InputError, match="no such file"):
-        PlaneValue.load(tmp_path / "absent.pt")
+        ValueFunction.load(tmp_path / "absent.pt")
 
 
 def test_shapes_of_calls(anywhere):

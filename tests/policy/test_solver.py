@@ -121,7 +121,7 @@ def test_window_minimises_the_residual_when_modes_are_few() -> None:
         for step in (-1e-3, 1e-3):
             c = few.coefficients.clone()
             c[m] += step
-            assert residual(ValueFunction(c, few.period, few.origin, 0.1)) >= best
+            assert residual(ValueFunction(c, few.space, 0.1)) >= best
 
 
 def test_numbers_arrays_and_constants_are_accepted() -> None:

@@ -9,10 +9,10 @@ from scipy.integrate import trapezoid
 
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.errors import InputError
-from levytorch.law.jumps import TemperedDensity, log_factor
-from levytorch.policy.line_operator import given_outside, line_operators
+from levytorch.law.jumps import TemperedDensity, jumps_of, log_factor
 from levytorch.policy.monte_carlo import monte_carlo_value
 from levytorch.policy.rewards import Manufactured
+from levytorch.spaces.line_operator import given_outside, line_operators
 
 D = torch.float64
 
@@ -101,7 +101,7 @@ def test_generator_on_a_line(alpha):
         return torch.cos(k * x)
 
     symbol = (k * k + lam * lam) ** alpha - lam ** (2 * alpha)
-    ops = line_operators(256, window, a, given_outside(wave, window, a), tempering=lam)
+    ops = line_operators(256, window, a, given_outside(wave, window, a), jumps=jumps_of(lam))
     image = ops.fractional @ wave(ops.x) + ops.fractional_end
     off = (image - symbol * wave(ops.x))[ops.x.abs() < 2.9].abs().max() / symbol
     assert float(off) < 2e-6

@@ -13,17 +13,18 @@ from levytorch.policy.value import ValueFunction
 from levytorch.runs.command_line import conf_directory
 from levytorch.runs.terminal import value_sentence
 from levytorch.runs.value import level_and_shape
+from levytorch.spaces import Circle
 
 
 def test_level_and_shape_of_a_known_covariance():
     """V = 2 + cos x whose mean has a standard error of 0.5 and whose cosine one of 0.01, independently."""
     coefficients, factor = torch.zeros(3, dtype=torch.float64), torch.zeros((3, 2), dtype=torch.float64)
-    V = ValueFunction(coefficients, 2 * math.pi, 0.0, 0.1, covariance_factor=factor)
+    V = ValueFunction(coefficients, Circle(), 0.1, covariance_factor=factor)
     x = torch.linspace(0, 2 * math.pi, 401, dtype=torch.float64)[:-1]
     rows = V.basis.matrix(x, 0)
     constant, cosine = (torch.linalg.lstsq(rows, f[:, None]).solution[:, 0] for f in (torch.ones_like(x), torch.cos(x)))
     V = ValueFunction(
-        2 * constant + cosine, 2 * math.pi, 0.0, 0.1, covariance_factor=torch.stack([0.5 * constant, 0.01 * cosine], 1)
+        2 * constant + cosine, Circle(), 0.1, covariance_factor=torch.stack([0.5 * constant, 0.01 * cosine], 1)
     )
     curves = {"x": x.numpy(), "V": V(x).numpy(), "V_truth": V(x).numpy() - 0.3}
     found = level_and_shape(V, curves)

@@ -12,7 +12,6 @@ import torch
 from levytorch import Recovery, ValueFunction, recover
 from levytorch.archives import check_tensors
 from levytorch.errors import ConfigError, InputError
-from levytorch.policy import PlaneValue
 from levytorch.runs import resume
 from levytorch.runs.reading import load_run
 from levytorch.training.trainer import train as fit
@@ -99,7 +98,7 @@ def test_saved_tensors_that_unpack_to_more_than_they_hold(honest, tmp_path, monk
     packed(honest / "recovery.pt", file, 10_000_000)
     assert file.stat().st_size < 50_000
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("nothing may be unpacked"))
-    for load in (Recovery.load, load_run, lambda _: ValueFunction.load(file), lambda _: PlaneValue.load(file)):
+    for load in (Recovery.load, load_run, lambda _: ValueFunction.load(file)):
         with pytest.raises(InputError, match="must be"):
             load(tmp_path)
     with pytest.raises(ValueError, match="when unpacked"):
@@ -108,13 +107,12 @@ def test_saved_tensors_that_unpack_to_more_than_they_hold(honest, tmp_path, monk
     check_tensors(honest / "checkpoints" / "last.ckpt")
 
 
-@pytest.mark.parametrize("cls", [ValueFunction, PlaneValue])
-def test_hostile_value_functions(cls, proof, tmp_path):
+def test_hostile_value_functions(proof, tmp_path):
     torch.save({"format": "levytorch.value.1", "coefficients": Hostile(proof)}, tmp_path / "value.pt")
     (tmp_path / "plain.pt").write_bytes(pickle.dumps(Hostile(proof)))
     for name in ("value.pt", "plain.pt"):
         with pytest.raises(InputError):
-            cls.load(tmp_path / name)
+            ValueFunction.load(tmp_path / name)
     assert not proof.exists()
 
 

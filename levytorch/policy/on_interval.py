@@ -4,7 +4,8 @@
     exterior "absorb":   V = 0 outside: the process stops when it leaves, by a jump or by diffusion
     exterior g:          V = g outside: it stops and is paid g where it lands
 
-The matrices are `line_operator`'s; uncertainty follows by the exact linearisation, as on the cell (`generator`).
+The matrices are those of `spaces.line_operator`; uncertainty follows by the exact linearisation, as on the circle
+(`generator`).
 
 The data of a Recovery says nothing about what lies beyond it. Where neither a window nor an exterior is asked for, V is
 that of "constant", from where a path returns at once; the other extreme is a window many times as wide, over which the
@@ -18,25 +19,25 @@ together, and contracts by what the systems differ from the mean by; those that 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients
 from levytorch.convert import choice, shown, whole_number
-from levytorch.errors import InputError, LevytorchWarning, NumericalError
+from levytorch.errors import InputError, NumericalError
+from levytorch.law.jumps import jumps_of
 from levytorch.policy.checks import Reward, check_window, coefficients_at, reward_function
-from levytorch.policy.generator import principal_directions, solve_many
-from levytorch.policy.line_operator import Exterior, LineOperators, given_outside, inner_nodes, line_operators
-from levytorch.policy.value import LineValue
+from levytorch.policy.generator import delta_method, padded, solve_many
+from levytorch.policy.value import ValueFunction
+from levytorch.spaces import Interval
+from levytorch.spaces.line_operator import Exterior, LineOperators, given_outside, inner_nodes, line_operators
 
 EXTERIORS = ("constant", "absorb")
 LEAST, MOST = 16, 1 << 13
-_FIRST = 128  # intervals to start from
 _AWAY = 1e-3  # of the window: where V must stand still; within the last nodes it is not resolved
 _DIFFERENCE = 1e-4  # of alpha, for what V owes to it
 _ROUNDS = 16  # systems that need more are solved directly
@@ -47,58 +48,78 @@ _WIDER = 8.0  # times the window, to see what the exterior matters: by twice tha
 _WIDE_NODES = 1024  # of that, at most
 
 
-def solve_line(
-    dynamics: Any,
-    reward: Callable[[Tensor], Any] | float,
-    beta: float,
-    *,
-    window: Sequence[float] | None,
-    exterior: str | Callable[[Tensor], Any] | None,
-    n_modes: int | None,
-    tolerance: float,
-    max_modes: int,
-    beyond_data: bool,
-) -> LineValue:
-    """V of a state on a line; called by `solve_value`. n_modes: intervals between nodes, None: doubled until V stands
-    still.
-    """
-    dim = getattr(dynamics, "dim", 1)
-    if dim != 1:
-        raise InputError(f"dim must be 1 for value functions on a line, found {dim}; give the state a period.")
-    limits = line_window(dynamics, window, beyond_data)
-    r = reward_function(reward)
-    if hasattr(reward, "check_covers"):
-        reward.check_covers(*limits, "window")
-    outside = _exterior(exterior, limits, dynamics)
-    name = "constant" if outside.constant else "absorb" if outside.outside is None else "given"
+class Found(NamedTuple):
+    system: LineSystem
+    solve: Callable[[Tensor], Tensor]  # of the columns of a right-hand side at the inner nodes
+    values: Tensor  # at all nodes
 
-    def value(n: int, change: float | None = None, converged: bool = True, std: bool = False) -> LineValue:
-        values, factor = _solve(LineSystem.of(dynamics, n, limits, outside), r, beta, std=std)
-        found = LineValue(values, limits, beta, name, change, converged, outside.outside, factor)
-        if factor is None or window is not None or exterior is not None:
-            return found
-        covered = limits if hasattr(reward, "check_covers") else (-math.inf, math.inf)
-        return replace(found, covariance_factor=torch.cat([factor, _of_exterior(dynamics, r, found, covered)], dim=1))
 
-    if n_modes is not None:
-        n = whole_number("n_modes", n_modes, LEAST, MOST, "give the number of intervals between nodes")
-        return value(n, std=True)
-    n, change, found = _FIRST, math.inf, value(_FIRST)
-    while change >= tolerance and 2 * n <= max(max_modes, _FIRST):
-        n, before = 2 * n, found
-        found = value(n)
-        low, high = limits
-        seen = torch.minimum(found.x - low, high - found.x) > _AWAY * (high - low)
-        moved = (found.values - before(found.x)).abs()[seen]
-        change = float(moved.max() / found.values.abs().max().clamp(min=1e-300))
-    if change >= tolerance:
-        warnings.warn(
-            f"V must stand still as nodes are added, found that it still changes by {change:.2g} (tolerance "
-            f"{tolerance:.2g}) at {n} nodes; raise max_modes, smooth the reward, or choose a narrower window.",
-            LevytorchWarning,
-            stacklevel=3,
+class IntervalProblem:
+    """V by its values at nodes; see `problem.Problem`. n: intervals between nodes."""
+
+    first, most, keeps_best = 128, MOST, False
+    remedy = "raise max_modes, smooth the reward, or choose a narrower window"
+
+    def __init__(
+        self, dynamics: Any, space: Interval, reward: Any, beta: float, *, window: Any, exterior: Any, beyond_data: bool
+    ) -> None:
+        self.dynamics, self.beta = dynamics, beta
+        self.space = Interval(*line_window(dynamics, window, beyond_data))
+        self.r = reward_function(reward)
+        covers = hasattr(reward, "check_covers")
+        if covers:
+            reward.check_covers(*self.space.ends, "window")
+        self.covered = self.space.ends if covers else (-math.inf, math.inf)
+        self.outside = _exterior(exterior, self.space.ends, dynamics)
+        self.is_free = window is None and exterior is None
+
+    def checked(self, n_modes: Any) -> int:
+        return whole_number("n_modes", n_modes, LEAST, MOST, "give the number of intervals between nodes")
+
+    def finer(self, n: int) -> int:
+        return 2 * n
+
+    def solved(self, n: int) -> Found:
+        system = LineSystem.of(self.dynamics, n, self.space.ends, self.outside)
+        return Found(system, *_solve(system, self.r, self.beta))
+
+    def n_modes(self, found: Found) -> int:
+        return len(found.values) - 1
+
+    def is_usable(self, found: Found) -> bool:
+        return True
+
+    def moved(self, before: Found, found: Found) -> float:
+        low, high = self.space.ends
+        x = self.space.nodes(self.n_modes(found))
+        away = torch.minimum(x - low, high - x) > _AWAY * (high - low)
+        old = self.space.functions(before.values).at(x, before.values[:, None])[:, 0]
+        return float((found.values - old).abs()[away].max() / found.values.abs().max().clamp(min=1e-300))
+
+    def residual(self, found: Found) -> float:
+        return 0.0  # nodes that resolve the ends leave nothing between them that V could hide
+
+    def value(self, found: Found, change: float | None, converged: bool) -> ValueFunction:
+        name = "constant" if self.outside.constant else "absorb" if self.outside.outside is None else "given"
+        inner = delta_method(self.dynamics, found.system.change, found.solve, found.values[1:-1])
+        factor = None if inner is None else found.system.with_ends(inner, (0.0, 0.0))
+        if factor is not None and self.is_free:
+            factor = torch.cat([factor, self._of_exterior(found)], dim=1)
+        options = {"change": change, "converged": converged, "covariance_factor": factor}
+        return ValueFunction(
+            found.values, self.space, self.beta, exterior=name, outside=self.outside.outside, **options
         )
-    return value(n, change, change < tolerance, std=True)
+
+    def _of_exterior(self, found: Found) -> Tensor:
+        """(n + 1, 1): how V changes when paths may go on beyond the window; a table of rewards keeps its last
+        entries.
+        """
+        low, high = self.space.ends
+        middle, half = 0.5 * (low + high), 0.5 * _WIDER * (high - low)
+        wide, n = Interval(middle - half, middle + half), self.n_modes(found)
+        system = LineSystem.of(self.dynamics, min(4 * n, _WIDE_NODES), wide.ends, Exterior(True))
+        _, values = _solve(system, lambda x: self.r(x.clamp(*self.covered)), self.beta)
+        return wide.functions(values).at(self.space.nodes(n), values[:, None]) - found.values[:, None]
 
 
 def line_window(dynamics: Any, window: Sequence[float] | None, beyond_data: bool) -> tuple[float, float]:
@@ -170,7 +191,7 @@ class LineSystem:
             )
 
         def jumps(alpha: Tensor, tempering: float) -> LineOperators:
-            return line_operators(n, window, alpha, outside, free, tempering)
+            return line_operators(n, window, alpha, outside, free, jumps=jumps_of(tempering))
 
         return LineSystem(dynamics, outside, free, at, jumps, jumps(at.alpha, float(at.tempering)))
 
@@ -207,8 +228,7 @@ class LineSystem:
         slope = getattr(getattr(self.dynamics, "head", None), "tempering_slope", None)
         if lam > 0 and slope is not None and bool((J_lam := slope()).any()):
             by_lam = (jumped(at.alpha, lam * (1 + h)) - jumped(at.alpha, lam * (1 - h))) / (2 * h * lam)
-            J_lam = torch.nn.functional.pad(J_lam, (0, out.shape[1] - len(J_lam)))
-            out = out - J_lam * (at.D_f * by_lam)[:, None]
+            out = out - padded(J_lam, out.shape[1]) * (at.D_f * by_lam)[:, None]
         return out
 
     def with_ends(self, inner: Tensor, ends: tuple[float, float]) -> Tensor:
@@ -219,33 +239,22 @@ class LineSystem:
         return torch.cat([rows[0], inner, rows[1]])
 
 
-def _solve(system: LineSystem, r: Reward, beta: float, *, std: bool) -> tuple[Tensor, Tensor | None]:
-    """V at all nodes, and the factor of its covariance where the dynamics have one and it is asked for."""
+def _solve(system: LineSystem, r: Reward, beta: float) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """The solution of the system as a function of its right-hand side, and V at all nodes."""
     matrix = system.matrix(beta)
     size = matrix.abs().amax(1)  # rows near the ends are larger by many orders of magnitude
     lu, pivots, _ = torch.linalg.lu_factor_ex(matrix / size[:, None])
-    v = torch.linalg.lu_solve(lu, pivots, (system.right(r) / size)[:, None])[:, 0]
+
+    def solve(right: Tensor) -> Tensor:
+        return torch.linalg.lu_solve(lu, pivots, right / size[:, None])
+
+    v = solve(system.right(r)[:, None])
     if not bool(torch.isfinite(v).all()):
         raise NumericalError(
             f"(beta - L) V = r must have one solution, found none on {len(v) + 1} nodes; check that D_o and D_f do not "
             "both vanish, or use a larger beta."
         )
-    directions = principal_directions(system.dynamics) if std else None
-    factor = None
-    if directions is not None:
-        inner = torch.linalg.lu_solve(lu, pivots, system.change(v) / size[:, None]) @ directions
-        factor = system.with_ends(inner, (0.0, 0.0))
-    return system.with_ends(v[:, None], system.outside.ends)[:, 0], factor
-
-
-def _of_exterior(dynamics: Any, r: Reward, found: LineValue, covered: tuple[float, float]) -> Tensor:
-    """(n + 1, 1): how V changes when paths may go on beyond the window; a table of rewards keeps its last entries."""
-    low, high = found.window
-    middle, half = 0.5 * (low + high), 0.5 * _WIDER * (high - low)
-    wide, outside = (middle - half, middle + half), Exterior(True)
-    system = LineSystem.of(dynamics, min(4 * found.n_modes, _WIDE_NODES), wide, outside)
-    values, _ = _solve(system, lambda x: r(x.clamp(*covered)), found.beta, std=False)
-    return (LineValue(values, wide, found.beta)(found.x) - found.values)[:, None]
+    return solve, system.with_ends(v, system.outside.ends)[:, 0]
 
 
 def resolvent_on_line(
@@ -264,7 +273,7 @@ def resolvent_on_line(
     The nodes are `inner_nodes(n, window)`. Returns (batch, n - 1).
     """
     outside = exterior or Exterior(True)
-    ops = line_operators(n, window, torch.tensor(alpha, dtype=torch.float64), outside)
+    ops = line_operators(n, window, torch.tensor(alpha, dtype=torch.float64), outside, jumps=jumps_of(0.0))
     shape = torch.broadcast_shapes(b.shape, D_o.shape, D_f.shape, r.shape)
     b, D_o, D_f, r = (v.to(torch.float64).expand(shape).reshape(-1, n - 1) for v in (b, D_o, D_f, r))
     size = torch.full((n - 1,), beta, dtype=torch.float64)

@@ -29,16 +29,14 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import zetac
 from torch import Tensor
 
 from levytorch.convert import Array
 from levytorch.errors import InputError
-from levytorch.law.jumps import TemperedDensity, normalisation
 
 # Half intervals: from here to the end nothing is resolved, and relative errors are of this size. Rounding of the second
 # derivative, whose size is the inverse square of it, is a killing rate within the strip: less would not be better.
@@ -163,26 +161,28 @@ def line_operators(
     alpha: Tensor,
     exterior: Exterior,
     free: tuple[bool, bool] = (False, False),
-    tempering: float = 0.0,
+    *,
+    jumps: Any,
 ) -> LineOperators:
-    """On n - 1 inner nodes of the window. alpha: one number, or (n - 1,) for alpha(x) without tempering.
+    """On n - 1 inner nodes of the window. alpha: one number, or (n - 1,) for alpha(x) of stable jumps.
 
     free: at which ends V inside does not have to meet what is given outside (nothing reaches that end but by jumps).
     """
     grid, half = line_grid(n), 0.5 * (window[1] - window[0])
     a = alpha.numpy().reshape(-1)
     tied = (exterior.constant or free[0], exterior.constant or free[1])
-    tempered = TemperedDensity(float(alpha), tempering * half) if tempering > 0 else None
-    jumps, below, above = _jumps(grid, a, tempered)
+    tempered = jumps.density(alpha, half)
+    matrix, below, above = _jumps(grid, a, jumps.normalisation(a), tempered)
     given = np.zeros(n - 1)
     if exterior.constant:
-        jumps[:, 0] -= below
-        jumps[:, -1] -= above
+        matrix[:, 0] -= below
+        matrix[:, -1] -= above
     elif exterior.outside is not None:
         for distance, values, mass in zip((grid.to_low, grid.to_high), exterior.outside, (below, above)):
-            given -= _integral(distance[grid.inner], a, values.numpy(), mass, tempered)
+            c = jumps.normalisation(a)
+            given -= _integral(distance[grid.inner], a, c, values.numpy(), mass, tempered)
     scale = half ** (-2 * a[:, None])
-    fractional, fractional_end = _eliminate(np.multiply(jumps, scale, out=jumps), exterior.ends, tied)
+    fractional, fractional_end = _eliminate(np.multiply(matrix, scale, out=matrix), exterior.ends, tied)
     fractional_end = fractional_end + torch.from_numpy(given * scale[:, 0])
     kept = _kept_derivatives if n <= _KEPT else _kept_derivatives.__wrapped__
     (first, first_end), (second, second_end) = kept(n, half, exterior.ends, tied)
@@ -226,10 +226,10 @@ def _derivatives(grid: LineGrid) -> tuple[Array, Array]:
     return out
 
 
-def _jumps(grid: LineGrid, alpha: Array, tempered: TemperedDensity | None) -> tuple[Array, Array, Array]:
+def _jumps(grid: LineGrid, alpha: Array, c: Array, tempered: Any) -> tuple[Array, Array, Array]:
     """(-Lap)^alpha on functions that are zero outside, (n - 1, n + 1), and the mass beyond either end, (n - 1,).
 
-    alpha: (1,) or (n - 1,).
+    alpha, c: (1,) or (n - 1,); tempered: the density of the jumps beside that of stable ones, None for these.
     """
     power = -1 - 2 * alpha[:, None]
     measure = torch.from_numpy(grid.h * grid.slope)
@@ -260,7 +260,6 @@ def _jumps(grid: LineGrid, alpha: Array, tempered: TemperedDensity | None) -> tu
     out = grid.fold(weights)
     np.negative(out, out=out)
     out[rows, rows + 1] += weights.sum(1) + below + above
-    c = normalisation(alpha)
     out *= c[:, None]
     return out, c * below, c * above
 
@@ -277,6 +276,8 @@ def _apart(grid: LineGrid) -> Array:
 
 def _corrections(alpha: Array) -> list[Array]:
     """Factors on the weights k = 1 ... HALF steps away from the diagonal, each (1,) or (n - 1,)."""
+    from scipy.special import zetac
+
     k = np.arange(1, HALF + 1).astype(float)
     orders = np.arange(1, HALF + 1)
     lost = -2 * (zetac(1 + 2 * alpha[:, None] - 2 * orders) + 1)  # (n, HALF)
@@ -284,12 +285,11 @@ def _corrections(alpha: Array) -> list[Array]:
     return [1 + share[j] * k[j] ** (1 + 2 * alpha) for j in range(HALF)]
 
 
-def _integral(distance: Array, alpha: Array, g: Array, mass: Array, tempered: TemperedDensity | None) -> Array:
+def _integral(distance: Array, alpha: Array, c: Array, g: Array, mass: Array, tempered: Any) -> Array:
     """c int g(y) |x - y|^(-1 - 2 alpha) dy beyond one end, for x at these distances from it; mass: that of g = 1."""
     away = distances().numpy()
     power = torch.from_numpy(-1 - 2 * alpha[:, None])
     weights = torch.from_numpy(distance[:, None] + away).log_().mul_(power).exp_().mul_(torch.from_numpy(_STEP * away))
-    c = normalisation(alpha)
     beyond = c * (away[-1] * math.exp(0.5 * _STEP)) ** (-2 * alpha) / (2 * alpha)  # g stays what it is farther out
     if tempered is not None:
         weights *= torch.from_numpy(tempered.factor(distance[:, None] + away))

@@ -1,0 +1,137 @@
+"""Several coordinates, each on a space of its own; on a torus of two circles V is a double Fourier series."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from levytorch.convert import whole_number
+from levytorch.errors import InputError
+from levytorch.spaces.basis import TensorBasis, check_basis
+from levytorch.spaces.circle import Circle
+from levytorch.spaces.interval import Interval
+
+_CHUNK = 1 << 21  # numbers at once
+
+
+@dataclass(frozen=True)
+class Product:
+    """States [..., d] with one coordinate on each of the spaces.
+
+    >>> Product((Circle(2.0), Interval(0.0, 1.0))).wrap(torch.tensor([[3.0, 3.0]]))
+    tensor([[1., 3.]])
+    """
+
+    spaces: tuple[Circle | Interval, ...]
+
+    @property
+    def dim(self) -> int:
+        return len(self.spaces)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether every coordinate has a period."""
+        return all(space.repeats for space in self.spaces)
+
+    @property
+    def period(self) -> tuple[float | None, ...]:
+        return tuple(space.period for space in self.spaces)
+
+    @property
+    def origin(self) -> tuple[float, ...]:
+        return tuple(space.origin for space in self.spaces)
+
+    @property
+    def ends(self) -> tuple[tuple[float, float], ...]:
+        """The two ends of every coordinate."""
+        return tuple(space.ends for space in self.spaces)
+
+    def wrap(self, x: Tensor) -> Tensor:
+        """States reduced to the cell."""
+        return torch.stack([space.wrap(x[..., i]) for i, space in enumerate(self.spaces)], dim=-1)
+
+    def grid(self, n: int, shift: float = 0.5) -> Tensor:
+        """(n, ..., n, d): n even states per coordinate, `shift` spacings from the low ends."""
+        return torch.stack(torch.meshgrid(*(s.grid(n, shift) for s in self.spaces), indexing="ij"), dim=-1)
+
+    def bins(self, x: Tensor, n: int) -> Tensor:
+        """Which of the n^d states of `grid(n)` is nearest to states [..., d]; the last coordinate varies fastest."""
+        index = torch.zeros(x.shape[:-1], dtype=torch.int64)
+        for i, space in enumerate(self.spaces):
+            index = index * n + space.bins(x[..., i], n)
+        return index
+
+    def basis(self, n: int, truncation: str = "total") -> TensorBasis:
+        """Products of n functions of every coordinate."""
+        for space in self.spaces:
+            if isinstance(space, Circle):
+                check_basis(n, space.period, space.origin)
+        return TensorBasis(self.dim, n, truncation=truncation, lines=[space.basis(n) for space in self.spaces])
+
+    def functions(self, coefficients: Tensor) -> TorusFunctions:
+        """The functions that V with these coefficients (n, n // 2 + 1, ...) is a sum of."""
+        return TorusFunctions(self, coefficients.shape[0])
+
+    def config(self) -> dict[str, Any]:
+        return {"kind": "product", "spaces": [space.config() for space in self.spaces]}
+
+
+@dataclass(frozen=True)
+class TorusFunctions:
+    """Waves on an n x n grid; coefficients are those of `rfft2`, divided by n^2: (n, n // 2 + 1) complex."""
+
+    space: Product
+    n: int
+
+    def at(self, x: Tensor, columns: Tensor, order: tuple[int, int] | int = (0, 0)) -> Tensor:
+        """Fields with coefficients (n, n // 2 + 1, k), or derivatives of them, at states (..., 2): (..., k)."""
+        if order == 0:
+            order = (0, 0)
+        if not isinstance(order, tuple):
+            raise InputError(f"order must be one per coordinate in the plane, found {order!r}; use V.gradient(x).")
+        for one in order:
+            whole_number("order", one, 0, 32, "give the order of the derivative")
+        if x.ndim == 0 or x.shape[-1] != 2:
+            raise InputError(f"x must have shape [..., 2], found {tuple(x.shape)}; put the coordinates last.")
+        flat = x.reshape(-1, 2)
+        parts = [self._part(part, columns, order) for part in flat.split(max(1, _CHUNK // self.n))]
+        found = torch.cat(parts) if parts else flat.new_zeros((0, columns.shape[-1]))
+        return found.reshape(*x.shape[:-1], columns.shape[-1])
+
+    def _part(self, x: Tensor, columns: Tensor, order: tuple[int, int]) -> Tensor:
+        n = self.n
+        harmonics = (torch.fft.fftfreq(n, 1 / n, dtype=torch.float64), torch.arange(n // 2 + 1, dtype=torch.float64))
+        waves = []
+        for axis, circle in enumerate(self.space.spaces):
+            assert isinstance(circle, Circle)
+            # |x| may be 1e10: reduced to the cell first, or the phases lose their argument
+            unit = 2 * math.pi / circle.period
+            angle = (torch.remainder(x[:, axis] - circle.origin, circle.period) * unit)[:, None] * harmonics[axis]
+            wave = torch.polar(torch.ones_like(angle), angle)
+            if order[axis]:
+                wave = wave * (1j * harmonics[axis] * unit) ** order[axis]
+            if n % 2 == 0:
+                wave[:, n // 2] = wave[:, n // 2].real.to(wave.dtype)  # the highest mode of an even grid is a cosine
+            waves.append(wave)
+        weight = torch.full((n // 2 + 1,), 2.0, dtype=torch.float64)  # the other half of a real field's modes
+        weight[0] = 1.0
+        if n % 2 == 0:
+            weight[-1] = 1.0
+        last = waves[1] * weight
+        return torch.stack([((waves[0] @ c) * last).sum(-1).real for c in columns.unbind(-1)], dim=-1)
+
+    def gradient(self, x: Tensor, columns: Tensor) -> Tensor:
+        """(..., k, 2)."""
+        return torch.stack([self.at(x, columns, order) for order in ((1, 0), (0, 1))], dim=-1)
+
+    def is_sound(self, coefficients: Any, factor: Any) -> bool:
+        """Whether what a file holds can be V and its errors."""
+        return _is_spectrum(coefficients, 2) and (factor is None or _is_spectrum(factor, 3))
+
+
+def _is_spectrum(c: Any, ndim: int) -> bool:
+    return isinstance(c, Tensor) and c.is_complex() and c.ndim == ndim and c.shape[1] == c.shape[0] // 2 + 1
