@@ -149,7 +149,7 @@ class ValueFunction:
         """Zero beyond the ends of an interval, unless V is constant there; values: of x's shape, or with one more
         axis.
         """
-        if self.exterior == "constant":
+        if self.exterior == "constant" or not isinstance(self.space, Interval):
             return values
         low, high = self.space.ends
         beyond = (x < low) | (x > high)
