@@ -135,8 +135,11 @@ def shared_dt(pools: Pools) -> Tensor:
 def counts_on(bins: StateBins, data: Pools | Lattice, pool: str = "main") -> Tensor:
     """How many pairs of a pool start in each bin, (M,)."""
     if isinstance(data, Lattice):
-        states = data.counts_of_states(pool)
-        return torch.bincount(bins.index(states.x, states.dt), states.pairs, minlength=len(bins))
+        x, dt, pairs = data.counts_of_states(pool)
+        if data.period is None:  # a line: states outside of the window of the head are not fitted
+            within = bins.clamped(x) == x
+            x, dt, pairs = x[within], dt[within], pairs[within]
+        return torch.bincount(bins.index(x, dt), pairs, minlength=len(bins))
     dt = shared_dt(data)
     if pool == "tail":
         return bins.counts(data.data.x[data.tail_of_data], dt if dt.dim() == 0 else dt[data.tail])

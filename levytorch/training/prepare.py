@@ -27,6 +27,7 @@ from levytorch.training.modulation import check_modulation
 from levytorch.training.selection import Selection, select
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import (
+    OUTSIDE,
     Fitting,
     cells_differ,
     cut_batch,
@@ -137,8 +138,9 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
         lattice = problem.train
         whole = lattice.full_batch()
         fitted = whole if head.period is not None else cut_batch(whole, head)
-        blocks = kept_for_later(lattice) if fitted is whole else None
-        return AllData(fitted, lattice, lattice.facts(), from_lattice=True, blocks=blocks)
+        if fitted is whole:
+            return AllData(fitted, lattice, lattice.facts(), from_lattice=True, blocks=kept_for_later(lattice))
+        return AllData(fitted, lattice, facts_within(lattice, fitted), from_lattice=True)
     pools = make_pools(problem.train, **pool_options(settings, problem.guess))
     check_pools(pools, settings, problem.train)
     share = (ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
@@ -154,6 +156,15 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
     blocks = kept_for_later(lattice)
     pairs = full_batch(pools, *share, copied=False)
     return AllData(lattice.full_batch(), pools, PoolFacts.of(pools), pairs, from_lattice=True, blocks=blocks)
+
+
+def facts_within(lattice: Lattice, kept: FullBatch) -> PoolFacts:
+    """What a fit reports of a lattice that was cut to a window."""
+    facts, x = lattice.facts(), kept.main.x
+    n_main, n_tail = round(kept.n_main), round(kept.n_tail)
+    dropped = {**facts.dropped, OUTSIDE: facts.n_main - n_main}
+    within = (float(x.min()), float(x.max()))
+    return replace(facts, n_main=n_main, n_tail=n_tail, dropped=dropped, x_range=within)
 
 
 def unavailable(head: Head, data: Transitions | Lattice, *, started: bool = True) -> Missing | None:

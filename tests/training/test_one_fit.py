@@ -95,9 +95,17 @@ def test_every_combination_is_the_same_in_a_trainer(case, tmp_path):
 
 def test_a_lattice_is_cut_to_the_window_in_both():
     system = Dynamics.named("double_well")
-    data = simulate(system, 400, 50, 0.05, x0=0.0, seed=1).transitions().lattice(period=None)
+    pairs = simulate(system, 400, 50, 0.05, x0=0.0, seed=1).transitions()
+    data = pairs.lattice(period=None)
     settings = {"alpha": 0.75, "n_basis": 7, "period": None, "window": (-1, 1), "law": "frozen"}
     found = quietly(recover, data, **settings)
+    # up to pairs that a node at an end of the window stands for
+    inside = int((pairs.x.abs() <= 1).sum())
+    assert abs(found.metrics["n_main"] - inside) < 0.01 * len(pairs)
+    assert found.metrics["left_out"]["outside the window"] == len(pairs) - found.metrics["n_main"]
+    direct = quietly(recover, pairs, **settings)
+    for one, other, error in zip(found.coefficients(0.5)[:3], direct.coefficients(0.5)[:3], direct.std(0.5)):
+        assert abs(float(one - other)) < 0.5 * float(error)
     run = quietly(train, data, make_settings(**settings))
     assert torch.equal(run.recovery.theta, found.theta)
 

@@ -23,7 +23,9 @@ class AdamEngine(Engine):
     """Adam with the paper's hyperparameters.
 
     gradient: "direct" (Algorithm E.4), "finite_difference" (Algorithm E.5), or "mixture": finite differences with
-    probability `mixture` at each step, otherwise direct (the paper does not say which mixture).
+    probability `mixture` at each step, otherwise direct (the paper does not say which mixture). Components and steps of
+    the differences are drawn once for all pairs of a batch, where Algorithm E.5 draws them pair by pair: each component
+    has the same expectation, at the cost of one evaluation of the batch instead of one of each pair.
     window: steps of the moving average.
     """
 
@@ -76,7 +78,7 @@ class AdamEngine(Engine):
 
     @torch.no_grad()
     def _finite_difference(self, likelihood: Likelihood, batch: Batch, generator: torch.Generator, step: int) -> Tensor:
-        """Algorithm E.5: one-sided differences in at most `n_components` random components, steps +-U(0.001, 0.1)."""
+        """One-sided differences in at most `n_components` random components of the batch, steps +-U(0.001, 0.1)."""
         head = likelihood.head
         theta = head.flat()
         base = likelihood.nll(batch, step)

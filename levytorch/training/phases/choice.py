@@ -92,9 +92,9 @@ def affordable(setting: ExactSetting, head: Head) -> tuple[str, str]:
     exact = one * _GRADIENT * _EVALUATIONS[linear] + (corrected if linear else 0.0)
     if head.window is not None and corrected < SECONDS:
         # where a far jump lands the padding is wrong: the likelihood asks for it, the frozen law's score hardly does
-        return "corrected", "a state on a line, whose frozen law would be off by more than a tenth of a standard error"
+        return "corrected", "a state on a line"
     if exact < SECONDS:
-        return "exact", "available, and the frozen law would be off by more than a tenth of a standard error"
+        return "exact", "available" if linear else "available; how far the frozen law is off was not computed"
     too_long = f"the exact law would take about {exact:.0f} s on a grid of {max(sizes)} points, more than {SECONDS:g} s"
     return ("corrected", too_long) if linear and corrected < SECONDS else ("frozen", too_long)
 

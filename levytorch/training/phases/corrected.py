@@ -7,6 +7,7 @@ fit. A round takes one forward evaluation of the exact law and one pass over the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,14 +103,18 @@ class Corrected(Phase):
             again.frozen = self.frozen
             return again
         course.corrected = self
-        if course.problem.settings.law == "auto" and course.ranks.agree(self._off_by() < GOOD):
+        auto = course.problem.settings.law == "auto"
+        far = self._off_by() if auto else math.inf
+        if auto and course.ranks.agree(far < GOOD):
             before, strengths = self.frozen
             self.linear.set_flat(before)
             if self.penalty is not None and strengths is not None:
                 self.penalty.restore(strengths)
             course.stay_frozen(f"it is off by less than {GOOD} standard errors everywhere")
-        else:
-            course.answer = self
+            return None
+        course.answer = self
+        if auto:
+            course.reason += f"; the estimates of the frozen law are off by up to {far:.2g} standard errors"
         return None
 
     def _off_by(self) -> float:
