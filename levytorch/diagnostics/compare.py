@@ -102,6 +102,13 @@ def _parameters(recovery: Recovery) -> float:
 # -- held out: folds of the data the recoveries still have ------------------------------------------------------------
 
 
+def held_out(recovery: Recovery) -> dict[str, Any]:
+    """The log-likelihood of held-out folds: per pair, and of every block of the data beside its number of pairs."""
+    (model,), pairs = _cross_validated({"fit": recovery})
+    blocks = model.blocks
+    return {"per_pair": float(blocks.sum() / pairs.sum()), "blocks": blocks.tolist(), "pairs": pairs.tolist()}
+
+
 def _cross_validated(named: dict[str, Recovery]) -> tuple[list[ComparedModel], Tensor]:
     for name, recovery in named.items():
         if recovery.blocks is None:

@@ -225,6 +225,10 @@ def _told(value: float | None, form: str) -> str:
 
 # -- pieces of a page -------------------------------------------------------------------------------------------------
 def _write(directory: Path, title: str, *parts: str) -> Path:
+    return document(directory / NAME, title, *parts)
+
+
+def document(file: Path, title: str, *parts: str) -> Path:
     """A complete document."""
     text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -233,8 +237,8 @@ def _write(directory: Path, title: str, *parts: str) -> Path:
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         f"<h1>{escape(title)}</h1>\n" + "\n".join(part for part in parts if part) + "\n</body>\n</html>\n"
     )
-    write_text(directory / NAME, text)
-    return directory / NAME
+    write_text(file, text)
+    return file
 
 
 def heading(text: str) -> str:

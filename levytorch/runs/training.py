@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 
 from levytorch import parent, ranks
 from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import diagnose
-from levytorch.errors import ConfigError, LevytorchWarning
+from levytorch.diagnostics.compare import held_out
+from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.files import write_json
 from levytorch.ranks import Ranks
 from levytorch.runs import actions, page, report, resume, terminal, value
@@ -28,6 +30,7 @@ from levytorch.runs.directory import write_record
 from levytorch.runs.report import Outcome, noted_doubts, units_of
 from levytorch.runs.settings import Prepared, diagnostics_options, prepare_run
 from levytorch.runs.tensorboard import CoefficientFigures
+from levytorch.training.recovery import Recovery
 from levytorch.training.trainer import train as fit_with_lightning
 
 log = logging.getLogger("levytorch.train")
@@ -114,7 +117,7 @@ def fit_and_report(
         metrics = dict(recovery.metrics) | report.summary(recovery, data.dynamics)
         metrics |= {"seconds_fit": seconds, "seed": config["seed"]}
         metrics["observed"] = report.at_the_data(recovery, data.dynamics, data.transitions)
-        metrics |= {"seconds_of": {"fit": seconds}, "opening": opening}
+        metrics |= {"seconds_of": {"fit": seconds}, "opening": opening} | held_out_in_sweep(recovery, config)
         outcome = Outcome(recovery, data, metrics, directory, loggers, prepared.figure_formats, settings=prepared.fit)
         outcome.units = units_of(config["data"])
         check_and_draw(outcome, config)
@@ -123,6 +126,18 @@ def fit_and_report(
         metrics |= outcome.diagnosis.metrics() | {"diagnosis": outcome.diagnosis.text().splitlines()}
     report.write_checks(outcome, config)
     return outcome
+
+
+def held_out_in_sweep(recovery: Recovery, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page that compares the runs of a sweep needs; experiments of the paper have pages of their own."""
+    swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+    if not swept or config["experiment"] is not None:
+        return {}
+    try:
+        return {"held_out": held_out(recovery)}
+    except (InputError, ArithmeticError) as error:
+        log.info(f"no held-out likelihood: {error}")
+        return {}
 
 
 def check_and_draw(outcome: Outcome, config: Mapping[str, Any]) -> None:
