@@ -69,7 +69,11 @@ def write_comparison(directory: Path) -> Path | None:
 def labels(overrides: Sequence[Sequence[str]]) -> list[str]:
     """What tells every run from the others: those of its settings that not all have."""
     shared = set.intersection(*(set(own) for own in overrides))
-    own = [", ".join(o for o in run if o not in shared) or "defaults" for run in overrides]
+    differing = [[o for o in run if o not in shared] for run in overrides]
+    keys = {o.partition("=")[0] for run in differing for o in run}
+    if len(keys) == 1:  # one setting was swept: its values say it all
+        differing = [[o.partition("=")[2] for o in run] for run in differing]
+    own = [", ".join(run) or "defaults" for run in differing]
     return [name if own.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(own)]
 
 
@@ -109,7 +113,7 @@ def _paired(run: Run, runs: Sequence[Run]) -> float | None:
 
 def _table(rows: Sequence[Row], best: float | None) -> tuple[list[str], list[list[str]]]:
     known = {name: key for name, key in ERRORS.items() if any(key in row.metrics for row in rows)}
-    head = ["run", *(f"error {name}" for name in known), "held-out log p", "difference", "engine", "law", "seconds"]
+    head = ["run", *(f"error {name}" for name in known), "held-out log p", "difference", "seconds", "law", "engine"]
     body = []
     for row in rows:
         m = row.metrics
@@ -121,7 +125,7 @@ def _table(rows: Sequence[Row], best: float | None) -> tuple[list[str], list[lis
             apart += "" if row.difference_std is None else f" ± {row.difference_std:.5f}"
         engine = str(m.get("engine", "-")) + ("" if m.get("converged") else ", not converged")
         seconds = m.get("seconds_fit", m.get("seconds", 0.0))
-        body.append([row.label, *told, held, apart, engine, str(m.get("law", "-")), f"{seconds:.1f}"])
+        body.append([row.label, *told, held, apart, f"{seconds:.1f}", str(m.get("law", "-")), engine])
     return head, body
 
 

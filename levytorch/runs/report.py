@@ -24,7 +24,7 @@ from levytorch.figures.diagnostics import drawings
 from levytorch.files import write_csv, write_json
 from levytorch.policy.reference import relative_error
 from levytorch.runs.reading import Columns
-from levytorch.runs.tensorboard import FORMATS, add_image, log_results
+from levytorch.runs.tensorboard import COEFFICIENTS, FORMATS, add_image, log_results
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 
@@ -57,7 +57,8 @@ class Outcome:
         drawn = base.draw(fig)
         self.pictures[name] = drawn.png
         base.write(drawn, fig, self.directory / "figures" / name, self.formats)
-        add_image(self.loggers, f"final/{name}", drawn, int(self.recovery.metrics["steps"]))
+        tag = COEFFICIENTS if name == "coefficients" else f"report/{name}"
+        add_image(self.loggers, tag, drawn, int(self.recovery.metrics["steps"]))
         self.took("figures", time.perf_counter() - began)
 
     def took(self, part: str, seconds: float) -> None:
@@ -169,9 +170,7 @@ def write_fit(outcome: Outcome) -> None:
     recovery, directory = outcome.recovery, outcome.directory
     figures = _write_curves(outcome)
     if recovery.history:
-        keys = [k for k in recovery.history[-1] if all(k in entry for entry in recovery.history)]
-        if any("val/nll" in entry for entry in recovery.history) and "val/nll" not in keys:
-            keys.append("val/nll")  # not at every step of adam, nor under the exact law
+        keys = dict.fromkeys(key for entry in recovery.history for key in entry)  # some not at every step
         columns = {k: [entry.get(k, math.nan) for entry in recovery.history] for k in keys}
         write_csv(directory / "history.csv", columns)
     if len(recovery.history) > 1:
@@ -184,7 +183,7 @@ def write_fit(outcome: Outcome) -> None:
 
 def _change_of_law(recovery: Recovery) -> float | None:
     """The last step under the frozen law, where the exact one followed it."""
-    own = int(recovery.metrics["steps"])
+    own = int(recovery.metrics.get("steps_of", {}).get("exact", 0))
     if recovery.law != "exact" or not 0 < own < len(recovery.history):
         return None
     return recovery.history[-own - 1]["step"]

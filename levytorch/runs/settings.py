@@ -307,7 +307,8 @@ def entries(group: str, config: Mapping[str, Any], build: Build, directory: Path
             named = set(inspect.signature(allow_list.target_named(target)).parameters) - {"directory"}
             known_keys(f"the settings of {where}", set(node) - {"_target_"}, named, ConfigError)
             with within_configuration():
-                whole_number(f"{where}.every", node.get("every", 1), 1)
+                if node.get("every") is not None:
+                    whole_number(f"{where}.every", node["every"], 1)
             node = {**node, "directory": str(places[target])} if target in places else node
         made.append(build(where, node))
         if not isinstance(made[-1], kind):

@@ -52,6 +52,6 @@ def contradiction(experiment: Any, swept: list[str], overrides: list[str]) -> st
     if not all(character in "0123456789.,e-" for character in alpha):
         return None  # learn or function: every alpha of the sweep is estimated
     return (
-        f"alpha must be left to {SWEPT}, which experiment={experiment} sweeps, found alpha={alpha}, which would be used "
-        f"for the data of every alpha; use {SWEPT}={alpha}."
+        f"alpha must be left to {SWEPT}, which experiment={experiment} sweeps, found alpha={alpha}, which would be "
+        f"used for the data of every alpha; use {SWEPT}={alpha}."
     )

@@ -1,7 +1,8 @@
-"""What TensorBoard shows of a run: its logger, coefficient figures while a fit runs, and the table of hyperparameters.
+"""What TensorBoard shows of a run.
 
-That table opens with five settings and five results, in the order of their names, so that few columns are told and the
-ones that tell runs apart come first; .hydra/config.yaml and metrics.json have everything.
+CUSTOM SCALARS has every quantity in groups, the likelihood first; IMAGES the coefficients with their bands as the fit
+moved them, a slider over its steps; HISTOGRAMS the parameters of networks; TEXT the settings; HPARAMS the settings that
+tell runs apart and the results. It opens with the first five columns by name; the rest is chosen on its left.
 """
 
 from __future__ import annotations
@@ -14,49 +15,69 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+import yaml  # type: ignore[import-untyped]
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from levytorch.coefficients import LinearHead
 from levytorch.errors import ConfigError
 from levytorch.figures import base, planes
 from levytorch.figures import coefficients as plots
+from levytorch.training.fit import Fit
 from levytorch.training.module import LevyModule
 from levytorch.training.recovery import Recovery
 from levytorch.untrusted import lookup
 
 FORMATS = ("png", "pdf")  # that figures can have
+COEFFICIENTS = "fit/coefficients"  # the image whose slider shows the fit
+LAYOUT: dict[str, dict[str, list[str]]] = {
+    "likelihood": {"negative log-likelihood per pair": ["train/nll", "val/nll"]},
+    "tail": {"TCF": ["tail/TCF"], "mass beyond CT": ["tail/R_theta", "tail/R_sample"]},
+    "coefficients": {
+        "alpha": ["mean/alpha"],
+        "mean b": ["mean/b", "mean/b_1", "mean/b_2", "mean/b_3"],
+        "mean D_o and D_f": ["mean/D_o", "mean/D_f"],
+    },
+    "optimizer": {
+        "norm of the gradient": ["optimizer/gradient_norm"],
+        "learning rate": ["optimizer/learning_rate"],
+        "damping": ["optimizer/damping"],
+        "log-likelihood still to be gained, times two": ["optimizer/decrement"],
+        "standard errors to go (corrected law)": ["fit/distance"],
+    },
+    "progress": {"phase": ["fit/phase"], "ms per step": ["time/step_ms"], "pairs per second": ["time/samples_per_s"]},
+}
 # column -> where it stands in the configuration; the first that exists
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "1 engine": ("engine.name",),
-    "2 tail": ("tail.method",),
-    "3 n_basis": ("coefficients.n_basis", "coefficients.width"),
-    "4 alpha": ("alpha",),
-    "5 seed": ("seed",),
+    "6 tail": ("tail.method",),
+    "7 n_basis": ("coefficients.n_basis", "coefficients.width"),
+    "8 alpha": ("alpha",),
+    "9 seed": ("seed",),
     "arm": ("arm",),
-    "coefficients": ("coefficients.name",),
     "data": ("data.path", "dynamics.name"),
     "density": ("density.method",),
     "dt": ("data.dt",),
     "experiment": ("experiment",),
     "lr": ("engine.lr",),
-    "max_steps": ("engine.max_steps",),
     "n_trajectories": ("data.n_trajectories",),
     "period": ("coefficients.period",),
 }
-# column -> field of metrics.json; log_likelihood is per pair, or runs of different sizes could not be compared
+# column -> field of metrics.json: what was used, whatever the settings left open
+USED: dict[str, str] = {"0 engine": "engine", "1 coefficients": "head", "law": "law"}
+# likewise of results; log_likelihood is per pair, or runs of different sizes could not be compared
 RESULTS: dict[str, str] = {
-    "error_b": "error_b",
-    "error_D_o": "error_D_o",
-    "error_D_f": "error_D_f",
-    "log_likelihood_per_pair": "log_likelihood",
+    "2 error b": "error_b",
+    "3 error D_o": "error_D_o",
+    "4 error D_f": "error_D_f",
+    "5 log-likelihood per pair": "log_likelihood",
     "converged": "converged",
-    "alpha": "alpha",
-    "tcf": "tcf",
-    "mean_b": "mean_b",
-    "mean_D_o": "mean_D_o",
-    "mean_D_f": "mean_D_f",
+    "error V": "error_V",
+    "found alpha": "alpha",
+    "found TCF": "tcf",
     "steps": "steps",
     "seconds": "seconds",
 }
+FEW, SELDOM = 10, 5000  # steps of full-batch engines, and of others, between two images, unless given
+_FIRST = 64  # the first image of a mini-batch engine
 
 
 class TensorBoard(TensorBoardLogger):
@@ -65,15 +86,35 @@ class TensorBoard(TensorBoardLogger):
     def __init__(self, directory: str | Path) -> None:
         super().__init__(directory, name="tensorboard", version="", default_hp_metric=False)
 
+    def go_on_after(self, step: int) -> None:
+        """Of a resumed run: what was logged after this step is dropped, since the steps are taken again."""
+        self._kwargs["purge_step"] = step + 1
+
+
+def open_board(loggers: Sequence[Any], config: Mapping[str, Any], resumed: bool) -> None:
+    """The layout of the custom scalars and the settings as text, before the first step of a run."""
+    if resumed:
+        return  # they are there
+    for logger in loggers:
+        if isinstance(logger, TensorBoardLogger):
+            charts = {
+                group: {name: ["Multiline", tags] for name, tags in charts.items()} for group, charts in LAYOUT.items()
+            }
+            logger.experiment.add_custom_scalars(charts)
+            text = yaml.safe_dump(dict(config), sort_keys=False)
+            logger.experiment.add_text("settings", "\n".join("    " + line for line in text.splitlines()))
+
 
 class CoefficientFigures(L.Callback):
-    """Draws b, D_o, D_f every `every` steps of a mini-batch engine, against the truth when it is known.
+    """Draws b, D_o, D_f with their bands while a fit runs, against the truth when it is known.
 
-    files: what the figures at the end of the run are written to; sweeps of hundreds of runs want none, the numbers are
-    in the CSV files.
+    After steps 1, 2, 4, 8 and so on, and every multiple of `every`. Of networks the parameters become histograms then.
+
+    every: None: 10 steps of a full-batch engine, 5000 of a mini-batch engine. files: what the figures at the end of the
+    run are written to; sweeps of hundreds of runs want none, the numbers are in the CSV files.
     """
 
-    def __init__(self, every: int = 10_000, files: Sequence[str] = ("png",)) -> None:
+    def __init__(self, every: int | None = None, files: Sequence[str] = ("png",)) -> None:
         if not isinstance(files, (list, tuple)) or not all(isinstance(f, str) and f in FORMATS for f in files):
             raise ConfigError(
                 f"callbacks.figures.files must be a list of {', '.join(FORMATS)}, found {files!r}; [] draws no figures."
@@ -85,16 +126,33 @@ class CoefficientFigures(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, LevyModule)
-        if pl_module.engine.full_batch or trainer.global_step % self.every or not trainer.is_global_zero:
-            return
-        recovery = Recovery(pl_module.head)
-        if recovery.dim > 2:
-            return
-        if recovery.dim == 2:
+        boards = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+        if not boards or not trainer.is_global_zero or pl_module.fit.done or not self._due(pl_module):
+            return  # the last step is drawn with everything else at the end
+        fit, step = pl_module.fit, pl_module.fit.n_steps
+        if not isinstance(fit.head, LinearHead):
+            for board in boards:
+                for name, values in fit.head.named_parameters():
+                    board.experiment.add_histogram(f"parameters/{name}", values.detach(), step)
+        recovery = Recovery(fit.head, covariance=fit.phase.covariance(), metrics=_range(fit))
+        if recovery.dim == 1:
+            fig, _ = plots.coefficients(plots.coefficient_curves(recovery, self.truth))
+        elif recovery.dim == 2:
             fig, _ = planes.fields(planes.coefficient_fields(recovery, self.truth))
         else:
-            fig, _ = plots.coefficients(plots.coefficient_curves(recovery, self.truth))
-        add_image(trainer.loggers, "coefficients/progress", base.draw(fig), trainer.global_step)
+            return
+        add_image(boards, COEFFICIENTS, base.draw(fig), step)
+
+    def _due(self, module: LevyModule) -> bool:
+        step, full = module.fit.n_steps, module.engine.full_batch
+        doubled = step & (step - 1) == 0 and (full or step >= _FIRST)
+        return doubled or step % (self.every or (FEW if full else SELDOM)) == 0
+
+
+def _range(fit: Fit) -> dict[str, float]:
+    """The range of the states, as metrics have it."""
+    x_range = None if fit.course is None else fit.course.data.facts.x_range
+    return {} if x_range is None else {"x_min": x_range[0], "x_max": x_range[1]}
 
 
 def add_image(loggers: Sequence[Any], tag: str, drawn: base.Drawn, step: int) -> None:
@@ -112,20 +170,27 @@ def write_image(writer: Any, tag: str, drawn: base.Drawn, step: int = 0) -> None
 
 
 def log_results(loggers: Sequence[Any], config: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
-    """Settings and results of a finished run, in the table of hyperparameters where there is one."""
-    settings, results = settings_row(config), results_row(metrics)
+    """Settings and results of a finished run, in the table of hyperparameters where there is one.
+
+    Results are columns like the settings: as metrics of that table they would be scalars, each a page with one point.
+    """
+    from torch.utils.tensorboard.summary import hparams
+
+    row, results = settings_row(config, metrics), results_row(metrics)
     for logger in loggers:
         if isinstance(logger, TensorBoardLogger):
-            logger.log_hyperparams(settings, results)
+            shown = {"train/nll": 0.0} | ({"val/nll": 0.0} if "val/nll" in metrics else {})
+            for summary in hparams(row | results, shown):
+                logger.experiment._get_file_writer().add_summary(summary)
         else:
-            logger.log_hyperparams(settings)
-            logger.log_metrics(results)
+            logger.log_hyperparams(row)
+            logger.log_metrics({f"final/{name.split(' ', 1)[-1].replace(' ', '_')}": v for name, v in results.items()})
         logger.save()
 
 
-def settings_row(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of SETTINGS that this configuration has."""
-    row = {}
+def settings_row(config: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of SETTINGS that this configuration has, and of USED."""
+    row = {column: metrics[key] for column, key in USED.items() if isinstance(metrics.get(key), str)}
     for column, keys in SETTINGS.items():
         value = next((found for key in keys if (found := lookup(config, key)) is not None), None)
         if value is not None:
@@ -134,11 +199,10 @@ def settings_row(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def results_row(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The columns of RESULTS that this run has, as finite numbers under final/."""
+    """The columns of RESULTS that this run has, as finite numbers."""
     row = {}
     for column, key in RESULTS.items():
         value = metrics.get(key)
         if isinstance(value, (int, float)) and math.isfinite(value):
-            pairs = metrics.get("n_main", 1) if column == "log_likelihood_per_pair" else 1
-            row[f"final/{column}"] = float(value) / pairs
+            row[column] = float(value) / (metrics.get("n_main", 1) if key == "log_likelihood" else 1)
     return row

@@ -17,6 +17,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from levytorch import parent, ranks
+from levytorch.coefficients import Head
+from levytorch.coefficients.build import HEADS
 from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import diagnose
@@ -29,7 +31,7 @@ from levytorch.runs.allow_list import own_targets
 from levytorch.runs.directory import write_record
 from levytorch.runs.report import Outcome, noted_doubts, units_of
 from levytorch.runs.settings import Prepared, diagnostics_options, prepare_run
-from levytorch.runs.tensorboard import CoefficientFigures
+from levytorch.runs.tensorboard import CoefficientFigures, open_board
 from levytorch.training.recovery import Recovery
 from levytorch.training.trainer import train as fit_with_lightning
 
@@ -91,6 +93,7 @@ def fit_and_report(
     opening = terminal.opening(data.transitions, prepared.fit, config)
     if ranks.is_first():
         log.info(opening)
+        open_board(loggers, config, resumed=checkpoint is not None)
     began = time.perf_counter()
     with noted_doubts() as doubts:
         try:
@@ -115,7 +118,7 @@ def fit_and_report(
         seconds = time.perf_counter() - began
         recovery.save(directory / "recovery.pt")  # whatever the checks run into, the fit is there
         metrics = dict(recovery.metrics) | report.summary(recovery, data.dynamics)
-        metrics |= {"seconds_fit": seconds, "seed": config["seed"]}
+        metrics |= {"seconds_fit": seconds, "seed": config["seed"], "head": head_name(recovery.head)}
         metrics["observed"] = report.at_the_data(recovery, data.dynamics, data.transitions)
         metrics |= {"seconds_of": {"fit": seconds}, "opening": opening} | held_out_in_sweep(recovery, config)
         outcome = Outcome(recovery, data, metrics, directory, loggers, prepared.figure_formats, settings=prepared.fit)
@@ -126,6 +129,11 @@ def fit_and_report(
         metrics |= outcome.diagnosis.metrics() | {"diagnosis": outcome.diagnosis.text().splitlines()}
     report.write_checks(outcome, config)
     return outcome
+
+
+def head_name(head: Head) -> str:
+    """The name of one of levytorch's heads, or the class of the user's own."""
+    return next((name for name, kind in HEADS.items() if type(head) is kind), type(head).__name__)
 
 
 def held_out_in_sweep(recovery: Recovery, config: Mapping[str, Any]) -> dict[str, Any]:

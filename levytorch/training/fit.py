@@ -93,6 +93,8 @@ class Fit:
         self._result: tuple[Recovery, Likelihood] | None = None
         self._before: Recovery | None = None  # the first of two fits, where thresholds were reconsidered
         self._drawer: Drawer | None = None
+        self._pairs: float = 0.0  # of the last step
+        self._unlogged: float | None = None  # its likelihood, where it has no entry in the history
         self.phase: Phase = self._alone()
 
     def _alone(self) -> Phase:
@@ -160,12 +162,17 @@ class Fit:
             batch = FullBatch(batch, None, float(batch.weight.sum()), 0)
         nll = phase.step(batch, self.seed)
         self.n_steps += 1
-        values: dict[str, float] = {}
-        if full or self.n_steps % self.log_every == 0:
-            n = batch.n_main if isinstance(batch, FullBatch) else batch[0].shape[0] * self.ranks.world
-            values = phase.entry(nll) | self._clock.lap(self.n_steps, n)
-            self.history.append({"step": float(self.n_steps), **values})
-        return StepReport(self.n_steps, phase.name, nll, values)
+        self._pairs = batch.n_main if isinstance(batch, FullBatch) else batch[0].shape[0] * self.ranks.world
+        logged = full or self.n_steps % self.log_every == 0
+        self._unlogged = None if logged else nll
+        return StepReport(self.n_steps, phase.name, nll, self._log(nll) if logged else {})
+
+    def _log(self, nll: float) -> dict[str, float]:
+        """An entry of the history: the values of the step that was just taken."""
+        phase = {"fit/phase": 1.0 + len(self._past)}
+        values = self.phase.entry(nll) | phase | self._clock.lap(self.n_steps, self._pairs)
+        self.history.append({"step": float(self.n_steps), **values})
+        return values
 
     def update_tcf(self) -> None:
         """After a step: the TCF of the parameters as they now are; mini-batch engines wait for `tail.start` steps."""
@@ -175,6 +182,8 @@ class Fit:
     def advance(self) -> None:
         """After a step and its TCF: go on to the next phase if this one has finished, or end the fit."""
         self.phase.judge()
+        if self.phase.finished and self._unlogged is not None:
+            self._log(self._unlogged)  # the last step of a mini-batch engine
         if self.course is None:
             self.done = self.phase.finished
         elif self.phase.finished:
@@ -288,7 +297,15 @@ class Fit:
             assert isinstance(pairs, Transitions)
             modulate(recovery, pairs, settings)
             recovery.blocks = blocks_from(recovery, pairs) if len(pairs) <= MOST_PAIRS else None
+        recovery.metrics["steps"], recovery.metrics["steps_of"] = self.n_steps, self._steps_of()
         recovery.metrics["seconds"] = time.perf_counter() - problem.began
+
+    def _steps_of(self) -> dict[str, int]:
+        """Steps of every phase, in their order."""
+        out: dict[str, int] = {}
+        for state in (*self._past, self.phase.state_dict()):
+            out[state["name"]] = out.get(state["name"], 0) + int(state["steps"])
+        return out
 
 
 def prepared(data: Transitions | Lattice, settings: FitSettings, start: Tensor | None = None) -> Fit:

@@ -65,6 +65,7 @@ class LevyModule(L.LightningModule):
         self.fit = Fit(self.head, self.engine, parse_tail(tail), law, density, seed, log_every)
         self.save_hyperparameters(self._plain(density, seed, log_every))
         self.began = False  # whether a checkpoint, if there was one, has been read
+        self._logged = 0  # entries of the history that loggers have had
         self._held_out: float | None = None  # what validation has summed up so far
 
     @classmethod
@@ -129,7 +130,10 @@ class LevyModule(L.LightningModule):
         return FitSteps(self.fit)
 
     def on_train_start(self) -> None:
-        self.began = True
+        self.began, self._logged = True, len(self.history)
+        for logger in self.loggers:
+            if self.history and hasattr(logger, "go_on_after"):
+                logger.go_on_after(int(self.history[-1]["step"]))
         if self.history and "val/nll" in self.history[0] and "val/nll" not in self.history[-1]:
             # a run that was stopped between a step and its validation
             data = getattr(self.trainer, "datamodule", None)
@@ -144,8 +148,14 @@ class LevyModule(L.LightningModule):
             self.log("train/nll", report.nll, prog_bar=True, logger=False)
             if self.fit.tail.method == "tcf":
                 self.log("tail/TCF", report.values["tail/TCF"], prog_bar=True, logger=False)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Hand the loggers those entries of the history that they have not had: the same steps everywhere."""
+        for entry in self.history[self._logged :]:
+            values = {key: value for key, value in entry.items() if key != "step"}
             for logger in self.loggers:
-                logger.log_metrics(report.values, step=report.step)
+                logger.log_metrics(values, step=int(entry["step"]))
+        self._logged = len(self.history)
 
     def on_validation_epoch_start(self) -> None:
         self._held_out = 0.0
@@ -153,6 +163,9 @@ class LevyModule(L.LightningModule):
     def on_validation_epoch_end(self) -> None:
         if self.history and self._held_out is not None:
             self.history[-1]["val/nll"] = self._held_out
+            if self._logged == len(self.history):
+                for logger in self.loggers:
+                    logger.log_metrics({"val/nll": self._held_out}, step=int(self.history[-1]["step"]))
 
     def _nll(self, batch: Batch | Sequence[torch.Tensor]) -> torch.Tensor:
         x, dx, dt, weight = batch[:4]
@@ -163,7 +176,8 @@ class LevyModule(L.LightningModule):
         nll = self._nll(batch)
         self._held_out = (self._held_out or 0.0) + float(nll)
         # the weights of all chunks sum to one; every rank sees all of them
-        self.log("val/nll", nll, batch_size=batch[0].shape[0], on_epoch=True, prog_bar=True, reduce_fx="sum")
+        size = batch[0].shape[0]
+        self.log("val/nll", nll, batch_size=size, on_epoch=True, prog_bar=True, reduce_fx="sum", logger=False)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["fit"] = self.fit.state_dict()

@@ -135,7 +135,7 @@ def test_cross_validation_of_the_penalty_from_the_command_line(tmp_path, days, e
 
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"), size_guidance={"images": 0})
     events.Reload()
-    assert "final/selection" in events.Tags()["images"]
+    assert "report/selection" in events.Tags()["images"]
 
 
 def test_the_number_of_functions_is_chosen_in_a_run(tmp_path):

@@ -113,8 +113,8 @@ def test_tensorboard_holds_what_was_promised(tmp_path):
     assert {"train/nll", "tail/TCF", "tail/R_theta", "tail/R_sample", "mean/D_f", "time/samples_per_s"} <= tags[
         "scalars"
     ]
-    assert "final/coefficients" in tags["images"]
-    assert any(name.startswith("final/") for name in tags["scalars"])
+    assert {"fit/coefficients", "report/history"} <= tags["images"]
+    assert not any(len(events.Scalars(name)) == 1 for name in tags["scalars"])  # no page of single dots
 
 
 @pytest.mark.slow

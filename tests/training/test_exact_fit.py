@@ -281,8 +281,12 @@ def test_a_fit_that_begins_far_away_asks_for_the_information_again(monkeypatch):
 
 def test_steps_count_on_from_law_to_law():
     found = recover(steep()[:4000], alpha=0.5, n_basis=1, law="exact")
-    own = found.metrics["steps"]
-    assert 0 < own < len(found.history)
+    own = found.metrics["steps_of"]
+    assert list(own) == ["frozen", "corrected", "exact"]
+    assert found.metrics["steps"] == sum(own.values()) == len(found.history)
+    assert [entry["fit/phase"] for entry in found.history] == [
+        i + 1.0 for i, n in enumerate(own.values()) for _ in range(n)
+    ]
     assert [entry["step"] for entry in found.history] == [1.0 + i for i in range(len(found.history))]
 
 

@@ -7,9 +7,11 @@ methods of `Phase`, and its place in that list.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from levytorch.coefficients import Head
@@ -127,7 +129,11 @@ class Phase:
 
     def entry(self, nll: float) -> dict[str, float]:
         """What is logged of a step."""
-        return entry(self.likelihood, self.optimizer, nll)
+        return entry(self.likelihood, self.optimizer, nll) | optimizer_facts(self.optimizer)
+
+    def covariance(self) -> Tensor | None:
+        """Of the parameters as they now are, as far as the phase knows it: for bands while a fit runs."""
+        return None
 
     def update_tcf(self) -> None:
         """Algorithm E.6: the TCF of the parameters as they now are."""
@@ -152,6 +158,24 @@ class Phase:
         self.head.set_flat(state["theta"])
         self.likelihood.correction.load_state_dict(state["correction"])
         self.steps, self.converged = int(state["steps"]), bool(state["converged"])
+
+
+def optimizer_facts(optimizer: Optimizer | None) -> dict[str, float]:
+    """Learning rate, norm of the gradient, and for Fisher scoring its damping and twice the log-likelihood to gain."""
+    if optimizer is None:
+        return {}
+    (group, *_), out = optimizer.param_groups, {}
+    if "lr" in group:
+        out["optimizer/learning_rate"] = float(group["lr"])
+    memory, accepted = optimizer.state.get("scoring"), getattr(optimizer, "accepted", None)  # type: ignore[call-overload]
+    if memory is not None:
+        out |= {f"optimizer/{name}": float(memory[name]) for name in ("damping", "decrement")}
+    if accepted is not None:
+        gradient = optimizer.objective.gradient(accepted)  # type: ignore[attr-defined]
+        out["optimizer/gradient_norm"] = float(gradient.norm())
+    elif all(p.grad is not None for p in group["params"]):
+        out["optimizer/gradient_norm"] = float(sum(p.grad.square().sum() for p in group["params"])) ** 0.5
+    return {name: value for name, value in out.items() if math.isfinite(value)}
 
 
 def first_law(law: str | Law, density: str, head: Head) -> Law:

@@ -117,13 +117,15 @@ class Corrected(Phase):
             course.reason += f"; the estimates of the frozen law are off by up to {far:.2g} standard errors"
         return None
 
-    def _off_by(self) -> float:
-        """How far the frozen law's answer is from this one, in its standard errors, where that is farthest."""
+    def covariance(self) -> Tensor:
         information = self.setting.strata.n * self.informations.corrected.godambe
         if self.penalty is not None and self.penalty.active:
             information = information + torch.diag(self.penalty.precision())
-        moved = self.linear.flat() - self.frozen[0]
-        return in_standard_errors(self.linear, moved, symmetric_inverse(information))
+        return symmetric_inverse(information)
+
+    def _off_by(self) -> float:
+        """How far the frozen law's answer is from this one, in its standard errors, where that is farthest."""
+        return in_standard_errors(self.linear, self.linear.flat() - self.frozen[0], self.covariance())
 
     def result(self) -> tuple[Recovery, Likelihood]:
         setting, rounds = self.setting, self.rounds
@@ -164,7 +166,12 @@ class Corrected(Phase):
         else:
             step, curvature = lead_to_evidence(self.penalty, theta, self._turn @ self._U, G, n * G, n)
         distance = float(n * step @ curvature @ step)
-        self.logged = {"tail/TCF": self._evaluation.tcf, "fit/distance": max(distance, 0.0) ** 0.5}
+        R_sample = 0.0 if self.likelihood.masses is None else self.likelihood.masses.R_sample
+        self.logged = {"tail/TCF": self._evaluation.tcf, "tail/R_sample": R_sample}
+        if self.R_theta is not None:
+            self.logged["tail/R_theta"] = self.R_theta
+        self.logged["optimizer/gradient_norm"] = float((self._turn @ self._U).norm())
+        self.logged["fit/distance"] = max(distance, 0.0) ** 0.5
         if self.distances and not distance < _CONTRACTS * self.distances[-1]:
             head.set_flat(self.nearest)
             self.stopped = True

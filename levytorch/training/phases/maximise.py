@@ -15,6 +15,7 @@ from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.drift_bias import drift_step, moved_or_refused, shown_by_steps
 from levytorch.likelihood.likelihood import N_BINS, Likelihood, counts_on
+from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.ranks import Ranks
 from levytorch.training.averaging import MovingAverage, has_settled
 from levytorch.training.boundary import without_vanished
@@ -65,6 +66,13 @@ class Maximise(Phase):
         if self.average is not None and self.average.steps:
             self.head.set_flat(self.average.average())
         return None
+
+    def covariance(self) -> Tensor | None:
+        objective, accepted = (getattr(self.optimizer, name, None) for name in ("objective", "accepted"))
+        if objective is None or accepted is None:
+            return None
+        own = objective.covariance_of_law()
+        return symmetric_inverse(objective.penalised_information(accepted)) if own is None else own
 
     def state_dict(self) -> dict[str, Any]:
         own = {"optimizer": self.optimizer.state_dict()}

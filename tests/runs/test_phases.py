@@ -1,0 +1,124 @@
+"""Runs of train.py through every phase: killed in it and resumed; what TensorBoard, history.csv and the log say."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from levytorch import Recovery
+from levytorch.runs.comparison import labels
+from levytorch.runs.sweeps import contradiction
+from levytorch.training.module import LevyModule
+from tests.runs.test_train import train
+
+ROOT = Path(__file__).parents[2]
+THREE = [
+    *("data=unbiased", "tail=none", "data.n_trajectories=60", "data.dt=0.1", "coefficients.n_basis=3", "law=exact"),
+    *("beta=null", "diagnostics=none", "callbacks.figures.files=[]", "trainer.progress=false"),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    place = tmp_path_factory.mktemp("phases") / "whole"
+    return place, train(*THREE, out=place).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["frozen", "corrected", "exact"])
+def test_killed_in_a_phase_and_resumed_it_gives_the_same_numbers(phase, whole, tmp_path):
+    command = [sys.executable, "-m", "tests.runs.killer", phase, *THREE, f"hydra.run.dir={tmp_path / 'killed'}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert not (tmp_path / "killed" / "recovery.pt").exists()
+    state = torch.load(tmp_path / "killed" / "checkpoints" / "last.ckpt", weights_only=True)["fit"]
+    assert (state["phases"][-1]["name"], state["phases"][-1]["steps"]) == (phase, 1)
+    train(f"resume={tmp_path / 'killed'}", cwd=tmp_path)
+    expected, found = Recovery.load(whole[0]), Recovery.load(tmp_path / "killed")
+    assert torch.equal(found.theta, expected.theta)
+    assert torch.equal(found.covariance, expected.covariance)
+    assert found.log_likelihood == expected.log_likelihood
+    assert [entry["step"] for entry in found.history] == [entry["step"] for entry in expected.history]
+    assert [entry["train/nll"] for entry in found.history] == [entry["train/nll"] for entry in expected.history]
+
+
+@pytest.mark.slow
+def test_every_step_of_every_phase_is_in_the_history_the_log_and_tensorboard(whole):
+    run, said = whole
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0, "scalars": 0, "tensors": 0})
+    events.Reload()
+    rows = list(csv.DictReader((run / "history.csv").open()))
+    metrics = json.loads((run / "metrics.json").read_text())
+    steps = [float(row["step"]) for row in rows]
+    assert steps == [1.0 + i for i in range(metrics["steps"])]
+    assert [event.step for event in events.Scalars("train/nll")] == steps
+    assert [event.value for event in events.Scalars("fit/phase")] == [float(row["fit/phase"]) for row in rows]
+    assert {float(row["fit/phase"]) for row in rows} == {1.0, 2.0, 3.0}
+    assert int(re.search(r"(\d+) steps in", said).group(1)) == metrics["steps"]
+    scalars = events.Tags()["scalars"]
+    assert {"optimizer/gradient_norm", "optimizer/damping", "mean/alpha", "time/samples_per_s"} <= set(scalars)
+    assert not [tag for tag in scalars if len(events.Scalars(tag)) == 1]  # no page of single dots
+    assert {1, 2, 4, metrics["steps"]} >= {1} | {event.step for event in events.Images("fit/coefficients")[:1]}
+    assert len(events.Images("fit/coefficients")) >= 3
+    tensors = events.Tags()["tensors"]
+    assert any("custom_scalars" in tag for tag in tensors)
+    assert any("settings" in tag for tag in tensors)
+
+
+@pytest.mark.slow
+def test_the_last_checkpoint_has_the_reported_curves(whole):
+    module = LevyModule.load_from_checkpoint(whole[0] / "checkpoints" / "last.ckpt", weights_only=True)
+    found = Recovery.load(whole[0])
+    x = torch.linspace(0, 6, 101, dtype=torch.float64)
+    with torch.no_grad():
+        for mine, reported in zip(module.head(x)[:3], found.coefficients(x)[:3]):
+            assert torch.equal(mine, reported)
+
+
+@pytest.mark.slow
+def test_a_sweep_ends_with_a_page_that_compares_its_runs(tmp_path):
+    sweep = ["-m", "coefficients=fourier,mlp", *(o for o in THREE if "n_basis" not in o and "law=" not in o)]
+    small = ["law=frozen", "engine.max_steps=5", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    train(*sweep, *small, cwd=tmp_path)
+    rows = list(csv.DictReader((tmp_path / "sweep" / "comparison.csv").open()))
+    assert {row["run"] for row in rows} == {"fourier", "mlp"}
+    held_out = [float(row["held_out_per_pair"]) for row in rows]
+    assert held_out == sorted(held_out, reverse=True)
+    page = (tmp_path / "sweep" / "comparison.html").read_text()
+    for told in ("error b", "error D_f", "held-out log p", "seconds", "data:image/png;base64"):
+        assert told in page
+    for row in rows:
+        run = next(p for p in (tmp_path / "sweep").glob("[01]") if f"coefficients={row['run']}" in _overrides(p))
+        metrics = json.loads((run / "metrics.json").read_text())
+        assert float(row["error_b"]) == metrics["error_b"]
+        assert float(row["held_out_per_pair"]) == metrics["held_out"]["per_pair"]
+
+
+def _overrides(run: Path) -> str:
+    return (run / ".hydra" / "overrides.yaml").read_text()
+
+
+def test_what_tells_runs_apart():
+    assert labels([["a=1", "seed=0"], ["a=1", "seed=1"]]) == ["0", "1"]
+    assert labels([["a=1", "b=2"], ["a=2", "b=3"], ["a=2", "b=3"]]) == ["a=1, b=2", "a=2, b=3 (1)", "a=2, b=3 (2)"]
+
+
+def test_alpha_for_data_of_every_alpha_is_refused():
+    swept = ["dynamics.alpha", "seed"]
+    told = contradiction("unbiased_constant", swept, ["experiment=unbiased_constant", "alpha=0.3"])
+    assert "use dynamics.alpha=0.3" in told
+    for allowed in (["alpha=learn"], ["alpha=0.3", "dynamics.alpha=0.3"], ["seed=1"]):
+        assert contradiction("unbiased_constant", swept, allowed) is None
+    assert contradiction(None, ["seed"], ["alpha=0.3"]) is None
