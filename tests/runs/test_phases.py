@@ -70,8 +70,7 @@ def test_every_step_of_every_phase_is_in_the_history_the_log_and_tensorboard(who
     scalars = events.Tags()["scalars"]
     assert {"optimizer/gradient_norm", "optimizer/damping", "mean/alpha", "time/samples_per_s"} <= set(scalars)
     assert not [tag for tag in scalars if len(events.Scalars(tag)) == 1]  # no page of single dots
-    assert {1, 2, 4, metrics["steps"]} >= {1} | {event.step for event in events.Images("fit/coefficients")[:1]}
-    assert len(events.Images("fit/coefficients")) >= 3
+    assert [event.step for event in events.Images("fit/coefficients")][:3] == [1, 2, 4]
     tensors = events.Tags()["tensors"]
     assert any("custom_scalars" in tag for tag in tensors)
     assert any("settings" in tag for tag in tensors)
