@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from scipy.special import betainc
 
+from benchmarks.monte_carlo import monte_carlo_on_line
 from levytorch import Dynamics, recover, simulate, solve_value
-from levytorch.policy.monte_carlo import monte_carlo_on_line
 from levytorch.policy.on_interval import resolvent_on_line
 from levytorch.spaces.line_operator import inner_nodes
 

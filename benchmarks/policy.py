@@ -14,11 +14,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from benchmarks.monte_carlo import monte_carlo_value
+from benchmarks.paper.rates import rate_study
 from levytorch import Dynamics, solve_value
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.policy.generator import operators, resolvent_coefficients, resolvent_matrix
-from levytorch.policy.monte_carlo import monte_carlo_value
-from levytorch.policy.rates import rate_study
 from levytorch.policy.rewards import CosinePower, Manufactured
 
 ALPHA = torch.tensor(0.3, dtype=torch.float64)

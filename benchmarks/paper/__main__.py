@@ -5,6 +5,7 @@
     python -m benchmarks.paper report runs=multirun/censored_variable out=report      figures and tables
     python -m benchmarks.paper page runs=multirun out=docs                            docs/results.md
     python -m benchmarks.paper literal                  Algorithm B.1 on unbiased data -> benchmarks/results
+    python -m benchmarks.paper rates                    error of V against that of coefficients -> multirun/rate_study
     python -m benchmarks.paper contraction              how fast the TCF converges     -> benchmarks/results
 
 figure: a name, the paper's number, or all. runs: a directory (searched to any depth) or a glob, several with commas.
@@ -20,8 +21,8 @@ from pathlib import Path
 from levytorch.convert import known_keys
 from levytorch.errors import ConfigError, LevytorchError
 
-_KEYS = ("figure", "runs", "out", "replicas", "trajectories", "steps")
-_STUDIES = ("literal", "contraction")  # what computes something, and takes no runs
+_KEYS = ("figure", "runs", "out", "replicas", "trajectories", "steps", "trials", "modes")
+_STUDIES = ("literal", "contraction", "rates")  # what computes something, and takes no runs
 _COMMANDS = ("figure", "tables", "report", "page", *_STUDIES)
 
 
@@ -72,11 +73,14 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _study(command: str, given: dict[str, str]) -> Path:
-    from benchmarks.paper import contraction, literal
+    from benchmarks.paper import contraction, literal, rates
 
     out = {"out": Path(given["out"])} if "out" in given else {}
     if command == "contraction":
         return contraction.study(**out)
+    if command == "rates":
+        options = {"n_trials": int(given.get("trials", 10_000)), "n_modes": int(given.get("modes", 64))}
+        return rates.study(out.get("out", Path("multirun/rate_study")), **options)
     numbers = {key: int(given[key]) for key in ("trajectories", "steps") if key in given}
     return literal.study(int(given.get("replicas", 12)), **numbers, **out)
 

@@ -15,10 +15,10 @@ import numpy as np
 from benchmarks.paper import tables
 from benchmarks.paper.collect import COEFFICIENTS, DEFINITION, Runs
 from benchmarks.paper.figures import bound_figure
+from benchmarks.paper.rates import CORRELATION
 from benchmarks.paper.style import arm_label, picture
 from benchmarks.paper.tables import FIT_BELOW, KEEP, markdown, percent, read_rates
 from levytorch.errors import InputError
-from levytorch.policy.rates import CORRELATION
 from levytorch.untrusted import read_json
 
 REPLICAS = 12  # the paper's

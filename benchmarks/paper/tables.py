@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.paper import prices
 from benchmarks.paper.collect import COEFFICIENTS, Array, Record, Runs, outliers
+from benchmarks.paper.rates import FIT_BELOW
 from benchmarks.paper.style import arm_label, arm_order
-from levytorch.policy.rates import FIT_BELOW
 from levytorch.untrusted import read_csv
 
 if TYPE_CHECKING:

@@ -210,30 +210,6 @@ def error_boxes(
     return fig, axs
 
 
-def rates(studies: Sequence[Any], *, axes: Sequence[Axes] | None = None) -> tuple[Figure, list[Axes]]:
-    """Error of V against the size eps of the perturbation, log-log: C^0 (left), discrete C^2 (right); Theorem 3.1."""
-    fig, axs = panels(axes, 2, width=4.4, height=3.6, margins={})
-    for ax, norm, title in zip(axs, ("c0", "c2"), ("$C^0$", "discrete $C^2$")):
-        for number, study in enumerate(studies):
-            eps, errors = np.asarray(study.eps), np.asarray(getattr(study, f"error_{norm}"))
-            order = np.argsort(eps)
-            low, high = np.quantile(errors, [0.05, 0.95], axis=1)
-            color = OTHERS[number % len(OTHERS)]
-            label = f"{study.perturbation}: slope {getattr(study, f'slope_{norm}'):.3f}"
-            ax.plot(eps[order], errors.mean(1)[order], "o-", color=color, markersize=4, linewidth=1.2, label=label)
-            ax.fill_between(eps[order], low[order], high[order], color=color, alpha=0.15, linewidth=0)
-        ends = np.array([min(float(s.eps.min()) for s in studies), max(float(s.eps.max()) for s in studies)])
-        level = min(float(getattr(s, f"error_{norm}").mean(1)[s.eps.argmin()] / s.eps.min()) for s in studies)
-        guide = 0.4 * level * ends
-        ax.plot(ends, guide, color="black", linestyle="--", linewidth=0.8, label="slope 1")
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.set_xlabel(r"perturbation $\epsilon$")
-        ax.set_ylabel(rf"$\|\hat V - V\|$ in {title}")
-        ax.legend(frameon=False, fontsize="small")
-    return fig, axs
-
-
 def baselines(
     x: Array,
     bands: Sequence[Band],

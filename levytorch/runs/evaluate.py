@@ -9,13 +9,11 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from levytorch.coefficients.basis import FourierBasis
@@ -25,11 +23,10 @@ from levytorch.dynamics import Dynamics
 from levytorch.errors import ConfigError, LevytorchWarning
 from levytorch.figures.base import draw
 from levytorch.figures.base import write as write_figure
-from levytorch.figures.values import baselines, error_boxes, rates, value_bands
+from levytorch.figures.values import baselines, error_boxes, value_bands
 from levytorch.files import temporary_directory, write_csv, write_json
 from levytorch.policy.checks import check_window
 from levytorch.policy.empirical import TooShort
-from levytorch.policy.rates import CORRELATION, FIT_BELOW, RateStudy, rate_study
 from levytorch.policy.reference import Reference, empirical_reference
 from levytorch.policy.rewards import RewardContext, build_reward
 from levytorch.runs.directory import planned_output, publish, write_marker
@@ -51,10 +48,10 @@ _SHOWN_SAMPLES = 5000  # the paper's number of orange dots
 def run_evaluation(settings: dict[str, Any]) -> Path:
     """Everything but hydra: checks, solves, writes, and puts the directory in place when complete; returns it."""
     check_settings(settings)
-    if settings["run"] is None and not settings["rates"]["enabled"]:
+    if settings["run"] is None:
         raise ConfigError("run must name a run directory or a glob, found none; add run=outputs/<date>/<time>.")
     target = planned_output(None if settings["out"] is None else str(settings["out"]))
-    runs = [] if settings["run"] is None else load_runs(texts(settings, "run"))
+    runs = load_runs(texts(settings, "run"))
     if any(run.has_actions for run in runs):
         write = functools.partial(write_policies, settings, runs)
     else:
@@ -62,9 +59,7 @@ def run_evaluation(settings: dict[str, Any]) -> Path:
             raise ConfigError(
                 f"policy must be left out of runs without actions, found {', '.join(settings['policy'])}; remove it."
             )
-        result, support = evaluate_loaded(settings, runs) if runs else (None, None)
-        studies = study_rates(settings) if settings["rates"]["enabled"] else []
-        write = functools.partial(write_results, result, support, studies)
+        write = functools.partial(write_results, *evaluate_loaded(settings, runs))
     with temporary_directory(target) as written:
         write_marker(written, settings)
         _show(settings, written, write(written))
@@ -92,24 +87,16 @@ def _show(settings: Mapping[str, Any], out: Path, shown: Shown) -> None:
     write_evaluation_page(out, settings, shown, {name: one.png for name, one in drawn.items()})
 
 
-def write_results(
-    result: EvaluatedRuns | None, support: tuple[float, float] | None, studies: Sequence[RateStudy], out: Path
-) -> Shown:
+def write_results(result: EvaluatedRuns, support: tuple[float, float] | None, out: Path) -> Shown:
     """The numbers into one directory."""
     shown = Shown()
-    if result is not None:
-        shown.figures.update(write_evaluation(result, out, support))
-        shown.told.append(group_table(result.metrics))
-        for label, group in result.metrics["groups"].items():
-            for key in ("relative_l2_mean", "coverage"):
-                if group[key] is not None and math.isfinite(group[key]):
-                    shown.scalars.append((f"{key}/{label.replace(' ', '_')}", group[key], 0))
-        shown.metrics.update(result.metrics)
-    if studies:
-        shown.figures.update(write_rates(studies, out))
-        where = f"over eps <= {FIT_BELOW:g}"
-        for s in studies:
-            shown.told.append(f"{s.perturbation}: slope {where} {s.slope_c0:.4f} in C^0, {s.slope_c2:.4f} in C^2")
+    shown.figures.update(write_evaluation(result, out, support))
+    shown.told.append(group_table(result.metrics))
+    for label, group in result.metrics["groups"].items():
+        for key in ("relative_l2_mean", "coverage"):
+            if group[key] is not None and math.isfinite(group[key]):
+                shown.scalars.append((f"{key}/{label.replace(' ', '_')}", group[key], 0))
+    shown.metrics.update(result.metrics)
     return shown
 
 
@@ -255,29 +242,6 @@ def observed_points(data: Mapping[str, Any], trajectories: Any, transitions: Any
     return points[torch.randperm(n, generator=torch.Generator().manual_seed(data["seed"]))[:wanted]]
 
 
-def study_rates(settings: Mapping[str, Any]) -> list[RateStudy]:
-    """The error-bound study for every kind of perturbation."""
-    rates = settings["rates"]
-    dynamics = Dynamics.named(rates["system"], alpha=rates["alpha"])
-    studies = []
-    for perturbation in texts(settings, "rates.perturbations"):
-        start = time.perf_counter()
-        studies.append(
-            rate_study(
-                dynamics,
-                rates["eps"],
-                beta=settings["beta"],
-                n_trials=rates["n_trials"],
-                n_modes=rates["n_modes"],
-                perturbation=perturbation,
-                seed=rates["seed"],
-            )
-        )
-        solves = len(rates["eps"]) * rates["n_trials"]
-        log.info(f"{perturbation}: {solves} solves in {time.perf_counter() - start:.1f} s")
-    return studies
-
-
 def write_evaluation(result: EvaluatedRuns, out: Path, support: tuple[float, float] | None) -> dict[str, Figure]:
     """Numbers and value functions into `out`; returns the figures."""
     write_json(out / "metrics.json", result.metrics)
@@ -323,33 +287,6 @@ def write_evaluation(result: EvaluatedRuns, out: Path, support: tuple[float, flo
         shown = {} if samples is None else result.metrics["baselines"]
         figures["errors"], _ = error_boxes(errors, baselines=shown)
     return figures
-
-
-def write_rates(studies: Sequence[RateStudy], out: Path) -> dict[str, Figure]:
-    """The error-bound study: rates.csv (mean and quantiles per eps), slopes in rates.json, the log-log figure."""
-    columns: dict[str, list[Any]] = {name: [] for name in ("perturbation", "eps", "norm", "mean", "q05", "q95")}
-    for study in studies:
-        for norm, errors in (("C0", study.error_c0), ("C2", study.error_c2)):
-            for eps, row in zip(study.eps.tolist(), errors.numpy()):
-                low, high = np.quantile(row, [0.05, 0.95])
-                for name, value in zip(columns, (study.perturbation, eps, norm, float(row.mean()), low, high)):
-                    columns[name].append(value)
-    write_csv(out / "rates.csv", columns)
-    write_json(
-        out / "rates.json",
-        {
-            study.perturbation: {
-                "slope_C0": study.slope_c0,
-                "slope_C2": study.slope_c2,
-                "n_modes": study.n_modes,
-                "n_trials": study.error_c0.shape[1],
-                "slope_up_to_eps": FIT_BELOW,
-                **({"correlation_of_noise": CORRELATION} if study.perturbation == "noise" else {}),
-            }
-            for study in studies
-        },
-    )
-    return {"rates": rates(studies)[0]}
 
 
 def group_table(metrics: Mapping[str, Any]) -> str:

@@ -13,7 +13,6 @@ from levytorch.dynamics import SYSTEMS
 from levytorch.errors import ConfigError, InputError, within_configuration
 from levytorch.policy.checks import check_window
 from levytorch.policy.named import check_policies
-from levytorch.policy.rates import PERTURBATIONS
 from levytorch.policy.rewards import check_reward
 
 FORMATS = ("png", "pdf")  # of figures: PNG alone, or PDF beside it
@@ -49,16 +48,10 @@ SETTINGS = {
     "data.random": Setting("whole", 60000, 1, optional=True),
     "data.seed": Setting("whole", 0),
     "figures.format": Setting("format"),
-    "rates.enabled": Setting("switch"),
-    "rates.system": Setting("system"),
-    "rates.alpha": Setting("below one", 0.3),
-    "rates.n_trials": Setting("whole", 10000, 1),
-    "rates.n_modes": Setting("modes", 64, 1),
-    "rates.seed": Setting("whole", 0),
 }
-GROUPS = ("reward", "truth", "data", "data.options", "rates", "figures")
+GROUPS = ("reward", "truth", "data", "data.options", "figures")
 # what is looked at by itself; the last three: conf/experiment/value_error.yaml
-OTHERS = ("run", "window", "rates.eps", "rates.perturbations", "policy", "experiment", "of", "sweep", "size")
+OTHERS = ("run", "window", "policy", "experiment", "of", "sweep", "size")
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -68,7 +61,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             raise ConfigError(f"{key} must be a group of settings, found {shown(_at(settings, key))}; give one.")
     known = (*SETTINGS, *GROUPS, *OTHERS)
     known_keys("settings", settings, [key for key in known if "." not in key], ConfigError)
-    for group in ("truth", "data", "figures", "rates"):
+    for group in ("truth", "data", "figures"):
         own = [key.partition(".")[2] for key in known if key.startswith(f"{group}.")]
         known_keys(f"the settings of {group}", settings[group], own, ConfigError)
     with within_configuration():
@@ -108,24 +101,12 @@ def _check(key: str, value: Any, setting: Setting) -> None:
 
 
 def _check_lists(settings: Mapping[str, Any]) -> None:
-    window, eps, run = settings["window"], settings["rates"]["eps"], settings["run"]
+    window, run = settings["window"], settings["run"]
     if window is not None and window != "data":
         try:
             check_window(window, math.inf, None)
         except InputError as error:
             raise InputError(f"{str(error).removesuffix('.')}, or use window=data, the range of the data.") from error
-    if not isinstance(eps, list) or not eps:
-        raise InputError(
-            f"rates.eps must be a list of positive numbers, found {shown(eps)}; give one, for example "
-            "rates.eps=[0.1,0.01,0.001]."
-        )
-    for size in eps:
-        positive_number("every number of rates.eps", size, "give sizes of perturbations")
-    kinds = settings["rates"]["perturbations"]
-    if not isinstance(kinds, list | str) or not kinds:
-        raise InputError(f"rates.perturbations must be names, found {shown(kinds)}; give {', '.join(PERTURBATIONS)}.")
-    for kind in [kinds] if isinstance(kinds, str) else kinds:  # one may stand alone on a command line
-        choice("rates.perturbations", kind, tuple(PERTURBATIONS))
     several = run if isinstance(run, list) else [run]
     named = all(isinstance(r, str | int) and not isinstance(r, bool) and r != "" for r in several)
     if run is not None and not (several and named):

@@ -33,7 +33,6 @@ CAPTIONS = {
     "policy_improved": "The policy that was found, over the state; hatched where few pairs speak for it.",
     "selection": "What was held out, under every candidate: the chosen one is marked.",
     "errors": "Relative errors of V, a point per run.",
-    "rates": "Error of V against the size of a perturbation of the coefficients.",
 }
 _STYLE = """
 :root { color-scheme: light; }

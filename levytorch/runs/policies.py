@@ -207,8 +207,6 @@ def policies_of_runs(settings: Mapping[str, Any], runs: Sequence[Run]) -> Policy
         )
     (run,) = runs
     recovery, beta = run.recovery, float(settings["beta"])
-    if settings["rates"]["enabled"]:
-        raise ConfigError("rates.enabled must be false for a run with actions, found true; leave one out.")
     transitions = None
     if settings["data"]["path"] is not None:
         given = {key: value for key, value in settings["data"]["options"].items() if value is not None}

@@ -99,7 +99,7 @@ def prepare_run(
         def build(where: str, node: Any) -> Any:
             return allow_list.build(node, where, own_targets)
 
-    if "rates" in settings or "group_by" in settings:
+    if "group_by" in settings:
         raise ConfigError(
             f"experiment={settings['experiment']} must be run by evaluate.py, found train.py; use the other."
         )

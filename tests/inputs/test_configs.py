@@ -12,7 +12,6 @@ from omegaconf.errors import OmegaConfBaseException
 from levytorch import ranks
 from levytorch.errors import ConfigError, LevytorchError
 from levytorch.runs import training
-from levytorch.runs.evaluate import run_evaluation
 from levytorch.runs.evaluation_settings import check_settings
 from levytorch.runs.settings import prepare_run
 from levytorch.runs.value import add_value
@@ -93,7 +92,7 @@ def test_keys_that_nothing_reads_are_no_settings(key):
     assert not try_config(config, key)
 
 
-@pytest.mark.parametrize("key", ["bta", "alpha", "truth.colour", "data.colour", "rates.colour", "reward.colour"])
+@pytest.mark.parametrize("key", ["bta", "alpha", "truth.colour", "data.colour", "reward.colour"])
 def test_nor_are_they_for_evaluations(key):
     settings = OmegaConf.to_container(changed(composed("evaluate", "run=outputs/*"), key, 1), resolve=True)
     assert judge(lambda: check_settings(settings), key) is REFUSED
@@ -114,20 +113,14 @@ def test_the_nearest_key_is_named():
 
 
 @pytest.mark.slow
-def test_every_leaf_of_evaluate_with_every_value(record_property, tmp_path):
-    accepted, count = [], 0
+def test_every_leaf_of_evaluate_with_every_value(record_property):
+    count = 0
     for what, config in evaluate_cases():
         count += 1
         settings = OmegaConf.to_container(config, resolve=True)
-        if judge(lambda s=settings: check_settings(s), what) is not REFUSED:
-            accepted.append((what, settings))
+        judge(lambda s=settings: check_settings(s), what)
     assert count > 1000
     record_property("inputs to evaluate.py", count)
-    rates = dict(enabled=True, n_trials=2, n_modes=9, eps=[0.1, 0.01], perturbations=["noise"])
-    for k, (what, settings) in enumerate(sampling.dice(0).sample(accepted, 20)):
-        tiny = settings | dict(run=None, out=str(tmp_path / str(k)), tensorboard=False)
-        tiny["rates"] = dict(settings["rates"]) | rates
-        judge(lambda s=tiny: run_evaluation(s), what)
 
 
 @pytest.mark.parametrize(

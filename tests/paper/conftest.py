@@ -13,12 +13,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from benchmarks.paper.collect import collect
+from benchmarks.paper.rates import rate_study, write_rates
 from levytorch.dynamics import Dynamics
 from levytorch.errors import LevytorchWarning
-from levytorch.policy.rates import rate_study
 from levytorch.runs import report
 from levytorch.runs.directory import write_marker
-from levytorch.runs.evaluate import write_rates
 from levytorch.runs.training import train
 from levytorch.runs.value import add_value
 from levytorch.training.recovery import Recovery

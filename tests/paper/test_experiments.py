@@ -11,6 +11,7 @@ from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import InterpolationResolutionError
 
 import levytorch.evaluate  # noqa: F401  (its resolver ${newest:...})
+from benchmarks.paper.rates import study
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.init import Guess
 from levytorch.errors import ConfigError
@@ -181,13 +182,13 @@ def test_value_error_takes_the_newest_sweep(tmp_path, monkeypatch):
 
 
 def test_rate_study(tmp_path):
-    small = ["rates.n_trials=20", "rates.n_modes=16", "rates.eps=[0.01,0.001]", f"out={tmp_path}/out"]
-    config = composed("experiment=rate_study", *small, "tensorboard=false", script="evaluate")
-    assert (config.rates.system, config.rates.alpha, config.beta) == ("asymptotic", 0.3, 0.1)
-    out = run_evaluation(OmegaConf.to_container(config, resolve=True))
+    out = study(tmp_path / "out", n_trials=20, n_modes=16, eps=[0.01, 0.001])
     slopes = json.loads((out / "rates.json").read_text())
+    assert set(slopes) == {"noise", "gaussian", "wedge", "white"}
     for kind in ("noise", "gaussian", "wedge"):
         assert slopes[kind]["slope_C2"] == pytest.approx(1, abs=0.1)
+    assert len((out / "rates.csv").read_text().splitlines()) == 1 + 4 * 2 * 2
+    assert (out / "figures" / "rates.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(

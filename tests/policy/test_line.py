@@ -8,11 +8,11 @@ import torch
 from scipy.integrate import quad
 from scipy.special import betainc, gamma
 
+from benchmarks.monte_carlo import monte_carlo_on_line
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.errors import InputError
 from levytorch.law.jumps import jumps_of, normalisation
 from levytorch.policy import ValueFunction, on_interval
-from levytorch.policy.monte_carlo import monte_carlo_on_line
 from levytorch.policy.on_interval import resolvent_on_line
 from levytorch.spaces.line_operator import Exterior, given_outside, inner_nodes, line_operators
 

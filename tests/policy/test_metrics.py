@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from benchmarks.paper.rates import c0_norm, c2_norm
 from levytorch.coefficients.basis import FourierBasis
 from levytorch.errors import InputError
-from levytorch.policy.rates import c0_norm, c2_norm
 from levytorch.policy.reference import coverage, relative_l2
 
 

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from benchmarks.monte_carlo import draw_noise, monte_carlo_value, stable_draw
 from levytorch import Dynamics, solve_value
 from levytorch.errors import InputError
-from levytorch.policy.monte_carlo import draw_noise, monte_carlo_value, stable_draw
 from tests.policy.problems import smooth, smooth_reward
 
 STARTS = torch.tensor([0.5, 2.0, 4.0], dtype=torch.float64)

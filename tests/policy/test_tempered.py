@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy.integrate import trapezoid
 
+from benchmarks.monte_carlo import monte_carlo_value
 from levytorch import Dynamics, recover, simulate, solve_value
 from levytorch.errors import InputError
 from levytorch.law.jumps import TemperedDensity, jumps_of, log_factor
-from levytorch.policy.monte_carlo import monte_carlo_value
 from levytorch.policy.rewards import Manufactured
 from levytorch.spaces.line_operator import given_outside, line_operators
 

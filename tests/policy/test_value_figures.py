@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.paper.rates import RateStudy, figure
 from levytorch.figures import new_axes
 from levytorch.figures.base import ARMS
-from levytorch.figures.values import Band, baselines, error_boxes, rates, value_bands
-from levytorch.policy.rates import RateStudy
+from levytorch.figures.values import Band, baselines, error_boxes, value_bands
 
 X = np.linspace(0.0, 6.0, 50)
 
@@ -81,7 +81,7 @@ def test_error_boxes_are_percentages() -> None:
 def test_rates_are_drawn_per_norm() -> None:
     eps = torch.tensor([0.1, 0.01, 0.001], dtype=torch.float64)
     errors = eps[:, None] * torch.rand((3, 20), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    _, axes = rates([RateStudy(eps, errors, 5 * errors, 1.0, 0.99, 64, "noise")])
+    _, axes = figure([RateStudy(eps, errors, 5 * errors, 1.0, 0.99, 64, "noise")])
     assert labels(axes[0]) == ["noise: slope 1.000", "slope 1"]
     assert labels(axes[1]) == ["noise: slope 0.990", "slope 1"]
     assert axes[0].get_xscale() == axes[0].get_yscale() == "log"

@@ -18,17 +18,27 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierBasis
 from levytorch.convert import choice, whole_number
+from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning
+from levytorch.figures import base
+from levytorch.figures.base import OTHERS, panels
+from levytorch.files import write_csv, write_json
 from levytorch.policy.checks import check_beta, circle_of, coefficients_at
 from levytorch.policy.generator import resolvent_coefficients
 from levytorch.policy.reward_functions import CosinePower, Manufactured
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _BATCH = 2048
 FIT_BELOW = 0.03  # eps up to which the error is linear in it
@@ -161,3 +171,78 @@ def c2_norm(basis: FourierBasis, coefficients: Tensor) -> Tensor:
     """max |V| + max |V'| + max |V''| over the collocation points: the discrete C^2 norm, for coefficients (..., n)."""
     x = basis.points()
     return torch.stack([(coefficients @ basis.matrix(x, order).T).abs().amax(-1) for order in (0, 1, 2)]).sum(0)
+
+
+def figure(studies: Sequence[RateStudy], *, axes: Sequence[Axes] | None = None) -> tuple[Figure, list[Axes]]:
+    """Error of V against the size eps of the perturbation, log-log: C^0 (left), discrete C^2 (right); Theorem 3.1."""
+    fig, axs = panels(axes, 2, width=4.4, height=3.6, margins={})
+    for ax, norm, title in zip(axs, ("c0", "c2"), ("$C^0$", "discrete $C^2$")):
+        for number, study in enumerate(studies):
+            eps, errors = np.asarray(study.eps), np.asarray(getattr(study, f"error_{norm}"))
+            order = np.argsort(eps)
+            low, high = np.quantile(errors, [0.05, 0.95], axis=1)
+            color = OTHERS[number % len(OTHERS)]
+            label = f"{study.perturbation}: slope {getattr(study, f'slope_{norm}'):.3f}"
+            ax.plot(eps[order], errors.mean(1)[order], "o-", color=color, markersize=4, linewidth=1.2, label=label)
+            ax.fill_between(eps[order], low[order], high[order], color=color, alpha=0.15, linewidth=0)
+        ends = np.array([min(float(s.eps.min()) for s in studies), max(float(s.eps.max()) for s in studies)])
+        level = min(float(getattr(s, f"error_{norm}").mean(1)[s.eps.argmin()] / s.eps.min()) for s in studies)
+        guide = 0.4 * level * ends
+        ax.plot(ends, guide, color="black", linestyle="--", linewidth=0.8, label="slope 1")
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_xlabel(r"perturbation $\epsilon$")
+        ax.set_ylabel(rf"$\|\hat V - V\|$ in {title}")
+        ax.legend(frameon=False, fontsize="small")
+    return fig, axs
+
+
+def write_rates(studies: Sequence[RateStudy], out: Path) -> None:
+    """The error-bound study: rates.csv (mean and quantiles per eps), slopes in rates.json, the log-log figure."""
+    columns: dict[str, list[Any]] = {name: [] for name in ("perturbation", "eps", "norm", "mean", "q05", "q95")}
+    for study in studies:
+        for norm, errors in (("C0", study.error_c0), ("C2", study.error_c2)):
+            for eps, row in zip(study.eps.tolist(), errors.numpy()):
+                low, high = np.quantile(row, [0.05, 0.95])
+                for name, value in zip(columns, (study.perturbation, eps, norm, float(row.mean()), low, high)):
+                    columns[name].append(value)
+    write_csv(out / "rates.csv", columns)
+    write_json(
+        out / "rates.json",
+        {
+            study.perturbation: {
+                "slope_C0": study.slope_c0,
+                "slope_C2": study.slope_c2,
+                "n_modes": study.n_modes,
+                "n_trials": study.error_c0.shape[1],
+                "slope_up_to_eps": FIT_BELOW,
+                **({"correlation_of_noise": CORRELATION} if study.perturbation == "noise" else {}),
+            }
+            for study in studies
+        },
+    )
+    base.save(figure(studies)[0], out / "figures" / "rates")
+
+
+SYSTEM, ALPHA, BETA = "asymptotic", 0.3, 0.1
+EPS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+
+
+def study(out: Path, n_trials: int = 10_000, n_modes: int = 64, eps: Sequence[float] = EPS) -> Path:
+    """Section 4.2.2, right panel of figure 8: the error of V against the error eps of the coefficients.
+
+    Open in the paper: alpha (0.3, as in its other tests), the values of eps, the basis of V (64 Fourier modes), how
+    smooth the noise is (a Gaussian process, correlated over 0.05 of the period, b, D_o and D_f apart: the theorem's
+    norm is then finite and the level does not depend on the grid; white draws every collocation point by itself),
+    whether N(0, eps) means a standard deviation of eps (it does here: the slope is then that of the theorem), which eps
+    the slope is taken over (0.03 and less), the norm (both C^0 and a discrete C^2, that of the theorem but for gamma).
+    """
+    dynamics, studies = Dynamics.named(SYSTEM, alpha=ALPHA), []
+    for kind in PERTURBATIONS:
+        found = rate_study(dynamics, eps, beta=BETA, n_trials=n_trials, n_modes=n_modes, perturbation=kind)
+        where = f"over eps <= {FIT_BELOW:g}"
+        print(f"{kind}: slope {where} {found.slope_c0:.4f} in C^0, {found.slope_c2:.4f} in C^2")
+        studies.append(found)
+    out.mkdir(parents=True, exist_ok=True)
+    write_rates(studies, out)
+    return out

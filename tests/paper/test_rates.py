@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.paper.rates import CORRELATION, PERTURBATIONS, fit_slope, rate_study
 from levytorch import Dynamics
 from levytorch.coefficients import FourierBasis
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policy.rates import CORRELATION, PERTURBATIONS, fit_slope, rate_study
 from tests.policy.problems import cos3
 
 EPS = [0.01, 0.003, 0.001]
