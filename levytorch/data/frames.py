@@ -60,18 +60,16 @@ def to_frame(t: Trajectories, kind: str = "polars") -> Any:
     """A long table of trajectories: id, time or dt, x (or x1, x2, ...), reward, action, terminal, max_dt."""
     import polars as pl
 
-    table = pl.DataFrame(columns_of(t))
-    choice("kind", kind, KINDS)
-    if kind == "polars":
-        return table
-    columns = {name: table[name].to_numpy() for name in table.columns}
-    if kind == "dict":
-        return columns
-    return pandas_frame(columns)
+    table = pl.DataFrame(columns_of(t))  # which turns names into columns of their own types
+    return frame_of({name: table[name].to_numpy() for name in table.columns}, kind)
 
 
-def pandas_frame(columns: Mapping[str, Any]) -> Any:
-    """A DataFrame of pandas, where that is installed."""
+def frame_of(columns: Mapping[str, Any], kind: str) -> Any:
+    """Columns as a frame of polars or, where that is installed, of pandas; or as they are."""
+    import polars as pl
+
+    if choice("kind", kind, KINDS) != "pandas":
+        return dict(columns) if kind == "dict" else pl.DataFrame(dict(columns))
     try:
         import pandas as pd
     except ImportError:

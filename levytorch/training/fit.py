@@ -33,6 +33,7 @@ from levytorch.training.blocks import MOST_PAIRS
 from levytorch.training.boundary import told_in
 from levytorch.training.engines.base import Clock, Engine, engine_facts
 from levytorch.training.modulation import modulate
+from levytorch.training.observed import observed_states
 from levytorch.training.phases import Course, Maximise, Phase, plan_of
 from levytorch.training.phases.base import first_law
 from levytorch.training.prepare import Problem, all_data, problem_of
@@ -290,6 +291,7 @@ class Fit:
         if course.data.blocks is not None:
             recovery.blocks = replace(course.data.blocks, law=course.end.likelihood.law, treatment=settings.tail)
         recovery.metrics |= engine_facts(self.engine, settings.engine_reason)
+        recovery.metrics |= {"seed": settings.seed, "states": observed_states(recovery, problem.data).tolist()}
         if problem.selection is not None:
             recovery.metrics["selection"] = problem.selection.summary()
         if settings.modulation is not None:

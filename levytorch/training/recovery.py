@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from torch import Tensor
 
 from levytorch import files
@@ -19,6 +20,7 @@ from levytorch.coefficients.head import KNOWABLE, NO_JUMPS
 from levytorch.coefficients.modulation import Modulation
 from levytorch.convert import (
     choice,
+    number_within,
     path_of,
     positive_number,
     real_array,
@@ -27,13 +29,16 @@ from levytorch.convert import (
     shown,
     whole_number,
 )
+from levytorch.data.frames import frame_of
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, reason
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.laws import Law, check_law
+from levytorch.plots import plotted
 from levytorch.simulation import simulate
 from levytorch.training.blocks import Blocks
+from levytorch.training.fit_report import FitReport
 from levytorch.training.resampling import FEW, REPLICAS, Replicas, bootstrap, sandwich
 from levytorch.training.stored import stored_covariance, stored_head, stored_metrics, stored_theta
 from levytorch.untrusted import load_tensors
@@ -150,6 +155,13 @@ class Recovery(OfHead):
         return (self.metrics["x_min"], self.metrics["x_max"]) if "x_min" in self.metrics else None
 
     @property
+    def states(self) -> Tensor:
+        """Some of the observed states, (n,) or (n, d), which averages are taken over; of an old file the whole range."""
+        if "states" in self.metrics:
+            return torch.tensor(self.metrics["states"], dtype=torch.float64)
+        return self.head.grid(64 if self.dim == 1 else 400)
+
+    @property
     def theta(self) -> Tensor:
         """All parameters as one vector (P,)."""
         return self.head.flat()
@@ -250,6 +262,64 @@ class Recovery(OfHead):
             return self
         kept = {f.name: getattr(self, f.name) for f in fields(self)}
         return _AtBoundary(**kept | {"covariance": _extended(self.covariance, list(found.values()))})
+
+    def conf_int(self, x: ArrayLike, level: float = 0.95, kind: str = "fisher") -> Intervals:
+        """Pointwise intervals of b, D_o and D_f at x, each [..., 2]; D_o and D_f are not below zero. kind: see `std`.
+
+        >>> from levytorch import Dynamics, recover, simulate
+        >>> found = recover(simulate(Dynamics.named("constant"), 500, 40, 1 / 40), alpha=0.3, n_basis=1)
+        >>> low, high = found.conf_int(0.0).b
+        >>> bool(low < 5.0 < high)
+        True
+        """
+        z = float(ndtri(0.5 + 0.5 * number_within("level", level, "(0, 1)", "pass such as 0.95")))
+        c, stds = self.coefficients(x), self.std(x, kind)
+        ends = [torch.stack([v - z * std, v + z * std], dim=-1) for v, std in zip((c.b, c.D_o, c.D_f), stds)]
+        return Intervals(ends[0], ends[1].clamp(min=0.0), ends[2].clamp(min=0.0))
+
+    # -- as a whole ---------------------------------------------------------------------------------------------------
+    @property
+    def nobs(self) -> int:
+        """Pairs that were fitted."""
+        return int(self.metrics.get("n_main", 0))
+
+    @property
+    def n_parameters(self) -> float:
+        """Parameters of the fit; where they are smoothed, as many as the data determines."""
+        return float(self.metrics.get("parameters", self.theta.numel()))
+
+    @property
+    def aic(self) -> float:
+        """Akaike's criterion, 2 k - 2 log L; smaller is better among fits to the same pairs."""
+        return 2.0 * self.n_parameters - 2.0 * self.log_likelihood
+
+    @property
+    def bic(self) -> float:
+        """Schwarz's criterion, k log n - 2 log L."""
+        return self.n_parameters * math.log(max(1, self.nobs)) - 2.0 * self.log_likelihood
+
+    @property
+    def report(self) -> FitReport:
+        """What the fit has found, typed; `summary()` prints it."""
+        return FitReport.of(self)
+
+    def summary(self, level: float = 0.95) -> FitReport:
+        """A table of the fit: `print(found.summary())`, or the last line of a notebook's cell."""
+        return FitReport.of(self, number_within("level", level, "(0, 1)", "pass such as 0.95"))
+
+    def to_frame(self, grid: Any = None, kind: str = "polars", level: float = 0.95) -> Any:
+        """Coefficients with errors and intervals at the states of `grid`, as a frame of polars or pandas, or a dict.
+
+        grid: states, or how many of them between the ends of what was observed; None: 101. In d dimensions [n, d].
+        """
+        return coefficient_frame(self, grid, kind, level)
+
+    def plot(self, **options: Any) -> tuple[Any, Any]:
+        """(fig, axes): every coefficient with its band; options: truth, states, axes, units (figures.coefficients)."""
+        return plotted("recovery", self, **options)
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
 
     # -- elsewhere ----------------------------------------------------------------------------------------------------
     def dynamics(self) -> Dynamics:
@@ -361,13 +431,48 @@ class Recovery(OfHead):
         )
 
     def __repr__(self) -> str:
-        c = self.coefficients(self.head.grid(64 if self.dim == 1 else 400))
+        c = self.coefficients(self.states)
         means = [v.mean(0).tolist() for v in c]
         shown = [f"{m:.4g}" if isinstance(m, float) else "(" + ", ".join(f"{v:.4g}" for v in m) + ")" for m in means]
         mean = ", ".join(f"{name} {value}" for name, value in zip(c._fields, shown))
         mean += f", tempering {self.tempering:.4g}" if self.head.tempered else ""
         why = f": {self.metrics['not_converged']}" if "not_converged" in self.metrics else ""
-        return f"Recovery({mean}; TCF {self.tcf:.4g}, converged {self.converged}{why})"
+        seed = f", seed {self.metrics['seed']}" if "seed" in self.metrics else ""
+        where = " at the observed states" if "states" in self.metrics else ""
+        return f"Recovery({mean}{where}; TCF {self.tcf:.4g}{seed}, converged {self.converged}{why})"
+
+
+class Intervals(NamedTuple):
+    """Lower and upper ends, [..., 2] each."""
+
+    b: Tensor
+    D_o: Tensor
+    D_f: Tensor
+
+
+def coefficient_frame(recovery: Recovery, grid: Any, kind: str, level: float) -> Any:
+    """Behind `Recovery.to_frame`."""
+    if grid is None or isinstance(grid, int):
+        n = 101 if grid is None else whole_number("grid", grid, 2)
+        x = recovery.head.grid(n)
+        if recovery.dim == 1 and recovery.support is not None and recovery.period is None:
+            x = torch.linspace(*recovery.support, n, dtype=torch.float64)
+    else:
+        x = _states(grid).reshape(-1) if recovery.dim == 1 else _states(grid).reshape(-1, recovery.dim)
+    columns: dict[str, Any] = {"x": x} if recovery.dim == 1 else {f"x{k + 1}": x[:, k] for k in range(recovery.dim)}
+    errors = recovery.std(x) if recovery.covariance is not None else None
+    ends = recovery.conf_int(x, level) if errors is not None else None
+    for i, name in enumerate(("b", "D_o", "D_f")):
+        values = getattr(recovery, name)(x)
+        for label, pick in [(name, ...)] if values.dim() == 1 else [
+            (f"{name}{k + 1}", (slice(None), k)) for k in range(values.shape[1])
+        ]:  # fmt: skip
+            columns[label] = values[pick]
+            if errors is not None and ends is not None:
+                columns[f"{label}_std"] = errors[i][pick]
+                columns[f"{label}_low"], columns[f"{label}_high"] = ends[i][pick].unbind(-1)
+    columns["alpha"] = recovery.alpha_at(x)
+    return frame_of({name: column.detach().numpy() for name, column in columns.items()}, kind)
 
 
 @dataclass(frozen=True)

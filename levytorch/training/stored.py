@@ -103,6 +103,14 @@ def _strengths(value: Any) -> bool:
     return isinstance(value, str) or all(_number(one) and one >= 0 for one in given)
 
 
+def _states(value: Any) -> bool:
+    """Numbers, or rows of as many numbers each."""
+    if not isinstance(value, list) or not 0 < len(value) <= 4096:
+        return False
+    rows = [row if isinstance(row, list) else [row] for row in value]
+    return all(len(row) == len(rows[0]) <= 3 and all(map(_finite, row)) for row in rows)
+
+
 def _threshold(value: Any) -> bool:
     try:
         return isinstance(value, Mapping) and threshold_from(value) is not None
@@ -129,6 +137,7 @@ _METRICS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("D_o_D_f_correlation", "tempering_z", "missing_between_CT_and_TRT_z"), _number),
     "left_out_of_series": lambda value: isinstance(value, list | tuple) and all(map(_count, value)),
     "penalty_strengths": _strengths,
+    "states": _states,
     "CT_of_dt": _threshold,
     "modulation": _modulation,
     "law": lambda value: (

@@ -1,0 +1,201 @@
+"""What the checks of a fit come to: one verdict each, ok, look or bad, with one plain sentence and the numbers behind it.
+
+The terminal, the report page and metrics.json are all written from this list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from levytorch.diagnostics.brownian import JumpCheck
+from levytorch.diagnostics.compare import Comparison
+from levytorch.diagnostics.components import p_text
+from levytorch.diagnostics.diagnosis import Diagnosis, off
+from levytorch.diagnostics.goodness import FitCheck
+from levytorch.diagnostics.predictive import PredictiveCheck
+from levytorch.diagnostics.stability import StabilityCheck
+from levytorch.diagnostics.step_size import Skipped, StepCheck
+from levytorch.diagnostics.tail_shares import TailShareCheck
+
+OK, LOOK, BAD, NONE = "ok", "look", "bad", "-"
+DOUBTFUL = 1e-2  # a p-value below this, and no alarm: worth a look
+# alarms after which the numbers should not be used as they are; others are worth a look
+_SEVERE = ("not_converged", "misfit", "predictive", "away_from_maximum")
+# what a warning of the fit says where an alarm says the same
+_SAME = {
+    "hardly_separable": "hardly separable",
+    "not_converged": "before it had converged",
+    "few_tail_points": "halved",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """name: of the check; verdict: "ok", "look", "bad", or "-" where it was not made; details: its numbers."""
+
+    name: str
+    verdict: str
+    sentence: str
+    details: str = ""
+
+    def plain(self) -> dict[str, str]:
+        """As metrics.json has it."""
+        return asdict(self)
+
+
+def verdicts(
+    metrics: Mapping[str, Any], diagnosis: Diagnosis | None = None, warnings: Sequence[str] = ()
+) -> list[Verdict]:
+    """Of a fit with these metrics, the checks that were made of it, and what it warned of."""
+    alarms = {} if diagnosis is None else diagnosis.alarms
+    out = [_convergence(metrics)]
+    if diagnosis is not None:
+        lines = dict(zip(_TESTS, (_of(name, getattr(diagnosis, name), alarms) for name in _TESTS)))
+        out += [verdict for verdict in lines.values() if verdict is not None]
+    told = {name for names in _TESTS.values() for name in names} | {"not_converged"}
+    for name, sentence in alarms.items():
+        if name not in told:
+            severity = BAD if name in _SEVERE else LOOK
+            out.append(Verdict(name.replace("_", " ").capitalize(), severity, plain_sentence(sentence), sentence))
+    same = [phrase for name, phrase in _SAME.items() if name in alarms]
+    same += ["before it had converged"] if not metrics.get("converged", True) else []
+    for sentence in dict.fromkeys(warnings):
+        if sentence not in alarms.values() and not any(phrase in sentence for phrase in same):
+            out.append(Verdict("Warning", LOOK, plain_sentence(sentence), sentence))
+    return out
+
+
+def plain_sentence(sentence: str) -> str:
+    """What is wrong and what to do about it, without what stands in brackets or between the two."""
+    text = " ".join(sentence.split())
+    while (bare := re.sub(r" ?\([^()]*\)", "", text)) != text:
+        text = bare
+    what, *rest = text.rstrip(".").split("; ")
+    if len(what) > 120:
+        what = what.split(": ")[0]
+    parts = [what, *rest[-1:]]
+    return " ".join(part[:1].upper() + part[1:] + "." for part in parts if part)
+
+
+def _convergence(metrics: Mapping[str, Any]) -> Verdict:
+    how = f"engine {metrics.get('engine', '?')}, {metrics.get('steps', '?')} steps"
+    if "log_likelihood" in metrics and metrics.get("n_main"):
+        how += f", log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
+    if metrics.get("converged", True):
+        return Verdict("Convergence", OK, f"The fit converged after {metrics.get('steps', '?')} steps.", how)
+    why = f" ({metrics['not_converged']})" if "not_converged" in metrics else ""
+    sentence = "The fit stopped before it converged, so its errors do not hold. Raise engine.max_steps."
+    return Verdict("Convergence", BAD, sentence, how + why)
+
+
+def _of(name: str, check: Any, alarms: Mapping[str, str]) -> Verdict | None:
+    title = _TITLES[name]
+    if check is None:
+        return None
+    if isinstance(check, Skipped):
+        return Verdict(title, NONE, f"Not checked: {plain_sentence(check.reason)}", check.reason)
+    sentence, details, p = _WORDS[name](check)
+    raised = [alarm for alarm in _TESTS[name] if alarm in alarms]
+    if raised:
+        worst = BAD if any(alarm in _SEVERE for alarm in raised) else LOOK
+        said = " ".join(plain_sentence(alarms[alarm]) for alarm in raised)
+        return Verdict(title, worst, said, f"{details}. {' '.join(alarms[alarm] for alarm in raised)}")
+    if p is not None and p < DOUBTFUL:
+        return Verdict(title, LOOK, f"{_DOUBT[name]} ({p_text(p)}).", details)
+    return Verdict(title, OK, sentence, details)
+
+
+def _fit(check: FitCheck) -> tuple[str, str, float | None]:
+    worst = min(check.parts, key=lambda part: check.parts[part][0])
+    sign = "<=" if check.conservative else "="
+    said = f"The model's step probabilities match the data within {100 * check.gap:.1g} percentage points."
+    details = f"{p_text(check.p_value, sign)}; weakest part: {worst}, {p_text(check.parts[worst][0])}; {off(check)}; "
+    return said, f"{details}{check.pairs:,} pairs", check.p_value
+
+
+def _jumps(check: JumpCheck) -> tuple[str, str, float | None]:
+    details = (
+        f"log-likelihood of a law without jumps: {-check.gain:+.5g} in all, {-check.per_pair:+.4g} per pair; "
+        f"AIC {check.aic:+.5g} and BIC {check.bic:+.5g} in favour of jumps"
+    )
+    return "The data needs jumps: a law without them is far less likely.", details, None
+
+
+def _step_size(check: StepCheck) -> tuple[str, str, float | None]:
+    largest = f"largest change {check.max_z:.1f} standard errors ({check.where[0]})"
+    said = "Every second observation gives the same coefficients within their errors."
+    return said, f"dt against 2 dt: {p_text(check.p_value)}; {largest}; {check.changes()}", check.p_value
+
+
+def _predictive(check: PredictiveCheck) -> tuple[str, str, float | None]:
+    spread = ", ".join(f"{k} step{'s' * (k > 1)} {check.ratio[k]:.2f} +- {check.ratio_std[k]:.2f}" for k in check.parts)
+    longest = max(check.parts)
+    said = f"Simulated paths spread like the data over up to {longest} steps."
+    return said, f"{p_text(check.p_value)}; spread of the fit over that of the data: {spread}", check.p_value
+
+
+def _tails(check: TailShareCheck) -> tuple[str, str, float | None]:
+    low, high = check.ratio
+    details = f"{p_text(check.p_value)}; steps beyond CT over those expected, by quarters of the states: "
+    return "Tails were lost at the same rate in all states.", f"{details}{low:.2f} to {high:.2f}", check.p_value
+
+
+def _time(check: StabilityCheck) -> tuple[str, str, float | None]:
+    return "The law of a step stays the same over time.", p_text(check.p_value), check.p_value
+
+
+def _trajectories(check: StabilityCheck) -> tuple[str, str, float | None]:
+    details = f"{p_text(check.p_value)}; {check.groups} trajectories"
+    return "All trajectories follow the same law.", details, check.p_value
+
+
+def _laws(check: Comparison) -> tuple[str, str, float | None]:
+    best, *others = check.rows
+    kind = "held-out log p" if check.held_out else "log p"
+    apart = ", ".join(f"{row.model} {row.difference:+.2g} ({row.difference_std:.1g})" for row in others)
+    details = f"{kind} per pair: {best.model} {best.log_likelihood:.5g} ({best.std:.1g}); {apart}"
+    return plain_sentence(check.sentence), details, None
+
+
+_TITLES = {
+    "fit": "Fit",
+    "jumps": "Jumps",
+    "step_size": "Time step",
+    "predictive": "Prediction",
+    "tails": "Lost tails",
+    "time": "Over time",
+    "trajectories": "Trajectories",
+    "laws": "Law of a step",
+}
+# the alarms that each check raises
+_TESTS: dict[str, tuple[str, ...]] = {
+    "fit": ("misfit", "away_from_maximum"),
+    "jumps": ("jumps_not_needed", "few_jumps"),
+    "step_size": ("step_size", "step_size_not_converged"),
+    "predictive": ("predictive",),
+    "tails": ("tail_shares",),
+    "time": ("time",),
+    "trajectories": ("trajectories",),
+    "laws": ("other_law", "tempered_jumps"),
+}
+_DOUBT = {
+    "fit": "The model may not describe every step",
+    "step_size": "The coefficients may depend on the time step",
+    "predictive": "The spread over several steps may differ from the data",
+    "tails": "The share of lost tails may depend on the state",
+    "time": "The law of a step may change over time",
+    "trajectories": "Trajectories may differ from each other",
+}
+_WORDS: dict[str, Any] = {
+    "fit": _fit,
+    "jumps": _jumps,
+    "step_size": _step_size,
+    "predictive": _predictive,
+    "tails": _tails,
+    "time": _time,
+    "trajectories": _trajectories,
+    "laws": _laws,
+}
