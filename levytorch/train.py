@@ -53,7 +53,7 @@ def train_in(config: DictConfig, directory: Path, sweep: bool) -> float | None:
     """The run itself: its results, or one sentence and an exit status."""
     with startup.importing():
         startup.import_lightning()
-        from levytorch.runs.terminal import alarms, coefficient_table, in_full
+        from levytorch.runs.terminal import in_full, show
         from levytorch.runs.training import train
 
     logging.raiseExceptions = False  # a log file on a full disk must not bury the error itself in tracebacks
@@ -79,9 +79,7 @@ def train_in(config: DictConfig, directory: Path, sweep: bool) -> float | None:
         sys.exit(2)
     if outcome is None:
         return None
-    log.info(coefficient_table(outcome.metrics))
-    for line in alarms(outcome.metrics):
-        log.warning(line)
+    show(log, outcome.metrics)
     in_full(log, outcome.metrics)
     log.info(f"run directory: {directory} (open report.html in it)")
     return outcome.mean_error()

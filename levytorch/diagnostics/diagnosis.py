@@ -17,12 +17,12 @@ from levytorch.diagnostics.predictive import PredictiveCheck
 from levytorch.diagnostics.stability import StabilityCheck
 from levytorch.diagnostics.step_size import Skipped, StepCheck
 from levytorch.diagnostics.tail_shares import TailShareCheck
+from levytorch.training.observed import hardly_separable
 from levytorch.training.recovery import Recovery
 
 SURE = 1e-3  # p-value below which an alarm is raised
 _CHECKS = ("fit", "jumps", "step_size", "predictive", "tails", "time", "trajectories", "laws")
 FEW_JUMPS = 30
-INSEPARABLE = 0.98
 _BETTER = 3.0  # standard errors of a difference of log-likelihoods
 _AIC = 10.0
 _AIC_ALIKE = 2.0  # models that AIC does not tell apart
@@ -223,7 +223,7 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
         if step.p_value < SURE:
             out["step_size"] = (
                 f"the coefficients change by up to {step.max_z:.1f} standard errors when every second observation is "
-                f"used ({p_text(step.p_value)}): {_cause(step, fit, recovery.dim)}."
+                f"used ({p_text(step.p_value)}): {_cause(step, fit, recovery)}."
             )
         if not step.converged:
             out["step_size_not_converged"] = (
@@ -290,11 +290,8 @@ def _of_fit(fit: FitCheck, recovery: Recovery, scale: float) -> dict[str, str]:
             f"the estimate is {fit.away:.1f} standard errors per parameter from the largest likelihood, so that "
             "standard errors do not hold; let the engine converge, or drop a coefficient that is zero."
         )
-    if fit.correlation > INSEPARABLE and "D_o_D_f_correlation" not in recovery.metrics:
-        out["hardly_separable"] = (
-            f"D_o and D_f are hardly separable here (correlation {fit.correlation:.3f} of their estimates); "
-            "trust their combined effect, or fix one (D_o=<number> or D_f=<number>)."
-        )
+    if "D_o_D_f_correlation" not in recovery.metrics and (doubt := hardly_separable(recovery, fit.correlation)):
+        out["hardly_separable"] = doubt
     if fit.jumps * scale < FEW_JUMPS:
         out["few_jumps"] = (
             f"only {round(fit.jumps * scale)} steps are clearly jumps, on which D_f and a learned alpha rest; "
@@ -303,7 +300,7 @@ def _of_fit(fit: FitCheck, recovery: Recovery, scale: float) -> dict[str, str]:
     return out
 
 
-def _cause(step: StepCheck, fit: object, dim: int) -> str:
+def _cause(step: StepCheck, fit: object, recovery: Recovery) -> str:
     """Why coefficients change with dt, from what successive steps have to do with each other."""
     found = []
     misfit = False
@@ -326,11 +323,11 @@ def _cause(step: StepCheck, fit: object, dim: int) -> str:
     if step.law == "exact":
         return "the process is not the one that was fitted, which has the same coefficients at any dt"
     vary = "the coefficients vary within a step"
-    if dim == 1:
-        vary += ' (law="exact" follows them along it)'
     if misfit or not isinstance(fit, FitCheck):
-        return f"{vary}, or the law of a step is another one"
-    return vary if dim == 1 else f"{vary}, and shorter steps would be more accurate"
+        vary += ", or the law of a step is another one"
+    # where the law was left open, one that follows the coefficients was not to be had, or would change nothing
+    asked = recovery.metrics.get("law_reason") == "asked for"
+    return f"{vary}; {'use law=auto, or ' if asked and recovery.dim == 1 else 'use '}observations at shorter steps"
 
 
 def earlier_alarms(recovery: Recovery) -> dict[str, str]:
@@ -340,9 +337,8 @@ def earlier_alarms(recovery: Recovery) -> dict[str, str]:
     if not recovery.converged:
         why = f" ({metrics['not_converged']})" if "not_converged" in metrics else ""
         out["not_converged"] = f"the engine stopped before it had converged{why}; raise engine.max_steps."
-    if metrics.get("D_o_D_f_correlation", 0.0) > INSEPARABLE:
-        correlation = f"{metrics['D_o_D_f_correlation']:.3f}"
-        out["hardly_separable"] = f"D_o and D_f have a correlation of {correlation}; trust their combined effect."
+    if (doubt := hardly_separable(recovery, metrics.get("D_o_D_f_correlation", 0.0))) is not None:
+        out["hardly_separable"] = doubt
     if metrics.get("CT_halvings", 0) > 0:
         halvings = metrics["CT_halvings"]
         out["few_tail_points"] = f"CT was halved {halvings} times to fill the tail pool; lower tail.CT or add data."

@@ -1,4 +1,4 @@
-"""What the checks of a fit come to: one verdict each, ok, look or bad, with one plain sentence and the numbers behind it.
+"""What the checks of a fit come to: a verdict each (ok, look or bad), one plain sentence, and the numbers behind it.
 
 The terminal, the report page and metrics.json are all written from this list.
 """
@@ -21,7 +21,6 @@ from levytorch.diagnostics.step_size import Skipped, StepCheck
 from levytorch.diagnostics.tail_shares import TailShareCheck
 
 OK, LOOK, BAD, NONE = "ok", "look", "bad", "-"
-DOUBTFUL = 1e-2  # a p-value below this, and no alarm: worth a look
 # alarms after which the numbers should not be used as they are; others are worth a look
 _SEVERE = ("not_converged", "misfit", "predictive", "away_from_maximum")
 # what a warning of the fit says where an alarm says the same
@@ -97,67 +96,65 @@ def _of(name: str, check: Any, alarms: Mapping[str, str]) -> Verdict | None:
         return None
     if isinstance(check, Skipped):
         return Verdict(title, NONE, f"Not checked: {plain_sentence(check.reason)}", check.reason)
-    sentence, details, p = _WORDS[name](check)
+    sentence, details = _WORDS[name](check)
     raised = [alarm for alarm in _TESTS[name] if alarm in alarms]
     if raised:
         worst = BAD if any(alarm in _SEVERE for alarm in raised) else LOOK
         said = " ".join(plain_sentence(alarms[alarm]) for alarm in raised)
         return Verdict(title, worst, said, f"{details}. {' '.join(alarms[alarm] for alarm in raised)}")
-    if p is not None and p < DOUBTFUL:
-        return Verdict(title, LOOK, f"{_DOUBT[name]} ({p_text(p)}).", details)
     return Verdict(title, OK, sentence, details)
 
 
-def _fit(check: FitCheck) -> tuple[str, str, float | None]:
+def _fit(check: FitCheck) -> tuple[str, str]:
     worst = min(check.parts, key=lambda part: check.parts[part][0])
     sign = "<=" if check.conservative else "="
     said = f"The model's step probabilities match the data within {100 * check.gap:.1g} percentage points."
     details = f"{p_text(check.p_value, sign)}; weakest part: {worst}, {p_text(check.parts[worst][0])}; {off(check)}; "
-    return said, f"{details}{check.pairs:,} pairs", check.p_value
+    return said, f"{details}{check.pairs:,} pairs"
 
 
-def _jumps(check: JumpCheck) -> tuple[str, str, float | None]:
+def _jumps(check: JumpCheck) -> tuple[str, str]:
     details = (
         f"log-likelihood of a law without jumps: {-check.gain:+.5g} in all, {-check.per_pair:+.4g} per pair; "
         f"AIC {check.aic:+.5g} and BIC {check.bic:+.5g} in favour of jumps"
     )
-    return "The data needs jumps: a law without them is far less likely.", details, None
+    return "The data needs jumps: a law without them is far less likely.", details
 
 
-def _step_size(check: StepCheck) -> tuple[str, str, float | None]:
+def _step_size(check: StepCheck) -> tuple[str, str]:
     largest = f"largest change {check.max_z:.1f} standard errors ({check.where[0]})"
     said = "Every second observation gives the same coefficients within their errors."
-    return said, f"dt against 2 dt: {p_text(check.p_value)}; {largest}; {check.changes()}", check.p_value
+    return said, f"dt against 2 dt: {p_text(check.p_value)}; {largest}; {check.changes()}"
 
 
-def _predictive(check: PredictiveCheck) -> tuple[str, str, float | None]:
+def _predictive(check: PredictiveCheck) -> tuple[str, str]:
     spread = ", ".join(f"{k} step{'s' * (k > 1)} {check.ratio[k]:.2f} +- {check.ratio_std[k]:.2f}" for k in check.parts)
     longest = max(check.parts)
     said = f"Simulated paths spread like the data over up to {longest} steps."
-    return said, f"{p_text(check.p_value)}; spread of the fit over that of the data: {spread}", check.p_value
+    return said, f"{p_text(check.p_value)}; spread of the fit over that of the data: {spread}"
 
 
-def _tails(check: TailShareCheck) -> tuple[str, str, float | None]:
+def _tails(check: TailShareCheck) -> tuple[str, str]:
     low, high = check.ratio
     details = f"{p_text(check.p_value)}; steps beyond CT over those expected, by quarters of the states: "
-    return "Tails were lost at the same rate in all states.", f"{details}{low:.2f} to {high:.2f}", check.p_value
+    return "Tails were lost at the same rate in all states.", f"{details}{low:.2f} to {high:.2f}"
 
 
-def _time(check: StabilityCheck) -> tuple[str, str, float | None]:
-    return "The law of a step stays the same over time.", p_text(check.p_value), check.p_value
+def _time(check: StabilityCheck) -> tuple[str, str]:
+    return "The law of a step stays the same over time.", p_text(check.p_value)
 
 
-def _trajectories(check: StabilityCheck) -> tuple[str, str, float | None]:
+def _trajectories(check: StabilityCheck) -> tuple[str, str]:
     details = f"{p_text(check.p_value)}; {check.groups} trajectories"
-    return "All trajectories follow the same law.", details, check.p_value
+    return "All trajectories follow the same law.", details
 
 
-def _laws(check: Comparison) -> tuple[str, str, float | None]:
+def _laws(check: Comparison) -> tuple[str, str]:
     best, *others = check.rows
     kind = "held-out log p" if check.held_out else "log p"
     apart = ", ".join(f"{row.model} {row.difference:+.2g} ({row.difference_std:.1g})" for row in others)
     details = f"{kind} per pair: {best.model} {best.log_likelihood:.5g} ({best.std:.1g}); {apart}"
-    return plain_sentence(check.sentence), details, None
+    return plain_sentence(check.sentence), details
 
 
 _TITLES = {
@@ -180,14 +177,6 @@ _TESTS: dict[str, tuple[str, ...]] = {
     "time": ("time",),
     "trajectories": ("trajectories",),
     "laws": ("other_law", "tempered_jumps"),
-}
-_DOUBT = {
-    "fit": "The model may not describe every step",
-    "step_size": "The coefficients may depend on the time step",
-    "predictive": "The spread over several steps may differ from the data",
-    "tails": "The share of lost tails may depend on the state",
-    "time": "The law of a step may change over time",
-    "trajectories": "Trajectories may differ from each other",
 }
 _WORDS: dict[str, Any] = {
     "fit": _fit,

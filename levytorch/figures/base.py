@@ -172,11 +172,20 @@ def power_text(x: float) -> str:
 
 
 def legend_above(ax: Axes, columns: int = 6, **more: Any) -> None:
-    """In a row above the panel (and those to its right): no curve runs behind it."""
+    """In rows above the panel, as wide as it is: no curve runs behind it."""
     handles, labels = ax.get_legend_handles_labels()
     if handles:
+        width = ax.get_position().width * ax.get_figure().get_size_inches()[0]
+        columns = next((n for n in range(min(columns, len(labels)), 1, -1) if _legend_width(labels, n) <= width), 1)
         place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.2} | more
         ax.legend(handles, labels, frameon=False, fontsize=SMALL, ncols=columns, columnspacing=1.2, **place)
+
+
+def _legend_width(labels: Sequence[str], columns: int) -> float:
+    """Inches, about: letters, and a handle and a gap per column."""
+    rows = -(-len(labels) // columns)
+    parts = [labels[k : k + rows] for k in range(0, len(labels), rows)]
+    return sum(0.066 * max(len(label) for label in part) + 0.55 for part in parts)
 
 
 class Drawn(NamedTuple):
@@ -196,6 +205,41 @@ def draw(fig: Figure) -> Drawn:
     stream = io.BytesIO()
     image.convert("RGB").save(stream, "png", compress_level=3)
     return Drawn(stream.getvalue(), *image.size)
+
+
+def svg_parts(fig: Figure) -> list[bytes]:
+    """The panels of a figure as SVG images of their own, from left to right and top to bottom, so that a page can put
+    them side by side or below each other; a figure with colour bars, whose panels belong together, as one.
+
+    The same figure gives the same bytes.
+    """
+    fig.canvas.draw()
+    axes = [ax for ax in fig.axes if ax.get_visible()]
+    if len(axes) < 2 or any(ax.get_label() == "<colorbar>" for ax in axes):
+        return [_svg(fig, None)]
+    out = []
+    boxes = [ax.get_tightbbox() for ax in axes]  # which an invisible panel has none of
+    top, bottom = max(box.y1 for box in boxes), min(box.y0 for box in boxes)
+    widest = max(box.width for box in boxes)
+    one_row = len({round(ax.get_position().y0, 3) for ax in axes}) == 1
+    for ax, box in zip(axes, boxes):
+        for other in axes:
+            other.set_visible(other is ax)
+        if one_row:  # panels that stand side by side have one size
+            box = type(box).from_extents(box.x0, bottom, box.x0 + widest, top)
+        out.append(_svg(fig, box.padded(0.06 * fig.dpi).transformed(fig.dpi_scale_trans.inverted())))
+    for ax in axes:
+        ax.set_visible(True)
+    return out
+
+
+def _svg(fig: Figure, box: Any) -> bytes:
+    import matplotlib
+
+    stream = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "levytorch", "svg.fonttype": "path"}):
+        fig.savefig(stream, format="svg", bbox_inches=box, metadata={"Date": None, "Creator": "levytorch"})
+    return stream.getvalue()
 
 
 def save(

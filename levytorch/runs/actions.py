@@ -161,7 +161,7 @@ def _one(
         outcome = fit_one(own, source, directory, checkpoint=checkpoint)
     except InputError as error:
         raise InputError(f"action {action}, of {len(pairs)} pairs: {error}") from error
-    for line in (*terminal.coefficient_table(outcome.metrics).splitlines(), *terminal.alarms(outcome.metrics)):
+    for line in terminal.closing(outcome.metrics, terminal.WIDTH - 2).splitlines():
         log.info(f"  {line}")
     for doubt in outcome.metrics["warnings"]:
         warnings.warn(f"action {action}: {doubt}", LevytorchWarning, stacklevel=1)

@@ -21,7 +21,7 @@ from levytorch.data import Trajectories
 from levytorch.data.pairing import first_points
 from levytorch.dynamics import Dynamics
 from levytorch.errors import ConfigError, LevytorchWarning
-from levytorch.figures.base import draw
+from levytorch.figures.base import draw, svg_parts
 from levytorch.figures.base import write as write_figure
 from levytorch.figures.values import baselines, error_boxes, value_bands
 from levytorch.files import temporary_directory, write_csv, write_json
@@ -84,7 +84,7 @@ def _show(settings: Mapping[str, Any], out: Path, shown: Shown) -> None:
                 write_image(writer, f"evaluation/{name}", one)
             for tag, value, step in shown.scalars:
                 writer.add_scalar(f"evaluation/{tag}", value, step)
-    write_evaluation_page(out, settings, shown, {name: one.png for name, one in drawn.items()})
+    write_evaluation_page(out, settings, shown, {name: svg_parts(fig) for name, fig in shown.figures.items()})
 
 
 def write_results(result: EvaluatedRuns, support: tuple[float, float] | None, out: Path) -> Shown:

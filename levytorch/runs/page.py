@@ -13,16 +13,19 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from levytorch.diagnostics.verdicts import BAD, LOOK, OK, Verdict, plain_sentence
 from levytorch.files import write_text
 from levytorch.runs.command_line import is_clone
 from levytorch.runs.resume import without_resume
-from levytorch.runs.terminal import fit_words, location, table_of_actions, unreached
+from levytorch.runs.terminal import OPEN_LEVEL, fit_words, location, table_of_actions, unreached, value_sentence
 
 if TYPE_CHECKING:
     from levytorch.runs.report import Outcome
 
 NAME = "report.html"
+_CLASSES = {verdict: verdict for verdict in (OK, LOOK, BAD)}
 CAPTIONS = {
+    "trajectories": "Some of the paths. Dots mark steps of more than eight times the usual size: jumps, as a rule.",
     "coefficients": "Recovered coefficients, pointwise 95 % bands. Grey: where the data is; the rest is extrapolation.",
     "history": "The fit itself: it is done when the lines stand still.",
     "diagnostics_fit": "Does the law fit? The lines should stay within what chance does (amber).",
@@ -36,21 +39,28 @@ CAPTIONS = {
 }
 _STYLE = """
 :root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 62rem; margin: 0 auto;
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 66rem; margin: 0 auto;
   padding: 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; margin: 0.2rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 0.5rem; }
-p.told { color: #555; margin: 0.2rem 0; }
-div.scroll { overflow-x: auto; }
-table { border-collapse: collapse; } th, td { padding: 0.25rem 0.8rem; text-align: right; white-space: nowrap; }
+p.told { color: #555; margin: 0.2rem 0; white-space: pre-line; }
+table { border-collapse: collapse; overflow-wrap: normal; } th, td { padding: 0.25rem 0.8rem; text-align: right; }
 th { border-bottom: 2px solid #6A3D9A; font-weight: 600; } td:first-child, th:first-child { text-align: left; }
 tr + tr td { border-top: 1px solid #eee; }
 pre { background: #f5f5f7; padding: 0.6rem 0.8rem; white-space: pre-wrap; border-radius: 6px; font-size: 0.85rem; }
-ul.verdicts { list-style: none; padding: 0; } ul.verdicts li { margin: 0.4rem 0; padding: 0.5rem 0.8rem;
-  border-left: 5px solid #E69F00; background: #fff8e8; } ul.verdicts li.well { border-color: #009E73;
-  background: #eef8f4; }
-figure { margin: 1rem 0; } figure img { max-width: 100%; height: auto; display: block; }
-figcaption { color: #555; font-size: 0.9rem; }
-@media (max-width: 40rem) { figure.wide div { overflow-x: auto; } figure.wide img { max-width: none; width: 46rem; } }
+details { margin: 0.3rem 0; } summary { cursor: pointer; } details p, details pre { margin: 0.3rem 0 0.6rem 1.1rem; }
+ul.verdicts { list-style: none; padding: 0; margin: 0.5rem 0; }
+ul.verdicts li { margin: 0.35rem 0; padding: 0.35rem 0.7rem; border-left: 5px solid #888; background: #f5f5f7; }
+ul.verdicts li.ok { border-color: #009E73; background: #eef8f4; }
+ul.verdicts li.look { border-color: #E69F00; background: #fff8e8; }
+ul.verdicts li.bad { border-color: #C62828; background: #fdeeee; }
+ul.verdicts b { display: inline-block; min-width: 2.6rem; text-transform: uppercase; font-size: 0.8rem; }
+li.ok b { color: #00694D; } li.look b { color: #8A5A00; } li.bad b { color: #A11; } li.none b { color: #555; }
+ul.verdicts span.check { font-weight: 600; } ul.verdicts p.numbers { color: #444; font-size: 0.88rem; }
+figure { margin: 1.2rem 0; } figure div { display: flex; flex-wrap: wrap; gap: 0.4rem; align-items: flex-end; }
+figure img { height: auto; max-width: min(100%, 28rem); flex: 1 1 18rem; min-width: 0; }
+figure img.one { flex: 0 1 auto; max-width: 100%; } figcaption { color: #555; font-size: 0.9rem; }
+@media (max-width: 40rem) { body { padding: 0.6rem; } th, td { padding: 0.25rem 0.3rem; font-size: 0.78rem; }
+  figure img { flex-basis: 100%; } pre { font-size: 0.75rem; } }
 """
 # no scripts, no other files, wherever a text may lead
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -73,8 +83,9 @@ def write_run_page(outcome: Outcome, overrides: Sequence[str]) -> Path:
     metrics, directory = outcome.metrics, outcome.directory
     if "by_action" in metrics:
         kind = "ControlledRecovery" if metrics["actions"] else "ContinuousRecovery"
-        doubts = [(doubt, False) for doubt in metrics["warnings"]] or [("no warning was raised", True)]
-        found = [verdicts(doubts), heading("Actions and policies"), code(table_of_actions(metrics))]
+        doubts = [Verdict("Warning", LOOK, plain_sentence(doubt), doubt) for doubt in metrics["warnings"]]
+        doubts = doubts or [Verdict("Warnings", OK, "No warning was raised.")]
+        found = [verdict_list(doubts), heading("Actions and policies"), code(table_of_actions(metrics))]
         own = paragraph(
             "actions/<number> holds the fit of every action, with its own checks, in the order of the labels."
         )
@@ -82,13 +93,12 @@ def write_run_page(outcome: Outcome, overrides: Sequence[str]) -> Path:
         guide = "docs/policy.md explains policies, docs/outputs.md every file here."
     else:
         kind = "Recovery"
-        law = f"law {metrics['law']} ({metrics['law_reason']}); " if "law_reason" in metrics else ""
         found = [
-            verdicts(_verdicts(metrics)),
+            verdict_list(Verdict(**one) for one in metrics.get("verdicts", ())),
             heading("Coefficients at the observed states"),
             _coefficients(metrics),
             *(paragraph(note) for note in (location(metrics), unreached(metrics)) if note is not None),
-            paragraph(law + fit_words(metrics)),
+            folded("How it was fitted", paragraph(_how(metrics))),
             *_laws(metrics),
         ]
         own, further = "", []
@@ -100,8 +110,9 @@ def write_run_page(outcome: Outcome, overrides: Sequence[str]) -> Path:
         directory,
         f"levytorch run {directory.name}",
         paragraph(metrics.get("opening", "")),
-        heading("Verdict"),
+        heading("Verdicts"),
         *found,
+        *_value(metrics),
         *_pictures(outcome.pictures),
         own,
         heading("Again, and further"),
@@ -111,7 +122,9 @@ def write_run_page(outcome: Outcome, overrides: Sequence[str]) -> Path:
     )
 
 
-def write_evaluation_page(out: Path, settings: Mapping[str, Any], shown: Shown, pictures: Mapping[str, bytes]) -> Path:
+def write_evaluation_page(
+    out: Path, settings: Mapping[str, Any], shown: Shown, pictures: Mapping[str, Sequence[bytes]]
+) -> Path:
     """The page of an evaluation."""
     parts = [code("\n".join(shown.told))] if shown.told else []
     if shown.metrics:
@@ -139,17 +152,15 @@ def _overrides() -> list[str]:
     return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
-def _verdicts(metrics: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    named = metrics.get("alarms") or {}
-    items = [(f"{name.replace('_', ' ')}: {sentence}", False) for name, sentence in named.items()]
-    items += [(doubt, False) for doubt in metrics.get("warnings", []) if doubt not in named.values()]
-    if not metrics["converged"]:
-        why = f" ({metrics['not_converged']})" if "not_converged" in metrics else ""
-        items += [(f"the fit has not converged{why}: raise engine.max_steps, or read its errors with care", False)]
-    if not items:
-        checked = "diagnosis" in metrics
-        items = [("no alarm was raised" if checked else "no warning was raised; the checks were not made", checked)]
-    return items + [(line, True) for line in metrics.get("diagnosis", [])]
+def _how(metrics: Mapping[str, Any]) -> str:
+    """The likelihood and the engine, with their numbers."""
+    law = f"law {metrics['law']}: {metrics['law_reason']}\n" if "law_reason" in metrics else ""
+    if "law/log_p_error" in metrics:
+        law += f"log p on {metrics['law/grid']} points is right to {metrics['law/log_p_error']:.1g}\n"
+    if "modulation/range" in metrics:
+        low, high = metrics["modulation/range"]
+        law += f"m, which multiplies D_o and D_f, from {low:.3g} to {high:.3g}\n"
+    return law + fit_words(metrics)
 
 
 def _coefficients(metrics: Mapping[str, Any]) -> str:
@@ -165,10 +176,23 @@ def _coefficients(metrics: Mapping[str, Any]) -> str:
         if metrics.get(name) is not None:
             std = metrics.get(f"{name}_std")
             rows.append([name, f"{metrics[name]:.4g}", "given" if std == 0.0 else error(std), "-"])
-    if "error_V" in metrics:
+    if "error_V" in metrics and metrics.get("level_std_V", 0.0) <= OPEN_LEVEL:
         expected = f"{metrics['std_V']:.2%} of V" if "std_V" in metrics else "-"
         rows.append(["V", "-", expected, f"{metrics['error_V']:.2%}"])
+    if not any(row[3] != "-" for row in rows):  # no truth is known
+        rows = [row[:3] for row in rows]
+        return html_table(["", "mean", "standard error"], rows)
     return html_table(["", "mean", "standard error", "relative L2 error"], rows)
+
+
+def _value(metrics: Mapping[str, Any]) -> list[str]:
+    """How well the value function is known."""
+    sentence = value_sentence(metrics)
+    return (
+        []
+        if sentence is None
+        else [heading("Value function"), paragraph(sentence.removeprefix("Value function: ").capitalize())]
+    )
 
 
 def _laws(metrics: Mapping[str, Any]) -> list[str]:
@@ -178,17 +202,18 @@ def _laws(metrics: Mapping[str, Any]) -> list[str]:
     kind = "held-out log p per pair" if metrics["laws_held_out"] else "log p per pair"
     rows = [
         [
-            *(str(law["model"]), f"{law['log_likelihood']:.6g}", _told(law["std"], ".2g")),
-            *(_told(law["difference"], ".2g"), _told(law["difference_std"], ".2g")),
+            *(str(law["model"]), f"{law['log_likelihood']:.6g} ({_told(law['std'], '.1g')})"),
+            f"{_told(law['difference'], '.2g')} ({_told(law['difference_std'], '.1g')})" if number else "",
             *(f"{law['aic']:.1f}", f"{law['parameters']:.1f}"),
         ]
-        for law in metrics["laws"]
+        for number, law in enumerate(metrics["laws"])
     ]
-    columns = ["", kind, "standard error", "difference", "standard error", "AIC", "parameters"]
+    columns = ["", kind, "difference", "AIC", "parameters"]
     return [
         heading(f"Laws of a step on the same {metrics['laws_pairs']:,} pairs"),
         html_table(columns, rows),
         paragraph(metrics["laws_sentence"]),
+        paragraph("Standard errors are in brackets."),
     ]
 
 
@@ -212,9 +237,10 @@ def _runs(metrics: Mapping[str, Any]) -> str:
     return html_table(["run", "group", "relative L2 error", "V converged"], rows)
 
 
-def _pictures(pictures: Mapping[str, bytes]) -> list[str]:
-    """The figures below their heading, where there are some."""
-    shown = [picture(png, name, CAPTIONS.get(name, name)) for name, png in pictures.items()]
+def _pictures(pictures: Mapping[str, Sequence[bytes]]) -> list[str]:
+    """The figures below their heading, where there are some, in the order of their captions."""
+    known = [*(name for name in CAPTIONS if name in pictures), *(name for name in pictures if name not in CAPTIONS)]
+    shown = [picture(pictures[name], name, CAPTIONS.get(name, name)) for name in known]
     return [heading("Figures"), *shown] if shown else []
 
 
@@ -248,27 +274,37 @@ def paragraph(text: str) -> str:
     return f'<p class="told">{escape(text)}</p>'
 
 
-def verdicts(items: Iterable[tuple[str, bool]]) -> str:
-    """Sentences, each with whether all is well."""
-    rows = [f'<li class="well">{escape(text)}</li>' if well else f"<li>{escape(text)}</li>" for text, well in items]
+def verdict_list(items: Iterable[Verdict]) -> str:
+    """A line per check: the verdict, its name, one sentence; its numbers can be unfolded."""
+    rows = []
+    for one in items:
+        line = f'<b>{escape(one.verdict)}</b> <span class="check">{escape(one.name)}.</span> {escape(one.sentence)}'
+        if one.details and one.details.rstrip(".") != one.sentence.rstrip("."):
+            line = f'<details><summary>{line}</summary><p class="numbers">{escape(one.details)}</p></details>'
+        rows.append(f'<li class="{_CLASSES.get(one.verdict, "none")}">{line}</li>')
     return '<ul class="verdicts">\n' + "\n".join(rows) + "\n</ul>" if rows else ""
+
+
+def folded(title: str, content: str) -> str:
+    """Content that a click shows."""
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     cells = "".join(f"<th>{escape(text)}</th>" for text in head)
     body = "\n".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table>\n<tr>{cells}</tr>\n{body}\n</table></div>'
+    return f"<table>\n<tr>{cells}</tr>\n{body}\n</table>"
 
 
 def code(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
-def picture(png: bytes, name: str, caption: str) -> str:
-    content = base64.b64encode(png).decode("ascii")
-    width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))  # where a PNG file has them
-    wide = ' class="wide"' if width > 2 * height else ""
-    return (
-        f'<figure{wide}><div><img alt="{escape(name)}" src="data:image/png;base64,{content}"></div>'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
+def picture(panels: Sequence[bytes], name: str, caption: str) -> str:
+    """The panels of a figure, side by side where there is room."""
+    alone = ' class="one"' if len(panels) == 1 else ""
+    images = "".join(
+        f'<img{alone} alt="{escape(name)}" src="data:image/svg+xml;base64,{base64.b64encode(panel).decode("ascii")}">'
+        for panel in panels
     )
+    return f"<figure><div>{images}</div><figcaption>{escape(caption)}</figcaption></figure>"

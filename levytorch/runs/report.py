@@ -46,7 +46,7 @@ class Outcome:
     diagnosis: Diagnosis | None = None
     settings: FitSettings | None = None  # of the fit
     units: AxisNames = field(default_factory=AxisNames)
-    pictures: dict[str, bytes] = field(default_factory=dict)  # name of a figure -> its PNG file
+    pictures: dict[str, list[bytes]] = field(default_factory=dict)  # name of a figure -> SVG images of its panels
 
     def publish(self, name: str, draw: Callable[[], Any]) -> None:
         """A figure into figures/, TensorBoard and the page, drawn once; not at all when nobody wants it."""
@@ -55,7 +55,7 @@ class Outcome:
         began = time.perf_counter()
         fig = draw()
         drawn = base.draw(fig)
-        self.pictures[name] = drawn.png
+        self.pictures[name] = base.svg_parts(fig)
         base.write(drawn, fig, self.directory / "figures" / name, self.formats)
         tag = COEFFICIENTS if name == "coefficients" else f"report/{name}"
         add_image(self.loggers, tag, drawn, int(self.recovery.metrics["steps"]))
@@ -132,18 +132,13 @@ def states_of(data: Any) -> torch.Tensor:
     return data.x[:: max(1, len(data) // _STATES)]
 
 
-def at_the_data(recovery: Recovery, truth: Any, data: Any) -> dict[str, dict[str, float]]:
+def at_the_data(recovery: Recovery, truth: Any) -> dict[str, dict[str, float]]:
     """Averages over the observed states, not over the cell, most of which no data may have seen.
 
     Per coefficient (and component of b): mean, std (the average standard error at these states) and, where the truth is
-    known, error (relative, in L2 over these states). On a line without the excursions that were left out of the fit.
+    known, error (relative, in L2 over these states). `Recovery.summary` has the same numbers.
     """
-    x = states_of(data)
-    if recovery.period is None:
-        low, high = torch.tensor(recovery.head.bounds, dtype=torch.float64).T
-        within = (x >= low) & (x <= high)
-        x = x[within if recovery.dim == 1 else within.all(1)]
-    return _averages(recovery, truth, x)
+    return _averages(recovery, truth, recovery.states)
 
 
 def _averages(recovery: Recovery, truth: Any, x: torch.Tensor) -> dict[str, dict[str, float]]:
@@ -177,6 +172,9 @@ def write_fit(outcome: Outcome) -> None:
         figures["history"] = lambda: plots.history(recovery.history, changed=_change_of_law(recovery))[0]
     if "selection" in recovery.metrics:
         figures["selection"] = lambda: selection(recovery.metrics["selection"])[0]
+    paths = outcome.source.trajectories
+    if paths is not None and paths.dim <= 2 and paths.stored is None:
+        figures["trajectories"] = lambda: paths.plot(units=outcome.units)[0]
     for name, draw in figures.items():
         outcome.publish(name, draw)
 

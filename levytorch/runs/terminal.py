@@ -1,30 +1,41 @@
-"""What a terminal shows of a run: a line before the fit, the table after it, and the alarms, one line each."""
+"""What a terminal shows of a run, in 80 columns: what is fitted before the fit; the coefficients and one verdict per
+check after it. All numbers are in report.html and metrics.json.
+"""
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import re
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
+from levytorch.diagnostics.verdicts import plain_sentence
+from levytorch.errors import printable
 from levytorch.training.engines.base import engine_facts
+from levytorch.training.fit_report import LAW_WORDS, LOCATION
 from levytorch.training.settings import FitSettings
 
 OPEN_LEVEL = 0.1  # of the size of V: a standard error of its mean above this leaves its level open
-LONGEST = 140  # letters of an alarm on a line
+WIDTH = 80
+_STYLES = {"ok": "bold green", "look": "bold yellow", "bad": "bold red", "-": "dim"}
 
 
 def opening(data: Transitions | Lattice, settings: FitSettings, config: Mapping[str, Any]) -> str:
-    """What is being fitted, and what chose it where the configuration left the choice open."""
-    engine = "engine {engine} ({engine_reason})".format(**engine_facts(settings.engine, settings.engine_reason))
-    parts = [f"law {settings.law}", _head(settings), engine, _tail(settings)]
-    alpha = settings.alpha
-    parts.append("alpha " + (f"= {alpha.value:g}" if alpha.mode == "fixed" else f"{config['alpha']}"))
-    if settings.tempering.active:
-        parts.append("tempering " + ("learn" if settings.tempering.learned else f"= {settings.tempering.value:g}"))
-    return f"fitting {_pairs(data)}: " + "; ".join(parts)
+    """What is being fitted, and what chose it where the configuration left the choice open: three lines."""
+    alpha, tempering = settings.alpha, settings.tempering
+    model = [_head(settings), "alpha " + (f"= {alpha.value:g}" if alpha.mode == "fixed" else f"{config['alpha']}")]
+    if tempering.active:
+        model.append("tempering " + ("learn" if tempering.learned else f"= {tempering.value:g}"))
+    engine = engine_facts(settings.engine, settings.engine_reason)
+    fit = [f"law {settings.law}", f"engine {engine['engine']}", _tail(settings), f"seed {settings.seed}"]
+    lines = (("Data", _pairs(data)), ("Model", "; ".join(model)), ("Fit", "; ".join(fit)))
+    return "\n".join(f"{name:<7}{text}" for name, text in lines)
 
 
 def _pairs(data: Transitions | Lattice) -> str:
@@ -36,7 +47,7 @@ def _pairs(data: Transitions | Lattice) -> str:
         dt = f"dt around {float(data.median_dt):.6g} (varies)"
     lost = sum(data.dropped.values())
     many = "trajectory" if data.n_trajectories == 1 else "trajectories"
-    pairs = f"{len(data):,} pairs of {data.n_trajectories:,} {many} at {dt}"
+    pairs = f"{len(data):,} pairs of {data.n_trajectories:,} {many}, {dt}"
     if lost:
         pairs += f" ({lost:,} left out)"
     return pairs
@@ -45,12 +56,12 @@ def _pairs(data: Transitions | Lattice) -> str:
 def _head(settings: FitSettings) -> str:
     plain = settings.plain
     if plain is None:
-        return f"head {type(settings.head).__name__}"
+        return type(settings.head).__name__
     name = plain["name"]
     if "n_basis" not in plain:
-        return f"head {name}"
+        return str(name)
     open_ = "n_basis" in settings.left_open
-    return f"head {name}, " + ("n_basis by cross-validation" if open_ else f"{plain['n_basis']} functions")
+    return f"{name}, " + ("n_basis by cross-validation" if open_ else f"{plain['n_basis']} functions per coefficient")
 
 
 def _tail(settings: FitSettings) -> str:
@@ -64,12 +75,6 @@ def _tail(settings: FitSettings) -> str:
     ]
     auto = "; CT from a first fit" if tail.CT in (None, "auto") and tail.method == "tcf" else ""
     return f"tail {tail.method} ({', '.join(thresholds) or 'no threshold given'}{auto})"
-
-
-LOCATION = (
-    "2 alpha <= 1 without tempering: steps have no mean, and b is a location (where their center goes), not a mean; "
-    "tempering=learn gives jumps an end and b its meaning"
-)
 
 
 def location(metrics: Mapping[str, Any]) -> str | None:
@@ -104,38 +109,89 @@ def fit_words(metrics: Mapping[str, Any]) -> str:
     )
 
 
-def coefficient_table(metrics: Mapping[str, Any]) -> str:
-    """The coefficients at the observed states, what the fit took, what the checks say, and V."""
+def closing(metrics: Mapping[str, Any], width: int = WIDTH, color: bool = False) -> str:
+    """The coefficients at the observed states, one verdict per check, and V, for a terminal of that width."""
     if "by_action" in metrics:
         return table_of_actions(metrics)
-    observed = metrics.get("observed") or {}
+    parts: list[Any] = [_coefficients(metrics), ""]
+    if "law" in metrics:
+        parts.append(f"Likelihood: {law_sentence(metrics)}")
+    parts += [note for note in (location(metrics), unreached(metrics)) if note is not None]
+    if left_out := {reason: n for reason, n in (metrics.get("left_out") or {}).items() if n}:
+        parts.append("Left out: " + ", ".join(f"{n:,} pairs {reason}" for reason, n in left_out.items()) + ".")
+    parts += ["", _checks(metrics.get("verdicts", []))]
+    if (sentence := value_sentence(metrics)) is not None:
+        parts += ["", sentence]
+    return _rendered(parts, width, color)
+
+
+def _rendered(parts: Sequence[Any], width: int, color: bool) -> str:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
+    )
+    for part in parts:
+        console.print(Text(printable(part)) if isinstance(part, str) else part)
+    text = console.file.getvalue()
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def _coefficients(metrics: Mapping[str, Any]) -> Any:
+    """A table of means over the observed states, standard errors, and errors where the truth is known."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    observed, reached = metrics.get("observed") or {}, metrics["converged"]
     known = any("error" in row for row in observed.values())
-    head = f"{'':6}{'mean':>12}{'std error':>12}" + (f"{'rel. L2 error':>16}" if known else "")
-    lines = [f"{head}    averaged over the observed states"]
-    reached = metrics["converged"]
+    table.add_column("")
+    for head in ("mean", "std error", *(["error (L2)"] if known else []), ""):
+        table.add_column(head, justify="left" if head == "" else "right")
+
+    def add(name: str, mean: float, std: float | None, error: float | None = None, note: str = "") -> None:
+        cells = [name, f"{mean:.4g}", _error(std, reached), *(["-" if error is None else f"{error:.2%}"] * known), note]
+        table.add_row(*(printable(cell) for cell in cells))
+
     for name, row in observed.items():
-        cells = f"{name:6}{row['mean']:>12.4g}{_error(row.get('std'), reached):>12}"
-        lines.append(cells + (f"{row['error']:>16.2%}" if "error" in row else ""))
+        first = "over the observed states" if name == next(iter(observed)) else ""
+        add(name, row["mean"], row.get("std"), row.get("error"), first)
     if metrics.get("alpha") is not None:
         error = metrics.get("alpha_std")
-        given = "    given" if error == 0.0 else ""
-        lines.append(f"{'alpha':6}{metrics['alpha']:>12.4g}{_error(error or None, reached):>12}{given}")
+        add("alpha", metrics["alpha"], error or None, note="given" if error == 0.0 else "")
     if metrics.get("tempering") is not None:
-        error, bound = metrics.get("tempering_std"), ""
+        bound = ""
         if not metrics.get("tempering_told_from_zero", True):
-            bound = f"    not told from 0; at most {metrics['tempering_upper']:.3g} (95 %)"
-        lines.append(f"{'lam':6}{metrics['tempering']:>12.4g}{_error(error or None, reached):>12}{bound}")
-    elif (note := location(metrics)) is not None:
-        lines.append(note)
-    if (note := unreached(metrics)) is not None:
-        lines.append(note)
-    lines.append(fit_words(metrics))
-    if metrics.get("left_out"):
-        lines.append("left out: " + ", ".join(f"{count} {reason}" for reason, count in metrics["left_out"].items()))
-    lines += metrics.get("diagnosis", [])
-    if (sentence := value_sentence(metrics)) is not None:
-        lines.append(sentence)
-    return "\n".join(lines)
+            bound = f"not told from 0; at most {metrics['tempering_upper']:.3g} (95 %)"
+        add("lam", metrics["tempering"], metrics.get("tempering_std") or None, note=bound)
+    if metrics.get("tail_method") == "tcf":
+        table.add_row("TCF", f"{metrics['tcf']:.4g}", *([""] * (2 + known)))
+    return table
+
+
+def _checks(verdicts: Sequence[Mapping[str, str]]) -> Any:
+    """A row per check: its verdict, and a sentence."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(width=4)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in verdicts:
+        mark = Text(row["verdict"], style=_STYLES.get(row["verdict"], ""))
+        table.add_row(mark, printable(row["name"]), Text(printable(row["sentence"])))
+    return table
+
+
+def law_sentence(metrics: Mapping[str, Any]) -> str:
+    """Which law of a step the fit ended under, and why."""
+    words = LAW_WORDS.get(str(metrics.get("law")), str(metrics.get("law")))
+    reason = str(metrics.get("law_reason", ""))
+    if refused := re.match(r"the exact law must (.+?), found ", reason):
+        return f"{words}; the exact law is not available, because it must {refused[1]}."
+    short = plain_sentence(reason).rstrip(".") if reason else ""
+    return f"{words} ({short[:1].lower()}{short[1:]})." if short else f"{words}."
 
 
 def value_sentence(metrics: Mapping[str, Any]) -> str | None:
@@ -206,33 +262,26 @@ def _number(value: Any, reached: bool) -> str:
     return told if reached else f"({told})"
 
 
-def alarms(metrics: Mapping[str, Any]) -> list[str]:
-    """Alarms and warnings, a short line each, and where they are explained."""
-    named = {sentence: name.replace("_", " ") for name, sentence in (metrics.get("alarms") or {}).items()}
-    sentences = [*named, *(doubt for doubt in metrics.get("warnings", []) if doubt not in named)]
-    if not sentences:
-        return []
-    count = f"{len(sentences)} alarm{'s' if len(sentences) > 1 else ''}"
-    lines = [f"  {named.get(sentence, 'warning')}: {short(sentence)}" for sentence in sentences]
-    return [f"{count} (in full in report.html and train.log, explained in docs/diagnostics.md):", *lines]
-
-
-def short(sentence: str) -> str:
-    """What is wrong and what to do about it, on a line: without what stands in brackets or between the two."""
-    text = " ".join(sentence.split())
-    while (bare := re.sub(r" ?\([^()]*\)", "", text)) != text:
-        text = bare
-    what, *rest = text.split("; ")
-    told = "; ".join([what, *rest[-1:]])
-    if len(told) > LONGEST:
-        told = "; ".join([what.split(": ")[0], *rest[-1:]]) if rest else what.split(": ")[0] + "."
-    return told if len(told) <= LONGEST else told[: LONGEST - 1].rsplit(" ", 1)[0] + " …"
-
-
 def in_full(log: logging.Logger, metrics: Mapping[str, Any]) -> None:
     """Alarms with all their numbers: into the log file, not onto the terminal, which has had them in short."""
     sentences = dict.fromkeys([*metrics["warnings"], *metrics.get("alarms", {}).values()])
+    _into_file(log, logging.WARNING, sentences)
+
+
+def show(log: logging.Logger, metrics: Mapping[str, Any]) -> None:
+    """The closing table: in colours on a terminal, plain in a log file or a pipe."""
+    if not sys.stdout.isatty() or not logging.getLogger().isEnabledFor(logging.INFO):
+        log.info(closing(metrics))
+        return
+    width = max(60, min(100, shutil.get_terminal_size((WIDTH, 24)).columns))
+    sys.stdout.write(closing(metrics, width, color="NO_COLOR" not in os.environ) + "\n")
+    sys.stdout.flush()
+    _into_file(log, logging.INFO, [closing(metrics)])
+
+
+def _into_file(log: logging.Logger, level: int, texts: Iterable[str]) -> None:
+    """Into the log file, not onto the terminal."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.FileHandler):
-            for sentence in sentences:
-                handler.handle(log.makeRecord(log.name, logging.WARNING, __file__, 0, sentence, (), None))
+            for text in texts:
+                handler.handle(log.makeRecord(log.name, level, __file__, 0, text, (), None))

@@ -23,6 +23,7 @@ from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import diagnose
 from levytorch.diagnostics.compare import held_out
+from levytorch.diagnostics.verdicts import verdicts
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.files import write_json
 from levytorch.ranks import Ranks
@@ -114,12 +115,11 @@ def fit_and_report(
         if not found.trainer.is_global_zero:
             return None
         recovery = found.recovery
-        log.info(law_line(recovery.metrics))
         seconds = time.perf_counter() - began
         recovery.save(directory / "recovery.pt")  # whatever the checks run into, the fit is there
         metrics = dict(recovery.metrics) | report.summary(recovery, data.dynamics)
         metrics |= {"seconds_fit": seconds, "seed": config["seed"], "head": head_name(recovery.head)}
-        metrics["observed"] = report.at_the_data(recovery, data.dynamics, data.transitions)
+        metrics["observed"] = report.at_the_data(recovery, data.dynamics)
         metrics |= {"seconds_of": {"fit": seconds}, "opening": opening} | held_out_in_sweep(recovery, config)
         outcome = Outcome(recovery, data, metrics, directory, loggers, prepared.figure_formats, settings=prepared.fit)
         outcome.units = units_of(config["data"])
@@ -127,6 +127,7 @@ def fit_and_report(
     metrics["warnings"] = doubts
     if outcome.diagnosis is not None:
         metrics |= outcome.diagnosis.metrics() | {"diagnosis": outcome.diagnosis.text().splitlines()}
+    metrics["verdicts"] = [one.plain() for one in verdicts(metrics, outcome.diagnosis, doubts)]
     report.write_checks(outcome, config)
     return outcome
 
@@ -164,17 +165,6 @@ def check_and_draw(outcome: Outcome, config: Mapping[str, Any]) -> None:
             outcome.diagnosis = checks.result()
             drawing = outcome.metrics["seconds_of"].get("figures", 0.0)
             outcome.took("diagnostics", time.perf_counter() - began - drawing)
-
-
-def law_line(metrics: Mapping[str, Any]) -> str:
-    """Which law the fit ended under, and why."""
-    accuracy = ""
-    if "law/log_p_error" in metrics:
-        accuracy = f"; log p on {metrics['law/grid']} points is right to {metrics['law/log_p_error']:.1g}"
-    modulation = ""
-    if "modulation/range" in metrics:
-        modulation = "; m, which multiplies D_o and D_f, from {:.3g} to {:.3g}".format(*metrics["modulation/range"])
-    return f"law {metrics['law']}: {metrics['law_reason']}{accuracy}{modulation}"
 
 
 def start_processes(trainer: Mapping[str, Any]) -> bool:

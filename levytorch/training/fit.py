@@ -12,6 +12,7 @@ decisions in between, which depend on nothing else; no step is taken twice.
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from levytorch.data import Pools, Transitions
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.drawing import Drawer
 from levytorch.data.lattice import Lattice
-from levytorch.errors import InputError
+from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.laws import Law
 from levytorch.likelihood.likelihood import Likelihood
@@ -33,7 +34,7 @@ from levytorch.training.blocks import MOST_PAIRS
 from levytorch.training.boundary import told_in
 from levytorch.training.engines.base import Clock, Engine, engine_facts
 from levytorch.training.modulation import modulate
-from levytorch.training.observed import observed_states
+from levytorch.training.observed import hardly_separable, observed_states
 from levytorch.training.phases import Course, Maximise, Phase, plan_of
 from levytorch.training.phases.base import first_law
 from levytorch.training.prepare import Problem, all_data, problem_of
@@ -292,6 +293,8 @@ class Fit:
             recovery.blocks = replace(course.data.blocks, law=course.end.likelihood.law, treatment=settings.tail)
         recovery.metrics |= engine_facts(self.engine, settings.engine_reason)
         recovery.metrics |= {"seed": settings.seed, "states": observed_states(recovery, problem.data).tolist()}
+        if doubt := hardly_separable(recovery, recovery.metrics.get("D_o_D_f_correlation", 0.0)):
+            warnings.warn(doubt, LevytorchWarning, stacklevel=2)
         if problem.selection is not None:
             recovery.metrics["selection"] = problem.selection.summary()
         if settings.modulation is not None:

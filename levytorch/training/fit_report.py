@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -22,11 +21,11 @@ LOCATION = (
     "2 alpha <= 1 without tempering: steps have no mean, and b is a location (where their center goes), not a mean; "
     "tempering=learn gives jumps an end and b its meaning"
 )
-_LAWS = {
+LAW_WORDS = {
     "frozen": "coefficients frozen over a step",
     "exact": "exact, coefficients followed",
-    "corrected": "frozen, bias corrected",
-    "simulated": "simulated paths in a step",
+    "corrected": "frozen, freed of its bias",
+    "simulated": "simulated paths within a step",
 }
 
 
@@ -100,14 +99,14 @@ class FitReport:
 
     def facts(self) -> list[tuple[str, str]]:
         """Names and values of the head of the table, without the estimates."""
-        smoothed = "" if float(self.parameters).is_integer() else " (effective)"
+        parameters = "Parameters" if float(self.parameters).is_integer() else "Eff. parameters"
         return [
             ("Model", self.model),
             ("Pairs", f"{self.nobs:,}"),
-            ("Likelihood", _LAWS.get(self.law, self.law)),
+            ("Likelihood", LAW_WORDS.get(self.law, self.law)),
             ("Log-likelihood", _number(self.log_likelihood, ",.2f")),
             ("Engine", f"{self.engine}, {self.steps} steps"),
-            (f"Parameters{smoothed}", f"{self.parameters:.4g}"),
+            (parameters, f"{self.parameters:.4g}"),
             ("Converged", "yes" if self.converged else "NO"),
             ("AIC", _number(self.aic, ",.2f")),
             ("Tail treatment", self.tail),
@@ -138,7 +137,7 @@ class FitReport:
         facts = self.facts()
         lines = [" levytorch fit ".center(WIDTH, "=")]
         for (left, value), (right, number) in zip(facts[::2], facts[1::2]):
-            lines.append(f"{left:<15}{value[:31]:<32}{right:<21}{number[:12]:>12}")
+            lines.append(f"{left:<15}{value[:32]:<33}{right:<17}{number[:15]:>15}")
         lines += ["-" * WIDTH, "Means over the observed states, with the pointwise standard errors there"]
         first, *heads = self.columns()
         lines.append(f"{first:<12}" + "".join(f"{head:>17}" for head in heads))
@@ -218,8 +217,7 @@ def notes(recovery: Any) -> list[str]:
     alpha = None if callable(recovery.alpha) else recovery.alpha
     if alpha is not None and alpha <= 0.5 and not recovery.tempered:
         out.append(f"{LOCATION}.")
-    for name in metrics.get("vanishing", ()):
-        out.append(f"{name} has vanished: the data does not need it.")
+    out += [f"{name} has vanished: the data does not need it." for name in metrics.get("vanishing", ())]
     if metrics.get("alpha_at_bound") is not None:
         out.append("alpha is at the end of its range, where it is held; it has no error.")
     if recovery.covariance is None:
@@ -250,19 +248,3 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     import textwrap
 
     return textwrap.wrap(printable(text), width, subsequent_indent=indent, break_on_hyphens=False) or [""]
-
-
-def law_words(metrics: Any) -> str:
-    """The likelihood of a fit and why, in a line."""
-    return f"{_LAWS.get(metrics.get('law', 'frozen'), metrics.get('law'))}"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligned columns, the first to the left."""
-    widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
-    return [
-        "  ".join(
-            cell.ljust(width) if k == 0 else cell.rjust(width) for k, (cell, width) in enumerate(zip(row, widths))
-        )
-        for row in [head, *rows]
-    ]

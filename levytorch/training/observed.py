@@ -12,6 +12,27 @@ from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 
 KEPT = 512
+INSEPARABLE = 0.98  # correlation of the estimates of D_o and D_f, and
+_KNOWN = 0.5  # relative standard error up to which a coefficient is known all the same
+
+
+def hardly_separable(recovery: Any, correlation: float) -> str | None:
+    """The warning where D_o and D_f are known together, but one of them is not known by itself.
+
+    A high correlation alone is no reason to warn: with enough data both are known well.
+    """
+    if not correlation > INSEPARABLE or recovery.covariance is None:
+        return None
+    x = recovery.states
+    stds = recovery.std(x)[1:]
+    errors = [float(std.mean() / v(x).mean().clamp(min=1e-300)) for std, v in zip(stds, (recovery.D_o, recovery.D_f))]
+    if max(errors) <= _KNOWN:
+        return None
+    return (
+        f"D_o and D_f are hardly separable from this data (correlation {correlation:.3f} of their estimates, relative "
+        f"standard errors {errors[0]:.0%} and {errors[1]:.0%}); trust their combined effect, not each alone, or fix "
+        "one (D_o=<number> or D_f=<number>)."
+    )
 
 
 def observed_states(recovery: Any, data: Transitions | Lattice) -> Tensor:

@@ -156,7 +156,7 @@ class Recovery(OfHead):
 
     @property
     def states(self) -> Tensor:
-        """Some of the observed states, (n,) or (n, d), which averages are taken over; of an old file the whole range."""
+        """Some of the observed states, (n,) or (n, d), for averages; of an old file a grid over the whole range."""
         if "states" in self.metrics:
             return torch.tensor(self.metrics["states"], dtype=torch.float64)
         return self.head.grid(64 if self.dim == 1 else 400)

@@ -39,7 +39,6 @@ from levytorch.training.engines.fisher import polish
 from levytorch.training.engines.lbfgs import full_nll
 from levytorch.training.recovery import Recovery
 
-_INSEPARABLE = 0.98
 _DIFFERENCE = 1e-4  # of a parameter in internal units, for differences of gradients
 _AT_THE_END = 0.005  # from an end of the range of alpha
 _MOST_REMOVED = 0.05  # share of all pairs beyond TRT
@@ -162,12 +161,7 @@ def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple
         at_zero = [name for name, loss in losses.items() if loss < AS_WELL]
         if cov is not None and at_zero:
             cov = held_at_zero(cov, head, at_zero)
-    metrics["D_o_D_f_correlation"] = correlation = 0.0 if head.known else _correlation(objective, ev)
-    if correlation > _INSEPARABLE:
-        _warn(
-            f"D_o and D_f are hardly separable from this data (correlation {correlation:.3f} of their estimates); "
-            "trust their combined effect, not each alone, or fix one (D_o=<number> or D_f=<number>)."
-        )
+    metrics["D_o_D_f_correlation"] = 0.0 if head.known else _correlation(objective, ev)
     if objective.method == "conditional" and objective.region == "strata" and cov is not None:
         metrics["missing_between_CT_and_TRT_z"] = missing_between(objective, ev.kept, cov)
     if penalty is not None:

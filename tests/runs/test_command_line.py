@@ -6,7 +6,6 @@ for garbage, and whoever has switched the search off or on finds it so.
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ import torch
 from omegaconf import OmegaConf
 
 from levytorch import Dynamics, Transitions, recover, simulate
+from levytorch.diagnostics.verdicts import Verdict
 from levytorch.runs import command_line, report, terminal
 from levytorch.runs.settings import fit_settings
 from tests.inputs.configs import ROOT
@@ -64,25 +64,22 @@ def test_python_m_levytorch(tmp_path):
         assert word in done.stdout
 
 
-def test_the_line_before_a_fit():
+def test_what_is_said_before_a_fit():
     data = simulate(Dynamics.named("constant"), 20, 10, 1 / 40, seed=1).transitions().censor(TRT=20.0, CT=8.0)
     config = composed("train", "engine=adam", "coefficients=mlp", "tail=conditional")
-    line = terminal.opening(data, fit_settings(config), config)
-    assert f"fitting {len(data)} pairs of 20 trajectories at dt = 0.025" in line
-    for part in ("law ", "head mlp", "engine adam", "tail conditional (", "alpha = 0.3"):
-        assert part in line
-    config = composed("train", "alpha=learn", "tail=none", "coefficients.n_basis=auto")
-    line = terminal.opening(Transitions([0.0, 1.0], [0.1, 0.2], [0.5, 1.0]), fit_settings(config), config)
+    lines = terminal.opening(data, fit_settings(config), config).splitlines()
+    assert lines[0] == f"Data   {len(data)} pairs of 20 trajectories, dt = 0.025 ({200 - len(data)} left out)"
+    assert lines[1] == "Model  mlp; alpha = 0.3"
+    assert lines[2].startswith("Fit    law frozen; engine adam; tail conditional (CT 8, TRT 20); seed 0")
+    config = composed("train", "alpha=learn", "tail=none", "coefficients.n_basis=auto", "tempering=learn")
+    text = terminal.opening(Transitions([0.0, 1.0], [0.1, 0.2], [0.5, 1.0]), fit_settings(config), config)
     for part in (
-        "2 pairs of 1 trajectory",
-        "varies",
+        "2 pairs of 1 trajectory, dt around 0.75 (varies)",
         "by cross-validation",
-        "(auto: ",
-        "tail none",
-        "alpha learn",
+        "alpha learn; tempering learn",
     ):
-        assert part in line
-    assert "\n" not in line
+        assert part in text
+    assert all(len(line) <= terminal.WIDTH for line in [*lines, *text.splitlines()])
 
 
 def test_averages_are_taken_where_the_data_is():
@@ -92,47 +89,46 @@ def test_averages_are_taken_where_the_data_is():
     dx = 0.5 + 0.2 * torch.randn(4000, generator=generator, dtype=torch.float64)
     data = Transitions(x, dx, 0.1)
     found = recover(data, alpha=0.3, n_basis=3, period=100.0, penalty="evidence")
-    rows = report.at_the_data(found, None, data)
+    rows = report.at_the_data(found, None)
     assert set(rows) == {"b", "D_o", "D_f"}
     assert "error" not in rows["b"]
     se = 0.2 / 0.1 / 4000**0.5
     assert abs(rows["b"]["mean"] - 5.0) < 5 * se
     truth = Dynamics(b=10.0, D_o=0.2, D_f=1.0, alpha=0.3, period=100.0)
-    assert report.at_the_data(found, truth, data)["b"]["error"] == pytest.approx(0.5, abs=0.02)
+    assert report.at_the_data(found, truth)["b"]["error"] == pytest.approx(0.5, abs=0.02)
+
+
+BASE = {
+    "engine": "fisher", "steps": 3, "seconds": 0.1, "converged": True, "n_main": 10, "tail_method": "none",
+    "tcf": 0.0, "log_likelihood": -1.0, "observed": {"b": {"mean": 1.0, "std": 0.5}},
+    "alpha": 0.3, "alpha_std": 0.0, "law": "frozen",
+    "law_reason": "the exact law must have steps that a grid can hold, found others (0.0001; use the frozen law.)",
+}  # fmt: skip
 
 
 def test_the_table_has_errors_only_where_a_truth_is_known():
-    base = {
-        "engine": "fisher", "steps": 3, "seconds": 0.1, "converged": True, "n_main": 10, "tail_method": "none",
-        "tcf": 0.0, "log_likelihood": -1.0, "observed": {"b": {"mean": 1.0, "std": 0.5}},
-        "alpha": 0.3, "alpha_std": 0.0,
-    }  # fmt: skip
-    assert "rel. L2 error" not in terminal.coefficient_table(base)
-    base["observed"]["b"]["error"] = 0.25
-    assert "25.00%" in terminal.coefficient_table(base)
-    assert "(0.5)" not in terminal.coefficient_table(base)
-    stopped = terminal.coefficient_table(
-        base | {"converged": False, "alpha_std": 0.01, "not_converged": "5 were not enough"}
-    )
+    assert "error (L2)" not in terminal.closing(BASE)
+    known = BASE | {"observed": {"b": {"mean": 1.0, "std": 0.5, "error": 0.25}}}
+    assert "25.00%" in terminal.closing(known)
+    assert "(0.5)" not in terminal.closing(known)
+    stopped = terminal.closing(known | {"converged": False, "alpha_std": 0.01, "not_converged": "5 were not enough"})
     assert "(0.5)" in stopped
     assert "(0.01)" in stopped
-    assert "errors in brackets are those of a maximum that was not reached: 5 were not enough" in stopped
-    assert terminal.alarms(base) == []
-    doubtful = base | {"alarms": {"few_jumps": "only 3 jumps;\n bring more data."}, "warnings": ["odd", "only"]}
-    lines = terminal.alarms(doubtful)
-    assert re.match(r"3 alarms \(.*docs/diagnostics.md\):", lines[0])
-    assert lines[1] == "  few jumps: only 3 jumps; bring more data."
-    assert lines[2] == "  warning: odd"
+    said = "errors in brackets are those of a maximum that was not reached: 5 were not enough"
+    assert said in " ".join(stopped.split())
 
 
-@pytest.mark.parametrize(
-    ("sentence", "line"),
-    [
-        ("it is so (p < 1e-12 (by far)); and odd; do this.", "it is so; do this."),
-        (f"a thing: {'very ' * 40}long; do this.", "a thing; do this."),
-        ("short: and good.", "short: and good."),
-    ],
-)
-def test_alarms_are_cut_to_what_is_wrong_and_what_to_do(sentence, line):
-    assert terminal.short(sentence) == line
-    assert len(terminal.short(f"{'word ' * 100}")) <= terminal.LONGEST
+def test_the_table_after_a_fit_has_80_columns_and_one_sentence_per_check():
+    found = [
+        Verdict("Fit", "ok", "The model's step probabilities match the data within 0.7 percentage points."),
+        Verdict("Time step", "look", "A long sentence. " * 9, "p = 0.3"),
+        Verdict("Jumps", "-", "Not checked: \x1b[31mtoo few pairs."),
+    ]
+    text = terminal.closing(BASE | {"verdicts": [one.plain() for one in found]})
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line[:4].strip() for line in lines if line[:4].strip() in ("ok", "look", "bad", "-")] == ["ok", "look", "-"]
+    assert "\x1b" not in text
+    assert "p = 0.3" not in text
+    assert "the exact law is not available, because it must have steps that a grid can hold." in " ".join(text.split())
+    assert "\x1b[1;32mok" in terminal.closing(BASE | {"verdicts": [found[0].plain()]}, 100, color=True)

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from levytorch.diagnostics.verdicts import Verdict
 from levytorch.figures import new_axes
-from levytorch.figures.base import draw
+from levytorch.figures.base import svg_parts
 from levytorch.runs import page
 from levytorch.runs.report import Outcome
 from levytorch.runs.terminal import location
@@ -71,14 +72,18 @@ METRICS = {
     "n_main": 10,
     "alarms": {"misfit": f"does not fit {HOSTILE}"},
     "warnings": [f"a doubt {HOSTILE}"],
-    "diagnosis": ["goodness of fit: p < 1e-12"],
+    "verdicts": [
+        {"name": "Fit", "verdict": "bad", "sentence": f"Does not fit {HOSTILE}", "details": "p < 1e-12"},
+        {"name": "Warning", "verdict": "look", "sentence": f"A doubt {HOSTILE}", "details": ""},
+        {"name": "Jumps", "verdict": "ok", "sentence": "The data needs jumps.", "details": "AIC +7"},
+    ],
 }
 
 
-def picture() -> bytes:
+def picture() -> list[bytes]:
     fig, axes = new_axes(1, 1, margins={})
     axes[0, 0].plot([0, 1], [0, 1])
-    return draw(fig).png
+    return svg_parts(fig)
 
 
 @pytest.fixture
@@ -93,7 +98,7 @@ def test_text_from_outside_stays_text(written):
     reader = read(written)
     assert {tag for tag, _ in reader.tags} <= {
         *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "ul", "li", "div", "table", "tr", "th"),
-        *("td", "figure", "img", "figcaption", "pre"),
+        *("td", "figure", "img", "figcaption", "pre", "details", "summary", "b", "span"),
     }
     for _, attributes in reader.tags:
         assert not any(name.startswith("on") for name in attributes)
@@ -115,7 +120,7 @@ def test_the_page_loads_nothing(written):
         value or "" for _, attributes in reader.tags for name, value in attributes.items() if name in ("src", "href")
     ]
     assert len(sources) == 1
-    assert sources[0].startswith("data:image/png;base64,")
+    assert sources[0].startswith("data:image/svg+xml;base64,")
     text = written.read_text()
     assert not re.search(r"url\(|@import|https?://", text)
     assert 'content="width=device-width' in text  # a phone shows it at its own width
@@ -151,10 +156,13 @@ def test_an_evaluation_of_runs_with_odd_names(tmp_path):
 
 
 def test_nothing_to_say_is_said(tmp_path):
-    calm = METRICS | {"alarms": {}, "warnings": [], "diagnosis": ["goodness of fit: p = 0.5"]}
+    fine = {"name": "Convergence", "verdict": "ok", "sentence": "The fit converged.", "details": ""}
+    calm = METRICS | {"alarms": {}, "warnings": [], "verdicts": [fine]}
     outcome = Outcome(None, None, calm, tmp_path)  # type: ignore[arg-type]
     text = page.write_run_page(outcome, []).read_text()
-    assert "no alarm was raised" in text
+    assert '<li class="ok">' in text
+    assert '<li class="look">' not in text
+    assert '<li class="bad">' not in text
     assert "<figure>" not in text
 
 
@@ -217,8 +225,15 @@ def test_the_engine_of_chromium_shows_it(written, tmp_path):
 
 def test_escapes_and_numbers_of_the_parts():
     assert page.code("<&>") == "<pre>&lt;&amp;&gt;</pre>"
-    assert page.verdicts([]) == ""
-    assert 'class="well"' in page.verdicts([("fine", True)])
+    assert page.verdict_list([]) == ""
+
+
+def test_every_check_has_the_colour_of_its_verdict(written):
+    classes = re.findall(r'<li class="([a-z]+)">', written.read_text())
+    assert classes == ["bad", "look", "ok"]
+    odd = page.verdict_list([Verdict("Jumps", "-", "Not checked.")])
+    assert '<li class="none">' in odd
+    assert "<details>" not in odd  # there are no numbers to unfold
 
 
 def test_table_of_laws():

@@ -1,0 +1,105 @@
+"""What a recovery says of itself: summary, intervals, criteria, frames, plots, and one convention for averages."""
+
+import math
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+
+from levytorch import Dynamics, Recovery, recover, simulate
+from levytorch.errors import InputError
+from levytorch.runs.report import at_the_data
+from levytorch.training.fit_report import WIDTH
+from levytorch.training.observed import observed_states
+
+
+@pytest.fixture(scope="module")
+def data():
+    return simulate(Dynamics.named("variable"), 300, 40, 1 / 40, seed=1).transitions()
+
+
+@pytest.fixture(scope="module")
+def found(data):
+    return recover(data, alpha="learn", n_basis=5, engine="fisher", law="frozen", seed=3)
+
+
+def test_the_table(found):
+    text = str(found.summary())
+    assert max(map(len, text.splitlines())) <= WIDTH
+    for part in ("fourier, 5 functions on a circle", "12,000", "fisher", "AIC", "BIC", "seed", "alpha", "[0.025", "TCF"):
+        assert part.lower() in text.lower()
+    rows = {row.name: row for row in found.report.estimates}
+    assert set(rows) == {"b", "D_o", "D_f", "alpha"}
+    assert rows["alpha"].std == pytest.approx(found.alpha_std)
+    z = 1.959963984540054
+    assert rows["D_o"].high == pytest.approx(rows["D_o"].mean + z * rows["D_o"].std)
+    wide = found.summary(level=0.99).estimates[0]
+    assert (wide.high - wide.mean) / wide.std == pytest.approx(2.5758293035489004)
+    assert found.summary().plain()["nobs"] == 12_000
+
+
+def test_criteria(found):
+    k, n = found.theta.numel(), 12_000
+    assert found.nobs == n
+    assert found.aic == pytest.approx(2 * k - 2 * found.log_likelihood)
+    assert found.bic == pytest.approx(k * math.log(n) - 2 * found.log_likelihood)
+
+
+def test_html_is_sound_and_escaped(found):
+    class Reader(HTMLParser):
+        tags: list[str] = []
+
+        def handle_starttag(self, tag, attrs):
+            self.tags.append(tag)
+
+    reader = Reader()
+    reader.feed(found._repr_html_())
+    assert reader.tags.count("table") == 2
+    odd = Recovery(found.head, metrics=found.metrics | {"engine": "<script>"}, covariance=found.covariance)
+    assert "<script>" not in odd._repr_html_()
+
+
+def test_averages_are_those_of_the_observed_states(found, data, tmp_path):
+    """print(found), its summary and the report of a run have the same numbers."""
+    x = data.x
+    b = float(found.b(x).mean())
+    rows = at_the_data(found, None)
+    assert rows["b"]["mean"] == pytest.approx(b, abs=2e-3 * float(found.b(x).std()))
+    assert found.report.estimates[0].mean == pytest.approx(rows["b"]["mean"], abs=1e-12)
+    assert f"b {rows['b']['mean']:.4g}" in repr(found)
+    assert "seed 3" in repr(found)
+    found.save(tmp_path / "r.pt")
+    assert str(Recovery.load(tmp_path / "r.pt").summary()) == str(found.summary())
+
+
+def test_states_of_a_lattice_are_those_of_its_pairs(found, data):
+    few = observed_states(found, data.lattice())
+    np.testing.assert_allclose(few, observed_states(found, data), atol=0.05)
+
+
+def test_intervals(found):
+    x = torch.tensor([0.5, 3.0], dtype=torch.float64)
+    ends = found.conf_int(x, level=0.9)
+    assert ends.b.shape == (2, 2)
+    std = found.std(x)[0]
+    torch.testing.assert_close(ends.b[:, 1] - ends.b[:, 0], 2 * 1.6448536269514722 * std)
+    assert bool((ends.D_f >= 0).all())
+    with pytest.raises(InputError, match=r"level must lie in \(0, 1\), found 95"):
+        found.conf_int(x, level=95)
+
+
+def test_frames(found):
+    frame = found.to_frame([0.5, 3.0])
+    assert frame.columns[:5] == ["x", "b", "b_std", "b_low", "b_high"]
+    np.testing.assert_allclose(frame["D_o"], found.D_o([0.5, 3.0]))
+    assert len(found.to_frame(7, "dict")["x"]) == 7
+    plane = recover(simulate(Dynamics(1.0, 2.0, 1.0, 0.4, dim=2), 40, 20, 0.05), alpha=0.4, n_basis=1, law="frozen")
+    assert plane.to_frame([[0.0, 1.0]], "dict").keys() >= {"x1", "x2", "b1", "b2_low", "D_o"}
+    assert {row.name for row in plane.report.estimates} == {"b_1", "b_2", "D_o", "D_f", "alpha"}
+
+
+def test_plot(found, data):
+    fig, axes = found.plot(truth=Dynamics.named("variable"), states=data.x)
+    assert len(axes) == 3
+    assert axes[0].figure is fig
