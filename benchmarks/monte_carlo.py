@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.convert import choice, positive_number, whole_number
+from levytorch.convert import choice, positive_number, seed_of, whole_number
 from levytorch.errors import InputError
 from levytorch.law.jumps import tempered_time
 from levytorch.policy.checks import Reward, check_beta, check_window, circle_of, reward_function
@@ -48,7 +48,7 @@ def monte_carlo_value(
     n_paths: int = 10_000,
     dt: float = 0.01,
     horizon: float | None = None,
-    seed: int = 0,
+    seed: Any = 0,
 ) -> MonteCarloValue:
     """V at the states x0 from `n_paths` paths each, of steps dt and dt / 2, until `horizon` (default: exp(-beta
     horizon) = 1e-6). With tempered jumps the steps are of dt / 2 alone, and what is left is of first order in it.
@@ -57,7 +57,7 @@ def monte_carlo_value(
     beta = check_beta(beta)
     horizon = math.log(1e6) / beta if horizon is None else positive_number("horizon", horizon, "give a time")
     h = positive_number("dt", dt, "give the length of a step") / 2
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed_of(seed))
     if float(getattr(dynamics, "tempering", 0.0)) > 0:
         move: Move = functools.partial(_tempered_move, dynamics, generator, circle)
         return _discounted(reward, beta, x0, n_paths, 2 * h, horizon, move, generator, extrapolated=False)
@@ -76,7 +76,7 @@ def monte_carlo_on_line(
     exterior: str = "constant",
     n_paths: int = 10_000,
     dt: float = 0.01,
-    seed: int = 0,
+    seed: Any = 0,
 ) -> MonteCarloValue:
     """The same on a line, until exp(-beta t) = 1e-6, with the rules of `solve_line` beyond the ends of the window.
 
@@ -93,7 +93,7 @@ def monte_carlo_on_line(
     dt = positive_number("dt", dt, "give the length of a step")
     move = functools.partial(_move_on_line, dynamics, dt / 2, ends if exterior == "constant" else None)
     over = ends if exterior == "absorb" else None
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed_of(seed))
     return _discounted(reward, beta, x0, n_paths, dt, math.log(1e6) / beta, move, generator, over=over)
 
 

@@ -28,6 +28,7 @@ _HOME = {
     "recover": "levytorch.training",
     "diagnose": "levytorch.diagnostics",
     "Recovery": "levytorch.training",
+    "check": "levytorch.diagnostics.jumps_check",
     "compare": "levytorch.diagnostics.compare",
     "solve_value": "levytorch.policy",
     "value_from_data": "levytorch.policy.from_data",
@@ -55,6 +56,7 @@ __all__ = [
     "Transitions",
     "ValueFunction",
     "__version__",
+    "check",
     "compare",
     "cutting_threshold",
     "diagnose",
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from levytorch.data.lattice import Lattice
     from levytorch.diagnostics import diagnose
     from levytorch.diagnostics.compare import compare
+    from levytorch.diagnostics.jumps_check import check
     from levytorch.dynamics import Dynamics
     from levytorch.errors import InputError, LevytorchError, LevytorchWarning
     from levytorch.law import LevyStep, cutting_threshold, log_density, score, tail_probability

@@ -121,6 +121,19 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None, rem
     return int(number)
 
 
+def seed_of(seed: Any, remedy: str = "0 is the default") -> int:
+    """A seed as a number from 0 to 2^63 - 1: one that is given, one drawn from a generator of torch or NumPy, which
+    moves on by that, or a new one from the operating system (None).
+    """
+    if seed is None:
+        return int(np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1)
+    if isinstance(seed, torch.Generator):
+        return int(torch.randint(0, 2**63 - 1, (), generator=seed, device=seed.device))
+    if isinstance(seed, np.random.Generator):
+        return int(seed.integers(0, 2**63 - 1))
+    return whole_number("seed", seed, 0, 2**63 - 1, remedy)
+
+
 def choice(name: str, value: Any, allowed: tuple[str, ...], remedy: str = "choose one of these") -> str:
     """value if it is one of the allowed names."""
     if not isinstance(value, str) or value not in allowed:
@@ -182,14 +195,28 @@ def common_shape(*shapes: Sequence[int]) -> torch.Size:
 
 
 def known_keys(
-    name: str, given: Iterable[Any], allowed: Collection[str], error: type[LevytorchError] = InputError
+    name: str,
+    given: Iterable[Any],
+    allowed: Collection[str],
+    error: type[LevytorchError] = InputError,
+    also: Collection[str] = (),
 ) -> None:
-    """Refuse a key that nothing would read: it is misspelt, or meant for something else."""
+    """Refuse a key that nothing would read: it is misspelt, or meant for something else.
+
+    also: names that are no keys, but may have been meant.
+    """
     for key in given:
         if key not in allowed:
-            near = difflib.get_close_matches(str(key), allowed, 1)
+            near = nearest_names(str(key), [*allowed, *also])
             remedy = f"use {near[0]}, or remove it" if near else "remove it"
             raise error(f"{name} must be among {', '.join(sorted(allowed))}, found {shown(key)}; {remedy}.")
+
+
+def nearest_names(name: str, known: Iterable[str]) -> list[str]:
+    """The name that a misspelt one most probably means, if there is one; small and large letters count as the same."""
+    by_letters = {one.lower().replace("_", ""): one for one in known}
+    near = difflib.get_close_matches(name.lower().replace("_", ""), by_letters, 1, cutoff=0.7)
+    return [by_letters[one] for one in near]
 
 
 def _kind(value: Any) -> str:

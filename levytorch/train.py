@@ -27,7 +27,8 @@ with startup.importing():
     from levytorch.errors import LevytorchError
     from levytorch.files import unwritable
     from levytorch.runs import command_line, resume
-    from levytorch.runs.directory import check_unused, claimed
+    from levytorch.runs.directory import check_unused, claimed, remove_unused
+    from levytorch.runs.words import for_command_line
 
 log = logging.getLogger("levytorch.train")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -46,7 +47,7 @@ def main(config: DictConfig) -> float | None:
     except LevytorchError as error:
         if sweep:
             raise
-        sys.exit(f"{type(error).__name__}: {error}")
+        sys.exit(f"{type(error).__name__}: {for_command_line(str(error))}")
 
 
 def train_in(config: DictConfig, directory: Path, sweep: bool) -> float | None:
@@ -68,7 +69,8 @@ def train_in(config: DictConfig, directory: Path, sweep: bool) -> float | None:
             return None  # the first process has the same error and says so
         if isinstance(error, OSError) and error.errno in FULL:
             error = unwritable(error.filename or directory, error)
-        log.error(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        log.error(f"{type(error).__name__}: {for_command_line(str(error).splitlines()[0])}")
+        remove_unused(directory, resumed=config.resume is not None)
         if sweep:
             raise
         sys.exit(2)

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +84,7 @@ def file_names(paths: Any) -> list[str]:
 
     Nothing is read or copied. A directory means all files directly in it whose suffix is known.
     """
-    if isinstance(paths, Iterable) and not isinstance(paths, str | bytes):
+    if isinstance(paths, list | tuple | set | frozenset):
         names = [name for one in paths for name in file_names(one)]
         if not names:
             raise InputError(f"path must name at least one file, found {shown(paths)}; list the files to read.")
@@ -99,7 +99,7 @@ def is_many(paths: Any) -> bool:
     """Whether these are, or may be, several files."""
     if isinstance(paths, str) and is_remote(paths):
         return bool(_PATTERN & set(paths)) or suffix_of(paths) not in SUFFIXES
-    if isinstance(paths, Iterable) and not isinstance(paths, str | bytes):
+    if isinstance(paths, list | tuple | set | frozenset):
         return True
     file = path_of(paths)
     return not file.is_file() and (file.is_dir() or bool(_PATTERN & set(str(file))))

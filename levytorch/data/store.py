@@ -294,10 +294,7 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def too_large(file: Any, needed: str, found: str) -> InputError:
-    return InputError(
-        f"{file}: memory must hold the data, {needed}, found {found}; pass on_disk=<directory> (train.py: "
-        "data.on_disk=true)."
-    )
+    return InputError(f"{file}: memory must hold the data, {needed}, found {found}; pass on_disk=<directory>.")
 
 
 def _fields(file: Path) -> dict[str, float]:

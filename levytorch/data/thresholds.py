@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from levytorch.convert import answer_of, number_within, positive_number, real_tensor, whole_number
+from levytorch.convert import answer_of, number_within, positive_number, real_tensor, seed_of
 from levytorch.errors import InputError
 
 Threshold = float | Callable[[Tensor], Tensor]  # a number, or a function of dt
@@ -109,7 +109,7 @@ def check_censoring(
     if drop_tail > 0 and CT is None:
         raise InputError("CT must be given when drop_tail > 0, found None; pass the cutting threshold.")
     CT, TRT = check_thresholds(CT, TRT, dt)
-    return Censoring(TRT, CT, drop_tail, whole_number("seed", seed, 0))
+    return Censoring(TRT, CT, drop_tail, seed_of(seed))
 
 
 def check_thresholds(CT: Any, TRT: Any, dt: Tensor | None) -> tuple[Threshold | None, Threshold | None]:

@@ -91,6 +91,7 @@ class Trajectories:
         self.max_dt = None if max_dt is None else positive_number("max_dt", max_dt)
         self.dropped = dict(dropped or {})
         self.stored = stored
+        self.seed: int | None = None  # of simulated ones
         self.repeats = False  # whether the system is known to repeat itself from cell to cell
 
     # ----------------------------------------------------------------------------------------------------- in and out
@@ -373,7 +374,8 @@ class Trajectories:
         return np.diff(self.offsets)
 
     def __repr__(self) -> str:
-        return f"Trajectories({len(self)} of {self.lengths.min()} to {self.lengths.max()} points, dim={self.dim})"
+        seed = "" if self.seed is None else f", seed={self.seed}"
+        return f"Trajectories({len(self)} of {self.lengths.min()} to {self.lengths.max()} points, dim={self.dim}{seed})"
 
     # --------------------------------------------------------------------------------------------------------- checks
 

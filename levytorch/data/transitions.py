@@ -379,7 +379,7 @@ class Transitions:
         TRT: Threshold | None = 20.0,
         CT: Threshold | None = 8.0,
         drop_tail: float = 0.5,
-        seed: int = 0,
+        seed: Any = 0,
     ) -> Transitions:
         """The paper's filtered data (section 4.1.2): pairs with |dx - mu| >= TRT are removed, then a random fraction
         `drop_tail` of those beyond CT. The paper drops half, with the number of trajectories as the seed.

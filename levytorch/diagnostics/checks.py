@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from levytorch.convert import whole_number
+from levytorch.convert import seed_of, whole_number
 from levytorch.data import Trajectories, Transitions
 from levytorch.diagnostics.brownian import check_jumps
 from levytorch.diagnostics.diagnosis import Diagnosis, earlier_alarms, raise_alarms
@@ -44,7 +44,7 @@ def diagnose(
     *,
     checks: Sequence[str] = CHECKS,
     max_pairs: int = MAX_PAIRS,
-    seed: int = 0,
+    seed: Any = 0,
 ) -> Diagnosis:
     """Check a recovery against the data it was made from.
 
@@ -67,11 +67,11 @@ def diagnose(
     """
     began = time.perf_counter()
     check_options(checks, max_pairs)
-    whole_number("seed", seed, 0, 2**63 - 1)
+    seed = seed_of(seed)
     transitions = data_for(recovery, data)
     region = Region.of(recovery)
     law = law_of(recovery)
-    diagnosis = Diagnosis()
+    diagnosis = Diagnosis(seed=seed)
     jobs = _Jobs(diagnosis, recovery, transitions, region, tuple(checks), max_pairs, seed, law)
     # two at a time: together they take about half as long
     spread(lambda checks: [check() for check in checks], jobs.apart())
@@ -210,6 +210,6 @@ def _attempt(check: Any, *arguments: Any, **options: Any) -> Any:
         return Skipped(f"it broke down: {error}")  # says itself what to do
     except torch.linalg.LinAlgError:
         return Skipped(
-            "its equations have no solution, because the data does not determine all coefficients; use engine=evidence"
-            ", fewer basis functions (n_basis), or a period near the range of the data"
+            "its equations have no solution, because the data does not determine all coefficients; use "
+            "engine='evidence', fewer basis functions (n_basis), or a period near the range of the data"
         )

@@ -17,6 +17,7 @@ from levytorch.diagnostics.predictive import PredictiveCheck
 from levytorch.diagnostics.stability import StabilityCheck
 from levytorch.diagnostics.step_size import Skipped, StepCheck
 from levytorch.diagnostics.tail_shares import TailShareCheck
+from levytorch.plots import plotted
 from levytorch.training.observed import hardly_separable
 from levytorch.training.recovery import Recovery
 
@@ -56,6 +57,7 @@ class Diagnosis:
     alarms: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, repr=False)
     seconds: float = 0.0
+    seed: int = 0
 
     @property
     def ok(self) -> bool:
@@ -126,7 +128,7 @@ class Diagnosis:
             check = getattr(self, name)
             if isinstance(check, Skipped):
                 out[f"{name}_skipped"] = check.reason
-        return out | {"alarms": dict(self.alarms), "seconds_diagnostics": self.seconds}
+        return out | {"alarms": dict(self.alarms), "seconds_diagnostics": self.seconds, "seed_diagnostics": self.seed}
 
     def text(self) -> str:
         """A few lines for a terminal."""
@@ -168,6 +170,10 @@ class Diagnosis:
             if isinstance(check, Skipped):
                 lines.append(f"{name.replace('_', ' ')}: not checked, {check.reason}")
         return "\n".join(lines)
+
+    def plot(self, **options: Any) -> tuple[Any, Any]:
+        """(fig, axes): how well the fitted law describes the steps; see `levytorch.figures.diagnostics.overview`."""
+        return plotted("diagnosis", self, **options)
 
     def __str__(self) -> str:
         return "\n".join([self.text(), *(f"{name}: {sentence}" for name, sentence in self.alarms.items())])
@@ -250,7 +256,7 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
         out["tail_shares"] = (
             f"the share of lost tails depends on the state ({p_text(tails.p_value)}; steps beyond CT over those "
             f"expected: {tails.ratio[0]:.2f} to {tails.ratio[1]:.2f}), while the TCF assumes that it does not, "
-            "so that D_f is biased; use tail.method=conditional."
+            'so that D_f is biased; use tail={"method": "conditional"}.'
         )
     return out
 
@@ -271,7 +277,8 @@ def _of_laws(laws: Comparison, recovery: Recovery) -> dict[str, str]:
     if not recovery.head.tempered and best is ours and better:
         return {
             "tempered_jumps": f"jumps have an end: the tempered law describes the steps better than the stable one "
-            f"({gain:.2g} per pair in log-likelihood, standard error {plain.difference_std:.1g}); use tempering=learn."
+            f"({gain:.2g} per pair in log-likelihood, standard error {plain.difference_std:.1g}); use "
+            'tempering="learn".'
         }
     return {}
 
@@ -327,7 +334,8 @@ def _cause(step: StepCheck, fit: object, recovery: Recovery) -> str:
         vary += ", or the law of a step is another one"
     # where the law was left open, one that follows the coefficients was not to be had, or would change nothing
     asked = recovery.metrics.get("law_reason") == "asked for"
-    return f"{vary}; {'use law=auto, or ' if asked and recovery.dim == 1 else 'use '}observations at shorter steps"
+    instead = 'law="auto", or ' if asked and recovery.dim == 1 else ""
+    return f"{vary}; use {instead}observations at shorter steps"
 
 
 def earlier_alarms(recovery: Recovery) -> dict[str, str]:
@@ -336,7 +344,7 @@ def earlier_alarms(recovery: Recovery) -> dict[str, str]:
     metrics = recovery.metrics
     if not recovery.converged:
         why = f" ({metrics['not_converged']})" if "not_converged" in metrics else ""
-        out["not_converged"] = f"the engine stopped before it had converged{why}; raise engine.max_steps."
+        out["not_converged"] = f"the engine stopped before it had converged{why}; raise max_steps."
     if (doubt := hardly_separable(recovery, metrics.get("D_o_D_f_correlation", 0.0))) is not None:
         out["hardly_separable"] = doubt
     if metrics.get("CT_halvings", 0) > 0:

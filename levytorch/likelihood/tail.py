@@ -161,8 +161,8 @@ def check_learned(settings: TailSettings, *, alpha: bool, tempering: bool, given
     if alpha and settings.learned_alpha != "allow":
         raise InputError(
             "alpha must be given for the tail correction factor, found that it is learned (the fixed point is then "
-            "another alpha: 0.49 where 0.30 is true); give it, use tail=none or tail=conditional with a TRT, or set "
-            "tail.learned_alpha to allow."
+            'another alpha: 0.49 where 0.30 is true); give it, use tail=None, or tail={"method": "conditional"} with a '
+            "TRT, or set tail.learned_alpha to allow."
         )
     if alpha:
         warnings.warn(
@@ -174,7 +174,7 @@ def check_learned(settings: TailSettings, *, alpha: bool, tempering: bool, given
     if tempering:
         raise InputError(
             "tempering must be given for the tail correction factor, found that it is learned; give it, or use "
-            "tail=none or tail=conditional with a TRT."
+            'tail=None, or tail={"method": "conditional"} with a TRT.'
         )
     return settings
 

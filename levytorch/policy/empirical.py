@@ -267,7 +267,7 @@ def _doubt_long_steps(z: float, *, held: bool) -> None:
     warnings.warn(
         f"steps must be short against 1 / beta for the discounted sums, found beta * dt = {z:.2g}: the reward of a "
         f"whole step is taken from its beginning, and {size} (about beta dt / 2); let the reward be linear between the "
-        "observations (linear=True, in evaluate.py data.linear=true), or use a smaller beta or shorter steps.",
+        "observations (linear=True), or use a smaller beta or shorter steps.",
         LevytorchWarning,
         stacklevel=3,
     )

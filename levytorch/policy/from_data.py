@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from levytorch.convert import choice, positive_number, shown, whole_number
+from levytorch.convert import choice, positive_number, seed_of, shown, whole_number
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis
@@ -39,7 +39,7 @@ def value_from_data(
     order: int = 1,
     CT: float | None = None,
     n_bootstrap: int = 200,
-    seed: int = 0,
+    seed: Any = 0,
     **options: Any,
 ) -> DataValue:
     """The V of the dynamics behind the transitions, of a state on a circle, on a line (period=None) or, where they have
@@ -101,7 +101,7 @@ def prepare(
     order: int = 1,
     CT: float | None = None,
     n_bootstrap: int = 200,
-    seed: int = 0,
+    seed: Any = 0,
     options: Mapping[str, Any] | None = None,
 ) -> Estimation:
     """The arguments of `value_from_data`, checked, for whoever wants several methods of the same data."""
@@ -134,7 +134,7 @@ def prepare(
         "order": whole_number("order", order, 1, 2, "give the order of PhiBE"),
         "CT": None if CT is None else positive_number("CT", CT, "give the largest displacement that moments count"),
         "n_bootstrap": _replicas(n_bootstrap),
-        "seed": whole_number("seed", seed, 0, 2**63 - 1, "0 is the default"),
+        "seed": seed_of(seed),
         "fit": dict(options or {}),
     }
     beta = check_beta(beta)

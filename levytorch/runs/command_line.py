@@ -110,7 +110,10 @@ def suggestions(name: str, arguments: Sequence[str]) -> list[str]:
     assert isinstance(config, dict)
     keys = [*_keys(config), *groups]
     for key in values:
-        if key not in keys and (near_key := nearest(key, keys)) is not None:
+        if key == "gamma":
+            found.append("gamma names no setting; use beta, the discount rate: a factor gamma per step of dt is "
+                         "beta = -log(gamma) / dt.")  # fmt: skip
+        elif key not in keys and (near_key := nearest(key, keys)) is not None:
             found.append(f"{key} names no setting; did you mean {near_key}?")
     return found
 
@@ -122,10 +125,11 @@ def nearest(key: str, keys: Iterable[str]) -> str | None:
     same = [known for known in keys if known.rpartition(".")[2] == leaf]
     if same:
         return difflib.get_close_matches(key, same, 1, cutoff=0.0)[0]
-    near = difflib.get_close_matches(key, keys, 1, cutoff=0.75)
+    letters = {known.lower(): known for known in reversed(keys)}
+    near = [letters[found] for found in difflib.get_close_matches(key.lower(), letters, 1, cutoff=0.75)]
     if not near:
-        leaves = {known.rpartition(".")[2]: known for known in reversed(keys)}
-        near = [leaves[found] for found in difflib.get_close_matches(leaf, leaves, 1, cutoff=0.75)]
+        leaves = {known.rpartition(".")[2].lower(): known for known in reversed(keys)}
+        near = [leaves[found] for found in difflib.get_close_matches(leaf.lower(), leaves, 1, cutoff=0.75)]
     return near[0] if near else None
 
 

@@ -88,6 +88,24 @@ def check_unused(directory: Path) -> None:
         )
 
 
+def remove_unused(directory: Path, *, resumed: bool) -> None:
+    """Remove the directory of a run that was refused before it had a result, with what it wrote about itself.
+
+    Anything else in it stays, and so does the directory then. What a resumed run finds is another run's.
+    """
+    if resumed or not is_first():
+        return
+    for name in (LOCK, "train.log", RECORD, *(f".hydra/{part}.yaml" for part in ("config", "hydra", "overrides"))):
+        with suppress(OSError):
+            (directory / name).unlink()
+    for place in (directory / ".hydra", directory, directory.parent):
+        try:
+            place.rmdir()  # which an empty one alone lets happen
+        except OSError:
+            if place != directory / ".hydra":
+                return
+
+
 def write_record(directory: Path, config: Any, overrides: Sequence[str], *, new: bool) -> None:
     """What a training run was started with: run.json for going on, .hydra/ for reading. Each whole or not at all."""
     from hydra.core.hydra_config import HydraConfig

@@ -17,6 +17,7 @@ from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics.verdicts import plain_sentence
 from levytorch.errors import printable
+from levytorch.runs.words import for_command_line
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.fit_report import LAW_WORDS, LOCATION
 from levytorch.training.settings import FitSettings
@@ -80,7 +81,9 @@ def _tail(settings: FitSettings) -> str:
 def location(metrics: Mapping[str, Any]) -> str | None:
     """What has to be said of b where steps have no mean."""
     alpha = metrics.get("alpha")
-    return LOCATION if metrics.get("tempering") is None and alpha is not None and alpha <= 0.5 else None
+    return (
+        for_command_line(LOCATION) if metrics.get("tempering") is None and alpha is not None and alpha <= 0.5 else None
+    )
 
 
 def unreached(metrics: Mapping[str, Any]) -> str | None:

@@ -33,6 +33,7 @@ from levytorch.runs.directory import write_record
 from levytorch.runs.report import Outcome, noted_doubts, units_of
 from levytorch.runs.settings import Prepared, diagnostics_options, prepare_run
 from levytorch.runs.tensorboard import CoefficientFigures, open_board
+from levytorch.runs.words import for_command_line
 from levytorch.training.recovery import Recovery
 from levytorch.training.trainer import train as fit_with_lightning
 
@@ -124,10 +125,16 @@ def fit_and_report(
         outcome = Outcome(recovery, data, metrics, directory, loggers, prepared.figure_formats, settings=prepared.fit)
         outcome.units = units_of(config["data"])
         check_and_draw(outcome, config)
+    doubts = [for_command_line(doubt) for doubt in doubts]
     metrics["warnings"] = doubts
     if outcome.diagnosis is not None:
         metrics |= outcome.diagnosis.metrics() | {"diagnosis": outcome.diagnosis.text().splitlines()}
-    metrics["verdicts"] = [one.plain() for one in verdicts(metrics, outcome.diagnosis, doubts)]
+        metrics["alarms"] = {name: for_command_line(said) for name, said in metrics["alarms"].items()}
+        outcome.diagnosis.alarms = metrics["alarms"]
+    metrics["verdicts"] = [
+        {key: for_command_line(text) for key, text in one.plain().items()}
+        for one in verdicts(metrics, outcome.diagnosis, doubts)
+    ]
     report.write_checks(outcome, config)
     return outcome
 

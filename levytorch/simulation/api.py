@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from levytorch.controlled import ControlledDynamics
-from levytorch.convert import choice, positive_number, shown, switch, whole_number
+from levytorch.convert import choice, positive_number, seed_of, shown, switch, whole_number
 from levytorch.data.sources import SourceData
 from levytorch.data.store import physical_memory
 from levytorch.data.thresholds import check_censoring
@@ -41,7 +41,7 @@ def simulate(
     *,
     substeps: int = 10,
     x0: Any = None,
-    seed: int = 0,
+    seed: Any = 0,
     sampler: str = "euler",
     order: int = 1,
     progress: bool | None = None,
@@ -53,7 +53,8 @@ def simulate(
     Args:
         substeps: Euler-Maruyama steps between two points ("euler" only).
         x0: a number, or one initial state per trajectory; None is uniform on the period (on the window of a line).
-        seed: 0 <= seed < 2^63. The result depends on it alone, not on threads or chunks, and the first k of n
+        seed: 0 <= seed < 2^63, a generator of torch or NumPy, or None for a new one; `.seed` of the result has what was
+            used. The result depends on it alone, not on threads or chunks, and the first k of n
             trajectories are those of a run with n = k.
         sampler: "euler", the only one. (The paper's Metropolis sampler is with its experiments:
             `benchmarks.paper.metropolis.metropolis_paths`.)
@@ -76,7 +77,7 @@ def simulate(
     start = initial_states(dynamics, n, x0, seed)
     x = euler(dynamics, start, steps, dt, parts, seed, progress, order)
     made = Trajectories.from_arrays(x[..., 0] if dynamics.dim == 1 else x, dt=dt)
-    made.repeats = dynamics.repeats
+    made.repeats, made.seed = dynamics.repeats, seed
     return made
 
 
@@ -89,7 +90,7 @@ def simulate_controlled(
     *,
     substeps: int = 10,
     x0: Any = None,
-    seed: int = 0,
+    seed: Any = 0,
     order: int = 1,
 ) -> Trajectories:
     """Paths of a system with actions: one is drawn from the policy at every point and held until the next.
@@ -109,7 +110,7 @@ def simulate_controlled(
     if not system.actions and action.shape[-1] == 1:
         action = action[..., 0]
     made = Trajectories.from_arrays(x[..., 0] if system.dim == 1 else x, dt=dt, action=action)
-    made.repeats = first.repeats
+    made.repeats, made.seed = first.repeats, seed
     return made
 
 
@@ -120,7 +121,7 @@ def check_simulation(
     dt: float,
     *,
     substeps: int = 10,
-    seed: int = 0,
+    seed: Any = 0,
     sampler: str = "euler",
     order: int = 1,
 ) -> tuple[int, int, int, int, float]:
@@ -133,7 +134,7 @@ def check_simulation(
             f"the trajectories must fit in the {available / 2**30:.3g} GB of memory, found {shown(n)} of "
             f"{shown(steps + 1)} points; lower n_trajectories or n_steps."
         )
-    seed = whole_number("seed", seed, 0, 2**63 - 1)
+    seed = seed_of(seed)
     dt = positive_number("dt", dt, "pass a length of time")
     choice("sampler", sampler, ("euler",))
     order = whole_number("order", order, 1, 2)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any
 
 from levytorch.coefficients import Head
 from levytorch.convert import choice, shown
 from levytorch.data import Transitions
-from levytorch.data.lattice import Lattice
+from levytorch.data.given import pairs_of_data
 from levytorch.errors import InputError
 from levytorch.likelihood.laws import Law
 from levytorch.training.by_action import recover_by_action
 from levytorch.training.continuous import recover_continuous
 from levytorch.training.engines import Engine
 from levytorch.training.fit import fitted
-from levytorch.training.settings import Options, make_settings
+from levytorch.training.settings import make_settings
 
 
 def recover(
-    transitions: Transitions | Lattice,
+    data: Any,
     *,
     alpha: float | str,
     coefficients: str | dict[str, Any] | Head = "auto",
@@ -31,7 +31,7 @@ def recover(
     D_f: float | None = None,
     tail: str | dict[str, Any] | None = None,
     engine: str | dict[str, Any] | Engine = "auto",
-    seed: int = 0,
+    seed: Any = 0,
     init: str = "data",
     units: str = "data",
     density: str = "auto",
@@ -45,13 +45,16 @@ def recover(
     n_action: int = 3,
     modulation: float | None = None,
     n_modulation: int = 9,
-    **options: Unpack[Options],
+    **options: Any,
 ) -> Any:
-    """Recover b(x), D_o(x), D_f(x) (and alpha) from transitions by maximum likelihood.
+    """Recover b(x), D_o(x), D_f(x) (and alpha) from data by maximum likelihood.
 
     Quiet, and writes nothing; train.py is the same code with configuration, logging and files.
 
     Args:
+        data: Transitions, Trajectories or a Lattice; or a frame of pandas, polars or pyarrow, with the options of
+            `Trajectories.from_frame` (`recover(df, id="animal", time="t", value="x", alpha="learn", period=None)`); or
+            an array, with those of `Trajectories.from_arrays` (`recover(x, dt=0.1, alpha=0.3)`).
         alpha: a number in (0, 1) when known, "learn" for an unknown constant, "function" for alpha(x).
         coefficients: "auto" ("fourier" on a cell, "spline" on a line: n_basis functions per coefficient, 1 gives
             constants), "polynomial" (on a line: b a polynomial of a degree, 3 by default, D_o and D_f splines) or
@@ -71,7 +74,8 @@ def recover(
         engine: "fisher" (Fourier heads: maximum likelihood), "evidence" (fisher, smoothed as much as the data asks
             for), "lbfgs", "adam" (the paper's Algorithm B.1), or "auto": evidence for linear heads with more than 5
             functions, fisher for fewer, lbfgs for other heads; or an Engine, which has its options.
-        seed: of adam's batches, of a random start and of the split of validation.
+        seed: of adam's batches, of a random start and of the split of validation; also a generator of torch or NumPy,
+            or None for a new one. `metrics["seed"]` has what was used.
         init: start at the scale of the "data", or at "random" (the paper).
         units: internal units from the scale of the "data", or "none" (the paper).
         density: how log p is computed: "auto", "table", "contour", "windowed" (the paper).
@@ -107,6 +111,7 @@ def recover(
         >>> abs(float(found.D_o(0.0)) - 4.0) < 0.2
         True
     """
+    transitions, fit_options = pairs_of_data(data, dict(options))
     settings = make_settings(
         alpha=alpha,
         coefficients=coefficients,
@@ -122,7 +127,7 @@ def recover(
         n_modulation=n_modulation,
         **{"init": init, "units": units, "density": density, "law": law, "std": std},
         **{"lattice": lattice, "validation": validation, "progress": progress},
-        **options,
+        **fit_options,
     )
     if actions is not None:
         choice("actions", actions, ("auto",), "give None to fit all pairs alike")

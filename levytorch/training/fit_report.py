@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WIDTH = 80
 LOCATION = (
     "2 alpha <= 1 without tempering: steps have no mean, and b is a location (where their center goes), not a mean; "
-    "tempering=learn gives jumps an end and b its meaning"
+    'tempering="learn" gives jumps an end and b its meaning'
 )
 LAW_WORDS = {
     "frozen": "coefficients frozen over a step",

@@ -18,6 +18,7 @@ from levytorch.coefficients.init import Guess
 from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, PoolFacts, full_batch, split, wanted
 from levytorch.data.lattice import Lattice, lattice_of
+from levytorch.data.remarks import in_degrees
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
 from levytorch.likelihood.laws import Missing, distinct_steps
@@ -110,6 +111,7 @@ def problem_of(
     check_head_and_data(head, data)
     if isinstance(data, Transitions) and not data.repeats:
         differ = head.period is None or cells_differ(head, data)
+        check_angles(head, data)
         check_cell(head, *(v.numpy() for v in torch.aminmax(data.x, dim=0)), differ=differ)
     return Problem(settings, head, guess, given, train, held_out, guessed, began)
 
@@ -277,6 +279,19 @@ def check_pools(pools: Pools, settings: FitSettings, transitions: Transitions) -
         raise InputError(
             f"CT must leave pairs below it, found all {pools.n_main} within TRT beyond it; raise CT, shorten dt, or "
             "bring more data."
+        )
+
+
+def check_angles(head: Any, data: Transitions) -> None:
+    """Warn where a period of 2 pi meets angles in degrees."""
+    if head.dim != 1 or head.period is None or abs(head.period - 2 * np.pi) > 1e-9:
+        return
+    every = max(1, len(data) // 50_000)
+    if in_degrees(data.x[::every].numpy(), data.dx[::every].numpy()):
+        warnings.warn(
+            "x looks like an angle in degrees, while the period is 2 pi; pass period=360, or convert x to radians.",
+            LevytorchWarning,
+            stacklevel=3,
         )
 
 

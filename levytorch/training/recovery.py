@@ -26,6 +26,7 @@ from levytorch.convert import (
     real_array,
     real_number,
     real_tensor,
+    seed_of,
     shown,
     whole_number,
 )
@@ -200,14 +201,14 @@ class Recovery(OfHead):
         b, D_o, D_f = stds
         return b, D_o, D_f
 
-    def bootstrap(self, n: int | None = None, seed: int = 0, data: Transitions | Lattice | None = None) -> Replicas:
+    def bootstrap(self, n: int | None = None, seed: Any = 0, data: Transitions | Lattice | None = None) -> Replicas:
         """Recoveries of n resamplings of the blocks of the data: for V, or anything else that is computed from one.
 
         n: 200 by default, 40 for heads that are not linear, whose refits take seconds. data: see `std`.
         """
         default = FEW if self.covariance is None else REPLICAS
         n = default if n is None else whole_number("n", n, 2, 1 << 20)
-        seed = whole_number("seed", seed, 0, 2**63 - 1)
+        seed = seed_of(seed)
         if data is not None:
             return bootstrap(self, n, seed, data)
         if (n, seed) not in self.replicas:
@@ -484,11 +485,12 @@ class Forecast:
     levels: np.ndarray
     quantiles: np.ndarray
     n_paths: int
+    seed: int = 0
 
     def __repr__(self) -> str:
         return (
             f"Forecast(to {self.times[-1]:g} in {len(self.times) - 1} steps, {len(self.levels)} levels, "
-            f"{self.n_paths} paths)"
+            f"{self.n_paths} paths, seed {self.seed})"
         )
 
 
@@ -501,7 +503,7 @@ def forecast(
     levels: Sequence[float] = LEVELS,
     n_paths: int = 10_000,
     substeps: int = 10,
-    seed: int = 0,
+    seed: Any = 0,
 ) -> Forecast:
     """Quantiles of n_paths paths from x0 (a number; d of them in d dimensions), at n_steps times up to the horizon."""
     steps, paths = whole_number("n_steps", n_steps, 1), whole_number("n_paths", n_paths, 100)
@@ -516,9 +518,10 @@ def forecast(
             "make one forecast per state."
         )
     begin = float(start.reshape(())) if dynamics.dim == 1 else start
+    seed = seed_of(seed)
     x = simulate(dynamics, paths, steps, until / steps, substeps=substeps, x0=begin, seed=seed).to_array()
     quantiles = np.moveaxis(np.quantile(x, chosen, axis=0), 0, 1)
-    return Forecast(np.linspace(0.0, until, steps + 1), chosen, quantiles, paths)
+    return Forecast(np.linspace(0.0, until, steps + 1), chosen, quantiles, paths, seed)
 
 
 def law_of(recovery: Recovery) -> Law:

@@ -16,7 +16,7 @@ from levytorch.coefficients.build import HEADS, LINEAR, ON_A_LINE, OPTIONS, buil
 from levytorch.coefficients.head import KNOWABLE, Head, check_head, known_constants
 from levytorch.coefficients.links import TemperingSpec
 from levytorch.coefficients.modulation import ModulationSpec
-from levytorch.convert import choice, known_keys, real_array, shown, switch, whole_number
+from levytorch.convert import choice, known_keys, real_array, seed_of, shown, switch, whole_number
 from levytorch.data.batches import check_data_options
 from levytorch.errors import InputError
 from levytorch.likelihood.exact import ExactLaw
@@ -31,6 +31,12 @@ INITS = ("data", "random")
 UNITS = ("data", "none")
 DENSITIES = ("auto", "table", "contour", "windowed")
 LAWS = ("auto", "exact", "corrected", "frozen")
+READING = ("time", "times", "value", "id", "dt", "reward", "action", "time_unit", "max_dt", "missing", "sort", "log")
+# what a misspelt option may have meant beside those of the head and the engine
+ARGUMENTS = (
+    *("alpha", "coefficients", "n_basis", "period", "tempering", "D_o", "D_f", "tail", "engine", "seed", "modulation"),
+    *("n_modulation", "actions", "shared", "n_action"),
+)
 _NOT_OPTIONS = {"alpha", "alpha_mode", "length", "time", "period", "n_basis", "tempering", "tempering_mode", *KNOWABLE}
 STDS = ("auto", "frozen")  # the law's own information, or the frozen law's
 # of settings that coefficients auto has for both of its heads: what says nothing
@@ -125,7 +131,7 @@ def make_settings(
     period: float | Sequence[float] | None = 2 * math.pi,
     tail: Any = None,
     engine: Any = "auto",
-    seed: int = 0,
+    seed: Any = 0,
     tempering: Any = 0.0,
     D_o: Any = None,
     D_f: Any = None,
@@ -151,7 +157,7 @@ def make_settings(
     bounded = options.get("window") is not None and not averaged
     plain = _plain_head(coefficients, n_basis, period, bounded=bounded) | known if own is None else {}
     head_keys = OPTIONS[plain["name"]] - _NOT_OPTIONS if own is None else set()
-    seed = whole_number("seed", seed, 0, 2**63 - 1, "0 is the default")
+    seed = seed_of(seed)
     left_open: tuple[str, ...] = ()
     asked = plain.get("n_basis")
     if isinstance(asked, str) and asked == "auto":
@@ -177,6 +183,7 @@ def make_settings(
         f"the options for {kind} with engine {engine_name}",
         options,
         head_keys | engine_keys | DATA_OPTIONS | FIT_OPTIONS,
+        also=(*ARGUMENTS, *READING),
     )
     parts = ((head_keys, plain), (engine_keys, engine_config), (DATA_OPTIONS, data), (FIT_OPTIONS, rest))
     for key, value in options.items():

@@ -68,7 +68,7 @@ def tempered():
 
 def test_tempered_data(tempered):
     found = recover(tempered, alpha="learn", n_basis=1)
-    with pytest.warns(LevytorchWarning, match="tempering=learn"):
+    with pytest.warns(LevytorchWarning, match='tempering="learn"'):
         report = diagnose(found, tempered, checks=["laws"])
     laws = report.laws
     rows = {row.model: row for row in laws.rows}

@@ -71,6 +71,7 @@ def test_a_run_leaves_everything(tmp_path):
         "figures/coefficients.png",
         "figures/coefficients.pdf",
         "figures/value.png",
+        "figures/trajectories.png",
         "figures/diagnostics_fit.png",
         "figures/diagnostics_step_size.png",
         "figures/diagnostics_predictive.png",
@@ -83,17 +84,19 @@ def test_a_run_leaves_everything(tmp_path):
     assert metrics["engine"] == "fisher"
     assert 0 < metrics["error_D_f"] < 2
     assert str(run) in done.stdout
-    opening, law, head = done.stdout.splitlines()[:3]
-    assert re.match(r"fitting [\d,]+ pairs of 150 trajectories at dt = 0.025 .*engine fisher \(auto", opening)
-    assert law == "law frozen: asked for"
-    assert "averaged over the observed states" in head
+    data, model, fit, head = done.stdout.splitlines()[:4]
+    assert re.match(r"Data   [\d,]+ pairs of 150 trajectories, dt = 0.025 \(\d+ left out\)", data)
+    assert model == "Model  fourier, 5 functions per coefficient; alpha = 0.3"
+    assert fit.startswith("Fit    law frozen; engine fisher; tail tcf")
+    assert head.split() == ["mean", "std", "error", "error", "(L2)"]
+    assert max(len(line) for line in done.stdout.splitlines() if "run directory" not in line) <= 80
     for name in ("b", "D_o", "D_f"):
         assert {"mean", "std", "error"} == set(metrics["observed"][name])
     assert set(metrics["seconds_of"]) == {"data", "fit", "diagnostics", "figures", "value"}
     assert 0 <= metrics["fit_p_value"] <= 1
     assert metrics["jumps_bic"] > 0
     assert 0 <= metrics["step_size_p_value"] <= 1
-    assert "goodness of fit: p " in done.stdout
+    assert re.search(r"^(ok|look|bad) +Fit ", done.stdout, re.M)
     found = [metrics["alarms"][name] for name in ("misfit", "step_size", "few_jumps") if name in metrics["alarms"]]
     assert set(found) <= set(metrics["warnings"])
     assert all(sentence in (run / "train.log").read_text() for sentence in found)

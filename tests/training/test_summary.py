@@ -27,7 +27,7 @@ def found(data):
 def test_the_table(found):
     text = str(found.summary())
     assert max(map(len, text.splitlines())) <= WIDTH
-    for part in ("fourier, 5 functions on a circle", "12,000", "fisher", "AIC", "BIC", "seed", "alpha", "[0.025", "TCF"):
+    for part in ("fourier, 5 functions on a circle", "12,000", "fisher", "AIC", "BIC", "seed", "[0.025"):
         assert part.lower() in text.lower()
     rows = {row.name: row for row in found.report.estimates}
     assert set(rows) == {"b", "D_o", "D_f", "alpha"}
@@ -47,15 +47,11 @@ def test_criteria(found):
 
 
 def test_html_is_sound_and_escaped(found):
-    class Reader(HTMLParser):
-        tags: list[str] = []
-
-        def handle_starttag(self, tag, attrs):
-            self.tags.append(tag)
-
-    reader = Reader()
+    opened = []
+    reader = HTMLParser()
+    reader.handle_starttag = lambda tag, attrs: opened.append(tag)
     reader.feed(found._repr_html_())
-    assert reader.tags.count("table") == 2
+    assert opened.count("table") == 2
     odd = Recovery(found.head, metrics=found.metrics | {"engine": "<script>"}, covariance=found.covariance)
     assert "<script>" not in odd._repr_html_()
 

@@ -135,14 +135,14 @@ class OwnLaw(Maximise):
             warnings.warn(
                 f"the tail correction must start before the fit ends, found tail.start = {tail.start} and only {steps} "
                 "steps: the tail pool was never mixed in and D_f is too small; lower tail.start or raise "
-                "engine.max_steps.",
+                "max_steps.",
                 LevytorchWarning,
                 stacklevel=2,
             )
         elif tcf > 0 and (window := min(self.engine.window, steps)) < N_MIN / tcf:
             warnings.warn(
                 f"the moving average covers {window} steps, but a TCF of {tcf:.2g} calls for about {N_MIN / tcf:.0f} "
-                f"(n_min / TCF): D_f is noisy; raise engine.max_steps and engine.window, or use a full-batch engine.",
+                f"(n_min / TCF): D_f is noisy; raise max_steps and window, or use a full-batch engine.",
                 LevytorchWarning,
                 stacklevel=2,
             )

@@ -1,0 +1,48 @@
+"""Messages in the syntax of the command line.
+
+The library speaks to those who call it from Python: "pass missing='drop'". Who has written data.missing=error in a
+shell is told data.missing=drop instead.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+from levytorch.coefficients.build import OPTIONS as HEAD_OPTIONS
+from levytorch.data.options import FileOptions
+
+_GROUPS = {
+    **{name: f"coefficients.{name}" for options in HEAD_OPTIONS.values() for name in options},
+    **{name: f"engine.{name}" for name in ("max_steps", "tolerance", "penalty", "damping", "n_bins", "lr")},
+    **{field.name: f"data.{field.name}" for field in fields(FileOptions)},
+    "linear": "data.linear",
+    **{name: name for name in ("alpha", "tempering", "law", "engine", "tail", "coefficients", "seed", "init", "units")},
+}
+_VALUE = r"'[^'\n]*'|\"[^\"\n]*\"|True|False|None|\[[^\]\n]*\]|<[^>\n]*>|\.\.\.|[\w.%+-]*\w"
+_OPTION = re.compile(rf"(?<![\w.])([A-Za-z_]\w*)=({_VALUE})")
+_METHOD = re.compile(r"""tail=\{["']method["']: ["'](\w+)["']\}""")
+_BARE = re.compile(r"(?<![\w.])(max_steps)(?![\w=])")
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+def for_command_line(text: str) -> str:
+    """The text with options as they are written in a shell.
+
+    >>> for_command_line("fill the cell, or pass missing='drop'.")
+    'fill the cell, or add data.missing=drop.'
+    """
+    said = _METHOD.sub(r"tail=\1", text).replace("tail=None", "tail=none")
+    said = _OPTION.sub(_written, said)
+    said = _BARE.sub(lambda found: _GROUPS[found[1]], said)
+    return re.sub(r"\bpass (?=[\w.]+=)", "add ", said)
+
+
+def _written(found: re.Match[str]) -> str:
+    name, value = found[1], found[2]
+    if name not in _GROUPS:
+        return found[0]
+    plain = _WORDS.get(value, value)
+    if re.fullmatch(r"""['"]([\w.%:/-]+|\.\.\.)['"]""", plain):
+        plain = plain[1:-1]
+    return f"{_GROUPS[name]}={plain}"

@@ -1,0 +1,89 @@
+"""check(): the card that says whether jumps are real; remarks on degrees and rounded data."""
+
+import numpy as np
+import pytest
+
+from levytorch import Dynamics, Trajectories, check, recover, simulate
+from levytorch.command import start
+from levytorch.data.remarks import in_degrees, remarks, rounded_to
+from levytorch.errors import InputError, LevytorchWarning
+
+N = 1500
+
+
+@pytest.fixture(scope="module")
+def jumping():
+    return check(simulate(Dynamics(0.0, 0.5, 1.0, 0.6), 10, N // 10, 0.1, seed=1))
+
+
+def test_jumps_are_found(jumping):
+    assert jumping.answer == "yes"
+    assert {row.model for row in jumping.laws.rows} == {"Gaussian", "stable", "tempered", "Student t", "NIG"}
+    assert jumping.laws.held_out
+    text = str(jumping)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "Are my jumps real?" in text
+    assert "seed 0" in text
+
+
+def test_no_jumps_are_found_where_there_are_none():
+    rng = np.random.default_rng(0)
+    card = check(np.cumsum(rng.normal(size=N)), dt=1.0)
+    assert card.answer == "no"
+
+
+def test_a_noise_that_comes_and_goes_is_not_called_jumps():
+    """Gaussian steps whose size changes slowly: heavy tails without a single jump."""
+    rng = np.random.default_rng(1)
+    size = np.exp(1.2 * np.sin(np.arange(N) / 60))
+    card = check({"x": np.cumsum(size * rng.normal(size=N)), "dt": np.ones(N)})
+    assert card.answer == "unclear" or "come in clusters" in card.sentence
+    assert "come in clusters" in card.sentence
+
+
+def test_the_card_as_a_picture(jumping, tmp_path):
+    _, axes = jumping.plot()
+    assert len(axes) == 2
+    assert [label.get_text() for label in axes[1].get_yticklabels()] == [row.model for row in jumping.laws.rows[::-1]]
+    jumping.save(tmp_path / "card.png")
+    assert (tmp_path / "card.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InputError, match=r"path must end with .png for a card, found 'card.gif'"):
+        jumping.save(tmp_path / "card.gif")
+
+
+def test_the_command(tmp_path, capsys):
+    simulate(Dynamics(0.0, 0.5, 1.0, 0.6), 4, 150, 0.1, seed=1).to_file(tmp_path / "x.csv")
+    start(["check", str(tmp_path / "x.csv"), "--png", str(tmp_path / "c.png")])
+    assert "Are my jumps real?" in capsys.readouterr().out
+    assert (tmp_path / "c.png").is_file()
+    with pytest.raises(SystemExit, match="value must be a column of the file, found no 'z'"):
+        start(["check", str(tmp_path / "x.csv"), "--value", "z"])
+    with pytest.raises(SystemExit, match="levytorch must be told check, train, evaluate or info, found 'chekc'"):
+        start(["chekc"])
+
+
+def test_refusals():
+    with pytest.raises(InputError, match="data must have one coordinate, found 2"):
+        check(np.random.default_rng(0).normal(size=(3, 50, 2)), dt=0.1)
+    with pytest.raises(InputError, match="options must say how data is read, found n_basis"):
+        check(np.arange(9.0) ** 2, dt=0.1, n_basis=3)
+
+
+def test_degrees_and_rounding_are_recognised():
+    rng = np.random.default_rng(0)
+    turning = np.cumsum(rng.normal(3.0, 5.0, size=2000))
+    degrees, radians = np.mod(turning, 360.0), np.mod(turning, 2 * np.pi)
+    assert in_degrees(degrees, np.diff(degrees, prepend=degrees[0]))
+    assert not in_degrees(radians, np.diff(radians, prepend=0.0))
+    assert not in_degrees(turning, np.diff(turning, prepend=0.0))
+    said = remarks(Trajectories.from_arrays(degrees, 1.0).transitions())
+    assert said[0].startswith("x looks like an angle in degrees")
+    walk = np.cumsum(rng.normal(size=2000))
+    assert rounded_to(np.diff(np.round(walk, 1))) is not None
+    assert rounded_to(np.diff(np.round(walk / 0.25) * 0.25)) == pytest.approx(0.25)
+    assert rounded_to(np.diff(walk)) is None
+    assert rounded_to(np.diff(np.round(walk, 4))) is None
+    coarse = Trajectories.from_arrays(np.round(walk * 4) / 4, 1.0).transitions()
+    assert "rounded to multiples of 0.25" in remarks(coarse)[0]
+    with pytest.warns(LevytorchWarning, match="x looks like an angle in degrees, while the period is 2 pi"):
+        recover(degrees, dt=1.0, alpha=0.9, n_basis=3, law="frozen")
