@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from levytorch import Dynamics, recover, simulate
-from levytorch.errors import LevytorchError, LevytorchWarning
+from levytorch.errors import LevytorchWarning
 from levytorch.training.callbacks import Checkpoints
 from levytorch.training.module import LevyModule
 from levytorch.training.settings import make_settings
 from levytorch.training.trainer import train
-from tests.golden import cases
 
 VARIABLE = Dynamics.named("variable", alpha=0.3)
 LINEAR = {"alpha": 0.3, "n_basis": 5}
@@ -74,23 +73,6 @@ def test_a_trainer_gives_what_recover_gives_and_every_checkpoint_leads_there(kin
         again = quietly(train, pairs, make_settings(**settings), resume=str(checkpoint))
         assert torch.equal(again.recovery.theta, found.theta), checkpoint
         assert [e["step"] for e in again.recovery.history] == [e["step"] for e in found.history]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [case for case in cases.pairwise(cases.grid()) if case.inputs == "none"], ids=lambda case: case.name
-)
-def test_every_combination_is_the_same_in_a_trainer(case, tmp_path):
-    settings = cases.settings(case)
-    data = cases.data(case, tmp_path)
-    try:
-        found = quietly(recover, data, **settings)
-    except LevytorchError as error:  # a combination that is refused, by both in the same words
-        with pytest.raises(type(error), match=re.escape(str(error))):
-            quietly(train, data, make_settings(**settings))
-        return
-    run = quietly(train, data, make_settings(**settings))
-    assert torch.equal(run.recovery.theta, found.theta)
 
 
 def test_a_lattice_is_cut_to_the_window_in_both():
