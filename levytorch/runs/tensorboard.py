@@ -7,14 +7,14 @@ tell runs apart and the results. It opens with the first five columns by name; t
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 import yaml  # type: ignore[import-untyped]
 from lightning.pytorch.loggers import TensorBoardLogger
 
@@ -22,9 +22,7 @@ from levytorch.coefficients import LinearHead
 from levytorch.errors import ConfigError
 from levytorch.figures import base, planes
 from levytorch.figures import coefficients as plots
-from levytorch.training.fit import Fit
 from levytorch.training.module import LevyModule
-from levytorch.training.recovery import Recovery
 from levytorch.untrusted import lookup
 
 FORMATS = ("png", "pdf")  # that figures can have
@@ -77,7 +75,8 @@ RESULTS: dict[str, str] = {
     "seconds": "seconds",
 }
 FEW, SELDOM = 10, 5000  # steps of full-batch engines, and of others, between two images, unless given
-_FIRST = 64  # the first image of a mini-batch engine
+DOUBLED = {True: range(1, 17), False: range(64, 4097)}  # steps whose powers of two have images, by the same kinds
+_RGB = 3
 
 
 class TensorBoard(TensorBoardLogger):
@@ -121,6 +120,15 @@ class CoefficientFigures(L.Callback):
             )
         self.every, self.files = every, tuple(files)
         self.truth: Any = None  # known once there is data
+        self._aside: ThreadPoolExecutor | None = None  # the fit goes on while images are drawn
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._aside = ThreadPoolExecutor(1)
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        if self._aside is not None:
+            self._aside.shutdown()
+            self._aside = None
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -134,25 +142,23 @@ class CoefficientFigures(L.Callback):
             for board in boards:
                 for name, values in fit.head.named_parameters():
                     board.experiment.add_histogram(f"parameters/{name}", values.detach(), step)
-        recovery = Recovery(fit.head, covariance=fit.phase.covariance(), metrics=_range(fit))
+        recovery = fit.recovery()
+        draw: Callable[[], tuple[Any, Any]]
         if recovery.dim == 1:
-            fig, _ = plots.coefficients(plots.coefficient_curves(recovery, self.truth))
+            draw = partial(plots.coefficients, plots.coefficient_curves(recovery, self.truth))
         elif recovery.dim == 2:
-            fig, _ = planes.fields(planes.coefficient_fields(recovery, self.truth))
+            draw = partial(planes.fields, planes.coefficient_fields(recovery, self.truth))
         else:
             return
-        add_image(boards, COEFFICIENTS, base.draw(fig), step)
+        assert self._aside is not None
+        self._aside.submit(lambda: add_image(boards, COEFFICIENTS, base.draw(draw()[0]), step))
 
     def _due(self, module: LevyModule) -> bool:
         step, full = module.fit.n_steps, module.engine.full_batch
-        doubled = step & (step - 1) == 0 and (full or step >= _FIRST)
-        return doubled or step % (self.every or (FEW if full else SELDOM)) == 0
-
-
-def _range(fit: Fit) -> dict[str, float]:
-    """The range of the states, as metrics have it."""
-    x_range = None if fit.course is None else fit.course.data.facts.x_range
-    return {} if x_range is None else {"x_min": x_range[0], "x_max": x_range[1]}
+        every = self.every or (FEW if full else SELDOM)
+        if step in DOUBLED[full]:
+            return step & (step - 1) == 0 or (self.every is not None and step % every == 0)
+        return step % every == 0
 
 
 def add_image(loggers: Sequence[Any], tag: str, drawn: base.Drawn, step: int) -> None:
@@ -163,10 +169,17 @@ def add_image(loggers: Sequence[Any], tag: str, drawn: base.Drawn, step: int) ->
 
 
 def write_image(writer: Any, tag: str, drawn: base.Drawn, step: int = 0) -> None:
-    from PIL import Image
+    """The PNG as it is: `writer.add_image` would take its pixels and compress them again, which takes longer."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
 
-    writer.add_image(tag, np.asarray(Image.open(io.BytesIO(drawn.png))), step, dataformats="HWC")
+    image = Summary.Image(height=drawn.height, width=drawn.width, colorspace=_RGB, encoded_image_string=drawn.png)
+    _open(writer).add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
     writer.flush()  # also the last figure of a run must reach the disk
+
+
+def _open(writer: Any) -> Any:
+    """What a SummaryWriter writes with, opened again where Lightning has closed it at the end of a fit."""
+    return writer._get_file_writer()
 
 
 def log_results(loggers: Sequence[Any], config: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
@@ -181,7 +194,7 @@ def log_results(loggers: Sequence[Any], config: Mapping[str, Any], metrics: Mapp
         if isinstance(logger, TensorBoardLogger):
             shown = {"train/nll": 0.0} | ({"val/nll": 0.0} if "val/nll" in metrics else {})
             for summary in hparams(row | results, shown):
-                logger.experiment._get_file_writer().add_summary(summary)
+                _open(logger.experiment).add_summary(summary)
         else:
             logger.log_hyperparams(row)
             logger.log_metrics({f"final/{name.split(' ', 1)[-1].replace(' ', '_')}": v for name, v in results.items()})

@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from levytorch import parent, ranks
-from levytorch.coefficients import Head
+from levytorch.coefficients import AlphaSpec, Head
 from levytorch.coefficients.build import HEADS
 from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
@@ -98,6 +98,7 @@ def fit_and_report(
         open_board(loggers, config, resumed=checkpoint is not None)
     began = time.perf_counter()
     with noted_doubts() as doubts:
+        warn_of_another_alpha(data.dynamics, prepared.fit.alpha)
         try:
             found = fit_with_lightning(
                 data.transitions,
@@ -137,6 +138,18 @@ def fit_and_report(
     ]
     report.write_checks(outcome, config)
     return outcome
+
+
+def warn_of_another_alpha(truth: Any, alpha: AlphaSpec) -> None:
+    """Data that was simulated with one alpha and is fitted with another: a misprint, or meant so."""
+    known = getattr(truth, "alpha", None)
+    if isinstance(known, int | float) and not alpha.learned and alpha.value != known:
+        warnings.warn(
+            f"the data was simulated with alpha = {known:g}, and alpha = {alpha.value:g} was given: coefficients will "
+            f"be off; use dynamics.alpha={alpha.value:g} for data of that alpha.",
+            LevytorchWarning,
+            stacklevel=2,
+        )
 
 
 def head_name(head: Head) -> str:

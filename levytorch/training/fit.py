@@ -11,6 +11,8 @@ decisions in between, which depend on nothing else; no step is taken twice.
 
 from __future__ import annotations
 
+import copy
+import math
 import time
 import warnings
 from dataclasses import dataclass, replace
@@ -207,8 +209,14 @@ class Fit:
         return self.recovery()
 
     def recovery(self) -> Recovery:
-        """Of a fit that is done."""
-        return self.result()[0]
+        """Of the head as it now is; a fit that is done also says everything that it has found out about itself."""
+        if self._result is not None:
+            return self._result[0]
+        phase, facts = self.phase, {"engine": self.engine.name, "law": self.likelihood.law.name, "steps": self.n_steps}
+        if self.course is not None and (x_range := self.course.data.facts.x_range) is not None:
+            facts |= {"x_min": x_range[0], "x_max": x_range[1]}
+        tcf, history = float(self.likelihood.correction.tcf), [dict(one) for one in self.history]
+        return Recovery(copy.deepcopy(self.head), tcf, math.nan, phase.converged, phase.covariance(), facts, history)
 
     def result(self) -> tuple[Recovery, Likelihood]:
         """The recovery, and the likelihood it was judged by."""

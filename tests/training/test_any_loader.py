@@ -12,7 +12,7 @@ from levytorch.errors import InputError
 from levytorch.likelihood.tail import TailSettings
 from levytorch.training.engines.adam import AdamEngine
 from levytorch.training.module import LevyModule
-from tests.training.problems import ALPHA, constant
+from tests.training.problems import ALPHA, D_F, D_O, B, constant
 
 HEAD = {"name": "fourier", "n_basis": 1, "alpha": ALPHA, "length": 0.4, "time": 1 / 40}
 
@@ -46,6 +46,18 @@ def test_a_full_batch_engine_fits_whatever_batch_it_is_handed():
     # both stop within a thousandth of a standard error of the maximum
     for mine, theirs, error in zip(c[:3], found.coefficients(0.0)[:3], found.std(0.0)):
         assert abs(float(mine) - float(theirs)) < 2e-3 * float(error)
+
+
+def test_a_recovery_of_a_fit_without_data_of_its_own():
+    batch = weighted()
+    module = LevyModule(HEAD, {"name": "fisher"})
+    trainer(12).fit(module, DataLoader([batch] * 12, batch_size=None))
+    found = module.fit.recovery()
+    assert torch.equal(found.theta, module.head.flat())
+    assert (found.law, found.metrics["steps"]) == ("frozen", 12)
+    # weights count like repetitions: four standard errors of each constant hold the truth
+    for value, error, true in zip(found.coefficients(0.0)[:3], found.std(0.0), (B, D_O, D_F)):
+        assert abs(float(value) - true) < 4 * float(error)
 
 
 def doubled(batch: Batch) -> Batch:
