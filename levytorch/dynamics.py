@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from levytorch.convert import answer_of, check_finite, choice, real_array, real_number, real_tensor, shown, whole_number
 from levytorch.errors import InputError
+from levytorch.spaces import StateSpace, coordinates, space_of
 
 Coefficient = Callable[[Tensor], Any] | float
 _PROBES = 64
@@ -147,10 +149,15 @@ class Dynamics:
         alpha = 0.3 if alpha is None else alpha
         return Dynamics(b, D_o, D_f, alpha, dim=_DIM.get(name, 1), tempering=tempering)
 
+    @cached_property
+    def space(self) -> StateSpace:
+        """Where its states are."""
+        return space_of(self)
+
     @property
     def repeats(self) -> bool:
         """Whether every coordinate has a period."""
-        return not bool(np.isinf(np.asarray(self.period)).any())
+        return self.space.repeats
 
     @property
     def is_constant(self) -> bool:
@@ -168,30 +175,19 @@ class Dynamics:
 
     def wrap(self, x: Any) -> Tensor:
         """x reduced to the cell [origin, origin + period); exact to the resolution of x itself."""
-        x = self.as_states(x)
-        if isinstance(self.period, float) and isinstance(self.origin, float):
-            if math.isinf(self.period):
-                return x
-            shifted = x - self.origin if self.origin else x
-            reduced = torch.remainder(shifted, self.period)
-            return reduced + self.origin if self.origin else reduced
-        period = torch.as_tensor(self.period, dtype=x.dtype, device=x.device).expand(self.dim)
-        origin = torch.as_tensor(self.origin, dtype=x.dtype, device=x.device).expand(self.dim)
-        finite = torch.where(period.isinf(), torch.ones_like(period), period)
-        return torch.where(period.isinf(), x, torch.remainder(x - origin, finite) + origin)
+        return self.space.wrap(self.as_states(x))
 
     def points(self, n: int) -> Tensor:
         """n points that fill the cell evenly ((n,) or (n, d)); the window, or 10 to either side of the origin, where
         there is no period.
         """
         n = whole_number("n", n, 1, 1 << 40)
-        period = torch.as_tensor(self.period, dtype=torch.float64).expand(self.dim)
-        origin = torch.as_tensor(self.origin, dtype=torch.float64).expand(self.dim)
-        near = torch.stack([origin - 10.0, origin + 10.0], dim=1)
-        if self.window is not None:
-            near = torch.tensor(self.window, dtype=torch.float64).reshape(self.dim, 2)
-        start = torch.where(period.isinf(), near[:, 0], origin)
-        length = torch.where(period.isinf(), near[:, 1] - near[:, 0], period)
+        origins = self.origin if isinstance(self.origin, tuple) else [self.origin] * self.dim
+        near = [
+            (part.ends[0], part.length) if math.isfinite(part.length) else (origin - 10.0, 20.0)
+            for part, origin in zip(coordinates(self.space), origins)
+        ]
+        start, length = torch.tensor(near, dtype=torch.float64).T
         # irrational strides (powers of the d-dimensional golden ratio) fill a box evenly for every n
         root = {1: 1.618033988749895, 2: 1.324717957244746, 3: 1.2207440846057596}[self.dim]
         stride = torch.tensor([root ** -(k + 1) for k in range(self.dim)], dtype=torch.float64)

@@ -25,6 +25,7 @@ from levytorch.coefficients.links import AlphaSpec, TemperingSpec
 from levytorch.errors import InputError
 from levytorch.law import log_density
 from levytorch.law.tails import radial_tail
+from levytorch.spaces.states import beside, columns_of, dim_of, lengths_of
 
 Cell = tuple[float, float | None]  # origin and period of a coordinate; no period: a line
 _SIDES = {1: 12, 2: 4, 3: 2}  # groups per coordinate at most
@@ -77,13 +78,13 @@ class Groups:
 
 def group_states(x: Tensor, cells: Sequence[Cell]) -> Groups | None:
     """States (n,) or (n, d) between quantiles of each coordinate, folded into its cell; None for too few of them."""
-    dim = 1 if x.dim() == 1 else x.shape[1]
+    dim = dim_of(x)
     side = min(_SIDES[dim], int((len(x) / _LEAST) ** (1 / dim)))
     if side < 2:
         return None
     folded = [
         column if period is None else origin + torch.remainder(column - origin, period)
-        for column, (origin, period) in zip([x.contiguous()] if dim == 1 else x.T.contiguous(), cells)
+        for column, (origin, period) in zip(columns_of(x), cells)
     ]
     code = torch.zeros(len(x), dtype=torch.int64)
     levels = torch.linspace(0, 1, side + 1, dtype=torch.float64)[1:-1]
@@ -170,17 +171,17 @@ def initial_guess(
     tempering, known = tempering or TemperingSpec(), known or {}
     dx, dt = thinned(dx).to(torch.float64), thinned(dt.expand(dx.shape[0])).to(torch.float64)
     dt_ref = float(dt.median())
-    dim = 1 if dx.dim() == 1 else dx.shape[1]
+    dim = dim_of(dx)
     drift = mu / dt_ref if uniform_dt else mu
-    centered = dx - (drift * dt if dim == 1 else drift * dt.unsqueeze(-1))
+    centered = dx - drift * beside(dt, dx)
     # steps over other intervals are brought to the reference one by the Gaussian's scaling; good enough for a start
-    deviation = (centered.abs() if dim == 1 else centered.norm(dim=1)) * (dt_ref / dt).sqrt()
+    deviation = lengths_of(centered) * (dt_ref / dt).sqrt()
     width = _central_width(deviation)
     levels = None
     if groups is not None:
         levels = groups.levels(deviation)
         level = groups.spread(levels)
-        centered, deviation = centered / (level if dim == 1 else level.unsqueeze(-1)), deviation / level
+        centered, deviation = centered / beside(level, centered), deviation / level
     far = _FAR * width
     mass = max(float((deviation > far).double().mean()), 0.5 / deviation.shape[0])
     rates = [tempering.value]

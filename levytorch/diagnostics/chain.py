@@ -15,6 +15,8 @@ from torch import Tensor
 
 from levytorch.data import Transitions
 from levytorch.data.arrays import row_selection
+from levytorch.spaces import coordinates, space_of
+from levytorch.spaces.states import columns_of
 from levytorch.training.modulation import covariate_of, unmodulated
 from levytorch.training.recovery import Recovery
 
@@ -38,8 +40,9 @@ class Chain(Transitions):
         free = unmodulated(recovery, transitions)
         new = cls.__new__(cls)
         new.__dict__.update(vars(free))
-        if recovery.period is not None:
-            new.periods = torch.tensor([high - low for low, high in recovery.head.bounds], dtype=torch.float64)
+        space = space_of(recovery.head)
+        if space.repeats:
+            new.periods = torch.tensor([part.length for part in coordinates(space)], dtype=torch.float64)
         if recovery.modulation is not None:
             new.moved = transitions.dx
             new.speed = recovery.modulation(covariate_of(transitions))
@@ -69,5 +72,5 @@ def follows(transitions: Transitions) -> Tensor:
     if periods is not None:
         around = gap - periods * torch.round(gap / periods)
         met |= around.abs() <= torch.minimum(_CLOSE * periods + 1e-15 * dx[:-1].abs(), 1e-2 * periods)
-    met = met if met.dim() == 1 else met.all(dim=1)
+    met = columns_of(met).all(0)
     return torch.cat([torch.zeros(1, dtype=torch.bool), met & (ids[1:] == ids[:-1])])

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from levytorch.coefficients import Head
 from levytorch.diagnostics.sample import Sample
+from levytorch.spaces import space_of
 
 SMALLEST = 1e-12  # below it no test that rests on large samples means what it says
 SHAPES = 6
@@ -53,9 +54,7 @@ def legendre(u: Tensor, most: int) -> Tensor:
 
 def wrapped(head: Head, x: Tensor) -> Tensor:
     """States brought into one cell, or window, and counted from its beginning: (n, d)."""
-    columns = head.clamped(x).reshape(x.shape[0], -1)
-    low, high = (torch.tensor(v, dtype=torch.float64) for v in zip(*head.bounds))
-    return columns - low if head.period is None else torch.remainder(columns - low, high - low)
+    return space_of(head).from_low(x).reshape(x.shape[0], -1)
 
 
 class Components:

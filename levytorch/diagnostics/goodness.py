@@ -28,6 +28,8 @@ from levytorch.diagnostics.components import (
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.sample import Sample, Transform
 from levytorch.diagnostics.tangent import Tangent, equilibrated_inverse
+from levytorch.spaces import space_of
+from levytorch.spaces.states import beside, lengths_of
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of u, in the figure along x
 _HISTOGRAM = 40
@@ -101,8 +103,7 @@ def check_fit(tangent: Tangent | ExactTangent, sample: Sample, *, seed: int = 0)
         parts["memory"], (sign, size) = memory
         statistic, df = statistic + parts["memory"][1], df + parts["memory"][2]
     widths = (2.0 * c.D_o * sample.dt).sqrt()
-    y = sample.dx - c.b * (sample.dt if sample.dim == 1 else sample.dt.unsqueeze(-1))
-    length = y.abs() if sample.dim == 1 else y.norm(dim=1)
+    length = lengths_of(sample.dx - c.b * beside(sample.dt, sample.dx))
     return FitCheck(
         chi_squared_sf(statistic, df),
         statistic,
@@ -188,7 +189,7 @@ def goodness_arrays(fit: FitCheck, sample: Sample, head: Head) -> dict[str, np.n
         "levels": np.array(LEVELS),
         "number": number.numpy(),
         "p_value": np.array(fit.p_value),
-        "periodic": np.array(head.period is not None),
+        "periodic": np.array(space_of(head).repeats),
     }
 
 

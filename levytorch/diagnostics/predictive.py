@@ -32,6 +32,8 @@ from levytorch.diagnostics.sample import Region, subsample
 from levytorch.diagnostics.step_size import Skipped
 from levytorch.law import LevyStep
 from levytorch.likelihood.tail import center_of
+from levytorch.spaces import space_of
+from levytorch.spaces.states import lengths_of
 
 _TABLE = 4096  # points of the cell between which coefficients of one variable are straight lines
 HORIZONS = (1, 3, 10, 30)
@@ -106,7 +108,7 @@ def paths_of(
     head: Head, windows: Windows, region: Region, substeps: int, copies: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Displacements (copies, n[, d]) of paths over the windows, and whether all their steps lie in the region."""
-    coefficients = _coefficients(head)
+    coefficients, space = _coefficients(head), space_of(head)
     n, dim = len(windows.x), head.dim
     at = windows.x.repeat((copies, *[1] * (windows.x.dim() - 1)))
     moved = torch.zeros_like(at)
@@ -116,23 +118,15 @@ def paths_of(
         step = torch.zeros_like(at)
         for _ in range(substeps):
             # the state of a path that has jumped far is its place in the cell, to all digits of where it began
-            c = coefficients(_wrapped(head, at + moved + step))
+            c = coefficients(space.inside(at + moved + step))
             if dim == 1:  # dt is that of the jumps, speed times that of the drift
                 c = c._replace(b=c.b / speed)
             law = LevyStep(*c, dt / substeps, dim, c.tempering, validate_args=False)
             step += law.sample(generator=generator)
         moved += step
         center = windows.center[:, j].repeat((copies, *[1] * (at.dim() - 1)))
-        apart = (step - center).abs() if dim == 1 else (step - center).norm(dim=1)
-        kept &= region.labels(apart, dt) == 0
+        kept &= region.labels(lengths_of(step - center), dt) == 0
     return moved.reshape(copies, n, *at.shape[1:]), kept.reshape(copies, n)
-
-
-def _wrapped(head: Head, x: Tensor) -> Tensor:
-    if head.period is None:
-        return head.clamped(x)
-    origin, period = (torch.as_tensor(v, dtype=torch.float64) for v in (head.origin, head.period))
-    return torch.remainder(x - origin, period) + origin
 
 
 def _coefficients(head: Head) -> Callable[[Tensor], Coefficients]:
@@ -202,7 +196,7 @@ def check_predictions(
     several = [k for k in components if k > 1] or list(components)
     p_value = _combined([components[k] for k in several], [number[k] for k in several])
     arrays |= {"horizons": np.array(list(parts)), "levels": np.array(LEVELS), "p_value": np.array(p_value)}
-    arrays["periodic"] = np.array(head.period is not None)
+    arrays["periodic"] = np.array(space_of(head).repeats)
     return PredictiveCheck(p_value, parts, ratio, ratio_std, number, arrays)
 
 

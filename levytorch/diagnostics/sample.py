@@ -33,6 +33,8 @@ from levytorch.diagnostics.chain import Chain, follows
 from levytorch.errors import InputError
 from levytorch.law.tails import radial_tail, survival
 from levytorch.likelihood.tail import center_of
+from levytorch.spaces import space_of
+from levytorch.spaces.states import dim_of, lengths_of
 from levytorch.training.recovery import Recovery
 from levytorch.training.start import inside
 
@@ -131,12 +133,11 @@ class Sample:
 
     @property
     def dim(self) -> int:
-        return 1 if self.x.dim() == 1 else self.x.shape[1]
+        return dim_of(self.x)
 
     @property
     def deviation(self) -> Tensor:
-        apart = self.dx - self.center
-        return apart.abs() if self.dim == 1 else apart.norm(dim=1)
+        return lengths_of(self.dx - self.center)
 
     @property
     def step_dt(self) -> Tensor:
@@ -158,7 +159,9 @@ def data_for(recovery: Any, data: Any) -> Chain:
             f"data must have the dimension of the recovery, {recovery.dim}, found {transitions.dim}; pass what was "
             "fitted."
         )
-    if recovery.period is None:  # a law of dx given x holds for any selection of x, and this is the one that was fitted
+    if not space_of(
+        recovery.head
+    ).repeats:  # a law of dx given x holds for any selection of x, and this is the one that was fitted
         kept = inside(transitions, recovery.head.bounds)
         assert isinstance(kept, Transitions)
         transitions = kept

@@ -24,6 +24,7 @@ from levytorch.law import LevyStep
 from levytorch.likelihood.frozen import FrozenLaw, coefficient_jacobian, score_rows, with_slopes
 from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import center_of
+from levytorch.spaces.states import lengths_of
 
 DRAWS = (20_000, 50_000)  # at least and at most; in between five per pair
 _BINS = 512
@@ -267,6 +268,4 @@ def _steps(c: Coefficients, dt: Tensor, at: Tensor, dim: int, generator: torch.G
 def _inside(region: Region, dx: Tensor, sample: Sample, rows: Tensor) -> Tensor:
     if region.whole:
         return torch.ones(len(rows), dtype=torch.bool)
-    apart = dx - sample.center[rows]
-    deviation = apart.abs() if sample.dim == 1 else apart.norm(dim=1)
-    return region.labels(deviation, sample.dt[rows]) == sample.label[rows]
+    return region.labels(lengths_of(dx - sample.center[rows]), sample.dt[rows]) == sample.label[rows]

@@ -13,6 +13,7 @@ import torch
 
 from levytorch.convert import Array
 from levytorch.figures.base import DATA, RECOVERED, SMALL, SYMBOLS, TRUTH, AxisNames, angles, legend_above, panels, tidy
+from levytorch.spaces import space_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,9 +51,7 @@ def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401, states: A
     out.period = recovery.period
     out.observed = observed_parts(getattr(recovery, "support", None), low, high - low)
     if states is not None:
-        folded = np.asarray(states, dtype=float)
-        if recovery.period is not None:
-            folded = low + np.mod(folded - low, high - low)
+        folded = space_of(recovery).wrap(torch.as_tensor(np.asarray(states, dtype=float))).numpy()
         heights, edges = np.histogram(folded, bins=_BINS, range=(low, high))
         out.density = (edges, heights / max(1, heights.max()))
     errors = recovery.std(x) if getattr(recovery, "covariance", None) is not None else (None, None, None)
@@ -71,10 +70,10 @@ def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401, states: A
 
 def x_range(recovery: Any) -> tuple[float, float]:
     """The period of the coefficients; on a line the range of the data and some of what lies beyond."""
-    if recovery.period is not None:
-        return float(recovery.origin), float(recovery.origin + recovery.period)
-    low, high = recovery.support
-    return low - _BEYOND * (high - low), high + _BEYOND * (high - low)
+    space = space_of(recovery)
+    low, high = space.ends
+    beyond = 0.0 if space.repeats else _BEYOND * (high - low)
+    return low - beyond, high + beyond
 
 
 def observed_parts(

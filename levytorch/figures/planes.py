@@ -14,6 +14,7 @@ import torch
 
 from levytorch.convert import Array
 from levytorch.figures.base import SMALL, SYMBOLS, AxisNames, new_axes, tidy
+from levytorch.spaces import coordinates, space_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,14 +28,9 @@ _MARGINS = {"right": 0.55, "gap_x": 1.05, "gap_y": 0.85}  # room for colour bars
 
 def cell_grid(system: Any, n: int) -> tuple[Array, Array, torch.Tensor]:
     """Coordinates (n,), (n,) of the cell's midpoints and the points (n, n, 2)."""
-    if system.period is None:
-        origin, end = np.asarray(system.head.window, dtype=float).T
-        period = end - origin
-    else:
-        period, origin = (np.broadcast_to(np.asarray(v, dtype=float), (2,)) for v in (system.period, system.origin))
-    first, second = (origin[i] + period[i] * (np.arange(n) + 0.5) / n for i in range(2))
-    points = np.stack(np.meshgrid(first, second, indexing="ij"), axis=-1)
-    return first, second, torch.from_numpy(points)
+    space = space_of(getattr(system, "head", system))
+    first, second = (part.grid(n).numpy() for part in coordinates(space))
+    return first, second, space.grid(n)
 
 
 def coefficient_fields(recovery: Any, truth: Any = None, n: int = 64) -> dict[str, Array]:
@@ -77,10 +73,7 @@ def sample_states(states: Any, system: Any) -> Array:
     x = np.asarray(states, dtype=float)
     if len(x) > _DOTS:
         x = x[np.random.default_rng(0).choice(len(x), _DOTS, replace=False)]
-    if system.period is None:
-        return x
-    period, origin = (np.broadcast_to(np.asarray(v, dtype=float), (2,)) for v in (system.period, system.origin))
-    return origin + np.mod(x - origin, period)
+    return space_of(getattr(system, "head", system)).wrap(torch.as_tensor(x)).numpy()
 
 
 def fields(

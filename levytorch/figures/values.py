@@ -124,8 +124,7 @@ def value(
 
         return planes.contours(V, reference, axes=axes, units=units)
     window = getattr(V, "window", None)
-    low, high = window if window is not None else (V.origin, V.origin + V.period)
-    x = np.linspace(low, high, n)
+    x = np.linspace(*(window or V.space.ends), n)
     half = band * np.asarray(V.std(x)) if V.covariance_factor is not None else None
     shown = Band("V", np.asarray(V(x)), half, "95 % band")
     compared = None if reference is None else np.asarray(reference(x))

@@ -13,7 +13,7 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients
 from levytorch.convert import answer_of, check_finite, positive_number, real_array, real_tensor, shown, whole_number
 from levytorch.errors import InputError
-from levytorch.spaces import Circle, Interval, Product, StateSpace, space_of
+from levytorch.spaces import Circle, Interval, Product, StateSpace, coordinates, space_of
 from levytorch.spaces.basis import MOST_MODES
 
 Reward = Callable[[Tensor], Tensor]
@@ -28,7 +28,7 @@ def space_to_solve_on(dynamics: Any) -> StateSpace:
             f"{', '.join(missing)}; build one with Dynamics(...) or recover(...)."
         )
     space, period = space_of(dynamics), getattr(dynamics, "period", 2 * math.pi)
-    for circle in space.spaces if isinstance(space, Product) else (space,):
+    for circle in coordinates(space):
         if isinstance(circle, Circle) and not circle.period > 0:
             raise InputError(f"the dynamics must have a positive period, found {period!r}; set period= in it.")
     if isinstance(space, Product) and not any(part.repeats for part in space.spaces):

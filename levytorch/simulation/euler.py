@@ -26,6 +26,7 @@ from levytorch.law.jumps import tempered_time
 from levytorch.policies import NumberPolicy, Policy
 from levytorch.simulation import kernels
 from levytorch.simulation.substeps import Extrapolation, effective_drift
+from levytorch.spaces import coordinates
 
 CHUNK = 24_576  # trajectories in flight per thread: they stay in the cache, and torch spawns no threads of its own
 BLOCK = 4096  # trajectories with tempered jumps that share a random stream
@@ -41,17 +42,13 @@ def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
     """(n, d) initial states: given (one for all, or one per trajectory), or uniform on the period, or on the window."""
     d = dynamics.dim
     if x0 is None:
-        period = np.broadcast_to(np.asarray(dynamics.period, dtype=np.float64), (d,))
-        origin = np.broadcast_to(np.asarray(dynamics.origin, dtype=np.float64), (d,))
-        if not np.isfinite(period).all():
-            if dynamics.window is None:
-                raise InputError("x0 must be given when period is infinite, found None; pass a number or an array.")
-            ends = np.asarray(dynamics.window, dtype=np.float64).reshape(d, 2)
-            line = np.isinf(period)
-            period, origin = np.where(line, ends[:, 1] - ends[:, 0], period), np.where(line, ends[:, 0], origin)
+        parts = coordinates(dynamics.space)
+        low, length = (np.array(v) for v in zip(*((part.ends[0], part.length) for part in parts)))
+        if not np.isfinite(length).all():
+            raise InputError("x0 must be given when period is infinite, found None; pass a number or an array.")
         u = np.empty((d, n))
         kernels.uniforms(kernels.stream_keys(seed, 1, 0, n), 0, u)
-        return np.asarray(origin + period * u.T)
+        return np.asarray(low + length * u.T)
     states = np.array(real_array("x0", x0))
     if states.ndim == 0 or (d > 1 and states.shape == (d,)):
         states = np.broadcast_to(states, (n, d)).copy()

@@ -19,7 +19,7 @@ from levytorch.spaces.product import Product
 StateSpace = Circle | Interval | Product
 LINE = (-math.inf, math.inf)
 
-__all__ = ["Circle", "Interval", "Product", "StateSpace", "space_from", "space_of"]
+__all__ = ["Circle", "Interval", "Product", "StateSpace", "coordinates", "space_from", "space_of"]
 
 
 def space_of(system: Any) -> StateSpace:
@@ -43,6 +43,11 @@ def space_of(system: Any) -> StateSpace:
 
 def _per_coordinate(value: Any, dim: int) -> list[Any]:
     return list(value) if isinstance(value, (tuple, list, np.ndarray)) and len(value) == dim else [value] * dim
+
+
+def coordinates(space: StateSpace) -> tuple[Circle | Interval, ...]:
+    """The spaces of the coordinates."""
+    return space.spaces if isinstance(space, Product) else (space,)
 
 
 def space_from(config: Any) -> StateSpace | None:

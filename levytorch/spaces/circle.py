@@ -33,9 +33,22 @@ class Circle:
         """The cell."""
         return self.origin, self.origin + self.period
 
+    @property
+    def length(self) -> float:
+        return self.period
+
     def wrap(self, x: Tensor) -> Tensor:
         """States reduced to the cell."""
-        return self.origin + torch.remainder(x - self.origin, self.period)
+        reduced = self.from_low(x)
+        return reduced + self.origin if self.origin else reduced
+
+    def inside(self, x: Tensor) -> Tensor:
+        """The states of the cell that have the same coefficients."""
+        return self.wrap(x)
+
+    def from_low(self, x: Tensor) -> Tensor:
+        """`inside(x)`, counted from the low end."""
+        return torch.remainder(x - self.origin if self.origin else x, self.period)
 
     def grid(self, n: int, shift: float = 0.5) -> Tensor:
         """n even states, `shift` spacings from the origin."""
@@ -43,7 +56,7 @@ class Circle:
 
     def bins(self, x: Tensor, n: int) -> Tensor:
         """Which of `grid(n)` is nearest."""
-        return (torch.remainder(x - self.origin, self.period) * (n / self.period)).long().clamp(0, n - 1)
+        return (self.from_low(x) * (n / self.period)).long().clamp(0, n - 1)
 
     def basis(self, n: int) -> FourierBasis:
         """n functions of coefficients."""

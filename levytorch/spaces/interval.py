@@ -47,6 +47,14 @@ class Interval:
         """States as they are."""
         return x
 
+    def inside(self, x: Tensor) -> Tensor:
+        """The states between the ends that have the same coefficients: those beyond are moved to the ends."""
+        return x.clamp(self.low, self.high)
+
+    def from_low(self, x: Tensor) -> Tensor:
+        """`inside(x)`, counted from the low end."""
+        return self.inside(x) - self.low
+
     def grid(self, n: int, shift: float = 0.5) -> Tensor:
         """n even states, `shift` spacings from the low end."""
         return self.low + (torch.arange(n, dtype=torch.float64) + shift) * (self.length / n)

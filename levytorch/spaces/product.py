@@ -54,6 +54,14 @@ class Product:
         """States reduced to the cell."""
         return torch.stack([space.wrap(x[..., i]) for i, space in enumerate(self.spaces)], dim=-1)
 
+    def inside(self, x: Tensor) -> Tensor:
+        """The states of the cell, or between the ends, that have the same coefficients."""
+        return torch.stack([space.inside(x[..., i]) for i, space in enumerate(self.spaces)], dim=-1)
+
+    def from_low(self, x: Tensor) -> Tensor:
+        """`inside(x)`, counted from the low ends."""
+        return torch.stack([space.from_low(x[..., i]) for i, space in enumerate(self.spaces)], dim=-1)
+
     def grid(self, n: int, shift: float = 0.5) -> Tensor:
         """(n, ..., n, d): n even states per coordinate, `shift` spacings from the low ends."""
         return torch.stack(torch.meshgrid(*(s.grid(n, shift) for s in self.spaces), indexing="ij"), dim=-1)
