@@ -134,6 +134,10 @@ def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple
     else:
         metrics["lattice_nodes"] = ended.batch.main.x.shape[0]
         objective, ev, metrics["lattice_distance"] = polish(ended.likelihood, objective, ended.samples)
+    if objective.method == "tcf" and not ended.engine.full_batch:
+        ev.tcf = float(
+            ended.likelihood.correction.tcf
+        )  # the one that batches were mixed by, which may never have begun
     cov = objective.covariance_of_law()
     if cov is None:
         if objective.method == "tcf":

@@ -91,6 +91,18 @@ def test_a_lattice_is_cut_to_the_window_in_both():
     assert torch.equal(run.recovery.theta, found.theta)
 
 
+@pytest.mark.parametrize("head", [{"n_basis": 1}, {"coefficients": "mlp", "width": 4, "depth": 1}])
+def test_the_reported_tcf_is_the_one_that_was_used(head):
+    constants = Dynamics.named("constant", alpha=0.3)
+    data = simulate(constants, 100, 40, 1 / 40, seed=2).transitions().censor(TRT=20.0, CT=8.0, drop_tail=0.5, seed=1)
+    options = {"alpha": 0.3, "engine": "adam", "max_steps": 100, "window": 20, "log_every": 10, **head}
+    for start in (1000, 10):
+        tail = {"CT": 8.0, "TRT": 20.0, "start": start, "min_tail": 5}
+        found = quietly(recover, data, **options, tail=tail)
+        assert found.tcf == found.metrics["tcf"] == pytest.approx(found.history[-1]["tail/TCF"], rel=0.2)
+        assert (found.tcf == 0.0) == (start == 1000)
+
+
 def test_a_tail_correction_that_never_starts_is_a_warning(pairs):
     tail = {"CT": 2.0, "TRT": 20.0, "start": 100}
     with pytest.warns(LevytorchWarning, match="never mixed in"):
