@@ -289,8 +289,8 @@ def _solve(values: Tensor, masses: Tensor, target: float) -> float:
     if i == 0:
         return float(values[0])
     m0, m1 = float(masses[i - 1].clamp(min=1e-300)), float(masses[i])
-    share = (torch.tensor(target).log() - torch.tensor(m0).log()) / (torch.tensor(m1).log() - torch.tensor(m0).log())
-    return float((values[i - 1].log() * (1 - share) + values[i].log() * share).exp())
+    share = (math.log(target) - math.log(m0)) / (math.log(m1) - math.log(m0))
+    return math.exp(math.log(values[i - 1]) * (1 - share) + math.log(values[i]) * share)
 
 
 @torch.no_grad()

@@ -116,15 +116,16 @@ class Likelihood:
             )
         return self.masses
 
-    def mean_coefficients(self) -> dict[str, float]:
-        """Means over one cell; a cheap summary of where a fit is."""
-        with torch.no_grad():
-            x = self.head.grid(32 if self.head.dim == 1 else 256)
-            c = self.head(x[:1] if self.head.is_constant else x)
-        means = {f"mean/{name}": float(v.mean()) for name, v in zip(c._fields, c) if v.dim() < 2}
-        if self.head.dim > 1:
-            means |= {f"mean/b_{i + 1}": float(v) for i, v in enumerate(c.b.mean(0))}
-        return means
+
+def mean_coefficients(head: Head) -> dict[str, float]:
+    """Means over one cell; a cheap summary of where a fit is."""
+    with torch.no_grad():
+        x = head.grid(32 if head.dim == 1 else 256)
+        c = head(x[:1] if head.is_constant else x)
+    means = {f"mean/{name}": float(v.mean()) for name, v in zip(c._fields, c) if v.dim() < 2}
+    if head.dim > 1:
+        means |= {f"mean/b_{i + 1}": float(v) for i, v in enumerate(c.b.mean(0))}
+    return means
 
 
 def shared_dt(pools: Pools) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head
+from levytorch.coefficients.head import Units
 from levytorch.data.batches import Batch, FullBatch, Pools, wanted
 from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.data.transitions import Transitions
@@ -32,7 +33,7 @@ _WORTH = 50_000  # pairs from which on a lattice pays when they are gone over ag
 
 @dataclass
 class Blocks:
-    """observed: pairs, or a lattice with blocks; both are cut when they are first needed.
+    """observed: pairs, or a lattice with blocks, in the units of a fit; both are cut when they are first needed.
 
     law, treatment: how a fit has looked at them, and treated lost tails.
     """
@@ -40,6 +41,7 @@ class Blocks:
     observed: Pools | Lattice
     law: Law | None = None
     treatment: TailSettings | None = None
+    units: Units = Units()
 
     @property
     def n_blocks(self) -> int:
@@ -178,11 +180,11 @@ def per_pair(sums: Tensor, pairs: Tensor) -> tuple[float, float]:
     return mean, float(((sums - mean * pairs).square().sum() * used / (used - 1)).sqrt()) / n
 
 
-def kept_for_later(data: Pools | Lattice) -> Blocks | None:
+def kept_for_later(data: Pools | Lattice, units: Units) -> Blocks | None:
     """Blocks of the data of a fit; None where it has none, or is too large to be kept."""
     if isinstance(data, Lattice):
-        return Blocks(data) if data.n_blocks > 1 else None
-    return Blocks(data) if data.n_main <= MOST_PAIRS else None
+        return Blocks(data, units=units) if data.n_blocks > 1 else None
+    return Blocks(data, units=units) if data.n_main <= MOST_PAIRS else None
 
 
 def quick(blocks: Blocks, head: Head, mode: str = "auto") -> Blocks:

@@ -99,7 +99,7 @@ def near_zero(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
     """D_o or D_f, where its mean over the pairs is less than its standard error by the information matrix."""
     head, seen = objective.head, ev.main.second[0, 0]
     information = objective.penalised_information(ev)
-    if head.units.length == 1.0 or not bool(torch.isfinite(information).all()):
+    if head.units.length * head.scale.length == 1.0 or not bool(torch.isfinite(information).all()):
         return []
     covariance, chain = symmetric_inverse(information), head.chain(ev.theta, objective.design)
     weight, out = seen / seen.sum(), []
@@ -115,7 +115,9 @@ def near_zero(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
 
 
 def held(head: LinearHead, name: str, value: float) -> LinearHead:
-    """A copy of a head with D_o or D_f as a known constant; at D_f = 0 alpha and tempering are no longer learned."""
+    """A copy of a head with D_o or D_f as a known constant, in the units of the data; at D_f = 0 alpha and tempering
+    are no longer learned.
+    """
     out, row = copy.deepcopy(head), head.dim + KNOWABLE.index(name)
     gone = torch.zeros(head.theta.numel(), dtype=torch.bool)
     gone[head.starts[row] : head.starts[row + 1]] = True
@@ -135,7 +137,8 @@ def profile(name: str, likelihood: Likelihood, penalty: RoughnessPenalty | None,
     zero = likelihood.head
     assert isinstance(zero, LinearHead)
     alpha = torch.tensor(zero.alpha_spec.value, dtype=torch.float64)
-    unit = zero.units.D_o if name == "D_o" else float(zero.units.D_f(alpha))
+    unit, data = ((u.D_o if name == "D_o" else float(u.D_f(alpha))) for u in (zero.units, zero.scale))
+    unit = unit * data  # in those of the data, in which constants are known
     values: dict[float, tuple[float, Tensor]] = {}
 
     def fit(value: float, start: Tensor) -> tuple[float, Tensor]:

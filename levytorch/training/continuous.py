@@ -270,12 +270,14 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
         transitions = kept
     action = _columns(transitions)
     head, engine = _head(transitions, action, settings, n_action), settings.engine
-    states = torch.cat([transitions.x.reshape(len(action), -1), action], dim=-1)
-    n = len(transitions)
+    units, n = head.units, len(transitions)
+    # in units in which a step is of order one, as every fit; the two heads share their parameters
+    pairs, own = transitions.in_units(units.length, units.time), head.in_units(units)
+    states = torch.cat([pairs.x.reshape(len(action), -1), action], dim=-1)
     one = torch.ones((), dtype=torch.float64).expand(n)
-    batch = FullBatch(Batch(states, transitions.dx, transitions.dt, one), None, n, 0)
-    law = FrozenLaw(steady_method(settings.density, head), head.dim)
-    likelihood = Likelihood(head, law, bins=PairBins(head, float(transitions.median_dt)))
+    batch = FullBatch(Batch(states, pairs.dx, pairs.dt, one), None, n, 0)
+    law = FrozenLaw(steady_method(settings.density, own), head.dim)
+    likelihood = Likelihood(own, law, bins=PairBins(own, float(pairs.median_dt)))
     done = maximise(engine, likelihood, batch, seed=settings.seed, progress=settings.progress)
     objective = engine.objective(likelihood, done.optimizer, batch)
     ev = objective.evaluate()
@@ -289,6 +291,7 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
     empty = counts.sum(1) == 0
     places = torch.where(empty[:, None], bins.middles(), places / counts.sum(1).clamp(min=1)[:, None])
     found, cov = objective.n * objective.value(ev, penalised=False), covariance(objective, ev)
+    found -= n * head.dim * units.log_length
     if cov is not None and objective.penalty is not None:
         cov = objective.penalty.widened(cov, ev.theta, objective.penalised_information(ev))
     if head.tempering_spec.learned:

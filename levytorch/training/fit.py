@@ -5,6 +5,9 @@ one `Fit.step`. Whatever decides the result happens here, so that both give the 
 what was left to the data, `training.phases.PLANS` is the order of phases, and the phase whose parameters stand at the
 end makes the Recovery. If the counts beyond CT then ask for other thresholds, the phases are run once more.
 
+Phases work in units in which a step of the data is of order one (`Problem.units`); their head and the one that is
+reported, in the units of the data, share their parameters. What is logged is in the units of the data.
+
 The state of a fit is the list of the states of its phases. Resuming restores them one after the other and repeats the
 decisions in between, which depend on nothing else; no step is taken twice.
 """
@@ -21,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import Head
+from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients.head import Units
 from levytorch.data import Pools, Transitions
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.drawing import Drawer
@@ -29,11 +33,11 @@ from levytorch.data.lattice import Lattice
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.laws import Law
-from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.likelihood import Likelihood, mean_coefficients
 from levytorch.likelihood.tail import TailSettings
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import MOST_PAIRS
-from levytorch.training.boundary import told_in
+from levytorch.training.boundary import held, told_in
 from levytorch.training.engines.base import Clock, Engine, engine_facts
 from levytorch.training.modulation import modulate
 from levytorch.training.observed import hardly_separable, observed_states
@@ -99,6 +103,7 @@ class Fit:
         self._drawer: Drawer | None = None
         self._pairs: float = 0.0  # of the last step
         self._unlogged: float | None = None  # its likelihood, where it has no entry in the history
+        self.units = Units()
         self.phase: Phase = self._alone()
 
     def _alone(self) -> Phase:
@@ -127,7 +132,9 @@ class Fit:
         self.problem, self.head, self.tail, self.law = problem, problem.head, settings.tail, settings.law
         alone = problem.batches if self.ranks.world == 1 else None
         self.batches = alone or all_data(problem, self.ranks)
-        self.course = Course(problem, self.batches, self.engine, self.ranks, settings.law)
+        self.units = problem.units
+        head = problem.head if self.units == Units() else problem.head.in_units(self.units)
+        self.course = Course(problem, head, self.batches, self.engine, self.ranks, settings.law)
         first, *self._todo = plan_of(settings.law)
         phase = first.begin(self.course)
         assert phase is not None
@@ -165,6 +172,7 @@ class Fit:
         if full and isinstance(batch, Batch):
             batch = FullBatch(batch, None, float(batch.weight.sum()), 0)
         nll = phase.step(batch, self.seed)
+        nll += self.log_unit * (1.0 if isinstance(batch, FullBatch) else float(batch.weight.sum()))
         self.n_steps += 1
         self._pairs = batch.n_main if isinstance(batch, FullBatch) else batch[0].shape[0] * self.ranks.world
         logged = full or self.n_steps % self.log_every == 0
@@ -174,9 +182,20 @@ class Fit:
     def _log(self, nll: float) -> dict[str, float]:
         """An entry of the history: the values of the step that was just taken."""
         phase = {"fit/phase": 1.0 + len(self._past)}
-        values = self.phase.entry(nll) | phase | self._clock.lap(self.n_steps, self._pairs)
+        values = self.phase.entry(nll) | mean_coefficients(self.head) | phase
+        values |= self._clock.lap(self.n_steps, self._pairs)
         self.history.append({"step": float(self.n_steps), **values})
         return values
+
+    @property
+    def log_unit(self) -> float:
+        """What a negative log-likelihood per pair gains where densities are per unit of the data again."""
+        return self.head.dim * self.units.log_length
+
+    def nll_of(self, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
+        """-log p of pairs in the units of the data, under the present phase, (n,)."""
+        s, t = self.units.length, self.units.time
+        return self.log_unit - self.likelihood.log_prob(x / s, dx / s, dt / t)
 
     def update_tcf(self) -> None:
         """After a step: the TCF of the parameters as they now are; mini-batch engines wait for `tail.start` steps."""
@@ -258,7 +277,7 @@ class Fit:
         """From a finished phase to the next one that is needed, or to the end."""
         finished = self.phase.state_dict()
         following = self.phase.end()
-        self.head = course.end.likelihood.head  # another one where a coefficient has vanished
+        self.head = reported(course.problem.head, course.end.likelihood.head)
         while following is None and self._todo:
             following = self._todo.pop(0).begin(course)
         if following is None and self._conclude(course):
@@ -275,9 +294,10 @@ class Fit:
         told_in(recovery, course.vanished)
         self._add_facts(recovery, course)
         if (out := problem.held_out) is not None:
+            out = out.in_units(self.units.length, self.units.time)
             with torch.no_grad():
                 total = sum(float(likelihood.log_prob(out.x[r], out.dx[r], out.dt[r]).sum()) for r in out.blocks())
-            recovery.metrics["val/nll"] = -total / len(out)
+            recovery.metrics["val/nll"] = self.log_unit - total / len(out)
         tail = problem.settings.tail
         other = None if self._before is not None else reconsidered(tail, recovery, problem.guessed_CT)
         if self.ranks.agree(other is not None):
@@ -300,15 +320,21 @@ class Fit:
         if course.data.blocks is not None:
             recovery.blocks = replace(course.data.blocks, law=course.end.likelihood.law, treatment=settings.tail)
         recovery.metrics |= engine_facts(self.engine, settings.engine_reason)
+        if problem.selection is not None:
+            chosen = problem.selection.summary()
+            recovery.metrics["selection"] = chosen | {"held_out": [v - self.log_unit for v in chosen["held_out"]]}
+        pairs = problem.data
+        if settings.modulation is not None:
+            pairs = pairs if self.head.period is not None else inside(pairs, self.head.bounds)
+            assert isinstance(pairs, Transitions)
+            modulate(recovery, pairs.in_units(self.units.length, self.units.time), settings)
+        recovery.head = self.head
+        recovery.log_likelihood -= recovery.metrics["n_main"] * self.log_unit
+        recovery.metrics["log_likelihood"] = recovery.log_likelihood
         recovery.metrics |= {"seed": settings.seed, "states": observed_states(recovery, problem.data).tolist()}
         if doubt := hardly_separable(recovery, recovery.metrics.get("D_o_D_f_correlation", 0.0)):
             warnings.warn(doubt, LevytorchWarning, stacklevel=2)
-        if problem.selection is not None:
-            recovery.metrics["selection"] = problem.selection.summary()
         if settings.modulation is not None:
-            pairs = problem.data if recovery.period is not None else inside(problem.data, recovery.head.bounds)
-            assert isinstance(pairs, Transitions)
-            modulate(recovery, pairs, settings)
             recovery.blocks = blocks_from(recovery, pairs) if len(pairs) <= MOST_PAIRS else None
         recovery.metrics["steps"], recovery.metrics["steps_of"] = self.n_steps, self._steps_of()
         recovery.metrics["seconds"] = time.perf_counter() - problem.began
@@ -319,6 +345,21 @@ class Fit:
         for state in (*self._past, self.phase.state_dict()):
             out[state["name"]] = out.get(state["name"], 0) + int(state["steps"])
         return out
+
+
+def reported(head: Head, fitted: Head) -> Head:
+    """The head in the units of the data with the parameters of the one that was fitted.
+
+    head: that of the problem, which has one more coefficient where one has vanished.
+    """
+    gone = set(fitted.known) - set(head.known)
+    if fitted.scale == Units() or not gone:
+        return fitted if fitted.scale == Units() else head
+    assert isinstance(head, LinearHead)
+    assert isinstance(fitted, LinearHead)
+    out = held(head, gone.pop(), 0.0)
+    out.theta = fitted.theta
+    return out
 
 
 def prepared(data: Transitions | Lattice, settings: FitSettings, start: Tensor | None = None) -> Fit:

@@ -170,7 +170,7 @@ class LevyModule(L.LightningModule):
     def _nll(self, batch: Batch | Sequence[torch.Tensor]) -> torch.Tensor:
         x, dx, dt, weight = batch[:4]
         with torch.no_grad():
-            return -(weight * self.likelihood.log_prob(x, dx, dt)).sum()
+            return (weight * self.fit.nll_of(x, dx, dt)).sum()
 
     def validation_step(self, batch: Batch | Sequence[torch.Tensor], batch_idx: int) -> None:
         nll = self._nll(batch)

@@ -1,4 +1,8 @@
-"""Before the first phase: what was left to the data is settled, and all of the data becomes one batch."""
+"""Before the first phase: what was left to the data is settled, and all of the data becomes one batch.
+
+A problem is posed in the units of the data. Batches, and heads that are fitted to them (`Head.in_units`), are in the
+units of the fit (`Problem.units`), in which a step and a dt are of order one; `Fit` reports in those of the data again.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from torch import Tensor
 from levytorch.coefficients import Head, LinearHead
 from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import LINEAR, head_dim
+from levytorch.coefficients.head import Units
 from levytorch.coefficients.init import Guess
 from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, PoolFacts, full_batch, split, wanted
@@ -60,6 +65,19 @@ class Problem:
     selection: Selection | None = None
 
     batches: AllData | None = None
+
+    @property
+    def units(self) -> Units:
+        """The length and the time in which everything is fitted: about one step and one dt of the data.
+
+        Results do not depend on the units of the data then, nor does the way to them. The paper's settings
+        (units="none") and a law of the user's own, which may have constants of its own, keep the units of the data.
+        """
+        if not isinstance(self.settings.law, str):
+            return Units()
+        if self.settings.plain is not None:
+            return self.head.units
+        return self.guess.units if self.settings.units == "data" else Units()
 
     def closed(self) -> Problem:
         """With nothing left open (cross-validation needs `batches`); refuses what the exact law cannot fit."""
@@ -118,9 +136,9 @@ def problem_of(
 
 @dataclass
 class AllData:
-    """What a full-batch engine works on, and what stands behind it.
+    """What a full-batch engine works on, and what stands behind it, in the units of the fit.
 
-    fitted: the batch to maximise over; observed: where tail masses come from; samples: all pairs of this rank where
+    facts: what is reported of the data, in its own units; fitted: the batch to maximise over; observed: where tail masses come from; samples: all pairs of this rank where
     `fitted` is a lattice made of them (None where it is those pairs, or where a lattice is all there is); blocks: the
     same data in blocks, where one process holds it.
     """
@@ -135,16 +153,19 @@ class AllData:
 
 def all_data(problem: Problem, ranks: Ranks) -> AllData:
     """All of the data as one batch: a lattice where that is wanted, or the pairs of this rank."""
-    settings, head = problem.settings, problem.head
+    settings, units = problem.settings, problem.units
+    scale, head = (units.length, units.time), problem.head.in_units(units)
     if isinstance(problem.train, Lattice):
-        lattice = problem.train
+        lattice = problem.train.in_units(*scale)
         whole = lattice.full_batch()
         fitted = whole if head.period is not None else cut_batch(whole, head)
+        facts = problem.train.facts()
         if fitted is whole:
-            return AllData(fitted, lattice, lattice.facts(), from_lattice=True, blocks=kept_for_later(lattice))
-        return AllData(fitted, lattice, facts_within(lattice, fitted), from_lattice=True)
+            return AllData(fitted, lattice, facts, from_lattice=True, blocks=kept_for_later(lattice, units))
+        return AllData(fitted, lattice, facts_within(facts, fitted, units.length), from_lattice=True)
     pools = make_pools(problem.train, **pool_options(settings, problem.guess))
     check_pools(pools, settings, problem.train)
+    facts, pools = PoolFacts.of(pools), pools.in_units(*scale)
     share = (ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
     # nodes stand for pairs under levytorch's own laws; one of the user's own sees the pairs unless asked otherwise
     asked = settings.data.get("lattice") or "auto"
@@ -152,17 +173,17 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
         asked = "never"
     if not (settings.engine.full_batch and wanted(pools.data, asked)):
         pairs = full_batch(pools, *share)
-        alone = kept_for_later(pools) if settings.engine.full_batch and ranks.world == 1 else None
-        return AllData(pairs, pools, PoolFacts.of(pools), blocks=alone)
+        alone = kept_for_later(pools, units) if settings.engine.full_batch and ranks.world == 1 else None
+        return AllData(pairs, pools, facts, blocks=alone)
     lattice = lattice_of(pools, head.period, head.origin, ranks, n_blocks_for(pools.data))
-    blocks = kept_for_later(lattice)
+    blocks = kept_for_later(lattice, units)
     pairs = full_batch(pools, *share, copied=False)
-    return AllData(lattice.full_batch(), pools, PoolFacts.of(pools), pairs, from_lattice=True, blocks=blocks)
+    return AllData(lattice.full_batch(), pools, facts, pairs, from_lattice=True, blocks=blocks)
 
 
-def facts_within(lattice: Lattice, kept: FullBatch) -> PoolFacts:
-    """What a fit reports of a lattice that was cut to a window."""
-    facts, x = lattice.facts(), kept.main.x
+def facts_within(facts: PoolFacts, kept: FullBatch, length: float) -> PoolFacts:
+    """What a fit reports of a lattice that was cut to a window; length: the unit of x in what was kept."""
+    x = kept.main.x * length
     n_main, n_tail = round(kept.n_main), round(kept.n_tail)
     dropped = {**facts.dropped, OUTSIDE: facts.n_main - n_main}
     within = (float(x.min()), float(x.max()))

@@ -277,7 +277,7 @@ def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
     head = objective.head
     seen = ev.main.second[0, 0] > 0
     c = head.chain(ev.theta, objective.design).coefficients
-    if head.units.length == 1.0 or not bool(seen.any()):
+    if head.units.length * head.scale.length == 1.0 or not bool(seen.any()):
         return []  # in the data's own units there is no scale to compare with
     sizes = {"D_o": c.D_o / head.units.D_o, "D_f": c.D_f / head.units.D_f(c.alpha)}
     return [n for n, size in sizes.items() if n not in head.known and float(size[seen].max()) < VANISHED]
@@ -365,7 +365,7 @@ def judge_tempering(
     eta = float(value)
     upper = eta + (gradient + math.sqrt(gradient**2 + 2.0 * _DROP * curvature)) / curvature
     z = eta * math.sqrt(curvature)
-    bound = tempering_of(upper, head.alpha_spec.value, head.units.length)
+    bound = tempering_of(upper, head.alpha_spec.value, head.units.length) / head.scale.length
     out: dict[str, Any] = {"tempering_z": z, "tempering_upper": bound, "tempering_told_from_zero": bool(z >= TOLD)}
     if z < TOLD:
         warn_of_no_tempering(z, bound)

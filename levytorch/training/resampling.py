@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import LinearHead
+from levytorch.coefficients.head import Units
 from levytorch.data import Transitions, make_pools
 from levytorch.data.lattice import Lattice
 from levytorch.data.thresholds import threshold_from
@@ -176,9 +177,9 @@ def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Li
         )
     if blocks.n_blocks < 2:
         raise InputError("data must come in at least two blocks, found one; make the lattice with n_blocks=60.")
-    blocks = quick(blocks, recovery.head)
-    law = recovery.own_law or blocks.law or FrozenLaw(steady_method("auto", recovery.head), recovery.dim)
-    head = copy.deepcopy(recovery.head)
+    head = copy.deepcopy(recovery.head).in_units(blocks.units)
+    blocks = quick(blocks, head)
+    law = recovery.own_law or blocks.law or FrozenLaw(steady_method("auto", head), recovery.dim)
     if recovery.shift is not None:
         head.set_flat(recovery.theta - recovery.shift)  # the frozen law's maximum
     return blocks.likelihood(head, law, blocks.treatment or TailSettings()), blocks
@@ -193,8 +194,10 @@ def blocks_from(recovery: Recovery, data: Any) -> Blocks:
     if method != "none":
         CT = of_dt["CT"] if of_dt else CT
         tail = TailSettings(method=method, CT=CT, TRT=TRT, region=metrics.get("region") or "auto")
+    units = recovery.head.units if recovery.own_law is None else Units()
+    scale = units.length, units.time
     if isinstance(data, Lattice):
-        return Blocks(data, treatment=tail)
+        return Blocks(data.in_units(*scale), treatment=tail, units=units)
     if not isinstance(data, Transitions):
         raise InputError(
             f"data must be the Transitions or the Lattice of the fit, found {type(data).__name__}; use .transitions()."
@@ -202,7 +205,8 @@ def blocks_from(recovery: Recovery, data: Any) -> Blocks:
     data = unmodulated(recovery, data)
     strata = tail.active and not (method == "conditional" and tail.conditions_on == "TRT")
     cut = None if not strata else threshold_from(of_dt) if of_dt else CT
-    return Blocks(make_pools(data, CT=cut, TRT=TRT, min_tail=1), treatment=tail)
+    pools = make_pools(data, CT=cut, TRT=TRT, min_tail=1).in_units(*scale)
+    return Blocks(pools, treatment=tail, units=units)
 
 
 class Centered:

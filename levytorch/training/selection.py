@@ -112,7 +112,7 @@ def select(problem: Problem, blocks: Blocks | None) -> Problem:
             f"cross-validation must have at least {2 * N_FOLDS} blocks of data, found {blocks.n_blocks}; make the "
             "lattice with n_blocks=60."
         )
-    blocks = quick(blocks, problem.head, settings.data.get("lattice") or "auto")
+    blocks = quick(blocks, problem.head.in_units(blocks.units), settings.data.get("lattice") or "auto")
     if "n_basis" in settings.left_open:
         chosen, theta = _n_basis(problem, blocks)
         settings = _with(settings, int(chosen.candidates[chosen.best]))
@@ -138,7 +138,7 @@ def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
     before: LinearHead | None = None
     shown, size = math.inf, 0  # how far first-order changes were off, and for how many parameters: it grows with them
     for K in CANDIDATES if isinstance(problem.head, FourierHead) else SPLINES:
-        head = starting_head(replace(_with(settings, K), init="data"), problem.guess)
+        head = starting_head(replace(_with(settings, K), init="data"), problem.guess).in_units(blocks.units)
         assert isinstance(head, LinearHead)
         if before is not None:
             if head.theta.numel() * _PAIRS_PER_PARAMETER > float(blocks.pairs[0].sum()):
@@ -161,7 +161,7 @@ def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
 
 def _penalty(problem: Problem, blocks: Blocks) -> tuple[list[float], Selection]:
     """One factor on the strengths of the evidence."""
-    head = problem.head
+    head = problem.head.in_units(blocks.units)
     assert isinstance(head, LinearHead)
     engine = FisherEngine(max_steps=200, tolerance=1e-3, penalty="evidence")
     likelihood = blocks.likelihood(head, _law(problem), problem.settings.tail)

@@ -20,7 +20,7 @@ from levytorch.coefficients.build import LINEAR
 from levytorch.convert import choice, known_keys, real_number, shown, switch, whole_number
 from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
-from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.likelihood import Likelihood, mean_coefficients
 
 if TYPE_CHECKING:
     from levytorch.likelihood.objective import FullBatchObjective
@@ -256,7 +256,7 @@ def entry(likelihood: Likelihood, optimizer: Optimizer | None, nll: float) -> di
     values = {"train/nll": nll, "tail/TCF": tcf, "tail/R_sample": R_sample}
     if likelihood.tail.method == "tcf":
         values["tail/R_theta"] = tcf * (1 - R_sample) + R_sample
-    return values | likelihood.mean_coefficients()
+    return values | mean_coefficients(likelihood.head)
 
 
 def joined_history(first: list[dict[str, float]], later: list[dict[str, float]]) -> list[dict[str, float]]:

@@ -36,6 +36,7 @@ class Course:
     """A fit on its way through its phases, and what each has left for the next.
 
     Attributes:
+        head: the head that is fitted, in the units of the data it is fitted to (`Problem.units`).
         law: the law that was asked for, by name or as an object; "auto" becomes another name when it is decided.
         reason: why the fit ends under its law, for metrics["law_reason"].
         answer: the phase whose parameters stand so far. It makes the recovery at the end.
@@ -47,6 +48,7 @@ class Course:
     """
 
     problem: Problem
+    head: Head
     data: AllData
     engine: Engine
     ranks: Ranks

@@ -58,12 +58,13 @@ def exact_setting(course: Course) -> ExactSetting | None:
     """
     if course.exact is not None or course.law == "frozen":
         return course.exact
-    ended, problem = course.end, course.problem
+    ended = course.end
     head = ended.likelihood.head  # not the problem's where a coefficient has vanished
     if course.law == "auto" and head.is_constant:
         course.stay_frozen("constant coefficients, for which it is exact")
         return None
-    lacking = unavailable(head, problem.data)
+    observed = course.data.observed
+    lacking = unavailable(head, observed if isinstance(observed, Lattice) else observed.data)
     if lacking is not None:
         course.stay_frozen(f"the exact law must have {lacking.needed}, found {lacking.found}", free_drift=True)
         return None

@@ -18,7 +18,7 @@ from levytorch.coefficients import LinearHead
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.likelihood.corrected import Informations, centered_score, informations
 from levytorch.likelihood.exact_rule import TOLERANCE
-from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.likelihood import Likelihood, mean_coefficients
 from levytorch.likelihood.penalty import RoughnessPenalty, guarded_solve, lead_to_evidence, symmetric_inverse
 from levytorch.training.engines.base import Engine, Maximised
 from levytorch.training.engines.fisher import largest_moves, within_scale
@@ -152,7 +152,7 @@ class Corrected(Phase):
         """The strata carry the exact law's masses; the correction is updated when the phase has ended."""
 
     def entry(self, nll: float) -> dict[str, float]:
-        return {"train/nll": nll, **self.logged, **self.likelihood.mean_coefficients()}
+        return {"train/nll": nll, **self.logged, **mean_coefficients(self.head)}
 
     @torch.no_grad()
     def step(self, batch: Batch | FullBatch, seed: int) -> float:

@@ -94,7 +94,7 @@ class OwnLaw(Maximise):
 
     def __init__(self, course: Course) -> None:
         self.course, data, settings = course, course.data, course.problem.settings
-        head = course.problem.head
+        head = course.head
         likelihood = Likelihood(head, first_law(course.law, settings.density, head), settings.tail)
         likelihood.observe(data.observed, course.engine.n_bins)
         if not data.from_lattice:
