@@ -143,6 +143,8 @@ def _cross_validated(named: dict[str, Recovery]) -> tuple[list[ComparedModel], T
             total += held * block_log_likelihoods(judged, blocks, counts)
         judged.head.set_flat(recovery.theta)
         seen = float(block_log_likelihoods(judged, blocks, blocks.state_counts(judged)).sum())
+        per_pair_of_data = recovery.dim * blocks.units.log_length  # blocks are in the units of their fit
+        total, seen = total - per_pair_of_data * pairs, seen - per_pair_of_data * float(pairs.sum())
         models.append(ComparedModel(name, total, seen, _parameters(recovery)))
     assert first is not None
     return models, first

@@ -211,11 +211,21 @@ def _curves(one: LinearHead, two: LinearHead, spreads: list[Tensor], short: Step
     with torch.no_grad():
         a, b = one(states), two(states)
     out = {"x": states}
-    for name, *slopes in zip(NAMES, one.jacobian(states), two.jacobian(states)):
+    # a D_f means something beside its alpha: both are compared at that of the first fit
+    b = b._replace(D_f=b.D_f * one.units.D_f(a.alpha - b.alpha) * one.units.time)
+    for name, *slopes in zip(NAMES, _slopes(one, states), _slopes(two, states)):
         out[f"{name}_dt"], out[f"{name}_2dt"] = getattr(a, name), getattr(b, name)
         variances = [((J @ spread) * J).sum(-1) for J, spread in zip(slopes, spreads)]
         out[f"{name}_std"] = torch.maximum(*variances).clamp(min=0).sqrt()
     return out
+
+
+def _slopes(head: Head, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """d (b, D_o, D_f) / d theta; that of D_f at an unchanged alpha in the units of a step, which no unit of x changes."""
+    b, D_o, D_f, alpha = head.jacobian(states)
+    with torch.no_grad():
+        size = head(states).D_f.expand(len(states))
+    return b, D_o, D_f - 2.0 * head.units.log_length * size[:, None] * alpha
 
 
 def _seen_states(head: Head, x: Tensor) -> Tensor:
@@ -331,7 +341,7 @@ def _step_curves(head: Head, change: Tensor, spread: Tensor, x: Tensor) -> dict[
     with torch.no_grad():
         c = head(states)
     out = {"x": states}
-    for name, J in zip(NAMES, head.jacobian(states)):
+    for name, J in zip(NAMES, _slopes(head, states)):
         out[f"{name}_dt"] = getattr(c, name).expand(len(states)).clone()
         out[f"{name}_2dt"] = out[f"{name}_dt"] + J.detach() @ change
         out[f"{name}_std"] = ((J.detach() @ spread) * J.detach()).sum(-1).clamp(min=0).sqrt()

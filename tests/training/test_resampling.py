@@ -41,14 +41,15 @@ def test_scores_of_blocks_by_nodes_and_by_entries(alpha):
     lattice = variable(4000, 0).lattice(n_blocks=20)
     found = recover(lattice, alpha=alpha, n_basis=5, engine="fisher", tolerance=1.0)
     blocks = found.blocks
-    nodes = blocks.on_nodes(blocks.likelihood(found.head, found.blocks.law, TailSettings()))
+    head = found.head.in_units(blocks.units)
+    nodes = blocks.on_nodes(blocks.likelihood(head, found.blocks.law, TailSettings()))
     assert nodes.bins.are_states(blocks.main.x)
-    plain = block_scores(found.head, found.blocks.law, blocks, blocks.main)
-    quickly = block_scores(found.head, found.blocks.law, blocks, blocks.main, nodes.bins)
+    plain = block_scores(head, found.blocks.law, blocks, blocks.main)
+    quickly = block_scores(head, found.blocks.law, blocks, blocks.main, nodes.bins)
     assert float((quickly - plain).abs().max()) < 1e-10 * float(plain.abs().max())
     batch = blocks.whole
     fine, coarse = (
-        v.objective(batch).evaluate() for v in (blocks.likelihood(found.head, found.blocks.law, TailSettings()), nodes)
+        v.objective(batch).evaluate() for v in (blocks.likelihood(head, found.blocks.law, TailSettings()), nodes)
     )
     assert float(coarse.main.log_p) == pytest.approx(float(fine.main.log_p), rel=1e-12)
     assert torch.allclose(coarse.main.gradient, plain.sum(0), rtol=0, atol=1e-10 * float(plain.abs().sum(0).max()))
