@@ -221,7 +221,7 @@ def _curves(one: LinearHead, two: LinearHead, spreads: list[Tensor], short: Step
 
 
 def _slopes(head: Head, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """d (b, D_o, D_f) / d theta; that of D_f at an unchanged alpha in the units of a step, which no unit of x changes."""
+    """d (b, D_o, D_f) / d theta; that of D_f for steps in the head's own unit, so that no unit of x changes it."""
     b, D_o, D_f, alpha = head.jacobian(states)
     with torch.no_grad():
         size = head(states).D_f.expand(len(states))

@@ -8,7 +8,7 @@ alone; otherwise the pairs themselves know their block.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -41,7 +41,7 @@ class Blocks:
     observed: Pools | Lattice
     law: Law | None = None
     treatment: TailSettings | None = None
-    units: Units = Units()
+    units: Units = field(default_factory=Units)
 
     @property
     def n_blocks(self) -> int:

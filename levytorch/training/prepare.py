@@ -138,9 +138,9 @@ def problem_of(
 class AllData:
     """What a full-batch engine works on, and what stands behind it, in the units of the fit.
 
-    facts: what is reported of the data, in its own units; fitted: the batch to maximise over; observed: where tail masses come from; samples: all pairs of this rank where
-    `fitted` is a lattice made of them (None where it is those pairs, or where a lattice is all there is); blocks: the
-    same data in blocks, where one process holds it.
+    facts: what is reported of the data, in its own units; fitted: the batch to maximise over; observed: where tail
+    masses come from; samples: all pairs of this rank where `fitted` is a lattice made of them (None where it is those
+    pairs, or where a lattice is all there is); blocks: the same data in blocks, where one process holds it.
     """
 
     fitted: FullBatch

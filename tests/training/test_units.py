@@ -82,7 +82,10 @@ CASES = {
     "uneven": (uneven, lambda s, t: {"alpha": 0.6, "n_basis": 5}),
     "lattice": (circle, lambda s, t: {"alpha": "learn", "n_basis": 5, "law": "frozen", "lattice": "always"}),
     "spline": (line, lambda s, t: {"alpha": 0.8, "n_basis": 7}),
-    "polynomial": (line, lambda s, t: {"alpha": 0.8, "coefficients": "polynomial", "n_basis": 5, "D_o": 0.3 * s**2 / t}),
+    "polynomial": (
+        line,
+        lambda s, t: {"alpha": 0.8, "coefficients": "polynomial", "n_basis": 5, "D_o": 0.3 * s**2 / t},
+    ),
     "plane": (plane, lambda s, t: {"alpha": 0.6, "n_basis": 3}),
     "mlp": (circle, lambda s, t: {"alpha": 0.6, "coefficients": "mlp", "width": 4, "law": "frozen", "max_steps": 3}),
     "adam": (circle, lambda s, t: {"alpha": 0.6, "n_basis": 3, "engine": "adam", "max_steps": 60, "log_every": 20}),
@@ -160,7 +163,7 @@ def test_what_follows_from_a_fit_does_not_depend_on_units_either():
         found = recover(data, period=2 * math.pi * s, **options(s, t))
         assert (found.metrics["CT"], found.metrics["TRT"]) == (2 * s, 20 * s)
         checks = diagnose(found, data, checks=["fit", "time"])
-        V = solve_value(found, lambda x: torch.cos(x / s), 1 / t)
+        V = solve_value(found, lambda x, unit=s: torch.cos(x / unit), 1 / t)
         robust = found.std(1.0 * s, kind="robust")
         results.append([checks.fit.p_value, checks.time.p_value, float(V(1.0 * s)) / t, float(V.std(1.0 * s)) / t])
         results[-1] += [float(robust[0]) * t / s, float(found.bootstrap(4).std(1.0 * s)[1]) * t / s**2]
