@@ -79,6 +79,12 @@ def _named(recoveries: Any) -> dict[str, Recovery]:
             "recoveries must be a list of Recovery, or a mapping from names to them, found "
             f"{type(recoveries).__name__}; make them with recover()."
         )
+    simulated = [name for name, recovery in named.items() if recovery.law == "simulated"]
+    if simulated:
+        raise InputError(
+            f"recoveries must have a likelihood, found law simulated in {simulated[0]}, which has none; "
+            'fit with law="frozen" or law="exact" for the comparison.'
+        )
     return named
 
 

@@ -274,15 +274,20 @@ class TailMasses:
 
     def log_kept_scores(self, head: LinearHead, design: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """log masses of core and middle (M,), and their derivatives in the predictors (C, M); of the frozen law."""
+        chain = head.chain(head.theta.detach(), design)
+        core, middle, by_core, by_middle = self.log_kept_slopes(head, chain.coefficients)
+        return core, middle, to_predictors(by_core, chain), to_predictors(by_middle, chain)
+
+    def log_kept_slopes(self, head: Head, c: Coefficients) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same with derivatives in the coefficients, which are c at the nodes."""
         law, dt = self.law, self.bins.dt
         assert isinstance(law, FrozenLaw)
 
         def masses(c: Coefficients) -> tuple[Tensor, Tensor]:
             return self._log_kept(lambda threshold: law.exceedance(c, threshold, self.center(dt), dt))
 
-        chain = head.chain(head.theta.detach(), design)
-        (core, by_core), (middle, by_middle) = with_slopes(head, chain.coefficients, len(self.bins), masses)
-        return core, middle, to_predictors(by_core, chain), to_predictors(by_middle, chain)
+        (core, by_core), (middle, by_middle) = with_slopes(head, c, len(self.bins), masses)
+        return core, middle, by_core, by_middle
 
     # -- private ------------------------------------------------------------------------------------------------------
     def _beyond(self, head: Head) -> Callable[[Tensor], Tensor]:

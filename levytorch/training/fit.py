@@ -135,7 +135,7 @@ class Fit:
         self.units = problem.units
         head = problem.head if self.units == Units() else problem.head.in_units(self.units)
         self.course = Course(problem, head, self.batches, self.engine, self.ranks, settings.law)
-        first, *self._todo = plan_of(settings.law)
+        first, *self._todo = plan_of(settings.law, self.engine)
         phase = first.begin(self.course)
         assert phase is not None
         self.phase, self._drawer = phase, None
@@ -163,7 +163,7 @@ class Fit:
         """No fit takes more steps than this."""
         if self.problem is None:
             return self.engine.max_steps
-        return 2 * sum(phase.most_steps(self.engine) for phase in plan_of(self.problem.settings.law))
+        return 2 * sum(phase.most_steps(self.engine) for phase in plan_of(self.problem.settings.law, self.engine))
 
     def step(self, batch: Batch | FullBatch) -> StepReport:
         """One step of the present phase."""

@@ -525,17 +525,17 @@ def forecast(
 
 
 def law_of(recovery: Recovery) -> Law:
-    """For `log_prob(recovery.head, x, dx, dt)` and the masses beyond. For corrected coefficients use the exact law; the
-    frozen law would be biased.
+    """For `log_prob(recovery.head, x, dx, dt)` and the masses beyond. For corrected and simulated coefficients use the
+    exact law; the frozen law would be biased. It stands in for a simulated fit only where there is no exact law.
 
     An ExactLaw chooses its grid for the head and the dt it is asked for, and keeps its tables until they change.
     """
     if recovery.own_law is not None:
         return recovery.own_law
-    if recovery.law == "frozen" or recovery.shift is not None:  # corrected where the exact law is not available
-        return FrozenLaw(steady_method("auto", recovery.head), recovery.dim)
-    if recovery.law in ("exact", "corrected"):
+    if recovery.law in ("exact", "corrected") or recovery.metrics.get("law/judged_by") == "exact":
         return ExactLaw()
+    if recovery.law in ("frozen", "simulated"):
+        return FrozenLaw(steady_method("auto", recovery.head), recovery.dim)
     raise InputError(
         f"the law of the recovery must be given, found {recovery.law!r}, which is not one of levytorch's; use "
         "Recovery.load(path, law=...)."

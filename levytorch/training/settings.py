@@ -30,7 +30,7 @@ FIT_OPTIONS = {"init", "units", "density", "law", "std", "log_every", "progress"
 INITS = ("data", "random")
 UNITS = ("data", "none")
 DENSITIES = ("auto", "table", "contour", "windowed")
-LAWS = ("auto", "exact", "corrected", "frozen")
+LAWS = ("auto", "exact", "corrected", "simulated", "frozen")
 READING = ("time", "times", "value", "id", "dt", "reward", "action", "time_unit", "max_dt", "missing", "sort", "log")
 # what a misspelt option may have meant beside those of the head and the engine
 ARGUMENTS = (
@@ -247,11 +247,11 @@ def _checked_law(law: Any, head: Head, engine: Engine, tail: TailSettings, *, mo
         return _checked_own_law(check_law(law), head, engine, tail, modulated)
     choice("law", law, LAWS)
     if not engine.full_batch:
-        if law not in ("auto", "frozen"):
+        if law not in ("auto", "simulated", "frozen"):
             raise InputError(
                 f'law "{law}" must have a full-batch engine, found {engine.name}; use engine fisher, evidence or lbfgs.'
             )
-        return "frozen"
+        return "frozen" if law == "auto" else law
     if law in ("exact", "corrected"):
         if head.alpha_spec.mode == "function" and (lacking := ExactLaw.supports.missing(head)):
             raise InputError(f'law "{law}" must have {lacking.needed}, found {lacking.found}; use law="frozen".')

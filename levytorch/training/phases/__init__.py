@@ -7,23 +7,28 @@ the first, `training.prepare` has settled what was left to the data: the window,
 from __future__ import annotations
 
 from levytorch.likelihood.laws import Law
+from levytorch.training.engines.base import Engine
 from levytorch.training.phases.base import Course, Phase
 from levytorch.training.phases.corrected import Corrected
 from levytorch.training.phases.exact import Exact
 from levytorch.training.phases.maximise import Frozen, Maximise, OwnLaw
+from levytorch.training.phases.simulated import Simulated, SimulatedDraws
 
 Plan = tuple[type[Phase], ...]
 PLANS: dict[str, Plan] = {
-    "auto": (Frozen, Corrected, Exact),
+    "auto": (Frozen, Corrected, Exact, Simulated),
     "exact": (Frozen, Corrected, Exact),
-    "corrected": (Frozen, Corrected),
+    "corrected": (Frozen, Corrected, Simulated),
+    "simulated": (Frozen, Simulated),
     "frozen": (Frozen,),
 }
 
 
-def plan_of(law: str | Law) -> Plan:
+def plan_of(law: str | Law, engine: Engine) -> Plan:
     """The phases of a fit under a law."""
-    return PLANS[law] if isinstance(law, str) else (OwnLaw,)
+    if not isinstance(law, str):
+        return (OwnLaw,)
+    return (SimulatedDraws,) if law == "simulated" and not engine.full_batch else PLANS[law]
 
 
 __all__ = ["PLANS", "Course", "Maximise", "Phase", "Plan", "plan_of"]

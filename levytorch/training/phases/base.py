@@ -42,7 +42,6 @@ class Course:
         answer: the phase whose parameters stand so far. It makes the recovery at the end.
         ended: where the first maximisation has ended, under the frozen law or one of the user's own.
         vanished: a coefficient that has run to zero in it.
-        free_drift: whether the first-order bias of the frozen law's drift is to be removed from the answer.
         exact: the data, the frozen and the exact law, once it is decided that the fit goes on under the exact law.
         corrected: the phase of that name, once it has finished.
     """
@@ -57,7 +56,6 @@ class Course:
     answer: Phase | None = None
     ended: Ended | None = None
     vanished: Vanished | None = None
-    free_drift: bool = False
     exact: ExactSetting | None = None
     corrected: Corrected | None = None
 
@@ -67,9 +65,9 @@ class Course:
         assert self.ended is not None
         return self.ended
 
-    def stay_frozen(self, reason: str, *, free_drift: bool = False) -> None:
+    def stay_frozen(self, reason: str) -> None:
         """Decide that the answer under the frozen law stands."""
-        self.law, self.reason, self.free_drift = "frozen", reason, free_drift
+        self.law, self.reason = "frozen", reason
 
 
 class Phase:

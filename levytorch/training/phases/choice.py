@@ -3,8 +3,8 @@
 Under law "auto" it is the best that can be had in reasonable time. Where the exact law is available, and the frozen one
 is not exact already (constant coefficients), the fit goes on from the frozen law's maximum: to the root of the centered
 score (phase "corrected"), and, unless that shows that the frozen law was good enough, under the exact law. Where that
-would take too long, it ends under the corrected one; and where even that would, or the exact law is not available, the
-drift is freed of its bias to first order.
+would take too long, it ends under the corrected one; and where even that would, or the exact law is not available, it
+goes on by simulation (phase "simulated").
 
 The data of such a fit is a lattice; beyond one period log p carries the period of the coefficients, and pairs stay as
 they are.
@@ -56,7 +56,7 @@ def exact_setting(course: Course) -> ExactSetting | None:
 
     Decides once what law "auto" means for this fit.
     """
-    if course.exact is not None or course.law == "frozen":
+    if course.exact is not None or course.law in ("frozen", "simulated"):
         return course.exact
     ended = course.end
     head = ended.likelihood.head  # not the problem's where a coefficient has vanished
@@ -66,16 +66,15 @@ def exact_setting(course: Course) -> ExactSetting | None:
     observed = course.data.observed
     lacking = unavailable(head, observed if isinstance(observed, Lattice) else observed.data)
     if lacking is not None:
-        course.stay_frozen(f"the exact law must have {lacking.needed}, found {lacking.found}", free_drift=True)
+        course.law, course.reason = "simulated", f"the exact law must have {lacking.needed}, found {lacking.found}"
         return None
     began, cell = time.perf_counter(), on_a_cell(head)
     setting = ExactSetting(replace(ended.likelihood, head=cell), course.engine, ended.observed, course.ranks, began)
     if course.law == "auto":
         law, reason = affordable(setting, cell)
-        if law == "frozen":
-            course.stay_frozen(reason, free_drift=True)
-            return None
         course.law, course.reason = law, reason
+        if law == "simulated":
+            return None
     course.exact = setting
     return setting
 
@@ -97,7 +96,7 @@ def affordable(setting: ExactSetting, head: Head) -> tuple[str, str]:
     if exact < SECONDS:
         return "exact", "available" if linear else "available; how far the frozen law is off was not computed"
     too_long = f"the exact law would take about {exact:.0f} s on a grid of {max(sizes)} points, more than {SECONDS:g} s"
-    return ("corrected", too_long) if linear and corrected < SECONDS else ("frozen", too_long)
+    return ("corrected", too_long) if linear and corrected < SECONDS else ("simulated", too_long)
 
 
 class ExactSetting:

@@ -9,12 +9,10 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from levytorch.coefficients import LinearHead
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
-from levytorch.likelihood.drift_bias import drift_step, moved_or_refused, shown_by_steps
-from levytorch.likelihood.likelihood import N_BINS, Likelihood, counts_on
+from levytorch.likelihood.likelihood import N_BINS, Likelihood
 from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.ranks import Ranks
 from levytorch.training.averaging import MovingAverage, has_settled
@@ -22,11 +20,10 @@ from levytorch.training.boundary import without_vanished
 from levytorch.training.engines.base import Engine, Maximised
 from levytorch.training.phases.base import Course, Phase, first_law
 from levytorch.training.recovery import Recovery
-from levytorch.training.report import Ended, finish, in_standard_errors
+from levytorch.training.report import Ended, finish
 
 N_MIN = 100  # tail visits for a stable average: the paper's n_min
 GOOD = 0.1  # standard errors that the frozen law may be off
-_ODDS = 3.0  # log odds for steps along which coefficients are held, beyond which they are taken for such
 
 
 class Maximise(Phase):
@@ -162,39 +159,4 @@ class Frozen(OwnLaw):
         ended, reason = self.course.end, self.course.reason
         recovery = finish(ended)
         recovery.metrics |= {"law": "frozen", "law_reason": reason}
-        if self.course.free_drift:
-            free_drift(recovery, ended, asked=self.course.problem.settings.law)
         return recovery, ended.likelihood
-
-
-def free_drift(recovery: Recovery, ended: Ended, asked: str | Any) -> None:
-    """Remove the first-order bias of the frozen law's drift where the exact law cannot be used.
-
-    asked: the law of the settings; under "auto" the drift moves only if that matters.
-    """
-    likelihood = ended.likelihood
-    head, bins = likelihood.head, likelihood.bins
-    if not isinstance(head, LinearHead) or head.alpha_spec.mode == "function" or bins is None:
-        return
-    if asked == "auto" and head.dim == 1 and (told := _held(ended, head)):
-        recovery.metrics["law_reason"] += f"; {told}"
-        return
-    objective = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch)
-    ev = objective.evaluate()
-    shift: Tensor = ended.ranks.same(drift_step(objective, ev, counts_on(bins, ended.observed)))
-    if asked == "auto" and (recovery.covariance is None or in_standard_errors(head, shift, recovery.covariance) < GOOD):
-        recovery.metrics["law_reason"] += f"; the drift is off by less than {GOOD} standard errors"
-        return
-    if told := moved_or_refused(objective, ev, shift):
-        recovery.metrics["law_reason"] += f"; {told}"
-        return
-    recovery.shift = shift
-    recovery.metrics |= {"law": "corrected", "law/correction": "drift"}
-
-
-def _held(ended: Ended, head: LinearHead) -> str:
-    """A sentence where the data itself says that coefficients are held along a step, as by Euler's rule; or nothing."""
-    S, J = map(float, ended.ranks.sum(shown_by_steps(head, ended.batch.main)))
-    if not S - 0.5 * J < -_ODDS:
-        return ""
-    return f"steps show {S / J:.2f} +- {J**-0.5:.2f} of the change of D_o along them that an equation asks for"

@@ -1,20 +1,18 @@
-"""The bias of the frozen law's drift against the exact law, and against simulated steps in the plane."""
+"""What freezing the coefficients does to the drift, against the exact law; whether steps show that they are held."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
 
-from levytorch import Dynamics, recover, simulate
+from levytorch import Dynamics, simulate
 from levytorch.coefficients import AlphaSpec, FourierHead
 from levytorch.data.batches import Batch
 from levytorch.likelihood.corrected import frozen_scores
-from levytorch.likelihood.drift_bias import drift_bias, kappa, shown_by_steps
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_scores import expected_scores
 from levytorch.likelihood.frozen import FrozenLaw
+from levytorch.likelihood.held_steps import drift_bias, kappa, shown_by_steps
 
 D = torch.float64
 
@@ -62,44 +60,3 @@ def test_steps_show_whether_coefficients_are_followed(substeps, expected):
     assert error < 0.2
     # one order in the width of a step, a tenth of a wave here: what is beyond it is a part of that
     assert float(S / J) == pytest.approx(expected, abs=3.5 * error)
-
-
-@pytest.mark.slow
-def test_in_the_plane():
-    system = Dynamics(
-        b=lambda x: torch.stack([torch.cos(x[..., 0]), torch.sin(x[..., 1])], -1),
-        D_o=lambda x: torch.exp(0.7 * torch.sin(x[..., 0]) + 0.5 * torch.cos(x[..., 1])),
-        D_f=lambda x: 2.0 + 0 * x[..., 0],
-        alpha=0.3,
-        period=(2 * math.pi, 2 * math.pi),
-        dim=2,
-    )
-    data = simulate(system, 20_000, 10, 1 / 20, substeps=20, seed=1).transitions()
-    x = system_states(2000)
-    direction = gradient(system, x)
-    found = recover(data, alpha=0.3, n_basis=3, law="auto")
-    assert (found.law, found.metrics["law/correction"]) == ("corrected", "drift")
-    J = found.jacobian(x)[0]  # (n, 2, P)
-    weight = torch.einsum("ni,nip->p", direction, J) / direction.square().sum()
-    std = float((weight @ found.covariance @ weight).sqrt())
-
-    def along(recovered) -> float:
-        return float(((recovered - system.b(x)) * direction).sum() / direction.square().sum())
-
-    frozen = recover(data, alpha=0.3, n_basis=3, law="frozen")
-    assert abs(along(found.b(x))) < 4 * std
-    assert along(frozen.b(x)) < -4 * std
-    # as far from the frozen law as it says, and replicas are around it
-    assert torch.allclose(found.theta - found.shift, frozen.theta, atol=1e-8)
-    replicas = found.bootstrap(20)
-    off = float((weight @ (replicas.theta.mean(0) - found.theta)).abs())
-    assert off < 4 * std / math.sqrt(20) + 0.1 * std
-
-
-def system_states(n: int) -> torch.Tensor:
-    return 2 * math.pi * torch.rand((n, 2), dtype=D, generator=torch.Generator().manual_seed(0))
-
-
-def gradient(system: Dynamics, x: torch.Tensor) -> torch.Tensor:
-    steps = 1e-4 * torch.eye(2, dtype=D)
-    return torch.stack([(system.D_o(x + h) - system.D_o(x - h)) / 2e-4 for h in steps], dim=1)

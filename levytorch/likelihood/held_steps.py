@@ -1,4 +1,6 @@
-"""What freezing the coefficients over a step does to the drift, to first order in how D_o and D_f change along it.
+"""Whether data follow the coefficients along a step, or hold them until the next observation.
+
+Freezing the coefficients over a step changes its law; here to first order in how D_o and D_f change along it.
 
 With g the gradient of D_o and p the density of a frozen step, D_o + g . y instead of D_o changes the density by
 dt / 2 (g . grad)(d + y . grad) p: in Fourier space by i dt^2 / 2 k^2 (g . grad_k)(D_o k^2 + D_f |k|^(2 alpha)), and the
@@ -11,10 +13,6 @@ a function of alpha and D_f dt / (D_o dt)^alpha alone; zero without jumps. In on
 gradient of D_f: k^2 is then |k|^(2 alpha), and with F the distribution function the density changes by
 
     g / 2 (y dp/dD_f + 2 alpha dF/dD_f),    2 alpha D_f dF/dD_f = -(y p + 2 D_o dt dp/dy)    (the law scales).
-
-It is what can be taken back where the exact
-law is not to be had: in several dimensions, for many distinct dt, and for steps too short for its grid. D_o and D_f
-stay as they are.
 
 Data need not follow an equation along a step: Euler's rule, and any model in discrete time, holds coefficients until
 the next observation. The same change of the density, what a shift of the drift explains taken off, is a score for how
@@ -31,14 +29,10 @@ from torch import Tensor
 from levytorch.coefficients import LinearHead
 from levytorch.data.batches import Batch
 from levytorch.law import score
-from levytorch.likelihood.objective import Evaluation, FullBatchObjective
-from levytorch.likelihood.penalty import guarded_solve
-from levytorch.likelihood.sums import project
 
 _POINTS = 1200  # of the radius
 _FARTHEST = 60.0  # in widths of the Brownian part: beyond, the law is a power of the radius and psi vanishes
 _RATIOS = 33  # of jumps to diffusion between which kappa is interpolated
-_MOST_FALLS = 4.0  # times what the curvature says: a correction beyond is not trusted
 _SMALL = 1e-3  # of the width of a step, for differences of D_o
 
 
@@ -98,38 +92,6 @@ def drift_bias(head: LinearHead, x: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]
     if head.dim == 1:
         bias = bias + of_jumps * spread ** (1 - alpha) * of_D_f
     return bias, information * dt**2 / spread.clamp(min=1e-300)
-
-
-@torch.no_grad()
-def drift_step(objective: FullBatchObjective, ev: Evaluation, counts: Tensor) -> Tensor:
-    """The step in theta (P,) that takes the bias of the drift back; counts: pairs on the bins of the objective.
-
-    It is about the drift, so it moves the drift alone: in the full information a coefficient that has nearly vanished
-    would be moved by a small number over a smaller one.
-    """
-    head, bins, n = objective.head, objective.bins, float(counts.sum())
-    bias, information = drift_bias(head, bins.x, bins.dt)
-    rows = torch.zeros((len(head.sizes), len(bins)), dtype=torch.float64)
-    rows[: head.dim] = (bias if head.dim == 1 else bias.T) * information * counts / n * head.units.b
-    curvature = objective.penalised_information(ev) / objective.n
-    step, end = torch.zeros(len(curvature), dtype=torch.float64), head.starts[head.dim]
-    score = project(head, rows, objective.design)[:end]
-    step[:end] = -guarded_solve(curvature[:end, :end], score, "the bias of the drift")
-    return step
-
-
-@torch.no_grad()
-def moved_or_refused(objective: FullBatchObjective, ev: Evaluation, step: Tensor) -> str:
-    """Moves the head by a step from the maximum at `ev`; a sentence, and no move, where the likelihood falls far more
-    than its curvature says.
-    """
-    expected = 0.5 * float(step @ objective.penalised_information(ev) @ step)
-    objective.head.set_flat(ev.theta + step)
-    falls = objective.n * (objective.value(ev) - objective.value(objective.evaluate()))
-    if falls <= _MOST_FALLS * expected + 1.0:
-        return ""
-    objective.head.set_flat(ev.theta)
-    return f"the correction of the drift was refused: the log-likelihood would fall by {falls:.3g}"
 
 
 @torch.no_grad()

@@ -1,0 +1,623 @@
+"""The frozen law's score, centered by simulated steps of the same head: law "simulated".
+
+    U(theta) = mean over the pairs of s(x, dx)  -  mean over the same states of [ s(x, dx_fine) - s(x, dx_frozen) ]
+
+s is the score of the law that freezes the coefficients over a step. dx_fine is a simulated step that follows them along
+it, dx_frozen one that holds them, from the same uniform numbers (`simulation.coupled`). The mean of s(x, dx_frozen) is
+zero, so that it changes nothing but the variance. At the true coefficients U is zero on average however long the steps
+are: its root has no bias from dt, in any dimension and for any head. It is `likelihood.corrected` with a simulated
+expectation.
+
+Where tails are lost the expectation is conditional on what was kept, stratum by stratum (within CT, between CT and
+TRT). The frozen law's own masses and their derivatives are known; simulated steps add what the two laws differ by, to
+the mass of a stratum and to the sum of the scores within it separately.
+
+The estimating equation has the slope -A and the variance B per pair (`corrected.Information`). A is the covariance of s
+with the score of the whole path, since the mean of that given (x, dx) is the score of the law that follows the
+coefficients. For the frozen step the same covariance is Cov(s, s), which is taken from the data; simulations are needed
+only for the difference, again with coupled steps. B is Cov(s, s) and the variance of the simulated part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import Coefficients, Head, LinearHead
+from levytorch.coefficients.kernels import GRID, interpolate
+from levytorch.data.batches import Batch, FullBatch
+from levytorch.likelihood.corrected import Information
+from levytorch.likelihood.frozen import (
+    FrozenLaw,
+    StepScore,
+    coefficient_jacobian,
+    predictor_jacobian,
+    score_rows,
+    sweep,
+    to_predictors,
+)
+from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.penalty import symmetric_inverse
+from levytorch.likelihood.sums import ScoreSums, StateBins, assemble, project
+from levytorch.likelihood.tail import TailMasses, tail_correction_factor
+from levytorch.ranks import Ranks
+from levytorch.simulation.coupled import Field, Substep, coupled_steps, coupled_substeps
+
+SUBSTEPS = 8  # of second weak order
+SHARE = 0.032  # of the variance of an estimate that simulations may make up: 1.6 % of its standard error
+FEWEST, PILOT, MOST = 1 << 14, 1 << 16, 1 << 24  # simulated steps: at least, for a first look, at most
+_PATHS = 1 << 16  # simulated paths for the slope of the equation
+_RARE = 16  # times as many are looked through for those that end in the tail
+_CHUNK = 1 << 13  # paths at a time
+_BLOCK = 1 << 19  # simulated steps at a time
+_NODES = 1024  # per cell, from which coefficients of a head that is not linear are interpolated
+_COARSE = 64  # bins of states in which the strata of lost tails are compared
+_SMALLEST = 0.2  # of the frozen law's mass of a stratum: simulations do not make it smaller
+_GRID = {1: 64, 2: 256}  # states at which shares of the variance are compared
+
+
+def coefficient_field(head: Head) -> Field:
+    """The coefficients of a head without gradients, for simulations: interpolated from a table in one dimension."""
+    if head.dim == 1 and head.columns == 1 and not head.is_constant and getattr(head, "periodic", True):
+        ((origin, period),) = head.extents
+        nodes = max(GRID, 128 * max(head.sizes)) if isinstance(head, LinearHead) else _NODES
+        x = origin + period / nodes * torch.arange(nodes, dtype=torch.float64)
+        with torch.no_grad():
+            c = head(x)
+        varies = c.alpha.dim() > 0
+        table = torch.stack([c.b, c.D_o, c.D_f, *([c.alpha] if varies else [])])
+
+        def from_table(at: Tensor) -> Coefficients:
+            rows = interpolate(head.clamped(at).contiguous(), origin, period, table, positive=True)
+            return Coefficients(rows[0], rows[1], rows[2], rows[3] if varies else c.alpha, c.tempering)
+
+        return from_table
+
+    def direct(at: Tensor) -> Coefficients:
+        with torch.no_grad():
+            return head(inside(head, at))
+
+    return direct
+
+
+def inside(head: Head, x: Tensor) -> Tensor:
+    """States whose coefficients a head knows: beyond the window of a line those at its ends are used."""
+    return head.clamped(x) if x.dim() == 1 or x.shape[1] == head.dim else x
+
+
+@dataclass(frozen=True)
+class States:
+    """The states (n,), (n, d) or (n, columns) of the data with their dt (n,) and numbers of pairs, on this rank.
+
+    before: pairs on the ranks before this one; total: on all of them.
+    """
+
+    x: Tensor
+    dt: Tensor
+    counts: Tensor
+    before: float = 0.0
+    total: float = 0.0
+
+    def sample(self, n: int) -> tuple[Tensor, Tensor, int]:
+        """About n states of all ranks, evenly spread over the pairs: those of this rank, their dt, the first number."""
+        ends = self.counts.cumsum(0)
+        if not len(ends):
+            return self.x, self.dt, 0
+        step = self.total / n
+        first, last = (max(0, math.ceil(at / step - 0.5)) for at in (self.before, self.before + float(ends[-1])))
+        places = (torch.arange(first, min(last, n), dtype=torch.float64) + 0.5) * step - self.before
+        rows = torch.searchsorted(ends, places, right=True).clamp(max=len(ends) - 1)
+        return self.x[rows], self.dt[rows], first
+
+
+def states_of(batch: FullBatch, ranks: Ranks) -> States:
+    """The states of a full batch; the nodes of a lattice that share a state are one."""
+    main = batch.main
+    x, dt, counts = main.x, main.dt.expand(main.x.shape[0]), main.weight.to(torch.float64)
+    if x.dim() == 1 and bool((counts < 0).any()):  # a lattice: interpolation has made weights of both signs
+        both = torch.stack([x, dt], dim=1)
+        nodes, which = torch.unique(both, dim=0, return_inverse=True)
+        counts = torch.zeros(len(nodes), dtype=torch.float64).index_add_(0, which, counts).clamp(min=0.0)
+        x, dt = nodes[:, 0].contiguous(), nodes[:, 1].contiguous()
+    mine = float(counts.sum())
+    if ranks.world == 1:
+        return States(x, dt, counts, 0.0, mine)
+    each = torch.zeros(ranks.world, dtype=torch.float64)
+    each[ranks.rank] = mine
+    (each,) = ranks.sum([each])
+    return States(x, dt, counts, float(each[: ranks.rank].sum()), float(each.sum()))
+
+
+class DifferenceLaw(FrozenLaw):
+    """Scores of the frozen law at dx_fine minus those at dx_frozen, the two columns of dx (n, 2) or (n, 2, d)."""
+
+    def __init__(self, law: FrozenLaw) -> None:
+        super().__init__(law.method, law.dim)
+
+    def score(self, c: Coefficients, dx: Tensor, dt: Tensor, wrt_alpha: bool = False) -> StepScore:
+        fine, frozen = (super(DifferenceLaw, self).score(c, dx[:, k].contiguous(), dt, wrt_alpha) for k in (0, 1))
+        return StepScore(*(one if one is None else one - two for one, two in zip(fine, frozen)))
+
+
+Kept = Callable[[Tensor, Tensor, Tensor], Tensor]  # (dx, dt, bin of the state) -> whether a pair lies in a region
+
+
+class Region(NamedTuple):
+    """One region of |dx - mu| in which pairs were kept, and how many of them there are in every bin of states."""
+
+    name: str
+    counts: Tensor
+    kept: Kept
+
+
+def regions(masses: TailMasses, *, split: bool) -> list[Region]:
+    """Within CT and between CT and TRT where these are treated apart (split), or all that was kept."""
+    CT, TRT = masses.CT, masses.TRT
+
+    def within(threshold: Tensor | None) -> Kept:
+        def kept(dx: Tensor, dt: Tensor, node: Tensor) -> Tensor:
+            if threshold is None:
+                return torch.ones(len(dx), dtype=torch.bool)
+            y = dx - masses.center(dt)
+            return (y.abs() if y.dim() == 1 else y.norm(dim=-1)) < threshold[node]
+
+        return kept
+
+    if CT is None or not split:
+        return [Region("main", masses.counts, within(TRT if CT is None else CT))]
+    in_CT, in_TRT, tail = within(CT), within(TRT), masses.tail_counts
+
+    def between(dx: Tensor, dt: Tensor, node: Tensor) -> Tensor:
+        return in_TRT(dx, dt, node) & ~in_CT(dx, dt, node)
+
+    return [Region("core", masses.counts - tail, in_CT), Region("tail", tail, between)]
+
+
+@dataclass
+class Stratum:
+    """A region with the sums over its pairs; mass (M,): that of the frozen law; slopes (C, M): of its logarithm."""
+
+    name: str
+    sums: ScoreSums
+    counts: Tensor
+    mass: Tensor
+    slopes: Tensor
+    kept: Kept
+
+
+@dataclass
+class SimulatedScore:
+    """The centered score of a frozen law's objective and its information, by simulated steps.
+
+    n_simulated: simulated steps; substeps: of each; seed: of their random numbers, the same at every evaluation.
+    """
+
+    objective: FullBatchObjective
+    seed: int = 0
+    n_simulated: int = 0
+    substeps: int = SUBSTEPS
+    states: States = field(init=False)
+    noise: Tensor | None = None  # (P, P) variance of the simulated part times the number of pairs
+    R_theta: float | None = None
+
+    def __post_init__(self) -> None:
+        self.states = states_of(self.objective.batch, self.objective.ranks)
+        if not self.n_simulated:
+            self.n_simulated = int(min(max(self.states.total, FEWEST), PILOT))
+
+    @property
+    def head(self) -> LinearHead:
+        return self.objective.head
+
+    # -- the score ----------------------------------------------------------------------------------------------------
+    @torch.no_grad()
+    def centered(self) -> tuple[Tensor, Evaluation]:
+        """U (P,) at the parameters of the head, and the evaluation; R_theta and the TCF are the simulated law's."""
+        ev = self.objective.evaluate()
+        strata = self.strata(ev)
+        return (self._conditional(ev, strata) if strata else self._whole(ev)), ev
+
+    def _steps(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """x, dt, dx_fine and dx_frozen of the simulated steps of this rank, some at a time."""
+        x, dt, first = self.states.sample(self.n_simulated)
+        field = coefficient_field(self.head)
+        for low in range(0, len(x), _BLOCK):
+            part, h = x[low : low + _BLOCK], dt[low : low + _BLOCK]
+            steps = coupled_steps(field, part, h, self.substeps, dim=self.head.dim, seed=self.seed, first=first + low)
+            yield part, h, steps.fine, steps.frozen
+
+    def _whole(self, ev: Evaluation) -> Tensor:
+        objective, n = self.objective, self.objective.n
+        law = DifferenceLaw(objective.law)
+        one = torch.ones(1, dtype=torch.float64)
+        C, M = ev.main.first.shape
+        gradient, second = torch.zeros_like(ev.theta), torch.zeros((C, C, M), dtype=torch.float64)
+        for x, dt, fine, frozen in self._steps():
+            batch = Batch(x, torch.stack([fine, frozen], dim=1), dt, one.expand(len(x)))
+            sums = sweep(self.head, law, batch, objective.bins)
+            gradient += sums.gradient
+            second += sums.second
+        gradient, second = objective.ranks.sum([gradient, second])
+        # per pair: a mean of n_simulated numbers has their variance over n_simulated
+        self.noise = assemble(self.head, second, objective.design) * n / self.n_simulated**2
+        return ev.main.gradient / n - gradient / self.n_simulated
+
+    # -- lost tails ---------------------------------------------------------------------------------------------------
+    def strata(self, ev: Evaluation) -> list[Stratum]:
+        """The regions in which pairs were kept; none where all were."""
+        objective, masses = self.objective, self.objective.masses
+        if masses is None or objective.method == "none":
+            return []
+        core, middle, q_core, q_middle = masses.log_kept_scores(self.head, objective.design)
+        frozen = {"main": (core.exp(), q_core), "core": (core.exp(), q_core), "tail": (middle.exp(), q_middle)}
+        sums = {"main": ev.main}
+        if ev.tail is not None:
+            sums |= {"core": ev.main - ev.tail, "tail": ev.tail}
+        split = ev.tail is not None and not (objective.method == "conditional" and objective.region == "TRT")
+        return [Stratum(r.name, sums[r.name], r.counts, *frozen[r.name], r.kept) for r in regions(masses, split=split)]
+
+    def _scale(self, stratum: Stratum) -> float:
+        """What a pair of the stratum weighs in the equation, times the number of all pairs."""
+        if self.objective.method != "tcf" or stratum.name == "main" or self.R_theta is None:
+            return 1.0
+        share = 1.0 - self.R_theta if stratum.name == "core" else self.R_theta
+        return share * self.objective.n / float(stratum.counts.sum())
+
+    def _conditional(self, ev: Evaluation, strata: list[Stratum]) -> Tensor:
+        objective, bins, ranks, n = self.objective, self.objective.bins, self.objective.ranks, self.objective.n
+        head, masses = self.head, objective.masses
+        assert masses is not None
+        chain = head.chain(head.theta.detach(), objective.design)
+        by_core, by_middle = masses.log_kept_slopes(head, chain.coefficients)[2:]
+        slopes = {"main": by_core, "core": by_core, "tail": by_middle}
+        C, M = len(ev.main.first), len(bins)
+        number = torch.zeros(M, dtype=torch.float64)
+        found = [torch.zeros((1 + C + C * C, M), dtype=torch.float64) for _ in strata]
+        field = coefficient_field(head)
+        for x, dt, fine, frozen in self._steps():
+            node, c = bins.index(x, dt), field(x)
+            number += torch.bincount(node, minlength=M)
+            scores = [
+                score_rows(head, objective.law.score(c, dx, dt, wrt_alpha=head.learns_alpha)) for dx in (fine, frozen)
+            ]
+            for stratum, total in zip(strata, found):
+                kept = [stratum.kept(dx, dt, node).to(torch.float64) for dx in (fine, frozen)]
+                difference = kept[0] - kept[1]
+                sums = scores[0] * kept[0] - scores[1] * kept[1]
+                # a step says (s - mean) / mass about the mean of its stratum, fine minus frozen
+                own = (sums - slopes[stratum.name][:, node] * difference) / stratum.mass[node].clamp(min=1e-300)
+                products = (own.unsqueeze(0) * own.unsqueeze(1)).flatten(0, 1)
+                total.index_add_(1, node, torch.cat([difference[None], sums, products]))
+        number, *found = ranks.sum([number, *found])
+        coarse = _coarse(head, bins)
+        of_bin = coarse.index(bins.x, bins.dt)
+        jacobian = predictor_jacobian(chain, C, M)
+
+        def gathered(rows: Tensor) -> Tensor:
+            return torch.zeros((*rows.shape[:-1], len(coarse)), dtype=torch.float64).index_add_(-1, of_bin, rows)
+
+        means = []
+        for stratum, total in zip(strata, found):
+            mass, first, products = torch.split(total, [1, C, C * C])
+            p = stratum.mass * number
+            known, known_first = gathered(p), gathered(p * stratum.slopes)
+            whole = (known + gathered(mass[0])).clamp(min=_SMALLEST * known)
+            changed = _ratio(known_first + gathered(to_predictors(first, chain)), whole) - _ratio(known_first, known)
+            products = torch.einsum("ian,ijn,jbn->abn", jacobian, products.reshape(C, C, M), jacobian)
+            means.append((changed, _ratio(whole, gathered(number)), products))
+        if objective.method == "tcf":
+            self.R_theta = float((masses.share * (1.0 - means[0][1][of_bin])).sum())
+            ev.R_theta = self.R_theta
+            ev.tcf = tail_correction_factor(self.R_theta, masses.R_sample)
+        U, noise = torch.zeros_like(ev.theta), torch.zeros((C, C, M), dtype=torch.float64)
+        simulated = gathered(number)
+        for stratum, (changed, _, products) in zip(strata, means):
+            scale = self._scale(stratum)
+            mean = stratum.slopes + changed[:, of_bin]
+            U += scale / n * (stratum.sums.gradient - project(head, mean * stratum.counts, objective.design))
+            noise += (scale * _ratio(gathered(stratum.counts), simulated)[of_bin]) ** 2 * products
+        self.noise = assemble(head, noise, objective.design) / n
+        return U
+
+    # -- the information ----------------------------------------------------------------------------------------------
+    @torch.no_grad()
+    def information(self, ev: Evaluation) -> Information:
+        """Slope and variance of the equation at an evaluation of `centered`, per pair."""
+        objective, n = self.objective, self.objective.n
+        strata = self.strata(ev)
+        slope = torch.zeros_like(ev.main.second)
+        variance = torch.zeros_like(slope)
+        for stratum in strata:
+            scale, q, s = self._scale(stratum), stratum.slopes, stratum.sums
+            outer = q.unsqueeze(1) * s.first.unsqueeze(0)
+            within = s.second - outer - outer.transpose(0, 1) + q.unsqueeze(1) * q.unsqueeze(0) * stratum.counts
+            slope += scale * within / n
+            variance += scale**2 * within / n
+        if not strata:
+            slope = variance = ev.main.second / n
+        head, design = self.head, objective.design
+        A = assemble(head, slope, design) + self._difference(strata)
+        B = assemble(head, variance, design)
+        if self.noise is not None:
+            B = B + self.noise
+        return Information(A, B, A.T @ symmetric_inverse(B) @ A)
+
+    def _difference(self, strata: list[Stratum]) -> Tensor:
+        """Cov(s, path score - s) of fine steps minus the same of frozen ones, (P, P) per pair."""
+        head, objective = self.head, self.objective
+        x, dt, first = self.states.sample(_PATHS)
+        items = torch.arange(first, first + len(x))
+        P = head.flat().numel()
+        total = torch.zeros((P, P), dtype=torch.float64)
+        if not strata:
+            for paths in self._paths(x, dt, items):
+                for one in (paths.fine, paths.frozen):
+                    total += one.sign * one.score.T @ (one.path - one.score)
+            (total,) = objective.ranks.sum([total])
+            return total / _PATHS
+        # few steps end in the tail: they are looked for among many, and their paths made again from their streams
+        many, many_dt, many_first = self.states.sample(_PATHS * _RARE)
+        many_items = torch.arange(many_first, many_first + len(many))
+        steps = coupled_steps(coefficient_field(head), many, many_dt, SUBSTEPS, **self._streams(), first=many_first)
+        for stratum in strata:
+            chosen = x, dt, items
+            if stratum.name == "tail":
+                node = objective.bins.index(many, many_dt)
+                used = stratum.kept(steps.fine, many_dt, node) | stratum.kept(steps.frozen, many_dt, node)
+                chosen = many[used], many_dt[used], many_items[used]
+            total += self._within(stratum, *chosen)
+        return total
+
+    def _streams(self) -> dict[str, Any]:
+        """Of the paths, which follow Euler's rule."""
+        return {"dim": self.head.dim, "seed": self.seed, "extrapolate": False}
+
+    def _paths(self, x: Tensor, dt: Tensor, items: Tensor) -> Iterator[_Paths]:
+        coefficients = coefficient_field(self.head)
+        for low in range(0, len(x), _CHUNK):
+            rows = slice(low, low + _CHUNK)
+            steps = coupled_substeps(coefficients, x[rows], dt[rows], SUBSTEPS, items[rows], **self._streams())
+            yield _paths(self.head, self.objective.law, steps, x[rows], dt[rows])
+
+    def _within(self, stratum: Stratum, x: Tensor, dt: Tensor, items: Tensor) -> Tensor:
+        """The same covariances within a stratum, of paths from some states."""
+        objective, parts = self.objective, list(self._paths(x, dt, items))
+        coarse = _coarse(self.head, objective.bins)
+        of_bin = coarse.index(objective.bins.x, objective.bins.dt)
+        node = objective.bins.index(x, dt)
+        pairs = torch.zeros(len(coarse), dtype=torch.float64).index_add_(0, of_bin, stratum.counts)
+        P = self.head.flat().numel()
+        total = torch.zeros((P, P), dtype=torch.float64)
+        for name in ("fine", "frozen"):
+            sides = [getattr(paths, name) for paths in parts]
+            dx, s, path = (torch.cat([getattr(one, key) for one in sides]) for key in ("dx", "score", "path"))
+            kept = torch.nonzero(stratum.kept(dx, dt, node)).reshape(-1)
+            at, s, path = of_bin[node[kept]], s[kept], path[kept]
+            number = torch.bincount(at, minlength=len(coarse)).to(torch.float64)
+            s, path = (v - _means(v, at, number)[at] for v in (s, path))
+            weight = self._scale(stratum) * pairs[at] / (number[at] - 1.0).clamp(min=1.0) / objective.n
+            total += sides[0].sign * s.T @ (weight[:, None] * (path - s))
+        return total
+
+    # -- how many simulations -----------------------------------------------------------------------------------------
+    def share(self, information: Information, precision: Tensor) -> float:
+        """The largest part of the variance of a coefficient, at any state, that the simulations make up."""
+        n, noise = self.objective.n, self.noise
+        assert noise is not None
+        turn = information.slope.T @ symmetric_inverse(information.variance)
+        inverse = symmetric_inverse(n * turn @ information.slope + torch.diag(precision))
+        influence = n * inverse @ turn
+        whole, simulated = inverse, influence @ (noise / n) @ influence.T
+        most = 0.0
+        for J in self.head.jacobian(self.head.grid(_GRID.get(self.head.dim, 512))):
+            J = J.reshape(-1, J.shape[-1])
+            variance = ((J @ whole) * J).sum(-1)
+            part = ((J @ simulated) * J).sum(-1)
+            used = variance > 0
+            if bool(used.any()):
+                most = max(most, float((part[used] / variance[used]).max()))
+        return most
+
+    def enough(self, share: float) -> int:
+        """How many simulated steps make up SHARE of the variance at most, from the share of the present number."""
+        odds = [part / (1.0 - min(part, 0.999)) for part in (share, SHARE)]
+        return int(min(max(self.n_simulated * odds[0] / odds[1], FEWEST), MOST))
+
+
+@dataclass
+class _Side:
+    """Simulated steps of one kind: displacements, scores (n, P) of the whole step, and of the path of substeps."""
+
+    sign: float
+    dx: Tensor
+    score: Tensor
+    path: Tensor
+
+
+@dataclass
+class _Paths:
+    fine: _Side
+    frozen: _Side
+
+
+def _paths(head: Head, law: FrozenLaw, substeps: Iterator[Substep], x: Tensor, dt: Tensor) -> _Paths:
+    """Coupled paths by Euler's rule, whose substeps have the scores of the frozen law over their part of dt."""
+    h = dt / SUBSTEPS
+    start = rows_at(head, x)
+    zero = torch.zeros((), dtype=torch.float64)
+    moved, scores = [zero, zero], [zero, zero]
+    for i, one in enumerate(substeps):
+        here = start if i == 0 else rows_at(head, one.x)
+        for k, (step, rows) in enumerate(((one.fine, here), (one.frozen, start))):
+            moved[k] = moved[k] + step
+            scores[k] = scores[k] + rows.scores(law, step, h)
+    sides = [_Side(sign, dx, start.scores(law, dx, dt), path) for sign, dx, path in zip((1.0, -1.0), moved, scores)]
+    return _Paths(*sides)
+
+
+@dataclass
+class RowsAt:
+    """Coefficients of a head at states, and the scores of steps from there in its parameters."""
+
+    head: Head
+    coefficients: Coefficients
+    to_theta: Callable[[Tensor], Tensor]  # d log p / d c (C, n) -> (n, P)
+
+    def scores(self, law: FrozenLaw, dx: Tensor, dt: Tensor) -> Tensor:
+        """d log p / d theta of steps dx over dt, (n, P)."""
+        step = law.score(self.coefficients, dx, dt, wrt_alpha=self.head.learns_alpha)
+        return self.to_theta(score_rows(self.head, step))
+
+
+def rows_at(head: Head, x: Tensor) -> RowsAt:
+    """What `RowsAt` holds, at states x."""
+    x = inside(head, x)
+    if isinstance(head, LinearHead):
+        design = head.design(x)
+        chain = head.chain(head.theta.detach(), design)
+
+        def linear(scores: Tensor) -> Tensor:
+            return torch.cat([q * phi for q, phi in zip(to_predictors(scores, chain), design)]).T
+
+        return RowsAt(head, chain.coefficients, linear)
+    jacobian = coefficient_jacobian(head, x)
+    with torch.no_grad():
+        return RowsAt(head, head(x), lambda scores: torch.einsum("cn,cnp->np", scores, jacobian))
+
+
+def _coarse(head: LinearHead, bins: StateBins) -> StateBins:
+    """Few bins of states, for the same groups of dt."""
+    return StateBins(head, torch.unique(bins.dt), _COARSE)
+
+
+def _ratio(values: Tensor, by: Tensor) -> Tensor:
+    return torch.where(by > 0, values / by.clamp(min=1e-300), 0.0)
+
+
+def _means(values: Tensor, at: Tensor, number: Tensor) -> Tensor:
+    """Means (M, P) of rows (n, P) over the bins `at`."""
+    total = torch.zeros((len(number), values.shape[1]), dtype=torch.float64).index_add_(0, at, values)
+    return total / number.clamp(min=1.0)[:, None]
+
+
+# -- simulated pairs as parts of a batch -------------------------------------------------------------------------------
+
+
+@dataclass
+class SimulatedPairs:
+    """Simulated pairs beside those of the data, for engines that maximise: fine ones with negative weights, frozen ones
+    with positive ones. Their displacements are numbers, so that the gradient of such a batch is the centered score.
+
+    In every region of lost tails fine and frozen steps have the weight of its data, each kind by its own number of kept
+    steps: per bin of states in a full batch, altogether in a mini-batch.
+    """
+
+    likelihood: Likelihood
+    seed: int = 0
+    substeps: int = SUBSTEPS
+    R_theta: float | None = None  # of the last full batch
+
+    @torch.no_grad()
+    def append(self, batch: Batch, step: int) -> Batch:
+        """A mini-batch with a simulated pair of either kind for each of its own."""
+        likelihood, head = self.likelihood, self.likelihood.head
+        x, dt, first = batch.x, batch.dt.expand(len(batch.x)), likelihood.ranks.rank << 32
+        masses = likelihood.masses if likelihood.tail.active else None
+        parts: list[Region] = []
+        if masses is not None:
+            parts = regions(masses, split=self._split(masses))
+            node = masses.bins.index(x, dt)
+            own = [part.kept(batch.dx, dt, node) for part in parts]
+            x, dt, node = x[own[0]], dt[own[0]], node[own[0]]  # the tail pool has more than its share of a batch
+        steps = coupled_steps(
+            coefficient_field(head), x, dt, self.substeps, dim=head.dim, seed=self.seed, round=step, first=first
+        )
+        if masses is None:
+            weights = -batch.weight, batch.weight
+        else:
+            group = torch.zeros(len(x), dtype=torch.int64)
+            totals = [batch.weight[mask].sum().reshape(1) for mask in own]
+            weights = _by_region(parts, totals, group, node, dt, steps.fine, steps.frozen)
+        return _joined(batch, x, dt, steps.fine, steps.frozen, weights)
+
+    @torch.no_grad()
+    def full_batch(self, batch: FullBatch, n_simulated: int) -> FullBatch:
+        """A full batch with simulated pairs at the head as it is."""
+        likelihood, head = self.likelihood, self.likelihood.head
+        states = states_of(batch, likelihood.ranks)
+        x, dt, first = states.sample(n_simulated)
+        field = coefficient_field(head)
+        fine, frozen = coupled_steps(field, x, dt, self.substeps, dim=head.dim, seed=self.seed, first=first)
+        masses = likelihood.masses if likelihood.tail.active else None
+        if masses is None:
+            one = torch.full((len(x),), states.total / n_simulated, dtype=torch.float64)
+            return batch._replace(main=_joined(batch.main, x, dt, fine, frozen, (-one, one)))
+        node = masses.bins.index(x, dt)
+        coarse = _coarse(head, masses.bins)
+        of_bin = coarse.index(masses.bins.x, masses.bins.dt)
+        parts = regions(masses, split=self._split(masses))
+        totals = [torch.zeros(len(coarse), dtype=torch.float64).index_add_(0, of_bin, p.counts) for p in parts]
+        weights = _by_region(parts, totals, of_bin[node], node, dt, fine, frozen)
+        main = _joined(batch.main, x, dt, fine, frozen, weights)
+        tail = batch.tail
+        if tail is not None and len(parts) > 1:
+            again = _by_region(parts[1:], totals[1:], of_bin[node], node, dt, fine, frozen)
+            tail = _joined(tail, x, dt, fine, frozen, again)
+        if masses.CT is not None:
+            core = parts[0].kept
+            more = core(frozen, dt, node).to(torch.float64) - core(fine, dt, node).to(torch.float64)
+            self.R_theta = masses.R_theta(head) + float(more.mean())
+        return batch._replace(main=main, tail=tail)
+
+    def _split(self, masses: TailMasses) -> bool:
+        tail = self.likelihood.tail
+        return bool(masses.tail_counts.any()) and not (tail.method == "conditional" and tail.conditions_on == "TRT")
+
+    @torch.no_grad()
+    def noise(self, batch: FullBatch) -> float:
+        """Variance of a difference of coupled scores over that of a score, the largest of the coefficients."""
+        head, law = self.likelihood.head, self.likelihood.law
+        assert isinstance(law, FrozenLaw)
+        x, dt, first = states_of(batch, self.likelihood.ranks).sample(FEWEST)
+        field = coefficient_field(head)
+        fine, frozen = coupled_steps(field, x, dt, self.substeps, dim=head.dim, seed=self.seed, first=first)
+        c = head(inside(head, x))
+        one, two = (score_rows(head, law.score(c, dx, dt, wrt_alpha=head.learns_alpha)) for dx in (fine, frozen))
+        return float(((one - two).square().mean(1) / two.square().mean(1).clamp(min=1e-300)).max())
+
+
+def _by_region(
+    parts: list[Region],
+    totals: list[Tensor],
+    group: Tensor,
+    node: Tensor,
+    dt: Tensor,
+    fine: Tensor,
+    frozen: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Weights of fine and frozen steps: in every group and region minus and plus the total there."""
+    out = [torch.zeros(len(group), dtype=torch.float64) for _ in range(2)]
+    for part, total in zip(parts, totals):
+        kept = [part.kept(dx, dt, node).to(torch.float64) for dx in (fine, frozen)]
+        number = [torch.zeros(len(total), dtype=torch.float64).index_add_(0, group, mask) for mask in kept]
+        share = torch.where((number[0] > 0) & (number[1] > 0), total, 0.0)
+        for weight, mask, count, sign in zip(out, kept, number, (-1.0, 1.0)):
+            weight += sign * mask * (share / count.clamp(min=1.0))[group]
+    return out[0], out[1]
+
+
+def _joined(batch: Batch, x: Tensor, dt: Tensor, fine: Tensor, frozen: Tensor, weights: tuple[Tensor, Tensor]) -> Batch:
+    """Pairs of the data and simulated ones; those without weight are left out."""
+    used = [torch.nonzero(w).reshape(-1) for w in weights]
+    return Batch(
+        torch.cat([batch.x, *(x[rows] for rows in used)]),
+        torch.cat([batch.dx, fine[used[0]], frozen[used[1]]]),
+        torch.cat([batch.dt.expand(len(batch.x)), *(dt[rows] for rows in used)]),
+        torch.cat([batch.weight.expand(len(batch.x)).to(torch.float64), *(w[r] for w, r in zip(weights, used))]),
+    )

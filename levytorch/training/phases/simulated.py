@@ -1,0 +1,359 @@
+"""Law "simulated": the frozen law's score, centered by simulated steps of the same head, for any space, head and dt.
+
+Linear heads go to the root of the centered score by Newton's rounds, each with the same random numbers. Any other head
+climbs by L-BFGS on all pairs together with simulated ones, which are made anew a few times. Mini-batch engines append
+simulated pairs to every batch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from levytorch.coefficients import Head, LinearHead
+from levytorch.data.batches import Batch, FullBatch
+from levytorch.likelihood.corrected import Information
+from levytorch.likelihood.held_steps import shown_by_steps
+from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.objective import Evaluation, FullBatchObjective
+from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
+from levytorch.likelihood.simulated import FEWEST, SHARE, SUBSTEPS, SimulatedPairs, SimulatedScore
+from levytorch.training.engines.base import Engine, Maximised
+from levytorch.training.engines.fisher import FisherEngine
+from levytorch.training.engines.lbfgs import LBFGSEngine
+from levytorch.training.phases.base import Course, Phase
+from levytorch.training.phases.maximise import GOOD, Frozen, Maximise
+from levytorch.training.phases.rounds import ROUNDS, CenteredRounds
+from levytorch.training.prepare import unavailable
+from levytorch.training.recovery import Recovery
+from levytorch.training.report import Ended, finish, in_standard_errors
+
+_ATTEMPTS = 2  # with more simulations than before
+_REST, _SMALL = 0.5, 0.2  # m substeps leave this part over m^2 of the frozen law's bias; standard errors that it may be
+_MOST_SUBSTEPS = 64
+SUBSTEPS_OF_ALPHA = 16  # at least where alpha depends on the state, for which the substeps are of first order
+_LARGEST = 0.039  # of the variance: simulations then add 2 % to a standard error
+_ODDS = 3.0  # log odds for steps along which coefficients are held, beyond which they are taken for such
+_NOISE = 2.0  # standard deviations of the simulation, within which the frozen law is not told from this one
+MOST_OF_CLIMB = 1 << 21  # simulated steps, which a climb passes over again and again
+_CLIMBS = 6  # of a head that is not linear, at most
+_NEAR = 1e-3  # of the change of coefficients in the first climb: simulated pairs need not be made again
+
+
+def simulates(course: Course) -> bool:
+    """Whether the fit goes on by simulation; otherwise the course says why not."""
+    if course.law != "simulated":
+        return False
+    head = course.end.likelihood.head
+    if head.is_constant:
+        course.stay_frozen("constant coefficients, for which it is exact")
+    elif course.problem.settings.law == "auto" and (sentence := held_along_steps(course.end, head)):
+        course.stay_frozen(f"{course.reason}; {sentence}")
+    return course.law == "simulated"
+
+
+def held_along_steps(ended: Ended, head: Head) -> str:
+    """A sentence where the data shows that coefficients are held along a step, as by Euler's rule; or nothing."""
+    if head.dim > 1 or not isinstance(head, LinearHead) or head.columns > 1 or head.alpha_spec.mode == "function":
+        return ""
+    S, J = map(float, ended.ranks.sum(shown_by_steps(head, ended.batch.main)))
+    if not S - 0.5 * J < -_ODDS:
+        return ""
+    return f"steps show {S / J:.2f} +- {J**-0.5:.2f} of the change of D_o along them that an equation asks for"
+
+
+@dataclass
+class SimulatedObjective(FullBatchObjective):
+    """The frozen law's objective, with the information of the simulated law.
+
+    offset: what the gradients of the pairs differ by from those of the lattice that stands for them.
+    """
+
+    own: Information | None = None
+    offset: tuple[Tensor, Tensor | None] | None = None
+
+    def evaluate(self) -> Evaluation:
+        ev = super().evaluate()
+        if self.offset is not None:
+            ev.main = replace(ev.main, gradient=ev.main.gradient + self.offset[0])
+            if ev.tail is not None and self.offset[1] is not None:
+                ev.tail = replace(ev.tail, gradient=ev.tail.gradient + self.offset[1])
+        return ev
+
+    def measure_offset(self, samples: FullBatch) -> None:
+        """One pass over the pairs and one over the lattice, at the head as it is."""
+        pairs = FullBatchObjective.evaluate(replace(self, batch=samples))
+        nodes = super().evaluate()
+        tail = None
+        if pairs.tail is not None and nodes.tail is not None:
+            tail = pairs.tail.gradient - nodes.tail.gradient
+        self.offset = pairs.main.gradient - nodes.main.gradient, tail
+
+    def information(self, ev: Evaluation) -> Tensor:
+        return super().information(ev) if self.own is None else self.own.products
+
+    def covariance_of_law(self) -> Tensor | None:
+        if self.own is None:
+            return None
+        return symmetric_inverse(self.n * self.own.godambe + torch.diag(self.precision()))
+
+
+class _Reported(FisherEngine):
+    """Stands for the engine of a fit where its end is reported."""
+
+    def __init__(self, asked: Engine, objective: FullBatchObjective) -> None:
+        super().__init__()
+        self.name, self._objective = asked.name, objective
+
+    def objective(self, likelihood: Likelihood, optimizer: Optimizer | None, batch: FullBatch) -> FullBatchObjective:
+        return self._objective
+
+    def unfinished(self, optimizer: Optimizer | None) -> str:
+        return "rounds on the centered score came no nearer to its root"
+
+
+def simulated_objective(likelihood: Likelihood, batch: FullBatch, samples: FullBatch | None) -> SimulatedObjective:
+    """The frozen law's objective of a batch, or of a lattice beside the pairs it was made of."""
+    objective = SimulatedObjective(**vars(likelihood.objective(batch)))
+    if samples is not None:
+        objective.measure_offset(samples)
+    return objective
+
+
+class Simulated(Phase):
+    """The fit goes on by simulation from where the frozen law has led."""
+
+    name = "simulated"
+
+    @classmethod
+    def begin(cls, course: Course) -> Phase | None:
+        if not simulates(course):
+            return None
+        if isinstance(course.end.likelihood.head, LinearHead):
+            return SimulatedRounds.of(course)
+        return SimulatedClimb.of(course)
+
+    @classmethod
+    def most_steps(cls, engine: Engine) -> int:
+        return max((1 + _ATTEMPTS) * (ROUNDS + 1), _CLIMBS * engine.max_steps)
+
+
+class SimulatedRounds(CenteredRounds):
+    """Rounds whose expectation is simulated, with the same random numbers in every round.
+
+    The first rounds take few simulations. They show how many steps and substeps are needed, and the rounds are repeated
+    with as many from where they have led.
+    """
+
+    name = "simulated"
+    objective: SimulatedObjective
+
+    def __init__(
+        self,
+        course: Course,
+        objective: SimulatedObjective,
+        penalty: RoughnessPenalty | None,
+        n_simulated: int = 0,
+        substeps: int = SUBSTEPS,
+        attempt: int = 0,
+    ) -> None:
+        self.began, self.attempt = time.perf_counter(), attempt
+        objective.penalty, objective.own = penalty, None
+        self.score = SimulatedScore(objective, course.problem.settings.seed, n_simulated, substeps)
+        super().__init__(course, course.end.likelihood, objective, penalty)
+
+    @classmethod
+    def of(cls, course: Course) -> Phase:
+        ended = course.end
+        penalty = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch).penalty
+        return cls(course, simulated_objective(ended.likelihood, ended.batch, ended.samples), penalty)
+
+    def centered(self) -> tuple[Tensor, Evaluation]:
+        return self.score.centered()
+
+    def information_at(self, ev: Evaluation) -> Information:
+        return self.score.information(ev)
+
+    def end(self) -> Phase | None:
+        course, score = self.course, self.score
+        # at the last evaluation, less than a tenth of a standard error from where the rounds have ended
+        self.objective.own = own = score.information(self._evaluation)
+        self.share = score.share(own, self.objective.precision())
+        n_simulated, substeps = max(score.enough(self.share), score.n_simulated), self._substeps()
+        short = self.share > _LARGEST and n_simulated > score.n_simulated
+        if self.attempt < _ATTEMPTS and course.ranks.agree(short or substeps > score.substeps):
+            again = SimulatedRounds(course, self.objective, self.penalty, n_simulated, substeps, self.attempt + 1)
+            again.frozen, again.began = self.frozen, self.began
+            return again
+        auto = course.problem.settings.law == "auto"
+        far = self._off_by() if auto else math.inf
+        if auto and course.ranks.agree(far < GOOD):
+            self.go_back()
+            course.stay_frozen(f"it is off by less than {GOOD} standard errors everywhere, as simulations show")
+            return None
+        course.answer = self
+        if auto:
+            course.reason += f"; the estimates of the frozen law are off by up to {far:.2g} standard errors"
+        return None
+
+    def turn_back(self) -> None:
+        super().turn_back()
+        self._evaluate()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.finished:  # its end asks for the last evaluation
+            with torch.no_grad():
+                self.linear.set_flat(self.nearest)
+                self._evaluate()
+                self.linear.set_flat(state["theta"])
+
+    def _far(self) -> float:
+        """How far the frozen law's answer is off, in standard errors, where that is farthest."""
+        covariance = self.objective.covariance_of_law()
+        assert covariance is not None
+        return in_standard_errors(self.linear, self.linear.flat() - self.frozen[0], covariance)
+
+    def _off_by(self) -> float:
+        """The same beyond what the simulation itself may be off."""
+        return max(0.0, self._far() ** 2 - _NOISE**2 * self.share) ** 0.5
+
+    def _substeps(self) -> int:
+        """So many that what they leave of the frozen law's bias is small beside a standard error."""
+        wanted = max(self.score.substeps, SUBSTEPS_OF_ALPHA if self.linear.alpha_spec.mode == "function" else 0)
+        while _REST / wanted**2 * self._far() > _SMALL and wanted < _MOST_SUBSTEPS:
+            wanted *= 2
+        return wanted
+
+    def result(self) -> tuple[Recovery, Likelihood]:
+        course, likelihood = self.course, self.likelihood
+        if course.problem.settings.std == "frozen":
+            self.objective.own = None
+        done = Maximised(None, self.reached, len(self.distances))
+        engine = _Reported(self.engine, self.objective)
+        recovery = finish(replace(course.end, engine=engine, done=done, samples=None))
+        recovery.shift = self.linear.flat() - self.frozen[0]
+        recovery.metrics |= {
+            "law": "simulated",
+            "law_reason": course.reason,
+            "law/judged_by": judged_by(course),
+            "law/rounds": len(self.distances) - 1,
+            "law/simulations": self.score.n_simulated,
+            "law/substeps": self.score.substeps,
+            "law/simulation_share": added_to_error(self.share),
+            "law/seconds": time.perf_counter() - self.began,
+            "covariance": "frozen" if self.objective.own is None else "simulated",
+        }
+        if self.R_theta is not None:
+            assert likelihood.masses is not None
+            likelihood.correction.update(self.R_theta, likelihood.masses.R_sample)
+            recovery.tcf = likelihood.correction.tcf
+            recovery.metrics |= {"R_theta": self.R_theta, "tcf": recovery.tcf}
+        return recovery, likelihood
+
+
+def judged_by(course: Course) -> str:
+    """The law whose density stands for the simulated one, which has none: exact where that is available."""
+    return "exact" if unavailable(course.end.likelihood.head, course.problem.data) is None else "frozen"
+
+
+def added_to_error(share: float) -> float:
+    """What simulations add to a standard error, as a part of it, where they make up a share of its square."""
+    return (1.0 - min(share, 0.99)) ** -0.5 - 1.0
+
+
+class SimulatedClimb(Maximise):
+    """L-BFGS of a head that is not linear, on all pairs and simulated ones, which every climb makes anew."""
+
+    def __init__(self, course: Course, climb: int, n_simulated: int) -> None:
+        ended, asked = course.end, course.engine
+        engine = asked if isinstance(asked, LBFGSEngine) else LBFGSEngine(max_steps=asked.max_steps)
+        self.course, self.climb, self.began = course, climb, time.perf_counter()
+        self.simulated = SimulatedPairs(ended.likelihood, course.problem.settings.seed)
+        self.n_simulated = n_simulated
+        batch = self.simulated.full_batch(ended.batch, n_simulated)
+        super().__init__("simulated", engine, ended.likelihood, batch)
+        self.before = self._curves()
+
+    @classmethod
+    def of(cls, course: Course) -> Phase:
+        pairs = SimulatedPairs(course.end.likelihood, course.problem.settings.seed)
+        batch = course.end.batch
+        wanted = batch.n_main * pairs.noise(batch) / SHARE
+        return cls(course, 0, int(min(max(wanted, FEWEST), MOST_OF_CLIMB)))
+
+    def _curves(self) -> list[Tensor]:
+        with torch.no_grad():
+            return list(self.head(self.head.grid(256)))[:3]
+
+    def update_tcf(self) -> None:
+        """The mass beyond CT is that of the simulated steps."""
+        if self.simulated.R_theta is None or self.likelihood.tail.method != "tcf":
+            super().update_tcf()
+        else:
+            self.likelihood.correct(self.simulated.R_theta)
+
+    def end(self) -> Phase | None:
+        super().end()
+        moved = max(float((now - then).norm() / now.norm()) for now, then in zip(self._curves(), self.before))
+        if self.climb + 1 < _CLIMBS and self.course.ranks.agree(moved > _NEAR):
+            again = SimulatedClimb(self.course, self.climb + 1, self.n_simulated)
+            again.began = self.began
+            return again
+        self.course.answer = self
+        return None
+
+    def result(self) -> tuple[Recovery, Likelihood]:
+        recovery = finish(replace(self.course.end, engine=self.engine, done=self.done, samples=None))
+        noise = self.simulated.noise(self.course.end.batch) * self.course.end.batch.n_main / self.n_simulated
+        recovery.metrics |= {
+            "law": "simulated",
+            "law_reason": self.course.reason,
+            "law/judged_by": judged_by(self.course),
+            "law/rounds": self.climb + 1,
+            "law/simulations": self.n_simulated,
+            "law/substeps": self.simulated.substeps,
+            "law/simulation_share": added_to_error(noise / (1.0 + noise)),
+            "law/seconds": time.perf_counter() - self.began,
+        }
+        return recovery, self.likelihood
+
+
+class SimulatedDraws(Frozen):
+    """Mini-batches with simulated pairs, from the first step on."""
+
+    name = "simulated"
+
+    def __init__(self, course: Course) -> None:
+        super().__init__(course)
+        self.simulated = SimulatedPairs(self.likelihood, course.problem.settings.seed)
+
+    @classmethod
+    def begin(cls, course: Course) -> Phase:
+        return cls(course)
+
+    def step(self, batch: Batch | FullBatch, seed: int) -> float:
+        assert isinstance(batch, Batch)
+        return super().step(self.simulated.append(batch, self.steps), seed)
+
+    def result(self) -> tuple[Recovery, Likelihood]:
+        ended = self.course.end
+        recovery = finish(ended)
+        # each step of the moving average has simulations of its own, beside pairs that are drawn again and again
+        made = self.course.problem.drawing()["batch_size"] * max(1, min(self.steps, self.engine.window))
+        noise = SimulatedPairs(ended.likelihood, self.simulated.seed).noise(ended.batch) * ended.batch.n_main / made
+        recovery.metrics |= {
+            "law": "simulated",
+            "law_reason": self.course.reason,
+            "law/judged_by": judged_by(self.course),
+            "law/simulations": self.steps * self.course.problem.drawing()["batch_size"],
+            "law/substeps": self.simulated.substeps,
+            "law/simulation_share": added_to_error(noise / (1.0 + noise)),
+        }
+        return recovery, ended.likelihood
