@@ -96,7 +96,7 @@ def recovered(x: Array, dx: Array) -> tuple[Estimate, str, str]:
         a,
         lambda at: found.D_f(at).numpy() ** (1 / a),
     )
-    law = found.law + (f" ({found.metrics['law/correction']})" if "law/correction" in found.metrics else "")
+    law = found.law
     said = [f"law {law}", f"{found.metrics['steps']} steps", *(str(one.message) for one in told)]
     return curves, str(int(found.converged)), "; ".join(said)
 
