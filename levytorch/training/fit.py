@@ -342,8 +342,9 @@ class Fit:
     def _steps_of(self) -> dict[str, int]:
         """Steps of every phase, in their order."""
         out: dict[str, int] = {}
-        for state in (*self._past, self.phase.state_dict()):
-            out[state["name"]] = out.get(state["name"], 0) + int(state["steps"])
+        past = [(state["name"], int(state["steps"])) for state in self._past]
+        for name, steps in (*past, (self.phase.name, self.phase.steps)):
+            out[name] = out.get(name, 0) + steps
         return out
 
 
