@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from levytorch.coefficients import Head, LinearHead
 from levytorch.data.batches import Batch, FullBatch
+from levytorch.data.lattice import Lattice
 from levytorch.likelihood.corrected import Information
 from levytorch.likelihood.held_steps import shown_by_steps
 from levytorch.likelihood.likelihood import Likelihood
@@ -260,7 +261,9 @@ class SimulatedRounds(CenteredRounds):
 
 def judged_by(course: Course) -> str:
     """The law whose density stands for the simulated one, which has none: exact where that is available."""
-    return "exact" if unavailable(course.end.likelihood.head, course.problem.data) is None else "frozen"
+    observed = course.data.observed
+    data = observed if isinstance(observed, Lattice) else observed.data
+    return "exact" if unavailable(course.end.likelihood.head, data) is None else "frozen"
 
 
 def added_to_error(share: float) -> float:
