@@ -27,6 +27,7 @@ with startup.importing():
     from levytorch.interrupts import Interrupted, interruptible
     from levytorch.runs import command_line
     from levytorch.runs.evaluation_settings import newest
+    from levytorch.runs.words import for_command_line
 
 OmegaConf.register_new_resolver("newest", newest, replace=True)  # conf/experiment/value_error.yaml
 log = logging.getLogger("levytorch.evaluate")
@@ -67,7 +68,7 @@ def main(config: DictConfig) -> None:
         raise
     except (LevytorchError, OmegaConfBaseException) as error:
         # one sentence, not a traceback: the input is at fault, not the program
-        sys.exit(f"evaluate: {str(error).splitlines()[0]}")
+        sys.exit(f"evaluate: {for_command_line(str(error).splitlines()[0])}")
 
 
 def start() -> None:

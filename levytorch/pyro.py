@@ -10,5 +10,5 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from levytorch.law import LevyStep as _LevyStep
 
 
-class LevyStep(_LevyStep, TorchDistributionMixin):  # type: ignore[misc]
+class LevyStep(_LevyStep, TorchDistributionMixin):
     """The law of one step, for models and guides of Pyro: see `levytorch.LevyStep`."""

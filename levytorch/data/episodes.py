@@ -34,7 +34,10 @@ def episode_arrays(
     end = real_number("terminal_value", terminal_value, "pass the value of the state in which an episode ends")
     if isinstance(episodes, Mapping) or not isinstance(episodes, Iterable) or hasattr(episodes, "observations"):
         episodes = [episodes]
-    x, held, reward, terminal = [], [], [], []
+    x: list[Array] = []
+    held: list[NDArray[Any]] = []
+    reward: list[NDArray[Any]] = []
+    terminal: list[float] = []
     for k, episode in enumerate(episodes):
         states = _states(k, _field(k, episode, "observations", needed=True), state)
         n = len(states) - 1

@@ -46,7 +46,7 @@ def as_polars(frame: Any) -> pl.DataFrame:
         if isinstance(frame, pl.DataFrame):
             return frame
         if isinstance(frame, Mapping) or hasattr(frame, "__arrow_c_stream__"):
-            return pl.DataFrame(frame, strict=False)  # type: ignore[arg-type]
+            return pl.DataFrame(frame, strict=False)
     except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:160]
         raise InputError(f"a frame must have columns of one type each, found {reason}; convert them.") from None

@@ -135,7 +135,7 @@ class ArrayFile(PointFile):
             )
             self._sure(refuse_nonfinite, block, offsets, self.ids)
             rows = slice(start, start + len(x))
-            parts = {"action": action, "terminal": terminal}
+            parts: dict[str, Any] = {"action": action, "terminal": terminal}
             yield block._replace(**{name: part[rows] for name, part in parts.items() if part is not None})
             start += len(x)
 

@@ -179,7 +179,7 @@ class ColumnNames(NamedTuple):
     terminal: str | None = None
 
 
-def column_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnNames:
+def column_names(path: Any, options: FileOptions, columns: list[str]) -> ColumnNames:
     """The columns that the options name, and those that need no name, of a table that has these."""
     for option, name in options.named():
         if name not in columns and not (option == "action" and name in CLOCKS):
@@ -196,7 +196,7 @@ def column_names(path: Path, options: FileOptions, columns: list[str]) -> Column
     return (_long_names if options.layout == "long" else _grid_names)(path, options, columns)
 
 
-def _long_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnNames:
+def _long_names(path: Any, options: FileOptions, columns: list[str]) -> ColumnNames:
     """The columns of a long table: those that to_file writes need not be named."""
     value = options.columns("value")
     free = [name for name in columns if name not in value and name != options.dt]
@@ -219,7 +219,7 @@ def _long_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnN
     return ColumnNames(value, id, time, reward, dt, action, terminal)
 
 
-def _grid_names(path: Path, options: FileOptions, columns: list[str]) -> ColumnNames:
+def _grid_names(path: Any, options: FileOptions, columns: list[str]) -> ColumnNames:
     """Those of a table with one column ("wide") or one row per trajectory: an own one is of times, or of ids."""
     own, other = ("time", "id") if options.layout == "wide" else ("id", "time")
     for option in ("reward", "action", "terminal", other):

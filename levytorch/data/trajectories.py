@@ -355,7 +355,12 @@ class Trajectories:
         """All points, so many steps at a time: each block ends with the point that the next one begins with."""
         for low in range(0, len(self.x) - 1, size):
             rows = slice(low, low + size + 1)
-            columns = {"times": self.times, "reward": self.reward, "action": self.action, "terminal": self.terminal}
+            columns: dict[str, Any] = {
+                "times": self.times,
+                "reward": self.reward,
+                "action": self.action,
+                "terminal": self.terminal,
+            }
             yield Points(low, self.x[rows], **{k: None if part is None else part[rows] for k, part in columns.items()})
 
     # ---------------------------------------------------------------------------------------------------------- facts

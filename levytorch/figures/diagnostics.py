@@ -38,7 +38,7 @@ def drawings(diagnosis: Diagnosis, units: AxisNames | None = None) -> dict[str, 
 
 def overview(diagnosis: Diagnosis, *, axes: Any = None, units: AxisNames | None = None) -> tuple[Figure, Any]:
     """How well the fitted law describes the steps: the figure of the check "fit", or else of the first one made."""
-    made = {"fit": goodness, "step_size": partial(step_size, units=units), "predictive": predictive}
+    made: dict[str, Any] = {"fit": goodness, "step_size": partial(step_size, units=units), "predictive": predictive}
     name = next((name for name in made if name in diagnosis.arrays), None)
     if name is None:
         raise InputError(

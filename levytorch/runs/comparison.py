@@ -59,7 +59,7 @@ def write_comparison(directory: Path) -> Path | None:
         drawn = base.draw(figure)
         base.write(drawn, figure, directory / "comparison", ("png",))
         told = "The coefficients of all runs with their 95 % bands; dashed: the truth, where it is known."
-        parts += [heading("Coefficients"), picture(drawn.png, "comparison", told)]
+        parts += [heading("Coefficients"), picture(base.svg_parts(figure), "comparison", told)]
     places = "\n".join(f"{row.label}: {run.path}" for row, run in ordered)
     parts += [heading("The runs themselves"), code(places)]
     _write_csv(directory / "comparison.csv", [row for row, _ in ordered])

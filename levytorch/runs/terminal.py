@@ -121,7 +121,7 @@ def closing(metrics: Mapping[str, Any], width: int = WIDTH, color: bool = False)
         parts.append(f"Likelihood: {law_sentence(metrics)}")
     parts += [note for note in (location(metrics), unreached(metrics)) if note is not None]
     if left_out := {reason: n for reason, n in (metrics.get("left_out") or {}).items() if n}:
-        parts.append("Left out: " + ", ".join(f"{n:,} pairs {reason}" for reason, n in left_out.items()) + ".")
+        parts.append("Pairs left out: " + ", ".join(f"{n:,} {reason}" for reason, n in left_out.items()) + ".")
     parts += ["", _checks(metrics.get("verdicts", []))]
     if (sentence := value_sentence(metrics)) is not None:
         parts += ["", sentence]
@@ -132,12 +132,13 @@ def _rendered(parts: Sequence[Any], width: int, color: bool) -> str:
     from rich.console import Console
     from rich.text import Text
 
+    stream = io.StringIO()
     console = Console(
-        file=io.StringIO(), width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
+        file=stream, width=width, force_terminal=color, no_color=not color, highlight=False, legacy_windows=False
     )
     for part in parts:
         console.print(Text(printable(part)) if isinstance(part, str) else part)
-    text = console.file.getvalue()
+    text = stream.getvalue()
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
@@ -193,7 +194,7 @@ def law_sentence(metrics: Mapping[str, Any]) -> str:
     reason = str(metrics.get("law_reason", ""))
     if refused := re.match(r"the exact law must (.+?), found ", reason):
         return f"{words}; the exact law is not available, because it must {refused[1]}."
-    short = plain_sentence(reason).rstrip(".") if reason else ""
+    short = plain_sentence(re.sub(r"^available[;,]? *(and )?", "", reason)).rstrip(".") if reason else ""
     return f"{words} ({short[:1].lower()}{short[1:]})." if short else f"{words}."
 
 

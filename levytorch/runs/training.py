@@ -19,6 +19,7 @@ from hydra.types import RunMode
 from levytorch import parent, ranks
 from levytorch.coefficients import AlphaSpec, Head
 from levytorch.coefficients.build import HEADS
+from levytorch.convert import seed_of
 from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import diagnose
@@ -48,6 +49,9 @@ def train(config: Any, directory: Path) -> Outcome | None:
     """
     resumed, started = config["resume"] is not None, HydraConfig.initialized()
     overrides = list(HydraConfig.get().overrides.task) if started else []
+    if config["seed"] is None:  # a new one, which the record has, so that the run can be repeated and gone on with
+        config["seed"] = seed_of(None)
+        overrides = [*(one for one in overrides if not one.startswith("seed=")), f"seed={config['seed']}"]
     prepared = prepare_run(config, directory, resumed=resumed, own_targets=own_targets(overrides))
     first = start_processes(prepared.config["trainer"])
     checkpoint = resume.checkpoint(directory) if resumed else None

@@ -46,6 +46,7 @@ SUMS = {"n_terms": None, "horizon": None, "linear": False, "gaps": "end"}  # of 
 DEFAULTS = SUMS | {"n_basis": 11, "n_modes": None, "window": "data"}
 NAMES = {"trivial": "r / beta", "crl": "CRL"}  # of what V stands beside
 BOOTSTRAP = {"replicas": 0, "block": 240}  # refits for the band of V; consecutive transitions that stay together
+_REFERENCE = 1e-5  # relative tolerance of a true V
 log = logging.getLogger("levytorch.train")
 
 
@@ -261,8 +262,11 @@ def add_value(outcome: Outcome, config: Mapping[str, Any]) -> None:
     context = RewardContext(recovery.period, recovery.origin, beta, truth, transitions, dim)
     reward = build_reward(config["reward"], context)
     V = solve_value(recovery, reward, beta)
-    same = {"window": V.window} if V.period is None else {}  # on a line V depends on where its window ends
-    V_truth = None if truth is None else solve_value(truth, reward, beta, **same)
+    same: dict[str, Any] = (
+        {"window": V.window} if V.period is None else {}
+    )  # on a line V depends on where its window ends
+    # beside errors of some per cent, a reference that is right to a hundred-thousandth is exact
+    V_truth = None if truth is None else solve_value(truth, reward, beta, tolerance=_REFERENCE, **same)
     curves = write_value(outcome.directory / "value", V, {} if V_truth is None else {"V_truth": V_truth})
     if "V_truth" in curves:
         outcome.metrics["error_V"] = relative_error(curves["V"], curves["V_truth"])
@@ -303,5 +307,6 @@ def _draw(V: Any, V_truth: Any, curves: Columns, outcome: Outcome) -> Any:
         reference=curves.get("V_truth"),
         reference_label="truth",
         observed=observed_parts(outcome.recovery.support, V.origin, V.period),
+        period=V.period,
         units=outcome.units,
     )[0]

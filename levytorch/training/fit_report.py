@@ -143,8 +143,8 @@ class FitReport:
         lines.append(f"{first:<12}" + "".join(f"{head:>17}" for head in heads))
         lines += [f"{row[0][:11]:<12}" + "".join(f"{cell[:16]:>17}" for cell in row[1:]) for row in self.rows()]
         lines.append("=" * WIDTH)
-        for number, note in enumerate(self.notes, 1):
-            lines += wrapped(f"[{number}] {note}", WIDTH, "    ")
+        for place, note in enumerate(self.notes, 1):
+            lines += wrapped(f"[{place}] {note}", WIDTH, "    ")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -224,7 +224,7 @@ def notes(recovery: Any) -> list[str]:
         out.append("There are no standard errors: this head or engine gives none; found.bootstrap() does.")
     left_out = {reason: count for reason, count in (metrics.get("left_out") or {}).items() if count}
     if left_out:
-        out.append("Left out: " + ", ".join(f"{count:,} pairs {reason}" for reason, count in left_out.items()) + ".")
+        out.append("Pairs left out: " + ", ".join(f"{count:,} {reason}" for reason, count in left_out.items()) + ".")
     return out
 
 
