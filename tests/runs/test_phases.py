@@ -17,6 +17,7 @@ import torch
 from levytorch import Recovery
 from levytorch.runs.comparison import labels
 from levytorch.runs.sweeps import contradiction
+from levytorch.runs.tensorboard import TensorBoard
 from levytorch.training.module import LevyModule
 from tests.runs.test_train import train
 
@@ -107,6 +108,24 @@ def test_a_sweep_ends_with_a_page_that_compares_its_runs(tmp_path):
 
 def _overrides(run: Path) -> str:
     return (run / ".hydra" / "overrides.yaml").read_text()
+
+
+def test_steps_that_are_taken_again_are_not_drawn_twice(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for begin, end, last in ((1, 10, None), (6, 8, 5)):
+        logger = TensorBoard(tmp_path)
+        if last is not None:
+            logger.go_on_after(last)
+        for step in range(begin, end + 1):
+            logger.log_metrics({"train/nll": float(begin)}, step=step)
+        logger.experiment.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/nll")] == [
+        *((step, 1.0) for step in range(1, 6)),
+        *((step, 6.0) for step in range(6, 9)),
+    ]
 
 
 def test_what_tells_runs_apart():

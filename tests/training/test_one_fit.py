@@ -15,6 +15,7 @@ from levytorch.training.callbacks import Checkpoints
 from levytorch.training.module import LevyModule
 from levytorch.training.settings import make_settings
 from levytorch.training.trainer import train
+from tests.golden import cases
 
 VARIABLE = Dynamics.named("variable", alpha=0.3)
 LINEAR = {"alpha": 0.3, "n_basis": 5}
@@ -72,6 +73,18 @@ def test_a_trainer_gives_what_recover_gives_and_every_checkpoint_leads_there(kin
         again = quietly(train, pairs, make_settings(**settings), resume=str(checkpoint))
         assert torch.equal(again.recovery.theta, found.theta), checkpoint
         assert [e["step"] for e in again.recovery.history] == [e["step"] for e in found.history]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("space", ["torus", "line"])
+def test_the_last_checkpoint_is_the_reported_model(space, tmp_path):
+    """Also where the drift is corrected at the end, and where the exact law sees a padded head."""
+    case = cases.Case("arrays", space, "corrected", "none", "none")
+    flags = {"enable_checkpointing": True}
+    settings = make_settings(**cases.settings(case))
+    run = quietly(train, cases.data(case, tmp_path), settings, callbacks=[Checkpoints(tmp_path)], trainer=flags)
+    module = LevyModule.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True)
+    assert torch.equal(module.head.flat(), run.recovery.theta)
 
 
 def test_a_lattice_is_cut_to_the_window_in_both():
