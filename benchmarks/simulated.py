@@ -28,7 +28,6 @@ from torch import Tensor
 
 from levytorch import ControlledDynamics, Dynamics, Transitions, recover, simulate
 from levytorch.errors import LevytorchWarning
-from levytorch.policies import NumberPolicy
 
 ALPHA, DT, N_BASIS = 0.3, 1 / 40, 21
 THRESHOLDS = {"CT": 8.0, "TRT": 20.0}
@@ -197,10 +196,9 @@ def actions(n: int, seed: int, law: str) -> Iterator[tuple[str, float]]:
         lambda x, a: TRUTH.D_o(x) * torch.exp(a / 4),
         lambda x, a: TRUTH.D_f(x) + 0 * a,
         alpha=ALPHA,
-        bounds=[(-1.0, 1.0)],
+        action_range=(-1.0, 1.0),
     )
-    policy = NumberPolicy("uniform", ((-1.0, 1.0),))
-    data = simulate(system, n, 40, DT, substeps=20, order=2, seed=seed, policy=policy).transitions()
+    data = simulate(system, "uniform", n, 40, DT, substeps=20, order=2, seed=seed).transitions()
     found, seconds = timed(lambda: recover(data, alpha=ALPHA, n_basis=N_BASIS, law=law, seed=seed))
     a = torch.full_like(X, 0.5)
     true = [TRUTH.b(X) + 0.5, TRUTH.D_o(X) * math.exp(0.125), TRUTH.D_f(X)]

@@ -1,6 +1,7 @@
 """recover for continuous actions: coefficients of (x, a) over the logged range, and the closed loop of any policy.
 
-All pairs are fitted at once, by the samples and under the frozen law: a lattice has no room for further coordinates.
+All pairs are fitted at once, by the samples, under the frozen or the simulated law: a lattice has no room for further
+coordinates.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from levytorch.policies import NumberPolicy, Policy
 from levytorch.training.controlled import CellParts, ClosedLoop, ControlledRecovery, CountedActions, EvenBins
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
+from levytorch.training.phases.simulated import simulated_root
 from levytorch.training.prepare import settings_for
 from levytorch.training.recovery import ArrayLike, OfHead, Recovery
 from levytorch.training.report import judge_tempering
@@ -280,8 +282,12 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
     likelihood = Likelihood(own, law, bins=PairBins(own, float(pairs.median_dt)))
     done = maximise(engine, likelihood, batch, seed=settings.seed, progress=settings.progress)
     objective = engine.objective(likelihood, done.optimizer, batch)
-    ev = objective.evaluate()
     metrics: dict[str, Any] = {"steps": done.steps, "law": "frozen", "n_main": n}
+    if settings.law == "simulated" and not own.is_constant:
+        rounds = simulated_root(likelihood, engine, batch, objective.penalty, settings.seed)
+        objective, done = rounds.objective, rounds.done
+        metrics |= {"law": "simulated"} | rounds.facts()
+    ev = objective.evaluate()
     if transitions.dim == 1:
         metrics |= {"x_min": float(transitions.x.min()), "x_max": float(transitions.x.max())}
     bins = action_bins(head.action_bounds)
@@ -290,7 +296,8 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
     places = torch.zeros((bins.count, action.shape[1]), dtype=torch.float64).index_add_(0, index, action)
     empty = counts.sum(1) == 0
     places = torch.where(empty[:, None], bins.middles(), places / counts.sum(1).clamp(min=1)[:, None])
-    found, cov = objective.n * objective.value(ev, penalised=False), covariance(objective, ev)
+    found, cov = objective.n * objective.value(ev, penalised=False), objective.covariance_of_law()
+    cov = covariance(objective, ev) if cov is None else cov
     found -= n * head.dim * units.log_length
     if cov is not None and objective.penalty is not None:
         cov = objective.penalty.widened(cov, ev.theta, objective.penalised_information(ev))
@@ -313,7 +320,7 @@ def _check(transitions: Transitions, settings: FitSettings) -> None:
         found = f"{transitions.dim} coordinates"
     elif settings.tail.active:
         found = f"tail.method {settings.tail.method}"
-    elif settings.law not in ("frozen", "auto"):
+    elif settings.law not in ("frozen", "simulated", "auto"):
         found = f"law {settings.law}"
     elif settings.plain is None or settings.plain["name"] not in LINEAR:
         found = f"a {type(settings.head).__name__}"
@@ -328,8 +335,8 @@ def _check(transitions: Transitions, settings: FitSettings) -> None:
     if found is not None:
         raise InputError(
             "continuous actions must be fitted in one or two dimensions, with linear heads, engine fisher or "
-            f"evidence, the frozen law and no treatment of tails, found {found}; group the actions into a few labels "
-            "for others."
+            f"evidence, law frozen or simulated and no treatment of tails, found {found}; group the actions into "
+            "labels for others."
         )
 
 

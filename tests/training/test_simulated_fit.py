@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from levytorch import Dynamics, InputError, Transitions, compare, recover, simulate
+from levytorch import ControlledDynamics, Dynamics, InputError, Transitions, compare, recover, simulate
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.training.fit import Fit, prepared
@@ -147,3 +147,22 @@ def test_in_the_plane():
     errors = [float((one.D_o(x) - system.D_o(x)).norm()) for one in (found, frozen)]
     assert errors[0] < 0.5 * errors[1]
     assert found.bootstrap(20).theta.shape == (20, len(found.theta))
+
+
+@pytest.mark.slow
+def test_actions_on_a_scale():
+    system = ControlledDynamics(
+        lambda x, a: STEEP.b(x) + a,
+        lambda x, a: STEEP.D_o(x) * torch.exp(a / 4),
+        lambda x, a: STEEP.D_f(x) + 0 * a,
+        0.5,
+        action_range=(-1.0, 1.0),
+    )
+    data = simulate(system, "uniform", 2000, 10, 1 / 10, substeps=40, seed=0).transitions()
+    frozen, found = (recover(data, alpha=0.5, n_basis=5, law=law) for law in ("frozen", "simulated"))
+    assert (found.metrics["law"], found.converged) == ("simulated", True)
+    assert found.metrics["law/simulation_share"] < 0.02
+    a = torch.full_like(GRID, 0.5)
+    true = TRUTH[1] * math.exp(0.125)
+    errors = [float((one.D_o(GRID, a) - true).norm()) for one in (found, frozen)]
+    assert errors[0] < 0.5 * errors[1]

@@ -34,8 +34,8 @@ class Corrected(CenteredRounds):
     name = "corrected"
 
     def __init__(self, course: Course, setting: ExactSetting, penalty: RoughnessPenalty | None, attempt: int) -> None:
-        self.setting, self.attempt = setting, attempt
-        super().__init__(course, setting.likelihood, setting.around(penalty), penalty)
+        self.course, self.setting, self.attempt = course, setting, attempt
+        super().__init__(course.engine, setting.likelihood, setting.around(penalty), penalty)
 
     @classmethod
     def begin(cls, course: Course) -> Phase | None:

@@ -18,8 +18,9 @@ from levytorch.likelihood.corrected import Information
 from levytorch.likelihood.likelihood import Likelihood, mean_coefficients
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, guarded_solve, lead_to_evidence, symmetric_inverse
+from levytorch.training.engines.base import Engine, Maximised
 from levytorch.training.engines.fisher import largest_moves, within_scale
-from levytorch.training.phases.base import Course, Phase
+from levytorch.training.phases.base import Phase
 from levytorch.training.phases.choice import ROUNDS
 from levytorch.training.report import in_standard_errors
 
@@ -39,9 +40,9 @@ class CenteredRounds(Phase):
 
     @torch.no_grad()
     def __init__(
-        self, course: Course, likelihood: Likelihood, objective: FullBatchObjective, penalty: RoughnessPenalty | None
+        self, engine: Engine, likelihood: Likelihood, objective: FullBatchObjective, penalty: RoughnessPenalty | None
     ) -> None:
-        self.course, self.engine, self.likelihood, self.penalty = course, course.engine, likelihood, penalty
+        self.engine, self.likelihood, self.penalty = engine, likelihood, penalty
         head = likelihood.head
         assert isinstance(head, LinearHead)
         self.linear, self.objective, self.batch = head, objective, objective.batch
@@ -79,6 +80,10 @@ class CenteredRounds(Phase):
     def reached(self) -> bool:
         """Whether the root was reached, to a standard error over all parameters together."""
         return self.distances[-1] < 1.0
+
+    @property
+    def done(self) -> Maximised:
+        return Maximised(None, self.reached, len(self.distances))
 
     def update_tcf(self) -> None:
         """The strata carry the masses of the law; the correction is updated when the phase has ended."""

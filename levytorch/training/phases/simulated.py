@@ -24,8 +24,8 @@ from levytorch.likelihood.held_steps import shown_by_steps
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
-from levytorch.likelihood.simulated import FEWEST, SHARE, SUBSTEPS, SimulatedPairs, SimulatedScore
-from levytorch.training.engines.base import Engine, Maximised
+from levytorch.likelihood.simulated import FEWEST, SHARE, SimulatedPairs, SimulatedScore
+from levytorch.training.engines.base import Engine
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.phases.base import Course, Phase
@@ -145,7 +145,7 @@ class Simulated(Phase):
         return max((1 + _ATTEMPTS) * (ROUNDS + 1), _CLIMBS * engine.max_steps)
 
 
-class SimulatedRounds(CenteredRounds):
+class CoupledRounds(CenteredRounds):
     """Rounds whose expectation is simulated, with the same random numbers in every round.
 
     The first rounds take few simulations. They show how many steps and substeps are needed, and the rounds are repeated
@@ -157,23 +157,22 @@ class SimulatedRounds(CenteredRounds):
 
     def __init__(
         self,
-        course: Course,
+        engine: Engine,
+        likelihood: Likelihood,
         objective: SimulatedObjective,
         penalty: RoughnessPenalty | None,
-        n_simulated: int = 0,
-        substeps: int = SUBSTEPS,
-        attempt: int = 0,
+        seed: int,
+        before: CoupledRounds | None = None,
     ) -> None:
-        self.began, self.attempt = time.perf_counter(), attempt
+        self.began, self.attempt, self.share = time.perf_counter(), 0, 1.0
+        self.score = SimulatedScore(objective, seed)
+        if before is not None:
+            self.began, self.attempt = before.began, before.attempt + 1
+            self.score.n_simulated, self.score.substeps = before.wanted()
         objective.penalty, objective.own = penalty, None
-        self.score = SimulatedScore(objective, course.problem.settings.seed, n_simulated, substeps)
-        super().__init__(course, course.end.likelihood, objective, penalty)
-
-    @classmethod
-    def of(cls, course: Course) -> Phase:
-        ended = course.end
-        penalty = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch).penalty
-        return cls(course, simulated_objective(ended.likelihood, ended.batch, ended.samples), penalty)
+        super().__init__(engine, likelihood, objective, penalty)
+        if before is not None:
+            self.frozen = before.frozen
 
     def centered(self) -> tuple[Tensor, Evaluation]:
         return self.score.centered()
@@ -181,27 +180,30 @@ class SimulatedRounds(CenteredRounds):
     def information_at(self, ev: Evaluation) -> Information:
         return self.score.information(ev)
 
-    def end(self) -> Phase | None:
-        course, score = self.course, self.score
-        # at the last evaluation, less than a tenth of a standard error from where the rounds have ended
-        self.objective.own = own = score.information(self._evaluation)
-        self.share = score.share(own, self.objective.precision())
-        n_simulated, substeps = max(score.enough(self.share), score.n_simulated), self._substeps()
-        short = self.share > _LARGEST and n_simulated > score.n_simulated
-        if self.attempt < _ATTEMPTS and course.ranks.agree(short or substeps > score.substeps):
-            again = SimulatedRounds(course, self.objective, self.penalty, n_simulated, substeps, self.attempt + 1)
-            again.frozen, again.began = self.frozen, self.began
-            return again
-        auto = course.problem.settings.law == "auto"
-        far = self._off_by() if auto else math.inf
-        if auto and course.ranks.agree(far < GOOD):
-            self.go_back()
-            course.stay_frozen(f"it is off by less than {GOOD} standard errors everywhere, as simulations show")
-            return None
-        course.answer = self
-        if auto:
-            course.reason += f"; the estimates of the frozen law are off by up to {far:.2g} standard errors"
-        return None
+    def settle(self) -> bool:
+        """At the end of the rounds: what they have found. Returns whether they were enough.
+
+        The information is that of the last evaluation, less than a tenth of a standard error from the end.
+        """
+        self.objective.own = own = self.score.information(self._evaluation)
+        self.share = self.score.share(own, self.objective.precision())
+        n_simulated, substeps = self.wanted()
+        short = self.share > _LARGEST and n_simulated > self.score.n_simulated
+        return self.attempt >= _ATTEMPTS or not (short or substeps > self.score.substeps)
+
+    def wanted(self) -> tuple[int, int]:
+        """Simulated steps and substeps, after `settle`."""
+        return max(self.score.enough(self.share), self.score.n_simulated), self._substeps()
+
+    def facts(self) -> dict[str, Any]:
+        """For metrics."""
+        return {
+            "law/rounds": len(self.distances) - 1,
+            "law/simulations": self.score.n_simulated,
+            "law/substeps": self.score.substeps,
+            "law/simulation_share": added_to_error(self.share),
+            "law/seconds": time.perf_counter() - self.began,
+        }
 
     def turn_back(self) -> None:
         super().turn_back()
@@ -232,25 +234,67 @@ class SimulatedRounds(CenteredRounds):
             wanted *= 2
         return wanted
 
+
+def simulated_root(
+    likelihood: Likelihood, engine: Engine, batch: FullBatch, penalty: RoughnessPenalty | None, seed: int
+) -> CoupledRounds:
+    """Rounds from the frozen law's maximum to their end, for a likelihood that is fitted without a course."""
+    rounds = CoupledRounds(engine, likelihood, simulated_objective(likelihood, batch, None), penalty, seed)
+    while True:
+        while not rounds.finished:
+            rounds.step(batch, seed)
+        if rounds.settle():
+            return rounds
+        rounds = CoupledRounds(engine, likelihood, rounds.objective, penalty, seed, rounds)
+
+
+class SimulatedRounds(CoupledRounds):
+    """The same as a phase of a fit."""
+
+    def __init__(
+        self,
+        course: Course,
+        objective: SimulatedObjective,
+        penalty: RoughnessPenalty | None,
+        before: SimulatedRounds | None = None,
+    ) -> None:
+        self.course = course
+        super().__init__(course.engine, course.end.likelihood, objective, penalty, course.problem.settings.seed, before)
+
+    @classmethod
+    def of(cls, course: Course) -> Phase:
+        ended = course.end
+        penalty = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch).penalty
+        return cls(course, simulated_objective(ended.likelihood, ended.batch, ended.samples), penalty)
+
+    def end(self) -> Phase | None:
+        course = self.course
+        if not course.ranks.agree(self.settle()):
+            return SimulatedRounds(course, self.objective, self.penalty, self)
+        auto = course.problem.settings.law == "auto"
+        far = self._off_by() if auto else math.inf
+        if auto and course.ranks.agree(far < GOOD):
+            self.go_back()
+            course.stay_frozen(f"it is off by less than {GOOD} standard errors everywhere, as simulations show")
+            return None
+        course.answer = self
+        if auto:
+            course.reason += f"; the estimates of the frozen law are off by up to {far:.2g} standard errors"
+        return None
+
     def result(self) -> tuple[Recovery, Likelihood]:
         course, likelihood = self.course, self.likelihood
         if course.problem.settings.std == "frozen":
             self.objective.own = None
-        done = Maximised(None, self.reached, len(self.distances))
         engine = _Reported(self.engine, self.objective)
-        recovery = finish(replace(course.end, engine=engine, done=done, samples=None))
+        recovery = finish(replace(course.end, engine=engine, done=self.done, samples=None))
         recovery.shift = self.linear.flat() - self.frozen[0]
         recovery.metrics |= {
             "law": "simulated",
             "law_reason": course.reason,
             "law/judged_by": judged_by(course),
-            "law/rounds": len(self.distances) - 1,
-            "law/simulations": self.score.n_simulated,
-            "law/substeps": self.score.substeps,
-            "law/simulation_share": added_to_error(self.share),
-            "law/seconds": time.perf_counter() - self.began,
             "covariance": "frozen" if self.objective.own is None else "simulated",
-        }
+        } | self.facts()
         if self.R_theta is not None:
             assert likelihood.masses is not None
             likelihood.correction.update(self.R_theta, likelihood.masses.R_sample)
