@@ -20,8 +20,8 @@ PACKAGE = ROOT / "levytorch"
 ROOMS = (
     *("errors", "parent", "working_directory", "startup", "plots", "archives", "exchange", "convert", "files"),
     *("untrusted", "interrupts", "ranks", "spaces", "law", "pyro", "coefficients", "policies", "dynamics"),
-    *("controlled", "data", "simulation", "datasets", "likelihood", "training", "diagnostics", "policy", "figures"),
-    *("runs", "train", "evaluate", "__main__", "command"),
+    *("controlled", "data", "simulation", "datasets", "likelihood", "distributed", "training", "diagnostics"),
+    *("policy", "figures", "runs", "train", "evaluate", "__main__", "command"),
 )
 
 
@@ -144,6 +144,7 @@ REFUSALS = {"InputError", "ConfigError"} | {
 # what only passes on a sentence that was made elsewhere
 PASSED_ON = {
     ("errors", "{prefix}{error}"),
+    ("distributed.lattices", "{part.problem}"),
     ("data.numpy_files", "{self.path}: {error}"),
     ("data.numpy_files", "{self.path}: {disorder(point, times, self.offsets, self.ids)}"),
     ("policy.value", "{self._no_errors}"),

@@ -11,7 +11,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ from levytorch.data.thresholds import (
 )
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError, LevytorchWarning
+
+S = TypeVar("S")
 
 CHUNK = 65_536  # pairs of a full batch at a time
 LARGEST = 1 << 24  # pairs of a mini-batch: hashed and gathered 256 steps at a time
@@ -304,6 +306,10 @@ class Batch(NamedTuple):
     dx: Tensor
     dt: Tensor
     weight: Tensor
+
+    def summed(self, work: Callable[[Batch], S]) -> S:
+        """What `work` sums over all pairs; a batch whose pairs are elsewhere has it done there."""
+        return work(self)
 
 
 class FullBatch(NamedTuple):

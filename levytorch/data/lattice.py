@@ -16,8 +16,8 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from levytorch.convert import Array, positive_number, real_number, shown, whole_
 from levytorch.data.batches import FullBatch, PoolFacts, Pools
 from levytorch.data.lattice_build import SAME_DT, Builder, Settings, check_piece
 from levytorch.data.lattice_grid import NODES_PER_CELL, GridInUnits, choose_grid, look, window
-from levytorch.data.lattice_tables import Loose, Tables, load_lattice, save_lattice
+from levytorch.data.lattice_tables import Loose, SparseRows, Tables, load_lattice, packed, save_lattice, unpacked
 from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
@@ -217,15 +217,11 @@ class Lattice(Tables):
         if not isinstance(other, Lattice):
             return NotImplemented
         _check_alike(self, other)
-        loose = Loose(*(np.concatenate(pair) for pair in zip(self.loose, other.loose)))
-        reasons = {**self.dropped, **other.dropped}
         return replace(
-            self,
+            _with_facts(self, other),
             weights=self.weights.plus(other.weights),
             states=self.states.plus(other.states),
-            loose=loose,
-            dropped={reason: self.dropped.get(reason, 0) + other.dropped.get(reason, 0) for reason in reasons},
-            x_range=(min(self.x_range[0], other.x_range[0]), max(self.x_range[1], other.x_range[1])),
+            loose=Loose(*(np.concatenate(pair) for pair in zip(self.loose, other.loose))),
         )
 
     def in_units(self, length: float, time: float) -> Lattice:
@@ -244,6 +240,50 @@ class Lattice(Tables):
             x_range=(self.x_range[0] / length, self.x_range[1] / length),
         )
 
+    def __radd__(self, other: Any) -> Lattice:
+        """For sum(lattices), which begins with 0."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    def empty(self, n_blocks: int | None = None) -> Lattice:
+        """The same grid, dt and pools without pairs, and with another number of blocks: for `like=`."""
+        n_blocks = self.n_blocks if n_blocks is None else whole_number("n_blocks", n_blocks, 1, 4096)
+        none = SparseRows.of([(np.empty(0, dtype=np.int64), np.empty(0))] * len(self.dt) * n_blocks * self.n_pools)
+        nowhere = Loose(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
+        facts: dict[str, Any] = {"dropped": {}, "x_range": (math.inf, -math.inf)}
+        return replace(self, n_blocks=n_blocks, weights=none, states=none, loose=nowhere, **facts)
+
+    @classmethod
+    def side_by_side(cls, lattices: Sequence[Lattice]) -> Lattice:
+        """The data of all lattices, the blocks of each beside those of the others: none are added up."""
+        first, m = lattices[0], lattices[0].n_blocks
+        for other in lattices[1:]:
+            _check_alike(first, other)
+        groups = [(pool, sheet) for pool in range(first.n_pools) for sheet in range(len(first.dt))]
+        order = [
+            (lattice, (pool * len(first.dt) + sheet) * m + k)
+            for pool, sheet in groups
+            for lattice in lattices
+            for k in range(m)
+        ]
+        n_blocks, loose = m * len(lattices), []
+        for place, lattice in enumerate(lattices):
+            group, k = np.divmod(lattice.loose.row, m)
+            loose.append(lattice.loose._replace(row=group * n_blocks + place * m + k))
+        total = functools.reduce(_with_facts, lattices)
+        return replace(
+            total,
+            n_blocks=n_blocks,
+            weights=SparseRows.of([lattice.weights.row(i) for lattice, i in order]),
+            states=SparseRows.of([lattice.states.row(i) for lattice, i in order]),
+            loose=Loose(*(np.concatenate(column) for column in zip(*loose))),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled in its sparse form, packed: for other processes and machines."""
+        content = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+        tables = {name: packed(content[name]) for name in ("weights", "states")}
+        return _unpickled, (content | tables,)
+
     def save(self, path: str | Path) -> None:
         """Write a .npz file, or a .safetensors file for exchange with other programs; whole or not at all."""
         save_lattice(self, path)
@@ -261,6 +301,18 @@ class Lattice(Tables):
             f"Lattice({self.n_main} pairs{tail}, {self.n_nodes} nodes {where}, {dt}, "
             f"{self.n_blocks} block{'s' if self.n_blocks > 1 else ''})"
         )
+
+
+def _with_facts(one: Lattice, other: Lattice) -> Lattice:
+    """The first lattice with what was dropped, and the range of states, of both."""
+    reasons = {**one.dropped, **other.dropped}
+    dropped = {reason: one.dropped.get(reason, 0) + other.dropped.get(reason, 0) for reason in reasons}
+    x_range = min(one.x_range[0], other.x_range[0]), max(one.x_range[1], other.x_range[1])
+    return replace(one, dropped=dropped, x_range=x_range)
+
+
+def _unpickled(content: dict[str, Any]) -> Lattice:
+    return Lattice(**(content | {name: unpacked(content[name]) for name in ("weights", "states")}))
 
 
 def _settings(first: Transitions, some: Transitions, CT: Any, TRT: Any, mu: Any, n_blocks: Any, reach: Any) -> Settings:

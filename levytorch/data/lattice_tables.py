@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -96,6 +97,11 @@ class Tables:
     states: SparseRows
     loose: Loose
     _batches: dict[str, Batch] = field(default_factory=dict, init=False)
+
+    @property
+    def n_pools(self) -> int:
+        """One, or two with a tail."""
+        return 2 if self.has_tail else 1
 
     @property
     def has_tail(self) -> bool:
@@ -242,6 +248,26 @@ def to_arrays(lattice: Lattice) -> dict[str, Any]:
     for name, part in zip(_PARTS, (lattice.weights, lattice.states)):
         content |= {f"{name}_{field}": array for field, array in part._asdict().items()}
     return content | {f"loose_{field}": array for field, array in lattice.loose._asdict().items()}
+
+
+def packed(table: SparseRows) -> list[tuple[str, bytes]]:
+    """A table for travelling: keys as differences, bytes of equal weight together, compressed; no number changes."""
+    out = []
+    for array in (np.diff(table.keys, prepend=0), table.values, table.starts):
+        by_byte = array.view(np.uint8).reshape(len(array), -1).T if len(array) else array
+        out.append((array.dtype.str, zlib.compress(np.ascontiguousarray(by_byte).tobytes(), 1)))
+    return out
+
+
+def unpacked(arrays: list[tuple[str, bytes]]) -> SparseRows:
+    """The inverse of `packed`."""
+    found = []
+    for kind, compressed in arrays:
+        dtype = np.dtype(kind)
+        by_byte = np.frombuffer(zlib.decompress(compressed), dtype=np.uint8).reshape(dtype.itemsize, -1)
+        found.append(np.ascontiguousarray(by_byte.T).view(dtype).reshape(-1))
+    differences, values, starts = found
+    return SparseRows(np.cumsum(differences), values, starts)
 
 
 def load_lattice(path: str | Path) -> dict[str, Any]:

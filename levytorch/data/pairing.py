@@ -236,6 +236,7 @@ class TransitionBlocks:
         dropped: how many pairs were left out, by reason.
         n_trajectories: how many trajectories the file has.
         dt: that of all pairs, or None where it varies.
+        ids: the names of the trajectories, or None.
     """
 
     def __init__(self, file: PointFile, block: int, whole: Callable[[], Trajectories]) -> None:
@@ -249,11 +250,12 @@ class TransitionBlocks:
             file.survey()
         except NeedsMemory:
             paths = whole()
+            self.ids: Any = paths.ids
             t = self._all = paths.transitions()
             self.n_trajectories, self.dropped, self._pairs = len(paths), t.dropped, len(t)
             self.dt = float(t.dt[0]) if t.uniform_dt else None
             return
-        self._offsets, self.dt = file.offsets, file.dt
+        self._offsets, self.dt, self.ids = file.offsets, file.dt, file.ids
         self.n_trajectories, self.dropped = len(file.lengths), dict(file.dropped)
         check_max_dt(self.dt, self._max_dt)
         self._judge(int((file.lengths - 1).sum()))

@@ -95,8 +95,24 @@ def file_names(paths: Any) -> list[str]:
     return _remote_names(str(paths)) if is_remote(paths) else _local_names(path_of(paths))
 
 
+def mark_of(name: str) -> list[Any]:
+    """The name, size and time of change (or version) of a file, told without reading it."""
+    if is_remote(name):
+        system, path = _opened(name)
+        with _asking(name):
+            return [name, int(system.size(path) or 0), str(system.ukey(path))]
+    file = path_of(name)
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise InputError(f"{file}: a file must exist there, found {error.strerror}; check the path.") from None
+    return [str(file.resolve()), status.st_size, status.st_mtime_ns]
+
+
 def is_many(paths: Any) -> bool:
     """Whether these are, or may be, several files."""
+    if isinstance(paths, DataFile):
+        return False
     if isinstance(paths, str) and is_remote(paths):
         return bool(_PATTERN & set(paths)) or suffix_of(paths) not in SUFFIXES
     if isinstance(paths, list | tuple | set | frozenset):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,7 @@ class SourceData(NamedTuple):
     dynamics: Any = None  # a Dynamics, or a ControlledDynamics
     trajectories: Trajectories | None = None
     policy: Any = None  # that simulated actions were drawn from
+    facts: Mapping[str, Any] | None = None  # of how it was read, for metrics.json
 
 
 class FromFile:

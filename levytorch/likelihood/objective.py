@@ -53,6 +53,20 @@ class LocalModel:
     coupling: tuple[Tensor, Tensor] | None = None
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """`sweep` of everything but the pairs: what other processes are sent to sum over pairs of theirs."""
+
+    head: LinearHead
+    law: FrozenLaw
+    bins: StateBins
+    hessian: bool = False
+    quick: bool = False
+
+    def __call__(self, batch: Batch) -> ScoreSums:
+        return sweep(self.head, self.law, batch, self.bins, hessian=self.hessian, quick=self.quick)
+
+
 @dataclass
 class FullBatchObjective:
     """The likelihood of one full batch, which may be pairs or the nodes of a lattice.
@@ -193,12 +207,10 @@ class FullBatchObjective:
     ) -> tuple[ScoreSums, ScoreSums | None]:
         """Sums over the pairs of all ranks."""
 
+        over = Sweep(self.head, self.law, self.bins, hessian, quick)
+
         def work() -> list[ScoreSums]:
-            return [
-                sweep(self.head, self.law, part, self.bins, hessian=hessian, quick=quick)
-                for part in (main, tail)
-                if part is not None
-            ]
+            return [part.summed(over) for part in (main, tail) if part is not None]
 
         totals = over_ranks(self.ranks, self.ranks.together(work))
         return totals[0], totals[1] if tail is not None else None

@@ -154,6 +154,17 @@ class ScoreSums:
     second: Tensor
     hessian: Tensor | None = None
 
+    def __add__(self, other: ScoreSums) -> ScoreSums:
+        hessian = None if self.hessian is None or other.hessian is None else self.hessian + other.hessian
+        return ScoreSums(
+            self.n + other.n,
+            self.log_p + other.log_p,
+            self.gradient + other.gradient,
+            self.first + other.first,
+            self.second + other.second,
+            hessian,
+        )
+
     def __sub__(self, other: ScoreSums) -> ScoreSums:
         hessian = None if self.hessian is None or other.hessian is None else self.hessian - other.hessian
         return ScoreSums(

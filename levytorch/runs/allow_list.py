@@ -25,6 +25,7 @@ TARGETS = {
     "levytorch.simulation.Simulated": "levytorch.simulation:Simulated",
     "levytorch.simulation.source.Simulated": "levytorch.simulation:Simulated",  # its name in older run directories
     "levytorch.data.sources.FromFile": "levytorch.data.sources:FromFile",
+    "levytorch.distributed.source.FromFiles": "levytorch.distributed.source:FromFiles",
     "levytorch.data.sources.FromLattice": "levytorch.data.sources:FromLattice",
     "levytorch.data.lattice_source.FromLattice": "levytorch.data.sources:FromLattice",  # likewise
     "levytorch.dynamics.Dynamics": "levytorch.dynamics:Dynamics",
@@ -160,12 +161,12 @@ def _check_node(config: Any, where: str, own: Mapping[str, str]) -> None:
 
 def _check_places(config: Any, directory: Path) -> None:
     """Refuse settings that would write elsewhere, and say which files they read."""
-    cache = (config.get("data") or {}).get("on_disk")
-    if isinstance(cache, str):
+    for name in ("on_disk", "checkpoint"):
+        place = (config.get("data") or {}).get(name)
         inside = os.path.realpath(directory)
-        if os.path.commonpath([inside, os.path.realpath(cache)]) != inside:
+        if isinstance(place, str) and os.path.commonpath([inside, os.path.realpath(place)]) != inside:
             raise ConfigError(
-                f"data.on_disk of a resumed run must lie in its own directory, found {cache}; start it anew on your "
+                f"data.{name} of a resumed run must lie in its own directory, found {place}; start it anew on your "
                 "own command line."
             )
     for part in ("data", "reward"):

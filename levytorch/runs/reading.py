@@ -32,7 +32,8 @@ SIMULATED = (
     "benchmarks.paper.metropolis.MetropolisData",
 )
 FROM_FILE = ("levytorch.data.sources.FromFile",)
-FROM_LATTICE = ("levytorch.data.sources.FromLattice", "levytorch.data.lattice_source.FromLattice")
+FROM_FILES = ("levytorch.distributed.source.FromFiles",)
+FROM_LATTICE = ("levytorch.data.sources.FromLattice", "levytorch.data.lattice_source.FromLattice", *FROM_FILES)
 DEFAULTS = 2  # of conf/, as run.json tells them
 RECORD = "run.json"  # the overrides a training run was started with
 MARKER = "evaluation.yaml"  # what an evaluation's own output directory can be told by

@@ -74,6 +74,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
 def asks_for_processes(override: str) -> bool:
     """Whether an override is about several processes: a run directory from someone else must not start them."""
     key, _, value = override.lstrip("+~").partition("=")
+    if "cluster" in key or ("{" in value and ("cluster" in value or "address" in value)):
+        return override != "cluster=here"  # who answers at an address can run code here
     if key == "trainer":
         return value != "default"
     named = any(word in override for word in ("devices", "num_nodes", "strategy"))

@@ -40,7 +40,7 @@ KEYS = (
     *SECTIONS,
     *("dynamics", "seed", "alpha", "tempering", "init", "units", "beta", "empirical"),
     *("policy", "actions", "shared", "n_action"),
-    *("resume", "directory", "experiment", "arm", "variant"),
+    *("resume", "directory", "cluster", "experiment", "arm", "variant"),
 )
 OWN_FLAGS = ("progress", "log_every", "devices", "num_nodes")  # of the trainer group; the others are Lightning's
 # flags of lightning.Trainer that other settings decide -> where

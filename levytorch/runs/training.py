@@ -127,6 +127,7 @@ def fit_and_report(
         metrics |= {"seconds_fit": seconds, "seed": config["seed"], "head": head_name(recovery.head)}
         metrics["observed"] = report.at_the_data(recovery, data.dynamics)
         metrics |= {"seconds_of": {"fit": seconds}, "opening": opening} | held_out_in_sweep(recovery, config)
+        metrics |= data.facts or {}
         outcome = Outcome(recovery, data, metrics, directory, loggers, prepared.figure_formats, settings=prepared.fit)
         outcome.units = units_of(config["data"])
         check_and_draw(outcome, config)

@@ -45,6 +45,7 @@ def recover(
     n_action: int = 3,
     modulation: float | None = None,
     n_modulation: int = 9,
+    client: Any = None,
     **options: Any,
 ) -> Any:
     """Recover b(x), D_o(x), D_f(x) (and alpha) from data by maximum likelihood.
@@ -96,6 +97,9 @@ def recover(
             D_o and D_f are multiplied by a positive periodic function of it, `recovery.modulation`, whose mean over the
             data is one; fitted to the pairs under the frozen law.
         n_modulation: Fourier functions of its logarithm.
+        client: a `dask.distributed.Client`, for data that is files: a pattern, a list of paths, or
+            `levytorch.distributed.Files`, which has the options of reading. Files are read by the workers, and never
+            are all pairs in one place (docs/scaling.md).
         options: the keywords of `levytorch.training.settings.Options`. Those of the head (fourier: origin, positivity,
             n_basis_alpha, truncation; spline: window, knots, continuation, free, positivity, n_basis_alpha, truncation;
             polynomial: degree, window, knots, positivity, n_basis_alpha; mlp: origin, positivity, width, depth,
@@ -111,7 +115,8 @@ def recover(
         >>> abs(float(found.D_o(0.0)) - 4.0) < 0.2
         True
     """
-    transitions, fit_options = pairs_of_data(data, dict(options))
+    elsewhere = client is not None or type(data).__module__ == "levytorch.distributed.files"
+    transitions, fit_options = (data, dict(options)) if elsewhere else pairs_of_data(data, dict(options))
     settings = make_settings(
         alpha=alpha,
         coefficients=coefficients,
@@ -129,6 +134,10 @@ def recover(
         **{"lattice": lattice, "validation": validation, "progress": progress},
         **fit_options,
     )
+    if elsewhere:
+        from levytorch.training.from_files import recover_files  # Dask
+
+        return recover_files(data, settings, client)
     if actions is not None:
         choice("actions", actions, ("auto",), "give None to fit all pairs alike")
     if settings.modulation is not None:

@@ -305,7 +305,10 @@ class Fit:
             self._before = recovery
             head = problem.head
             again = problem_of(problem.data, replace(problem.settings, tail=other), fitted, head.flat())
-            self._begin(replace(again, head=head, selection=problem.selection, began=problem.began))
+            kept: dict[str, Any] = {"selection": problem.selection, "began": problem.began}
+            if problem.elsewhere is not None:  # the data is a sample of what is fitted
+                kept |= {"train": problem.train, "elsewhere": problem.elsewhere}
+            self._begin(replace(again, head=head, **kept))
             return False
         if self._before is not None:
             carried = {key: self._before.metrics[key] for key in _CARRIED if key in self._before.metrics}
@@ -365,7 +368,11 @@ def reported(head: Head, fitted: Head) -> Head:
 
 def prepared(data: Transitions | Lattice, settings: FitSettings, start: Tensor | None = None) -> Fit:
     """A fit with everything settled that was left to the data, before its first step."""
-    problem = problem_of(data, settings, fitted, start)
+    return posed(problem_of(data, settings, fitted, start))
+
+
+def posed(problem: Problem) -> Fit:
+    """The fit of a problem, once what it leaves open has been chosen."""
     if problem.settings.left_open:
         problem.batches = all_data(problem, Ranks())
     return Fit.of(problem.closed())

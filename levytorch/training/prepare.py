@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -46,6 +46,17 @@ from levytorch.training.start import (
 _TINY = 1e-3  # of the period: a cell that the data hardly touches
 
 
+class Elsewhere(Protocol):
+    """All pairs, where `data` is a lattice or a sample of them and the pairs are on other machines.
+
+    scale: the units of length and time of the fit; a lattice is given in those of the data, a batch in those of the fit.
+    """
+
+    def behind(self, lattice: Lattice, fitted: FullBatch, scale: tuple[float, float]) -> FullBatch: ...
+
+    def instead_of(self, sample: FullBatch, scale: tuple[float, float]) -> FullBatch: ...
+
+
 @dataclass
 class Problem:
     """What every fit starts from: settings, a head at its start, the data to train on.
@@ -65,6 +76,7 @@ class Problem:
     selection: Selection | None = None
 
     batches: AllData | None = None
+    elsewhere: Elsewhere | None = None
 
     @property
     def units(self) -> Units:
@@ -159,14 +171,18 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
         lattice = problem.train.in_units(*scale)
         whole = lattice.full_batch()
         fitted = whole if head.period is not None else cut_batch(whole, head)
-        facts = problem.train.facts()
+        facts, elsewhere = problem.train.facts(), problem.elsewhere
+        samples = None if elsewhere is None else elsewhere.behind(problem.train, fitted, scale)
         if fitted is whole:
-            return AllData(fitted, lattice, facts, from_lattice=True, blocks=kept_for_later(lattice, units))
-        return AllData(fitted, lattice, facts_within(facts, fitted, units.length), from_lattice=True)
+            return AllData(fitted, lattice, facts, samples, True, kept_for_later(lattice, units))
+        return AllData(fitted, lattice, facts_within(facts, fitted, units.length), samples, from_lattice=True)
     pools = make_pools(problem.train, **pool_options(settings, problem.guess))
     check_pools(pools, settings, problem.train)
     facts, pools = PoolFacts.of(pools), pools.in_units(*scale)
     share = (ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
+    if problem.elsewhere is not None:
+        batch = problem.elsewhere.instead_of(full_batch(pools), scale)
+        return AllData(batch, pools, replace(facts, n_main=int(batch.n_main)))
     # nodes stand for pairs under levytorch's own laws; one of the user's own sees the pairs unless asked otherwise
     asked = settings.data.get("lattice") or "auto"
     if asked == "auto" and not isinstance(settings.law, str):

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.coefficients.head import KNOWABLE
 from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN, tempering_eta, tempering_of
-from levytorch.data.batches import FullBatch, PoolFacts, Pools
+from levytorch.data.batches import Batch, FullBatch, PoolFacts, Pools
 from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
 from levytorch.law import log_density
@@ -115,7 +115,8 @@ def finish(ended: Ended) -> Recovery:
             metrics["R_theta"] = ev.R_theta
     else:
         tcf = likelihood.correction.tcf
-        batch = (ended.samples or ended.batch)._replace(tcf=tcf)
+        near = ended.samples is not None and type(ended.samples.main) is Batch  # in this process
+        batch = (ended.samples if near and ended.samples is not None else ended.batch)._replace(tcf=tcf)
         log_likelihood = facts.n_main * likelihood.mean(batch)
         if isinstance(head, LinearHead):
             cov = observed_covariance(likelihood, batch, facts.n_main)

@@ -1,0 +1,145 @@
+"""recover(files, client=...): the numbers of a fit to all pairs in one process."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from levytorch import Dynamics, InputError, Trajectories, Transitions, recover, simulate
+from levytorch.distributed import Files
+from levytorch.distributed.cluster import Here
+from levytorch.distributed.pairs import Distant, Pool
+
+from .conftest import write_files
+
+
+def quietly(function, *arguments, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*arguments, **options)
+
+
+def together(names) -> Transitions:
+    return Trajectories.from_file(names).transitions()
+
+
+def distance(one, other) -> float:
+    """The largest difference of b, D_o and D_f on a grid, in standard errors; parameters may be in other units."""
+    x = one.head.grid(16 if one.dim == 1 else 36)
+    pairs = zip(one.coefficients(x), other.coefficients(x), one.std(x))
+    return max(float(((a - b).abs() / std.clamp(min=1e-300)).max()) for a, b, std in pairs if std.ndim == a.ndim)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tolerance": 1e-12},
+        {"tail": {"CT": 2.0, "TRT": 20.0, "min_tail": 20}},
+        {"tail": {"CT": 2.0, "TRT": 20.0, "method": "conditional", "min_tail": 20}},
+    ],
+)
+def test_a_lattice_with_the_last_step_over_the_files(options, files, client):
+    """The last step is over the samples, as in one process."""
+    options = options | {"alpha": 0.3, "n_basis": 3, "law": "frozen"}
+    found = quietly(recover, files, client=client, **options)
+    whole = quietly(recover, together(files), lattice="always", **options)
+    assert distance(whole, found) < 1e-4
+    assert found.log_likelihood == pytest.approx(whole.log_likelihood, rel=1e-6)
+    assert found.metrics["lattice_distance"] >= 0
+    assert found.metrics["reading"]["files_read"] == len(files)
+    assert found.blocks is not None  # for the bootstrap
+
+
+def test_a_line(client, tmp_path):
+    names = write_files(tmp_path, system="double_well", alpha=0.75)
+    options = {"alpha": 0.75, "coefficients": "spline", "n_basis": 5, "period": None, "law": "frozen"}
+    options |= {"tolerance": 1e-12}
+    found = quietly(recover, names, client=client, **options)
+    whole = quietly(recover, together(names), lattice="always", **options)
+    assert found.head.window == whole.head.window
+    assert distance(whole, found) < 1e-3
+
+
+def test_the_last_step_is_that_over_the_samples(files, client):
+    """Without it a fit to a lattice is some thousandths of a standard error away, with it 1e-8."""
+    options = {"alpha": 0.3, "n_basis": 3, "law": "frozen", "tolerance": 1e-12}
+    found = quietly(recover, files, client=client, **options)
+    pairs = quietly(recover, together(files), lattice="never", **options)
+    assert distance(pairs, found) < 1e-5
+
+
+def test_two_dimensions_have_no_lattice(client, tmp_path):
+    names = []
+    for k in range(4):
+        names.append(str(tmp_path / f"{k}.npz"))
+        simulate(Dynamics.named("plane"), 60, 20, 1 / 40, seed=k).to_file(names[-1])
+    # a link that does not depend on the units, which the sample decides
+    options = {"alpha": 0.3, "n_basis": 3, "law": "frozen", "tolerance": 1e-12, "positivity": "clamp"}
+    whole = quietly(recover, together(names), **options)
+    found = quietly(recover, Files(names, sample=1000), client=client, **options)
+    assert found.metrics["n_main"] == whole.metrics["n_main"] == 4800
+    assert distance(whole, found) < 1e-5
+
+
+def test_many_distinct_dt_have_no_lattice(client, tmp_path):
+    rng, names = np.random.default_rng(4), []
+    for k in range(3):
+        paths = simulate(Dynamics.named("constant"), 30, 40, 1 / 400, seed=k).to_array()
+        rows = np.sort(rng.permutation(41)[:25])
+        names.append(str(tmp_path / f"{k}.npz"))
+        steps = np.cumsum(rng.uniform(0.01, 0.05, 25))
+        Trajectories.from_arrays(paths[:, rows], times=steps).to_file(names[-1])
+    options = {"alpha": 0.3, "n_basis": 1, "law": "frozen", "tolerance": 1e-12}
+    whole = quietly(recover, together(names), **options)
+    found = quietly(recover, names, client=client, **options)
+    assert distance(whole, found) < 1e-4
+
+
+def test_the_exact_law_on_the_lattice_of_files(files, client):
+    """As for a lattice that is made here."""
+    found = quietly(recover, files, alpha=0.3, n_basis=3, law="exact", positivity="clamp", client=client)
+    lattice = together(files).lattice(n_blocks=60)
+    whole = quietly(recover, lattice, alpha=0.3, n_basis=3, law="exact", positivity="clamp")
+    assert found.metrics["law"] == whole.metrics["law"] == "exact"
+    assert distance(whole, found) < 1e-3
+
+
+def test_pools_of_files_are_those_of_a_lattice(tmp_path):
+    names = write_files(tmp_path, 2)
+    pairs = together(names)
+    lattice = pairs.lattice(CT=1.0, TRT=3.0)
+    distant = Distant(names, {}, Here())
+    for tail, expected in ((False, lattice.n_main), (True, lattice.n_tail)):
+        assert distant.total(Pool.of(lattice, None, tail), lambda batch: len(batch.x)) == expected
+    inside = int(((pairs.x >= 1.0) & (pairs.x <= 2.0)).sum())
+    assert distant.total(Pool(window=(1.0, 2.0)), lambda batch: len(batch.x)) == inside
+    assert distant.count() == len(pairs)
+    with pytest.raises(InputError, match="files must hold pairs in the window"):
+        distant.total(Pool(window=(1e9, 2e9)), lambda batch: len(batch.x))
+
+
+def test_a_sample_is_from_all_files(tmp_path):
+    names = write_files(tmp_path, 3)
+    sample = Distant(names, {}, Here()).sample(600)
+    assert len(sample) == 600
+    assert len(sample.membership.occurring()) == 24  # 8 trajectories of 25 pairs of each file
+    assert sample.uniform_dt
+    assert torch.equal(sample.x[:200], Trajectories.from_file(names[0]).transitions().x[:200])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"engine": "adam"}, "engine must be fisher"),
+        ({"validation": 0.2}, "must have the pairs in this process"),
+        ({"modulation": 24.0}, "must have the pairs in this process"),
+    ],
+)
+def test_what_needs_the_pairs_here_is_refused(options, words, files, client):
+    with pytest.raises(InputError, match=words):
+        recover(files, alpha=0.3, n_basis=1, client=client, **options)
+    with pytest.raises(InputError, match="colour"):
+        Files(files, colour=1)
