@@ -61,6 +61,7 @@ def test_the_bits_of_one_process(files, client):
     assert torch.equal(one.theta, other.theta)
 
 
+@pytest.mark.slow
 def test_all_pairs_at_once_give_the_same_fit(files, client):
     """Another order of the sums: to 1e-12."""
     whole = Lattice.from_blocks([Trajectories.from_file(name).transitions() for name in files])
@@ -222,6 +223,7 @@ def test_names_of_other_trajectories_are_no_crossing(client, tmp_path):
 # ------------------------------------------------------------------------------------------------------ dying workers
 
 
+@pytest.mark.slow
 def test_a_killed_worker_changes_nothing(tmp_path):
     """kill -9 in the middle: the same bits, and only files that it was working at are read again."""
     kill_and_compare(tmp_path, n_files=8, moments=[0.4])
@@ -288,6 +290,7 @@ class Logged(WorkerPlugin):
         parts.data_file = noted
 
 
+@pytest.mark.slow
 def test_without_a_client_there_is_a_local_cluster(files):
     found = lattice(files[:2])
     assert same(found, in_one_process(files[:2]))

@@ -33,6 +33,7 @@ def distance(one, other) -> float:
     return max(float(((a - b).abs() / std.clamp(min=1e-300)).max()) for a, b, std in pairs if std.ndim == a.ndim)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -53,6 +54,7 @@ def test_a_lattice_with_the_last_step_over_the_files(options, files, client):
     assert found.blocks is not None  # for the bootstrap
 
 
+@pytest.mark.slow
 def test_a_line(client, tmp_path):
     names = write_files(tmp_path, system="double_well", alpha=0.75)
     options = {"alpha": 0.75, "coefficients": "spline", "n_basis": 5, "period": None, "law": "frozen"}
@@ -71,6 +73,7 @@ def test_the_last_step_is_that_over_the_samples(files, client):
     assert distance(pairs, found) < 1e-5
 
 
+@pytest.mark.slow
 def test_two_dimensions_have_no_lattice(client, tmp_path):
     names = []
     for k in range(4):
@@ -84,6 +87,7 @@ def test_two_dimensions_have_no_lattice(client, tmp_path):
     assert distance(whole, found) < 1e-5
 
 
+@pytest.mark.slow
 def test_many_distinct_dt_have_no_lattice(client, tmp_path):
     rng, names = np.random.default_rng(4), []
     for k in range(3):
@@ -98,6 +102,7 @@ def test_many_distinct_dt_have_no_lattice(client, tmp_path):
     assert distance(whole, found) < 1e-4
 
 
+@pytest.mark.slow
 def test_the_exact_law_on_the_lattice_of_files(files, client):
     """As for a lattice that is made here."""
     found = quietly(recover, files, alpha=0.3, n_basis=3, law="exact", positivity="clamp", client=client)
