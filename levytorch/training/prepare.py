@@ -49,7 +49,7 @@ _TINY = 1e-3  # of the period: a cell that the data hardly touches
 class Elsewhere(Protocol):
     """All pairs, where `data` is a lattice or a sample of them and the pairs are on other machines.
 
-    scale: the units of length and time of the fit; a lattice is given in those of the data, a batch in those of the fit.
+    scale: units of length and time of the fit; a lattice is given in those of the data, a batch in those of the fit.
     """
 
     def behind(self, lattice: Lattice, fitted: FullBatch, scale: tuple[float, float]) -> FullBatch: ...
