@@ -361,7 +361,8 @@ class Trajectories:
                 "action": self.action,
                 "terminal": self.terminal,
             }
-            yield Points(low, self.x[rows], **{k: None if part is None else part[rows] for k, part in columns.items()})
+            cut: dict[str, Any] = {name: None if part is None else part[rows] for name, part in columns.items()}
+            yield Points(low, self.x[rows], **cut)
 
     # ---------------------------------------------------------------------------------------------------------- facts
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ def coefficient_curves(recovery: Any, truth: Any = None, n: int = 401, states: A
 def x_range(recovery: Any) -> tuple[float, float]:
     """The period of the coefficients; on a line the range of the data and some of what lies beyond."""
     space = space_of(recovery)
-    low, high = space.ends
+    low, high = cast(tuple[float, float], space.ends)
     beyond = 0.0 if space.repeats else _BEYOND * (high - low)
     return low - beyond, high + beyond
 

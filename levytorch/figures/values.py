@@ -124,7 +124,8 @@ def value(
 
         return planes.contours(V, reference, axes=axes, units=units)
     window = getattr(V, "window", None)
-    x = np.linspace(*(window or V.space.ends), n)
+    low, high = window or V.space.ends
+    x = np.linspace(low, high, n)
     half = band * np.asarray(V.std(x)) if V.covariance_factor is not None else None
     shown = Band("V", np.asarray(V(x)), half, "95 % band")
     compared = None if reference is None else np.asarray(reference(x))

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -142,7 +142,8 @@ class DifferenceLaw(FrozenLaw):
 
     def score(self, c: Coefficients, dx: Tensor, dt: Tensor, wrt_alpha: bool = False) -> StepScore:
         fine, frozen = (super(DifferenceLaw, self).score(c, dx[:, k].contiguous(), dt, wrt_alpha) for k in (0, 1))
-        return StepScore(*(one if one is None else one - two for one, two in zip(fine, frozen)))
+        parts: Any = (None if one is None or two is None else one - two for one, two in zip(fine, frozen))
+        return StepScore(*parts)
 
 
 Kept = Callable[[Tensor, Tensor, Tensor], Tensor]  # (dx, dt, bin of the state) -> whether a pair lies in a region
@@ -559,7 +560,7 @@ class SimulatedPairs:
             one = torch.full((len(x),), states.total / n_simulated, dtype=torch.float64)
             return batch._replace(main=_joined(batch.main, x, dt, fine, frozen, (-one, one)))
         node = masses.bins.index(x, dt)
-        coarse = _coarse(head, masses.bins)
+        coarse = _coarse(cast(LinearHead, head), masses.bins)
         of_bin = coarse.index(masses.bins.x, masses.bins.dt)
         parts = regions(masses, split=self._split(masses))
         totals = [torch.zeros(len(coarse), dtype=torch.float64).index_add_(0, of_bin, p.counts) for p in parts]

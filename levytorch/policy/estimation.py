@@ -308,7 +308,7 @@ class Estimation:
         share: tuple[float, float] | None = None,
     ) -> DataValue:
         """V with what is to be said of it."""
-        known = {f.name: getattr(V, f.name) for f in fields(V)}
-        data = {"n_pairs": len(self.transitions), "n_blocks": n_blocks_of(self.transitions)}
-        how = {"method": method, "name": name, "note": note, "strength": strength, "share": share}
-        return DataValue(**known, **how, **data)
+        told: dict[str, Any] = {f.name: getattr(V, f.name) for f in fields(V)}
+        told |= {"method": method, "name": name, "note": note, "strength": strength, "share": share}
+        told |= {"n_pairs": len(self.transitions), "n_blocks": n_blocks_of(self.transitions)}
+        return DataValue(**told)

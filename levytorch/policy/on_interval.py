@@ -105,7 +105,7 @@ class IntervalProblem:
         factor = None if inner is None else found.system.with_ends(inner, (0.0, 0.0))
         if factor is not None and self.is_free:
             factor = torch.cat([factor, self._of_exterior(found)], dim=1)
-        options = {"change": change, "converged": converged, "covariance_factor": factor}
+        options: dict[str, Any] = {"change": change, "converged": converged, "covariance_factor": factor}
         return ValueFunction(
             found.values, self.space, self.beta, exterior=name, outside=self.outside.outside, **options
         )

@@ -225,7 +225,8 @@ def value_grid(V: Any, side: int) -> torch.Tensor:
     """States of the cell (the window, where V has one), (401,), or of the plane, (side, side, 2)."""
     if V.dim > 1:
         return V.space.grid(side, 0.0)
-    return torch.linspace(*(V.window or V.space.ends), 401, dtype=torch.float64)
+    low, high = V.window or V.space.ends
+    return torch.linspace(low, high, 401, dtype=torch.float64)
 
 
 def write_value(stem: Path, V: Any, beside: Mapping[str, Callable[[torch.Tensor], torch.Tensor]]) -> Columns:

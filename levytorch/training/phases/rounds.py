@@ -7,10 +7,11 @@ every other fit. A round is Newton's step for it. The expectation is computed (l
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from levytorch.coefficients import LinearHead
 from levytorch.data.batches import Batch, FullBatch
@@ -83,7 +84,7 @@ class CenteredRounds(Phase):
 
     @property
     def done(self) -> Maximised:
-        return Maximised(None, self.reached, len(self.distances))
+        return Maximised(cast(Optimizer, None), self.reached, len(self.distances))
 
     def update_tcf(self) -> None:
         """The strata carry the masses of the law; the correction is updated when the phase has ended."""
