@@ -7,6 +7,7 @@ from levytorch.coefficients.head import Coefficients, Head, Units, check_head
 from levytorch.coefficients.init import initial_guess
 from levytorch.coefficients.links import LINKS, AlphaSpec
 from levytorch.coefficients.mlp import MLPHead
+from levytorch.coefficients.network import NetworkHead
 from levytorch.coefficients.spline import PolynomialHead, SplineHead
 from levytorch.spaces.splines import PolynomialBasis, SplineBasis
 
@@ -21,6 +22,7 @@ __all__ = [
     "Head",
     "LinearHead",
     "MLPHead",
+    "NetworkHead",
     "PolynomialBasis",
     "PolynomialHead",
     "SplineBasis",

@@ -27,13 +27,14 @@ HEADS: dict[str, type[Head]] = {
 _SHARED = {"positivity", "alpha_mode", "alpha", "length", "time", "dim", "tempering_mode", "tempering", *KNOWABLE}
 _SHARED |= {"alpha_link", "alpha_bounds"}
 _CELL, _LINE = {"period", "origin"}, {"window"}
+_NETWORK = {"width", "depth", "periodic", "n_features", "activation", "shared_trunk", "residual"}
 _SPLINE = _SHARED | _LINE | {"n_basis", "n_basis_alpha", "knots"}
 OPTIONS = {
     "fourier": _SHARED | _CELL | {"n_basis", "n_basis_alpha", "truncation"},
     "spline": _SPLINE | {"continuation", "free", "truncation"},
     "periodic_spline": _SHARED | _CELL | {"n_basis", "n_basis_alpha", "truncation"},
     "polynomial": _SPLINE | {"degree"},
-    "mlp": _SHARED | _CELL | _LINE | {"width", "depth", "periodic", "n_features"},
+    "mlp": _SHARED | _CELL | _LINE | _NETWORK,
 }
 LINEAR = ("fourier", "spline", "periodic_spline", "polynomial")  # heads of engine fisher
 ON_A_LINE = ("spline", "polynomial")  # heads that have no period

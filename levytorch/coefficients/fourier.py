@@ -10,30 +10,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from levytorch.coefficients.basis import Basis, FourierBasis, NoBasis, fourier_basis
-from levytorch.coefficients.head import KNOWABLE, Coefficients, LinkedHead, Units
+from levytorch.coefficients.head import KNOWABLE, Chain, Coefficients, Head, LinkedHead, Units
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
 
 _CONSTANT = FourierBasis(1)  # of a learned tempering
-
-
-class Chain(NamedTuple):
-    """Coefficients at n states and how they move with the predictors: slope (C, n), curvature (C, n).
-
-    `D_f_alpha` is d D_f / d alpha at fixed eta (the unit of D_f depends on alpha); zero when alpha is fixed.
-    """
-
-    coefficients: Coefficients
-    slope: Tensor
-    curvature: Tensor
-    D_f_alpha: Tensor
-    dim: int = 1
 
 
 class LinearHead(LinkedHead):
@@ -68,15 +55,6 @@ class LinearHead(LinkedHead):
 
     # -- structure ----------------------------------------------------------------------------------------------------
     @property
-    def n_linear(self) -> int:
-        """Predictors of b, D_o and D_f."""
-        return self.dim + 2
-
-    @property
-    def n_predictors(self) -> int:
-        return self.n_linear + (self.alpha_basis is not None) + self.tempering_spec.learned
-
-    @property
     def sizes(self) -> list[int]:
         """Number of parameters of each predictor."""
         return [basis.size for basis in self.bases]
@@ -96,6 +74,30 @@ class LinearHead(LinkedHead):
     @property
     def is_constant(self) -> bool:
         return max(self.sizes) == 1
+
+    def part(self, row: int) -> slice:
+        """Which parameters a predictor depends on."""
+        return slice(self.starts[row], self.starts[row + 1])
+
+    def most_states(self, numbers: int) -> int:
+        """How many states a design is made for at once, where it may hold about so many numbers."""
+        return max(1024, numbers // max(self.sizes))
+
+    def gathered(self, per_state: Tensor, design: Any) -> Tensor:
+        """The gradient in the parameters, (P,), of sums over states of numbers (C, n) times the predictors."""
+        return torch.cat([per_state[i] @ design[i].T for i in range(len(self.sizes))])
+
+    def gradient_of(self, function: Callable[[Head], Tensor]) -> tuple[float, Tensor]:
+        """The value and the gradient (P,) of a function of the head."""
+        self.zero_grad(set_to_none=True)
+        with torch.enable_grad():
+            value = function(self)
+            (gradient,) = torch.autograd.grad(value, [self.theta])
+        return float(value.detach()), gradient
+
+    def in_coordinates(self, gradient: Tensor) -> Tensor:
+        """What `gathered` and `gradient_of` give, in the coordinates of theta: for a linear head it is in them."""
+        return gradient
 
     def set_predictors(self, eta: Mapping[str, Tensor]) -> None:
         self.theta.zero_()
@@ -136,12 +138,23 @@ class LinearHead(LinkedHead):
         assert self.alpha_basis is not None
         return phi[:1] if self.alpha_basis.size == 1 else self.alpha_basis.rows(x)
 
-    def chain(self, theta: Tensor, design: list[Tensor]) -> Chain:
-        """Coefficients, d c / d eta and d2 c / d eta2 at the states behind `design`, without autograd."""
-        eta, eta_alpha = self.predictors(theta, design)
-        return self.respond(eta, eta_alpha, theta[-1])
+    def chain(self, theta: Tensor, design: Sequence[Tensor], row: int | None = None, change: float = 0.0) -> Chain:
+        """Coefficients, d c / d eta and d2 c / d eta2 at the states behind `design`, without autograd.
 
-    def predictors(self, theta: Tensor, design: list[Tensor]) -> tuple[Tensor, Tensor | None]:
+        row, change: with this predictor larger by so much.
+        """
+        eta, eta_alpha = self.predictors(theta, design)
+        last = theta[-1]
+        if row is not None and row < self.n_linear:
+            eta = eta.clone()
+            eta[row] += change
+        elif row == self.n_linear and eta_alpha is not None:
+            eta_alpha = eta_alpha + change
+        elif row is not None:
+            last = last + change
+        return self.respond(eta, eta_alpha, last)
+
+    def predictors(self, theta: Tensor, design: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """eta of b, D_o and D_f (d + 2, n), and that of alpha: None, 0-d or (n,)."""
         m, at = self.n_linear, self.starts
         if self.drift is self.basis and not self.known:
@@ -153,46 +166,18 @@ class LinearHead(LinkedHead):
         raw = theta[at[m] : at[m + 1]]
         return eta, raw[0] if self.alpha_basis.size == 1 else raw @ design[m]
 
-    def respond(self, eta: Tensor, eta_alpha: Tensor | None, eta_tempering: Tensor) -> Chain:
-        """`chain` from the predictors themselves; that of tempering is the last parameter where it is learned."""
-        d, units = self.dim, self.units
-        slope = torch.zeros((self.n_predictors, eta.shape[1]), dtype=eta.dtype, device=eta.device)
-        curvature = torch.zeros_like(slope)
-        alpha = torch.tensor(self.alpha_spec.value, dtype=eta.dtype, device=eta.device)
-        if eta_alpha is not None:
-            alpha, slope[d + 2], curvature[d + 2] = self.alpha_spec.link.derivatives(eta_alpha)
-        slope[:d] = units.b
-        found = []
-        for row, name, unit in zip((d, d + 1), KNOWABLE, units.noise(alpha)):
-            if name in self.known:
-                found.append(self.constant(name, alpha).expand_as(eta[row]).contiguous())
-                continue
-            value, first, second = self.links[row - d + 1].derivatives(eta[row])
-            found.append(value * unit)
-            torch.mul(first, unit, out=slope[row])
-            torch.mul(second, unit, out=curvature[row])
-        D_f_alpha = slope.new_zeros(())
-        if self.alpha_basis is not None:
-            log_length = -self.scale.log_length if "D_f" in self.known else units.log_length
-            D_f_alpha = 2.0 * log_length * found[1]
-        b = eta[0] * units.b if d == 1 else (eta[:d] * units.b).T.contiguous()
-        tempering, slope_t, curve_t = self.tempering_response(eta_tempering)
-        if self.tempering_spec.learned:
-            slope[-1], curvature[-1] = slope_t, curve_t
-        return Chain(Coefficients(b, found[0], found[1], alpha, tempering), slope, curvature, D_f_alpha, d)
-
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         flat = self.states(x)
         design = self.design(flat)
         chain = self.chain(self.theta.detach(), design)
-        d, m, at, P = self.dim, self.n_linear, self.starts, self.theta.numel()
+        d, m, P = self.dim, self.n_linear, self.theta.numel()
         out = torch.zeros((m + 1, flat.shape[0], P), dtype=torch.float64)
         for row in range(m):
-            out[row, :, at[row] : at[row + 1]] = (chain.slope[row] * design[row]).T
+            out[row, :, self.part(row)] = (chain.slope[row] * design[row]).T
         if self.alpha_basis is not None:
-            part = slice(at[m], at[m + 1])
+            part = self.part(m)
             out[m, :, part] = (chain.slope[m] * design[m]).T
-            out[m - 1, :, part] = (chain.D_f_alpha * chain.slope[m] * design[m]).T
+            out[m - 1, :, part] += (chain.D_f_alpha * chain.slope[m] * design[m]).T
         return out[0] if d == 1 else out[:d].transpose(0, 1), out[d], out[d + 1], out[m]
 
 

@@ -123,6 +123,19 @@ class Units:
         return self.D_o, self.D_f(alpha)
 
 
+class Chain(NamedTuple):
+    """Coefficients at n states and how they move with the predictors: slope (C, n), curvature (C, n).
+
+    `D_f_alpha` is d D_f / d alpha at fixed eta (the unit of D_f depends on alpha); zero when alpha is fixed.
+    """
+
+    coefficients: Coefficients
+    slope: Tensor
+    curvature: Tensor
+    D_f_alpha: Tensor
+    dim: int = 1
+
+
 class Head(nn.Module, ABC):
     """A trainable (b, D_o, D_f, alpha)(x). A head of your own needs `forward`, and a cell if it is not [0, 2 pi).
 
@@ -156,6 +169,7 @@ class Head(nn.Module, ABC):
     scale = Units()  # what one unit of x and of time of this head is in those of the data: see `in_units`
     tempering_spec = TemperingSpec()
     known: Mapping[str, float] = MappingProxyType({})  # D_o or D_f, where it is a given constant
+    prior_center: Tensor | None = None  # (P,), where a prior of its weights is centered: where a fit has begun
     is_constant: Any = False  # True: no coefficient depends on x, so that one state stands for all
 
     @abstractmethod
@@ -297,6 +311,15 @@ class LinkedHead(Head):
         new.tempering_spec = replace(self.tempering_spec, value=self.tempering_spec.value * s)
         return new
 
+    @property
+    def n_linear(self) -> int:
+        """Predictors of b, D_o and D_f."""
+        return self.dim + 2
+
+    @property
+    def n_predictors(self) -> int:
+        return self.n_linear + self.learns_alpha + self.tempering_spec.learned
+
     def constant(self, name: str, alpha: Tensor) -> Tensor:
         """A known D_o or D_f, which is given in the units of the data, as the law of a step takes it."""
         if name == "D_o":
@@ -361,6 +384,34 @@ class LinkedHead(Head):
         lam = self.tempering_response(eta.get("tempering"))[0]
         return Coefficients(b * self.units.b, found[0], found[1], alpha, lam)
 
+    def respond(self, eta: Tensor, eta_alpha: Tensor | None, eta_tempering: Tensor) -> Chain:
+        """`chain` from the predictors themselves; that of tempering is the last parameter where it is learned."""
+        d, units = self.dim, self.units
+        slope = torch.zeros((self.n_predictors, eta.shape[1]), dtype=eta.dtype, device=eta.device)
+        curvature = torch.zeros_like(slope)
+        alpha = torch.tensor(self.alpha_spec.value, dtype=eta.dtype, device=eta.device)
+        if eta_alpha is not None:
+            alpha, slope[d + 2], curvature[d + 2] = self.alpha_spec.link.derivatives(eta_alpha)
+        slope[:d] = units.b
+        found = []
+        for row, name, unit in zip((d, d + 1), KNOWABLE, units.noise(alpha)):
+            if name in self.known:
+                found.append(self.constant(name, alpha).expand_as(eta[row]).contiguous())
+                continue
+            value, first, second = self.links[row - d + 1].derivatives(eta[row])
+            found.append(value * unit)
+            torch.mul(first, unit, out=slope[row])
+            torch.mul(second, unit, out=curvature[row])
+        D_f_alpha = slope.new_zeros(())
+        if eta_alpha is not None:
+            log_length = -self.scale.log_length if "D_f" in self.known else units.log_length
+            D_f_alpha = 2.0 * log_length * found[1]
+        b = eta[0] * units.b if d == 1 else (eta[:d] * units.b).T.contiguous()
+        tempering, slope_t, curve_t = self.tempering_response(eta_tempering)
+        if self.tempering_spec.learned:
+            slope[-1], curvature[-1] = slope_t, curve_t
+        return Chain(Coefficients(b, found[0], found[1], alpha, tempering), slope, curvature, D_f_alpha, d)
+
     def tempering_response(self, raw: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """lam, and its derivatives in the predictor where it is learned."""
         if raw is not None and self.tempering_spec.learned:
@@ -377,7 +428,7 @@ class HeadInUnits(Head):
         self.of_data, self.scale, s = head, units, units.length
         self.period, self.origin, self.window = (divided(v, s) for v in (head.period, head.origin, head.window))
         self.dim, self.columns, self.is_constant = head.dim, head.columns, head.is_constant
-        self.known, self.tempering_spec = head.known, head.tempering_spec
+        self.known, self.tempering_spec, self.prior_center = head.known, head.tempering_spec, head.prior_center
         self.alpha_spec = head.alpha_spec
         if hasattr(head, "periodic"):
             self.periodic = head.periodic

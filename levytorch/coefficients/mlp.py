@@ -1,29 +1,54 @@
-"""MLP heads: one small network per coefficient on periodic input features cos(k w x), sin(k w x).
+"""MLP heads: one small network per coefficient, or one with a shared trunk, on features of the state.
 
-With `periodic=False` the input is x scaled to [-1, 1] over the cell; outside the cell the network extrapolates. On a
-line (period=None) it is x scaled to [-1, 1] over the window, at whose ends it stays: coefficients are constant beyond.
+On a circle the inputs are cos(k w x) and sin(k w x), k up to `n_features`. With `periodic=False` the input is x scaled
+to [-1, 1] over the cell; outside the cell the network extrapolates. On a line (period=None) it is x scaled to [-1, 1]
+over the window, at whose ends it stays: coefficients are constant beyond.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from levytorch.coefficients.basis import FourierBasis, check_basis, per_coordinate
-from levytorch.coefficients.head import KNOWABLE, Coefficients, LinkedHead, Units
+from levytorch.coefficients.head import Units
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
-from levytorch.convert import shown, switch, whole_number
-from levytorch.errors import InputError
-from levytorch.spaces.splines import check_windows
+from levytorch.coefficients.network import NetworkHead
+from levytorch.convert import choice, switch, whole_number
 
 
-class MLPHead(LinkedHead):
-    """Three (or four, with alpha(x)) tanh networks of `depth` hidden layers, `width` wide."""
+class Sine(nn.Module):
+    """sin(x) as an activation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(x)
+
+
+class Residual(nn.Module):
+    """h + f(h)."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h + self.layers(h)
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "silu": nn.SiLU, "gelu": nn.GELU, "sine": Sine}
+_OUTPUT = 0.1  # of the largest weight of an output layer where a fit starts
+
+
+class MLPHead(NetworkHead):
+    """Networks of `depth` hidden layers, `width` wide.
+
+    shared_trunk: one network with a common trunk for all coefficients instead of one network for each. activation:
+    "tanh", "silu", "gelu" or "sine". residual: hidden layers after the first add to what they are given.
+    """
 
     def __init__(
         self,
@@ -32,7 +57,7 @@ class MLPHead(LinkedHead):
         period: float | Sequence[float] | None = 2 * math.pi,
         origin: float | Sequence[float] = 0.0,
         periodic: bool = True,
-        n_features: int = 3,
+        n_features: int = 1,
         positivity_link: str = "softplus",
         alpha: AlphaSpec | None = None,
         units: Units | None = None,
@@ -40,33 +65,34 @@ class MLPHead(LinkedHead):
         window: Any = None,
         tempering: TemperingSpec | None = None,
         known: Mapping[str, float] | None = None,
+        activation: str = "silu",
+        shared_trunk: bool = False,
+        residual: bool = False,
     ) -> None:
-        super().__init__(dim, positivity_link, alpha, units, tempering, known)
         for name, value in (("width", width), ("depth", depth), ("n_features", n_features)):
-            whole_number(f"{name} of an MLP head", value, 1, 4096, "try 16, 2 and 3")
-        self.width, self.depth, self.n_features = int(width), int(depth), int(n_features)
-        self.periodic = switch("periodic", periodic) and period is not None
-        if period is None:
-            windows = check_windows(window, dim)
-            sides = [(high - low, low) for low, high in windows]
-            self.window = windows[0] if dim == 1 else windows
-        elif window is not None:
-            raise InputError(f"window must be left out beside a period, found {shown(window)}; leave one of them out.")
+            whole_number(f"{name} of an MLP head", value, 1, 4096, "try 16, 2 and 1")
+        asked = switch("periodic", periodic)
+        super().__init__(
+            None,
+            alpha or AlphaSpec(),
+            period,
+            origin,
+            window,
+            n_features if asked and period is not None else 0,
+            dim,
+            positivity_link,
+            units,
+            tempering,
+            known,
+        )
+        self.width, self.depth, self.asked_features = int(width), int(depth), int(n_features)
+        self.activation = choice("activation", activation, tuple(ACTIVATIONS))
+        self.shared_trunk, self.residual = switch("shared_trunk", shared_trunk), switch("residual", residual)
+        if self.shared_trunk:
+            self.nets = nn.ModuleDict({"all": self._network(self.n_outputs)})
         else:
-            sides = list(zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)))
-        for p, o in sides:
-            check_basis(2 * n_features + 1, p, o)
-        self.features = [FourierBasis(2 * n_features + 1, p, o) for p, o in sides]
-        self.period, self.origin = (v[0] if dim == 1 else tuple(v) for v in zip(*sides))
-        if period is None:
-            self.period = None
-        names = ["b", *(name for name in KNOWABLE if name not in self.known)]
-        names += ["alpha"] if self.alpha_spec.mode == "function" else []
-        self.nets = nn.ModuleDict({name: self._network(dim if name == "b" else 1) for name in names})
-        if self.alpha_spec.mode == "constant":
-            self.raw_alpha = nn.Parameter(torch.zeros((), dtype=torch.float64))
-        if self.tempering_spec.learned:
-            self.raw_tempering = nn.Parameter(torch.zeros((), dtype=torch.float64))
+            names = dict.fromkeys(self.output_names)
+            self.nets = nn.ModuleDict({name: self._network(dim if name == "b" else 1) for name in names})
         self.start_at_order_one()
 
     def in_units(self, units: Units) -> MLPHead:
@@ -77,43 +103,44 @@ class MLPHead(LinkedHead):
     def _network(self, outputs: int) -> nn.Sequential:
         sizes = [self.dim * (2 * self.n_features if self.periodic else 1)] + [self.width] * self.depth
         layers: list[nn.Module] = []
-        for a, c in itertools.pairwise(sizes):
-            layers += [nn.Linear(a, c, dtype=torch.float64), nn.Tanh()]
+        for k, (a, c) in enumerate(itertools.pairwise(sizes)):
+            both = nn.Linear(a, c, dtype=torch.float64), ACTIVATIONS[self.activation]()
+            layers += [Residual(*both)] if self.residual and k else both
         return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs, dtype=torch.float64))
+
+    def penalty_groups(self) -> list[list[str]]:
+        """One per layer of every network, of its weights and biases; the last biases are free."""
+        groups: list[list[str]] = []
+        for name, net in self.nets.items():
+            layers = [key for key, module in net.named_modules() if isinstance(module, nn.Linear)]
+            groups += [[f"nets.{name}.{key}.weight", f"nets.{name}.{key}.bias"] for key in layers[:-1]]
+            groups.append([f"nets.{name}.{layers[-1]}.weight"])
+        return groups
 
     def config(self) -> dict[str, Any]:
         domain: dict[str, Any] = {"period": self.period, "origin": self.origin}
         if self.period is None:
             domain = {"period": None, "window": [list(w) for w in self.bounds] if self.dim > 1 else list(self.window)}
-        net = {name: getattr(self, name) for name in ("width", "depth", "periodic", "n_features")}
+        net = {"width": self.width, "depth": self.depth, "periodic": self.periodic, "n_features": self.asked_features}
+        net |= {"activation": self.activation, "shared_trunk": self.shared_trunk, "residual": self.residual}
         return ({} if self.dim == 1 else {"dim": self.dim}) | domain | {"name": "mlp"} | net | self.settings()
 
     def set_predictors(self, eta: Mapping[str, Tensor]) -> None:
         """Near constants: the output bias carries the value, the output weights are made small, not zero."""
-        for name in self.nets:
+        values = {name: eta[name] for name in dict.fromkeys(self.output_names)}
+        if self.shared_trunk:
+            values = {"all": torch.cat(list(values.values()))}
+        for name, value in values.items():
             last = self.nets[name][-1]  # type: ignore[index]
-            last.weight.mul_(0.1 / last.weight.abs().max().clamp(min=1e-12))
-            last.bias.copy_(eta[name])
-        if self.alpha_spec.mode == "constant":
-            self.raw_alpha.fill_(eta["alpha"][0])
-        if self.tempering_spec.learned:
-            self.raw_tempering.fill_(eta["tempering"][0])
+            before = [m for m in self.nets[name].modules() if isinstance(m, nn.Linear)][-2]
+            half = self.width // 2
+            before.weight[half : 2 * half] = before.weight[:half]
+            before.bias[half : 2 * half] = before.bias[:half]
+            last.weight[:, half : 2 * half] = -last.weight[:, :half]
+            last.weight[:, 2 * half :] = 0.0
+            last.bias.copy_(value)
+        self._set_more(eta)
 
-    def inputs(self, x: Tensor) -> Tensor:
-        x = self.clamped(x)
-        columns = [x] if self.dim == 1 else list(x.T)
-        if self.periodic:
-            parts = [f.rows(c.contiguous()).T[:, 1:] for f, c in zip(self.features, columns)]
-        else:
-            parts = [(2.0 * (c - f.origin) / f.period - 1.0).unsqueeze(-1) for f, c in zip(self.features, columns)]
-        return parts[0].contiguous() if self.dim == 1 else torch.cat(parts, dim=1)
-
-    def forward(self, x: Tensor) -> Coefficients:
-        u = self.inputs(self.states(x))
-        shape = x.shape if self.dim == 1 else x.shape[:-1]
-        eta = {name: net(u).reshape(x.shape if name == "b" else shape) for name, net in self.nets.items()}
-        if self.alpha_spec.mode == "constant":
-            eta["alpha"] = self.raw_alpha
-        if self.tempering_spec.learned:
-            eta["tempering"] = self.raw_tempering
-        return self.coefficients_of(eta)
+    def raw(self, x: Tensor) -> Tensor:
+        u = self.inputs(x)
+        return torch.cat([net(u) for net in self.nets.values()], dim=1)

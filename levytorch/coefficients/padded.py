@@ -13,6 +13,8 @@ from torch import Tensor
 
 from levytorch.coefficients.basis import Basis
 from levytorch.coefficients.fourier import LinearHead
+from levytorch.coefficients.head import Coefficients, Head
+from levytorch.coefficients.network import NetworkHead
 from levytorch.coefficients.spline import SplineHead
 from levytorch.errors import InputError
 
@@ -115,8 +117,62 @@ class PaddedHead(LinearHead):
         )
 
 
+class PaddedNetwork(Head):
+    """A network on a line with a period; it shares the parameters, and has the same coefficients on the window."""
+
+    def __init__(self, head: NetworkHead) -> None:
+        super().__init__()
+        self.line, padding = head, Padding.of(head.window)
+        self.period, self.origin, self.window = padding.period, padding.origin, head.window
+        self.units, self.scale, self.known = head.units, head.scale, head.known
+        self.alpha_spec, self.tempering_spec = head.alpha_spec, head.tempering_spec
+
+    @property
+    def bounds(self) -> list[tuple[float, float]]:
+        return [self.window]
+
+    def tempering_slope(self) -> Tensor:
+        return self.line.tempering_slope()
+
+    def forward(self, x: Tensor) -> Coefficients:
+        head = self.line
+        rows = PaddedBasis(_Predictors(head), head.window).rows(self.states(x))
+        eta = {"b": rows[0].reshape(x.shape)} | {
+            name: rows[row].reshape(x.shape) for name, row in zip(head.output_names[1:], head.output_rows[1:])
+        }
+        if head.alpha_spec.mode == "constant":
+            eta["alpha"] = head.raw_alpha
+        if head.tempering_spec.learned:
+            eta["tempering"] = head.raw_tempering
+        return head.coefficients_of(eta)
+
+
+class _Predictors:
+    """All predictors of a network, as if they were the functions of one basis."""
+
+    def __init__(self, head: NetworkHead) -> None:
+        self.head = head
+
+    @property
+    def size(self) -> int:
+        return self.head.n_predictors
+
+    def rows(self, x: Tensor) -> Tensor:
+        return self.head.eta(x)
+
+    def harmonic_numbers(self) -> Tensor:
+        return torch.zeros(self.size, dtype=torch.float64)
+
+    def in_units(self, length: float) -> _Predictors:
+        raise NotImplementedError
+
+
 def on_a_cell(head: Any) -> Any:
     """The head itself where it has a period; that of a line with a padded window."""
-    if getattr(head, "period", None) is not None or not isinstance(head, SplineHead) or head.dim > 1:
+    if getattr(head, "period", None) is not None or head.dim > 1:
         return head
-    return PaddedHead(head)
+    if isinstance(head, SplineHead):
+        return PaddedHead(head)
+    if isinstance(head, NetworkHead):
+        return PaddedNetwork(head)
+    return head.padded() if hasattr(head, "padded") else head

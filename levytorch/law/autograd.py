@@ -27,6 +27,7 @@ from levytorch.law.arguments import (
     out_of_range,
     to_tensors,
 )
+from levytorch.law.functional import log_density_in_transforms, transformed
 from levytorch.law.quadrature import GRAIN
 from levytorch.law.radial import log_density_by_torch, partial_derivatives
 from levytorch.law.table import N_S, table
@@ -79,7 +80,8 @@ def log_density(
 
     Returns:
         log p, of the broadcast shape and the dtype of the tensors given (float64 for numbers and NumPy arrays;
-        computed in float64 always). Differentiable in every argument, and twice.
+        computed in float64 always). Differentiable in every argument, and twice; `torch.func.grad`, `vmap`, `jacrev`
+        and `hessian` work on it, without the checks of values.
 
     Example:
         >>> log_density(0.5, b=5.0, D_o=4.0, D_f=3.0, alpha=0.3, dt=1 / 40)
@@ -87,6 +89,8 @@ def log_density(
     """
     given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
     step, lam, dtype, device = _arguments(dim, method, tempering, **given)
+    if transformed(*step, lam):
+        return log_density_in_transforms(step, lam, dim).to(device, dtype)
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in step)
     if lam is None and _in_one_pass(step, None, dim, method, grad and step.alpha.requires_grad):
         log_p = _CompiledStep.apply(*step, dim, method, grad)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -42,6 +43,21 @@ def in_blocks(kernel: Callable[..., Any], n: int, *arguments: Any, grain: int = 
     edges = [n * k // blocks for k in range(blocks + 1)]
     jobs = [_pool(workers).submit(kernel, a, b, *arguments) for a, b in pairwise(edges)]
     return [job.result() for job in jobs]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch in one thread, and as many as before afterwards.
+
+    For many small operations, as those of a small network: shared out to threads that spin while they wait, they are
+    far slower on a busy machine.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def spread(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

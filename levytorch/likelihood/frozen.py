@@ -22,14 +22,15 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head, LinearHead
-from levytorch.coefficients.fourier import Chain
+from levytorch.coefficients.head import Chain
 from levytorch.coefficients.kernels import GRID, interpolate, scatter
+from levytorch.coefficients.tangent import TangentHead
 from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
 from levytorch.law import StepScore as StepScore  # re-exported: engines see laws through this module only
 from levytorch.law import log_density, score, tail_probability
 from levytorch.likelihood.laws import Capability, Law
-from levytorch.likelihood.sums import CHUNK, ScoreSums, StateBins, project, slices, where
+from levytorch.likelihood.sums import CHUNK, ScoreSums, StateBins, slices, where
 
 CoefficientFunctions = Callable[[Tensor], Coefficients]
 _NUMBERS = 1 << 20  # basis values held at once
@@ -159,7 +160,7 @@ def sweep(
         seen += x.shape[0]
         n += float(weight.expand(x.shape[0]).sum())
     at_bins = head.chain(theta, head.design(bins.x))
-    gradient = project(head, to_predictors(nodes, fine), design)
+    gradient = head.gathered(to_predictors(nodes, fine), design)
     jacobian = predictor_jacobian(at_bins, C, M)
     products = torch.einsum("ian,ijn,jbn->abn", jacobian, second, jacobian)
     bent = None
@@ -176,7 +177,7 @@ def nodes_per_cell(head: LinearHead, bins: StateBins, x: Tensor) -> int:
         return 4
     if bins.are_states(x):
         return 2 * bins.n_x
-    finest = max(GRID, 128 * max(head.sizes))
+    finest = GRID if isinstance(head, TangentHead) else max(GRID, 128 * max(head.sizes))
     return bins.n_x * -(-finest // bins.n_x)
 
 
@@ -261,12 +262,13 @@ def tensor_sweep(
     theta = head.theta.detach()
     C, M = head.n_predictors, len(bins)
     seen, n, log_p = 0, 0.0, torch.zeros((), dtype=torch.float64)
-    gradient = torch.zeros_like(theta)
+    gradient = torch.zeros((), dtype=torch.float64)
     upper = torch.triu_indices(C, C)
     packed = torch.zeros((M, C + (2 if hessian else 1) * upper.shape[1]), dtype=torch.float64)
     constant = head.is_constant
     one = head.design(torch.zeros((1, max(head.dim, head.columns)), dtype=torch.float64)) if constant else None
-    for x, dx, dt, weight in slices(batch, CHUNK if constant else max(1024, _NUMBERS // max(head.sizes))):
+    size = CHUNK if constant else head.most_states(_NUMBERS)
+    for x, dx, dt, weight in slices(batch, size):
         design = one or head.design(x)
         eta, eta_alpha = head.predictors(theta, design)
         chain = head.respond(eta, eta_alpha, theta[-1])
@@ -284,7 +286,7 @@ def tensor_sweep(
         else:
             packed.index_add_(0, bins.index(x, dt), moments.T)
         q = q * weight
-        gradient += project(head, q if not constant else q.sum(1, keepdim=True), design)
+        gradient = gradient + head.gathered(q if not constant else q.sum(1, keepdim=True), design)
         log_p += part
         seen += x.shape[0]
         n += float(weight.expand(x.shape[0]).sum())

@@ -26,7 +26,7 @@ import math
 import torch
 from torch import Tensor
 
-from levytorch.coefficients import LinearHead
+from levytorch.coefficients import Head
 from levytorch.data.batches import Batch
 from levytorch.law import score
 
@@ -76,7 +76,7 @@ def _of_jumps(y: Tensor, f: Tensor, in_D_f: Tensor, spread: Tensor, D_f: Tensor)
 
 
 @torch.no_grad()
-def drift_bias(head: LinearHead, x: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+def drift_bias(head: Head, x: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
     """What the frozen law adds to b at states x (m,) or (m, d) after dt (m,), and the information on b there, (m,)."""
     c = head(x)
     spread = c.D_o * dt
@@ -95,7 +95,7 @@ def drift_bias(head: LinearHead, x: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]
 
 
 @torch.no_grad()
-def shown_by_steps(head: LinearHead, pairs: Batch) -> tuple[Tensor, Tensor]:
+def shown_by_steps(head: Head, pairs: Batch) -> tuple[Tensor, Tensor]:
     """Sums over pairs in one dimension: the score S of the change of D_o and D_f along steps, and its information J.
 
     S / J, with a standard error of J^(-1/2), is 1 where they are followed along a step, 0 where they are held. pairs:
@@ -129,7 +129,7 @@ def _interpolated(nodes: Tensor, values: Tensor, at: Tensor) -> Tensor:
     return values[right - 1] * (1 - share) + values[right] * share
 
 
-def _gradients(head: LinearHead, x: Tensor) -> tuple[Tensor, Tensor]:
+def _gradients(head: Head, x: Tensor) -> tuple[Tensor, Tensor]:
     """grad D_o and grad D_f at states, in the shape of x, by differences over a small part of a step."""
     h = _SMALL * head.units.length
     moves = [torch.tensor(h, dtype=torch.float64)] if head.dim == 1 else list(h * torch.eye(head.dim).double())

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients.tangent import TangentHead
 from levytorch.data import Pools
 from levytorch.data.batches import Batch, FullBatch, full_batch
 from levytorch.data.lattice import Lattice
@@ -20,6 +21,7 @@ from levytorch.data.thresholds import threshold_at
 from levytorch.errors import InputError, NumericalError
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.laws import Law
+from levytorch.likelihood.network import NetworkObjective, prior_of
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, Strength
 from levytorch.likelihood.sums import StateBins
@@ -84,13 +86,14 @@ class Likelihood:
         return float(total)
 
     def objective(self, batch: FullBatch, penalty: Strength = "none", n_bins: int = N_BINS) -> FullBatchObjective:
-        """The same for a Fourier head under the frozen law, with its local model."""
-        assert isinstance(self.head, LinearHead)
+        """The same under the frozen law, with its local model."""
         assert isinstance(self.law, FrozenLaw)
         bins = StateBins(self.head, batch.main.dt, n_bins) if self.bins is None else self.bins
-        rough = RoughnessPenalty(self.head, penalty)
-        return FullBatchObjective(
-            self.head,
+        kind = FullBatchObjective if isinstance(self.head, LinearHead) else NetworkObjective
+        plain = isinstance(self.head, LinearHead) and not isinstance(self.head, TangentHead)
+        rough = RoughnessPenalty(self.head, penalty) if plain else prior_of(self.head, penalty)  # type: ignore[arg-type]
+        return kind(
+            self.head,  # type: ignore[arg-type]
             self.law,
             bins,
             batch,

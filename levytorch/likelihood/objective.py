@@ -14,12 +14,14 @@ d R_theta / d theta.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from levytorch.coefficients import LinearHead
+from levytorch.coefficients.tangent import TangentHead
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.likelihood.frozen import FrozenLaw, sweep
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
@@ -41,6 +43,8 @@ class Evaluation:
     R_theta: float | None = None
     tcf_gradient: Tensor | None = None
     kept: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+    base: Tensor | None = None  # all parameters of a head that is not linear, and its tangent there
+    frame: TangentHead | None = None
 
 
 @dataclass
@@ -83,7 +87,8 @@ class FullBatchObjective:
     region: str = "TRT"
     penalty: RoughnessPenalty | None = None
     ranks: Ranks = field(default_factory=Ranks)
-    design: list[Tensor] = field(default_factory=list)
+    design: Sequence[Tensor] = field(default_factory=list)
+    moving = False  # whether coordinates change from evaluation to evaluation
 
     def __post_init__(self) -> None:
         self.design = self.head.design(self.bins.x)
@@ -123,9 +128,29 @@ class FullBatchObjective:
         if tail is not None and ev.tail is not None:
             ev.tail.hessian = tail.hessian
 
+    def secant(self, before: Evaluation, after: Evaluation) -> tuple[Tensor, Tensor]:
+        """A step between two evaluations, and how the gradient has fallen along it at the TCF of the second."""
+        return after.theta - before.theta, self.gradient(before, after.tcf) - self.gradient(after, after.tcf)
+
+    def seen_from(self, ev: Evaluation, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """A secant pair in the coordinates of an evaluation."""
+        return pair
+
+    def look_from(self, ev: Evaluation) -> None:
+        """Take the coordinates of an evaluation; a linear head has the same ones everywhere."""
+
+    def is_at(self, ev: Evaluation) -> bool:
+        """Whether the head is where an evaluation was made."""
+        return torch.equal(ev.theta, self.head.flat())
+
+    def place(self, ev: Evaluation, theta: Tensor) -> None:
+        """Move the head to theta, in the coordinates of an evaluation."""
+        self.head.theta.copy_(theta)
+
     # -- combinations -------------------------------------------------------------------------------------------------
     def value(self, ev: Evaluation, tcf: float | None = None, *, penalised: bool = True) -> float:
         """Mean log-likelihood (penalised if there is a penalty), with the TCF of `ev` or a given one."""
+        self.look_from(ev)
         tau = ev.tcf if tcf is None else tcf
         value = sum(float(w * s.log_p) for w, s in self._weighted_sums(ev, tau))
         for counts, log_mass, _ in self.subtracted(ev):
@@ -135,10 +160,11 @@ class FullBatchObjective:
         return value
 
     def gradient(self, ev: Evaluation, tcf: float | None = None) -> Tensor:
+        self.look_from(ev)
         tau = ev.tcf if tcf is None else tcf
         g = torch.zeros_like(ev.theta)
         for w, s in self._weighted_sums(ev, tau):
-            g += w * s.gradient
+            g += w * self.head.in_coordinates(s.gradient)
         for counts, _, q in self.subtracted(ev):
             g -= project(self.head, q * counts, self.design) / self.n
         return g - self.precision() * ev.theta / self.n
@@ -149,6 +175,7 @@ class FullBatchObjective:
 
     def information(self, ev: Evaluation) -> Tensor:
         """Mean outer product of the scores (P, P), of conditional scores where the likelihood is conditional."""
+        self.look_from(ev)
         per_bin = torch.zeros_like(ev.main.second)
         for w, s in self._weighted_sums(ev, ev.tcf):
             per_bin += w * s.second
@@ -170,7 +197,7 @@ class FullBatchObjective:
         coupling = None
         if self.method == "tcf" and ev.tcf > 0 and ev.tail is not None and ev.tcf_gradient is not None:
             u = ev.tail.gradient / ev.tail.n - ev.main.gradient / ev.main.n
-            coupling = (u, ev.tcf_gradient)
+            coupling = (self.head.in_coordinates(u), self.head.in_coordinates(ev.tcf_gradient))
         return LocalModel(self.value(ev), self.gradient(ev), curvature, coupling)
 
     # -- private ------------------------------------------------------------------------------------------------------
@@ -181,7 +208,7 @@ class FullBatchObjective:
         without bound, which would hold up all other parameters; with the link's own curvature such a coefficient falls
         by a factor of about e in each pass.
         """
-        d, at = self.head.dim, self.head.starts
+        d = self.head.dim
         chain = self.head.chain(ev.theta, self.design)
         score = torch.zeros_like(ev.main.first)
         products = torch.zeros_like(score)
@@ -198,8 +225,8 @@ class FullBatchObjective:
             # summed over the states first: in single bins the score is noise, larger than its products
             excess = (self.design[row] * (bend - products[row])) @ self.design[row].T
             values, vectors = torch.linalg.eigh(excess)
-            part = slice(at[row], at[row + 1])
-            out[part, part] = (vectors * values.clamp(min=0.0)) @ vectors.T
+            part = self.head.part(row)
+            out[part, part] += (vectors * values.clamp(min=0.0)) @ vectors.T
         return out
 
     def _sweep(
@@ -266,32 +293,28 @@ def observed_slope(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
     slope = assemble(head, per_bin, design)
     if objective.method == "tcf" and ev.tail is not None and ev.tcf_gradient is not None:
         # d TCF = d R / (1 - R_sample) multiplies (mean_tail - mean_main) = (1 - R_sample)(mean_tail - mean_core)
-        slope = slope + torch.outer(ev.tail.gradient / ev.tail.n - ev.main.gradient / n, ev.tcf_gradient)
+        apart = head.in_coordinates(ev.tail.gradient / ev.tail.n - ev.main.gradient / n)
+        slope = slope + torch.outer(apart, head.in_coordinates(ev.tcf_gradient))
     return slope - torch.diag(objective.precision()) / n
 
 
 def _bend_of_masses(objective: FullBatchObjective, ev: Evaluation) -> Tensor:
     """Second derivatives of the log masses of the strata in the predictors, times the pairs there, (C, C, M).
 
-    Central differences: the first function of every basis is one, its coefficient moves a predictor at all bins.
+    Central differences, the predictor moved at all bins.
     """
-    head, before = objective.head, objective.head.flat()
+    head = objective.head
     out = torch.zeros_like(ev.main.second)
-    firsts = [sum(head.sizes[:row]) for row in range(len(head.sizes))]
     assert objective.masses is not None
-    for row, first in enumerate(firsts):
+    for row in range(len(head.sizes)):
         if not head.sizes[row]:
             continue  # known
         moved = []
         for sign in (1.0, -1.0):
-            theta = ev.theta.clone()
-            theta[first] += sign * _WIDTH
-            head.set_flat(theta)
-            kept = objective.masses.log_kept_scores(head, objective.design)
+            kept = objective.masses.log_kept_scores(head, objective.design, row, sign * _WIDTH)
             moved.append(objective.regions(replace(ev, kept=kept)))
         for (counts, _, above), (_, _, below) in zip(*moved):
             out[row] += counts * (above - below) / (2 * _WIDTH)
-    head.set_flat(before)
     return 0.5 * (out + out.transpose(0, 1))
 
 
@@ -302,7 +325,7 @@ def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
     core, tail = ev.main - ev.tail, ev.tail
     n = ev.main.n
     R = ev.tcf * (1 - objective.masses.R_sample) + objective.masses.R_sample
-    m_core, m_tail = core.gradient / core.n, tail.gradient / tail.n
+    m_core, m_tail = (head.in_coordinates(sums.gradient / sums.n) for sums in (core, tail))
     difference = m_tail - m_core
     slope = observed_slope(objective, ev)
     meat = torch.zeros_like(slope)

@@ -484,7 +484,10 @@ def rows_at(head: Head, x: Tensor) -> RowsAt:
         chain = head.chain(head.theta.detach(), design)
 
         def linear(scores: Tensor) -> Tensor:
-            return torch.cat([q * phi for q, phi in zip(to_predictors(scores, chain), design)]).T
+            out = torch.zeros((head.theta.numel(), x.shape[0]), dtype=torch.float64)
+            for row, (q, phi) in enumerate(zip(to_predictors(scores, chain), design)):
+                out[head.part(row)] += q * phi
+            return out.T
 
         return RowsAt(head, chain.coefficients, linear)
     jacobian = coefficient_jacobian(head, x)

@@ -7,7 +7,7 @@ fraction of the shortest wave carry them, a histogram stands for "all x", and no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -208,21 +208,26 @@ def shared(values: Tensor) -> Tensor:
     return values[0] if values.dim() and values.shape[0] and values.stride(0) == 0 else values
 
 
-def assemble(head: LinearHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
+def assemble(head: LinearHead, per_bin: Tensor, design: Sequence[Tensor]) -> Tensor:
     """(P, P) matrix Phi^T diag(.) Phi from per-bin (C, C, M) sums."""
-    starts = head.starts
-    out = torch.zeros((starts[-1], starts[-1]), dtype=torch.float64)
-    for i in range(len(head.sizes)):
-        for j in range(i, len(head.sizes)):
+    P = head.theta.numel()
+    out = torch.zeros((P, P), dtype=torch.float64)
+    parts = [head.part(i) for i in range(len(head.sizes))]  # predictors of a shared network have the same one
+    for i in range(len(parts)):
+        for j in range(i, len(parts)):
             block = (design[i] * per_bin[i, j]) @ design[j].T
-            out[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] = block
-            out[starts[j] : starts[j + 1], starts[i] : starts[i + 1]] = block.T
+            out[parts[i], parts[j]] += block
+            if j > i:
+                out[parts[j], parts[i]] += block.T
     return out
 
 
-def project(head: LinearHead, per_bin: Tensor, design: list[Tensor]) -> Tensor:
+def project(head: LinearHead, per_bin: Tensor, design: Sequence[Tensor]) -> Tensor:
     """(..., P) vectors Phi^T v from per-bin (..., C, M) sums."""
-    return torch.cat([per_bin[..., i, :] @ design[i].T for i in range(len(head.sizes))], dim=-1)
+    out = torch.zeros((*per_bin.shape[:-2], head.theta.numel()), dtype=torch.float64)
+    for i in range(len(head.sizes)):
+        out[..., head.part(i)] += per_bin[..., i, :] @ design[i].T
+    return out
 
 
 def where(log_p: Tensor, offset: int, x: Tensor, dx: Tensor) -> str:

@@ -8,7 +8,7 @@ threshold) at every bin, never per sample.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -262,19 +262,20 @@ class TailMasses:
 
     def R_theta_gradient(self, head: LinearHead) -> tuple[float, Tensor]:
         """R_theta and d R_theta / d theta (P,)."""
-        head.zero_grad(set_to_none=True)
-        with torch.enable_grad():
-            R = self.R_theta_differentiable(head)
-            (gradient,) = torch.autograd.grad(R, [head.theta])
-        return float(R.detach()), gradient
+        return head.gradient_of(self.R_theta_differentiable)
 
     def log_kept(self, head: Head) -> tuple[Tensor, Tensor]:
         """log P(|dx - mu| < CT) and log P(CT < |dx - mu| < TRT) at every node, with a graph in the head."""
         return self._log_kept(self._beyond(head))
 
-    def log_kept_scores(self, head: LinearHead, design: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """log masses of core and middle (M,), and their derivatives in the predictors (C, M); of the frozen law."""
-        chain = head.chain(head.theta.detach(), design)
+    def log_kept_scores(
+        self, head: LinearHead, design: Sequence[Tensor], row: int | None = None, change: float = 0.0
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """log masses of core and middle (M,), and their derivatives in the predictors (C, M); of the frozen law.
+
+        row, change: with this predictor larger by so much.
+        """
+        chain = head.chain(head.theta.detach(), design, row, change)
         core, middle, by_core, by_middle = self.log_kept_slopes(head, chain.coefficients)
         return core, middle, to_predictors(by_core, chain), to_predictors(by_middle, chain)
 

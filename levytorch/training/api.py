@@ -103,7 +103,8 @@ def recover(
         options: the keywords of `levytorch.training.settings.Options`. Those of the head (fourier: origin, positivity,
             n_basis_alpha, truncation; spline: window, knots, continuation, free, positivity, n_basis_alpha, truncation;
             polynomial: degree, window, knots, positivity, n_basis_alpha; mlp: origin, positivity, width, depth,
-            n_features, periodic, window), of the engine (fisher: max_steps, tolerance, damping, n_bins, penalty; lbfgs:
+            n_features, periodic, window, activation, shared_trunk, residual),
+            of the engine (fisher: max_steps, tolerance, damping, n_bins, penalty; lbfgs:
             max_steps, iterations, history, tolerance; adam: max_steps, lr, window, gradient, stop_early, ...) and of
             batches (batch_size, mixing, chunk_size); one that this head and engine do not have is refused with the
             list. Also as a mapping: engine={"name": "adam", "max_steps": 1000}.

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.coefficients.head import KNOWABLE
 from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN, tempering_eta, tempering_of
+from levytorch.coefficients.tangent import TangentHead
 from levytorch.data.batches import Batch, FullBatch, PoolFacts, Pools
 from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
@@ -35,7 +36,7 @@ from levytorch.likelihood.sums import project
 from levytorch.ranks import Ranks
 from levytorch.training.engines import Engine
 from levytorch.training.engines.base import Maximised, bare
-from levytorch.training.engines.fisher import polish
+from levytorch.training.engines.fisher import FisherEngine, polish
 from levytorch.training.engines.lbfgs import full_nll
 from levytorch.training.recovery import Recovery
 
@@ -108,8 +109,9 @@ def finish(ended: Ended) -> Recovery:
     if (bound := alpha_at_bound(head)) is not None:
         metrics["alpha_at_bound"] = bound
     cov = None
-    if isinstance(head, LinearHead) and isinstance(likelihood.law, FrozenLaw):
-        cov, ev, log_likelihood = _of_linear(ended, head, metrics)
+    scored = isinstance(head, LinearHead) or isinstance(engine, FisherEngine)
+    if scored and isinstance(likelihood.law, FrozenLaw):
+        cov, ev, log_likelihood = _of_linear(ended, metrics)
         tcf = ev.tcf
         if ev.R_theta is not None:
             metrics["R_theta"] = ev.R_theta
@@ -127,8 +129,11 @@ def finish(ended: Ended) -> Recovery:
     return Recovery(head, tcf, log_likelihood, done.converged, cov, metrics)
 
 
-def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple[Tensor | None, Evaluation, float]:
-    """The covariance of theta, the last evaluation, and the log-likelihood; what else is found, into the metrics."""
+def _of_linear(ended: Ended, metrics: dict[str, Any]) -> tuple[Tensor | None, Evaluation, float]:
+    """The covariance of theta, the last evaluation, and the log-likelihood; what else is found, into the metrics.
+
+    A head that is not linear is judged by its tangent.
+    """
     fitted = objective = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch)
     if ended.samples is None:
         ev = evaluation_of(ended.done.optimizer, objective)
@@ -139,9 +144,12 @@ def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple
         ev.tcf = float(
             ended.likelihood.correction.tcf
         )  # the one that batches were mixed by, which may never have begun
+    objective.look_from(ev)
+    head = objective.head
     cov = objective.covariance_of_law()
     if cov is None:
         if objective.method == "tcf":
+            fitted.look_from(ev)
             fitted.add_hessian(ev)  # second derivatives of all data, at the cost of a lattice where there is one
         cov = covariance(objective, ev)
     if cov is None:
@@ -171,6 +179,8 @@ def _of_linear(ended: Ended, head: LinearHead, metrics: dict[str, Any]) -> tuple
         metrics["missing_between_CT_and_TRT_z"] = missing_between(objective, ev.kept, cov)
     if penalty is not None:
         metrics["penalty_strengths"] = penalty.strengths.tolist()
+    if cov is not None and isinstance(head, TangentHead):
+        cov = head.covariance_of_head(cov)
     return cov, ev, objective.n * objective.value(ev, penalised=False)
 
 
@@ -239,10 +249,22 @@ def _why(engine: Engine, optimizer: Optimizer, head: Head) -> str:
 def _correlation(objective: FullBatchObjective, ev: Evaluation) -> float:
     """Of the estimates of D_o and D_f."""
     head, mean = objective.head, None
+    if isinstance(head, TangentHead):
+        return _tangent_correlation(objective, ev, head)
     if head.window is not None:  # a line: over the states that were observed, of which its ends hold few
         weight = ev.main.second[head.dim, head.dim]
         mean = objective.design[head.dim] @ weight / weight.sum()
     return separability(objective.n * objective.information(ev), head.starts, head.dim, mean)
+
+
+def _tangent_correlation(objective: FullBatchObjective, ev: Evaluation, head: TangentHead) -> float:
+    """The same of the means over the observed states, whatever coordinates they share."""
+    weight = ev.main.second[head.dim, head.dim] / ev.main.second[head.dim, head.dim].sum()
+    rows = torch.zeros((2, head.n_predictors, len(weight)), dtype=torch.float64)
+    rows[0, head.dim], rows[1, head.dim + 1] = weight, weight
+    means = project(head, rows, objective.design)
+    cov = means @ symmetric_inverse(objective.penalised_information(ev)) @ means.T
+    return float(cov[0, 1].abs() / (cov[0, 0] * cov[1, 1]).sqrt().clamp(min=1e-300))
 
 
 def missing_between(
@@ -265,7 +287,7 @@ def missing_between(
 def evaluation_of(optimizer: Optimizer, objective: FullBatchObjective) -> Evaluation:
     """What the last pass left behind, when it was made at the final parameters; one more pass otherwise."""
     accepted = getattr(optimizer, "accepted", None)
-    if isinstance(accepted, Evaluation) and torch.equal(accepted.theta, objective.head.flat()):
+    if isinstance(accepted, Evaluation) and objective.is_at(accepted):
         return replace(accepted, main=replace(accepted.main), tail=accepted.tail and replace(accepted.tail))
     return objective.evaluate()
 
@@ -342,7 +364,7 @@ def held_at_zero(covariance: Tensor, head: LinearHead, names: list[str]) -> Tens
     fixed = torch.zeros(covariance.shape[0], dtype=torch.bool)
     for name in names:
         row = head.dim + KNOWABLE.index(name)
-        fixed[head.starts[row] : head.starts[row + 1]] = True
+        fixed[head.part(row)] = True
     out = torch.zeros_like(covariance)
     free = torch.nonzero(~fixed).reshape(-1)
     bound = torch.nonzero(fixed).reshape(-1)

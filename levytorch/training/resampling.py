@@ -12,6 +12,7 @@ from torch import Tensor
 
 from levytorch.coefficients import LinearHead
 from levytorch.coefficients.head import Units
+from levytorch.coefficients.tangent import TangentHead
 from levytorch.data import Transitions, make_pools
 from levytorch.data.lattice import Lattice
 from levytorch.data.thresholds import threshold_from
@@ -20,7 +21,8 @@ from levytorch.likelihood.corrected import Strata, expected_by_state, informatio
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.likelihood.penalty import RoughnessPenalty, Strength, symmetric_inverse
+from levytorch.likelihood.network import LayerPenalty, prior_of
+from levytorch.likelihood.penalty import Strength, symmetric_inverse
 from levytorch.likelihood.tail import TailCorrection, TailSettings
 from levytorch.training.blocks import Blocks, counted, quick
 from levytorch.training.engines.base import maximise
@@ -78,14 +80,16 @@ class Replicas(Sequence["Recovery"]):
 
 def sandwich(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
     """(P, P) covariance of theta from the scatter of the scores of blocks."""
-    _check_linear(recovery, "kind robust", "use kind bootstrap")
-    return _reweighting(recovery, data).covariance
+    _check_scores(recovery, "kind robust")
+    made = _reweighting(recovery, data)
+    return made.covariance if not isinstance(made.head, TangentHead) else made.head.covariance_of_head(made.covariance)
 
 
 def block_influence(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
     """(n_blocks, P): what theta changes by, to first order, when a block counts once more."""
-    _check_linear(recovery, "influences", "use a Fourier head")
-    return _reweighting(recovery, data).influence
+    _check_scores(recovery, "influences")
+    made = _reweighting(recovery, data)
+    return made.influence if not isinstance(made.head, TangentHead) else made.head.spread(made.influence)
 
 
 def bootstrap(recovery: Recovery, n: int, seed: int, data: Transitions | Lattice | None) -> Replicas:
@@ -103,9 +107,17 @@ Refit = Callable[[Tensor], Refitted]
 
 def refitting(recovery: Recovery, data: Transitions | Lattice | None = None) -> tuple[Refit, Likelihood, Blocks]:
     """What refits a recovery to weighted blocks, the likelihood it maximises, and the blocks."""
-    if isinstance(recovery.head, LinearHead) and _has_scores(recovery):
+    if _has_scores(recovery):
         made = _reweighting(recovery, data)
-        return made.refit, made.likelihood, made.blocks
+        tangent = made.head
+        if not isinstance(tangent, TangentHead):
+            return made.refit, made.likelihood, made.blocks
+
+        def refit(times: Tensor) -> Refitted:
+            found = made.refit(times)
+            return replace(found, theta=tangent.parameters_of_head(found.theta))
+
+        return refit, replace(made.likelihood, head=copy.deepcopy(recovery.head)), made.blocks
     likelihood, blocks = _setting(recovery, data)
     counts = blocks.state_counts(likelihood)
     return lambda times: _quasi_newton(likelihood, blocks, counts, times), likelihood, blocks
@@ -135,9 +147,7 @@ def _quasi_newton(
     return Refitted(own.head.flat(), own.correction.tcf, batch.n_main)
 
 
-def _check_linear(recovery: Recovery, purpose: str, remedy: str) -> None:
-    if not isinstance(recovery.head, LinearHead):
-        raise InputError(f"the head must be linear for {purpose}, found {type(recovery.head).__name__}; {remedy}.")
+def _check_scores(recovery: Recovery, purpose: str) -> None:
     if not _has_scores(recovery):
         raise InputError(f"the law must have scores for {purpose}, found law {recovery.law} without; use a bootstrap.")
 
@@ -153,7 +163,10 @@ def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Rewe
     likelihood, blocks = _setting(recovery, data)
     strengths: Strength = recovery.metrics.get("penalty_strengths") or "none"
     made: Reweighting | Centered
-    if recovery.law not in ("exact", "corrected") or recovery.shift is not None:
+    frozen = recovery.law not in ("exact", "corrected") or recovery.shift is not None
+    if not isinstance(likelihood.head, LinearHead):
+        likelihood = _along_tangent(likelihood, blocks, strengths, balance=frozen)
+    if frozen:
         made = Reweighting(likelihood, blocks, strengths)
     else:
         made = Centered(likelihood, blocks, strengths, recovery.tcf)
@@ -164,11 +177,6 @@ def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Rewe
 
 def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Likelihood, Blocks]:
     """The likelihood that was maximised and its data in blocks."""
-    if recovery.law == "exact" and not isinstance(recovery.head, LinearHead):
-        raise InputError(
-            f'standard errors from blocks must have a Fourier head under law "{recovery.law}", found '
-            f'{type(recovery.head).__name__}; fit with law="frozen".'
-        )
     blocks = recovery.blocks if data is None else blocks_from(recovery, data)
     if blocks is None:
         raise InputError(
@@ -183,6 +191,22 @@ def _setting(recovery: Recovery, data: Transitions | Lattice | None) -> tuple[Li
     if recovery.shift is not None:
         head.set_flat(recovery.theta - recovery.shift)  # the frozen law's maximum
     return blocks.likelihood(head, law, blocks.treatment or TailSettings()), blocks
+
+
+def _along_tangent(likelihood: Likelihood, blocks: Blocks, strengths: Strength, *, balance: bool) -> Likelihood:
+    """The same with the tangent of a head that is not linear at the fit, where refits to other weights stay.
+
+    balance: whether the fit is the maximum of this likelihood.
+    """
+    assert likelihood.bins is not None
+    prior = LayerPenalty(likelihood.head, strengths)
+    network = likelihood.head
+    tangent = TangentHead(network, network.clamped(likelihood.bins.x), prior.full_precision(), network.flat())
+    own = replace(likelihood, head=tangent)
+    if balance:
+        objective = blocks.on_nodes(own).objective(blocks.whole)
+        tangent.balanced(objective.n * objective.gradient(objective.evaluate()))
+    return own
 
 
 def blocks_from(recovery: Recovery, data: Any) -> Blocks:
@@ -238,7 +262,7 @@ class Centered:
         u = sum((strata.scale(name, R_theta) * part for name, part in parts.items()), start=torch.zeros_like(scores))
         own = informations(head, law, exact, strata, R_theta).corrected
         turn = own.slope.T @ symmetric_inverse(own.variance)
-        penalty = RoughnessPenalty(head, strengths)
+        penalty = prior_of(head, strengths)
         inverse = symmetric_inverse(strata.n * turn @ own.slope + torch.diag(penalty.precision()))
         share = blocks.pairs[0] / blocks.pairs[0].sum()
         self.influence: Tensor = (u - share[:, None] * u.sum(0)) @ turn.T @ inverse

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -134,7 +135,7 @@ class Reweighting:
             else:
                 parts = [(counts - tail_counts, q_core), (tail_counts, q_middle)]
             for number, q in parts:
-                main = main - torch.cat([self.objective.design[i] @ (q[i] * number) for i in range(q.shape[0])])
+                main = main - _projected(self.head, q * number, self.objective.design)
         return main / n
 
     def _slope(self) -> Tensor:
@@ -197,6 +198,13 @@ class Reweighting:
         return Refitted(self.head.flat(), ev.tcf, objective.n)
 
 
+def _projected(head: LinearHead, per_bin: Tensor, design: Sequence[Tensor]) -> Tensor:
+    """`project`, with a graph in the numbers."""
+    rows = torch.eye(head.theta.numel(), dtype=torch.float64)
+    parts = [rows[:, head.part(i)] @ (phi @ per_bin[i]) for i, phi in enumerate(design)]
+    return torch.stack(parts).sum(0)
+
+
 def block_sandwich(influence: Tensor, blocks: Blocks) -> Tensor:
     """(P, P) covariance from the influence of every block (n_blocks, P), taken as independent."""
     B = int((blocks.pairs[0] > 0).sum())
@@ -228,7 +236,9 @@ def block_scores(
         chain = head.chain(theta, design)
         step = law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
         q = to_predictors(score_rows(head, step), chain)
-        scores = torch.cat([phi * row for phi, row in zip(design, q)])
+        scores = torch.zeros((theta.numel(), x.shape[0]), dtype=torch.float64)
+        for i, (phi, row) in enumerate(zip(design, q)):
+            scores[head.part(i)] += phi * row
         weight = part.weight[..., rows]
         total += blocks.sums(Batch(x, dx, dt, weight), scores)
     return total

@@ -64,8 +64,11 @@ class Options(TypedDict, total=False):
     degree: int  # of the polynomial b
     width: int  # mlp
     depth: int
-    n_features: int
+    n_features: int  # waves of its inputs on a circle
     periodic: bool
+    activation: str  # "silu", "tanh", "gelu", "sine"
+    shared_trunk: bool  # one network for all coefficients
+    residual: bool
     # of engines
     max_steps: int  # passes, or steps of adam
     tolerance: float
@@ -190,6 +193,11 @@ def make_settings(
         next(target for keys, target in parts if key in keys)[key] = value
     penalty = engine_config.get("penalty")
     if isinstance(penalty, str) and penalty == "cross_validation":
+        if (own is not None and not isinstance(own, LinearHead)) or (own is None and plain["name"] not in LINEAR):
+            raise InputError(
+                'penalty "cross_validation" must have a Fourier, spline or polynomial head, found another; use '
+                '"evidence".'
+            )
         engine_config["penalty"] = "none"
         left_open = (*left_open, "penalty")
     if plain.get("knots", "even") != "even" and "n_basis" in left_open:
@@ -255,9 +263,10 @@ def _checked_law(law: Any, head: Head, engine: Engine, tail: TailSettings, *, mo
     if law in ("exact", "corrected"):
         if head.alpha_spec.mode == "function" and (lacking := ExactLaw.supports.missing(head)):
             raise InputError(f'law "{law}" must have {lacking.needed}, found {lacking.found}; use law="frozen".')
-        if law == "corrected" and not isinstance(head, LinearHead):
+        if law == "corrected" and not isinstance(head, LinearHead) and engine.name != "fisher":
             raise InputError(
-                f'law "corrected" must have a linear head, found a {type(head).__name__}; use law="exact".'
+                f'law "corrected" must have engine fisher or evidence with a {type(head).__name__}, found '
+                f'{engine.name}; use one of these, or law="exact".'
             )
     return law
 

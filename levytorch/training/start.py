@@ -25,6 +25,7 @@ from torch import Tensor
 
 from levytorch.coefficients import Head, initial_guess
 from levytorch.coefficients.init import Cell, Groups, Guess, group_states, randomise, thinned
+from levytorch.coefficients.network import NetworkHead
 from levytorch.data import Transitions
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.lattice import Lattice
@@ -77,7 +78,7 @@ def starting_head(settings: FitSettings, guess: Guess, start: Tensor | None = No
     parameters; one's own knows where it starts.
     """
     head = copy.deepcopy(settings.head)
-    if settings.plain is not None:
+    if settings.plain is not None or isinstance(head, NetworkHead):
         if settings.units == "data":
             head.units = guess.units
         if settings.alpha.learned:
@@ -87,6 +88,7 @@ def starting_head(settings: FitSettings, guess: Guess, start: Tensor | None = No
             randomise(head, torch.Generator().manual_seed(settings.seed))
         else:
             guess.apply(head)
+    head.prior_center = head.flat()
     if start is not None:
         head.set_flat(start)
     return head

@@ -38,6 +38,8 @@ def stored_head(config: Any, n_parameters: int) -> Head:
         number_within(
             f"{unit} of the head", config.get(unit, 1.0), f"[{1 / _LARGEST_UNIT}, {_LARGEST_UNIT}]", "fit again"
         )
+    if config.get("name") == "mlp":  # files that were written before there was a choice
+        config = {"activation": "tanh", **config}
     return build_head(config)
 
 

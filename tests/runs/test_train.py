@@ -154,7 +154,7 @@ def test_killed_full_batch_run_resumes_to_the_same_numbers(tmp_path, engine):
         (["coefficients.period=-1"], ["period"]),
         (["engine.nonsense=3"], ["nonsense"]),
         (["+engine.nonsense=3"], ["nonsense", "tolerance"]),
-        (["coefficients=mlp", "engine=fisher"], ["fisher", "Fourier head"]),
+        (["coefficients=mlp", "engine=fisher", "engine.penalty=harmonics"], ["harmonics", "Fourier head"]),
         (["alpha=learn"], ["conditional"]),
         (["alpha=1.7"], ["alpha", "(0, 1)"]),
         (["tail.method=magic"], ["tail.method", "tcf"]),

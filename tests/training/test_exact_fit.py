@@ -280,8 +280,8 @@ def test_refusals():
         recover(data, alpha=0.5, n_basis=3, engine="adam", law="exact")
     with pytest.raises(InputError, match="function of x"):
         recover(data, alpha="function", n_basis=3, law="exact")
-    with pytest.raises(InputError, match='law "corrected" must have a linear head, found a MLPHead'):
-        recover(data, alpha=0.5, coefficients="mlp", law="corrected")
+    with pytest.raises(InputError, match='law "corrected" must have engine fisher or evidence with a MLPHead'):
+        recover(data, alpha=0.5, coefficients="mlp", law="corrected", engine="lbfgs")
     with pytest.raises(InputError, match="a head with a period"):
         recover(data, alpha=0.5, coefficients="mlp", law="exact", periodic=False, period=1e6, origin=-5e5)
     with pytest.raises(InputError, match="law must be one of"):

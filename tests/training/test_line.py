@@ -146,7 +146,6 @@ def test_data_that_does_not_fit_its_cell_is_said_so(data):
         ({"coefficients": "polynomial", "period": 3.0}, "period must be None for polynomials, found 3.0"),
         ({"origin": 1.0}, "origin"),
         ({"knots": "quantiles", "n_basis": "auto"}, "knots must be even where n_basis is auto"),
-        ({"law": "exact", "coefficients": "mlp"}, "a period, or splines on a line, found a MLPHead"),
         ({"window": (50.0, 60.0)}, "must hold states of the data"),
     ],
 )

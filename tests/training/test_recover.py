@@ -233,7 +233,7 @@ def test_hardly_separable_parts_are_reported():
         ({"alpha": 1.5}, "alpha"),
         ({"alpha": "free"}, "alpha"),
         ({"coefficients": "wavelet"}, "fourier, spline, polynomial, mlp"),
-        ({"coefficients": "mlp", "engine": "fisher"}, "Fourier head"),
+        ({"coefficients": "mlp", "engine": "fisher", "penalty": "harmonics"}, "Fourier head"),
         ({"engine": "sgd"}, "adam"),
         ({"tail": "cut"}, "tail"),
         ({"tail": {"CT": 30.0, "TRT": 20.0}}, "below TRT"),

@@ -21,6 +21,7 @@ from levytorch.convert import choice, known_keys, real_number, shown, switch, wh
 from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.likelihood import Likelihood, mean_coefficients
+from levytorch.likelihood.network import penalty_groups
 
 if TYPE_CHECKING:
     from levytorch.likelihood.objective import FullBatchObjective
@@ -140,7 +141,9 @@ def chosen_engine(
     if name == "evidence":
         return {"name": "fisher", "penalty": smoothing, "max_steps": PASSES, **options}, "as asked"
     if not (isinstance(head, LinearHead) or (isinstance(head, str) and head in LINEAR)):
-        return {"name": "lbfgs", **options}, "auto: a head that is not linear"
+        if not has_scores:
+            return {"name": "lbfgs", **options}, "auto: a head that is not linear, and a law without scores"
+        return _for_network(head, options, units)
     if not has_scores:
         return {"name": "lbfgs", **options}, "auto: a law without scores"
     K = head.n_basis if isinstance(head, LinearHead) else n_basis
@@ -175,6 +178,21 @@ def engine_class(name: str) -> type[Engine]:
 
 def engine_options(name: str) -> set[str]:
     return {f.name for f in fields(engine_class(name))}  # type: ignore[arg-type]
+
+
+def _for_network(head: str | Head, options: dict[str, Any], units: Any) -> tuple[dict[str, Any], str]:
+    """Fisher scoring along tangents; what has layers is smoothed by their weights, a few parameters are not."""
+    layers = isinstance(head, str) or bool(penalty_groups(head))
+    reason = "auto: a network, whose weights are kept as small as the evidence of the data says"
+    if "penalty" in options:
+        reason = "auto: a head that is not linear, with the penalty that was given"
+    elif not layers:
+        reason = "auto: a head that is not linear and has no layers, which needs no penalty"
+    elif units == "none":
+        reason = "auto: strengths of a penalty are found in internal units, which units=none does without"
+    else:
+        options["penalty"] = "evidence"
+    return {"name": "fisher", "max_steps": PASSES, **options}, reason
 
 
 def build_engine(config: Mapping[str, Any]) -> Engine:

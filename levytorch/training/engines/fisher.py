@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients import Head
 from levytorch.coefficients.links import tempering_eta
 from levytorch.data.batches import FullBatch
-from levytorch.errors import InputError, NumericalError
+from levytorch.errors import NumericalError
 from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.network import NetworkObjective
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, check_strength, lead_to_evidence
 from levytorch.likelihood.sums import ScoreSums
@@ -40,6 +41,9 @@ _FAR = 1e3  # the same, above which strengths that were found elsewhere say noth
 _SHORT = 0.05  # standard errors: Newton's step is then right to a small part of that
 _UPDATES = 40  # of the strengths of a penalty, after which they stay as they are
 _ROUNDING = 1e-12  # of the mean log-likelihood
+# The strengths of the prior of a network: at most so many updates, the first one where this is left to be gained in
+# twice the log-likelihood, or after so many passes
+_NETWORK_UPDATES, _CLOSE, _LATE = 30, 20.0, 25
 _PASSES = 30  # over the samples, after a lattice
 
 
@@ -105,7 +109,6 @@ class FisherScoring(Optimizer):
     def step(self, closure: Callable[[], Evaluation] | None = None) -> Evaluation:  # type: ignore[override]
         assert closure is not None, "FisherScoring.step needs a closure that evaluates the objective"
         memory = self.memory
-        (theta,) = self.param_groups[0]["params"]
         current = self.accepted
         if current is None:
             current = closure()
@@ -115,12 +118,11 @@ class FisherScoring(Optimizer):
             delta, predicted, merit = proposed if before is self.objective else self._propose(current)
             if memory["converged"]:
                 return current
-            start = theta.detach().clone()
-            theta.copy_(start + delta)
+            self.objective.place(current, current.theta + delta)
             try:
                 trial = closure()
             except ArithmeticError:
-                theta.copy_(start)
+                self.objective.place(current, current.theta)
                 raise
             gain = self.objective.value(trial, current.tcf) - self.objective.value(current, current.tcf)
             gain, then = self._same(gain, self._merit(trial, memory["factor"]))
@@ -138,7 +140,7 @@ class FisherScoring(Optimizer):
                 elif ratio < 0.25:
                     memory["damping"] = min(memory["damping"] * 4, 1e6)
             else:
-                theta.copy_(start)
+                self.objective.place(current, current.theta)
                 memory["hold"] = True  # next time as if the TCF were a constant: that step ascends
                 memory["damping"] = min(max(memory["damping"], 1e-4) * 10, 1e8)
         memory["passes"] += 1
@@ -160,7 +162,8 @@ class FisherScoring(Optimizer):
                 "are far too large, or give D_o or D_f where it is known."
             )
         model = self.objective.local_model(ev)
-        F, g = self.corrected(model.curvature), model.gradient
+        pairs = [self.objective.seen_from(ev, pair) for pair in memory.get("pairs", [])]
+        F, g = self.corrected(model.curvature, pairs), model.gradient
         scale = F.diagonal() + 1e-12 * F.diagonal().max()
         # a coefficient that vanishes takes its gradient and its curvature along: the floor lets such a fit converge
         floor = torch.eye(g.numel(), dtype=torch.float64) * (_FLOOR / self.objective.n)
@@ -203,10 +206,11 @@ class FisherScoring(Optimizer):
 
     def _remember(self, before: Evaluation, after: Evaluation) -> None:
         """A secant pair at one TCF: how the gradient really changed along an accepted step."""
-        step = after.theta - before.theta
-        change = self.objective.gradient(before, after.tcf) - self.objective.gradient(after, after.tcf)
         pairs = self.memory.setdefault("pairs", [])
-        pairs.append((step, change))
+        if self.objective.moving and not self.memory["decrement"] < NEAR:
+            pairs.clear()  # far from a solution the tangent turns too fast
+            return
+        pairs.append(self.objective.secant(before, after))
         del pairs[: -self.most_pairs]
 
     def corrected(self, curvature: Tensor, pairs: list[tuple[Tensor, Tensor]] | None = None) -> Tensor:
@@ -224,7 +228,15 @@ class FisherScoring(Optimizer):
 
     def _merit(self, ev: Evaluation, factor: Tensor) -> float:
         g = self.objective.gradient(ev)
+        if self.objective.moving:
+            factor = self._factor(self.objective.local_model(ev).curvature)
         return float(g @ torch.linalg.solve(factor, g))
+
+    def _factor(self, F: Tensor) -> Tensor:
+        """The metric of the merit: the curvature, bounded from below."""
+        scale = F.diagonal() + 1e-12 * F.diagonal().max()
+        floor = torch.eye(len(F), dtype=torch.float64) * (_FLOOR / self.objective.n)
+        return F + floor + 1e-9 * torch.diag(scale)
 
     def within_reach(self, delta: Tensor, ev: Evaluation) -> Tensor:
         """A step from an evaluation, cut where a positive coefficient's predictor would move far in a bin with data."""
@@ -247,8 +259,8 @@ def within_scale(raw: Tensor, step: Tensor) -> Tensor:
 
 def largest_moves(objective: FullBatchObjective, step: Tensor) -> Tensor:
     """How far the predictors of D_o and D_f move with a step in theta, the farther of the two at every bin, (M,)."""
-    d, at = objective.head.dim, objective.head.starts
-    moves = [step[at[row] : at[row + 1]] @ objective.design[row] for row in (d, d + 1)]
+    head = objective.head
+    moves = [step[head.part(row)] @ objective.design[row] for row in (head.dim, head.dim + 1)]
     return torch.stack(moves).abs().amax(0)
 
 
@@ -256,6 +268,7 @@ def _pack(ev: Evaluation) -> dict[str, Any]:
     """Plain tensors and numbers: what a weights-only checkpoint can hold."""
     return {
         "theta": ev.theta,
+        "base": ev.base,
         "main": vars(ev.main),
         "tail": None if ev.tail is None else vars(ev.tail),
         "tcf": ev.tcf,
@@ -267,7 +280,7 @@ def _pack(ev: Evaluation) -> dict[str, Any]:
 
 def _unpack(packed: dict[str, Any]) -> Evaluation:
     tail = None if packed["tail"] is None else ScoreSums(**packed["tail"])
-    rest = {key: packed[key] for key in ("tcf", "R_theta", "tcf_gradient", "kept")}
+    rest = {key: packed[key] for key in ("tcf", "R_theta", "tcf_gradient", "kept", "base") if key in packed}
     return Evaluation(packed["theta"], ScoreSums(**packed["main"]), tail, **rest)
 
 
@@ -292,16 +305,10 @@ class FisherEngine(Engine):
         self.penalty = check_strength(self.penalty)
 
     def accepts(self, head: Head) -> None:
-        if not isinstance(head, LinearHead):
-            raise InputError(
-                f"engine {self.name} must have a spline, polynomial or Fourier head, found a {type(head).__name__}; "
-                "use engine lbfgs or adam."
-            )
+        """Every head: one that is not linear is followed along its tangents."""
 
     def optimizer(self, likelihood: Likelihood) -> Optimizer:
-        head = likelihood.head
-        assert isinstance(head, LinearHead)
-        return FisherScoring([head.theta], damping=self.damping, tolerance=self.tolerance)
+        return FisherScoring(likelihood.head.parameters(), damping=self.damping, tolerance=self.tolerance)
 
     def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch, step: int, seed: int = 0) -> float:
         scoring = cast(FisherScoring, bare(optimizer))
@@ -312,11 +319,13 @@ class FisherEngine(Engine):
         accepted, penalty = scoring.accepted, objective.penalty
         assert accepted is not None
         if penalty is not None and penalty.adaptive:
-            near = scoring.memory["decrement"] < NEAR
-            updates = scoring.memory.get("updates", 0)
+            network = isinstance(objective, NetworkObjective)
+            close = scoring.memory["decrement"] < _CLOSE or scoring.memory["passes"] >= _LATE
+            near = scoring.memory["decrement"] < NEAR or (network and (close or updates_of(scoring) > 0))
+            updates, most = updates_of(scoring), _NETWORK_UPDATES if network else _UPDATES
             # where the likelihood is flat strengths and coefficients can follow each other without end
-            scoring.memory["settled"] = updates >= _UPDATES or (near and self._smoothed(scoring, accepted, penalty))
-            scoring.memory["updates"] = updates + near
+            scoring.memory["settled"] = updates >= most or (near and self._smoothed(scoring, accepted, penalty))
+            scoring.memory["updates"] = updates + (near and not (network and scoring.misled))
             if scoring.memory["decrement"] > _FAR:
                 penalty.tighten()
             scoring.memory["penalty"] = penalty.state()
@@ -324,6 +333,8 @@ class FisherEngine(Engine):
 
     def _smoothed(self, scoring: FisherScoring, accepted: Evaluation, penalty: RoughnessPenalty) -> bool:
         """Moves the penalty to where the evidence wants it; returns whether it was there."""
+        if isinstance(scoring.objective, NetworkObjective):
+            return self._weighed(scoring.objective, accepted, scoring)
         objective, theta, n = scoring.objective, accepted.theta, scoring.objective.n
         information, before = n * objective.information(accepted), penalty.precision()
         score = objective.gradient(accepted) + before / n * theta
@@ -339,6 +350,21 @@ class FisherEngine(Engine):
         precision = penalty.precision() / n
         scoring.memory["pairs"] = [(moved, change + precision * moved) for moved, change in own]
         return settled
+
+    def _weighed(self, objective: NetworkObjective, accepted: Evaluation, scoring: FisherScoring) -> bool:
+        """The same for the prior of a network: one update of its strengths."""
+        penalty = objective.penalty
+        if scoring.misled:
+            return False
+        before = penalty.full_precision()
+        change = penalty.update(accepted.theta, objective.n * objective.information(accepted))
+        penalty.strengths = objective.ranks.same(penalty.strengths)
+        objective.renewed(accepted)
+        stronger = (penalty.full_precision() - before) / objective.n
+        pairs = [(moved, fallen + stronger * moved) for moved, fallen in scoring.memory.get("pairs", [])]
+        scoring.memory["pairs"] = pairs
+        scoring.memory["evaluation"] = _pack(accepted)
+        return objective.ranks.agree(change < self.settled)
 
     def objective(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch) -> FullBatchObjective:
         """That of the batch; a batch that is the one before but for its TCF, which scoring finds itself, keeps it."""
@@ -363,6 +389,11 @@ class FisherEngine(Engine):
         return isinstance(optimizer, FisherScoring) and optimizer.converged and optimizer.memory.get("settled", True)
 
 
+def updates_of(scoring: FisherScoring) -> int:
+    """How often the strengths of a penalty have been updated."""
+    return int(scoring.memory.get("updates", 0))
+
+
 @torch.no_grad()
 def polish(
     likelihood: Likelihood, on_lattice: FullBatchObjective, samples: FullBatch
@@ -376,10 +407,9 @@ def polish(
     Moves the head; returns the samples' objective, its last evaluation (before a short last step, which changes nothing
     that is reported) and how far the lattice's maximum was from it, in standard errors.
     """
-    head = cast(LinearHead, likelihood.head)
     objective = likelihood.objective(samples)
     objective.penalty = on_lattice.penalty
-    scoring = FisherScoring([head.theta], damping=1e-9)
+    scoring = FisherScoring(likelihood.head.parameters(), damping=1e-9)
     scoring.objective = objective
     distances = []
     for _ in range(_PASSES):
@@ -390,5 +420,5 @@ def polish(
     evaluation = scoring.accepted
     assert evaluation is not None
     if not scoring.converged and distances[-1] < _SHORT:
-        head.theta.copy_(evaluation.theta + scoring.newton_step())
+        objective.place(evaluation, evaluation.theta + scoring.newton_step())
     return objective, evaluation, distances[0]

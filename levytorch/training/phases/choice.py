@@ -19,9 +19,11 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead
 from levytorch.coefficients.padded import on_a_cell
+from levytorch.coefficients.tangent import TangentHead
 from levytorch.data import Pools
 from levytorch.data.batches import FullBatch
 from levytorch.data.lattice import Lattice, lattice_of
@@ -31,8 +33,9 @@ from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.exact_rule import TOLERANCE
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.network import LayerPenalty, TangentPenalty
 from levytorch.likelihood.objective import FullBatchObjective
-from levytorch.likelihood.penalty import RoughnessPenalty
+from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.ranks import Ranks
 from levytorch.training.engines.base import Engine
 from levytorch.training.phases.base import Course
@@ -68,8 +71,12 @@ def exact_setting(course: Course) -> ExactSetting | None:
     if lacking is not None:
         course.law, course.reason = "simulated", f"the exact law must have {lacking.needed}, found {lacking.found}"
         return None
-    began, cell = time.perf_counter(), on_a_cell(head)
-    setting = ExactSetting(replace(ended.likelihood, head=cell), course.engine, ended.observed, course.ranks, began)
+    began = time.perf_counter()
+    likelihood, prior = ended.likelihood, None
+    if not isinstance(head, LinearHead):
+        prior = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch).penalty
+    setting = ExactSetting(likelihood, course.engine, ended.observed, course.ranks, began, prior)
+    cell = setting.likelihood.head
     if course.law == "auto":
         law, reason = affordable(setting, cell)
         course.law, course.reason = law, reason
@@ -103,18 +110,88 @@ class ExactSetting:
     """The data of a fit as a lattice, the frozen law's likelihood of it, and the exact law for the head as it is."""
 
     def __init__(
-        self, likelihood: Likelihood, engine: Engine, data: Pools | Lattice, ranks: Ranks, began: float
+        self,
+        likelihood: Likelihood,
+        engine: Engine,
+        data: Pools | Lattice,
+        ranks: Ranks,
+        began: float,
+        prior: LayerPenalty | None = None,
     ) -> None:
-        """likelihood: of the frozen law, whose head is the one that will move; began: by `time.perf_counter`."""
-        head, self.began = likelihood.head, began
+        """likelihood: of the frozen law, whose head is the one that will move; began: by `time.perf_counter`.
+
+        A head that is not linear moves along its tangent, and a phase is repeated from the next one where that turns;
+        prior: that of its weights.
+        """
+        self.began, self.n_bins = began, engine.n_bins
+        self.network = None if isinstance(likelihood.head, LinearHead) else likelihood.head
+        self.prior, self.penalty = prior, None
+        self.began_at = likelihood.head.flat()
+        head = on_a_cell(likelihood.head)
         self.lattice = _lattice(data, head, ranks)
         self.likelihood = Likelihood(head, likelihood.law, likelihood.tail, likelihood.correction)
         self.likelihood.observe(self.lattice, engine.n_bins)
+        if self.network is not None:
+            self._take_tangent()
         self.strata = Strata.of(likelihood.tail, self.lattice)
         self.tolerance, self.accurate = (
             (TOLERANCE, ACCURATE) if head.window is None else (LINE_TOLERANCE, LINE_ACCURATE)
         )
         self.settle()
+
+    # -- networks -----------------------------------------------------------------------------------------------------
+    def _take_tangent(self) -> None:
+        """The tangent of the network where it is becomes the head that moves."""
+        assert self.network is not None
+        at, prior = self.likelihood.bins.x, self.prior
+        on_line = self.network.clamped(at)
+        tangent = TangentHead(
+            self.network, on_line, prior and prior.full_precision(), None if prior is None else prior.center
+        )
+        self.likelihood.head = on_a_cell(tangent)
+        if prior is not None:
+            self.penalty = TangentPenalty(self.likelihood.head, prior.strengths)
+
+    def follow(self) -> None:
+        """Give the network the parameters that its tangent has reached."""
+        if self.network is not None:
+            self.network.set_flat(self.tangent.parameters_of_head())
+
+    def turn(self) -> None:
+        """Go on along the tangent where the network is."""
+        self.follow()
+        self._take_tangent()
+        self.settle()
+
+    def leave(self) -> None:
+        """Give the network the parameters it came with."""
+        if self.network is not None:
+            self.network.set_flat(self.began_at)
+
+    @property
+    def tangent(self) -> TangentHead:
+        head = self.likelihood.head
+        assert isinstance(head, TangentHead)
+        return head
+
+    @torch.no_grad()
+    def turned(self, information: Tensor) -> float:
+        """How far the network is from its tangent, in standard errors, where that is farthest; 0 for a linear head.
+
+        information: of all pairs, in the coordinates of the tangent.
+        """
+        if self.network is None:
+            return 0.0
+        now = self.network.flat()
+        self.follow()
+        x = self.network.grid(128)
+        covariance = symmetric_inverse(information + torch.diag(self.tangent.prior_precision))
+        farthest = 0.0
+        for one, other, J in zip(self.network(x)[:3], self.tangent(x)[:3], self.tangent.jacobian(x)[:3]):
+            std = ((J @ covariance) * J).sum(-1).clamp(min=1e-300).sqrt()
+            farthest = max(farthest, float(((one - other).abs() / std).max()))
+        self.network.set_flat(now)
+        return farthest
 
     @cached_property
     def batch(self) -> FullBatch:

@@ -10,6 +10,7 @@ import math
 from torch import Tensor
 
 from levytorch.coefficients import LinearHead
+from levytorch.coefficients.tangent import TangentHead
 from levytorch.likelihood.corrected import Information, centered_score
 from levytorch.likelihood.exact_rule import TOLERANCE
 from levytorch.likelihood.likelihood import Likelihood
@@ -18,10 +19,11 @@ from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.training.engines.base import Engine, Maximised
 from levytorch.training.phases.base import Course, Phase
 from levytorch.training.phases.choice import ROUNDS, ExactSetting, exact_setting
-from levytorch.training.phases.exact import ATTEMPTS, exact_engine, of_linear
+from levytorch.training.phases.exact import ATTEMPTS, STRAIGHT, TURNS, exact_engine, of_linear
 from levytorch.training.phases.maximise import GOOD
 from levytorch.training.phases.rounds import CenteredRounds
 from levytorch.training.recovery import Recovery
+from levytorch.training.report import in_standard_errors
 
 TIGHTER = 1e-3  # times the tolerance, where that was not enough
 
@@ -34,7 +36,7 @@ class Corrected(CenteredRounds):
     name = "corrected"
 
     def __init__(self, course: Course, setting: ExactSetting, penalty: RoughnessPenalty | None, attempt: int) -> None:
-        self.course, self.setting, self.attempt = course, setting, attempt
+        self.course, self.setting, self.attempt, self.turns = course, setting, attempt, 0
         super().__init__(course.engine, setting.likelihood, setting.around(penalty), penalty)
 
     @classmethod
@@ -43,12 +45,14 @@ class Corrected(CenteredRounds):
         if setting is None or not isinstance(setting.likelihood.head, LinearHead):
             return None
         ended = course.end
-        penalty = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch).penalty
+        penalty = setting.penalty
+        if setting.network is None:
+            penalty = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch).penalty
         return cls(course, setting, penalty, 0)
 
     @classmethod
     def most_steps(cls, engine: Engine) -> int:
-        return 2 * (ROUNDS + 1)
+        return (2 + TURNS) * (ROUNDS + 1)
 
     def centered(self) -> tuple[Tensor, Evaluation]:
         return centered_score(self.objective, self.setting.law, self.setting.strata)
@@ -65,17 +69,31 @@ class Corrected(CenteredRounds):
             again = Corrected(course, setting, self.penalty, 1)
             again.frozen = self.frozen
             return again
+        information = self.objective.n * self.information.godambe
+        if self.turns < TURNS and course.ranks.agree(setting.turned(information) > STRAIGHT):
+            setting.turn()
+            again = Corrected(course, setting, setting.penalty, self.attempt)
+            again.turns = self.turns + 1
+            return again
         course.corrected = self
         auto = course.problem.settings.law == "auto"
         far = self.off_by() if auto else math.inf
         if auto and course.ranks.agree(far < GOOD):
             self.go_back()
+            setting.leave()
             course.stay_frozen(f"it is off by less than {GOOD} standard errors everywhere")
             return None
+        setting.follow()
         course.answer = self
         if auto:
             course.reason += f"; the estimates of the frozen law are off by up to {far:.2g} standard errors"
         return None
+
+    def off_by(self) -> float:
+        if not isinstance(self.linear, TangentHead):
+            return super().off_by()
+        moved = self.linear.coordinates_of(self.linear.parameters_of_head() - self.setting.began_at)
+        return in_standard_errors(self.linear, moved, self.covariance())
 
     def result(self) -> tuple[Recovery, Likelihood]:
         setting = self.setting

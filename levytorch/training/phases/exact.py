@@ -39,6 +39,7 @@ from levytorch.training.report import finish
 if TYPE_CHECKING:
     from levytorch.training.phases.corrected import Corrected
 
+TURNS, STRAIGHT = 3, 0.1  # of the tangent of a network, at most; standard errors by which it may be off
 ATTEMPTS = 2  # coefficients that have moved far ask for another grid
 MOVED = 0.5  # standard errors, over all parameters together, within which an information matrix stays what it is
 _STALE = 5.0  # the same, from where an information matrix was made
@@ -50,7 +51,7 @@ class Exact(Maximise):
 
     def __init__(self, course: Course, setting: ExactSetting, engine: Engine, likelihood: Likelihood) -> None:
         self.course, self.setting = course, setting
-        self.attempt, self.error = 0, float("inf")
+        self.attempt, self.turns, self.error = 0, 0, float("inf")
         super().__init__("exact", engine, likelihood, setting.batch)
 
     @classmethod
@@ -62,7 +63,7 @@ class Exact(Maximise):
 
     @classmethod
     def most_steps(cls, engine: Engine) -> int:
-        return ATTEMPTS * engine.max_steps
+        return (ATTEMPTS + TURNS) * engine.max_steps
 
     @classmethod
     def of(cls, course: Course, setting: ExactSetting) -> Exact:
@@ -77,8 +78,18 @@ class Exact(Maximise):
             again = self.of(self.course, self.setting)
             again.attempt = self.attempt + 1
             return again
+        if self.turns < TURNS and self.course.ranks.agree(self.turned() > STRAIGHT):
+            self.setting.turn()
+            again = self.of(self.course, self.setting)
+            again.attempt, again.turns = self.attempt, self.turns + 1
+            return again
+        self.setting.follow()
         self.course.answer = self
         return None
+
+    def turned(self) -> float:
+        """How far a network is from the tangent along which it was moved, in standard errors."""
+        return 0.0
 
     def judge_grid(self) -> None:
         """How far log p is from that of a finer grid, at the head where the phase has ended."""
@@ -110,6 +121,10 @@ class ExactFisher(Exact):
             jobs.append(partial(self.setting.informations, self.done.R_theta))
         self.error, *latest = spread(lambda job: job(), jobs)
         self.latest = latest[0].exact if latest else None
+
+    def turned(self) -> float:
+        own = self.latest or self.objective.own
+        return 0.0 if own is None else self.setting.turned(self.objective.n * own.products)
 
     def result(self) -> tuple[Recovery, Likelihood]:
         if self.latest is not None:
@@ -209,7 +224,7 @@ def exact_engine(course: Course, setting: ExactSetting, corrected: Corrected, *,
         max_steps=course.engine.max_steps,
         n_bins=course.engine.n_bins,
         law=setting.law,
-        start=corrected.penalty,
+        start=corrected.penalty if setting.network is None else setting.penalty,
         own=found.exact if moves else found.corrected,
         moves=moves,
         each=course.problem.settings.std == "frozen",  # whose covariance is made of the gradients of the pools

@@ -69,7 +69,9 @@ class Maximise(Phase):
         if objective is None or accepted is None:
             return None
         own = objective.covariance_of_law()
-        return symmetric_inverse(objective.penalised_information(accepted)) if own is None else own
+        if own is None:
+            own = symmetric_inverse(objective.penalised_information(accepted))
+        return own if accepted.frame is None else accepted.frame.covariance_of_head(own)
 
     def state_dict(self) -> dict[str, Any]:
         own = {"optimizer": self.optimizer.state_dict()}

@@ -17,11 +17,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients.tangent import TangentHead
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.lattice import Lattice
 from levytorch.likelihood.corrected import Information
 from levytorch.likelihood.held_steps import shown_by_steps
 from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.network import TangentPenalty
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.likelihood.simulated import FEWEST, SHARE, SimulatedPairs, SimulatedScore
@@ -136,7 +138,7 @@ class Simulated(Phase):
     def begin(cls, course: Course) -> Phase | None:
         if not simulates(course):
             return None
-        if isinstance(course.end.likelihood.head, LinearHead):
+        if isinstance(course.end.likelihood.head, LinearHead) or isinstance(course.end.engine, FisherEngine):
             return SimulatedRounds.of(course)
         return SimulatedClimb.of(course)
 
@@ -259,13 +261,21 @@ class SimulatedRounds(CoupledRounds):
         before: SimulatedRounds | None = None,
     ) -> None:
         self.course = course
-        super().__init__(course.engine, course.end.likelihood, objective, penalty, course.problem.settings.seed, before)
+        likelihood = replace(course.end.likelihood, head=objective.head)  # the tangent of a network
+        super().__init__(course.engine, likelihood, objective, penalty, course.problem.settings.seed, before)
 
     @classmethod
     def of(cls, course: Course) -> Phase:
         ended = course.end
-        penalty = ended.engine.objective(ended.likelihood, ended.done.optimizer, ended.batch).penalty
-        return cls(course, simulated_objective(ended.likelihood, ended.batch, ended.samples), penalty)
+        likelihood = ended.likelihood
+        penalty = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch).penalty
+        if not isinstance(likelihood.head, LinearHead):  # a network moves along its tangent
+            assert likelihood.bins is not None
+            at, prior = likelihood.head.clamped(likelihood.bins.x), penalty and penalty.full_precision()
+            tangent = TangentHead(likelihood.head, at, prior, None if penalty is None else penalty.center)
+            likelihood = replace(likelihood, head=tangent)
+            penalty = None if penalty is None else TangentPenalty(tangent, penalty.strengths)
+        return cls(course, simulated_objective(likelihood, ended.batch, ended.samples), penalty)
 
     def end(self) -> Phase | None:
         course = self.course
@@ -277,6 +287,8 @@ class SimulatedRounds(CoupledRounds):
             self.go_back()
             course.stay_frozen(f"it is off by less than {GOOD} standard errors everywhere, as simulations show")
             return None
+        if isinstance(self.linear, TangentHead):
+            course.end.likelihood.head.set_flat(self.linear.parameters_of_head())
         course.answer = self
         if auto:
             course.reason += f"; the estimates of the frozen law are off by up to {far:.2g} standard errors"
@@ -289,6 +301,9 @@ class SimulatedRounds(CoupledRounds):
         engine = _Reported(self.engine, self.objective)
         recovery = finish(replace(course.end, engine=engine, done=self.done, samples=None))
         recovery.shift = self.linear.flat() - self.frozen[0]
+        if isinstance(self.linear, TangentHead):
+            recovery.shift = self.linear.spread(recovery.shift)
+            likelihood = replace(likelihood, head=course.end.likelihood.head)
         recovery.metrics |= {
             "law": "simulated",
             "law_reason": course.reason,
