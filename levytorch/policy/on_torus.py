@@ -131,6 +131,7 @@ class TorusProblem:
 
     first, most, keeps_best = 16, 512, False
     remedy = "raise max_modes or beta, or smooth the reward"
+    rtol = (1e-9, 10 * _RTOL)  # of GMRES while the grid is refined: on the first grid, and on others
 
     def __init__(
         self, dynamics: Any, space: Product, reward: Any, beta: float, *, window: Any, exterior: Any, beyond_data: bool
@@ -148,6 +149,7 @@ class TorusProblem:
         check_periodic(self.r, [float(part.period or 0.0) for part in space.spaces], space.grid(12, 0.37))
 
     def checked(self, n_modes: Any) -> int:
+        self.rtol = (_RTOL, _RTOL)
         return whole_number("n_modes", n_modes, 4, _MOST_MODES, "give the modes per coordinate")
 
     def finer(self, n: int) -> int:
@@ -155,7 +157,8 @@ class TorusProblem:
 
     def solved(self, n: int) -> Found:
         system = plane_system(self.dynamics, self.space, n, self.beta)
-        return Found(system, *solve_system(system, self.r(self.space.grid(n, 0.0)).numpy()))
+        rtol = self.rtol[n > self.first]
+        return Found(system, *solve_system(system, self.r(self.space.grid(n, 0.0)).numpy(), rtol))
 
     def n_modes(self, found: Found) -> int:
         return found.system.operator.n

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -45,6 +46,11 @@ class Product:
     def origin(self) -> tuple[float, ...]:
         return tuple(space.origin for space in self.spaces)
 
+    @cached_property
+    def _cell(self) -> tuple[Tensor, Tensor]:
+        lengths = [space.length for space in self.spaces]
+        return torch.tensor(self.origin, dtype=torch.float64), torch.tensor(lengths, dtype=torch.float64)
+
     @property
     def ends(self) -> tuple[tuple[float, float], ...]:
         """The two ends of every coordinate."""
@@ -52,6 +58,9 @@ class Product:
 
     def wrap(self, x: Tensor) -> Tensor:
         """States reduced to the cell."""
+        if self.repeats:  # all coordinates at once
+            origin, length = self._cell
+            return torch.remainder(x - origin.to(x), length.to(x)) + origin.to(x)
         return torch.stack([space.wrap(x[..., i]) for i, space in enumerate(self.spaces)], dim=-1)
 
     def inside(self, x: Tensor) -> Tensor:

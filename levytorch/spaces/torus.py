@@ -24,6 +24,7 @@ class TorusOperator:
 
     def __init__(self, cell: Product, n: int, jumps: Any) -> None:
         self.cell, self.n, self.jumps = cell, n, jumps
+        self._symbols: dict[tuple[float, int], NDArray[Any]] = {}
         period = [float(space.period or math.inf) for space in cell.spaces]
         k_1 = fft.fftfreq(n, 1 / n) * (2 * math.pi / period[0])
         k_2 = fft.rfftfreq(n, 1 / n) * (2 * math.pi / period[1])
@@ -43,8 +44,11 @@ class TorusOperator:
         return fft.irfft2(c, s=(self.n, self.n))
 
     def symbol(self, alpha: float, order: int = 0) -> NDArray[Any]:
-        """That of the jumps, or its derivative of some order in alpha."""
-        return self.jumps.symbol(torch.from_numpy(self.square), torch.tensor(alpha, dtype=torch.float64), order).numpy()
+        """That of the jumps, or its derivative of some order in alpha; kept, since every application needs it."""
+        if (alpha, order) not in self._symbols:
+            at = torch.from_numpy(self.square), torch.tensor(alpha, dtype=torch.float64)
+            self._symbols[alpha, order] = self.jumps.symbol(*at, order).numpy()
+        return self._symbols[alpha, order]
 
     def by_parameters(self, alpha: float) -> list[NDArray[Any]]:
         """The derivatives of the symbol in the parameters of the jumps."""
