@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,11 @@ from levytorch.errors import LevytorchWarning
 CIRCLE = Dynamics(
     b=torch.sin, D_o=lambda x: 1.0 + 0.3 * torch.cos(x), D_f=lambda x: 0.8 + 0.3 * torch.sin(x), alpha=0.6
 )
-UNITS = ((1e-6, 1.0), (1e6, 1e-6), (1.0, 1e6))
+UNITS = [
+    pytest.param((1e6, 1e-6), id="both"),
+    pytest.param((1e-6, 1.0), id="x", marks=pytest.mark.slow),
+    pytest.param((1.0, 1e6), id="time", marks=pytest.mark.slow),
+]
 SOL = Path(__file__).parents[3] / "shared" / "data" / "sol_3min.parquet"
 
 
@@ -93,6 +98,7 @@ CASES = {
 }
 
 
+@cache
 def fitted(name, x_unit, t_unit):
     make, options = CASES[name]
     data, given = make(), options(x_unit, t_unit)
@@ -118,7 +124,7 @@ def numbers(found, x_unit, t_unit):
     return torch.tensor([float(v) for v in values])
 
 
-@pytest.mark.parametrize("units", UNITS, ids=["x", "both", "time"])
+@pytest.mark.parametrize("units", UNITS)
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_answer_iteration_by_iteration(name, units):
     x_unit, t_unit = units
