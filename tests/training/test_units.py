@@ -86,7 +86,7 @@ CASES = {
     ),
     "uneven": (uneven, lambda s, t: {"alpha": 0.6, "n_basis": 5}),
     "lattice": (circle, lambda s, t: {"alpha": "learn", "n_basis": 5, "law": "frozen", "lattice": "always"}),
-    "spline": (line, lambda s, t: {"alpha": 0.8, "n_basis": 7}),
+    "spline": (line, lambda s, t: {"alpha": 0.8, "n_basis": 7, "law": "frozen"}),
     "polynomial": (
         line,
         lambda s, t: {"alpha": 0.8, "coefficients": "polynomial", "n_basis": 5, "D_o": 0.3 * s**2 / t},
