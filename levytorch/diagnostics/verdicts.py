@@ -86,7 +86,9 @@ def _convergence(metrics: Mapping[str, Any]) -> Verdict:
     if metrics.get("converged", True):
         return Verdict("Convergence", OK, f"The fit converged after {metrics.get('steps', '?')} steps.", how)
     why = f" ({metrics['not_converged']})" if "not_converged" in metrics else ""
-    sentence = "The fit stopped before it converged, so its errors do not hold. Raise max_steps."
+    sentence = "The fit stopped before it converged, so its errors do not hold."
+    if "steps" in why or not why:  # more of them help only where they ran out
+        sentence += " Raise max_steps."
     return Verdict("Convergence", BAD, sentence, how + why)
 
 

@@ -130,7 +130,7 @@ def angles(ax: Axes, period: Any) -> None:
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
     turns = float(period) / np.pi if isinstance(period, int | float) else 0.0
-    if turns not in (1.0, 2.0, 4.0):
+    if min(abs(turns - whole) for whole in (1.0, 2.0, 4.0)) > 1e-9:
         return
     low, high = ax.get_xlim()
     quarter = next((q for q in (0.25, 0.5, 1.0, 2.0) if (high - low) / (q * np.pi) <= 5), None)

@@ -11,7 +11,7 @@ from scipy.special import betaincinv, ndtri
 
 from levytorch.diagnostics.components import p_text
 from levytorch.errors import InputError
-from levytorch.figures.base import CHANCE, RECOVERED, SMALL, ZERO, AxisNames, legend_above, panels, tidy
+from levytorch.figures.base import CHANCE, RECOVERED, SMALL, ZERO, AxisNames, angles, legend_above, panels, tidy
 from levytorch.figures.coefficients import set_limits
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def goodness(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[Fig
     _along_x(axs[2], arrays)
     for ax in axs:
         tidy(ax)
+    if bool(arrays.get("periodic", False)):
+        angles(axs[2], float(arrays["x_edges"][-1] - arrays["x_edges"][0]))
     return fig, axs
 
 
