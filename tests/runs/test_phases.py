@@ -31,7 +31,8 @@ THREE = [
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     place = tmp_path_factory.mktemp("phases") / "whole"
-    return place, train(*THREE, out=place).stdout
+    train(*THREE, out=place)
+    return place
 
 
 @pytest.mark.slow
@@ -45,7 +46,7 @@ def test_killed_in_a_phase_and_resumed_it_gives_the_same_numbers(phase, whole, t
     state = torch.load(tmp_path / "killed" / "checkpoints" / "last.ckpt", weights_only=True)["fit"]
     assert (state["phases"][-1]["name"], state["phases"][-1]["steps"]) == (phase, 1)
     train(f"resume={tmp_path / 'killed'}", cwd=tmp_path)
-    expected, found = Recovery.load(whole[0]), Recovery.load(tmp_path / "killed")
+    expected, found = Recovery.load(whole), Recovery.load(tmp_path / "killed")
     assert torch.equal(found.theta, expected.theta)
     assert torch.equal(found.covariance, expected.covariance)
     assert found.log_likelihood == expected.log_likelihood
@@ -55,7 +56,7 @@ def test_killed_in_a_phase_and_resumed_it_gives_the_same_numbers(phase, whole, t
 
 @pytest.mark.slow
 def test_every_step_of_every_phase_is_in_the_history_the_log_and_tensorboard(whole):
-    run, said = whole
+    run = whole
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0, "scalars": 0, "tensors": 0})
@@ -67,7 +68,8 @@ def test_every_step_of_every_phase_is_in_the_history_the_log_and_tensorboard(who
     assert [event.step for event in events.Scalars("train/nll")] == steps
     assert [event.value for event in events.Scalars("fit/phase")] == [float(row["fit/phase"]) for row in rows]
     assert {float(row["fit/phase"]) for row in rows} == {1.0, 2.0, 3.0}
-    assert int(re.search(r"(\d+) steps in", said).group(1)) == metrics["steps"]
+    written = (run / "train.log").read_text() + (run / "report.html").read_text()
+    assert {int(n) for n in re.findall(r"(\d+) steps in", written)} == {metrics["steps"]}
     scalars = events.Tags()["scalars"]
     assert {"optimizer/gradient_norm", "optimizer/damping", "mean/alpha", "time/samples_per_s"} <= set(scalars)
     assert not [tag for tag in scalars if len(events.Scalars(tag)) == 1]  # no page of single dots
@@ -79,8 +81,8 @@ def test_every_step_of_every_phase_is_in_the_history_the_log_and_tensorboard(who
 
 @pytest.mark.slow
 def test_the_last_checkpoint_has_the_reported_curves(whole):
-    module = LevyModule.load_from_checkpoint(whole[0] / "checkpoints" / "last.ckpt", weights_only=True)
-    found = Recovery.load(whole[0])
+    module = LevyModule.load_from_checkpoint(whole / "checkpoints" / "last.ckpt", weights_only=True)
+    found = Recovery.load(whole)
     x = torch.linspace(0, 6, 101, dtype=torch.float64)
     with torch.no_grad():
         for mine, reported in zip(module.head(x)[:3], found.coefficients(x)[:3]):
@@ -97,7 +99,7 @@ def test_a_sweep_ends_with_a_page_that_compares_its_runs(tmp_path):
     held_out = [float(row["held_out_per_pair"]) for row in rows]
     assert held_out == sorted(held_out, reverse=True)
     page = (tmp_path / "sweep" / "comparison.html").read_text()
-    for told in ("error b", "error D_f", "held-out log p", "seconds", "data:image/png;base64"):
+    for told in ("error b", "error D_f", "held-out log p", "seconds", "data:image/"):
         assert told in page
     for row in rows:
         run = next(p for p in (tmp_path / "sweep").glob("[01]") if f"coefficients={row['run']}" in _overrides(p))
