@@ -13,6 +13,7 @@ from levytorch.errors import InputError
 
 METHODS = ("auto", "table", "contour", "windowed")
 WORTH_A_TABLE = 20_000  # samples in one call; building a few columns of a table costs about as many evaluations
+MOST_COORDINATES = 64
 Numeric = Any  # Tensor | ndarray | float, and nested sequences of them
 
 
@@ -60,11 +61,16 @@ def broadcast(**tensors: Tensor) -> torch.Size:
     try:
         return common_shape(*(t.shape for t in tensors.values()))
     except ValueError:
-        shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
-        raise InputError(
-            f"the arguments must broadcast against each other, found shapes {shapes}; give each one number or "
-            "one entry per sample."
-        ) from None
+        raise broadcast_error(**tensors) from None
+
+
+def broadcast_error(**tensors: Tensor) -> InputError:
+    """The refusal that lists the shapes."""
+    shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
+    return InputError(
+        f"the arguments must broadcast against each other, found shapes {shapes}; give each one number or one entry "
+        "per sample."
+    )
 
 
 CONDITIONS = {
@@ -94,8 +100,11 @@ def check_values(**tensors: Tensor) -> None:
 
 
 def check_dim(dim: int) -> None:
-    if isinstance(dim, bool) or not isinstance(dim, int) or dim not in (1, 2, 3):
-        raise InputError(f"dim must be 1, 2 or 3, found {shown(dim)}; pass the number of coordinates of a step.")
+    if isinstance(dim, bool) or not isinstance(dim, int) or not 1 <= dim <= MOST_COORDINATES:
+        raise InputError(
+            f"dim must be an integer from 1 to {MOST_COORDINATES}, found {shown(dim)}; pass the number of coordinates "
+            "of a step."
+        )
 
 
 def check_vector(name: str, t: Tensor, dim: int) -> None:
@@ -106,12 +115,14 @@ def check_vector(name: str, t: Tensor, dim: int) -> None:
         )
 
 
-def check_method(method: str) -> None:
+def check_method(method: str, dim: int = 1) -> None:
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}, found {shown(method)}; choose one of these.")
+    if method == "windowed" and dim != 1:
+        raise InputError(f"dim must be 1 for method 'windowed', found {dim}; use 'auto'.")
 
 
-def choose_method(method: str, alpha: Tensor, n: int, dim: int, with_alpha: bool) -> str:
+def choose_method(method: str, alpha: Tensor, n: int, with_alpha: bool) -> str:
     """What `auto` stands for, and the refusal of what does not go together.
 
     A function of its arguments alone: n samples in this call, not what was computed before, so that the same call gives
@@ -124,8 +135,6 @@ def choose_method(method: str, alpha: Tensor, n: int, dim: int, with_alpha: bool
             f"alpha must be one number for method 'table', found {alpha.numel()} of them; use method='contour' or "
             "'auto'."
         )
-    if method == "windowed" and dim != 1:
-        raise InputError(f"dim must be 1 for method 'windowed', found {dim}; use 'contour'.")
     if method == "windowed" and with_alpha:
         raise InputError(
             "alpha must be held fixed for method 'windowed', found its derivative asked for; use 'contour' or detach "
@@ -140,18 +149,6 @@ def check_tempered_method(method: str) -> None:
             f"method must be 'auto' or 'contour' with tempering, found {shown(method)}; leave it out (there is no "
             "table of the tempered law)."
         )
-
-
-def batch_shape(step: Step, dim: int) -> torch.Size:
-    """The batch shape, without the last axis of the vectors."""
-    tensors = step._asdict()
-    if dim > 1:
-        for name in ("displacement", "b"):
-            t = tensors[name]
-            if name == "displacement" or t.numel() != 1:
-                check_vector(name, t, dim)
-            tensors[name] = t[..., 0] if t.dim() else t
-    return broadcast(**tensors)
 
 
 def check_range(y: Tensor, A: Tensor, B: Tensor) -> None:

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from levytorch.convert import common_shape, switch
+from levytorch.convert import switch
 from levytorch.law import threads
 from levytorch.law.arguments import (
     Numeric,
     Step,
-    batch_shape,
     broadcast,
     by_name,
     check_dim,
@@ -66,11 +65,12 @@ def log_density(
     Args:
         displacement: x_next - x; `[...]`, or `[..., dim]` for dim > 1.
         b: drift; broadcasts with displacement (`[..., dim]` or `[dim]` for dim > 1).
-        D_o: ordinary diffusion >= 0.
+        D_o: ordinary diffusion >= 0: a number, or for dim > 1 a symmetric positive matrix `[..., dim, dim]`.
         D_f: fractional diffusion > 0.
         alpha: in (0, 1), half the stability index; one for all, or one per sample.
         dt: time between the two observations.
-        dim: 1, 2 or 3 (isotropic noise).
+        dim: number of coordinates. For dim > 1 the law is a positive mixture of Gaussians, accurate everywhere (log p
+            to 1e-12), whatever `method` says, and alpha lies in [0.01, 0.99].
         method: `contour` is accurate everywhere (log p to 1e-12); `table` needs one alpha for all samples and is an
             order of magnitude faster (1e-9); `windowed` is the paper's quadrature (absolute tolerance: not for
             tails); `auto` is the table where one alpha is shared by 20,000 samples or more and needs no derivative,
@@ -89,14 +89,18 @@ def log_density(
     """
     given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
     step, lam, dtype, device = _arguments(dim, method, tempering, **given)
-    if transformed(*step, lam):
+    if transformed(*step, lam) and not (dim > 1 and step.D_o.dim() > 1):
         return log_density_in_transforms(step, lam, dim).to(device, dtype)
+    if dim > 1:
+        from levytorch.law import several
+
+        return several.log_density(step, lam, dim).to(device, dtype)
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in step)
-    if lam is None and _in_one_pass(step, None, dim, method, grad and step.alpha.requires_grad):
-        log_p = _CompiledStep.apply(*step, dim, method, grad)
+    if lam is None and method != "windowed":
+        log_p = _CompiledStep.apply(*step, method, grad)
     else:
         check_values(**by_name(step, lam))
-        log_p = log_density_by_torch(step, lam, dim=dim, method=method)
+        log_p = log_density_by_torch(step, lam, method=method)
     return log_p.to(device, dtype)
 
 
@@ -115,17 +119,22 @@ def score(
 ) -> StepScore:
     """log p and its first derivatives in b, D_o, D_f (and alpha, and tempering) in one pass, without autograd.
 
-    Arguments as in `log_density`; float64 out, of the broadcast shape (b: `[..., dim]` for dim > 1). The derivative in
-    tempering is there whenever tempering is a tensor or not zero.
+    Arguments as in `log_density`; float64 out, of the broadcast shape (for dim > 1 b: `[..., dim]`, and D_o
+    `[..., dim, dim]` where it is a matrix). The derivative in tempering is there whenever tempering is a tensor or not
+    zero.
     """
     wrt_alpha = switch("wrt_alpha", wrt_alpha)
     given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
     step, lam, _, device = _arguments(dim, method, tempering, **given)
     step, lam = Step(*(t.detach() for t in step)), None if lam is None else lam.detach()
-    if _in_one_pass(step, lam, dim, method, wrt_alpha):
-        rows = _compiled_pass(step, lam, dim, method, 1, wrt_alpha)
+    if dim > 1:
+        from levytorch.law import several
+
+        rows = several.score_rows(step, lam, dim, wrt_alpha)
+    elif method != "windowed":
+        rows = _compiled_pass(step, lam, method, 1, wrt_alpha)
     else:
-        rows = _rows_by_autograd(step, lam, dim, method, wrt_alpha)
+        rows = _rows_by_autograd(step, lam, method, wrt_alpha)
     # the law's derivatives divide by A^2 and by B, which leaves float64 when D_o dt or D_f dt is all but zero
     for row in rows:
         if not math.isfinite(float(row.sum())):  # one pass without a temporary; a sum may overflow, an entry may not
@@ -144,7 +153,7 @@ def _arguments(
     on.
     """
     check_dim(dim)
-    check_method(method)
+    check_method(method, dim)
     tensors, dtype, device = to_tensors(**given)
     if is_zero(tempering):
         return Step(**tensors), None, dtype, device
@@ -153,30 +162,20 @@ def _arguments(
     return Step(**tensors), lam, dtype, device
 
 
-def _rows_by_autograd(step: Step, lam: Tensor | None, dim: int, method: str, wrt_alpha: bool) -> list[Tensor]:
+def _rows_by_autograd(step: Step, lam: Tensor | None, method: str, wrt_alpha: bool) -> list[Tensor]:
     """log p and its derivatives in b, D_o, D_f[, alpha][, lam], of the broadcast shape."""
     given = by_name(step, lam)
     check_values(**given)
-    shape = common_shape(batch_shape(step, dim), () if lam is None else lam.shape)
+    shape = broadcast(**given)
     names = ["b", "D_o", "D_f", *(["alpha"] if wrt_alpha else []), *([] if lam is None else ["tempering"])]
     # leaves of the full shape, so that each sample has its own derivative
-    whole = {name: given[name].expand((*shape, dim) if name == "b" and dim > 1 else shape) for name in names}
-    leaves = {name: t.clone().requires_grad_() for name, t in whole.items()}
+    leaves = {name: given[name].expand(shape).clone().requires_grad_() for name in names}
     if shape.numel() == 0:
         return [step.D_o.new_zeros(shape), *(t.detach() for t in leaves.values())]
     wanted, rate = list(leaves.values()), leaves.pop("tempering", None)
     with torch.enable_grad():
-        log_p = log_density_by_torch(step._replace(**leaves), rate, dim=dim, method=method)
+        log_p = log_density_by_torch(step._replace(**leaves), rate, method=method)
         return [log_p.detach(), *torch.autograd.grad(log_p.sum(), wanted)]
-
-
-def _in_one_pass(step: Step, lam: Tensor | None, dim: int, method: str, with_alpha: bool) -> bool:
-    """Whether one compiled pass does it all: in d = 1, or by a table in d > 1."""
-    if method == "windowed" or dim == 1:
-        return dim == 1 and method != "windowed"
-    if lam is not None or with_alpha or step.alpha.numel() > 1:
-        return False
-    return choose_method(method, step.alpha, batch_shape(step, dim).numel(), dim, with_alpha) == "table"
 
 
 class _CompiledStep(Function):
@@ -184,50 +183,42 @@ class _CompiledStep(Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *tensors, dim, method, grad = arguments
-        ctx.dim = dim
-        log_p, *slopes = _compiled_pass(Step(*tensors), None, dim, method, int(grad), grad and ctx.needs_input_grad[4])
+        *tensors, method, grad = arguments
+        log_p, *slopes = _compiled_pass(Step(*tensors), None, method, int(grad), grad and ctx.needs_input_grad[4])
         if grad:
             ctx.save_for_backward(*tensors, *slopes)
         return log_p
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        step, needs, dim = Step(*ctx.saved_tensors[:6]), ctx.needs_input_grad[:6], ctx.dim
+        step, needs = Step(*ctx.saved_tensors[:6]), ctx.needs_input_grad[:6]
         if torch.is_grad_enabled():  # create_graph
-            return (*partial_derivatives(step, needs, g, dim), None, None, None)
+            return (*partial_derivatives(step, needs, g), None, None)
         by_b, by_D_o, by_D_f, *by_alpha = ctx.saved_tensors[6:]
-        g_b = g if dim == 1 else g.unsqueeze(-1)
         grads: list[Tensor | None] = [None] * 6
         if needs[0]:
-            grads[0] = -g_b * by_b / (step.dt if dim == 1 or step.dt.dim() == 0 else step.dt.unsqueeze(-1))
-        if needs[1]:
-            grads[1] = g_b * by_b
-        for k, slope in enumerate((by_D_o, by_D_f, *by_alpha), 2):
+            grads[0] = -g * by_b / step.dt
+        for k, slope in enumerate((by_b, by_D_o, by_D_f, *by_alpha), 1):
             if needs[k]:
                 grads[k] = g * slope
         if needs[5]:
-            along = by_b * step.b if dim == 1 else (by_b * step.b).sum(-1)
-            grads[5] = g * (along + by_D_o * step.D_o + by_D_f * step.D_f) / step.dt
+            grads[5] = g * (by_b * step.b + by_D_o * step.D_o + by_D_f * step.D_f) / step.dt
         shaped = (v if v is None or v.shape == t.shape else v.sum_to_size(t.shape) for v, t in zip(grads, step))
-        return (*shaped, None, None, None)
+        return (*shaped, None, None)
 
 
-def _compiled_pass(step: Step, lam: Tensor | None, dim: int, method: str, order: int, with_alpha: bool) -> list[Tensor]:
-    """log p[, d/db, d/dD_o, d/dD_f[, d/dalpha[, d/dlam]]] of the broadcast shape, d/db `[..., d]` in d > 1.
+def _compiled_pass(step: Step, lam: Tensor | None, method: str, order: int, with_alpha: bool) -> list[Tensor]:
+    """log p[, d/db, d/dD_o, d/dD_f[, d/dalpha[, d/dlam]]] of the broadcast shape.
 
     Values are checked on the way, and named only when a bad one is found.
     """
     given = by_name(step, lam)
     shapes = {t.shape for t in given.values() if t.dim() > 0}
-    if dim > 1:
-        shape = batch_shape(step, dim)
-    else:
-        shape = next(iter(shapes)) if len(shapes) == 1 else broadcast(**given)
+    shape = next(iter(shapes)) if len(shapes) == 1 else broadcast(**given)
     n = shape.numel()
     count = 1 if order == 0 else 4 + with_alpha if lam is None else 6
     # rows of their own: the allocator reuses them, where one large block would be new pages every time
-    out = [torch.empty((*shape, dim) if dim > 1 and k == 1 else shape, dtype=torch.float64) for k in range(count)]
+    out = [torch.empty(shape, dtype=torch.float64) for _ in range(count)]
     if n == 0:
         check_values(**given)
         return out
@@ -238,24 +229,19 @@ def _compiled_pass(step: Step, lam: Tensor | None, dim: int, method: str, order:
         whole = t if t.numel() == 1 or t.shape == shape else t.expand(shape)
         return whole.detach().contiguous().reshape(-1).numpy()
 
-    def vectors(t: Tensor) -> np.ndarray:
-        whole = t.expand(dim if t.dim() <= 1 else (*shape, dim))
-        return whole.detach().contiguous().reshape(-1, dim).numpy()
-
-    x, b = (flat(t) if dim == 1 else vectors(t) for t in step[:2])
-    D_o, D_f, alpha, dt, *rate = (flat(t) for t in (*step[2:], *([] if lam is None else [lam])))
-    rows = [row.numpy().reshape((n, dim) if dim > 1 and k == 1 else n) for k, row in enumerate(out)]
-    method = choose_method(method, step.alpha, n, dim, with_alpha)
+    x, b, D_o, D_f, alpha, dt, *rate = (flat(t) for t in (*step, *([] if lam is None else [lam])))
+    rows = tuple(row.numpy().reshape(n) for row in out)
+    method = choose_method(method, step.alpha, n, with_alpha)
     if lam is not None:
         from levytorch.law.tempered_line import tempered_step
 
-        codes = threads.in_blocks(tempered_step, n, x, b, D_o, D_f, alpha, dt, *rate, tuple(rows), grain=GRAIN)
+        codes = threads.in_blocks(tempered_step, n, x, b, D_o, D_f, alpha, dt, *rate, rows, grain=GRAIN)
     elif method == "contour" or with_alpha:
         from levytorch.law.step_kernels import contour_step
 
-        codes = threads.in_blocks(contour_step, n, x, b, D_o, D_f, alpha, dt, tuple(rows), grain=GRAIN)
+        codes = threads.in_blocks(contour_step, n, x, b, D_o, D_f, alpha, dt, rows, grain=GRAIN)
     else:
-        codes = _from_table(n, dim, x, b, D_o, D_f, float(alpha[0]), dt, rows)
+        codes = _from_table(n, x, b, D_o, D_f, float(alpha[0]), dt, rows)
     bad = [code for code in codes if code >= 0]
     if bad:
         check_values(**given)
@@ -263,16 +249,15 @@ def _compiled_pass(step: Step, lam: Tensor | None, dim: int, method: str, order:
     return out
 
 
-def _from_table(n: int, dim: int, x, b, D_o, D_f, alpha: float, dt, rows: list[np.ndarray]) -> list[int]:
+def _from_table(n: int, x, b, D_o, D_f, alpha: float, dt, rows: tuple[np.ndarray, ...]) -> list[int]:
     """The pass by the table of alpha, again where columns of it are missing."""
-    from levytorch.law.step_kernels import isotropic_table_step, table_step
+    from levytorch.law.step_kernels import table_step
 
-    by_b = [] if dim == 1 else [rows.pop(1) if len(rows) > 1 else np.empty((0, dim))]
-    kernel, tab = isotropic_table_step if by_b else table_step, table(alpha, dim)
+    tab = table(alpha)
     while True:
         needed = np.zeros(N_S, dtype=np.bool_)
-        more = (*tab.arrays, needed, tuple(rows), *by_b)
-        codes = threads.in_blocks(kernel, n, x, b, D_o, D_f, alpha, dt, *more, grain=4096)
+        more = (*tab.arrays, needed, rows)
+        codes = threads.in_blocks(table_step, n, x, b, D_o, D_f, alpha, dt, *more, grain=4096)
         if not needed.any() or any(code >= 0 for code in codes):
             return codes
         tab.build(np.flatnonzero(needed).tolist())

@@ -1,9 +1,8 @@
-"""The law of one step by quadrature on a rotated contour: any alpha, d = 1, 2, 3, value and derivatives.
+"""The law of one step on a line by quadrature on a rotated contour: any alpha, value and derivatives.
 
 With A = D_o dt, B = D_f dt, y = |displacement - b dt| (paper, Appendix D):
 
-    p_d(y) = Re int r^(d-1) h_d(y r) exp(-A r^2 - B r^(2 alpha)) dr,
-    h_1 = exp(i z) / pi,   h_2 = H_0^(1)(z) / (2 pi),   h_3 = -i exp(i z) / (2 pi^2 z).
+    p(y) = 1/pi Re int exp(i y r - A r^2 - B r^(2 alpha)) dr.
 
 The half line is rotated by theta, which turns oscillation into decay and keeps *relative* accuracy in the tail. Two
 paths:
@@ -12,7 +11,7 @@ paths:
   carries expm1(-B r^(2 alpha)), so that a tail of 1e-300 keeps its digits;
 - unsplit otherwise, in units of B^(1 / (2 alpha)).
 
-All derivatives come from the same nodes: d/dy from h_{d+2} (d p_d / dy = -2 pi y p_{d+2}), d/dA from -r^2, d/dB from
+All derivatives come from the same nodes: d/dy from i r, d/dA from -r^2, d/dB from
 -r^(2 alpha), d/dalpha from -2 B r^(2 alpha) log r, and their products for second derivatives.
 
 Accuracy (measured against 50-digit values, alpha in [0.05, 0.97], y up to 1e12): log p within 1e-13, first derivatives

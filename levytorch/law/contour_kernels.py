@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 
-from levytorch.law import waves
 from levytorch.law.compiled import cached_njit
 from levytorch.law.contour import (
     DECAY,
@@ -29,7 +28,6 @@ from levytorch.law.contour import (
 from levytorch.law.vector_math import fast_exp, fast_exp_expm1, fast_sincos, inlined
 
 compiled = cached_njit(nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
-hankel_scaled, bessel_small = compiled(waves.hankel_scaled), compiled(waves.bessel_small)
 
 HUGE = 1e300
 DONE = -1  # what a pass over steps returns where none of them is bad
@@ -190,107 +188,80 @@ def contour_node(split, y, A, B, alpha, theta, turn, turn_x, S, log_S, k, j):
 
 
 @compiled
-def _radial_sums(split, log_unit, y, A, B, alpha, theta, S, k, j0, j1, dim, order, sums):
-    """Sums over the nodes: P, that of p_{d+2} (d = 1: P_y), P_A, B P_B, P_alpha; order 2: y A, y B, y alpha, A A, A B,
-    A alpha, B B, B alpha, alpha alpha."""
-    small = False
-    if dim > 1 and (y * S * W[k, j1] < 2.0 or theta < 1e-9):
-        small, theta = True, 0.0
+def _second_sums(split, log_unit, y, A, B, alpha, theta, S, k, j0, j1, sums):
+    """Sums over the nodes: P, P_y, P_A, B P_B, P_alpha, then y A, y B, y alpha, A A, A B, A alpha, B B, B alpha,
+    alpha alpha.
+    """
     turn, turn_x = cmath.rect(1.0, theta), cmath.rect(1.0, 2.0 * alpha * theta)
     log_S = math.log(S)
     for j in range(j0, j1 + 1):
         r, ell, x, g, e0, ex = contour_node(split, y, A, B, alpha, theta, turn, turn_x, S, log_S, k, j)
-        rr, z = r * r, y * r
-        g *= r
-        if dim == 1:
-            k0 = g / math.pi
-            k1 = 1j * r * k0
-        elif small:
-            if z.real > 12.0:  # cannot matter: the integrand has ended
-                continue
-            c0, c1 = bessel_small(dim, z.real)
-            g *= complex(math.cos(z.real), -math.sin(z.real)) * r.real ** (dim - 1)  # without exp(i z)
-            k0, k1 = g * c0, g * c1 * rr
-        elif dim == 2:
-            h0, h1 = hankel_scaled(z)
-            k0 = g * r * h0 / (2.0 * math.pi)
-            k1 = g * r * rr * h1 / (4.0 * math.pi * math.pi * z)
-        else:
-            k0 = g * rr * (-1j) / (2.0 * math.pi * math.pi * z)
-            k1 = k0 * rr * (1.0 - 1j * z) / (2.0 * math.pi * z * z)
+        rr = r * r
+        k0 = g * r / math.pi
+        k1 = 1j * r * k0
         f = k0 * e0
-        sums[0] += f.real
-        if order == 0:
-            continue
         ell -= log_unit
-        k0x = k0 * ex * x
+        k0x, k1x = k0 * ex * x, k1 * ex * x
+        sums[0] += f.real
         sums[1] += (k1 * e0).real
         sums[2] -= (rr * f).real
         sums[3] -= k0x.real
         sums[4] -= 2.0 * (k0x * ell).real
-        if order == 2:
-            k1x = k1 * ex * x
-            sums[5] -= (rr * k1 * e0).real
-            sums[6] -= k1x.real
-            sums[7] -= 2.0 * (k1x * ell).real
-            sums[8] += (rr * rr * f).real
-            sums[9] += (rr * k0x).real
-            sums[10] += 2.0 * (rr * k0x * ell).real
-            sums[11] += (x * k0x).real
-            sums[12] -= 2.0 * (ell * k0x * (1.0 - x)).real
-            sums[13] -= 4.0 * (ell * ell * k0x * (1.0 - x)).real
+        sums[5] -= (rr * k1 * e0).real
+        sums[6] -= k1x.real
+        sums[7] -= 2.0 * (k1x * ell).real
+        sums[8] += (rr * rr * f).real
+        sums[9] += (rr * k0x).real
+        sums[10] += 2.0 * (rr * k0x * ell).real
+        sums[11] += (x * k0x).real
+        sums[12] -= 2.0 * (ell * k0x * (1.0 - x)).real
+        sums[13] -= 4.0 * (ell * ell * k0x * (1.0 - x)).real
 
 
 @compiled
-def density_point(y, A, B, alpha, dim, order, work, out):
-    """log p and derivatives at radius y >= 0, into out.
+def density_point(y, A, B, alpha, order, work, out):
+    """log p and derivatives at y >= 0, into out.
 
     out[0] = log p; out[1:5] = first derivatives of log p in (y, A, B, alpha) when order >= 1; out[5:15] = second
-    derivatives (yy, yA, yB, ya, AA, AB, Aa, BB, Ba, aa) when order = 2. For dim > 1 y is the radius. work: scratch.
+    derivatives (yy, yA, yB, ya, AA, AB, Aa, BB, Ba, aa) when order = 2. work: scratch.
     """
-    fine = dim > 1 or order == 2
-    split, log_unit, y1, A1, B1, theta, S, k, j0, j1 = contour_path(y, A, B, alpha, dim + 2.0 * order, 1.0, fine)
+    split, log_unit, y1, A1, B1, theta, S, k, j0, j1 = contour_path(y, A, B, alpha, 1.0 + 2.0 * order, 1.0, order == 2)
     sums, n_sums = work[5], 14 if order == 2 else 5
-    if dim == 1 and order < 2:
+    if order < 2:
         _line_sums(split, log_unit, y1, A1, B1, alpha, theta, S, k, j0, j1, work)
     else:
         sums[:n_sums] = 0.0
-        _radial_sums(split, log_unit, y1, A1, B1, alpha, theta, S, k, j0, j1, dim, order, sums)
+        _second_sums(split, log_unit, y1, A1, B1, alpha, theta, S, k, j0, j1, sums)
     # the Gaussian part, in the same units, with a common factor exp(top) taken out
     top = 0.0
     if split:
         top = min(math.log(B) - 2.0 * alpha * log_unit - LOG_KAPPA_MIN, 0.0)
         if A1 > 0.0:
-            half, u = 0.5 * dim, 0.25 * y1 * y1 / A1
-            log_G = -u - half * math.log(4.0 * math.pi * A1)
+            u = 0.25 * y1 * y1 / A1
+            log_G = -u - 0.5 * math.log(4.0 * math.pi * A1)
             log_J = top + (math.log(abs(sums[0])) if sums[0] != 0.0 else -HUGE)
             scale = math.exp(top - max(log_G, log_J))
             for i in range(n_sums):
                 sums[i] *= scale
             top = max(log_G, log_J)
             G = math.exp(log_G - top)
-            gA = (u - half) / A1
-            gy = -0.5 * y1 / A1 if dim == 1 else 1.0 / (4.0 * math.pi * A1)  # of p, or p_{d+2} / p
+            gA, gy = (u - 0.5) / A1, -0.5 * y1 / A1
             sums[0] += G
             sums[1] += G * gy
             sums[2] += G * gA
             if order == 2:
                 sums[5] += G * gy * (gA - 1.0 / A1)
-                sums[8] += G * (gA * gA + (half - 2.0 * u) / (A1 * A1))
-    out[0] = math.log(sums[0]) + top - dim * log_unit
+                sums[8] += G * (gA * gA + (0.5 - 2.0 * u) / (A1 * A1))
+    out[0] = math.log(sums[0]) + top - log_unit
     if order == 0:
         return
     iP, iU = 1.0 / sums[0], math.exp(min(-log_unit, 300.0))
-    over_y, turn = 0.0, 1.0
-    if dim > 1:  # so far sums[1] is p_{d+2}: d/dy p_d = -2 pi y p_{d+2}
-        over_y, turn = -2.0 * math.pi * sums[1], -2.0 * math.pi * y1
-    slope = (sums[1] * turn * iP, sums[2] * iP, sums[3] * iP, sums[4] * iP)
+    slope = (sums[1] * iP, sums[2] * iP, sums[3] * iP, sums[4] * iP)
     unit = (iU, iU * iU, 1.0 / B, 1.0)
     for i in range(4):
         out[1 + i] = slope[i] * unit[i]
     if order == 2:
-        sums[4] = sums[2] - (dim - 1.0) * over_y  # P_yy: with it sums[4:14] is the upper triangle
-        sums[5:8] *= turn
+        sums[4] = sums[2]  # P_yy: with it sums[4:14] is the upper triangle
         row = 4
         for i in range(4):
             for j in range(i, 4):
@@ -305,57 +276,33 @@ def pick(values, i):
 
 
 @compiled
-def density_many(start, stop, y, A, B, alpha, dim, order, out):
+def density_many(start, stop, y, A, B, alpha, order, out):
     """Columns start:stop of out (m, n) from 1-D inputs; inputs of length one are shared by all."""
     row, work = np.empty(15), np.empty(SCRATCH)
     for i in range(start, stop):
-        density_point(pick(y, i), pick(A, i), pick(B, i), pick(alpha, i), dim, order, work, row)
+        density_point(pick(y, i), pick(A, i), pick(B, i), pick(alpha, i), order, work, row)
         for k in range(out.shape[0]):
             out[k, i] = row[k]
 
 
 @compiled
-def gaussian_tail(w, dim):
-    """P(|G| > w) of a Gaussian whose coordinates have the variance 1 / 2."""
-    if dim == 1:
-        return math.erfc(w)
-    if dim == 2:
-        return math.exp(-w * w)
-    return math.erfc(w) + 2.0 / math.sqrt(math.pi) * w * math.exp(-w * w)
-
-
-@compiled
-def flow_out(u, log_p, dim):
-    """-d/du of the tail mass: the density over the sphere of radius u."""
-    surface = 2.0 if dim == 1 else (2.0 * math.pi * u if dim == 2 else 4.0 * math.pi * u * u)
-    return surface * math.exp(log_p)
-
-
-@compiled
-def tail_point(u, A, B, alpha, dim, order, work, out):
+def tail_point(u, A, B, alpha, order, work, out):
     """P(|Y| > u) for u >= 0, into out[0]; with order = 1 its derivatives in (u, A, B, alpha) into out[1:5]."""
     row = np.empty(15)
     if u == 0.0:
         out[0] = 1.0
         if order >= 1:
             out[1:5] = 0.0
-            if dim == 1:
-                density_point(0.0, A, B, alpha, 1, 0, work, row)
-                out[1] = -flow_out(u, row[0], dim)
+            density_point(0.0, A, B, alpha, 0, work, row)
+            out[1] = -2.0 * math.exp(row[0])
         return
-    split, log_unit, y, A1, B1, theta, S, k, j0, j1 = contour_path(u, A, B, alpha, dim, 0.0, True)
+    split, log_unit, y, A1, B1, theta, S, k, j0, j1 = contour_path(u, A, B, alpha, 1.0, 0.0, True)
     turn, turn_x = cmath.rect(1.0, theta), cmath.rect(1.0, 2.0 * alpha * theta)
     log_S = math.log(S)
     G = GB = Ga = 0.0
     for j in range(j0, j1 + 1):
-        r, ell, x, g, e0, ex = contour_node(split, y, A1, B1, alpha, theta, turn, turn_x, S, log_S, k, j)
-        z = y * r
-        if dim == 1:
-            g *= 2j / math.pi
-        elif dim == 2:
-            g *= -z * hankel_scaled(z)[1]
-        else:
-            g *= (1j + z) * 2.0 / math.pi
+        _, ell, x, g, e0, ex = contour_node(split, y, A1, B1, alpha, theta, turn, turn_x, S, log_S, k, j)
+        g *= 2j / math.pi
         G += (g * e0).real
         if order >= 1:
             gx = g * ex * x
@@ -366,13 +313,13 @@ def tail_point(u, A, B, alpha, dim, order, work, out):
         scale = math.exp(min(math.log(B) - 2.0 * alpha * log_unit - LOG_KAPPA_MIN, 0.0))
         G *= scale
         if A1 > 0.0:
-            G += gaussian_tail(0.5 * y / math.sqrt(A1), dim)
+            G += math.erfc(0.5 * y / math.sqrt(A1))
     else:
         G += 1.0 - 2.0 * theta / math.pi  # the arc around the pole at r = 0
     out[0] = min(max(G, 0.0), 1.0)
     if order >= 1:
-        density_point(u, A, B, alpha, dim, 1, work, row)
-        flow = flow_out(u, row[0], dim)
+        density_point(u, A, B, alpha, 1, work, row)
+        flow = 2.0 * math.exp(row[0])
         out[1] = -flow
         out[2] = -flow * row[1]
         out[3] = GB * scale / B
@@ -380,11 +327,11 @@ def tail_point(u, A, B, alpha, dim, order, work, out):
 
 
 @compiled
-def tail_many(start, stop, u, A, B, alpha, dim, order, out):
+def tail_many(start, stop, u, A, B, alpha, order, out):
     """As density_many, for P(|Y| > u)."""
     row, work = np.empty(5), np.empty(SCRATCH)
     for i in range(start, stop):
-        tail_point(pick(u, i), pick(A, i), pick(B, i), pick(alpha, i), dim, order, work, row)
+        tail_point(pick(u, i), pick(A, i), pick(B, i), pick(alpha, i), order, work, row)
         for k in range(out.shape[0]):
             out[k, i] = row[k]
 

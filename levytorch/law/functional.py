@@ -1,7 +1,7 @@
 """log p under the transforms of torch.func: grad, vmap, jacrev, jacfwd, hessian in any order, at most two derivatives.
 
 Everything around the radial law is torch operations; the law itself, a function of y, A, B, alpha (and lam) of each
-sample by itself, is a pair of autograd functions with rules for vmap and for forward mode. They always use the contour.
+sample by itself, is a pair of autograd functions with rules for vmap and for forward mode. They always use the contour, or the mixture in several dimensions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ def _rows(dim: int, inputs: tuple[Tensor, ...], order: int) -> Tensor:
     if not flat[0].numel():
         m = len(flat)
         return flat[0].new_zeros((1 + (order > 0) * m + (order > 1) * m * (m + 1) // 2, *inputs[0].shape))
-    out = quadrature.density(*flat, dim=dim, order=order)
+    if dim > 1:
+        from levytorch.law.several import radial_rows
+
+        out = radial_rows(dim, flat, order)
+    else:
+        out = quadrature.density(*flat, order=order)
     return out.reshape(out.shape[0], *inputs[0].shape)
 
 

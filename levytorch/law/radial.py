@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from levytorch.convert import common_shape
 from levytorch.errors import LevytorchWarning, NumericalError
 from levytorch.law import quadrature, windowed
-from levytorch.law.arguments import Step, batch_shape, check_range, choose_method, out_of_range
+from levytorch.law.arguments import Step, broadcast, by_name, check_range, choose_method, out_of_range
 
 Rows = Callable[..., Tensor]
 TINY = 1e-280  # keeps the radius differentiable at zero; far below any displacement that is not zero
@@ -104,24 +103,23 @@ def reduce_shared(ctx: Any, grads: list[Tensor | None]) -> list[Tensor | None]:
     return [g.sum().reshape(1) if g is not None and one and g.numel() > 1 else g for g, one in zip(grads, ctx.shared)]
 
 
-def log_density_by_torch(step: Step, lam: Tensor | None, *, dim: int, method: str) -> Tensor:
+def log_density_by_torch(step: Step, lam: Tensor | None, *, method: str) -> Tensor:
     """log p of the broadcast shape; lam: the tempering, None for the stable law."""
     x, b, D_o, D_f, alpha, dt = step
     more = () if lam is None else (lam,)
-    shape = common_shape(batch_shape(step, dim), *(t.shape for t in more))
+    shape = broadcast(**by_name(step, lam))
     if shape.numel() == 0:
         return x.new_zeros(shape)
-    shift = x - b * (dt if dim == 1 or dt.dim() == 0 else dt.unsqueeze(-1))
-    square = shift * shift if dim == 1 else (shift * shift).sum(-1)
+    shift = x - b * dt
 
     def flat(t: Tensor) -> Tensor:
         return t.reshape(1) if t.numel() == 1 else t.expand(shape).reshape(-1)
 
-    inputs = [flat(t) for t in (torch.sqrt(square + TINY), D_o * dt, D_f * dt, alpha, *more)]
+    inputs = [flat(t) for t in (torch.sqrt(shift * shift + TINY), D_o * dt, D_f * dt, alpha, *more)]
     check_range(*inputs[:3])
     # inside an autograd.Function grad mode is always off, so it is read here
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-    first, second = partial(radial_rows, dim=dim, method=method), partial(quadrature.density, dim=dim)
+    first, second = partial(radial_rows, method=method), quadrature.density
     log_p = Radial.apply(first, second, grad, *inputs).expand(shape.numel()).reshape(shape)
     good = torch.isfinite(log_p.detach()) | (lam is None)
     if not bool(good.all()):
@@ -129,25 +127,25 @@ def log_density_by_torch(step: Step, lam: Tensor | None, *, dim: int, method: st
     return log_p
 
 
-def partial_derivatives(step: Step, needs: Sequence[bool], g: Tensor, dim: int) -> list[Tensor | None]:
+def partial_derivatives(step: Step, needs: Sequence[bool], g: Tensor) -> list[Tensor | None]:
     """g times the derivative of log p in each argument that needs it, itself differentiable."""
     # aliases: the arguments may depend on each other, and each derivative must be the partial one
     step = Step(*(t.view_as(t) for t in step))
     wanted = [t for t, need in zip(step, needs) if need]
-    log_p = log_density_by_torch(step, None, dim=dim, method="contour")
+    log_p = log_density_by_torch(step, None, method="contour")
     found = iter(torch.autograd.grad(log_p, wanted, g, create_graph=True))
     return [next(found) if need else None for need in needs]
 
 
-def radial_rows(*inputs: Tensor, dim: int, order: int, method: str, with_alpha: bool) -> Tensor:
+def radial_rows(*inputs: Tensor, order: int, method: str, with_alpha: bool) -> Tensor:
     """Rows log p and, with order = 1, d/dy, d/dA, d/dB and d/dalpha (zero where it was not asked for)[, d/dlam]."""
     if len(inputs) > 4:  # tempered: there is one method
-        return quadrature.density(*inputs, dim=dim, order=order)
+        return quadrature.density(*inputs, order=order)
     y, A, B, alpha = inputs
     n = max(t.numel() for t in inputs)
-    method = choose_method(method, alpha, n, dim, with_alpha)
+    method = choose_method(method, alpha, n, with_alpha)
     if method != "windowed":
-        return quadrature.density(*inputs, dim=dim, order=order)
+        return quadrature.density(*inputs, order=order)
     y, A, B, alpha = torch.broadcast_tensors(y, A, B, alpha)
     log_p, d_y, d_A, d_B, converged = windowed.evaluate(y, A, B, alpha, order=order)
     if not bool(converged.all()):

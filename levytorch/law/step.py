@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from levytorch.convert import real_tensor, shown, whole_number
+from levytorch.convert import common_shape, real_tensor, shown, whole_number
 from levytorch.errors import InputError
 from levytorch.law.arguments import (
     CONDITIONS,
     Numeric,
+    Step,
     broadcast,
     check_dim,
     check_method,
@@ -35,7 +36,8 @@ class LevyStep(Distribution):
 
     With tempering lam > 0 the stable part's jumps beyond 1 / lam are exponentially rare, and all moments exist.
 
-    Batch shape: the broadcast of the arguments (for dim > 1 without the last axis of b). Event shape: () or (dim,).
+    Batch shape: the broadcast of the arguments (for dim > 1 without the last axis of b and the last two of a matrix
+    D_o). Event shape: () or (dim,).
     Everything is computed in float64, and comes back in the dtype of the tensors given. With validate_args=False
     nothing is checked: parameters that make no sense give NaN. For Pyro: `levytorch.pyro.LevyStep`.
 
@@ -77,17 +79,29 @@ class LevyStep(Distribution):
         names = dict(b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt, tempering=tempering)
         given, self._dtype, self._device = to_tensors(**names)
         self._plain = not any(isinstance(v, Tensor) and v.is_floating_point() for v in names.values())
-        if self._validate_args if validate_args is None else validate_args:
-            check_values(**given)
-        drift = given["b"]
+        checked = self._validate_args if validate_args is None else validate_args
+        drift, ordinary = given["b"], given["D_o"]
+        self._matrix = False  # whether D_o is one
         if dim > 1:
+            from levytorch.law.several import check_matrix, is_matrix
+
             drift = drift.expand(dim) if drift.dim() == 0 else drift
             check_vector("b", drift, dim)
             given["b"] = drift[..., 0]
+            others = common_shape(*(t.shape for name, t in given.items() if name != "D_o"))
+            self._matrix = is_matrix(ordinary, dim, others)
+            if self._matrix:
+                given["D_o"] = ordinary[..., 0, 0]
+        if checked:
+            if self._matrix:
+                check_matrix(ordinary)
+            check_values(**given | {"b": drift})
         broadcast(**given)
         rest = torch.broadcast_tensors(*given.values())
         self.b = rest[0] if dim == 1 else drift.expand(*rest[0].shape, dim)
         self.D_o, self.D_f, self.alpha, self.dt, self.tempering = rest[1:]
+        if self._matrix:
+            self.D_o = ordinary.expand(*rest[0].shape, dim, dim)
         # kept unexpanded, so that one shared alpha stays recognisable as one
         self._alpha = given["alpha"] if given["alpha"].numel() == 1 else self.alpha
         self._tempered = given["tempering"].requires_grad or bool((given["tempering"] > 0).any())
@@ -96,7 +110,7 @@ class LevyStep(Distribution):
             self.has_rsample = not any(given[name].requires_grad for name in ("D_f", "alpha", "dt", "tempering"))
         self.dim, self.method = dim, method
         event = torch.Size((dim,)) if dim > 1 else torch.Size()
-        super().__init__(self.D_o.shape, event, validate_args=False)  # whose constraints say less than check_values
+        super().__init__(self.D_f.shape, event, validate_args=False)  # whose constraints say less than check_values
         if validate_args is not None:
             self._validate_args = validate_args
         else:
@@ -123,15 +137,16 @@ class LevyStep(Distribution):
         new = self._get_checked_instance(LevyStep, _instance)
         shape = _shape("batch_shape", batch_shape)
         try:
-            torch.broadcast_to(self.D_o, shape)
+            torch.broadcast_to(self.D_f, shape)
         except RuntimeError:
             raise InputError(
                 f"batch_shape must be one that {tuple(self.batch_shape)} expands to, found {tuple(shape)}; lead with "
                 "new axes."
             ) from None
         new.b = self.b.expand((*shape, *self.event_shape))
-        for name in ("D_o", "D_f", "alpha", "dt", "tempering"):
+        for name in ("D_f", "alpha", "dt", "tempering"):
             setattr(new, name, getattr(self, name).expand(shape))
+        new._matrix, new.D_o = self._matrix, self.D_o.expand((*shape, *(self.event_shape * 2 if self._matrix else ())))
         new._alpha = self._alpha if self._alpha.numel() == 1 else new.alpha
         for name in ("dim", "method", "_dtype", "_device", "_plain", "_tempered", "has_rsample"):
             setattr(new, name, getattr(self, name))
@@ -162,16 +177,21 @@ class LevyStep(Distribution):
         """Of each component: infinite unless tempered."""
         lam = torch.where(self.tempering > 0, self.tempering, 1.0)
         jumps = 2.0 * self.alpha * self.D_f * lam ** (2.0 * self.alpha - 2.0)
-        out = torch.where(self.tempering > 0, (2.0 * self.D_o + jumps) * self.dt, math.inf)
-        return self._answer(out if self.dim == 1 else out.unsqueeze(-1).expand_as(self.b))
+        ordinary = self.D_o.diagonal(dim1=-2, dim2=-1) if self._matrix else self._of_vectors(self.D_o)
+        out = (2.0 * ordinary + self._of_vectors(jumps)) * self._of_vectors(self.dt)
+        return self._answer(torch.where(self._of_vectors(self.tempering > 0), out, math.inf).expand_as(self.b))
 
     def log_prob(self, value: Numeric) -> Tensor:
         at = self._value(value)
         b, D_o, D_f, alpha, dt, lam, wrong = self._sound(at)
-        tempering = lam if self._tempered else 0.0
-        out = log_density(
-            at.to(torch.float64), b, D_o, D_f, alpha, dt, dim=self.dim, method=self.method, tempering=tempering
-        )
+        if self.dim > 1:
+            from levytorch.law import several
+
+            step = Step(at.to(torch.float64), b, D_o, D_f, alpha, dt)
+            out = several.log_density(step, lam if self._tempered else None, self.dim, self._matrix)
+        else:
+            tempering = lam if self._tempered else 0.0
+            out = log_density(at.to(torch.float64), b, D_o, D_f, alpha, dt, method=self.method, tempering=tempering)
         return self._answer(out if wrong is None else torch.where(wrong, math.nan, out), value)
 
     def cdf(self, value: Numeric) -> Tensor:
@@ -288,7 +308,13 @@ class LevyStep(Distribution):
         if self._validate_args:
             return *parts, None
         names = ("D_o", "D_f", "alpha", "dt", "tempering")
-        good = [CONDITIONS[name][1](getattr(self, name).detach()) for name in names]
+        good = [CONDITIONS[name][1](getattr(self, name).detach()) for name in names[1:]]
+        if self._matrix:
+            from levytorch.law.several import positive
+
+            good.insert(0, positive(self.D_o))
+        else:
+            good.insert(0, CONDITIONS["D_o"][1](self.D_o.detach()))
         drift, at = torch.isfinite(self.b), torch.isfinite(value.detach())
         if self.dim > 1:
             drift, at = drift.all(-1), at.all(-1)
@@ -297,7 +323,11 @@ class LevyStep(Distribution):
             return *parts, None
         if not bool(at.all()):
             raise InputError("value must be finite, found others; remove them.")
-        safe = {name: torch.where(wrong, 0.5, getattr(self, name)) for name in names}
+        safe = {name: torch.where(wrong, 0.5, getattr(self, name)) for name in names[1:]}
+        if self._matrix:
+            safe["D_o"] = torch.where(wrong[..., None, None], torch.eye(self.dim, dtype=torch.float64), self.D_o)
+        else:
+            safe["D_o"] = torch.where(wrong, 0.5, self.D_o)
         b = torch.where(self._of_vectors(wrong), 0.0, self.b)
         return b, *(safe[name] for name in names), wrong
 
@@ -307,7 +337,7 @@ class LevyStep(Distribution):
         real_tensor("value", at)
         if self.dim > 1:
             check_vector("value", at, self.dim)
-        broadcast(value=at if self.dim == 1 else at[..., 0], parameters=self.D_o)
+        broadcast(value=at if self.dim == 1 else at[..., 0], parameters=self.D_f)
         if self._validate_args:
             check_values(value=at)
         return at.cpu()
@@ -328,10 +358,10 @@ class LevyStep(Distribution):
     def _draw(self, sample_shape: Any, generator: torch.Generator | None) -> Tensor:
         shape = _shape("sample_shape", sample_shape) + self.batch_shape
         alpha, dt = self.alpha.expand(shape), self.dt
-        jump, width = None, 2.0 * self.D_o * dt
+        jump, width = None, 2.0 * (torch.zeros_like(dt) if self._matrix else self.D_o * dt)
         if self._tempered:
             time = tempered_time(alpha, (self.D_f * dt).expand(shape), self.tempering.expand(shape), generator)
-            width = 2.0 * (self.D_o * dt + time)
+            width = width + 2.0 * time
         else:
             jump = symmetric_stable(alpha, generator) if self.dim == 1 else isotropic_stable(alpha, self.dim, generator)
         event = (*shape, *self.event_shape)
@@ -342,6 +372,11 @@ class LevyStep(Distribution):
         if jump is not None:
             scale = torch.exp((torch.log(self.D_f * dt) / (2.0 * self.alpha)).clamp(-LOG_LARGEST, LOG_LARGEST))
             out = out + self._of_vectors(scale) * jump
+        if self._matrix:
+            from levytorch.law.several import root_of
+
+            gauss = torch.randn(event, generator=generator, dtype=torch.float64, device=alpha.device)
+            out = out + (root_of(2.0 * self.D_o * dt[..., None, None]) @ gauss.unsqueeze(-1)).squeeze(-1)
         return self._answer(out)
 
 

@@ -18,7 +18,6 @@ from levytorch.law.contour_kernels import DONE, SCRATCH, chain_step, compiled, d
 from levytorch.law.table import EMPTY, LOG_Z_SWITCH, N_NEAR, N_S, N_U, PER_Z, S_MIN, Z_SWITCH
 from levytorch.law.vector_math import fast_log, inlined
 
-OUT_OF_TABLE = N_S  # a column number that cannot be built
 BLOCK = 128
 # columns of a block; log p and its derivatives end up in F ... FUU, one after the other
 Y, T, A, B, S, U, LOG_A, F, FU, FS, FUU, DRIFT = (k * BLOCK for k in range(12))
@@ -38,7 +37,7 @@ def contour_step(start, stop, x, b, D_o, D_f, alpha, dt, out):
         y, A, B = pick(x, i) - pick(b, i) * t, pick(D_o, i) * t, pick(D_f, i) * t
         if not valid_step(y, A, B, pick(alpha, i), t):
             return i
-        density_point(abs(y), A, B, pick(alpha, i), 1, order, work, row)
+        density_point(abs(y), A, B, pick(alpha, i), order, work, row)
         chain_step(row, y, t)
         for k in range(len(out)):
             out[k][i] = row[k]
@@ -216,76 +215,8 @@ def table_step(start, stop, x, b, D_o, D_f, alpha, dt, words, coefficients, need
         for i in range(n):
             if w[S + i] < 0.0:
                 y, t = w[Y + i], w[T + i]
-                density_point(abs(y), w[A + i], w[B + i], alpha, 1, order, work, row)
+                density_point(abs(y), w[A + i], w[B + i], alpha, order, work, row)
                 chain_step(row, y, t)
                 for k in range(len(out)):
                     out[k][first + i] = row[k]
-    return DONE
-
-
-@compiled
-def _table_point(y, A, B, alpha, dim, words, coefficients, row):
-    """log p, d/dy, d/dA, d/dB at radius y into row. Returns DONE, the column to build first, or OUT_OF_TABLE."""
-    root = math.sqrt(A)
-    if root == 0.0:
-        return OUT_OF_TABLE
-    log_A = math.log(A)
-    iA = 1.0 / A
-    z = y * root * iA
-    position = math.log(B) - alpha * log_A - S_MIN
-    far = z >= Z_SWITCH
-    u = N_NEAR + math.log(z) - LOG_Z_SWITCH if far else z * PER_Z
-    if not (0.0 <= position < N_S and u < N_U):
-        return OUT_OF_TABLE
-    column, base = int(position), int(u)
-    word = words[column, base]
-    if word < 0:
-        return column if word == EMPTY else OUT_OF_TABLE
-    nu, ns = 1 << ((word >> 4) & 15), 1 << (word & 15)
-    tu, ts = (u - base) * nu, (position - column) * ns
-    iu, js = min(int(tu), nu - 1), min(int(ts), ns - 1)
-    t, q = 2.0 * (tu - iu) - 1.0, 2.0 * (ts - js) - 1.0
-    f, ft, fq, ftt = cell_polynomial(coefficients, 64 * ((word >> 8) + iu * ns + js), t, q)
-    half, fs, fu = 0.5 * dim, fq * (2.0 * ns), ft * (2.0 * nu)
-    row[0], row[3] = f - half * log_A, fs / B
-    if far:
-        # the Laplacian directly: the scaling relation below would cancel in the tail
-        fuu, iy = ftt * (4.0 * nu * nu), 1.0 / y
-        row[1], row[2] = fu * iy, (fuu + fu * (fu + dim - 2.0)) * iy * iy
-    else:
-        fz = fu * PER_Z
-        row[1], row[2] = fz * root * iA, -(half + 0.5 * z * fz + alpha * fs) * iA
-    return DONE
-
-
-@compiled
-def isotropic_table_step(start, stop, x, b, D_o, D_f, alpha, dt, words, coefficients, needed, out, by_b):
-    """As table_step in d > 1 dimensions, x and b (n or 1, d), a sample at a time.
-
-    Rows of out: log p[, d/dD_o, d/dD_f]; by_b (n, d): d/db, or empty. Returns the first bad index, or DONE.
-    """
-    row, work = np.empty(15), np.empty(SCRATCH)
-    dim = x.shape[1]
-    order = 1 if len(out) > 1 else 0
-    for i in range(start, stop):
-        t = pick(dt, i)
-        x_i, b_i = x[i if x.shape[0] > 1 else 0], b[i if b.shape[0] > 1 else 0]
-        square = 0.0
-        for j in range(dim):
-            square += (x_i[j] - b_i[j] * t) ** 2
-        y, A, B = math.sqrt(square), pick(D_o, i) * t, pick(D_f, i) * t
-        if not valid_step(y, A, B, alpha, t):
-            return i
-        code = _table_point(y, A, B, alpha, dim, words, coefficients, row)
-        if code == OUT_OF_TABLE:  # no Gaussian part, steps of 1e10 widths
-            density_point(y, A, B, alpha, dim, order, work, row)
-        elif code != DONE:
-            needed[code] = True
-            continue
-        out[0][i] = row[0]
-        if order > 0:
-            out[1][i], out[2][i] = row[2] * t, row[3] * t
-            pull = -row[1] * t / y if y > 0.0 else 0.0
-            for j in range(dim):
-                by_b[i, j] = pull * (x_i[j] - b_i[j] * t)
     return DONE

@@ -49,10 +49,10 @@ for _k in range(M):
 
 
 class Table:
-    """log g(z, c) for one alpha and dimension; grows by columns of log c."""
+    """log g(z, c) for one alpha; grows by columns of log c."""
 
-    def __init__(self, alpha: float, dim: int = 1) -> None:
-        self.alpha, self.dim = float(alpha), dim
+    def __init__(self, alpha: float) -> None:
+        self.alpha = float(alpha)
         # of each base cell: where its polynomials begin and its levels, offset << 8 | level_u << 4 | level_s
         self.words = np.full((N_S, N_U), EMPTY, dtype=np.int64)
         self.coefficients = np.zeros(0)  # 64 per cell: c[8 j + i] of t^i q^j
@@ -121,7 +121,7 @@ class Table:
         y = torch.from_numpy(np.ascontiguousarray(z).reshape(-1))
         B = torch.from_numpy(np.exp(s).reshape(-1))
         one = torch.ones(1, dtype=torch.float64)
-        log_p = quadrature.density(y, one, B, self.alpha * one, dim=self.dim, order=0)[0]
+        log_p = quadrature.density(y, one, B, self.alpha * one, order=0)[0]
         return np.einsum("ai,nij,bj->nab", _TO_CHEBYSHEV, log_p.numpy().reshape(z.shape), _TO_CHEBYSHEV)
 
     @staticmethod
@@ -150,6 +150,6 @@ class Table:
 
 
 @lru_cache(maxsize=64)
-def table(alpha: float, dim: int = 1) -> Table:
+def table(alpha: float) -> Table:
     """The table of this alpha, made once per process."""
-    return Table(alpha, dim)
+    return Table(alpha)

@@ -1,12 +1,11 @@
-"""The law of one step with tempered jumps: quadrature on a hyperbola, d = 1, 2, 3, value and derivatives.
+"""The law of one step on a line with tempered jumps: quadrature on a hyperbola, value and derivatives.
 
 Jumps beyond 1 / lam are exponentially rare. With A = D_o dt, B = D_f dt, y = |displacement - b dt|,
 
     p(y) = 1/pi Re int exp(i y k - A k^2 - B ((k^2 + lam^2)^alpha - lam^(2 alpha))) dk
 
-in one dimension, with the waves of `contour.py` in more. lam = 0 is the stable law. For lam > 0 the integrand is
-analytic but for the cuts from +-i lam outwards, so that the line may be lifted to pass the imaginary axis at any
-0 <= s < lam, and its ends may be turned upwards:
+lam = 0 is the stable law. For lam > 0 the integrand is analytic but for the cuts from +-i lam outwards, so that the
+line may be lifted to pass the imaginary axis at any 0 <= s < lam, and its ends may be turned upwards:
 
     k = i s + sigma (sinh(tau + i theta) - i sin(theta)),
 
@@ -23,8 +22,7 @@ a hyperbola, on which the trapezoid rule in tau converges exponentially: there i
   the law is the stable one times exp(B lam^(2 alpha)).
 
 The same nodes give all derivatives. Where lam -> 0, d log p / d lam ~ lam^(2 alpha - 1) diverges for alpha < 1/2: learn
-lam^(2 alpha). Accuracy (300 points by mpmath, alpha in [0.05, 0.97], log p down to -165): log p within 1e-13
-on the line; 1e-12 in space and 1e-9 in the plane (40 points each).
+lam^(2 alpha). Accuracy (300 points by mpmath, alpha in [0.05, 0.97], log p down to -165): log p within 1e-13.
 
 The constants of the compiled kernels were chosen by measurement against four times as many nodes on other contours,
 alpha in [0.05, 0.97], A = 1 or 0, B in [1e-9, 1e6], lam in [1e-6, 1e4]: log p within 1e-12.
@@ -49,7 +47,6 @@ CORE = 2.0  # weight of the jump part's own, almost Gaussian, core when 2 alpha 
 WIDTH = 1.2  # scale of the hyperbola in units of the saddle's width
 LOG_LIMIT = -32.0  # log(lam * width of the law) below which tempering is a factor exp(B lam^(2 alpha)) and no more
 DECAY = 1e-19  # terms below this part of the largest are the end of the sum
-SMALL = 5.0  # y r below which d > 1 has kernels of their own for small radii, r where the integrand has ended
 
 TAU = STEP * np.arange(N_NODES)
 SINH, COSH = np.sinh(TAU), np.cosh(TAU)

@@ -1,6 +1,6 @@
 """Compiled density of the tempered law on a line, with first derivatives; `tempered.py` holds the mathematics.
 
-First the contour of a sample, in any dimension. The nodes are taken in blocks; the terms of a block are stored and then
+First the contour of a sample. The nodes are taken in blocks; the terms of a block are stored and then
 added, with elementary functions of our own, so that LLVM vectorises the first loop. The sum ends with the first block
 whose last term is negligible.
 """
@@ -216,7 +216,7 @@ def tempered_line(y, A, B, alpha, lam, work, out):
     """log p and its derivatives in (y, A, B, alpha, lam) at y >= 0 into out[0:6]; work: scratch."""
     eta = lam ** (2.0 * alpha)
     if is_limit(y, A, B, alpha, lam):
-        density_point(y, A, B, alpha, 1, 1, work, out)
+        density_point(y, A, B, alpha, 1, work, out)
         if lam > 0.0:
             out[0] += B * eta
             out[3] += eta

@@ -5,23 +5,21 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.special import hankel1e, voigt_profile
+from scipy.special import voigt_profile
 from scipy.stats import levy_stable
 
 from levytorch.law import quadrature
-from levytorch.law.waves import hankel_scaled
 from tests.law import second_opinion
 from tests.law.cases import Cases, column
 from tests.law.oracle import evaluate as oracle
 from tests.law.oracle import random_cases
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3])
-def test_log_density_and_first_derivatives(dim):
-    cases = Cases(dim)
-    out = quadrature.density(*cases.arguments, dim=dim, order=1)
+def test_log_density_and_first_derivatives():
+    cases = Cases(1)
+    out = quadrature.density(*cases.arguments, order=1)
     error = (out[0] - cases.log_p).abs()
-    assert float(error.max()) <= (3e-11 if dim == 1 else 1e-10)
+    assert float(error.max()) <= 3e-11
     assert float(torch.quantile(error, 0.99)) <= 1e-12
     relative = (out[1:5] - cases.first).abs() / cases.scales()
     relative = relative[torch.isfinite(cases.first)]
@@ -30,17 +28,16 @@ def test_log_density_and_first_derivatives(dim):
 
 def test_second_derivatives():
     cases = Cases(1)
-    out = quadrature.density(*cases.arguments, dim=1, order=2)
+    out = quadrature.density(*cases.arguments, order=2)
     relative = (out[5:] - cases.second).abs() / cases.second_scales()
     assert float(relative[torch.isfinite(cases.second)].max()) <= 1e-6
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3])
-def test_tail_mass_keeps_relative_accuracy(dim):
-    cases = Cases(dim)
-    mass = quadrature.tail(*cases.arguments, dim=dim, order=0)[0]
+def test_tail_mass_keeps_relative_accuracy():
+    cases = Cases(1)
+    mass = quadrature.tail(*cases.arguments, order=0)[0]
     assert float((torch.log(mass) - cases.log_tail).abs().max()) <= 1e-11
-    assert dim > 1 or float(cases.log_tail.min()) < -60  # the values do reach far into the tail
+    assert float(cases.log_tail.min()) < -60  # the values do reach far into the tail
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -53,13 +50,12 @@ def test_random_points_against_a_live_oracle(seed):
         assert math.isclose(float(out[3]), float(exact.first[2]), rel_tol=1e-9, abs_tol=1e-9 / B)
 
 
-@pytest.mark.parametrize("dim", [1, 2])
-def test_second_opinion(dim):
-    rows = second_opinion.read_table(dim)
+def test_second_opinion():
+    rows = second_opinion.read_table(1)
     y, A, B, alpha, log_p = (column(rows, k) for k in ("y", "A", "B", "alpha", "log_p"))
-    out = quadrature.density(y, A, B, alpha, dim=dim, order=1)
+    out = quadrature.density(y, A, B, alpha, order=1)
     error = (out[0] - log_p).abs()
-    assert float(error.max()) <= (3e-11 if dim == 1 else 1e-10)
+    assert float(error.max()) <= 3e-11
     assert float(torch.quantile(error, 0.9)) <= 1e-12
     L = torch.sqrt(y * y + 4 * A)
     for k, (key, scale) in enumerate(
@@ -108,14 +104,13 @@ def test_elementary_functions_of_the_kernels():
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.3, 0.4995, 0.5005, 0.7, 0.97])
-@pytest.mark.parametrize("dim", [1, 2, 3])
-def test_continuous_across_the_seam_between_the_paths(alpha, dim):
+def test_continuous_across_the_seam_between_the_paths(alpha):
     """B L^(-2 alpha) = 1 divides the split from the unsplit path."""
     A, y = torch.tensor([0.3], dtype=torch.float64), torch.linspace(0.0, 40.0, 60, dtype=torch.float64)
     B = (y * y + 4 * A) ** alpha
     a = torch.tensor([alpha], dtype=torch.float64)
-    below = quadrature.density(y, A, B * (1 - 1e-13), a, dim=dim, order=1)
-    above = quadrature.density(y, A, B * (1 + 1e-13), a, dim=dim, order=1)
+    below = quadrature.density(y, A, B * (1 - 1e-13), a, order=1)
+    above = quadrature.density(y, A, B * (1 + 1e-13), a, order=1)
     assert float((below[0] - above[0]).abs().max()) <= 3e-11
     L = torch.sqrt(y * y + 4 * A)
     scale = torch.stack([1 / L, 1 / L**2, 1 / B, torch.ones_like(L)])
@@ -133,17 +128,6 @@ def test_integrates_to_one_with_its_own_tail(alpha, A):
     p = torch.exp(quadrature.density(y, *one, order=0)[0])
     mass = quadrature.tail(torch.tensor([4.0], dtype=torch.float64), *one, order=0).item()
     assert math.isclose(2 * float((p * w * jacobian).sum()) + mass, 1.0, abs_tol=1e-9)
-
-
-@pytest.mark.parametrize("dim", [2, 3])
-def test_radial_density_integrates_to_one(dim):
-    nodes, weights = np.polynomial.legendre.leggauss(200)
-    y, w = torch.tensor(3.0 * (nodes + 1)), torch.tensor(3.0 * weights)
-    one = [torch.tensor([x], dtype=torch.float64) for x in (0.2, 0.5, 0.4)]
-    surface = 2 * math.pi * y if dim == 2 else 4 * math.pi * y * y
-    inside = float((torch.exp(quadrature.density(y, *one, dim=dim, order=0)[0]) * surface * w).sum())
-    mass = quadrature.tail(torch.tensor([6.0], dtype=torch.float64), *one, dim=dim, order=0).item()
-    assert math.isclose(inside + mass, 1.0, abs_tol=1e-12)
 
 
 def test_voigt_profile():
@@ -174,13 +158,3 @@ def test_gaussian_limit():
     one = [torch.tensor([x], dtype=torch.float64) for x in (0.5, 1e-300, 0.3)]
     exact = -(y**2) / 2 - 0.5 * math.log(2 * math.pi)
     assert float((quadrature.density(y, *one, order=0)[0] - exact).abs().max()) <= 1e-14
-
-
-def test_hankel_functions():
-    rng = np.random.default_rng(1)
-    size = np.r_[10 ** rng.uniform(-6, 3, 300), 5.999, 6.001, 19.99, 20.01]
-    z = size * np.exp(1j * rng.uniform(1e-4, math.pi / 4, len(size)))
-    scalar = np.array([hankel_scaled(complex(v)) for v in z]).T
-    for order in (0, 1):
-        exact = hankel1e(order, z)
-        assert np.abs(scalar[order] / exact - 1).max() <= 5e-12

@@ -19,21 +19,18 @@ def sample(alpha, n, seed, log_c=(-9.0, 6.0)):
     return torch.tensor(z * np.sqrt(A)), torch.tensor(A), torch.tensor(B)
 
 
-def compiled(alpha, y, A, B, dim=1):
+def compiled(alpha, y, A, B):
     """Rows log p, d/dy, d/dA, d/dB by the compiled pass."""
-    x = y if dim == 1 else torch.nn.functional.pad(y[:, None], (0, dim - 1))
-    s = score(x, 0.0, A, B, alpha, 1.0, dim=dim, method="table")
-    return torch.stack([s.log_p, -(s.b if dim == 1 else s.b[:, 0]), s.D_o, s.D_f])
+    s = score(y, 0.0, A, B, alpha, 1.0, method="table")
+    return torch.stack([s.log_p, -s.b, s.D_o, s.D_f])
 
 
-@pytest.mark.parametrize(
-    ("alpha", "dim"), [(0.05, 1), (0.3, 1), (0.5, 1), (0.61, 1), (0.9, 1), (0.97, 1), (0.3, 2), (0.7, 3)]
-)
-def test_accuracy(alpha, dim):
+@pytest.mark.parametrize("alpha", [0.05, 0.3, 0.5, 0.61, 0.9, 0.97])
+def test_accuracy(alpha):
     y, A, B = sample(alpha, 4000, seed=int(100 * alpha), log_c=(-4.0, 2.0))
     a = torch.tensor([alpha], dtype=torch.float64)
-    exact = quadrature.density(y, A, B, a, dim=dim, order=1)
-    out = compiled(alpha, y, A, B, dim)
+    exact = quadrature.density(y, A, B, a, order=1)
+    out = compiled(alpha, y, A, B)
     assert float((out[0] - exact[0]).abs().max()) <= 1e-9
     # D_o's score is compared with 1 / A near the center and with 1 / y^2 in the tail, where it decays
     L2 = torch.where(y / A.sqrt() < Z_SWITCH, A, y * y)
@@ -83,20 +80,19 @@ def test_auto_changes_nothing_beyond_the_tolerance():
     assert float((auto - exact).abs().max()) <= 1e-9
 
 
-@pytest.mark.parametrize("dim", [1, 2])
 @pytest.mark.parametrize("n", [WORTH_A_TABLE - 1, WORTH_A_TABLE])
-def test_auto_is_a_function_of_its_arguments(n, dim):
+def test_auto_is_a_function_of_its_arguments(n):
     """Neither many calls before nor a table that is there already changes a bit; the number of samples decides."""
-    x = torch.linspace(-3, 3, n * dim, dtype=torch.float64).reshape((n,) if dim == 1 else (n, dim))
-    arguments = (x, 0.0, 2.0, 3.0, 0.43 + 0.01 * dim, 0.1)
+    x = torch.linspace(-3, 3, n, dtype=torch.float64)
+    arguments = (x, 0.0, 2.0, 3.0, 0.44, 0.1)
 
     def values():
-        return [log_density(*arguments, dim=dim), *score(*arguments, dim=dim)[:4]]
+        return [log_density(*arguments), *score(*arguments)[:4]]
 
     first = values()
-    log_density(*arguments, dim=dim, method="table")
+    log_density(*arguments, method="table")
     assert all(torch.equal(a, b) for a, b in zip(first, values()))
-    named = log_density(*arguments, dim=dim, method="contour" if n < WORTH_A_TABLE else "table")
+    named = log_density(*arguments, method="contour" if n < WORTH_A_TABLE else "table")
     assert torch.equal(first[0], named)
 
 
@@ -105,20 +101,15 @@ def test_one_alpha_per_sample_is_refused():
         log_density(0.1, 0.0, 1.0, 1.0, [0.3, 0.4, 0.5], 0.1, method="table")
 
 
-@pytest.mark.parametrize("dim", [1, 2])
-def test_columns_are_missing_only_when_they_can_be_built(dim):
-    from levytorch.law.step_kernels import isotropic_table_step, table_step
+def test_columns_are_missing_only_when_they_can_be_built():
+    from levytorch.law.step_kernels import table_step
 
     fresh, needed, one, out = Table(0.33), np.zeros(N_S, dtype=np.bool_), np.ones(1), (np.full(2, np.nan),)
     x, B = np.array([0.5, 0.5]), np.array([0.2, 1e-80])
-    if dim == 1:
-        code = table_step(0, 2, x, 0 * one, one, B, 0.33, one, *fresh.arrays, needed, out)
-    else:
-        x, b, by_b = np.stack([x, 0 * x], axis=1), np.zeros((1, 2)), np.empty((0, 2))
-        code = isotropic_table_step(0, 2, x, b, one, B, 0.33, one, *fresh.arrays, needed, out, by_b)
+    code = table_step(0, 2, x, 0 * one, one, B, 0.33, one, *fresh.arrays, needed, out)
     assert code == -1
     assert np.flatnonzero(needed).tolist() == [int(np.log(0.2) - S_MIN)]
-    assert out[0][1] == pytest.approx(-(0.5**2) / 4 - dim / 2 * np.log(4 * np.pi), abs=1e-12)
+    assert out[0][1] == pytest.approx(-(0.5**2) / 4 - 0.5 * np.log(4 * np.pi), abs=1e-12)
 
 
 def test_blocks_zones_and_missing_columns():
