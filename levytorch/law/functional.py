@@ -1,7 +1,8 @@
 """log p under the transforms of torch.func: grad, vmap, jacrev, jacfwd, hessian in any order, at most two derivatives.
 
 Everything around the radial law is torch operations; the law itself, a function of y, A, B, alpha (and lam) of each
-sample by itself, is a pair of autograd functions with rules for vmap and for forward mode. They always use the contour, or the mixture in several dimensions.
+sample by itself, is a pair of autograd functions with rules for vmap and for forward mode. They always use the contour,
+or the mixture in several dimensions.
 """
 
 from __future__ import annotations

@@ -123,8 +123,8 @@ def score_rows(step: Step, lam: Tensor | None, dim: int, wrt_alpha: bool) -> lis
 
 
 def radial_rows(dim: int, inputs: Sequence[Tensor], order: int) -> Tensor:
-    """As `quadrature.density` in several dimensions: rows of log p and its derivatives up to an order in the radius y, A,
-    B, alpha[, lam], which are (n,) each.
+    """As `quadrature.density` in several dimensions: rows of log p and its derivatives up to an order in the radius y,
+    A, B, alpha[, lam], which are (n,) each.
     """
     y, A, B, alpha, *rate = (t.detach() for t in inputs)
     n, m = len(y), len(inputs)
