@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from levytorch.law.mixture import DROP, FINE, NARROW, SHIFT, WIDTH, H, Panel, panel, panel_index
 
 SCAN = 1.0  # step of the coarse look at the exponents
+STRETCH = 64.0  # of v, whose nodes are kept together
 TERMS = 1 << 18  # held at a time
 LARGEST = 600.0  # of the logarithm of a time
 _LAGRANGE = [(-1.0) ** (7 - k) / (math.factorial(k) * math.factorial(7 - k)) for k in range(8)]
@@ -62,25 +64,37 @@ def over_times(
     return torch.cat(pieces)[torch.argsort(torch.cat(places))]
 
 
-def _moving_nodes(v: Tensor, alpha: Tensor, table: Panel) -> tuple[Tensor, Tensor]:
+def _moving_nodes(v: Tensor, h: float, alpha: Tensor, table: Panel) -> tuple[Tensor, Tensor]:
     """u and the logarithm of the weight; where all alpha are the same the nodes are computed once, and each sample
     keeps its own first derivative in alpha.
     """
-    if len(alpha) == 1 or bool((alpha.detach() != alpha.detach()[0]).any()):
+    if bool((alpha.detach() != alpha.detach()[0]).any()):
         return nodes(v, alpha, table)[:2]
-    one = alpha.detach()[:1]
-    if not (torch.is_grad_enabled() and alpha.requires_grad):
-        return nodes(v, one, table)[:2]
-    (u, weight), (u_slope, weight_slope) = torch.func.jvp(
-        lambda a: nodes(v, a, table)[:2], (one,), (torch.ones_like(one),)
+    low, high = (STRETCH * math.floor(float(end) / STRETCH) for end in (v[0], v[-1] + STRETCH))
+    first = round((float(v[0]) - low) / h)  # nodes begin at whole numbers
+    u, weight, u_slope, weight_slope = (
+        t[first : first + len(v)] for t in _nodes_of(float(alpha.detach()[0]), h, low, high)
     )
-    change = (alpha - one)[:, None]
+    if not (torch.is_grad_enabled() and alpha.requires_grad):
+        return u, weight
+    change = (alpha - alpha.detach())[:, None]
     return u + u_slope * change, weight + weight_slope * change
+
+
+@lru_cache(maxsize=16)
+def _nodes_of(alpha: float, h: float, low: float, high: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """u, the logarithm of the weight and their derivatives in alpha at the nodes from low to high, of one alpha."""
+    table = panel(int(panel_index(alpha)))
+    v = low + h * torch.arange(round((high - low) / h), dtype=torch.float64)
+    one = torch.tensor([alpha], dtype=torch.float64)
+    with torch.no_grad():
+        values, slopes = torch.func.jvp(lambda a: nodes(v, a, table)[:2], (one,), (torch.ones_like(one),))
+    return *values, *slopes
 
 
 def _weights(B: Tensor, alpha: Tensor, lam: Tensor | None, table: Panel, v: Tensor, h: float) -> tuple[Tensor, Tensor]:
     """Times s (n, m) and their probabilities."""
-    u, weight = _moving_nodes(v, alpha, table)
+    u, weight = _moving_nodes(v, h, alpha, table)
     s = torch.exp(((torch.log(B) / alpha)[:, None] + u).clamp(-LARGEST, LARGEST))
     weight = (math.log(h) + weight).expand_as(s)
     if lam is not None:
