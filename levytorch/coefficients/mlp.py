@@ -121,7 +121,12 @@ class MLPHead(NetworkHead):
         domain: dict[str, Any] = {"period": self.period, "origin": self.origin}
         if self.period is None:
             domain = {"period": None, "window": [list(w) for w in self.bounds] if self.dim > 1 else list(self.window)}
-        net = {"width": self.width, "depth": self.depth, "periodic": self.periodic, "n_features": self.asked_features}
+        net: dict[str, Any] = {
+            "width": self.width,
+            "depth": self.depth,
+            "periodic": self.periodic,
+            "n_features": self.asked_features,
+        }
         net |= {"activation": self.activation, "shared_trunk": self.shared_trunk, "residual": self.residual}
         return ({} if self.dim == 1 else {"dim": self.dim}) | domain | {"name": "mlp"} | net | self.settings()
 

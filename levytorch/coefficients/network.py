@@ -114,8 +114,8 @@ class NetworkHead(LinkedHead):
             )
         if self.period is not None and not self.periodic:
             low, high = (torch.tensor(end, dtype=torch.float64).reshape(1, -1) for end in zip(*self.bounds))
-            ends = [self.module(self._scaled(end)) for end in (low, high)]
-            self.periodic = bool(torch.allclose(*ends, rtol=1e-9, atol=1e-9))
+            first, last = (self.module(self._scaled(end)) for end in (low, high))
+            self.periodic = bool(torch.allclose(first, last, rtol=1e-9, atol=1e-9))
 
     # -- structure ----------------------------------------------------------------------------------------------------
     @property

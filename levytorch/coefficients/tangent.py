@@ -107,6 +107,8 @@ class TangentHead(LinearHead):
     of the parameters, None without one.
     """
 
+    of: Head
+
     def __init__(self, of: Head, states: Tensor, precision: Tensor | None = None, center: Tensor | None = None) -> None:
         known = of.known if isinstance(of, LinkedHead) else {}
         link = of.positivity_link if isinstance(of, LinkedHead) else "softplus"

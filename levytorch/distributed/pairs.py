@@ -116,7 +116,7 @@ class Distant:
         if self.held:
             if pool not in self._kept:
                 self._kept[pool] = [self.runner.keep(pairs_of, name, self.reading, pool) for name in self.names]
-            tasks = [(summed_here, (batch, shared)) for batch in self._kept[pool]]
+            tasks: list[Any] = [(summed_here, (batch, shared)) for batch in self._kept[pool]]
         else:
             tasks = [(summed_of_file, (name, self.reading, pool, shared)) for name in self.names]
         found = self._added(tasks)

@@ -55,13 +55,14 @@ class _Bar:
     """Files that are done, on the terminal; what went wrong is in the log."""
 
     def __init__(self, total: int, shown: bool) -> None:
-        self.last, self.total, self.shown, self._line = Progress(total), total, shown, None
+        self.last, self.total, self.shown = Progress(total), total, shown
+        self._line: Any = None
 
     def __enter__(self) -> _Bar:
         if self.shown:
             from tqdm import tqdm
 
-            self._line: Any = tqdm(total=self.total, unit="file", desc="reading", leave=False)
+            self._line = tqdm(total=self.total, unit="file", desc="reading", leave=False)
         return self
 
     def __exit__(self, *_: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -223,16 +223,26 @@ class NetworkObjective(FullBatchObjective):
         self.network = self.head
         self._frame(self._tangent())
 
+    @property
+    def prior(self) -> LayerPenalty | None:
+        """The penalty, which is a prior on the weights of the network."""
+        return cast("LayerPenalty | None", self.penalty)
+
+    @property
+    def tangent(self) -> Frame:
+        """The head that the sums are made for."""
+        return cast(Frame, self.head)
+
     def _tangent(self) -> Frame:
-        precision = None if self.penalty is None else self.penalty.full_precision()
-        center = None if self.penalty is None else self.penalty.center
+        precision = None if self.prior is None else self.prior.full_precision()
+        center = None if self.prior is None else self.prior.center
         with one_thread():
             return Frame(self.network, self.bins.x, precision, center)
 
     def _frame(self, frame: TangentHead) -> None:
         self.head, self.design = frame, frame.design(self.bins.x)
-        if self.penalty is not None:
-            self.penalty.frame = frame
+        if self.prior is not None:
+            self.prior.frame = frame
 
     def evaluate(self) -> Evaluation:
         """One pass at the parameters of the network, from its tangent there."""
@@ -263,7 +273,7 @@ class NetworkObjective(FullBatchObjective):
     def seen_from(self, ev: Evaluation, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         self.look_from(ev)
         step, fallen = pair
-        return self.head.coordinates_of(step), self.head.in_coordinates(fallen)
+        return self.tangent.coordinates_of(step), self.tangent.in_coordinates(fallen)
 
     def _full_gradient(self, ev: Evaluation, tcf: float) -> Tensor:
         """(P,)."""
@@ -274,23 +284,23 @@ class NetworkObjective(FullBatchObjective):
             g += w * s.gradient
         for counts, _, q in self.subtracted(ev):
             g -= self.head.gathered(q * counts, self.design) / self.n
-        precision = None if self.penalty is None else self.penalty.full_precision()
-        return g if precision is None else g - precision * (ev.base - self.penalty.center) / self.n
+        prior, precision = self.prior, None if self.prior is None else self.prior.full_precision()
+        return g if prior is None or precision is None else g - precision * (ev.base - prior.center) / self.n
 
     def is_at(self, ev: Evaluation) -> bool:
         return ev.base is not None and torch.equal(ev.base, self.network.flat())
 
     def place(self, ev: Evaluation, theta: Tensor) -> None:
         self.look_from(ev)
-        self.network.set_flat(self.head.parameters_of_head(theta))
+        self.network.set_flat(self.tangent.parameters_of_head(theta))
 
     def renewed(self, ev: Evaluation) -> None:
         """Where the strengths of the prior have changed: the tangent that belongs to them, at the same point."""
         assert ev.frame is not None
-        precision = None if self.penalty is None else self.penalty.full_precision()
+        precision = None if self.prior is None else self.prior.full_precision()
         ev.frame = ev.frame.with_precision(precision)
         ev.theta = ev.frame.z0.clone()
         self._frame(ev.frame)
 
     def precision(self) -> Tensor:
-        return self.head.prior_precision
+        return self.tangent.prior_precision

@@ -353,14 +353,13 @@ class FisherEngine(Engine):
 
     def _weighed(self, objective: NetworkObjective, accepted: Evaluation, scoring: FisherScoring) -> bool:
         """The same for the prior of a network: one update of its strengths."""
-        penalty = objective.penalty
-        if scoring.misled:
+        penalty = objective.prior
+        if scoring.misled or penalty is None or (before := penalty.full_precision()) is None:
             return False
-        before = penalty.full_precision()
         change = penalty.update(accepted.theta, objective.n * objective.information(accepted))
         penalty.strengths = objective.ranks.same(penalty.strengths)
         objective.renewed(accepted)
-        stronger = (penalty.full_precision() - before) / objective.n
+        stronger = (cast(Tensor, penalty.full_precision()) - before) / objective.n
         pairs = [(moved, fallen + stronger * moved) for moved, fallen in scoring.memory.get("pairs", [])]
         scoring.memory["pairs"] = pairs
         scoring.memory["evaluation"] = _pack(accepted)

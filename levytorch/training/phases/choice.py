@@ -16,7 +16,7 @@ import time
 import warnings
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -74,7 +74,8 @@ def exact_setting(course: Course) -> ExactSetting | None:
     began = time.perf_counter()
     likelihood, prior = ended.likelihood, None
     if not isinstance(head, LinearHead):
-        prior = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch).penalty
+        objective = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch)
+        prior = cast("LayerPenalty | None", objective.penalty)
     setting = ExactSetting(likelihood, course.engine, ended.observed, course.ranks, began, prior)
     cell = setting.likelihood.head
     if course.law == "auto":
@@ -125,7 +126,8 @@ class ExactSetting:
         """
         self.began, self.n_bins = began, engine.n_bins
         self.network = None if isinstance(likelihood.head, LinearHead) else likelihood.head
-        self.prior, self.penalty = prior, None
+        self.prior = prior
+        self.penalty: Any = None  # of the tangent, once there is one
         self.began_at = likelihood.head.flat()
         head = on_a_cell(likelihood.head)
         self.lattice = _lattice(data, head, ranks)
@@ -145,12 +147,11 @@ class ExactSetting:
         assert self.network is not None
         at, prior = self.likelihood.bins.x, self.prior
         on_line = self.network.clamped(at)
-        tangent = TangentHead(
-            self.network, on_line, prior and prior.full_precision(), None if prior is None else prior.center
-        )
-        self.likelihood.head = on_a_cell(tangent)
+        precision, center = (None, None) if prior is None else (prior.full_precision(), prior.center)
+        tangent = cast(TangentHead, on_a_cell(TangentHead(self.network, on_line, precision, center)))
+        self.likelihood.head = tangent
         if prior is not None:
-            self.penalty = TangentPenalty(self.likelihood.head, prior.strengths)
+            self.penalty = TangentPenalty(tangent, prior.strengths)
 
     def follow(self) -> None:
         """Give the network the parameters that its tangent has reached."""

@@ -268,11 +268,12 @@ class SimulatedRounds(CoupledRounds):
     def of(cls, course: Course) -> Phase:
         ended = course.end
         likelihood = ended.likelihood
-        penalty = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch).penalty
+        penalty: Any = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch).penalty
         if not isinstance(likelihood.head, LinearHead):  # a network moves along its tangent
             assert likelihood.bins is not None
-            at, prior = likelihood.head.clamped(likelihood.bins.x), penalty and penalty.full_precision()
-            tangent = TangentHead(likelihood.head, at, prior, None if penalty is None else penalty.center)
+            at = likelihood.head.clamped(likelihood.bins.x)
+            precision, center = (None, None) if penalty is None else (penalty.full_precision(), penalty.center)
+            tangent = TangentHead(likelihood.head, at, precision, center)
             likelihood = replace(likelihood, head=tangent)
             penalty = None if penalty is None else TangentPenalty(tangent, penalty.strengths)
         return cls(course, simulated_objective(likelihood, ended.batch, ended.samples), penalty)
