@@ -283,6 +283,10 @@ class SimulatedRounds(CoupledRounds):
         if not course.ranks.agree(self.settle()):
             return SimulatedRounds(course, self.objective, self.penalty, self)
         auto = course.problem.settings.law == "auto"
+        if auto and not course.ranks.agree(self.reached):
+            self.go_back()
+            course.stay_frozen("the rounds of the simulated law did not come to a root, so that its answer is not used")
+            return None
         far = self._off_by() if auto else math.inf
         if auto and course.ranks.agree(far < GOOD):
             self.go_back()
