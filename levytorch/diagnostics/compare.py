@@ -343,7 +343,7 @@ def _sentence(rows: list[Row], n: float) -> str:
     simplest = min((r for r in rows if -r.difference < _CLEAR * r.difference_std or r is best), key=_parameters_of)
     return (
         f"The data does not tell {best.model} and {second.model} apart ({gain * n:.1f} in log-likelihood, {errors:.1f} "
-        f"standard errors); the simplest of those it does not is {simplest.model}."
+        f"standard errors); the simplest model that describes it as well is {simplest.model}."
     )
 
 
