@@ -56,6 +56,14 @@ def _flat(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> T
     return torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in zip(parameters, gradients)])
 
 
+def check_prior(head: Head, strength: Any) -> None:
+    """Refuse a penalty that only the waves of a series have."""
+    if strength == "harmonics":
+        raise InputError(
+            f'penalty "harmonics" must have a Fourier head, found a {type(head).__name__}; use "evidence".'
+        )
+
+
 class LayerPenalty:
     """A normal prior with mean zero on the weights of a network, one precision (strength) per layer.
 
@@ -67,10 +75,7 @@ class LayerPenalty:
 
     def __init__(self, head: Head, strength: Any = "none") -> None:
         strength = check_strength(strength)
-        if strength == "harmonics":
-            raise InputError(
-                f'penalty "harmonics" must have a Fourier head, found a {type(head).__name__}; use "evidence".'
-            )
+        check_prior(head, strength)
         self.adaptive = strength == "evidence"
         names = [name for name, _ in head.named_parameters()]
         groups = penalty_groups(head)

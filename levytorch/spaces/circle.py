@@ -82,7 +82,7 @@ class CircleFunctions:
         order = whole_number("order", order, 0, 32, "give the order of the derivative")
         basis, flat = self.space.basis(self.n), x.reshape(-1)
         parts = [basis.matrix(part, order) @ columns for part in flat.split(max(1, _CHUNK // self.n))]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(*x.shape, -1)
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(*x.shape, columns.shape[-1])
 
     def gradient(self, x: Tensor, columns: Tensor) -> Tensor:
         """The first derivative, (..., k, 1)."""

@@ -302,8 +302,9 @@ def _plain_head(coefficients: Any, n_basis: int | str, period: Any, *, bounded: 
     if name == "auto" or (name == "fourier" and line and constant):
         own, name = name, "spline" if line else "fourier"
         given = _of_head(own, name, given)
-    if name == "spline" and not line and not bounded:
-        given, name = _of_head(name, "periodic_spline", given), "periodic_spline"
+    if name == "spline":
+        own, name = name, "spline" if line or bounded else "periodic_spline"
+        given = _of_head(own, name, given)
     if name == "fourier" and line:
         raise InputError("Fourier heads must have a period, found none; use coefficients spline, or give the period.")
     if name in ON_A_LINE and not line and period != 2 * math.pi:

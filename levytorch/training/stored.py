@@ -109,6 +109,8 @@ def _states(value: Any) -> bool:
     """Numbers, or rows of as many numbers each."""
     if not isinstance(value, list) or not 0 < len(value) <= 4096:
         return False
+    if len({isinstance(row, list) for row in value}) > 1:
+        return False
     rows = [row if isinstance(row, list) else [row] for row in value]
     return all(len(row) == len(rows[0]) <= 3 and all(map(_finite, row)) for row in rows)
 

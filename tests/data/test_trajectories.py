@@ -151,13 +151,13 @@ def test_standing_still_is_worth_a_warning():
         (dict(x=[[0.0, 1.0, 2.0]], times=[0.0, 1.0, 1.0]), "found 1 followed by 1 at point 1 of trajectory 0"),
         (dict(x=[[0.0, 1.0, 2.0]], times=[0.0, 1.0]), "times must have one number per point"),
         (dict(x=[[0.0, 1.0]], times=[0.0, math.nan]), "times must be finite"),
-        (dict(x=[[0.0, 1.0]], dt=1.0, reward=[[1.0]]), "reward must have one number per point"),
+        (dict(x=[[0.0, 1.0]], dt=1.0, reward=[[1.0, 2.0, 3.0]]), "reward must have one number per point"),
         (dict(x=[[0.0, 1.0]], dt=1.0, ids=["a", "b"]), "ids must name 1 trajectories, found 2"),
         (dict(x=[[0.0, 1.0], [1.0, 3.0]], dt=1.0, ids=["a", "a"]), "ids must differ, found 'a' twice"),
         (dict(x=np.array([[1j, 2.0]]), dt=1.0), "x must be numeric, found complex128"),
         (
             dict(x=[[0.0, 1.0]], times=np.array(["2024-01-01", "2024-01-02"], dtype="datetime64[ns]")),
-            r"times must be numeric, found datetime64\[ns\].*timedelta64",
+            "time_unit must be given for dates, found None",
         ),
     ],
 )

@@ -78,8 +78,8 @@ def test_what_a_lattice_cannot_do_is_refused():
             recover(lattice, alpha=0.3, n_basis=3, **options)
     with pytest.raises(InputError, match="tail pool"):
         recover(lattice, alpha=0.3, n_basis=3, tail={"method": "tcf", "CT": "auto"})
-    with pytest.raises(InputError, match="Transitions or a Lattice"):
-        recover([1.0, 2.0], alpha=0.3)
+    with pytest.raises(InputError, match="Transitions, Trajectories, a Lattice"):
+        recover(1.0, alpha=0.3)
 
 
 def test_lattices_of_other_pools_do_not_add():

@@ -143,7 +143,7 @@ def test_data_that_does_not_fit_its_cell_is_said_so(data):
     ("options", "match"),
     [
         ({"coefficients": "fourier"}, "Fourier heads must have a period, found none"),
-        ({"coefficients": "polynomial", "period": 3.0}, "period must be None for polynomials, found 3.0"),
+        ({"coefficients": "polynomial", "period": 3.0}, "period must be None for splines and polynomials, found 3.0"),
         ({"origin": 1.0}, "origin"),
         ({"knots": "quantiles", "n_basis": "auto"}, "knots must be even where n_basis is auto"),
         ({"window": (50.0, 60.0)}, "must hold states of the data"),

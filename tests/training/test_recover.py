@@ -232,7 +232,7 @@ def test_hardly_separable_parts_are_reported():
         ({"period": -2.0}, "period"),
         ({"alpha": 1.5}, "alpha"),
         ({"alpha": "free"}, "alpha"),
-        ({"coefficients": "wavelet"}, "fourier, spline, polynomial, mlp"),
+        ({"coefficients": "wavelet"}, "fourier, spline, periodic_spline, polynomial, mlp"),
         ({"coefficients": "mlp", "engine": "fisher", "penalty": "harmonics"}, "Fourier head"),
         ({"engine": "sgd"}, "adam"),
         ({"tail": "cut"}, "tail"),
@@ -257,7 +257,7 @@ def test_bad_arguments_are_refused_in_one_sentence(options, match):
 def test_too_little_data_is_refused():
     with pytest.raises(InputError, match="pairs"):
         recover(constant()[:30], alpha=ALPHA, n_basis=21)
-    with pytest.raises(InputError, match="Transitions"):
+    with pytest.raises(InputError, match="dt or times must be given, found neither"):
         recover(constant().x, alpha=ALPHA)
 
 

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from levytorch.coefficients import Head
+from levytorch.coefficients import Head, LinearHead
 from levytorch.coefficients.links import tempering_eta
 from levytorch.data.batches import FullBatch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.likelihood.network import NetworkObjective
+from levytorch.likelihood.network import NetworkObjective, check_prior
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, check_strength, lead_to_evidence
 from levytorch.likelihood.sums import ScoreSums
@@ -305,7 +305,9 @@ class FisherEngine(Engine):
         self.penalty = check_strength(self.penalty)
 
     def accepts(self, head: Head) -> None:
-        """Every head: one that is not linear is followed along its tangents."""
+        """Every head: one that is not linear is followed along its tangents, and has no waves to be smoothed."""
+        if not isinstance(head, LinearHead):
+            check_prior(head, self.penalty)
 
     def optimizer(self, likelihood: Likelihood) -> Optimizer:
         return FisherScoring(likelihood.head.parameters(), damping=self.damping, tolerance=self.tolerance)
