@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text()
 # their Python blocks fit data sets of some size
-SLOW_PAGES = {"dimensions.md", "diagnostics.md", "policy.md", "scaling.md"}
+SLOW_PAGES = {"dimensions.md", "diagnostics.md", "networks.md", "policy.md", "scaling.md"}
 RUN = "outputs/2026-01-31/12-00-00-000000"  # a name that the pages use
 
 # how a command is run: (what it looks like, what is appended); the first that fits decides
@@ -79,7 +79,10 @@ NEEDED = [
 ELSEWHERE = [
     (r"^python -m venv .*pytest", ".ci/run executes exactly this line"),
     (r"^python -m venv .*train.py$", "its last part is run below, the installation is that of the line before"),
-    (r"^python benchmarks/", "measurements of minutes; their functions are tested in the packages they measure"),
+    (
+        r"^python (benchmarks/|-m benchmarks.networks)",
+        "measurements of minutes; their functions are tested in the packages they measure",
+    ),
     (r"^tensorboard --logdir", "test_tensorboard_serves_a_run"),
     (r"^(LEVYTORCH_FAULTS=\d+ )?python -m pytest", "this suite"),
     (r"^python -m tests.data.limited", "tests/data/test_on_disk.py"),

@@ -24,7 +24,8 @@ def run(*arguments: str | Path, cwd: Path) -> str:
 
 
 def test_every_example_is_run_here():
-    assert {path.name for path in (ROOT / "examples").glob("*.py")} == {"own_data.py", "own_head.py", "own_law.py"}
+    names = {"own_data.py", "own_head.py", "own_law.py", "own_network.py"}
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == names
 
 
 @pytest.mark.slow
@@ -65,3 +66,13 @@ def test_own_law(tmp_path):
     quiet = ["debug=default", "trainer.progress=false", "diagnostics=none", "logger=none", "beta=null", "tail=none"]
     run(ROOT / "train.py", "law._target_=own_law.FlowLaw", *quiet, "hydra.run.dir=out", cwd=tmp_path)
     assert '"law": "flow"' in (tmp_path / "out" / "metrics.json").read_text()
+
+
+@pytest.mark.slow
+def test_own_network(tmp_path):
+    """D_o is found within four of its own standard errors, which are below a tenth of it where it is small too."""
+    said = run(ROOT / "examples" / "own_network.py", cwd=tmp_path)
+    rows = [tuple(map(float, row)) for row in re.findall(r"= ([\d.]+) \+- ([\d.]+) \(true: ([\d.]+)\)", said)]
+    assert len(rows) == 4
+    for value, std, true in rows:
+        assert abs(value - true) < 4 * std < 0.4 * true
