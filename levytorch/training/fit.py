@@ -172,12 +172,19 @@ class Fit:
         if full and isinstance(batch, Batch):
             batch = FullBatch(batch, None, float(batch.weight.sum()), 0)
         nll = phase.step(batch, self.seed)
-        nll += self.log_unit * (1.0 if isinstance(batch, FullBatch) else float(batch.weight.sum()))
+        nll += self.log_unit * self._weight(batch)
         self.n_steps += 1
         self._pairs = batch.n_main if isinstance(batch, FullBatch) else batch[0].shape[0] * self.ranks.world
         logged = full or self.n_steps % self.log_every == 0
         self._unlogged = None if logged else nll
         return StepReport(self.n_steps, phase.name, nll, self._log(nll) if logged else {})
+
+    def _weight(self, batch: Batch | FullBatch) -> float:
+        """Of all pairs of a step, whose likelihood is the mean over ranks; each rank has drawn a batch of its own."""
+        if isinstance(batch, FullBatch) or self.log_unit == 0.0:
+            return 1.0
+        (total,) = self.ranks.sum([batch.weight.sum()])
+        return float(total) / self.ranks.world
 
     def _log(self, nll: float) -> dict[str, float]:
         """An entry of the history: the values of the step that was just taken."""
@@ -332,7 +339,8 @@ class Fit:
             assert isinstance(pairs, Transitions)
             modulate(recovery, pairs.in_units(self.units.length, self.units.time), settings)
         recovery.head = self.head
-        recovery.log_likelihood -= recovery.metrics["n_main"] * self.log_unit
+        summed = course.data.samples or course.data.fitted  # nodes at the ends of a window stand for parts of pairs
+        recovery.log_likelihood -= summed.n_main * self.log_unit
         recovery.metrics["log_likelihood"] = recovery.log_likelihood
         recovery.metrics |= {"seed": settings.seed, "states": observed_states(recovery, problem.data).tolist()}
         if doubt := hardly_separable(recovery, recovery.metrics.get("D_o_D_f_correlation", 0.0)):

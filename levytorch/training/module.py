@@ -13,6 +13,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.trainer.states import TrainerFn
 from torch.optim import Optimizer
 
 from levytorch.coefficients import Head, build_head
@@ -176,8 +177,10 @@ class LevyModule(L.LightningModule):
         nll = self._nll(batch)
         self._held_out = (self._held_out or 0.0) + float(nll)
         # the weights of all chunks sum to one; every rank sees all of them
+        # within a fit loggers have it with the step it belongs to; Trainer.validate returns what loggers would get
+        alone = self.trainer.state.fn != TrainerFn.FITTING
         size = batch[0].shape[0]
-        self.log("val/nll", nll, batch_size=size, on_epoch=True, prog_bar=True, reduce_fx="sum", logger=False)
+        self.log("val/nll", nll, batch_size=size, on_epoch=True, prog_bar=True, reduce_fx="sum", logger=alone)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["fit"] = self.fit.state_dict()

@@ -119,7 +119,7 @@ def finish(ended: Ended) -> Recovery:
         tcf = likelihood.correction.tcf
         near = ended.samples is not None and type(ended.samples.main) is Batch  # in this process
         batch = (ended.samples if near and ended.samples is not None else ended.batch)._replace(tcf=tcf)
-        log_likelihood = facts.n_main * likelihood.mean(batch)
+        log_likelihood = batch.n_main * likelihood.mean(batch)
         if isinstance(head, LinearHead):
             cov = observed_covariance(likelihood, batch, facts.n_main)
         if tail.method == "tcf":
