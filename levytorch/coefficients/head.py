@@ -428,7 +428,7 @@ class HeadInUnits(Head):
         self.of_data, self.scale, s = head, units, units.length
         self.period, self.origin, self.window = (divided(v, s) for v in (head.period, head.origin, head.window))
         self.dim, self.columns, self.is_constant = head.dim, head.columns, head.is_constant
-        self.known, self.tempering_spec, self.prior_center = head.known, head.tempering_spec, head.prior_center
+        self.known, self.tempering_spec, self.prior_center = dict(head.known), head.tempering_spec, head.prior_center
         self.alpha_spec = head.alpha_spec
         if hasattr(head, "periodic"):
             self.periodic = head.periodic
