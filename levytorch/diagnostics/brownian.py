@@ -23,7 +23,7 @@ from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import center_of
 
 _ITERATIONS = 200  # a Gaussian fitted to wild jumps may not settle, but then it has lost anyway
-_NO_JUMPS = 1e-250  # the smallest D_f that the ball's mass in d > 1 dimensions is asked with
+_NO_JUMPS = 1e-100  # the smallest D_f that the ball's mass in d > 1 dimensions is asked with
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from levytorch.coefficients import LinearHead
 from levytorch.convert import seed_of, whole_number
 from levytorch.data import Trajectories, Transitions
 from levytorch.diagnostics.brownian import check_jumps
@@ -77,7 +78,7 @@ def diagnose(
     spread(lambda checks: [check() for check in checks], jobs.apart())
     jobs.join()
     if "laws" in checks:
-        strengths = recovery.metrics.get("penalty_strengths")
+        strengths = roughness_of(recovery)
         diagnosis.laws = _attempt(table_of_laws, recovery.head, transitions, region, strengths, seed=seed)
     found = raise_alarms(diagnosis, recovery, jobs.scale)
     diagnosis.alarms = earlier_alarms(recovery) | found
@@ -143,7 +144,7 @@ class _Jobs:
 
     @property
     def _strengths(self) -> list[float] | None:
-        return self.recovery.metrics.get("penalty_strengths")
+        return roughness_of(self.recovery)
 
     def _step_size(self) -> None:
         if "step_size" in self.checks:
@@ -200,6 +201,11 @@ class _Jobs:
             self.diagnosis.predictive = _attempt(
                 check_predictions, self.recovery.head, self.transitions, self.region, **options
             )
+
+
+def roughness_of(recovery: Recovery) -> list[float] | None:
+    """Strengths of the roughness penalty of a fit; those of a network are of its weights, and say nothing of others."""
+    return recovery.metrics.get("penalty_strengths") if isinstance(recovery.head, LinearHead) else None
 
 
 def _attempt(check: Any, *arguments: Any, **options: Any) -> Any:
