@@ -124,8 +124,13 @@ def numbers(found, x_unit, t_unit):
     return torch.tensor([float(v) for v in values])
 
 
+SECONDS = ("exact", "corrected", "tcf", "conditional", "uneven", "polynomial", "plane", "lattice", "function")
+
+
 @pytest.mark.parametrize("units", UNITS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SECONDS else name for name in CASES]
+)
 def test_the_same_answer_iteration_by_iteration(name, units):
     x_unit, t_unit = units
     found, first = fitted(name, *units), fitted(name, 1.0, 1.0)
