@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text()
 # their Python blocks fit data sets of some size
-SLOW_PAGES = {"dimensions.md", "diagnostics.md", "networks.md", "policy.md", "scaling.md"}
+SLOW_PAGES = {"tour.md", "dimensions.md", "diagnostics.md", "networks.md", "policy.md", "scaling.md"}
 RUN = "outputs/2026-01-31/12-00-00-000000"  # a name that the pages use
 
 # how a command is run: (what it looks like, what is appended); the first that fits decides

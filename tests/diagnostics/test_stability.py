@@ -71,6 +71,7 @@ def test_two_dimensions():
     assert 1e-3 < found.trajectories.p_value < 1
 
 
+@pytest.mark.slow
 def test_p_values_are_not_extreme_when_the_law_is_the_same():
     found = [checked(walks(0.8, 20, 150, seed), seed) for seed in range(8)]
     for name in ("time", "trajectories"):

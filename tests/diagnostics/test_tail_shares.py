@@ -45,6 +45,7 @@ def test_a_loss_that_depends_on_the_state_raises_an_alarm(law):
     assert checks[0].metrics()["tails_ratio"][0] < 0.7
 
 
+@pytest.mark.slow
 def test_p_values_are_not_extreme_when_tails_are_lost_alike():
     p = np.array([found(seed, alike).tails.p_value for seed in range(8)])
     assert kstest(p, "uniform").pvalue > 1e-3

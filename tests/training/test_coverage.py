@@ -27,6 +27,7 @@ def scores(kind, seeds, n, target):
     return torch.stack(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TAILS)
 def test_scatter_matches_standard_errors(kind):
     z = scores(kind, range(20), 40_000, TARGETS[kind])

@@ -48,6 +48,7 @@ def test_coefficients_come_out_within_their_errors(data, found):
     assert float(found.b(1e6)) == float(found.b(found.head.window[1]))
 
 
+@pytest.mark.slow
 def test_what_starts_outside_changes_nothing(data, found):
     far = Transitions(F.pad(data.x, (0, 60), value=900.0), F.pad(data.dx, (0, 60), value=-899.0), 0.005, mu=data.mu)
     own = {**EVIDENCE, "coefficients": {"name": "spline", "window": found.head.window}}
@@ -57,6 +58,7 @@ def test_what_starts_outside_changes_nothing(data, found):
     assert lost == before + 60
 
 
+@pytest.mark.slow
 def test_other_heads(data, found):
     straight = recover(data, **EVIDENCE, continuation="linear")
     assert torch.allclose(straight.b(MIDDLE), found.b(MIDDLE))

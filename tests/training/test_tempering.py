@@ -55,6 +55,7 @@ def test_engines_and_batches_agree(data, learned):
         assert found.log_likelihood == pytest.approx(learned.log_likelihood, abs=0.02)
 
 
+@pytest.mark.slow
 def test_known(data):
     known = recover(data, alpha=0.45, tempering=0.4, n_basis=1, engine="fisher")
     assert known.tempering == 0.4

@@ -165,6 +165,7 @@ def test_a_head_in_other_units_is_the_same_system(known):
         torch.testing.assert_close(J, expected)
 
 
+@pytest.mark.slow
 def test_what_follows_from_a_fit_does_not_depend_on_units_either():
     """Thresholds and likelihoods are reported in the units of the data; checks and V are the same."""
     options = CASES["tcf"][1]
