@@ -1,6 +1,6 @@
 """Seeds of the fuzzers and campaigns of faults, and the share of them that every commit tries.
 
-LEVYTORCH_SAMPLE, which .ci/run sets to the commit, changes seeds and order: another sample for every commit, and
+LEVYTORCH_SAMPLE, for instance the name of a commit, changes seeds and order: another sample for every commit, and
 the same one when a commit is tried again. Without it the seeds are always the same.
 """
 
