@@ -128,10 +128,9 @@ def _axial(dim: int, c: Tensor, m: Tensor, A: Tensor, B: Tensor, alpha: Tensor, 
     """The mean over the angle to m of the radial mass beyond the point where the ray leaves the ball."""
 
     def beyond(radius: Tensor) -> Tensor:
-        flat = [t[:, None].expand_as(radius).reshape(-1) for t in (A, B, alpha, *([] if lam is None else [lam]))]
-        return radial_mass(dim, radius.reshape(-1), *flat[:3], flat[3] if lam is not None else None).reshape(
-            radius.shape
-        )
+        A_, B_, alpha_ = (t[:, None].expand_as(radius).reshape(-1) for t in (A, B, alpha))
+        lam_ = None if lam is None else lam[:, None].expand_as(radius).reshape(-1)
+        return radial_mass(dim, radius.reshape(-1), A_, B_, alpha_, lam_).reshape(radius.shape)
 
     c1, m1, inside = c[:, None], m[:, None], m.detach() < c.detach()
     cos, weight = _axial_rule(dim, _directions_needed(c.detach(), m.detach()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,10 +28,10 @@ def log_density(y: Tensor, A: Tensor, B: Tensor, alpha: Tensor, lam: Tensor | No
     """log p (n,) of steps y (n, d): A (n,) or (n, d, d), B (n,), alpha (1,) or (n,), lam (n,) or None."""
     pieces, places = [], []
     for rows, table in _panels(alpha, len(y)):
-        own = _rows(rows, y, A, B, alpha, lam)
+        own: Any = _rows(rows, y, A, B, alpha, lam)
         with torch.no_grad():
             spread = spectrum(*own[:2])
-        for part, v, h in plan(*spread, y.shape[1], *own[2:], table):
+        for part, v, h in plan(spread[0], spread[1], y.shape[1], own[2], own[3], own[4], table):
             at = part if rows is None else rows[part]
             pieces.append(_sum(*_rows(at, y, A, B, alpha, lam), table, v, h))
             places.append(at)
@@ -51,11 +52,11 @@ def over_times(
     """
     pieces, places = [], []
     for rows, table in _panels(alpha, len(l)):
-        _, _, *own = _rows(rows, l, l, B, alpha, lam)
+        own: list[Any] = list(_rows(rows, l, l, B, alpha, lam)[2:])
         some = (l, square) if rows is None else (l[rows], square[rows])
         if bool((own[1].detach() == own[1].detach()[0]).all()):
             own[1] = own[1][:1]
-        for part, v, h in plan(some[0][:, None], some[1][:, None], 0, *own, table):
+        for part, v, h in plan(some[0][:, None], some[1][:, None], 0, own[0], own[1], own[2], table):
             at = part if rows is None else rows[part]
             _, _, B_, alpha_, lam_ = _rows(at, l, l, B, alpha, lam)
             s, weight = _weights(B_, alpha_, lam_, table, v, h)
@@ -88,8 +89,8 @@ def _nodes_of(alpha: float, h: float, low: float, high: float) -> tuple[Tensor, 
     v = low + h * torch.arange(round((high - low) / h), dtype=torch.float64)
     one = torch.tensor([alpha], dtype=torch.float64)
     with torch.no_grad():
-        values, slopes = torch.func.jvp(lambda a: nodes(v, a, table)[:2], (one,), (torch.ones_like(one),))
-    return *values, *slopes
+        found: Any = torch.func.jvp(lambda a: nodes(v, a, table)[:2], (one,), (torch.ones_like(one),))
+    return *found[0], *found[1]
 
 
 def _weights(B: Tensor, alpha: Tensor, lam: Tensor | None, table: Panel, v: Tensor, h: float) -> tuple[Tensor, Tensor]:

@@ -141,8 +141,8 @@ def radial_rows(dim: int, inputs: Sequence[Tensor], order: int) -> Tensor:
     if order == 1:
         return torch.stack(first)
     with torch.enable_grad():
-        own = [t.clone().requires_grad_() for t in (y, A, B, alpha, *rate)]
-        log_p = mixture_torch.log_density(vectors(own[0]), *own[1:4], own[4] if rate else None)
+        own: list[Any] = [t.clone().requires_grad_() for t in (y, A, B, alpha, *rate)]
+        log_p = mixture_torch.log_density(vectors(own[0]), own[1], own[2], own[3], own[4] if rate else None)
         slopes = torch.autograd.grad(log_p.sum(), own, create_graph=True)
         bends = [torch.autograd.grad(slope.sum(), own, retain_graph=True) for slope in slopes]
     return torch.stack([*first, *(bends[i][j] for i in range(m) for j in range(i, m))])

@@ -51,14 +51,16 @@ def radial_tail(u: Tensor, A: Tensor, B: Tensor, alpha: Tensor, *, dim: int = 1,
     """P(|Y| > u) of the centered step, u >= 0, any broadcastable shapes; lam: the tempering, None for none."""
     given = (u, A, B, alpha) if lam is None else (u, A, B, alpha, lam)
     shape = common_shape(*(t.shape for t in given))
-    flat = [t.expand(shape).reshape(-1) for t in given]
+    flat: list[Any] = [t.expand(shape).reshape(-1) for t in given]
     grad = torch.is_grad_enabled() and any(t.requires_grad for t in flat)
     if shape.numel() == 0:
         return u.new_zeros(shape)
     if dim > 1:
         from levytorch.law.balls import radial_mass
 
-        return in_range(radial_mass(dim, *flat[:4], flat[4] if lam is not None else None)).reshape(shape)
+        return in_range(
+            radial_mass(dim, flat[0], flat[1], flat[2], flat[3], flat[4] if lam is not None else None)
+        ).reshape(shape)
     try:
         out = _Tail.apply(grad, *flat)
     except ZeroDivisionError:  # the compiled contour, where a scale overflows

@@ -59,7 +59,8 @@ def test_several_dimensions_against_mpmath(d):
     (y, A, B, alpha, lam), want = table(d)
     x = torch.nn.functional.pad(y[:, None], (0, d - 1))
     got = score(x, 0.0, A, B, alpha, 1.0, dim=d, wrt_alpha=True, tempering=lam)
-    assert np.abs(got.log_p.numpy() - want[0]).max() < 1e-10
+    # 3.8e-11 in the plane, 1.5e-10 with the plainest code of every library, where cos and exp round differently
+    assert np.abs(got.log_p.numpy() - want[0]).max() < 3e-10
     found = np.stack([-got.b[:, 0], got.D_o, got.D_f, got.alpha, got.tempering])
     size = np.abs(want[1:6]) + np.stack([0 * y, 0 * y, 1e-6 / B, 1e-4 + 0 * y, 0 * y])
     assert (np.abs(found - want[1:6]) / size).max() < 1e-7
