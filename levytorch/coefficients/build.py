@@ -27,7 +27,7 @@ HEADS: dict[str, type[Head]] = {
 _SHARED = {"positivity", "alpha_mode", "alpha", "length", "time", "dim", "tempering_mode", "tempering", *KNOWABLE}
 _SHARED |= {"alpha_link", "alpha_bounds"}
 _CELL, _LINE = {"period", "origin"}, {"window"}
-_NETWORK = {"width", "depth", "periodic", "n_features", "activation", "shared_trunk", "residual"}
+_NETWORK = {"width", "depth", "periodic", "n_features", "activation", "shared_trunk", "residual", "trained"}
 _SPLINE = _SHARED | _LINE | {"n_basis", "n_basis_alpha", "knots"}
 OPTIONS = {
     "fourier": _SHARED | _CELL | {"n_basis", "n_basis_alpha", "truncation"},

@@ -170,6 +170,7 @@ class Head(nn.Module, ABC):
     tempering_spec = TemperingSpec()
     known: Mapping[str, float] = MappingProxyType({})  # D_o or D_f, where it is a given constant
     prior_center: Tensor | None = None  # (P,), where a prior of its weights is centered: where a fit has begun
+    fixed: frozenset[str] = frozenset()  # names of parameters that Fisher scoring leaves as they are
     is_constant: Any = False  # True: no coefficient depends on x, so that one state stands for all
 
     @abstractmethod

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
-from levytorch.coefficients.network import NetworkHead
+from levytorch.coefficients.network import NetworkHead, parameters_of_features
 from levytorch.convert import choice, switch, whole_number
 
 
@@ -40,14 +40,15 @@ class Residual(nn.Module):
 
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "silu": nn.SiLU, "gelu": nn.GELU, "sine": Sine}
-_OUTPUT = 0.1  # of the largest weight of an output layer where a fit starts
+TRAINED = ("all", "last_layer")
 
 
 class MLPHead(NetworkHead):
     """Networks of `depth` hidden layers, `width` wide.
 
     shared_trunk: one network with a common trunk for all coefficients instead of one network for each. activation:
-    "tanh", "silu", "gelu" or "sine". residual: hidden layers after the first add to what they are given.
+    "tanh", "silu", "gelu" or "sine". residual: hidden layers after the first add to what they are given. trained:
+    "all", or "last_layer": Fisher scoring leaves all other layers as they are.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class MLPHead(NetworkHead):
         activation: str = "silu",
         shared_trunk: bool = False,
         residual: bool = False,
+        trained: str = "all",
     ) -> None:
         for name, value in (("width", width), ("depth", depth), ("n_features", n_features)):
             whole_number(f"{name} of an MLP head", value, 1, 4096, "try 16, 2 and 1")
@@ -93,6 +95,8 @@ class MLPHead(NetworkHead):
         else:
             names = dict.fromkeys(self.output_names)
             self.nets = nn.ModuleDict({name: self._network(dim if name == "b" else 1) for name in names})
+        if choice("trained", trained, TRAINED) == "last_layer":
+            self.fixed = parameters_of_features(self)
         self.start_at_order_one()
 
     def in_units(self, units: Units) -> MLPHead:
@@ -117,6 +121,9 @@ class MLPHead(NetworkHead):
             groups.append([f"nets.{name}.{layers[-1]}.weight"])
         return groups
 
+    def last_groups(self) -> list[list[str]]:
+        return self.penalty_groups()[self.depth :: self.depth + 1]
+
     def config(self) -> dict[str, Any]:
         domain: dict[str, Any] = {"period": self.period, "origin": self.origin}
         if self.period is None:
@@ -128,6 +135,8 @@ class MLPHead(NetworkHead):
             "n_features": self.asked_features,
         }
         net |= {"activation": self.activation, "shared_trunk": self.shared_trunk, "residual": self.residual}
+        if self.fixed:
+            net["trained"] = "last_layer"
         return ({} if self.dim == 1 else {"dim": self.dim}) | domain | {"name": "mlp"} | net | self.settings()
 
     def set_predictors(self, eta: Mapping[str, Tensor]) -> None:

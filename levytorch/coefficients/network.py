@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from levytorch.coefficients.basis import FourierBasis, check_basis, per_coordinate
-from levytorch.coefficients.head import KNOWABLE, Coefficients, LinkedHead, Units
+from levytorch.coefficients.head import KNOWABLE, Coefficients, Head, LinkedHead, Units
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
 from levytorch.convert import shown, whole_number
 from levytorch.errors import InputError
@@ -148,6 +148,10 @@ class NetworkHead(LinkedHead):
                 by_layer.setdefault(name.rpartition(".")[0], []).append(name)
         return list(by_layer.values())
 
+    def last_groups(self) -> list[list[str]]:
+        """Those of them that belong to last layers."""
+        return self.penalty_groups()[-1:]
+
     def config(self) -> dict[str, Any]:
         raise InputError(
             "a head must be one of levytorch's own to be written to a file, found a NetworkHead around a module; save "
@@ -239,6 +243,23 @@ class NetworkHead(LinkedHead):
         if chain.D_f_alpha.dim():
             out[d + 1] += chain.D_f_alpha.unsqueeze(-1) * alpha
         return out[0] if d == 1 else out[:d].transpose(0, 1), out[d], out[d + 1], alpha
+
+
+def penalty_groups(head: Head) -> list[list[str]]:
+    """Names of parameters that share a strength: those of a network say so, others have one per linear layer."""
+    if isinstance(head, NetworkHead):
+        return head.penalty_groups()
+    layers = [name for name, module in head.named_modules() if isinstance(module, nn.Linear)]
+    groups = [[f"{name}.{key}" for key, _ in head.get_submodule(name).named_parameters()] for name in layers]
+    if groups:
+        groups[-1] = [name for name in groups[-1] if not name.endswith(".bias")]
+    return groups
+
+
+def parameters_of_features(head: Head) -> frozenset[str]:
+    """Names of the parameters in all layers of a head before the last: what its last layer is given depends on them."""
+    last = head.last_groups() if isinstance(head, NetworkHead) else penalty_groups(head)[-1:]
+    return frozenset(name for group in penalty_groups(head) if group not in last for name in group)
 
 
 def raw_jacobian(head: NetworkHead, x: Tensor) -> Tensor:

@@ -371,7 +371,15 @@ def predictors(tangent: TangentHead, x: Tensor) -> Tensor:
 
 
 def predictor_jacobian(tangent: TangentHead, x: Tensor) -> Tensor:
-    """(C, n, P): d eta / d theta of the other head."""
+    """(C, n, P): d eta / d theta of the other head; zero for its fixed parameters."""
+    J = _predictor_jacobian(tangent, x)
+    if tangent.of.fixed:
+        held = [torch.full((p.numel(),), name in tangent.of.fixed) for name, p in tangent.of.named_parameters()]
+        J[:, :, torch.cat(held)] = 0.0
+    return J
+
+
+def _predictor_jacobian(tangent: TangentHead, x: Tensor) -> Tensor:
     head, d = tangent.of, tangent.dim
     if isinstance(head, NetworkHead):
         return head.eta_jacobian(x)

@@ -47,7 +47,7 @@ _BEYOND = "beyond TRT"
 _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "lattice": lambda given: given if given is None else choice("lattice", given, LATTICES),
     "mixing": lambda given: choice("mixing", given, MIXINGS),
-    "batch_size": lambda given: whole_number("batch_size", given, 1, LARGEST),
+    "batch_size": lambda given: given if given is None else whole_number("batch_size", given, 1, LARGEST),
     "chunk_size": lambda given: whole_number("chunk_size", given, 1),
     "validation": lambda given: number_within("validation", given, "[0, 1)", "pass the fraction to hold out"),
 }

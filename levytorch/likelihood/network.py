@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead
-from levytorch.coefficients.network import NetworkHead
+from levytorch.coefficients.network import penalty_groups
 from levytorch.coefficients.tangent import TangentHead, predictors
 from levytorch.errors import InputError
 from levytorch.law.threads import one_thread
@@ -78,7 +78,7 @@ class LayerPenalty:
         check_prior(head, strength)
         self.adaptive = strength == "evidence"
         names = [name for name, _ in head.named_parameters()]
-        groups = penalty_groups(head)
+        groups = [group for group in penalty_groups(head) if head.fixed.isdisjoint(group)]
         wanted = [] if isinstance(strength, str) else strength if isinstance(strength, list) else [strength]
         if len(wanted) not in (0, 1, len(groups)):
             raise InputError(
@@ -204,17 +204,6 @@ def prior_of(head: Head, strength: Strength) -> Any:
     if isinstance(head, TangentHead):
         return TangentPenalty(head, torch.empty(0))
     return RoughnessPenalty(head, strength) if isinstance(head, LinearHead) else LayerPenalty(head, strength)
-
-
-def penalty_groups(head: Head) -> list[list[str]]:
-    """Names of parameters that share a strength: those of a network say so, others have one per linear layer."""
-    if isinstance(head, NetworkHead):
-        return head.penalty_groups()
-    layers = [name for name, module in head.named_modules() if isinstance(module, nn.Linear)]
-    groups = [[f"{name}.{key}" for key, _ in head.get_submodule(name).named_parameters()] for name in layers]
-    if groups:
-        groups[-1] = [name for name in groups[-1] if not name.endswith(".bias")]
-    return groups
 
 
 @dataclass

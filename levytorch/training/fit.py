@@ -206,7 +206,8 @@ class Fit:
 
     def update_tcf(self) -> None:
         """After a step: the TCF of the parameters as they now are; mini-batch engines wait for `tail.start` steps."""
-        if self.phase.engine.full_batch or self.phase.steps >= self.tail.start:
+        engine = self.phase.engine
+        if engine.full_batch or self.phase.steps >= engine.first_correction(self.tail.start):
             self.phase.update_tcf()
 
     def advance(self) -> None:

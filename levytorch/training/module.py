@@ -67,6 +67,7 @@ class LevyModule(L.LightningModule):
         self.save_hyperparameters(self._plain(density, seed, log_every))
         self.began = False  # whether a checkpoint, if there was one, has been read
         self._logged = 0  # entries of the history that loggers have had
+        self._stopping = False  # before validation
         self._held_out: float | None = None  # what validation has summed up so far
 
     @classmethod
@@ -160,6 +161,7 @@ class LevyModule(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self._held_out = 0.0
+        self._stopping = self.trainer.should_stop
 
     def on_validation_epoch_end(self) -> None:
         if self.history and self._held_out is not None:
@@ -167,6 +169,15 @@ class LevyModule(L.LightningModule):
             if self._logged == len(self.history):
                 for logger in self.loggers:
                     logger.log_metrics({"val/nll": self._held_out}, step=int(self.history[-1]["step"]))
+
+    def on_validation_end(self) -> None:
+        """Lightning's EarlyStopping ends the mini-batches of a fit, which then goes on with its next phase."""
+        trainer, fit = self.trainer, self.fit
+        by_validation = trainer.state.fn == TrainerFn.FITTING and trainer.should_stop and not self._stopping
+        if by_validation and not fit.done and fit.problem is not None and not self.engine.full_batch:
+            if not fit.phase.engine.full_batch:
+                fit.phase.stop()
+            trainer.should_stop = False
 
     def _nll(self, batch: Batch | Sequence[torch.Tensor]) -> torch.Tensor:
         x, dx, dt, weight = batch[:4]

@@ -113,7 +113,12 @@ class Problem:
         """The options of mini-batches."""
         given = {key: self.settings.data.get(key) for key in ("batch_size", "mixing", "tail_share")}
         chosen = {key: value for key, value in given.items() if value is not None}
-        return {"batch_size": 100, "mixing": "stratified", **chosen, "seed": self.settings.seed}
+        return {
+            "batch_size": self.settings.engine.batch_size,
+            "mixing": "stratified",
+            **chosen,
+            "seed": self.settings.seed,
+        }
 
 
 def problem_of(

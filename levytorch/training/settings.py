@@ -69,6 +69,7 @@ class Options(TypedDict, total=False):
     activation: str  # "silu", "tanh", "gelu", "sine"
     shared_trunk: bool  # one network for all coefficients
     residual: bool
+    trained: str  # "all", or "last_layer"
     # of engines
     max_steps: int  # passes, or steps of adam
     tolerance: float
@@ -85,8 +86,15 @@ class Options(TypedDict, total=False):
     mixture: float
     n_components: int
     stop_early: bool
+    schedule: str  # "constant", "cosine", "one_cycle"
+    clip: float  # norm of a gradient
+    weight_decay: float  # adamw
+    patience: int  # looks at held-out pairs without a better likelihood
+    look_every: int  # steps
+    last_layer: bool  # by Fisher scoring at the end
     # of batches
-    batch_size: int
+    batch_size: int | None
+    validation: float  # share of trajectories held out
     mixing: str  # "stratified", "bernoulli" (the paper)
     chunk_size: int
     log_every: int
@@ -156,7 +164,8 @@ def make_settings(
         raise InputError(
             f"{' and '.join(known)} must be left to a head of one's own, found a known constant; return it in forward."
         )
-    averaged = engine == "adam" or (isinstance(engine, Mapping) and engine.get("name") == "adam")  # has its own window
+    asked_engine = engine.get("name") if isinstance(engine, Mapping) else engine
+    averaged = isinstance(asked_engine, str) and asked_engine in ("adam", "adamw")  # have a window of their own
     bounded = options.get("window") is not None and not averaged
     plain = _plain_head(coefficients, n_basis, period, bounded=bounded) | known if own is None else {}
     head_keys = OPTIONS[plain["name"]] - _NOT_OPTIONS if own is None else set()
@@ -254,7 +263,8 @@ def _checked_law(law: Any, head: Head, engine: Engine, tail: TailSettings, *, mo
     if not isinstance(law, str):
         return _checked_own_law(check_law(law), head, engine, tail, modulated)
     choice("law", law, LAWS)
-    if not engine.full_batch:
+    by_last_layer = engine.last_layer and not isinstance(head, LinearHead)
+    if not engine.full_batch and not by_last_layer:
         if law not in ("auto", "simulated", "frozen"):
             raise InputError(
                 f'law "{law}" must have a full-batch engine, found {engine.name}; use engine fisher, evidence or lbfgs.'
@@ -263,7 +273,7 @@ def _checked_law(law: Any, head: Head, engine: Engine, tail: TailSettings, *, mo
     if law in ("exact", "corrected"):
         if head.alpha_spec.mode == "function" and (lacking := ExactLaw.supports.missing(head)):
             raise InputError(f'law "{law}" must have {lacking.needed}, found {lacking.found}; use law="frozen".')
-        if law == "corrected" and not isinstance(head, LinearHead) and engine.name != "fisher":
+        if law == "corrected" and not isinstance(head, LinearHead) and not (engine.name == "fisher" or by_last_layer):
             raise InputError(
                 f'law "corrected" must have engine fisher or evidence with a {type(head).__name__}, found '
                 f'{engine.name}; use one of these, or law="exact".'

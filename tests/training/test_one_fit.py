@@ -20,6 +20,7 @@ from tests.golden import cases
 VARIABLE = Dynamics.named("variable", alpha=0.3)
 LINEAR = {"alpha": 0.3, "n_basis": 5}
 NETWORK = {"law": "frozen", "alpha": 0.3, "coefficients": "mlp", "width": 4, "depth": 1, "max_steps": 6}
+BATCHES = {"engine": "adamw", "max_steps": 40, "window": 10, "batch_size": 50, "patience": 3, "look_every": 5}
 KINDS = {
     "frozen": LINEAR | {"law": "frozen"},
     "exact": LINEAR | {"law": "exact"},
@@ -29,6 +30,7 @@ KINDS = {
     "strata": LINEAR | {"law": "frozen", "tail": {"CT": 2.0, "TRT": 20.0, "method": "conditional"}},
     "network": NETWORK,
     "adam": LINEAR | {"engine": "adam", "max_steps": 60, "window": 20},
+    "adamw": NETWORK | BATCHES | {"validation": 0.2},
 }
 SLOW = ("tcf", "exact", "auto")
 

@@ -1,4 +1,8 @@
-"""`adam`: Algorithm B.1. Mini-batches from the two pools, Adam, gradients of Algorithm E.4 or E.5 or a mixture."""
+"""Mini-batch engines.
+
+`adam`: Algorithm B.1. Mini-batches from the two pools, Adam, gradients of Algorithm E.4 or E.5 or a mixture.
+`adamw`: the same for networks, with weight decay, a schedule and clipped gradients.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from levytorch.coefficients import LinearHead
+from levytorch.coefficients.head import Head
+from levytorch.coefficients.network import penalty_groups
 from levytorch.convert import choice
 from levytorch.data.batches import Batch
-from levytorch.errors import NumericalError
+from levytorch.errors import InputError, NumericalError
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import DRIFTED, fingerprint
-from levytorch.training.engines.base import Engine
+from levytorch.training.engines.base import Engine, bare
+from levytorch.training.engines.schedules import SCHEDULES
 
 GRADIENTS = ("direct", "finite_difference", "mixture")
 
@@ -27,6 +35,12 @@ class AdamEngine(Engine):
     the differences are drawn once for all pairs of a batch, where Algorithm E.5 draws them pair by pair: each component
     has the same expectation, at the cost of one evaluation of the batch instead of one of each pair.
     window: steps of the moving average.
+    schedule: of the learning rate, "constant", "cosine" or "one_cycle"; lr is the largest of it. A fit that has one
+    takes all of its steps, unless the likelihood of held-out pairs stops it.
+    clip: norm beyond which a gradient is scaled down to it; 0: never.
+    patience: with held-out pairs (validation > 0) the fit stops after so many looks at them, one every `look_every`
+    steps, without a better likelihood than before, and goes back to the best one; 0: never.
+    last_layer: at the end Fisher scoring fits the last layer of a network, which makes the standard errors.
     """
 
     max_steps: int = 40_000
@@ -40,6 +54,11 @@ class AdamEngine(Engine):
     window: int = 20_000
     stop_early: bool = True
     tolerance: float = 2e-3
+    schedule: str = "constant"
+    clip: float = 0.0
+    patience: int = 0
+    look_every: int = 100
+    last_layer: bool = True
 
     name = "adam"
     full_batch = False
@@ -48,6 +67,10 @@ class AdamEngine(Engine):
     def __post_init__(self) -> None:
         super().__post_init__()
         choice("engine.gradient", self.gradient, GRADIENTS)
+        choice("engine.schedule", self.schedule, tuple(SCHEDULES))
+
+    def may_settle(self, steps: int) -> bool:
+        return self.schedule == "constant" or steps >= self.max_steps
 
     def optimizer(self, likelihood: Likelihood) -> Optimizer:
         return torch.optim.Adam(
@@ -73,6 +96,10 @@ class AdamEngine(Engine):
         except NumericalError as error:
             problem, nll = error, torch.zeros((), dtype=torch.float64)
         nll = mean_over_ranks(likelihood, nll, problem)
+        if self.clip:
+            torch.nn.utils.clip_grad_norm_(likelihood.head.parameters(), self.clip, foreach=False)
+        for group in bare(optimizer).param_groups:
+            group["lr"] = self.lr * SCHEDULES[self.schedule](step, self.max_steps)
         optimizer.step()
         return float(nll)
 
@@ -98,6 +125,49 @@ class AdamEngine(Engine):
             p.grad = gradient[offset : offset + p.numel()].reshape(p.shape).clone()
             offset += p.numel()
         return base
+
+
+@dataclass
+class AdamWEngine(AdamEngine):
+    """For large networks and several dimensions: Adam with weight decay (Loshchilov and Hutter, 2019) on the weights of
+    layers, a one-cycle learning rate and clipped gradients; the mean of the last steps is taken.
+    """
+
+    max_steps: int = 3000
+    window: int = 900
+    schedule: str = "one_cycle"
+    clip: float = 1.0
+    patience: int = 10
+    weight_decay: float = 1e-2
+
+    name = "adamw"
+    batch_size = 2048
+
+    def accepts(self, head: Head) -> None:
+        super().accepts(head)
+        if isinstance(head, LinearHead):
+            raise InputError(
+                f"engine adamw must have a network, whose weights can decay, found a {type(head).__name__}; use engine "
+                "adam, or auto."
+            )
+
+    def first_correction(self, start: int) -> int:
+        return min(start, self.max_steps // 10)
+
+    def optimizer(self, likelihood: Likelihood) -> Optimizer:
+        named = dict(likelihood.head.named_parameters())
+        decaying = [name for group in penalty_groups(likelihood.head) for name in group]
+        groups = [
+            {"params": [p for name, p in named.items() if name in decaying], "weight_decay": self.weight_decay},
+            {"params": [p for name, p in named.items() if name not in decaying], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=self.lr,
+            betas=(self.beta1, self.beta2),
+            eps=self.eps,
+            foreach=False,
+        )
 
 
 def mean_over_ranks(likelihood: Likelihood, nll: Tensor, problem: NumericalError | None = None) -> Tensor:

@@ -17,17 +17,18 @@ from torch.optim import Optimizer
 
 from levytorch.coefficients import FourierHead, Head, LinearHead
 from levytorch.coefficients.build import LINEAR
+from levytorch.coefficients.network import penalty_groups
 from levytorch.convert import choice, known_keys, real_number, shown, switch, whole_number
 from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.likelihood import Likelihood, mean_coefficients
-from levytorch.likelihood.network import penalty_groups
 
 if TYPE_CHECKING:
     from levytorch.likelihood.objective import FullBatchObjective
 
 ENGINES = {
     "adam": "levytorch.training.engines.adam:AdamEngine",
+    "adamw": "levytorch.training.engines.adam:AdamWEngine",
     "lbfgs": "levytorch.training.engines.lbfgs:LBFGSEngine",
     "fisher": "levytorch.training.engines.fisher:FisherEngine",
 }
@@ -42,7 +43,10 @@ RANGES = {
     "mixture": (0.0, math.nextafter(1.0, 2.0), True),
     "damping": (0.0, math.inf, True),
     "tolerance": (0.0, math.inf, True),
+    "clip": (0.0, math.inf, True),
+    "weight_decay": (0.0, math.inf, True),
 }
+ZERO_ALLOWED = ("patience",)  # of whole numbers
 
 
 class Engine(ABC):
@@ -56,6 +60,10 @@ class Engine(ABC):
     window: int = 20_000
     tolerance: float = 0.0
     stop_early: bool = True
+    batch_size: int = 100  # pairs of a mini-batch, unless another number is asked for
+    patience: int = 0  # looks at held-out pairs without a better likelihood, after which a fit stops; 0: none
+    look_every: int = 100  # steps between them
+    last_layer: bool = False  # whether Fisher scoring fits the last layer of a network at the end
 
     @abstractmethod
     def optimizer(self, likelihood: Likelihood) -> Optimizer: ...
@@ -70,6 +78,14 @@ class Engine(ABC):
     def converged(self, optimizer: Optimizer) -> bool:
         """Full-batch engines know; adam's convergence is the moving average's (a callback)."""
         return False
+
+    def may_settle(self, steps: int) -> bool:
+        """Whether a mini-batch engine may be taken for converged after so many steps."""
+        return True
+
+    def first_correction(self, start: int) -> int:
+        """The first step of a mini-batch engine with a TCF, where `tail.start` is asked for."""
+        return start
 
     def unfinished(self, optimizer: Optimizer) -> str:
         """Why it has not converged, as far as it knows."""
@@ -92,7 +108,7 @@ class Engine(ABC):
         for option in fields(self):  # type: ignore[arg-type]
             name, value = f"engine.{option.name}", getattr(self, option.name)
             if option.type == "int":
-                value = whole_number(name, value, 1, MOST)
+                value = whole_number(name, value, 0 if option.name in ZERO_ALLOWED else 1, MOST)
             elif option.type == "float":
                 value = real_number(name, value)
                 low, high, closed = RANGES.get(option.name, (0.0, math.inf, False))

@@ -11,6 +11,7 @@ from levytorch.training.engines.base import Engine
 from levytorch.training.phases.base import Course, Phase
 from levytorch.training.phases.corrected import Corrected
 from levytorch.training.phases.exact import Exact
+from levytorch.training.phases.last_layer import LastLayer
 from levytorch.training.phases.maximise import Frozen, Maximise, OwnLaw
 from levytorch.training.phases.simulated import Simulated, SimulatedDraws
 
@@ -25,10 +26,13 @@ PLANS: dict[str, Plan] = {
 
 
 def plan_of(law: str | Law, engine: Engine) -> Plan:
-    """The phases of a fit under a law."""
+    """The phases of a fit under a law. After mini-batches the last layer of a network takes the place of its head."""
     if not isinstance(law, str):
         return (OwnLaw,)
-    return (SimulatedDraws,) if law == "simulated" and not engine.full_batch else PLANS[law]
+    first, *later = PLANS[law]
+    if engine.full_batch:
+        return (first, *later)
+    return (SimulatedDraws if law == "simulated" else first, LastLayer, *later)
 
 
 __all__ = ["PLANS", "Course", "Maximise", "Phase", "Plan", "plan_of"]

@@ -140,6 +140,10 @@ class Phase:
         accepted = getattr(self.optimizer, "accepted", None)
         self.likelihood.correct(None if accepted is None else accepted.R_theta)
 
+    def stop(self) -> None:
+        """Take one more step in this phase at most."""
+        self.max_steps = min(self.max_steps, self.steps + 1)
+
     def judge(self) -> None:
         """Decide whether the phase has converged, after a step and its TCF."""
 
@@ -152,12 +156,14 @@ class Phase:
             "correction": self.likelihood.correction.state_dict(),
             "steps": self.steps,
             "converged": self.converged,
+            "max_steps": self.max_steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.head.set_flat(state["theta"])
         self.likelihood.correction.load_state_dict(state["correction"])
         self.steps, self.converged = int(state["steps"]), bool(state["converged"])
+        self.max_steps = int(state.get("max_steps", self.max_steps))
 
 
 def optimizer_facts(optimizer: Optimizer | None) -> dict[str, float]:

@@ -78,14 +78,16 @@ class Corrected(CenteredRounds):
         course.corrected = self
         auto = course.problem.settings.law == "auto"
         far = self.off_by() if auto else math.inf
-        if auto and course.ranks.agree(far < GOOD):
+        if auto and course.ranks.agree(self.reached and far < GOOD):
             self.go_back()
             setting.leave()
             course.stay_frozen(f"it is off by less than {GOOD} standard errors everywhere")
             return None
         setting.follow()
         course.answer = self
-        if auto:
+        if auto and not self.reached:
+            course.reason += "; rounds on the centered score did not show how far the frozen law is off"
+        elif auto:
             course.reason += f"; the estimates of the frozen law are off by up to {far:.2g} standard errors"
         return None
 

@@ -18,6 +18,7 @@ from levytorch.ranks import Ranks
 from levytorch.training.averaging import MovingAverage, has_settled
 from levytorch.training.boundary import without_vanished
 from levytorch.training.engines.base import Engine, Maximised
+from levytorch.training.held_out import HeldOutWatch
 from levytorch.training.phases.base import Course, Phase, first_law
 from levytorch.training.recovery import Recovery
 from levytorch.training.report import Ended, finish
@@ -36,10 +37,12 @@ class Maximise(Phase):
         self.max_steps = engine.max_steps
         self.optimizer = engine.optimizer(likelihood)
         self.average = None if engine.full_batch else MovingAverage(engine.window)
+        self.watch: HeldOutWatch | None = None
 
     @property
     def finished(self) -> bool:
-        return (self.converged and self.engine.stop_early) or self.steps >= self.max_steps
+        stopped = self.watch is not None and self.watch.stopped
+        return stopped or (self.converged and self.engine.stop_early) or self.steps >= self.max_steps
 
     @property
     def done(self) -> Maximised:
@@ -55,12 +58,17 @@ class Maximise(Phase):
         if self.average is None:
             self.converged = self.engine.converged(self.optimizer)
             return
-        self.average.add(self.head.flat())
-        if self.average.full and not self.average.filled:
+        theta = self.head.flat()
+        self.average.add(theta)
+        if self.watch is not None:
+            self.watch.add(theta)
+        if self.average.full and not self.average.filled and self.engine.may_settle(self.steps):
             self.converged = has_settled(self.average.block_means(), self.engine.tolerance)
 
     def end(self) -> Phase | None:
-        if self.average is not None and self.average.steps:
+        if self.watch is not None and self.watch.stopped:
+            self.head.set_flat(self.watch.best)
+        elif self.average is not None and self.average.steps:
             self.head.set_flat(self.average.average())
         return None
 
@@ -77,6 +85,8 @@ class Maximise(Phase):
         own = {"optimizer": self.optimizer.state_dict()}
         if self.average is not None:
             own["average"] = self.average.state_dict()
+        if self.watch is not None:
+            own["watch"] = self.watch.state_dict()
         return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -84,6 +94,8 @@ class Maximise(Phase):
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
+        if self.watch is not None:
+            self.watch.load_state_dict(state["watch"])
 
 
 class OwnLaw(Maximise):
@@ -99,9 +111,13 @@ class OwnLaw(Maximise):
         if not data.from_lattice:
             likelihood.ranks = course.ranks
         super().__init__(self.name, course.engine, likelihood, data.fitted)
+        out, units = course.problem.held_out, course.problem.units
+        if not self.engine.full_batch and self.engine.patience and out is not None:
+            pairs = out.in_units(units.length, units.time)
+            self.watch = HeldOutWatch(likelihood, pairs, self.engine.look_every, self.engine.patience)
 
     @classmethod
-    def begin(cls, course: Course) -> Phase:
+    def begin(cls, course: Course) -> Phase | None:
         return cls(course)
 
     def end(self) -> Phase | None:
@@ -130,9 +146,10 @@ class OwnLaw(Maximise):
         tcf = self.likelihood.correction.tcf
         if self.engine.full_batch or tail.method != "tcf":
             return
-        if steps < tail.start:
+        start = self.engine.first_correction(tail.start)
+        if steps < start:
             warnings.warn(
-                f"the tail correction must start before the fit ends, found tail.start = {tail.start} and only {steps} "
+                f"the tail correction must start before the fit ends, found tail.start = {start} and only {steps} "
                 "steps: the tail pool was never mixed in and D_f is too small; lower tail.start or raise "
                 "max_steps.",
                 LevytorchWarning,

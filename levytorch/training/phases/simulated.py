@@ -136,7 +136,7 @@ class Simulated(Phase):
 
     @classmethod
     def begin(cls, course: Course) -> Phase | None:
-        if not simulates(course):
+        if isinstance(course.answer, SimulatedDraws) or not simulates(course):
             return None
         if isinstance(course.end.likelihood.head, LinearHead) or isinstance(course.end.engine, FisherEngine):
             return SimulatedRounds.of(course)
