@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -83,14 +83,24 @@ def solve_value(
 
 def _warn_of_doubts(recovery: Any) -> None:
     """Warn where V.std cannot be what it seems, because of something that the fit says about itself."""
+    metrics = recovery.metrics
+    at_zero = metrics.get("at_zero", {})
     doubts = [
         f"{name} has vanished and the data does not bound it"
-        for name, found in recovery.metrics.get("at_zero", {}).items()
+        for name, found in at_zero.items()
         if not math.isfinite(found["std"])
     ]
-    bound = recovery.metrics.get("alpha_at_bound")
+    vanished = [name for name in metrics.get("vanishing", ()) if name not in at_zero]
+    doubts += [f"{name} has vanished and counts as known to be zero" for name in vanished]
+    doubts += [f"the standard error of {name} is {value:g}" for name, value in _bad_errors(recovery, vanished)]
+    bound = metrics.get("alpha_at_bound")
     if bound is not None:
         doubts.append(f"alpha is held at the end {bound:g} of its range")
+    if not metrics.get("law_judged", True):
+        doubts.append(
+            "the frozen law was kept without a judgement of how far it is off"
+            f" ({metrics.get('law_reason', 'no reason given')})"
+        )
     if not recovery.converged:
         doubts.append("the fit has not converged")
     if doubts:
@@ -100,6 +110,17 @@ def _warn_of_doubts(recovery: Any) -> None:
             LevytorchWarning,
             stacklevel=3,
         )
+
+
+def _bad_errors(recovery: Any, vanished: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Coefficients that were estimated and whose standard error is zero, infinite or not a number, at some state."""
+    if recovery.covariance is None or not len(recovery.states):
+        return
+    known = {*recovery.head.known, *recovery.metrics.get("at_zero", ()), *vanished}
+    for name, std in zip(("b", "D_o", "D_f"), recovery.std(recovery.states)):
+        bad = std[~((std > 0) & std.isfinite())]
+        if name not in known and len(bad):
+            yield name, float(bad[0])
 
 
 def _refine(problem: Problem, tolerance: float, max_modes: int) -> ValueFunction:

@@ -138,6 +138,7 @@ def modulate(recovery: Recovery, data: Transitions, settings: FitSettings) -> No
     recovery.metrics |= {
         "law": "frozen",
         "law_reason": "pairs with a modulation are fitted under it",
+        "law_judged": recovery.head.is_constant,
         "modulation": found.plain(),
         "modulation/steps": steps,
         "modulation/range": _range(found),

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from levytorch import Dynamics, recover, simulate, solve_value
+from levytorch import Dynamics, Transitions, recover, simulate, solve_value
 from levytorch.errors import LevytorchWarning, NumericalError
 from levytorch.likelihood.penalty import guarded_solve
 
@@ -80,4 +80,32 @@ def test_a_value_from_a_doubtful_fit_warns():
     del found.metrics["at_zero"]
     found.metrics["alpha_at_bound"] = 0.03
     with pytest.warns(LevytorchWarning, match="held at the end 0.03"):
+        solve_value(found, torch.cos, 1.0)
+    del found.metrics["alpha_at_bound"]
+    found.metrics["vanishing"] = ["D_o"]  # by an engine that does not drop it
+    with pytest.warns(LevytorchWarning, match="D_o has vanished and counts as known to be zero"):
+        solve_value(found, torch.cos, 1.0)
+    found.metrics["vanishing"] = []
+    found.covariance = torch.zeros_like(found.covariance)
+    with pytest.warns(LevytorchWarning, match="the standard error of b is 0 and the standard error of D_o is 0"):
+        solve_value(found, torch.cos, 1.0)
+
+
+def test_a_frozen_law_that_was_not_judged_is_told_with_the_value(monkeypatch):
+    """Rounds of the simulated law without a root say nothing about the frozen law; nor does a fit with a modulation."""
+    from levytorch.training.phases.simulated import SimulatedRounds
+
+    system = Dynamics(b=torch.sin, D_o=0.3, D_f=0.2, alpha=0.6)
+    data = simulate(system, 20, 100, 0.05, seed=0).transitions()
+    uneven = Transitions(data.x, data.dx, 0.05 * torch.linspace(0.9, 1.1, len(data), dtype=torch.float64))
+    with monkeypatch.context() as patched:
+        patched.setattr(SimulatedRounds, "reached", property(lambda self: False))
+        found = quietly(uneven, alpha=0.6, n_basis=3)
+    assert found.law == "frozen"
+    with pytest.warns(LevytorchWarning, match="kept without a judgement .* did not come to a root"):
+        solve_value(found, torch.cos, 1.0)
+    hours = torch.arange(len(data), dtype=torch.float64) % 24
+    clocked = Transitions(data.x, data.dx, 0.05, action=hours.numpy())
+    found = quietly(clocked, alpha=0.6, n_basis=3, modulation=24.0, n_modulation=3)
+    with pytest.warns(LevytorchWarning, match="kept without a judgement .* fitted under it"):
         solve_value(found, torch.cos, 1.0)

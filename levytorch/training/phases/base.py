@@ -39,6 +39,7 @@ class Course:
         head: the head that is fitted, in the units of the data it is fitted to (`Problem.units`).
         law: the law that was asked for, by name or as an object; "auto" becomes another name when it is decided.
         reason: why the fit ends under its law, for metrics["law_reason"].
+        judged: False where the answer under the frozen law stands although nobody knows how far it is off.
         answer: the phase whose parameters stand so far. It makes the recovery at the end.
         ended: where the first maximisation has ended, under the frozen law or one of the user's own.
         vanished: a coefficient that has run to zero in it.
@@ -53,6 +54,7 @@ class Course:
     ranks: Ranks
     law: str | Law
     reason: str = "asked for"
+    judged: bool = True
     answer: Phase | None = None
     ended: Ended | None = None
     vanished: Vanished | None = None
@@ -65,9 +67,9 @@ class Course:
         assert self.ended is not None
         return self.ended
 
-    def stay_frozen(self, reason: str) -> None:
+    def stay_frozen(self, reason: str, *, judged: bool = True) -> None:
         """Decide that the answer under the frozen law stands."""
-        self.law, self.reason = "frozen", reason
+        self.law, self.reason, self.judged = "frozen", reason, judged
 
 
 class Phase:

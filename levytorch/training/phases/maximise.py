@@ -177,5 +177,5 @@ class Frozen(OwnLaw):
     def result(self) -> tuple[Recovery, Likelihood]:
         ended, reason = self.course.end, self.course.reason
         recovery = finish(ended)
-        recovery.metrics |= {"law": "frozen", "law_reason": reason}
+        recovery.metrics |= {"law": "frozen", "law_reason": reason, "law_judged": self.course.judged}
         return recovery, ended.likelihood

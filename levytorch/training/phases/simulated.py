@@ -285,7 +285,8 @@ class SimulatedRounds(CoupledRounds):
         auto = course.problem.settings.law == "auto"
         if auto and not course.ranks.agree(self.reached):
             self.go_back()
-            course.stay_frozen("the rounds of the simulated law did not come to a root, so that its answer is not used")
+            reason = "the rounds of the simulated law did not come to a root, so that its answer is not used"
+            course.stay_frozen(reason, judged=False)
             return None
         far = self._off_by() if auto else math.inf
         if auto and course.ranks.agree(far < GOOD):
