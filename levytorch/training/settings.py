@@ -94,7 +94,6 @@ class Options(TypedDict, total=False):
     last_layer: bool  # by Fisher scoring at the end
     # of batches
     batch_size: int | None
-    validation: float  # share of trajectories held out
     mixing: str  # "stratified", "bernoulli" (the paper)
     chunk_size: int
     log_every: int

@@ -70,7 +70,7 @@ def test_what_is_said_before_a_fit():
     lines = terminal.opening(data, fit_settings(config), config).splitlines()
     assert lines[0] == f"Data   {len(data)} pairs of 20 trajectories, dt = 0.025 ({200 - len(data)} left out)"
     assert lines[1] == "Model  mlp; alpha = 0.3"
-    assert lines[2].startswith("Fit    law frozen; engine adam; tail conditional (CT 8, TRT 20); seed 0")
+    assert lines[2].startswith("Fit    law auto; engine adam; tail conditional (CT 8, TRT 20); seed 0")
     config = composed("train", "alpha=learn", "tail=none", "coefficients.n_basis=auto", "tempering=learn")
     text = terminal.opening(Transitions([0.0, 1.0], [0.1, 0.2], [0.5, 1.0]), fit_settings(config), config)
     for part in (
