@@ -21,6 +21,7 @@ from torch import Tensor
 
 from levytorch.convert import answer_of, check_finite, choice, real_array, real_number, real_tensor, shown, whole_number
 from levytorch.errors import InputError
+from levytorch.law.arguments import MOST_COORDINATES
 from levytorch.spaces import StateSpace, coordinates, space_of
 
 Coefficient = Callable[[Tensor], Any] | float
@@ -30,20 +31,32 @@ _PROBES = 64
 class _Periodic:
     """A coefficient as a function of x: numbers and callables alike, of tensors, arrays and floats alike."""
 
-    def __init__(self, name: str, given: Any, dynamics: Dynamics, vector: bool) -> None:
-        self.name, self.dynamics, self.vector = name, dynamics, vector
+    def __init__(self, name: str, given: Any, dynamics: Dynamics, forms: Sequence[tuple[int, ...]] = ((),)) -> None:
+        """forms: the shapes of the coefficient at one state that are possible, the one of a function first."""
+        self.name, self.dynamics, self.form = name, dynamics, forms[0]
         self.function: Callable[[Tensor], Any] | None = None
         self.value: Tensor | None = None  # set for constants: lets a simulation skip the calls
         if callable(given):
             self.function = given
+            self.form = self._form(forms)
             return
         self.value = _constant(name, given).detach().cpu()
-        allowed = ((), (dynamics.dim,)) if vector and dynamics.dim > 1 else ((),)
-        if tuple(self.value.shape) not in allowed:
+        if (found := tuple(self.value.shape)) not in ((), *forms):
+            larger = [" x ".join(map(str, form)) + " of them" for form in forms if form]
             raise InputError(
-                f"{name} as a constant must be one number{f' or {dynamics.dim}' if len(allowed) > 1 else ''}, found "
-                f"shape {tuple(self.value.shape)}; pass a function of x for anything else."
+                f"{name} as a constant must be {' or '.join(['one number', *larger])}, found shape {found}; pass a "
+                "function of x for anything else."
             )
+        self.form = found if found in forms else forms[0]
+
+    def _form(self, forms: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """The possible shape that the answers of the function have."""
+        assert self.function is not None
+        if len(forms) == 1:
+            return forms[0]
+        answer = answer_of(self.name, self.function, self.dynamics.points(_PROBES))
+        found = tuple(real_tensor(f"{self.name}(x)", answer).shape)
+        return next((form for form in reversed(forms) if form and found[-len(form) :] == form), forms[0])
 
     def __call__(self, x: Any) -> Tensor:
         x = self.dynamics.as_states(x)
@@ -51,7 +64,7 @@ class _Periodic:
 
     def inside(self, x: Tensor) -> Tensor:
         """The coefficient at float64 states that lie in the cell already."""
-        shape = x.shape if self.vector or self.dynamics.dim == 1 else x.shape[:-1]
+        shape = (*(x.shape if self.dynamics.dim == 1 else x.shape[:-1]), *self.form)
         if self.value is not None:
             return self.value.to(x.device).expand(shape).clone()
         assert self.function is not None
@@ -71,7 +84,8 @@ class Dynamics:
 
     Args:
         b, D_o, D_f: numbers, or functions (tensor -> tensor). D_o and D_f must not be negative. For dim > 1 states are
-            [..., d], b returns [..., d] and D_o (a multiple of the identity) and D_f return [...].
+            [..., d], b returns [..., d] and D_f returns [...]; D_o returns [...] for a multiple of the identity, or
+            symmetric positive matrices [..., d, d]: Sigma Sigma^T / 2.
         alpha: half the stability index, in (0, 1); a number, or a function alpha(x).
         period: of every coefficient (one number, or one per coordinate); None, or `math.inf`, for a state on a line,
             whose coefficients do not repeat.
@@ -103,8 +117,11 @@ class Dynamics:
         window: Sequence[Any] | None = None,
         tempering: float = 0.0,
     ) -> None:
-        if isinstance(dim, bool) or not isinstance(dim, int) or dim not in (1, 2, 3):
-            raise InputError(f"dim must be 1, 2 or 3, found {shown(dim)}; pass the number of coordinates of the state.")
+        if isinstance(dim, bool) or not isinstance(dim, int) or not 1 <= dim <= MOST_COORDINATES:
+            raise InputError(
+                f"dim must be an integer from 1 to {MOST_COORDINATES}, found {shown(dim)}; pass the number of "
+                "coordinates of the state."
+            )
         self.dim = dim
         self.period = _cell_numbers("period", math.inf if period is None else period, dim)
         self.origin = _cell_numbers("origin", origin, dim)
@@ -118,10 +135,11 @@ class Dynamics:
             raise InputError(f"origin must be finite, found {origin!r}; pass the left end of the cell.")
         self.policy: Any = None  # of a closed loop: what averages rewards that depend on the action
         self.window = None if window is None else _windows(window, dim)
-        self.b = _Periodic("b", b, self, vector=True)
-        self.D_o = _Periodic("D_o", D_o, self, vector=False)
-        self.D_f = _Periodic("D_f", D_f, self, vector=False)
-        self.alpha_at = _Periodic("alpha", alpha, self, vector=False)
+        several = dim > 1
+        self.b = _Periodic("b", b, self, [(dim,) if several else ()])
+        self.D_o = _Periodic("D_o", D_o, self, [(), (dim, dim)] if several else [()])
+        self.D_f = _Periodic("D_f", D_f, self)
+        self.alpha_at = _Periodic("alpha", alpha, self)
         self.alpha: float | Callable[[Any], Tensor] = (
             self.alpha_at if self.alpha_at.value is None else float(self.alpha_at.value)
         )
@@ -136,7 +154,8 @@ class Dynamics:
     def named(name: str, alpha: Coefficient | None = None, tempering: float = 0.0) -> Dynamics:
         """A system of the paper: "constant" (Examples 4.1, 4.4, 4.5), "variable" (4.2, 4.3), "asymptotic" (4.2.2).
 
-        "plane" has two dimensions and coefficients that depend on both variables. "double_well" is a particle on a
+        "plane" has two dimensions and coefficients that depend on both variables, and so has "rotor", with a rotating
+        drift and a matrix D_o whose correlation varies between -0.6 and 0.6. "double_well" is a particle on a
         line, b = x - x^3, Sigma^2 = 2 + 2x + x^2, sigma = 1 / (1 + x^2 / 2), started between -2 and 2. alpha is 0.3 if
         not given, and 0.75 for the double well.
         """
@@ -158,6 +177,11 @@ class Dynamics:
     def repeats(self) -> bool:
         """Whether every coordinate has a period."""
         return self.space.repeats
+
+    @property
+    def has_matrix(self) -> bool:
+        """Whether D_o is a matrix at every state."""
+        return bool(self.D_o.form)
 
     @property
     def is_constant(self) -> bool:
@@ -189,7 +213,7 @@ class Dynamics:
         ]
         start, length = torch.tensor(near, dtype=torch.float64).T
         # irrational strides (powers of the d-dimensional golden ratio) fill a box evenly for every n
-        root = {1: 1.618033988749895, 2: 1.324717957244746, 3: 1.2207440846057596}[self.dim]
+        root = _golden_ratio(self.dim)
         stride = torch.tensor([root ** -(k + 1) for k in range(self.dim)], dtype=torch.float64)
         points = start + length * torch.remainder(0.5 + torch.arange(n, dtype=torch.float64)[:, None] * stride, 1.0)
         return points[:, 0] if self.dim == 1 else points
@@ -201,6 +225,11 @@ class Dynamics:
             values = {c.name: c(x) for c in (self.b, self.D_o, self.D_f, self.alpha_at)}
         for name, value in values.items():
             check_finite(name, value, x, "mend it: it must be so on the whole cell")
+        if self.has_matrix:
+            from levytorch.law.several import check_matrix
+
+            check_matrix(values["D_o"])
+            values["D_o"] = values["D_o"].diagonal(dim1=-2, dim2=-1).amin(-1)
         for name in ("D_o", "D_f"):
             if bool((values[name] < 0).any()):
                 raise InputError(
@@ -224,6 +253,14 @@ class Dynamics:
         if self.tempering:
             parts.append(f"tempering={self.tempering:g}")
         return f"Dynamics({', '.join(parts)}, period={self.period}, dim={self.dim})"
+
+
+def _golden_ratio(dim: int) -> float:
+    """The root of r^(d + 1) = r + 1."""
+    root = 1.5
+    for _ in range(64):
+        root = (1.0 + root) ** (1.0 / (dim + 1))
+    return root
 
 
 def _constant(name: str, given: Any) -> Tensor:
@@ -300,6 +337,19 @@ def _plane_D_f(x: Tensor) -> Tensor:
     return 2 + torch.sin(x[..., 0]) * torch.cos(x[..., 1])
 
 
+def _rotor_b(x: Tensor) -> Tensor:
+    u, v = x[..., 0], x[..., 1]
+    return torch.stack([2 * torch.sin(v) + torch.cos(u), -2 * torch.sin(u) + torch.cos(v)], dim=-1)
+
+
+def _rotor_D_o(x: Tensor) -> Tensor:
+    """Variances exp(+-0.25 sin), a correlation between -0.6 and 0.6: condition numbers up to 5."""
+    u, v = x[..., 0], x[..., 1]
+    ratio, correlation = torch.exp(0.25 * torch.sin(u)), 0.6 * torch.sin(u + v)
+    rows = [ratio, correlation, correlation, 1 / ratio]
+    return torch.stack(rows, dim=-1).reshape(*x.shape[:-1], 2, 2)
+
+
 def _well_b(x: Tensor) -> Tensor:
     return x - x**3
 
@@ -324,6 +374,7 @@ SYSTEMS: dict[str, tuple[Any, Any, Any]] = {
     "variable": (_variable_b, _variable_D_o, _variable_D_f),
     "asymptotic": (_asymptotic_b, _asymptotic_D_o, _asymptotic_D_f),
     "plane": (_plane_b, _plane_D_o, _plane_D_f),
+    "rotor": (_rotor_b, _rotor_D_o, _plane_D_f),
     "double_well": (_well_b, _well_D_o, None),
 }
-_DIM = {"plane": 2}
+_DIM = {"plane": 2, "rotor": 2}

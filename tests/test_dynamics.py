@@ -119,7 +119,7 @@ def test_pickle():
         (dict(period=0.0), "period must be positive"),
         (dict(period="long"), "period must be one number"),
         (dict(origin=math.inf), "origin must be finite"),
-        (dict(dim=4), "dim must be 1, 2 or 3"),
+        (dict(dim=65), "dim must be an integer from 1 to 64"),
     ],
 )
 def test_bad_input(arguments, message):

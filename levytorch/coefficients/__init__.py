@@ -3,8 +3,9 @@
 from levytorch.coefficients.basis import Basis, FourierBasis, TensorBasis
 from levytorch.coefficients.build import HEADS, build_head
 from levytorch.coefficients.fourier import FourierHead, LinearHead
-from levytorch.coefficients.head import Coefficients, Head, Units, check_head
+from levytorch.coefficients.head import Head, Units, check_head
 from levytorch.coefficients.init import initial_guess
+from levytorch.coefficients.layout import Coefficients
 from levytorch.coefficients.links import LINKS, AlphaSpec
 from levytorch.coefficients.mlp import MLPHead
 from levytorch.coefficients.network import NetworkHead

@@ -72,7 +72,8 @@ class ActionHead(LinearHead):
         basis = products(of_states.basis)
         drift = basis if of_states.drift is of_states.basis else products(of_states.drift)
         same = of_states.positivity_link, of_states.alpha_spec, of_states.units, of_states.dim
-        super().__init__(basis, of_states.alpha_basis, *same, drift, of_states.tempering_spec)
+        more: dict[str, Any] = {"drift": drift, "tempering": of_states.tempering_spec, "noise": of_states.noise.name}
+        super().__init__(basis, of_states.alpha_basis, *same, **more)
         self.period, self.origin, self.window = of_states.period, of_states.origin, of_states.window
         self.of_states = of_states.config()
 
@@ -159,9 +160,8 @@ class MixtureHead(Head):
     def forward(self, x: Tensor) -> Coefficients:
         w = self.weights(x)
         each = [head(x) for head in self.heads]
-        b = torch.stack([c.b for c in each], dim=-1)
-        b = (b * (w if b.dim() == 2 else w.unsqueeze(1))).sum(-1)
-        D_o, D_f = ((torch.stack(c, dim=-1) * w).sum(-1) for c in zip(*(one[1:3] for one in each)))
+        stacked = [torch.stack(c, dim=-1) for c in zip(*(one[:3] for one in each))]
+        b, D_o, D_f = ((c * w.reshape(len(w), *[1] * (c.dim() - 2), -1)).sum(-1) for c in stacked)
         return Coefficients(b, D_o, D_f, each[0].alpha, each[0].tempering)
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -24,8 +24,19 @@ HEADS: dict[str, type[Head]] = {
     "mlp": MLPHead,
 }
 
-_SHARED = {"positivity", "alpha_mode", "alpha", "length", "time", "dim", "tempering_mode", "tempering", *KNOWABLE}
-_SHARED |= {"alpha_link", "alpha_bounds"}
+_SHARED = {
+    "positivity",
+    "alpha_mode",
+    "alpha",
+    "length",
+    "time",
+    "dim",
+    "tempering_mode",
+    "tempering",
+    "noise",
+    *KNOWABLE,
+}
+_SHARED |= {"alpha_link", "alpha_bounds", "noise"}
 _CELL, _LINE = {"period", "origin"}, {"window"}
 _NETWORK = {"width", "depth", "periodic", "n_features", "activation", "shared_trunk", "residual", "trained"}
 _SPLINE = _SHARED | _LINE | {"n_basis", "n_basis_alpha", "knots"}

@@ -40,8 +40,9 @@ class LinearHead(LinkedHead):
         drift: Basis | None = None,
         tempering: TemperingSpec | None = None,
         known: Mapping[str, float] | None = None,
+        noise: str = "isotropic",
     ) -> None:
-        super().__init__(dim, positivity_link, alpha, units, tempering, known)
+        super().__init__(dim, positivity_link, alpha, units, tempering, known, noise)
         self.basis, self.drift, self.alpha_basis = basis, drift or basis, alpha_basis
         self.theta = nn.Parameter(torch.zeros(sum(self.sizes), dtype=torch.float64))
         self.start_at_order_one()
@@ -62,9 +63,11 @@ class LinearHead(LinkedHead):
     @property
     def bases(self) -> list[Basis]:
         """The basis of each predictor."""
-        more: list[Basis] = [self.alpha_basis] if self.alpha_basis else []
-        more += [_CONSTANT] * self.tempering_spec.learned
-        return [self.drift] * self.dim + [NoBasis() if name in self.known else self.basis for name in KNOWABLE] + more
+        of_name: dict[str, Basis] = {"b": self.drift, "D_o": self.basis, "D_f": self.basis, "tempering": _CONSTANT}
+        of_name |= {name: NoBasis() for name in self.known}
+        if self.alpha_basis is not None:
+            of_name["alpha"] = self.alpha_basis
+        return [of_name[name] for name in self.layout.names]
 
     @property
     def starts(self) -> list[int]:
@@ -114,7 +117,7 @@ class LinearHead(LinkedHead):
         d, shape = self.dim, x.shape if self.dim == 1 else x.shape[:-1]
         rows, alpha = self.predictors(self.theta, self.design(self.states(x)))
         eta = {"b": (rows[0] if d == 1 else rows[:d].T).reshape(x.shape), "tempering": self.theta[-1]}
-        eta |= {name: rows[d + k].reshape(shape) for k, name in enumerate(KNOWABLE)}
+        eta |= {name: rows[self.layout.rows(name)].reshape(-1, *shape) for name in KNOWABLE}
         if alpha is not None:
             eta["alpha"] = alpha.reshape(shape) if alpha.dim() else alpha
         return self.coefficients_of(eta)
@@ -129,10 +132,10 @@ class LinearHead(LinkedHead):
         """Basis rows (K_c, n) of each predictor; predictors with the same basis share one tensor."""
         phi = self.basis.rows(x)
         drift = phi if self.drift is self.basis else self.drift.rows(x)
-        rows = [drift] * self.dim + [phi[:0] if name in self.known else phi for name in KNOWABLE]
+        of_name = {"b": drift, "D_o": phi, "D_f": phi, "tempering": phi[:1]} | dict.fromkeys(self.known, phi[:0])
         if self.alpha_basis is not None:
-            rows.append(self._alpha_rows(x, phi))
-        return rows + [phi[:1]] * self.tempering_spec.learned
+            of_name["alpha"] = self._alpha_rows(x, phi)
+        return [of_name[name] for name in self.layout.names]
 
     def _alpha_rows(self, x: Tensor, phi: Tensor) -> Tensor:
         assert self.alpha_basis is not None
@@ -155,7 +158,7 @@ class LinearHead(LinkedHead):
         return self.respond(eta, eta_alpha, last)
 
     def predictors(self, theta: Tensor, design: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """eta of b, D_o and D_f (d + 2, n), and that of alpha: None, 0-d or (n,)."""
+        """eta of b, D_o and D_f (n_linear, n), and that of alpha: None, 0-d or (n,)."""
         m, at = self.n_linear, self.starts
         if self.drift is self.basis and not self.known:
             eta = theta[: at[m]].reshape(m, -1) @ design[0]
@@ -170,7 +173,7 @@ class LinearHead(LinkedHead):
         flat = self.states(x)
         design = self.design(flat)
         chain = self.chain(self.theta.detach(), design)
-        d, m, P = self.dim, self.n_linear, self.theta.numel()
+        layout, m, P = self.layout, self.n_linear, self.theta.numel()
         out = torch.zeros((m + 1, flat.shape[0], P), dtype=torch.float64)
         for row in range(m):
             out[row, :, self.part(row)] = (chain.slope[row] * design[row]).T
@@ -178,7 +181,8 @@ class LinearHead(LinkedHead):
             part = self.part(m)
             out[m, :, part] = (chain.slope[m] * design[m]).T
             out[m - 1, :, part] += (chain.D_f_alpha * chain.slope[m] * design[m]).T
-        return out[0] if d == 1 else out[:d].transpose(0, 1), out[d], out[d + 1], out[m]
+        D_o = layout.noise.jacobian(layout.noise_rows(chain.coefficients), out[layout.rows("D_o")])
+        return out[0] if self.dim == 1 else out[: self.dim].transpose(0, 1), D_o, out[m - 1], out[m]
 
 
 class FourierHead(LinearHead):
@@ -197,11 +201,13 @@ class FourierHead(LinearHead):
         truncation: str = "total",
         tempering: TemperingSpec | None = None,
         known: Mapping[str, float] | None = None,
+        noise: str = "isotropic",
     ) -> None:
         basis = fourier_basis(dim, n_basis, period, origin, truncation)
         n_alpha = alpha_functions(alpha, n_basis_alpha)
         own = fourier_basis(dim, n_alpha, period, origin, truncation) if n_alpha else None
-        super().__init__(basis, own, positivity_link, alpha, units, dim, tempering=tempering, known=known)
+        more: dict[str, Any] = {"tempering": tempering, "known": known, "noise": noise}
+        super().__init__(basis, own, positivity_link, alpha, units, dim, **more)
         self.n_basis, self.n_basis_alpha, self.truncation = n_basis, n_alpha, truncation
         self.period, self.origin = basis.period, basis.origin
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from levytorch.coefficients.basis import per_coordinate
+from levytorch.coefficients.layout import ISOTROPIC, Coefficients, Layout, Noise, noise_of
 from levytorch.coefficients.links import (
     FLOOR_D_F,
     FLOOR_D_O,
@@ -32,38 +33,6 @@ from levytorch.errors import InputError
 KNOWABLE = ("D_o", "D_f")  # coefficients that may be given as known constants
 _MARGIN = 1 / 64  # of the window: many nodes of the grids that are interpolated from
 NO_JUMPS = 1e-300  # the D_f that the law of a step takes for none: its step is then Gaussian to the last digit
-NO_TEMPERING = torch.zeros((), dtype=torch.float64)
-
-
-class _Four(NamedTuple):
-    b: Tensor
-    D_o: Tensor
-    D_f: Tensor
-    alpha: Tensor
-
-
-class Coefficients(_Four):
-    """b, D_o, D_f at n states, shape (n,); alpha is 0-d when it does not depend on the state.
-
-    In d > 1 dimensions b is a vector at each state: (n, d). The tempering, one number (0-d), stands beside the four.
-    """
-
-    tempering: Tensor
-
-    def __new__(
-        cls, b: Tensor, D_o: Tensor, D_f: Tensor, alpha: Tensor, tempering: Tensor = NO_TEMPERING
-    ) -> Coefficients:
-        self = super().__new__(cls, b, D_o, D_f, alpha)
-        self.tempering = tempering
-        return self
-
-    def each(self, function: Callable[[Tensor], Tensor]) -> Coefficients:
-        """The function of each of the four."""
-        b, D_o, D_f, alpha = (function(v) for v in self)
-        return Coefficients(b, D_o, D_f, alpha, self.tempering)
-
-    def _replace(self, **changes: Any) -> Coefficients:
-        return Coefficients(**(self._asdict() | {"tempering": self.tempering} | changes))
 
 
 def known_constants(given: Mapping[str, Any]) -> dict[str, float]:
@@ -127,13 +96,14 @@ class Chain(NamedTuple):
     """Coefficients at n states and how they move with the predictors: slope (C, n), curvature (C, n).
 
     `D_f_alpha` is d D_f / d alpha at fixed eta (the unit of D_f depends on alpha); zero when alpha is fixed.
+    Rows are those of `layout`.
     """
 
     coefficients: Coefficients
     slope: Tensor
     curvature: Tensor
     D_f_alpha: Tensor
-    dim: int = 1
+    layout: Layout
 
 
 class Head(nn.Module, ABC):
@@ -144,7 +114,8 @@ class Head(nn.Module, ABC):
 
     forward(x) takes float64 states (n,) and returns Coefficients(b, D_o, D_f, alpha), float64 and (n,) each, in the
     units of the data, with D_o >= 0, D_f > 0 and 0 < alpha < 1; alpha is 0-d when it does not depend on x, and learned
-    when it depends on a parameter. With dim > 1 states and b are (n, d). The coefficients must have the period.
+    when it depends on a parameter. With dim > 1 states and b are (n, d), and D_o may be symmetric positive matrices
+    (n, d, d). The coefficients must have the period.
 
     >>> class Pull(Head):  # b = -k sin(x - m)
     ...     def __init__(self):
@@ -183,6 +154,19 @@ class Head(nn.Module, ABC):
             alpha = self(self.grid(16)).alpha
         mode = "fixed" if not alpha.requires_grad else "constant" if alpha.dim() == 0 else "function"
         return AlphaSpec(mode, float(alpha.detach().mean()))
+
+    @cached_property
+    def noise(self) -> Noise:
+        """The form of D_o; read off `forward` unless a head sets it."""
+        if self.dim == 1:
+            return ISOTROPIC
+        with torch.no_grad():
+            return noise_of("isotropic" if self(self.grid(4)).D_o.dim() == 1 else "matrix", self.dim)
+
+    @property
+    def layout(self) -> Layout:
+        """The rows of scores and Jacobians of this head."""
+        return Layout(self.dim, self.noise, self.learns_alpha, self.tempering_spec.learned)
 
     @property
     def learns_alpha(self) -> bool:
@@ -272,7 +256,7 @@ class Head(nn.Module, ABC):
             offset += p.numel()
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """d(b, D_o, D_f, alpha)(x) / d theta, each (n, P) (b: (n, d, P) when dim > 1), by autograd."""
+        """d(b, D_o, D_f, alpha)(x) / d theta, each (n, P) (when dim > 1 b: (n, d, P), a matrix D_o: (n, d, d, P))."""
         names, shapes = zip(*[(name, p.shape) for name, p in self.named_parameters()])
         sizes = [s.numel() for s in shapes]
 
@@ -280,7 +264,7 @@ class Head(nn.Module, ABC):
             pieces = torch.split(theta, sizes)
             values = {name: piece.reshape(shape) for name, piece, shape in zip(names, pieces, shapes)}
             c = functional_call(self, values, (x,))
-            return c.b, c.D_o, c.D_f, c.alpha.expand_as(c.D_o)
+            return c.b, c.D_o, c.D_f, c.alpha.expand_as(c.D_f)
 
         return jacrev(function)(self.flat())
 
@@ -296,12 +280,27 @@ class LinkedHead(Head):
         units: Units | None,
         tempering: TemperingSpec | None,
         known: Mapping[str, float] | None,
+        noise: str = "isotropic",
     ) -> None:
         super().__init__()
-        self.dim, self.known = dim, dict(known or {})
+        self.dim, self.known, self.noise = dim, dict(known or {}), noise_of(noise, dim)
+        if "D_o" in self.known and self.noise is not ISOTROPIC:
+            raise InputError(
+                f'noise must be "isotropic" where D_o is a known constant, found {noise!r}; leave one of them out.'
+            )
         self.alpha_spec, self.tempering_spec = alpha or AlphaSpec(), tempering or TemperingSpec()
         self.units, self.positivity_link = units or Units(), positivity_link
-        self.links = (Link("identity"), positivity(positivity_link, FLOOR_D_O), positivity(positivity_link, FLOOR_D_F))
+
+    @property
+    def links(self) -> list[Link]:
+        """From predictors to the rows of b, D_o and D_f."""
+        free, ordinary, jumps = Link("identity"), *(positivity(self.positivity_link, f) for f in (FLOOR_D_O, FLOOR_D_F))
+        of_D_o = [ordinary if positive else free for positive in self.noise.positive(self.dim)]
+        return [free] * self.dim + of_D_o + [jumps]
+
+    def unit(self, name: str, alpha: Tensor) -> float | Tensor:
+        """That of the rows of a coefficient."""
+        return self.units.D_f(alpha) if name == "D_f" else self.units.D_o**self.noise.power
 
     def in_units(self, units: Units) -> Self:
         """The same head, with the same parameters, for x in units.length and time in units.time."""
@@ -315,11 +314,11 @@ class LinkedHead(Head):
     @property
     def n_linear(self) -> int:
         """Predictors of b, D_o and D_f."""
-        return self.dim + 2
+        return self.layout.row("D_f") + 1
 
     @property
     def n_predictors(self) -> int:
-        return self.n_linear + self.learns_alpha + self.tempering_spec.learned
+        return len(self.layout)
 
     def constant(self, name: str, alpha: Tensor) -> Tensor:
         """A known D_o or D_f, which is given in the units of the data, as the law of a step takes it."""
@@ -338,6 +337,7 @@ class LinkedHead(Head):
             "time": self.units.time,
             **self.tempering_spec.config(),
             **self.known,
+            **({} if self.noise is ISOTROPIC else {"noise": self.noise.name}),
         }
 
     def start_at_order_one(self) -> None:
@@ -353,65 +353,76 @@ class LinkedHead(Head):
         tempering: float | None = None,
     ) -> None:
         a = self.alpha_spec.value if alpha is None else alpha
-        unit_f = float(self.units.D_f(torch.tensor(a, dtype=torch.float64)))
+        exponent = torch.tensor(a, dtype=torch.float64)
         drift = [v / self.units.b for v in per_coordinate("b", b, self.dim)]
-        values = {"b": drift, "D_o": [D_o / self.units.D_o], "D_f": [D_f / unit_f]}
-        eta = {
-            name: link.inverse(torch.tensor([float(v) for v in value], dtype=torch.float64))
-            for link, (name, value) in zip(self.links, values.items())
-        }
+        ordinary = self.noise.of_identity(torch.tensor(float(D_o), dtype=torch.float64), self.dim)
+        rows = [
+            torch.tensor([float(v) for v in drift], dtype=torch.float64),
+            ordinary / self.unit("D_o", exponent),
+            torch.tensor([D_f / float(self.unit("D_f", exponent))], dtype=torch.float64),
+        ]
+        values = [link.inverse(v) for link, v in zip(self.links, torch.cat(rows).unbind())]
+        eta = dict(zip(("b", "D_o", "D_f"), torch.stack(values).split([len(v) for v in rows])))
         lam = self.tempering_spec.value if tempering is None else tempering
         raw = tempering_inverse(lam, self.alpha_spec.value, self.units.length)
         more = {"alpha": self.alpha_spec.link.inverse(a), "tempering": raw}
         self.set_predictors(eta | {name: torch.tensor([v], dtype=torch.float64) for name, v in more.items()})
 
     def set_predictors(self, eta: Mapping[str, Tensor]) -> None:
-        """Start at these constants: b (dim,), D_o, D_f, alpha and tempering (1,)."""
+        """Start at these constants: b (dim,), the rows of D_o, then D_f, alpha and tempering, (1,) each."""
         raise NotImplementedError
 
     def coefficients_of(self, eta: Mapping[str, Tensor]) -> Coefficients:
-        """From the predictors at some states: of b, of D_o and D_f where they are not known, of alpha and tempering
-        where these are learned.
+        """From the predictors at some states: of b as it is, of D_o and D_f (row by row) where they are not known, of
+        alpha and tempering where these are learned.
         """
-        b = eta["b"]
+        b, shape = eta["b"], eta["b"].shape[:-1] if self.dim > 1 else eta["b"].shape
         alpha = b.new_tensor(self.alpha_spec.value) if "alpha" not in eta else self.alpha_spec.link(eta["alpha"])
-        found = []
-        for name, link, unit in zip(KNOWABLE, self.links[1:], self.units.noise(alpha)):
+        found: dict[str, Tensor] = {}
+        for name in KNOWABLE:
             if name in self.known:
-                shape = b.shape if self.dim == 1 else b.shape[:-1]
-                found.append(self.constant(name, alpha).expand(shape).contiguous())
+                found[name] = self.constant(name, alpha).expand(1, *shape).contiguous()
             else:
-                found.append(link(eta[name]) * unit)
+                links, unit = self.links[self.layout.rows(name)], self.unit(name, alpha)
+                found[name] = torch.stack([link(row) * unit for link, row in zip(links, eta[name])])
         lam = self.tempering_response(eta.get("tempering"))[0]
-        return Coefficients(b * self.units.b, found[0], found[1], alpha, lam)
+        D_o = self.noise.D_o(found["D_o"])
+        return Coefficients(b * self.units.b, D_o, found["D_f"][0], alpha, lam, found["D_o"])
 
     def respond(self, eta: Tensor, eta_alpha: Tensor | None, eta_tempering: Tensor) -> Chain:
         """`chain` from the predictors themselves; that of tempering is the last parameter where it is learned."""
-        d, units = self.dim, self.units
-        slope = torch.zeros((self.n_predictors, eta.shape[1]), dtype=eta.dtype, device=eta.device)
+        d, units, layout, links = self.dim, self.units, self.layout, self.links
+        slope = torch.zeros((len(layout), eta.shape[1]), dtype=eta.dtype, device=eta.device)
         curvature = torch.zeros_like(slope)
         alpha = torch.tensor(self.alpha_spec.value, dtype=eta.dtype, device=eta.device)
         if eta_alpha is not None:
-            alpha, slope[d + 2], curvature[d + 2] = self.alpha_spec.link.derivatives(eta_alpha)
+            row = layout.row("alpha")
+            alpha, slope[row], curvature[row] = self.alpha_spec.link.derivatives(eta_alpha)
         slope[:d] = units.b
-        found = []
-        for row, name, unit in zip((d, d + 1), KNOWABLE, units.noise(alpha)):
+        found: dict[str, Tensor] = {}
+        for name in KNOWABLE:
+            rows = layout.rows(name)
             if name in self.known:
-                found.append(self.constant(name, alpha).expand_as(eta[row]).contiguous())
+                found[name] = self.constant(name, alpha).expand_as(eta[rows]).contiguous()
                 continue
-            value, first, second = self.links[row - d + 1].derivatives(eta[row])
-            found.append(value * unit)
-            torch.mul(first, unit, out=slope[row])
-            torch.mul(second, unit, out=curvature[row])
+            unit, values = self.unit(name, alpha), []
+            for row in range(rows.start, rows.stop):
+                value, first, second = links[row].derivatives(eta[row])
+                values.append(value * unit)
+                torch.mul(first, unit, out=slope[row])
+                torch.mul(second, unit, out=curvature[row])
+            found[name] = torch.stack(values) if len(values) > 1 else values[0].unsqueeze(0)
+        D_o, D_f = self.noise.D_o(found["D_o"]), found["D_f"][0]
         D_f_alpha = slope.new_zeros(())
         if eta_alpha is not None:
             log_length = -self.scale.log_length if "D_f" in self.known else units.log_length
-            D_f_alpha = 2.0 * log_length * found[1]
+            D_f_alpha = 2.0 * log_length * D_f
         b = eta[0] * units.b if d == 1 else (eta[:d] * units.b).T.contiguous()
         tempering, slope_t, curve_t = self.tempering_response(eta_tempering)
         if self.tempering_spec.learned:
             slope[-1], curvature[-1] = slope_t, curve_t
-        return Chain(Coefficients(b, found[0], found[1], alpha, tempering), slope, curvature, D_f_alpha, d)
+        at = Coefficients(b, D_o, D_f, alpha, tempering, found["D_o"])
+        return Chain(at, slope, curvature, D_f_alpha, layout)
 
     def tempering_response(self, raw: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """lam, and its derivatives in the predictor where it is learned."""
@@ -468,9 +479,11 @@ def check_head(head: Head) -> None:
         "alpha": ("within (0, 1)", lambda t: (t > 0) & (t < 1)),
         "tempering": not_negative,
     }
+    matrix = head.dim > 1 and c.D_o.dim() > 1
     for name, value in (c._asdict() | {"tempering": c.tempering}).items():
-        words, condition = conditions[name]
+        words, condition = conditions["b" if matrix and name == "D_o" else name]
         shape = x.shape if name == "b" else x.shape[:1]
+        shape = (*shape, head.dim, head.dim) if matrix and name == "D_o" else shape
         if value.dtype != torch.float64:
             raise InputError(f"{name} of a head must be float64, found {value.dtype}; call head.double() first.")
         if value.shape != shape and not (name in ("alpha", "tempering") and value.dim() == 0):
@@ -484,3 +497,7 @@ def check_head(head: Head) -> None:
                 f"{name} of a head must be {words}, found {float(value[~good].flatten()[0]):.3g}; mend forward, "
                 "or the start of its parameters."
             )
+    if matrix:
+        from levytorch.law.several import check_matrix
+
+        check_matrix(c.D_o)

@@ -135,15 +135,16 @@ class Guess:
 
     @torch.no_grad()
     def _bend(self, head: LinearHead, profile: Profile) -> None:
-        unit_f = head.units.D_f(torch.tensor(self.alpha, dtype=torch.float64))
-        values = (profile.D_o / head.units.D_o, profile.D_f / unit_f)
-        for row, link, value in zip((head.dim, head.dim + 1), head.links[1:], values):
+        alpha, layout = torch.tensor(self.alpha, dtype=torch.float64), head.layout
+        ordinary = head.noise.of_identity(profile.D_o, head.dim) / head.unit("D_o", alpha)
+        values = [*enumerate(ordinary, layout.row("D_o")), (layout.row("D_f"), profile.D_f / head.unit("D_f", alpha))]
+        for row, value in values:
             basis = head.bases[row]
             if basis.size == 0:
                 continue
             functions = basis.rows(profile.x)
             stiff = torch.diag(_RIDGE * basis.harmonic_numbers() ** 4 + 1e-6)
-            theta = torch.linalg.solve(functions @ functions.T + stiff, functions @ link.inverse(value))
+            theta = torch.linalg.solve(functions @ functions.T + stiff, functions @ head.links[row].inverse(value))
             head.theta[head.starts[row] : head.starts[row + 1]] = theta
 
 

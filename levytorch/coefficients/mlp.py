@@ -70,6 +70,7 @@ class MLPHead(NetworkHead):
         shared_trunk: bool = False,
         residual: bool = False,
         trained: str = "all",
+        noise: str = "isotropic",
     ) -> None:
         for name, value in (("width", width), ("depth", depth), ("n_features", n_features)):
             whole_number(f"{name} of an MLP head", value, 1, 4096, "try 16, 2 and 1")
@@ -86,6 +87,7 @@ class MLPHead(NetworkHead):
             units,
             tempering,
             known,
+            noise,
         )
         self.width, self.depth, self.asked_features = int(width), int(depth), int(n_features)
         self.activation = choice("activation", activation, tuple(ACTIVATIONS))
@@ -93,8 +95,8 @@ class MLPHead(NetworkHead):
         if self.shared_trunk:
             self.nets = nn.ModuleDict({"all": self._network(self.n_outputs)})
         else:
-            names = dict.fromkeys(self.output_names)
-            self.nets = nn.ModuleDict({name: self._network(dim if name == "b" else 1) for name in names})
+            names = self.output_names
+            self.nets = nn.ModuleDict({name: self._network(names.count(name)) for name in dict.fromkeys(names)})
         if choice("trained", trained, TRAINED) == "last_layer":
             self.fixed = parameters_of_features(self)
         self.start_at_order_one()

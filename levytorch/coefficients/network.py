@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from levytorch.coefficients.basis import FourierBasis, check_basis, per_coordinate
-from levytorch.coefficients.head import KNOWABLE, Coefficients, Head, LinkedHead, Units
+from levytorch.coefficients.head import Coefficients, Head, LinkedHead, Units
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
 from levytorch.convert import shown, whole_number
 from levytorch.errors import InputError
@@ -58,9 +58,10 @@ class NetworkHead(LinkedHead):
         units: Units | None = None,
         tempering: TemperingSpec | float | str | None = None,
         known: Mapping[str, float] | None = None,
+        noise: str = "isotropic",
     ) -> None:
         tempered = TemperingSpec.parse(tempering) if tempering is not None else None
-        super().__init__(dim, positivity_link, AlphaSpec.parse(alpha), units, tempered, known)
+        super().__init__(dim, positivity_link, AlphaSpec.parse(alpha), units, tempered, known, noise)
         self.n_features = whole_number("n_features of a network", n_features, 0, 4096, "try 3")
         self._place(period, origin, window)
         self.periodic = self.n_features > 0 and period is not None
@@ -120,9 +121,9 @@ class NetworkHead(LinkedHead):
     # -- structure ----------------------------------------------------------------------------------------------------
     @property
     def output_names(self) -> list[str]:
-        """Which predictors the network gives, in order; b is there once for every coordinate."""
-        names = ["b"] * self.dim + [name for name in KNOWABLE if name not in self.known]
-        return names + ["alpha"] * (self.alpha_spec.mode == "function")
+        """Which predictors the network gives, in order; b is there once for every coordinate, D_o for every row."""
+        left_out = {"tempering", *self.known} | ({"alpha"} if self.alpha_spec.mode != "function" else set())
+        return [name for name in self.layout.names if name not in left_out]
 
     @property
     def n_outputs(self) -> int:
@@ -131,8 +132,8 @@ class NetworkHead(LinkedHead):
     @property
     def output_rows(self) -> list[int]:
         """Which predictor each of the outputs is, as scores are ordered."""
-        rows = {"D_o": self.dim, "D_f": self.dim + 1, "alpha": self.dim + 2}
-        return [rows.get(name, i) for i, name in enumerate(self.output_names)]
+        given = set(self.output_names)
+        return [row for row, name in enumerate(self.layout.names) if name in given]
 
     @property
     def starts(self) -> dict[str, int]:
@@ -162,7 +163,7 @@ class NetworkHead(LinkedHead):
         """Near constants: on average over the cell the outputs are these."""
         x = self.grid(64 if self.dim == 1 else 400)
         now = self.raw(self.states(x)).mean(0) - self.shift
-        wanted = torch.cat([eta["b"], *(eta[name] for name in self.output_names[self.dim :])])
+        wanted = torch.cat([eta[name] for name in dict.fromkeys(self.output_names)])
         self.shift.copy_(wanted - now)
         self._set_more(eta)
 
@@ -191,15 +192,22 @@ class NetworkHead(LinkedHead):
         return self.module(self.inputs(x)) + self.shift
 
     def forward(self, x: Tensor) -> Coefficients:
-        raw, d = self.raw(self.states(x)), self.dim
-        shape = x.shape if d == 1 else x.shape[:-1]
-        eta = {"b": raw[:, :d].reshape(x.shape)}
-        eta |= {name: raw[:, k].reshape(shape) for k, name in enumerate(self.output_names) if k >= d}
+        shape, names = x.shape if self.dim == 1 else x.shape[:-1], self.output_names
+        eta = self.by_name(self.raw(self.states(x)).T.reshape(len(names), *shape))
         if self.alpha_spec.mode == "constant":
             eta["alpha"] = self.raw_alpha
         if self.tempering_spec.learned:
             eta["tempering"] = self.raw_tempering
         return self.coefficients_of(eta)
+
+    def by_name(self, outputs: Tensor) -> dict[str, Tensor]:
+        """Outputs (n_outputs, ...) as `coefficients_of` takes them."""
+        rows: dict[str, list[Tensor]] = {}
+        for name, row in zip(self.output_names, outputs):
+            rows.setdefault(name, []).append(row)
+        eta = {name: torch.stack(own, dim=-1 if name == "b" else 0) for name, own in rows.items()}
+        single = {"alpha"} | ({"b"} if self.dim == 1 else set())
+        return eta | {name: rows[name][0] for name in single if name in rows}
 
     def tempering_slope(self) -> Tensor:
         out = torch.zeros_like(self.flat())
@@ -213,7 +221,7 @@ class NetworkHead(LinkedHead):
         out = raw.new_zeros((self.n_predictors, raw.shape[1]))
         out[self.output_rows] = raw
         if self.alpha_spec.mode == "constant":
-            out[self.dim + 2] = self.raw_alpha
+            out[self.layout.row("alpha")] = self.raw_alpha
         if self.tempering_spec.learned:
             out[-1] = self.raw_tempering
         return out
@@ -224,7 +232,7 @@ class NetworkHead(LinkedHead):
         out = torch.zeros((self.n_predictors, n, P), dtype=torch.float64)
         out[self.output_rows] = raw_jacobian(self, x)
         if self.alpha_spec.mode == "constant":
-            out[self.dim + 2, :, self.starts["raw_alpha"]] = 1.0
+            out[self.layout.row("alpha"), :, self.starts["raw_alpha"]] = 1.0
         if self.tempering_spec.learned:
             out[-1, :, self.starts["raw_tempering"]] = 1.0
         return out
@@ -233,16 +241,17 @@ class NetworkHead(LinkedHead):
         at = self.states(x)
         with torch.no_grad():
             eta = self.eta(at)
-        J, d = self.eta_jacobian(at), self.dim
+        J, d, m, layout = self.eta_jacobian(at), self.dim, self.n_linear, self.layout
         alpha_row = None
         if self.learns_alpha:
-            alpha_row = eta[d + 2] if self.alpha_spec.mode == "function" else eta[d + 2, 0]
-        chain = self.respond(eta[: d + 2], alpha_row, eta[-1, 0])
+            alpha_row = eta[m] if self.alpha_spec.mode == "function" else eta[m, 0]
+        chain = self.respond(eta[:m], alpha_row, eta[-1, 0])
         out = chain.slope.unsqueeze(-1) * J
-        alpha = out[d + 2] if self.learns_alpha else torch.zeros_like(out[0])
+        alpha = out[m] if self.learns_alpha else torch.zeros_like(out[0])
         if chain.D_f_alpha.dim():
-            out[d + 1] += chain.D_f_alpha.unsqueeze(-1) * alpha
-        return out[0] if d == 1 else out[:d].transpose(0, 1), out[d], out[d + 1], alpha
+            out[m - 1] += chain.D_f_alpha.unsqueeze(-1) * alpha
+        D_o = layout.noise.jacobian(layout.noise_rows(chain.coefficients), out[layout.rows("D_o")])
+        return out[0] if d == 1 else out[:d].transpose(0, 1), D_o, out[m - 1], alpha
 
 
 def penalty_groups(head: Head) -> list[list[str]]:

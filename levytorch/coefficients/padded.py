@@ -137,9 +137,7 @@ class PaddedNetwork(Head):
     def forward(self, x: Tensor) -> Coefficients:
         head = self.line
         rows = PaddedBasis(_Predictors(head), head.window).rows(self.states(x))
-        eta = {"b": rows[0].reshape(x.shape)} | {
-            name: rows[row].reshape(x.shape) for name, row in zip(head.output_names[1:], head.output_rows[1:])
-        }
+        eta = head.by_name(rows[head.output_rows].reshape(-1, *x.shape))
         if head.alpha_spec.mode == "constant":
             eta["alpha"] = head.raw_alpha
         if head.tempering_spec.learned:

@@ -97,6 +97,7 @@ class PeriodicSplineHead(LinearHead):
         truncation: str = "total",
         tempering: TemperingSpec | None = None,
         known: Mapping[str, float] | None = None,
+        noise: str = "isotropic",
     ) -> None:
         cells = list(zip(per_coordinate("period", period, dim), per_coordinate("origin", origin, dim)))
 
@@ -106,7 +107,8 @@ class PeriodicSplineHead(LinearHead):
 
         n_alpha = alpha_functions(alpha, n_basis_alpha)
         own = basis(n_alpha) if n_alpha else None
-        super().__init__(basis(n_basis), own, positivity_link, alpha, units, dim, tempering=tempering, known=known)
+        more: dict[str, Any] = {"tempering": tempering, "known": known, "noise": noise}
+        super().__init__(basis(n_basis), own, positivity_link, alpha, units, dim, **more)
         self.n_basis, self.n_basis_alpha, self.truncation = n_basis, n_alpha, truncation
         self.period, self.origin = (v[0] if dim == 1 else tuple(v) for v in zip(*cells))
 

@@ -44,6 +44,7 @@ class SplineHead(LinearHead):
         tempering: TemperingSpec | None = None,
         known: Mapping[str, float] | None = None,
         free: str = "auto",
+        noise: str = "isotropic",
     ) -> None:
         windows = check_windows(window, dim)
         if isinstance(knots, str):
@@ -66,7 +67,7 @@ class SplineHead(LinearHead):
         everywhere = basis(n_basis, inner)
         drift = self._drift(windows, basis, everywhere, continuation, n_basis, inner)
         own = basis(n_alpha) if n_alpha else None
-        super().__init__(everywhere, own, positivity_link, alpha, units, dim, drift, tempering, known)
+        super().__init__(everywhere, own, positivity_link, alpha, units, dim, drift, tempering, known, noise)
         self.n_basis, self.n_basis_alpha, self.truncation = n_basis, n_alpha, truncation
         self.knots, self.continuation = knots if inner is None else inner, continuation
         self.window = windows[0] if dim == 1 else windows

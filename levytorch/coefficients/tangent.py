@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -112,7 +113,7 @@ class TangentHead(LinearHead):
     def __init__(self, of: Head, states: Tensor, precision: Tensor | None = None, center: Tensor | None = None) -> None:
         known = of.known if isinstance(of, LinkedHead) else {}
         link = of.positivity_link if isinstance(of, LinkedHead) else "softplus"
-        LinkedHead.__init__(self, of.dim, link, of.alpha_spec, of.units, of.tempering_spec, known)
+        LinkedHead.__init__(self, of.dim, link, of.alpha_spec, of.units, of.tempering_spec, known, of.noise.name)
         self.period, self.origin, self.window, self.columns = of.period, of.origin, of.window, of.columns
         self.periodic, self.scale = getattr(of, "periodic", True), of.scale
         object.__setattr__(self, "of", copy.deepcopy(of))
@@ -204,7 +205,7 @@ class TangentHead(LinearHead):
     @property
     def alpha_basis(self) -> Any:  # type: ignore[override]
         """A basis of one function where alpha is one number."""
-        return TangentBasis(self, self.dim + 2) if self.learns_alpha else None
+        return TangentBasis(self, self.n_linear) if self.learns_alpha else None
 
     @property
     def alpha_varies(self) -> bool:
@@ -355,14 +356,15 @@ def predictors(tangent: TangentHead, x: Tensor) -> Tensor:
 
     A head of the user's own gives coefficients; its predictors are what links would make them of.
     """
-    head, d = tangent.of, tangent.dim
+    head, layout = tangent.of, tangent.layout
     if isinstance(head, NetworkHead):
         return head.eta(x)
     c, units = head(x), tangent.units
-    rows = [*(c.b.T if d > 1 else [c.b])]
-    rows = [row / units.b for row in rows]
+    rows = [row / units.b for row in (c.b.T if tangent.dim > 1 else [c.b])]
     link = positivity("softplus", 0.0)
-    rows += [link.inverse(value / unit) for value, unit in zip((c.D_o, c.D_f), units.noise(c.alpha))]
+    for name, values in (("D_o", layout.noise_rows(c)), ("D_f", c.D_f.unsqueeze(0))):
+        scaled, kept = values / tangent.unit(name, c.alpha), layout.positive(name)
+        rows += [link.inverse(v) if k in kept else v for k, v in enumerate(scaled, layout.row(name))]
     if tangent.learns_alpha:
         low, high = tangent.alpha_spec.link.low, tangent.alpha_spec.link.high
         share = ((c.alpha - low) / (high - low)).clamp(1e-9, 1 - 1e-9)
@@ -380,18 +382,15 @@ def predictor_jacobian(tangent: TangentHead, x: Tensor) -> Tensor:
 
 
 def _predictor_jacobian(tangent: TangentHead, x: Tensor) -> Tensor:
-    head, d = tangent.of, tangent.dim
+    head, layout = tangent.of, replace(tangent.layout, tempering=False)
     if isinstance(head, NetworkHead):
         return head.eta_jacobian(x)
-    b, D_o, D_f, alpha = (J.detach() for J in state_by_state(head, x))
     chain = chain_of(tangent, x)
-    rows = [*(b.unbind(1) if d > 1 else [b]), D_o, D_f]
-    if tangent.learns_alpha:
-        rows.append(alpha)
-        if chain.D_f_alpha.dim():
-            rows[d + 1] = D_f - chain.D_f_alpha.unsqueeze(-1) * alpha
+    rows = layout.jacobian(chain.coefficients, state_by_state(head, x), tangent.base.new_zeros(()))
+    if chain.D_f_alpha.dim():
+        rows[layout.row("D_f")] -= chain.D_f_alpha.unsqueeze(-1) * rows[layout.row("alpha")]
     slope = chain.slope[: len(rows)].unsqueeze(-1)
-    return torch.where(slope.abs() > 1e-12, torch.stack(rows) / torch.where(slope == 0, 1.0, slope), 0.0)
+    return torch.where(slope.abs() > 1e-12, rows / torch.where(slope == 0, 1.0, slope), 0.0)
 
 
 def state_by_state(head: Head, x: Tensor) -> tuple[Tensor, ...]:
@@ -402,13 +401,14 @@ def state_by_state(head: Head, x: Tensor) -> tuple[Tensor, ...]:
 
     def at_one(values: dict[str, Tensor], state: Tensor) -> tuple[Tensor, ...]:
         c = functional_call(head, values, (state.unsqueeze(0),))
-        return c.b[0], c.D_o[0], c.D_f[0], c.alpha.expand_as(c.D_o)[0]
+        return c.b[0], c.D_o[0], c.D_f[0], c.alpha.expand_as(c.D_f)[0]
 
     try:
         parts = vmap(jacrev(at_one), in_dims=(None, 0))(parameters, x)
     except Exception:  # whatever a user's forward makes of it
         return head.jacobian(x)
-    lead = [2 if head.dim > 1 and k == 0 else 1 for k in range(4)]
+    c = head(x[:1])
+    lead = [v.dim() for v in (c.b, c.D_o, c.D_f, c.D_f)]
     return tuple(
         torch.cat([one[name].reshape(*one[name].shape[:n], -1) for name in parameters], dim=-1)
         for one, n in zip(parts, lead)

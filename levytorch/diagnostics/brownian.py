@@ -57,12 +57,12 @@ def check_jumps(tangent: Tangent | ExactTangent, sample: Sample, log_p: Tensor) 
 
 def parameter_counts(tangent: Tangent | ExactTangent) -> tuple[int, int]:
     """Parameters of the whole head, and of its b and D_o; for an MLP directions in which the coefficients can move."""
-    J, d = tangent.jacobian, tangent.head.dim
+    J, last = tangent.jacobian, tangent.head.layout.row("D_f")
     if isinstance(tangent.head, LinearHead):
-        return J.shape[2], int((J[: d + 1].abs().sum((0, 1)) > 0).sum())
+        return J.shape[2], int((J[:last].abs().sum((0, 1)) > 0).sum())
     scaled = J / J.abs().amax((1, 2), keepdim=True).clamp(min=1e-300)
     ranks = [int(torch.linalg.matrix_rank(row, rtol=1e-3)) for row in scaled]
-    return sum(ranks), sum(ranks[: d + 1])
+    return sum(ranks), sum(ranks[:last])
 
 
 @dataclass

@@ -225,7 +225,7 @@ def _on(
     head = max((r.head for r in named.values() if isinstance(r.head, LinearHead)), default=None, key=_size)
     if head is not None and scale == 1.0:
         plain = fit_without_jumps(head, region, sample)
-        models.append(model("without jumps", plain.log_prob(sample), float((head.dim + 1) * head.basis.size)))
+        models.append(model("without jumps", plain.log_prob(sample), float(head.layout.row("D_f") * head.basis.size)))
     if more is not None:
         models += [model(*extra) for extra in more(sample)]
     return models, pairs

@@ -118,7 +118,7 @@ class ExactTangent:
             weighted = (share * nodes.weight)[:, None] * nodes.scores
             cross += h @ weighted
             information += nodes.scores.T @ weighted
-        correlation = separability(information, self.head.starts) if isinstance(self.head, LinearHead) else 0.0
+        correlation = separability(information, self.head) if isinstance(self.head, LinearHead) else 0.0
         return Expected(cross, information, correlation, None)
 
     def nodes(self, x: Tensor, label: Tensor, dt: float) -> ScoreNodes:

@@ -18,7 +18,7 @@ from levytorch.data import Pools, Transitions
 from levytorch.data.thresholds import Threshold
 from levytorch.diagnostics.chain import follows
 from levytorch.diagnostics.sample import Region
-from levytorch.likelihood.frozen import FrozenLaw, score_rows, steady_method, to_predictors
+from levytorch.likelihood.frozen import FrozenLaw, steady_method, to_predictors
 from levytorch.likelihood.likelihood import make_objective
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty
@@ -143,7 +143,7 @@ def scores(fitted: Fitted, data: Transitions, rows: Tensor, weight: Tensor) -> T
     design = head.design(x)
     chain = head.chain(head.theta.detach(), design)
     step = objective.law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
-    q = to_predictors(score_rows(head, step), chain)
+    q = to_predictors(head.layout.scores(step, chain.coefficients), chain)
     if fitted.evaluation.kept is not None:
         q = q - fitted.evaluation.kept[2][:, objective.bins.index(x, dt)]
     q = q * weight

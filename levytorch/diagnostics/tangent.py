@@ -21,7 +21,7 @@ from levytorch.coefficients import Coefficients, Head
 from levytorch.diagnostics.components import Components
 from levytorch.diagnostics.sample import Region, Sample, Transform, edge_masses, transform
 from levytorch.law import LevyStep
-from levytorch.likelihood.frozen import FrozenLaw, coefficient_jacobian, score_rows, with_slopes
+from levytorch.likelihood.frozen import FrozenLaw, coefficient_jacobian
 from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import center_of
 from levytorch.spaces.states import lengths_of
@@ -101,7 +101,7 @@ class Tangent:
     def scores(self, c: Coefficients, x: Tensor, dx: Tensor, dt: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
         """d log p / d (b, D_o, D_f[, alpha]) given the region (C, n), and log p itself given the region."""
         step = self.law.score(c, dx, dt, wrt_alpha=self.head.learns_alpha)
-        q, log_p = score_rows(self.head, step), step.log_p
+        q, log_p = self.head.layout.scores(step, c), step.log_p
         if self.kept:
             node = self.bins.index(x, dt)
             for stratum, (log_mass, slope) in enumerate(self.kept):
@@ -189,7 +189,7 @@ class Tangent:
         def masses(c: Coefficients) -> list[Tensor]:
             return region.log_kept(lambda t: self.law.exceedance(c, t, self.center, self.bins.dt), self.bins.dt)
 
-        return with_slopes(self.head, self.coefficients(self.bins.x), len(self.bins), masses)
+        return self.head.layout.with_slopes(self.coefficients(self.bins.x), len(self.bins), masses)
 
 
 def _complement(kept: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -35,7 +35,7 @@ from levytorch.data.lattice import Lattice
 from levytorch.data.lattice_tables import StateCounts
 from levytorch.likelihood.exact import ExactLaw, beside
 from levytorch.likelihood.exact_scores import ExpectedScores, expected_scores
-from levytorch.likelihood.frozen import FrozenLaw, coefficient_jacobian, score_rows
+from levytorch.likelihood.frozen import FrozenLaw, coefficient_jacobian
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.sums import StateBins
@@ -185,7 +185,7 @@ def frozen_scores(head: Head, frozen: FrozenLaw, rows: ExpectedScores, dt: float
     c = head(rows.states)
     at = Coefficients(c.b[rows.which], c.D_o[rows.which], c.D_f[rows.which], c.alpha, c.tempering)
     step = frozen.score(at, rows.dx, torch.tensor(dt, dtype=torch.float64), wrt_alpha=head.learns_alpha)
-    return score_rows(head, step)
+    return head.layout.scores(step, at)
 
 
 def _at(values: Tensor, x: Tensor, head: Head) -> Tensor:

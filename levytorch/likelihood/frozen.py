@@ -16,7 +16,7 @@ bins.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.coefficients.head import Chain
 from levytorch.coefficients.kernels import GRID, interpolate, scatter
+from levytorch.coefficients.layout import scalar_size
 from levytorch.coefficients.tangent import TangentHead
 from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
@@ -80,40 +81,11 @@ def steady_method(density: str, head: Head) -> str:
     return "contour" if head.learns_alpha or head.tempered else "table"
 
 
-def learned(head: Head) -> list[str]:
-    """Which of the coefficients depend on parameters."""
-    return ["b", "D_o", "D_f"] + ["alpha"] * head.learns_alpha + ["tempering"] * head.tempering_spec.learned
-
-
-def score_rows(head: Head, step: StepScore) -> Tensor:
-    """d log p / d c of every pair, (C, n), for what is learned; b has a row per coordinate."""
-    rows = [getattr(step, name) for name in learned(head)]
-    return torch.stack([*(rows[0].T if head.dim > 1 else rows[:1]), *rows[1:]])
-
-
 def coefficient_jacobian(head: Head, x: Tensor) -> Tensor:
-    """d c / d theta at states, (C, n, P), in the same rows."""
-    b, *rest = (J.detach() for J in head.jacobian(x))
-    rows = [*(b.unbind(1) if head.dim > 1 else [b]), *rest[: 2 + head.learns_alpha]]
-    return torch.stack(rows + [head.tempering_slope().expand_as(rows[-1])] * head.tempering_spec.learned)
-
-
-def with_slopes(
-    head: Head, c: Coefficients, n: int, functions: Callable[[Coefficients], Sequence[Tensor]]
-) -> list[tuple[Tensor, Tensor]]:
-    """Functions (n,) of the coefficients at n states, each with its derivatives (C, n) in the rows of `score_rows`."""
-    shapes = [c.b.shape if head.dim > 1 else (n,), *[(n,)] * (4 if head.tempered else 3)]
-    leaves = [v.detach().expand(s).clone().requires_grad_(True) for v, s in zip((*c, c.tempering), shapes)]
-    wanted = leaves[: 3 + head.learns_alpha] + leaves[4:] * head.tempering_spec.learned
-    out = []
-    with torch.enable_grad():
-        for value in functions(Coefficients(*leaves)):
-            slopes = [torch.zeros_like(v) for v in wanted]
-            if value.requires_grad:
-                slopes = list(torch.autograd.grad(value.sum(), wanted, retain_graph=True))
-            rows = [*(slopes[0].T if head.dim > 1 else slopes[:1]), *slopes[1:]]
-            out.append((value.detach(), torch.stack(rows)))
-    return out
+    """d row / d theta at states, (C, n, P), for the rows of the head's layout."""
+    with torch.no_grad():
+        c = head(x)
+    return head.layout.jacobian(c, head.jacobian(x), head.tempering_slope())
 
 
 @torch.no_grad()
@@ -127,7 +99,7 @@ def sweep(
     if head.dim > 1 or head.columns > 1:
         return tensor_sweep(head, law, batch, bins, hessian=hessian)
     theta = head.theta.detach()
-    C, M, names = head.n_predictors, len(bins), learned(head)
+    C, M, names = head.n_predictors, len(bins), head.layout.names
     grid = nodes_per_cell(head, bins, batch.x)
     ((origin, period),) = bins.extents
     x_nodes = origin + period / grid * torch.arange(grid, dtype=torch.float64)
@@ -183,8 +155,9 @@ def nodes_per_cell(head: LinearHead, bins: StateBins, x: Tensor) -> int:
 
 def to_predictors(sums: Tensor, chain: Chain) -> Tensor:
     """Sums (..., C, n) of d log p / d c -> of d log p / d eta = d log p / d c * d c / d eta, in the predictors."""
-    out, D_f, alpha = sums * chain.slope, chain.dim + 1, chain.dim + 2
+    out = sums * chain.slope
     if chain.D_f_alpha.dim():
+        D_f, alpha = chain.layout.row("D_f"), chain.layout.row("alpha")
         out[..., alpha, :] += sums[..., D_f, :] * chain.D_f_alpha * chain.slope[alpha]
     return out
 
@@ -195,7 +168,8 @@ def predictor_jacobian(chain: Chain, C: int, M: int) -> Tensor:
     for row in range(C):
         jacobian[row, row] = chain.slope[row]
     if chain.D_f_alpha.dim():
-        jacobian[2, 3] = chain.D_f_alpha * chain.slope[3]
+        alpha = chain.layout.row("alpha")
+        jacobian[chain.layout.row("D_f"), alpha] = chain.D_f_alpha * chain.slope[alpha]
     return jacobian
 
 
@@ -205,10 +179,11 @@ def link_curvature(chain: Chain, first: Tensor, C: int, M: int) -> Tensor:
     for row in range(C):
         out[row, row] = first[row] * chain.curvature[row]
     if chain.D_f_alpha.dim():
+        f, a = chain.layout.row("D_f"), chain.layout.row("alpha")
         ratio = chain.D_f_alpha / chain.coefficients.D_f  # 2 log(length): D_f scales as exp(ratio * alpha)
-        out[2, 3] = out[3, 2] = first[2] * ratio * chain.slope[2] * chain.slope[3]
-        bend = ratio * chain.D_f_alpha * chain.slope[3] ** 2 + chain.D_f_alpha * chain.curvature[3]
-        out[3, 3] += first[2] * bend
+        out[f, a] = out[a, f] = first[f] * ratio * chain.slope[f] * chain.slope[a]
+        bend = ratio * chain.D_f_alpha * chain.slope[a] ** 2 + chain.D_f_alpha * chain.curvature[a]
+        out[a, a] += first[f] * bend
     return out
 
 
@@ -234,7 +209,7 @@ def _second_derivatives(
     width = (c.D_o / dt).sqrt() if bool((c.D_o > 0).all()) else torch.full_like(c.D_o, head.units.b)
     size = 1e-4 if scores is None else 1e-7
     sizes = {"b": width, "D_o": c.D_o, "D_f": c.D_f, "alpha": torch.ones_like(c.alpha), "tempering": c.tempering}
-    names = learned(head)
+    names = head.layout.names
 
     def scores_at(name: str, change: Tensor) -> list[Tensor]:
         shifted = c._replace(**{name: getattr(c, name) + change})
@@ -276,7 +251,7 @@ def tensor_sweep(
         part = float((weight * step.log_p).sum())
         if not math.isfinite(part):
             raise NumericalError(where(step.log_p, seen, x, dx))
-        q = to_predictors(score_rows(head, step), chain)
+        q = to_predictors(head.layout.scores(step, chain.coefficients), chain)
         columns = [q, q[upper[0]] * q[upper[1]]]
         if hessian:
             columns.append(_curvature(head, law, eta, eta_alpha, theta[-1], dx, dt)[upper[0], upper[1]])
@@ -305,32 +280,41 @@ def _curvature(
     dt: Tensor,
 ) -> Tensor:
     """d2 log p / d eta d eta of every pair, (C, C, n): central differences of the analytic scores."""
-    d, C = head.dim, head.n_predictors
+    layout, m = head.layout, head.n_linear
     chain = head.respond(eta, eta_alpha, eta_tempering)
-    c = chain.coefficients
-    spread = (c.D_o / dt).sqrt() if bool((c.D_o > 0).all()) else torch.full_like(c.D_o, head.units.b)
-    widths = [1e-4 * spread / head.units.b] * d
-    # relative steps of the coefficients themselves, brought to the predictors
-    widths += [1e-4 * value / slope.clamp(min=1e-12) for value, slope in zip((c.D_o, c.D_f), chain.slope[d : d + 2])]
     out = []
-    for row in range(C):
+    for row, size in enumerate(_sizes(head, chain, dt)):
         moved = []
-        width = widths[row] if row < d + 2 else torch.full((), 1e-4, dtype=torch.float64)
+        # a relative step of the coefficient itself, brought to the predictor
+        width = 1e-4 * size
         for sign in (1.0, -1.0):
             here, here_alpha, here_tempering = eta, eta_alpha, eta_tempering
-            if row < d + 2:
+            if row < m:
                 here = eta.clone()
                 here[row] += sign * width
-            elif eta_alpha is not None and row == d + 2:
+            elif eta_alpha is not None and row == m:
                 here_alpha = eta_alpha + sign * width
             else:
                 here_tempering = eta_tempering + sign * width
             at = head.respond(here, here_alpha, here_tempering)
             step = law.score(at.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
-            moved.append(to_predictors(score_rows(head, step), at))
+            moved.append(to_predictors(layout.scores(step, at.coefficients), at))
         out.append((moved[0] - moved[1]) / (2 * width))
     bent = torch.stack(out)
     return 0.5 * (bent + bent.transpose(0, 1))
+
+
+def _sizes(head: LinearHead, chain: Chain, dt: Tensor) -> list[Tensor]:
+    """How far every predictor has to go for its coefficient to change by about its own size, (n,) or 0-d each."""
+    c, layout = chain.coefficients, chain.layout
+    ordinary = scalar_size(c.D_o)
+    spread = (ordinary / dt).sqrt() if bool((ordinary > 0).all()) else torch.full_like(ordinary, head.units.b)
+    sizes = {"b": spread, "D_o": ordinary**layout.noise.power, "D_f": c.D_f}
+    one = torch.ones((), dtype=torch.float64)
+    return [
+        sizes[name] / chain.slope[row].clamp(min=1e-12) if name in sizes else one
+        for row, name in enumerate(layout.names)
+    ]
 
 
 def _square(packed: Tensor, upper: Tensor, C: int) -> Tensor:

@@ -14,6 +14,7 @@ d R_theta / d theta.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -208,7 +209,6 @@ class FullBatchObjective:
         without bound, which would hold up all other parameters; with the link's own curvature such a coefficient falls
         by a factor of about e in each pass.
         """
-        d = self.head.dim
         chain = self.head.chain(ev.theta, self.design)
         score = torch.zeros_like(ev.main.first)
         products = torch.zeros_like(score)
@@ -218,7 +218,9 @@ class FullBatchObjective:
         for counts, _, q in self.regions(ev):
             score -= q * counts / self.n
         out = torch.zeros((ev.theta.numel(), ev.theta.numel()), dtype=torch.float64)
-        rows = [d, d + 1] + [len(score) - 1] * self.head.tempering_spec.learned
+        layout = self.head.layout
+        rows = [row for name in ("D_o", "D_f") for row in layout.positive(name)]
+        rows += [len(score) - 1] * layout.tempering
         for row in (r for r in rows if self.head.sizes[r]):  # none of what is known
             slope = chain.slope[row]
             bend = -score[row] * chain.curvature[row] / torch.where(slope.abs() < 1e-300, 1e-300, slope)
@@ -347,18 +349,24 @@ def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
     return inverse @ (meat / n) @ inverse.T
 
 
-def separability(information: Tensor, starts: list[int], dim: int = 1, mean: Tensor | None = None) -> float:
+def separability(information: Tensor, head: LinearHead, mean: Tensor | None = None) -> float:
     """|correlation| of the estimates of mean D_o and mean D_f; near 1 (2 alpha -> 2) data cannot tell them apart.
 
-    starts: where the part of each predictor begins in theta; mean: (K,) of the functions of D_o over the states; None:
-    that of a Fourier series over its cell. Zero if one of the two is known, or has left the parameters.
+    mean: (K,) of the functions of D_o over the states; None: that of a Fourier series over its cell. Zero if one of the
+    two is known, or has left the parameters. Of a matrix the rows of its diagonal are added up.
     """
-    i, j, k = starts[dim], starts[dim + 1], starts[dim + 2]
-    if i == j or j == k:
-        return 0.0
+    directions = []
+    for name in ("D_o", "D_f"):
+        direction = torch.zeros(len(information), dtype=torch.float64)
+        for row in head.layout.positive(name):
+            part = head.part(row)
+            if part.start == part.stop:
+                return 0.0
+            if mean is None:
+                direction[part.start] = 1.0
+            else:
+                direction[part] = mean
+        directions.append(direction)
     cov = symmetric_inverse(information)
-    if mean is None:
-        return float(cov[i, j].abs() / (cov[i, i] * cov[j, j]).sqrt())
-    D_o, D_f = slice(i, j), slice(j, k)
-    both, o, f = (mean @ cov[a, b] @ mean for a, b in ((D_o, D_f), (D_o, D_o), (D_f, D_f)))
-    return float(both.abs() / (o * f).sqrt())
+    (o, both), (_, f) = ((float(a @ cov @ b) for b in directions) for a in directions)
+    return abs(both) / math.sqrt(o * f) if o * f > 0 else math.nan

@@ -37,7 +37,6 @@ from levytorch.likelihood.frozen import (
     StepScore,
     coefficient_jacobian,
     predictor_jacobian,
-    score_rows,
     sweep,
     to_predictors,
 )
@@ -285,7 +284,8 @@ class SimulatedScore:
             node, c = bins.index(x, dt), field(x)
             number += torch.bincount(node, minlength=M)
             scores = [
-                score_rows(head, objective.law.score(c, dx, dt, wrt_alpha=head.learns_alpha)) for dx in (fine, frozen)
+                head.layout.scores(objective.law.score(c, dx, dt, wrt_alpha=head.learns_alpha), c)
+                for dx in (fine, frozen)
             ]
             for stratum, total in zip(strata, found):
                 kept = [stratum.kept(dx, dt, node).to(torch.float64) for dx in (fine, frozen)]
@@ -473,7 +473,7 @@ class RowsAt:
     def scores(self, law: FrozenLaw, dx: Tensor, dt: Tensor) -> Tensor:
         """d log p / d theta of steps dx over dt, (n, P)."""
         step = law.score(self.coefficients, dx, dt, wrt_alpha=self.head.learns_alpha)
-        return self.to_theta(score_rows(self.head, step))
+        return self.to_theta(self.head.layout.scores(step, self.coefficients))
 
 
 def rows_at(head: Head, x: Tensor) -> RowsAt:
@@ -592,7 +592,8 @@ class SimulatedPairs:
         field = coefficient_field(head)
         fine, frozen = coupled_steps(field, x, dt, self.substeps, dim=head.dim, seed=self.seed, first=first)
         c = head(inside(head, x))
-        one, two = (score_rows(head, law.score(c, dx, dt, wrt_alpha=head.learns_alpha)) for dx in (fine, frozen))
+        steps = (law.score(c, dx, dt, wrt_alpha=head.learns_alpha) for dx in (fine, frozen))
+        one, two = (head.layout.scores(step, c) for step in steps)
         return float(((one - two).square().mean(1) / two.square().mean(1).clamp(min=1e-300)).max())
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.convert import choice, known_keys, real_number, shown, whole_number
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.likelihood.frozen import FrozenLaw, to_predictors, with_slopes
+from levytorch.likelihood.frozen import FrozenLaw, to_predictors
 from levytorch.likelihood.laws import Law
 from levytorch.likelihood.sums import StateBins
 
@@ -287,7 +287,7 @@ class TailMasses:
         def masses(c: Coefficients) -> tuple[Tensor, Tensor]:
             return self._log_kept(lambda threshold: law.exceedance(c, threshold, self.center(dt), dt))
 
-        (core, by_core), (middle, by_middle) = with_slopes(head, c, len(self.bins), masses)
+        (core, by_core), (middle, by_middle) = head.layout.with_slopes(c, len(self.bins), masses)
         return core, middle, by_core, by_middle
 
     # -- private ------------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def euler(
     path: Callable[..., int] = functools.partial(_variable, order=order)
     if dynamics.tempering > 0:  # with constants one step is exact, whatever its length
         size, substeps = BLOCK, 1 if dynamics.is_constant else substeps
-    elif dynamics.is_constant:
+    elif dynamics.is_constant and not dynamics.has_matrix:
         path = _constant
     long = n * n_steps * substeps > _LONG
     hide = (None if long else True) if progress is None else not progress  # None: only where there is a terminal
@@ -182,19 +182,20 @@ class _Paths:
             self.ahead.restart()
 
     def advance(self, b: Array, D_o: Array, D_f: Array, alpha: Array, inverse_alpha: Array, substep: int) -> None:
-        """One substep; b (d, n), the others (n,)."""
+        """One substep; b (d, n), D_o (n,) or (d, d, n), the others (n,)."""
         if self.ahead is not None:
             b, D_o, D_f = self.ahead("b", b), self.ahead("D_o", D_o), self.ahead("D_f", D_f)
         h = self.h
         if self.dynamics.tempering > 0:
-            A, B, index = (torch.from_numpy(v) for v in (D_o * h, D_f * h, alpha))
+            A, B, index = (torch.from_numpy(v.T) for v in (D_o * h, D_f * h, alpha))
             noise = _tempered_noise(self.inside.shape, A, B, index, self.dynamics.tempering, self.generator)
             self.x += b * h + noise.numpy().T
             self.reduced[:] = self._wrapped()
         else:
             jump = 1.0 / np.maximum(D_f * h, _TINY)
             law = (b, D_o * h, jump, alpha, inverse_alpha, h)
-            kernels.advance(self.x, self.reduced, *law, *self.period_and_origin, self.keys, substep, *self.space)
+            advance = kernels.advance if D_o.ndim == 1 else kernels.advance_matrix
+            advance(self.x, self.reduced, *law, *self.period_and_origin, self.keys, substep, *self.space)
 
 
 @torch.no_grad()
@@ -244,7 +245,7 @@ def _held(
     inside = paths.inside
     draws, uniform = kernels.stream_keys(seed, _ACTIONS, first, n), np.empty((actions.shape[2], n))
     alpha, inverse_alpha = np.full(n, system.alpha), np.full(n, 1.0 / system.alpha)
-    b, D_o, D_f = np.empty((d, n)), np.empty(n), np.empty(n)
+    b, D_o, D_f = np.empty((d, n)), np.empty((*system.first.D_o.form, n)), np.empty(n)
     on_line = d == 1 and not system.first.repeats
     for step in range(1, part.shape[1]):
         kernels.uniforms(draws, step, uniform)
@@ -269,7 +270,7 @@ def _held(
                     if on_line:
                         pull = effective_drift(functools.partial(of_action, "b"), at, pull, h, part_of)
                     b[:, rows] = pull.numpy().reshape(len(rows), d).T
-                    D_o[rows], D_f[rows] = of_action("D_o", at).numpy(), of_action("D_f", at).numpy()
+                    D_o[..., rows], D_f[rows] = of_action("D_o", at).numpy().T, of_action("D_f", at).numpy()
             paths.advance(b, D_o, D_f, alpha, inverse_alpha, substep)
         part[:, step] = paths.x.T
 
@@ -289,10 +290,16 @@ def _drift_of(system: ControlledDynamics, action: Tensor, mask: Tensor) -> Calla
 def _tempered_noise(
     shape: torch.Size, A: Tensor, B: Tensor, alpha: Tensor, tempering: float, generator: torch.Generator
 ) -> Tensor:
-    """What a step adds to its drift, of shape (n,) or (n, d); A = D_o h, B = D_f h and alpha: (n,)."""
+    """What a step adds to its drift, (n,) or (n, d); A = D_o h is (n,) or (n, d, d), B = D_f h and alpha are (n,)."""
     jumps = B > 0
     lam = torch.where(jumps, torch.tensor(tempering, dtype=torch.float64), 0.0)
     time = tempered_time(alpha, torch.where(jumps, B, 1.0), lam, generator)
-    spread = torch.sqrt(2.0 * (A + torch.where(jumps, time, 0.0)))
+    time = torch.where(jumps, time, 0.0)
     gauss = torch.randn(shape, generator=generator, dtype=torch.float64)
+    if A.dim() == 3:
+        from levytorch.law.several import root_of
+
+        root = root_of(2.0 * (A + time[:, None, None] * torch.eye(shape[-1], dtype=torch.float64)))
+        return (root @ gauss.unsqueeze(-1)).squeeze(-1)
+    spread = torch.sqrt(2.0 * (A + time))
     return (spread if len(shape) == 1 else spread.unsqueeze(-1)) * gauss

@@ -11,6 +11,8 @@ and Stuck). Given A the whole noise is Gaussian, hence one normal vector serves 
 
     dX = b h + sqrt(2 D_o h + 2 (D_f h)^(1/alpha) A) G
 
+With a matrix D_o the root is the Cholesky factor of that sum, times the identity where it is a number.
+
 log, exp and sin(pi t) are made of additions, multiplications and bit patterns alone, so that a compiler can vectorise
 them over a loop of trajectories (calls into the C library it cannot), and so that a simulation gives the same bits on
 every machine: every operation is exactly rounded. The polynomials are best approximations (Remez) with errors near
@@ -117,6 +119,31 @@ def _uniform(key, position):
     return _from_bits(word | 0x3FF0000000000000) - (1.0 - 1.1102230246251565e-16)
 
 
+@_inline
+def _time(u, v, alpha, inverse_alpha, inverse_jump):
+    """The positive stable time of a substep by Kanter's formula, from two uniform numbers."""
+    wait, other = -_log(v), 1.0 - alpha
+    low, high = alpha * u, other * u
+    # sin(pi t) = sin(pi (1 - t)): the smaller argument keeps full relative accuracy at both ends
+    log_jump = inverse_alpha * (
+        other * _log(_sin_pi(min(high, 1.0 - high)) / wait) - _log(_sin_pi(min(u, 1.0 - u)) * inverse_jump)
+    )
+    root = _exp(0.5 * log_jump)
+    return _sin_pi(min(low, 1.0 - low)) * (root * root)
+
+
+@_inline
+def _reduce(row, reduced, length, inverse, start):
+    """States of one coordinate, reduced to their period where it has one."""
+    if length < np.inf:
+        for i in range(row.size):
+            r = (row[i] - start) - length * np.floor((row[i] - start) * inverse)
+            r = r + length if r < 0.0 else r
+            reduced[i] = start + (r - length if r >= length else r)
+    else:
+        reduced[:] = row
+
+
 @_compile
 def stream_keys(seed, purpose, first, n):
     """(n,) starts of the streams of items first, ..., first + n - 1 (trajectories, chains) for one purpose."""
@@ -148,14 +175,8 @@ def advance(x, x_in, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period,
     dim, n = x.shape
     here, there = np.uint64(2 * substep + 1) * GOLDEN, np.uint64(2 * substep + 2) * GOLDEN
     for i in range(n):
-        u, wait, other = _uniform(keys[i], here), -_log(_uniform(keys[i], there)), 1.0 - alpha[i]
-        low, high = alpha[i] * u, other * u
-        # sin(pi t) = sin(pi (1 - t)): the smaller argument keeps full relative accuracy at both ends
-        log_jump = inverse_alpha[i] * (
-            other * _log(_sin_pi(min(high, 1.0 - high)) / wait) - _log(_sin_pi(min(u, 1.0 - u)) * inverse_jump[i])
-        )
-        root = _exp(0.5 * log_jump)
-        scale[i] = math.sqrt(2.0 * (gaussian[i] + _sin_pi(min(low, 1.0 - low)) * (root * root)))
+        T = _time(_uniform(keys[i], here), _uniform(keys[i], there), alpha[i], inverse_alpha[i], inverse_jump[i])
+        scale[i] = math.sqrt(2.0 * (gaussian[i] + T))
     for k in range(dim):
         row, drift, reduced = x[k], b[k], x_in[k]
         normal = substep * dim + k  # two normals come from one pair of uniforms: the second one waits in spare
@@ -173,13 +194,62 @@ def advance(x, x_in, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period,
         else:
             for i in range(n):
                 row[i] += drift[i] * h + scale[i] * spare[i]
-        if length < np.inf:
+        _reduce(row, reduced, length, inverse, start)
+
+
+@_compile
+def advance_matrix(
+    x, x_in, b, gaussian, inverse_jump, alpha, inverse_alpha, h, period, origin, keys, substep, times, spare
+):
+    """The same with a matrix: gaussian (d, d, n) = D_o h, of which the lower triangle is read and overwritten."""
+    dim, n = x.shape
+    here, there = np.uint64(2 * substep + 1) * GOLDEN, np.uint64(2 * substep + 2) * GOLDEN
+    for i in range(n):
+        times[i] = _time(_uniform(keys[i], here), _uniform(keys[i], there), alpha[i], inverse_alpha[i], inverse_jump[i])
+    add_gaussian(x, b, gaussian, times, h, keys, substep, spare)
+    for k in range(dim):
+        _reduce(x[k], x_in[k], period[k], 1.0 / period[k], origin[k])
+
+
+@_compile
+def add_gaussian(x, b, gaussian, times, h, keys, substep, spare):
+    """x (d, n) moves by b h and a Gaussian vector of covariance 2 (gaussian + T I), whose factor overwrites gaussian.
+
+    Zero eigenvalues are allowed: the column of a vanishing pivot is zero.
+    """
+    dim, n = x.shape
+    for k in range(dim):
+        pivot = gaussian[k, k]
+        for i in range(n):
+            pivot[i] = 2.0 * (pivot[i] + times[i])
+        for j in range(k):
             for i in range(n):
-                r = (row[i] - start) - length * np.floor((row[i] - start) * inverse)
-                r = r + length if r < 0.0 else r
-                reduced[i] = start + (r - length if r >= length else r)
-        else:
-            reduced[:] = row
+                pivot[i] -= gaussian[k, j, i] * gaussian[k, j, i]
+        for i in range(n):
+            pivot[i] = math.sqrt(max(pivot[i], 0.0))
+        for r in range(k + 1, dim):
+            entry = gaussian[r, k]
+            for i in range(n):
+                entry[i] *= 2.0
+            for j in range(k):
+                for i in range(n):
+                    entry[i] -= gaussian[r, j, i] * gaussian[k, j, i]
+            for i in range(n):
+                entry[i] = entry[i] / pivot[i] if pivot[i] > 0.0 else 0.0
+        normal = substep * dim + k  # two normals come from one pair of uniforms, as above
+        here, there = (_NORMALS + np.uint64(normal + 1)) * GOLDEN, (_NORMALS + np.uint64(normal + 2)) * GOLDEN
+        for i in range(n):
+            G = spare[i]
+            if normal % 2 == 0:
+                radius = math.sqrt(-2.0 * _log(_uniform(keys[i], here)))
+                turn = 2.0 * _uniform(keys[i], there) - 1.0
+                away = abs(turn)
+                sine = radius * _sin_pi(min(away, 1.0 - away))
+                spare[i] = sine if turn > 0.0 else -sine
+                G = radius * _sin_pi(0.5 - away)
+            x[k, i] += b[k, i] * h
+            for r in range(k, dim):
+                x[r, i] += gaussian[r, k, i] * G
 
 
 @_compile

@@ -56,9 +56,26 @@ class Extrapolation:
             return wanted
         if name in self.owed:
             wanted += self.owed[name]
-        frozen = np.maximum(wanted, 0.0)
+        frozen = np.maximum(wanted, 0.0) if wanted.ndim == 1 else positive_part(wanted)
         self.owed[name] = wanted - frozen
         return frozen
+
+
+def positive_part(matrices: Array, least: Array | None = None) -> Array:
+    """Symmetric matrices (d, d, n) without their negative eigenvalues: the nearest ones that are not negative.
+
+    least: positive matrices (d, d, n) that the result shall not fall below; then `matrices - least` is projected.
+    """
+    above = np.moveaxis(matrices if least is None else matrices - least, -1, 0)
+    failed = torch.linalg.cholesky_ex(torch.from_numpy(np.ascontiguousarray(above)))[1].numpy() > 0
+    if not failed.any():
+        return matrices
+    values, vectors = np.linalg.eigh(above[failed])
+    out = matrices.copy()
+    out[..., failed] = np.moveaxis((vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.swapaxes(1, 2), 0, -1)
+    if least is not None:
+        out[..., failed] += least[..., failed]
+    return out
 
 
 def effective_drift(

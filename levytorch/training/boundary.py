@@ -103,10 +103,11 @@ def near_zero(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
         return []
     covariance, chain = symmetric_inverse(information), head.chain(ev.theta, objective.design)
     weight, out = seen / seen.sum(), []
-    for row, name in enumerate(KNOWABLE, head.dim):
+    for name in KNOWABLE:
         if name in head.known:
             continue
-        part = slice(head.starts[row], head.starts[row + 1])
+        row = head.layout.row(name)
+        part = head.part(row)
         slope = objective.design[row] @ (weight * chain.slope[row])
         std = float((slope @ covariance[part, part] @ slope).clamp(min=0.0).sqrt())
         if float(weight @ chain.coefficients[1 + KNOWABLE.index(name)]) < std:
@@ -118,9 +119,9 @@ def held(head: LinearHead, name: str, value: float) -> LinearHead:
     """A copy of a head with D_o or D_f as a known constant, in the units of the data; at D_f = 0 alpha and tempering
     are no longer learned.
     """
-    out, row = copy.deepcopy(head), head.dim + KNOWABLE.index(name)
+    out = copy.deepcopy(head)
     gone = torch.zeros(head.theta.numel(), dtype=torch.bool)
-    gone[head.starts[row] : head.starts[row + 1]] = True
+    gone[head.part(head.layout.row(name))] = True
     if name == "D_f" and value == 0.0:
         gone[head.starts[head.n_linear] :] = True
         with torch.no_grad():

@@ -181,9 +181,8 @@ def _judged(found: Sequence[Recovery]) -> dict[str, Any]:
 def _rows(head: Head, names: Sequence[str]) -> Tensor:
     """Which parameters are shared, (P,) bool: those of the coefficients in `names`, of alpha and of tempering."""
     assert isinstance(head, LinearHead)
-    order = ["b"] * head.dim + ["D_o", "D_f"]
-    order += [""] * (len(head.sizes) - len(order))  # alpha, tempering
-    return torch.cat([torch.full((size,), name in ("", *names)) for name, size in zip(order, head.sizes)])
+    shared = {*names, "alpha", "tempering"}
+    return torch.cat([torch.full((size,), name in shared) for name, size in zip(head.layout.names, head.sizes)])
 
 
 @dataclass(frozen=True)

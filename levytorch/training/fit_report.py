@@ -175,12 +175,10 @@ def estimates(recovery: Any, level: float = 0.95) -> list[Estimate]:
     out = []
     for name, std in zip(("b", "D_o", "D_f"), stds):
         found = getattr(recovery, name)(x)
-        columns = [(name, found, std)] if found.dim() == 1 else [
-            (f"{name}_{i + 1}", found[:, i], None if std is None else std[:, i]) for i in range(found.shape[1])
-        ]  # fmt: skip
-        for label, values, errors in columns:
+        for label, place in recovery.head.layout.numbers(name):
+            values, errors = (None if v is None else v[(slice(None), *place)] for v in (found, std))
             given = "given" if name in known else ""
-            least = -math.inf if name == "b" else 0.0
+            least = -math.inf if name == "b" or len(set(place)) > 1 else 0.0
             out.append(_estimate(label, values, None if given else errors, z, least, given))
     if not callable(recovery.alpha):
         error = recovery.alpha_std if recovery.covariance is not None or not recovery.head.learns_alpha else None

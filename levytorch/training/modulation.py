@@ -20,7 +20,7 @@ from levytorch.coefficients import Coefficients, LinearHead
 from levytorch.coefficients.modulation import Modulation, ModulationSpec, functions
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning, NumericalError
-from levytorch.likelihood.frozen import FrozenLaw, score_rows, steady_method, to_predictors
+from levytorch.likelihood.frozen import FrozenLaw, steady_method, to_predictors
 from levytorch.likelihood.penalty import RoughnessPenalty, lead_to_evidence, symmetric_inverse
 from levytorch.training.engines.base import SMOOTHING
 from levytorch.training.engines.fisher import FisherEngine
@@ -206,5 +206,5 @@ class _Joint:
         at = Coefficients(c.b, c.D_o * m, c.D_f * m, c.alpha, c.tempering)
         s = self.law.score(at, data.dx[part], data.dt[part], wrt_alpha=head.learns_alpha)
         s = s._replace(D_o=s.D_o * m, D_f=s.D_f * m)
-        own = [value * phi for value, phi in zip(to_predictors(score_rows(head, s), chain), design)]
+        own = [value * phi for value, phi in zip(to_predictors(head.layout.scores(s, c), chain), design)]
         return s.log_p, torch.cat([*own, (s.D_o * c.D_o + s.D_f * c.D_f) * rows])

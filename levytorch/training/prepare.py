@@ -243,6 +243,11 @@ def settings_for(transitions: Transitions | Lattice, settings: FitSettings) -> F
             f"the head must have the dimension of the data, {transitions.dim}, found a head of dimension {wanted}; "
             "leave dim out, or give as many periods as the data has columns."
         )
+    if transitions.dim == 1 and plain is not None and plain.get("noise", "isotropic") != "isotropic":
+        raise InputError(
+            f"noise must be isotropic for one coordinate, found {shown(plain['noise'])}; leave it out, or pass data of "
+            "several coordinates."
+        )
     if transitions.dim > 1:
         if settings.density == "windowed":
             raise InputError(f"dim must be 1 for density windowed, found {transitions.dim}; use auto.")

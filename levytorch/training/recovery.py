@@ -17,6 +17,7 @@ from torch import Tensor
 from levytorch import files
 from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.coefficients.head import KNOWABLE, NO_JUMPS
+from levytorch.coefficients.layout import ISOTROPIC
 from levytorch.coefficients.modulation import Modulation
 from levytorch.convert import (
     choice,
@@ -103,14 +104,17 @@ class Recovery(OfHead):
 
     # -- coefficients -------------------------------------------------------------------------------------------------
     def coefficients(self, x: ArrayLike) -> Coefficients:
-        """All four at x; alpha expanded to x's shape. For dim > 1 x is [..., d], b too, the others are [...]."""
+        """All four at x; alpha expanded to x's shape. For dim > 1 x is [..., d], b too, the others are [...], but for a
+        matrix D_o, [..., d, d].
+        """
         states = _states(x)
         flat = self.head.states(states)
         shape = states.shape if self.dim == 1 else states.shape[:-1]
         with torch.no_grad():
             c = self.head(flat)
         b = c.b.expand(flat.shape).reshape(states.shape).clone()
-        D_o, D_f, alpha = (v.expand(flat.shape[0]).reshape(shape).clone() for v in c[1:])
+        D_o = c.D_o.expand(flat.shape[0], *c.D_o.shape[1:]).reshape(*shape, *c.D_o.shape[1:]).clone()
+        D_f, alpha = (v.expand(flat.shape[0]).reshape(shape).clone() for v in c[2:])
         return Coefficients(b, D_o, D_f, alpha, c.tempering)
 
     def b(self, x: ArrayLike) -> Tensor:
@@ -168,7 +172,9 @@ class Recovery(OfHead):
         return self.head.flat()
 
     def jacobian(self, x: ArrayLike) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """d(b, D_o, D_f, alpha)(x) / d theta, each (n, P) (b: (n, d, P) for dim > 1), in physical units."""
+        """d(b, D_o, D_f, alpha)(x) / d theta, each (n, P), in physical units; for dim > 1 that of b is (n, d, P), and of
+        a matrix D_o (n, d, d, P).
+        """
         b, D_o, D_f, alpha = self.head.jacobian(self.head.states(_states(x)))
         return b.detach(), D_o.detach(), D_f.detach(), alpha.detach()
 
@@ -247,11 +253,10 @@ class Recovery(OfHead):
                 "the recovery must have a covariance for standard errors, found none (MLP heads give none); use kind "
                 "bootstrap, or fit with a Fourier or spline head."
             )
-        full = _states(x).shape
-        shapes = [full, *([full if self.dim == 1 else full[:-1]] * 3)]
+        shape = _states(x).shape if self.dim == 1 else _states(x).shape[:-1]
         return tuple(
-            ((J @ covariance) * J).sum(-1).clamp(min=0).sqrt().reshape(shape)
-            for J, shape in zip(self.jacobian(x), shapes)
+            ((J @ covariance) * J).sum(-1).clamp(min=0).sqrt().reshape(*shape, *J.shape[1:-1])
+            for J in self.jacobian(x)
         )
 
     def with_boundary(self) -> Recovery:
@@ -265,7 +270,8 @@ class Recovery(OfHead):
         return _AtBoundary(**kept | {"covariance": _extended(self.covariance, list(found.values()))})
 
     def conf_int(self, x: ArrayLike, level: float = 0.95, kind: str = "fisher") -> Intervals:
-        """Pointwise intervals of b, D_o and D_f at x, each [..., 2]; D_o and D_f are not below zero. kind: see `std`.
+        """Pointwise intervals of b, D_o and D_f at x, each [..., 2]; variances and D_f are not below zero. kind: see
+        `std`.
 
         >>> from levytorch import Dynamics, recover, simulate
         >>> found = recover(simulate(Dynamics.named("constant"), 500, 40, 1 / 40), alpha=0.3, n_basis=1)
@@ -276,7 +282,10 @@ class Recovery(OfHead):
         z = float(ndtri(0.5 + 0.5 * number_within("level", level, "(0, 1)", "pass such as 0.95")))
         c, stds = self.coefficients(x), self.std(x, kind)
         ends = [torch.stack([v - z * std, v + z * std], dim=-1) for v, std in zip((c.b, c.D_o, c.D_f), stds)]
-        return Intervals(ends[0], ends[1].clamp(min=0.0), ends[2].clamp(min=0.0))
+        least = torch.zeros((), dtype=torch.float64)
+        if self.head.noise is not ISOTROPIC:  # covariances may be negative
+            least = torch.full((self.dim, self.dim), -math.inf, dtype=torch.float64).fill_diagonal_(0.0)[..., None]
+        return Intervals(ends[0], torch.maximum(ends[1], least), ends[2].clamp(min=0.0))
 
     # -- as a whole ---------------------------------------------------------------------------------------------------
     @property
@@ -465,9 +474,9 @@ def coefficient_frame(recovery: Recovery, grid: Any, kind: str, level: float) ->
     ends = recovery.conf_int(x, level) if errors is not None else None
     for i, name in enumerate(("b", "D_o", "D_f")):
         values = getattr(recovery, name)(x)
-        for label, pick in [(name, ...)] if values.dim() == 1 else [
-            (f"{name}{k + 1}", (slice(None), k)) for k in range(values.shape[1])
-        ]:  # fmt: skip
+        for _, place in recovery.head.layout.numbers(name):
+            pick = (slice(None), *place)
+            label = name + "".join(str(k + 1) for k in place)
             columns[label] = values[pick]
             if errors is not None and ends is not None:
                 columns[f"{label}_std"] = errors[i][pick]

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from levytorch.coefficients import Coefficients, Head, LinearHead
-from levytorch.coefficients.head import KNOWABLE
+from levytorch.coefficients.layout import scalar_size
 from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN, tempering_eta, tempering_of
 from levytorch.coefficients.tangent import TangentHead
 from levytorch.data.batches import Batch, FullBatch, PoolFacts, Pools
@@ -252,16 +252,19 @@ def _correlation(objective: FullBatchObjective, ev: Evaluation) -> float:
     if isinstance(head, TangentHead):
         return _tangent_correlation(objective, ev, head)
     if head.window is not None:  # a line: over the states that were observed, of which its ends hold few
-        weight = ev.main.second[head.dim, head.dim]
-        mean = objective.design[head.dim] @ weight / weight.sum()
-    return separability(objective.n * objective.information(ev), head.starts, head.dim, mean)
+        row = head.layout.row("D_o")
+        weight = ev.main.second[row, row]
+        mean = objective.design[row] @ weight / weight.sum()
+    return separability(objective.n * objective.information(ev), head, mean)
 
 
 def _tangent_correlation(objective: FullBatchObjective, ev: Evaluation, head: TangentHead) -> float:
     """The same of the means over the observed states, whatever coordinates they share."""
-    weight = ev.main.second[head.dim, head.dim] / ev.main.second[head.dim, head.dim].sum()
-    rows = torch.zeros((2, head.n_predictors, len(weight)), dtype=torch.float64)
-    rows[0, head.dim], rows[1, head.dim + 1] = weight, weight
+    layout = head.layout
+    weight = ev.main.second[layout.row("D_o"), layout.row("D_o")]
+    weight = weight / weight.sum()
+    rows = torch.zeros((2, len(layout), len(weight)), dtype=torch.float64)
+    rows[0, layout.positive("D_o")], rows[1, layout.row("D_f")] = weight, weight
     means = project(head, rows, objective.design)
     cov = means @ symmetric_inverse(objective.penalised_information(ev)) @ means.T
     return float(cov[0, 1].abs() / (cov[0, 0] * cov[1, 1]).sqrt().clamp(min=1e-300))
@@ -302,7 +305,7 @@ def vanishing(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
     c = head.chain(ev.theta, objective.design).coefficients
     if head.units.length * head.scale.length == 1.0 or not bool(seen.any()):
         return []  # in the data's own units there is no scale to compare with
-    sizes = {"D_o": c.D_o / head.units.D_o, "D_f": c.D_f / head.units.D_f(c.alpha)}
+    sizes = {"D_o": scalar_size(c.D_o) / head.units.D_o, "D_f": c.D_f / head.units.D_f(c.alpha)}
     return [n for n, size in sizes.items() if n not in head.known and float(size[seen].max()) < VANISHED]
 
 
@@ -363,8 +366,9 @@ def held_at_zero(covariance: Tensor, head: LinearHead, names: list[str]) -> Tens
     """The covariance of the other parameters given that these coefficients stay where they are (rows of zeros)."""
     fixed = torch.zeros(covariance.shape[0], dtype=torch.bool)
     for name in names:
-        row = head.dim + KNOWABLE.index(name)
-        fixed[head.part(row)] = True
+        rows = head.layout.rows(name)
+        for row in range(rows.start, rows.stop):
+            fixed[head.part(row)] = True
     out = torch.zeros_like(covariance)
     free = torch.nonzero(~fixed).reshape(-1)
     bound = torch.nonzero(fixed).reshape(-1)

@@ -21,7 +21,7 @@ from levytorch.coefficients import LinearHead
 from levytorch.coefficients.kernels import per_bin
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import NumericalError
-from levytorch.likelihood.frozen import FrozenLaw, score_rows, to_predictors
+from levytorch.likelihood.frozen import FrozenLaw, to_predictors
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective, observed_slope
 from levytorch.likelihood.penalty import Strength, symmetric_inverse
@@ -226,7 +226,7 @@ def block_scores(
         at = bins.index(part.x, part.dt)
         c = chain.coefficients.each(lambda values: values[at] if values.dim() else values)
         step = law.score(c, part.dx, shared(part.dt), wrt_alpha=head.learns_alpha)
-        sums = per_bin(part.weight, score_rows(head, step), at, len(bins))
+        sums = per_bin(part.weight, head.layout.scores(step, c), at, len(bins))
         return project(head, to_predictors(sums, chain), design)
     total = torch.zeros((blocks.n_blocks, theta.numel()), dtype=torch.float64)
     for low in range(0, part.x.shape[0], _CHUNK):
@@ -235,7 +235,7 @@ def block_scores(
         design = head.design(head.states(x))
         chain = head.chain(theta, design)
         step = law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
-        q = to_predictors(score_rows(head, step), chain)
+        q = to_predictors(head.layout.scores(step, chain.coefficients), chain)
         scores = torch.zeros((theta.numel(), x.shape[0]), dtype=torch.float64)
         for i, (phi, row) in enumerate(zip(design, q)):
             scores[head.part(i)] += phi * row

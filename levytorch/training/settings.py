@@ -41,7 +41,7 @@ _NOT_OPTIONS = {"alpha", "alpha_mode", "length", "time", "period", "n_basis", "t
 STDS = ("auto", "frozen")  # the law's own information, or the frozen law's
 # of settings that coefficients auto has for both of its heads: what says nothing
 _SILENT: dict[str, tuple[Any, ...]] = {
-    **{"origin": (0.0,), "truncation": ("total",), "knots": ("even",), "continuation": ("constant",)},
+    **{"origin": (0.0,), "truncation": ("total",), "noise": ("isotropic",), "knots": ("even",), "continuation": ("constant",)},
     "free": ("auto", "lines"),
 }
 
@@ -57,6 +57,7 @@ class Options(TypedDict, total=False):
     n_basis_alpha: int  # functions of alpha(x)
     alpha_link: str  # of a learned alpha: "sigmoid", "clamp" (the paper)
     alpha_bounds: Sequence[float]
+    noise: str  # the form of D_o in several dimensions: "isotropic", "diagonal", "matrix"
     truncation: str  # which products of functions a head in the plane has: "total", "box"
     knots: str | Sequence[float]  # splines: "even", "quantiles", or states
     continuation: str  # of b beyond the window: "constant", "linear"

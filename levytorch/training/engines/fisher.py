@@ -258,9 +258,10 @@ def within_scale(raw: Tensor, step: Tensor) -> Tensor:
 
 
 def largest_moves(objective: FullBatchObjective, step: Tensor) -> Tensor:
-    """How far the predictors of D_o and D_f move with a step in theta, the farther of the two at every bin, (M,)."""
+    """How far the predictors of D_o and D_f move with a step in theta, the farthest at every bin, (M,)."""
     head = objective.head
-    moves = [step[head.part(row)] @ objective.design[row] for row in (head.dim, head.dim + 1)]
+    rows = [row for row, name in enumerate(head.layout.names) if name in ("D_o", "D_f")]
+    moves = [step[head.part(row)] @ objective.design[row] for row in rows]
     return torch.stack(moves).abs().amax(0)
 
 
