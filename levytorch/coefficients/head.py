@@ -482,13 +482,13 @@ def check_head(head: Head) -> None:
     matrix = head.dim > 1 and c.D_o.dim() > 1
     for name, value in (c._asdict() | {"tempering": c.tempering}).items():
         words, condition = conditions["b" if matrix and name == "D_o" else name]
-        shape = x.shape if name == "b" else x.shape[:1]
-        shape = (*shape, head.dim, head.dim) if matrix and name == "D_o" else shape
+        shape = tuple(x.shape if name == "b" else x.shape[:1])
+        shape += (head.dim, head.dim) if matrix and name == "D_o" else ()
         if value.dtype != torch.float64:
             raise InputError(f"{name} of a head must be float64, found {value.dtype}; call head.double() first.")
-        if value.shape != shape and not (name in ("alpha", "tempering") and value.dim() == 0):
+        if tuple(value.shape) != shape and not (name in ("alpha", "tempering") and value.dim() == 0):
             raise InputError(
-                f"{name} of a head must have shape {tuple(shape)} at {tuple(x.shape)} states, found "
+                f"{name} of a head must have shape {shape} at {tuple(x.shape)} states, found "
                 f"{tuple(value.shape)}; return one value per state."
             )
         good = torch.isfinite(value) & condition(value)

@@ -294,7 +294,7 @@ class Layout:
         more = [getattr(step, name) for name in self.names[self.row("D_f") :]]
         return torch.cat([b, ordinary, torch.stack(more)])
 
-    def jacobian(self, c: Coefficients, parts: tuple[Tensor, Tensor, Tensor, Tensor], tempering: Tensor) -> Tensor:
+    def jacobian(self, c: Coefficients, parts: tuple[Tensor, ...], tempering: Tensor) -> Tensor:
         """d rows / d theta at n states, (C, n, P), from those of b, D_o, D_f and alpha (`Head.jacobian`)."""
         b, D_o, D_f, alpha = (J.detach() for J in parts)
         ordinary = self.noise.jacobian_of_rows(D_f if self.noise is ISOTROPIC else self.noise_rows(c), D_o)

@@ -26,7 +26,8 @@ from levytorch.coefficients import Coefficients
 from levytorch.convert import Array
 from levytorch.law.threads import spread
 from levytorch.simulation.coupled_kernels import increments, stable_times, tempered_times
-from levytorch.simulation.kernels import stream_keys
+from levytorch.simulation.kernels import add_gaussian, stream_keys
+from levytorch.simulation.substeps import positive_part
 
 CHUNK = 16_384  # steps at a time, which stay in the cache
 _LEAST = 0.2  # of a coefficient: its extrapolation does not fall below this part of it
@@ -113,9 +114,9 @@ def _substeps(
     h = np.broadcast_to(dt.numpy() / substeps, (n,))
     start = _Columns(field(x), n, dim)
     lam = float(start.tempering)
-    drift0, gauss0, jumps0 = start.b * h, 2.0 * start.D_o * h, start.D_f * h
+    drift0, jumps0 = start.b * h, start.D_f * h
     ahead = _Extrapolation(substeps if extrapolate else 1)
-    T, T0, spare = np.empty(n), np.empty(n), np.empty(n)
+    T, T0, spare, spare0 = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     place = x
     moved = torch.zeros_like(x)
     for substep in range(substeps):
@@ -126,9 +127,13 @@ def _substeps(
             tempered_times(keys, substep, jumps, now.alpha, jumps0, start.alpha, lam, T, T0)
         else:
             stable_times(keys, substep, jumps, now.alpha, jumps0, start.alpha, now.shared, T, T0)
-        step, step0 = np.empty((dim, n)), np.empty((dim, n))
-        variance, variance0 = 2.0 * (D_o * h + T), gauss0 + 2.0 * T0
-        increments(keys, substep, b * h, variance, drift0, variance0, step, step0, spare)
+        step, step0 = np.zeros((dim, n)), np.zeros((dim, n))
+        if D_o.ndim == 1:
+            variance, variance0 = 2.0 * (D_o * h + T), 2.0 * start.D_o * h + 2.0 * T0
+            increments(keys, substep, b * h, variance, drift0, variance0, step, step0, spare)
+        else:
+            add_gaussian(step, b * h, D_o * h, T, 1.0, keys, substep, spare)
+            add_gaussian(step0, drift0, start.D_o * h, T0, 1.0, keys, substep, spare0)
         fine, frozen = (torch.from_numpy(v[0] if dim == 1 else np.ascontiguousarray(v.T)) for v in (step, step0))
         yield Substep(place, fine, frozen)
         if x.dim() == fine.dim():
@@ -140,11 +145,11 @@ def _substeps(
 
 
 class _Columns:
-    """Coefficients as arrays: b (d, n), the others (n,). shared: one alpha for all states."""
+    """Coefficients as arrays: b (d, n), the others (n,), a matrix D_o (d, d, n). shared: one alpha for all states."""
 
     def __init__(self, c: Coefficients, n: int, dim: int) -> None:
         def row(values: Tensor) -> Array:
-            return np.ascontiguousarray(np.broadcast_to(values.detach().numpy(), (n,)))
+            return np.ascontiguousarray(np.broadcast_to(values.detach().numpy(), (n, *values.shape[1:])).T)
 
         self.b: Array = np.ascontiguousarray(c.b.detach().numpy().reshape(n, dim).T)
         self.D_o, self.D_f, self.alpha = row(c.D_o), row(c.D_f), row(c.alpha)
@@ -171,6 +176,6 @@ class _Extrapolation:
         if name == "b":
             return wanted
         wanted = wanted + self.owed.get(name, 0.0)
-        held = np.maximum(wanted, _LEAST * now)
+        held = np.maximum(wanted, _LEAST * now) if now.ndim == 1 else positive_part(wanted, _LEAST * now)
         self.owed[name] = wanted - held
         return held

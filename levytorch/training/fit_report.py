@@ -176,7 +176,8 @@ def estimates(recovery: Any, level: float = 0.95) -> list[Estimate]:
     for name, std in zip(("b", "D_o", "D_f"), stds):
         found = getattr(recovery, name)(x)
         for label, place in recovery.head.layout.numbers(name):
-            values, errors = (None if v is None else v[(slice(None), *place)] for v in (found, std))
+            at = (slice(None), *place)
+            values, errors = found[at], None if std is None else std[at]
             given = "given" if name in known else ""
             least = -math.inf if name == "b" or len(set(place)) > 1 else 0.0
             out.append(_estimate(label, values, None if given else errors, z, least, given))

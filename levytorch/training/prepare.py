@@ -20,6 +20,7 @@ from levytorch.coefficients.basis import per_coordinate
 from levytorch.coefficients.build import LINEAR, head_dim
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.init import Guess
+from levytorch.convert import shown
 from levytorch.data import Pools, Transitions, make_pools
 from levytorch.data.batches import CHUNK, FullBatch, PoolFacts, full_batch, split, wanted
 from levytorch.data.lattice import Lattice, lattice_of

@@ -113,7 +113,7 @@ class Recovery(OfHead):
         with torch.no_grad():
             c = self.head(flat)
         b = c.b.expand(flat.shape).reshape(states.shape).clone()
-        D_o = c.D_o.expand(flat.shape[0], *c.D_o.shape[1:]).reshape(*shape, *c.D_o.shape[1:]).clone()
+        D_o = c.D_o.expand(flat.shape[0], *c.D_o.shape[1:]).reshape((*shape, *c.D_o.shape[1:])).clone()
         D_f, alpha = (v.expand(flat.shape[0]).reshape(shape).clone() for v in c[2:])
         return Coefficients(b, D_o, D_f, alpha, c.tempering)
 
@@ -172,8 +172,8 @@ class Recovery(OfHead):
         return self.head.flat()
 
     def jacobian(self, x: ArrayLike) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """d(b, D_o, D_f, alpha)(x) / d theta, each (n, P), in physical units; for dim > 1 that of b is (n, d, P), and of
-        a matrix D_o (n, d, d, P).
+        """d(b, D_o, D_f, alpha)(x) / d theta in physical units, each (n, P); for dim > 1 that of b is (n, d, P), and of a
+        matrix D_o (n, d, d, P).
         """
         b, D_o, D_f, alpha = self.head.jacobian(self.head.states(_states(x)))
         return b.detach(), D_o.detach(), D_f.detach(), alpha.detach()
@@ -255,7 +255,7 @@ class Recovery(OfHead):
             )
         shape = _states(x).shape if self.dim == 1 else _states(x).shape[:-1]
         return tuple(
-            ((J @ covariance) * J).sum(-1).clamp(min=0).sqrt().reshape(*shape, *J.shape[1:-1])
+            ((J @ covariance) * J).sum(-1).clamp(min=0).sqrt().reshape((*shape, *J.shape[1:-1]))
             for J in self.jacobian(x)
         )
 
@@ -475,7 +475,7 @@ def coefficient_frame(recovery: Recovery, grid: Any, kind: str, level: float) ->
     for i, name in enumerate(("b", "D_o", "D_f")):
         values = getattr(recovery, name)(x)
         for _, place in recovery.head.layout.numbers(name):
-            pick = (slice(None), *place)
+            pick: Any = (slice(None), *place)
             label = name + "".join(str(k + 1) for k in place)
             columns[label] = values[pick]
             if errors is not None and ends is not None:

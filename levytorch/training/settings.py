@@ -41,7 +41,12 @@ _NOT_OPTIONS = {"alpha", "alpha_mode", "length", "time", "period", "n_basis", "t
 STDS = ("auto", "frozen")  # the law's own information, or the frozen law's
 # of settings that coefficients auto has for both of its heads: what says nothing
 _SILENT: dict[str, tuple[Any, ...]] = {
-    **{"origin": (0.0,), "truncation": ("total",), "noise": ("isotropic",), "knots": ("even",), "continuation": ("constant",)},
+    **{
+        "origin": (0.0,),
+        "truncation": ("total",),
+        "knots": ("even",),
+        "continuation": ("constant",),
+    },
     "free": ("auto", "lines"),
 }
 

@@ -85,7 +85,7 @@ def test_the_nearest_positive_matrix():
 
 
 @pytest.mark.parametrize(
-    "D_o, dim, words",
+    ("D_o", "dim", "words"),
     [
         (np.array([[1.0, 0.2], [0.1, 1.0]]), 2, "symmetric"),
         (np.array([[1.0, 2.0], [2.0, 1.0]]), 2, "positive matrix"),
