@@ -190,12 +190,15 @@ class Head(nn.Module, ABC):
     def set_constants(
         self,
         b: float | Sequence[float],
-        D_o: float,
+        D_o: float | Tensor,
         D_f: float,
         alpha: float | None = None,
         tempering: float | None = None,
     ) -> None:
-        """Start at these constants (in the data's units); a head without this starts where its parameters are."""
+        """Start at these constants (in the data's units); a head without this starts where its parameters are.
+
+        D_o: a number, or a matrix (d, d) for a head that has them.
+        """
 
     def in_units(self, units: Units) -> Head:
         """The same system with x measured in units.length and time in units.time; it shares the parameters."""
@@ -347,7 +350,7 @@ class LinkedHead(Head):
     def set_constants(
         self,
         b: float | Sequence[float],
-        D_o: float,
+        D_o: float | Tensor,
         D_f: float,
         alpha: float | None = None,
         tempering: float | None = None,
@@ -355,7 +358,7 @@ class LinkedHead(Head):
         a = self.alpha_spec.value if alpha is None else alpha
         exponent = torch.tensor(a, dtype=torch.float64)
         drift = [v / self.units.b for v in per_coordinate("b", b, self.dim)]
-        ordinary = self.noise.of_identity(torch.tensor(float(D_o), dtype=torch.float64), self.dim)
+        ordinary = self.noise.start(torch.as_tensor(D_o, dtype=torch.float64), self.dim)
         rows = [
             torch.tensor([float(v) for v in drift], dtype=torch.float64),
             ordinary / self.unit("D_o", exponent),

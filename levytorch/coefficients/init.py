@@ -15,8 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from scipy.special import chdtri
 from torch import Tensor
 
 from levytorch.coefficients.fourier import LinearHead
@@ -37,7 +39,7 @@ _RATES_OF_LARGEST = (0.5, 3.0)  # and per largest step: without tempering it has
 _LARGEST = 200  # steps that candidates of a learned tempering are tried on beside others
 _LEAST_D_O = 0.1  # of what the width of a step would be by itself
 _FAR = 6.0  # multiples of the median deviation (about four standard deviations) beyond which a step counts as a jump
-_MEDIAN = {1: 0.6745, 2: 1.1774, 3: 1.5382}  # of the norm of d standard normal variables
+_SHAPED, _ROUNDS, _ROUND = 20_000, 30, 1e-3  # steps and iterations of their shape; what is added of a round one
 _PRIOR = 20.0  # pairs of all states that count as a group's own, in its share of far steps
 _RIDGE = 0.1  # times harmonic^4: curves through a dozen groups have a few waves at most
 
@@ -122,21 +124,27 @@ class Guess:
     units: Units
     tempering: float = 0.0
     profile: Profile | None = None
+    shape: Tensor | None = None  # (d, d) of trace d: D_o is this times the number, where it is a matrix
+
+    def ordinary(self, D_o: float | Tensor) -> Any:
+        """D_o as numbers (...), or as matrices (..., d, d) where there is a shape."""
+        return D_o if self.shape is None else torch.as_tensor(D_o, dtype=torch.float64)[..., None, None] * self.shape
 
     def apply(self, head: Head) -> None:
         """Set a head to these constants, a linear one to curves through the profile."""
         alpha = self.alpha if head.learns_alpha else None
+        constants = (self.b, self.ordinary(self.D_o), self.D_f, alpha)
         if head.tempering_spec.learned:
-            head.set_constants(self.b, self.D_o, self.D_f, alpha, self.tempering)
+            head.set_constants(*constants, self.tempering)
         else:
-            head.set_constants(self.b, self.D_o, self.D_f, alpha)
+            head.set_constants(*constants)
         if self.profile is not None and isinstance(head, LinearHead) and not head.is_constant:
             self._bend(head, self.profile)
 
     @torch.no_grad()
     def _bend(self, head: LinearHead, profile: Profile) -> None:
         alpha, layout = torch.tensor(self.alpha, dtype=torch.float64), head.layout
-        ordinary = head.noise.of_identity(profile.D_o, head.dim) / head.unit("D_o", alpha)
+        ordinary = head.noise.start(self.ordinary(profile.D_o), head.dim) / head.unit("D_o", alpha)
         values = [*enumerate(ordinary, layout.row("D_o")), (layout.row("D_f"), profile.D_f / head.unit("D_f", alpha))]
         for row, value in values:
             basis = head.bases[row]
@@ -163,11 +171,14 @@ def initial_guess(
     uniform_dt: bool = True,
     known: Mapping[str, float] | None = None,
     groups: Groups | None = None,
+    anisotropic: bool = False,
 ) -> Guess:
     """Constants that match the median deviation and the mass far out; learned alpha and tempering by likelihood.
 
     known: D_o or D_f where it is a given constant; the other one then matches the median deviation. groups: of the
-    states of `thinned` pairs, for a learned alpha and coefficients that depend on the state.
+    states of `thinned` pairs, for a learned alpha and coefficients that depend on the state. anisotropic: D_o will be a
+    matrix, whose shape is that of the steps; all else is judged by steps that have been brought to the same width in
+    all directions, because an ellipse that is taken for a circle looks like a law with heavy shoulders.
     """
     tempering, known = tempering or TemperingSpec(), known or {}
     dx, dt = thinned(dx).to(torch.float64), thinned(dt.expand(dx.shape[0])).to(torch.float64)
@@ -175,6 +186,11 @@ def initial_guess(
     dim = dim_of(dx)
     drift = mu / dt_ref if uniform_dt else mu
     centered = dx - drift * beside(dt, dx)
+    shape = None
+    if anisotropic:
+        shape = shape_of(centered)
+        values, vectors = torch.linalg.eigh(shape)
+        centered = centered @ (vectors * values.rsqrt()) @ vectors.T
     # steps over other intervals are brought to the reference one by the Gaussian's scaling; good enough for a start
     deviation = lengths_of(centered) * (dt_ref / dt).sqrt()
     width = _central_width(deviation)
@@ -200,7 +216,7 @@ def initial_guess(
         D_o, D_f = _match(width, far, mass, a, dt_ref, dim, lam, known)
         if tempering.learned or groups is not None:
             D_o = _at_least(D_o, width, dt_ref, dim, known)
-        guess = Guess(start, D_o, D_f, a, Units(width / _MEDIAN[dim], dt_ref), lam)
+        guess = Guess(start, D_o, D_f, a, Units(width / _median(dim), dt_ref), lam, shape=shape)
         if len(candidates) == 1:
             return guess
         log_p = log_density(probe, 0.0, D_o, D_f, a, dt_ref, dim=dim, tempering=lam)
@@ -212,6 +228,24 @@ def initial_guess(
         return found
     profile = _profile(found, groups, levels * width, deviation > far, mass, dt_ref, dim, known)
     return replace(found, profile=profile)
+
+
+def shape_of(centered: Tensor) -> Tensor:
+    """(d, d) of trace d: Tyler's estimate of the shape of steps (n, d), which their lengths have no part in."""
+    y = centered[:: max(1, len(centered) // _SHAPED)]
+    y = y[(y * y).sum(1) > 0]
+    d = y.shape[1]
+    shape = torch.eye(d, dtype=torch.float64)
+    for _ in range(_ROUNDS if len(y) > 4 * d else 0):
+        square = (y * torch.linalg.solve(shape, y.T).T).sum(1)
+        shape = (y.T / square) @ y
+        shape = shape * (d / shape.trace()) + _ROUND * torch.eye(d, dtype=torch.float64)
+    return shape * (d / shape.trace())
+
+
+def _median(dim: int) -> float:
+    """That of the norm of d standard normal variables, as precisely as a start has to be."""
+    return round(float(chdtri(dim, 0.5)) ** 0.5, 4)
 
 
 def _profile(
@@ -236,7 +270,7 @@ def _profile(
 
 def _at_least(D_o: float, width: float, dt: float, dim: int, known: Mapping[str, float]) -> float:
     """A D_o that is not next to nothing, from where it would take many passes to return."""
-    return D_o if "D_o" in known else max(D_o, _LEAST_D_O * (width / _MEDIAN[dim]) ** 2 / (2 * dt))
+    return D_o if "D_o" in known else max(D_o, _LEAST_D_O * (width / _median(dim)) ** 2 / (2 * dt))
 
 
 def _central_width(deviation: Tensor) -> float:
@@ -260,7 +294,7 @@ def _match(
 ) -> tuple[float, float]:
     """Solve P(|y| > width) = 1/2, P(|y| > far) = mass for (D_o, D_f), each in turn on a logarithmic grid."""
     grid = torch.logspace(-7, 2, 73, dtype=torch.float64)
-    D_o = known.get("D_o", (width / _MEDIAN[dim]) ** 2 / (2 * dt))
+    D_o = known.get("D_o", (width / _median(dim)) ** 2 / (2 * dt))
     D_f = known.get("D_f", 0.0)
     jumps, spreads = grid * far ** (2 * alpha) / dt, grid[:61] * 10 * width**2 / dt
     # a known D_o leaves the center to the jumps

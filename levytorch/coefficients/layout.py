@@ -107,6 +107,11 @@ class Noise(ABC):
     def of_identity(self, value: Tensor, dim: int) -> Tensor:
         """Rows (k, ...) of value (...) times the identity."""
 
+    def start(self, D_o: Tensor, dim: int) -> Tensor:
+        """Rows (k, ...) from numbers (...) or matrices (..., d, d)."""
+        is_matrix = self is not ISOTROPIC and D_o.dim() > 1 and D_o.shape[-2:] == (dim, dim)
+        return self.rows(D_o) if is_matrix else self.of_identity(D_o, dim)
+
 
 class Isotropic(Noise):
     name = "isotropic"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients.layout import scalar_size
 from levytorch.coefficients.tangent import TangentHead
 from levytorch.data import Pools
 from levytorch.data.batches import Batch, FullBatch, full_batch
@@ -126,6 +127,7 @@ def mean_coefficients(head: Head) -> dict[str, float]:
         x = head.grid(32 if head.dim == 1 else 256)
         c = head(x[:1] if head.is_constant else x)
     means = {f"mean/{name}": float(v.mean()) for name, v in zip(c._fields, c) if v.dim() < 2}
+    means["mean/D_o"] = float(scalar_size(c.D_o).mean())
     if head.dim > 1:
         means |= {f"mean/b_{i + 1}": float(v) for i, v in enumerate(c.b.mean(0))}
     return means

@@ -70,6 +70,8 @@ def recover(
             paper's law); "learn" for an unknown one.
         D_o, D_f: a known constant, in the units of the data, instead of a coefficient to be recovered (D_o=0: jumps
             alone).
+        noise: the form of D_o in d > 1 dimensions: "isotropic" (a number at every state), "diagonal" (a variance per
+            coordinate) or "matrix" (a symmetric positive matrix; `found.D_o(x)` is then [..., d, d]).
         tail: None; "auto" (CT from a preliminary fit, Appendix A); or {"CT": 8.0, "TRT": 20.0, "method": "tcf" |
             "conditional" | "none"}.
         engine: "fisher" (Fourier heads: maximum likelihood), "evidence" (fisher, smoothed as much as the data asks

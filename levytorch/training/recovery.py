@@ -172,7 +172,7 @@ class Recovery(OfHead):
         return self.head.flat()
 
     def jacobian(self, x: ArrayLike) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """d(b, D_o, D_f, alpha)(x) / d theta in physical units, each (n, P); for dim > 1 that of b is (n, d, P), and of a
+        """d(b, D_o, D_f, alpha)(x) / d theta in physical units, each (n, P); for dim > 1 that of b is (n, d, P), of a
         matrix D_o (n, d, d, P).
         """
         b, D_o, D_f, alpha = self.head.jacobian(self.head.states(_states(x)))
@@ -442,8 +442,7 @@ class Recovery(OfHead):
 
     def __repr__(self) -> str:
         c = self.coefficients(self.states)
-        means = [v.mean(0).tolist() for v in c]
-        shown = [f"{m:.4g}" if isinstance(m, float) else "(" + ", ".join(f"{v:.4g}" for v in m) + ")" for m in means]
+        shown = [_in_words(v.mean(0).tolist()) for v in c]
         mean = ", ".join(f"{name} {value}" for name, value in zip(c._fields, shown))
         mean += f", tempering {self.tempering:.4g}" if self.head.tempered else ""
         why = f": {self.metrics['not_converged']}" if "not_converged" in self.metrics else ""
@@ -573,6 +572,11 @@ def _extended(covariance: Tensor, found: list[dict[str, Any]]) -> Tensor:
             out[i, i] = one["std"] ** 2
             out[i, :P] = out[:P, i] = one["std"] * torch.tensor(one["moves"], dtype=covariance.dtype)
     return out
+
+
+def _in_words(value: Any) -> str:
+    """A number, a vector or a matrix."""
+    return f"({', '.join(map(_in_words, value))})" if isinstance(value, list) else f"{value:.4g}"
 
 
 def _states(x: ArrayLike) -> Tensor:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from levytorch.coefficients import Head, initial_guess
 from levytorch.coefficients.init import Cell, Groups, Guess, group_states, randomise, thinned
+from levytorch.coefficients.layout import ISOTROPIC
 from levytorch.coefficients.network import NetworkHead
 from levytorch.data import Transitions
 from levytorch.data.batches import Batch, FullBatch
@@ -70,7 +71,8 @@ def guess_from(data: Transitions | Lattice, settings: FitSettings) -> Guess:
         groups = groups_of(data, settings)
     mu = torch.as_tensor(data.mu, dtype=torch.float64)
     at = (data.dx, data.dt, float(mu) if data.dim == 1 else mu, *asked)
-    return initial_guess(*at, uniform_dt=data.uniform_dt, known=known, groups=groups)
+    anisotropic = data.dim > 1 and settings.head.noise is not ISOTROPIC
+    return initial_guess(*at, uniform_dt=data.uniform_dt, known=known, groups=groups, anisotropic=anisotropic)
 
 
 def starting_head(settings: FitSettings, guess: Guess, start: Tensor | None = None) -> Head:
