@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from levytorch.coefficients import Head
 from levytorch.data import Transitions
 from levytorch.data.arrays import row_selection
-from levytorch.spaces import coordinates, space_of
+from levytorch.errors import InputError
+from levytorch.spaces import Interval, coordinates, space_of
 from levytorch.spaces.states import columns_of
 from levytorch.training.modulation import covariate_of, unmodulated
 from levytorch.training.recovery import Recovery
@@ -26,17 +28,21 @@ _CLOSE = 1e-6  # of a period: angles that are the same
 class Chain(Transitions):
     """Pairs for the checks of one recovery.
 
-    moved: (n[, d]), what the state moved by, where that is not dx (a modulation), else None; speed: (n,) the modulation
-    m of every pair, or None; periods: (d,) of the state, or None on a line.
+    Attributes:
+        moved: (n[, d]), what the state moved by, where that is not dx (a modulation), else None.
+        speed: (n,), the modulation m of every pair, or None.
+        periods: (d,), of the state, or None on a line.
+        everything: on a line, the pairs including those that start outside the window, else None.
     """
 
     moved: Tensor | None = None
     speed: Tensor | None = None
     periods: Tensor | None = None
+    everything: Chain | None = None
 
     @classmethod
     def of(cls, recovery: Recovery, transitions: Transitions) -> Chain:
-        """The pairs of `transitions`, without their modulation if the recovery has one."""
+        """The pairs of `transitions` that start where the recovery was fitted, without the modulation if it has one."""
         free = unmodulated(recovery, transitions)
         new = cls.__new__(cls)
         new.__dict__.update(vars(free))
@@ -46,7 +52,16 @@ class Chain(Transitions):
         if recovery.modulation is not None:
             new.moved = transitions.dx
             new.speed = recovery.modulation(covariate_of(transitions))
-        return new
+        fitted = starts_within(recovery.head, new.x)
+        if bool(fitted.all()):
+            return new
+        if not bool(fitted.any()):
+            bounds = recovery.head.bounds
+            raise InputError(f"data must hold states of the window, found none in {bounds}; pass what was fitted.")
+        kept = new[fitted]
+        assert isinstance(kept, Chain)
+        kept.everything = new
+        return kept
 
     @property
     def displacement(self) -> Tensor:
@@ -60,6 +75,24 @@ class Chain(Transitions):
             rows = which if isinstance(which, slice) else row_selection(which, len(self))
             new.moved, new.speed = self.moved[rows], self.speed[rows]
         return new
+
+
+def through_everywhere(transitions: Transitions) -> Transitions:
+    """The pairs with those that start outside the window of a line.
+
+    Several pairs from a state in the window are a sample of what the process does from there only if they may lead out
+    of it: to ask that all of them start inside would leave out the largest jumps.
+    """
+    return getattr(transitions, "everything", None) or transitions
+
+
+def starts_within(head: Head, x: Tensor) -> Tensor:
+    """(n,) bool: the states that lie in the window, where the state lies on a line; all others are True."""
+    out = torch.ones(len(x), dtype=torch.bool)
+    for space, column in zip(coordinates(space_of(head)), columns_of(x)):
+        if isinstance(space, Interval):
+            out &= (column >= space.low) & (column <= space.high)
+    return out
 
 
 def follows(transitions: Transitions) -> Tensor:

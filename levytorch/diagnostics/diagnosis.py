@@ -4,6 +4,8 @@ that says why and what to do.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,7 +23,8 @@ from levytorch.plots import plotted
 from levytorch.training.observed import hardly_separable
 from levytorch.training.recovery import Recovery
 
-SURE = 1e-3  # p-value below which an alarm is raised
+LEVEL = 0.01  # probability with which tests raise any alarm in a run whose model is right
+TESTS = ("fit", "step_size", "predictive", "tails", "time", "trajectories")  # the checks with a p-value
 _CHECKS = ("fit", "jumps", "step_size", "predictive", "tails", "time", "trajectories", "laws")
 FEW_JUMPS = 30
 _BETTER = 3.0  # standard errors of a difference of log-likelihoods
@@ -63,6 +66,12 @@ class Diagnosis:
     def ok(self) -> bool:
         """True when no alarm was raised."""
         return not self.alarms
+
+    @property
+    def p_values(self) -> dict[str, float]:
+        """Of the tests that were made."""
+        found = {name: getattr(getattr(self, name), "p_value", math.nan) for name in TESTS}
+        return {name: p for name, p in found.items() if not math.isnan(p)}
 
     def metrics(self) -> dict[str, Any]:
         """Plain numbers under flat names, as metrics.json holds them."""
@@ -144,7 +153,7 @@ class Diagnosis:
             step = self.step_size
             # the largest of many pointwise changes is worth a word only when the test finds that there is a change
             largest = f"largest change {step.max_z:.1f} standard errors ({step.where[0]})"
-            verdict = largest if step.p_value < SURE else "no clear change"
+            verdict = largest if "step_size" in significant(self.p_values) else "no clear change"
             lines.append(f"dt against 2 dt: {p_text(step.p_value)}, {verdict}; relative changes {step.changes()}")
         if isinstance(self.predictive, PredictiveCheck):
             ahead = self.predictive
@@ -212,47 +221,64 @@ def off(fit: FitCheck) -> str:
 # -- alarms ------------------------------------------------------------------------------------------------------------
 
 
+def significant(p_values: Mapping[str, float], level: float = LEVEL) -> set[str]:
+    """Tests that reject although all of them share one level (Holm's procedure).
+
+    Whatever the tests have to do with each other, the probability of any false rejection is at most the level.
+
+    >>> sorted(significant({"fit": 0.004, "time": 0.001, "tails": 0.3}))  # 0.001 < 0.01 / 3, 0.004 < 0.01 / 2
+    ['fit', 'time']
+    """
+    out: set[str] = set()
+    for rank, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        if not p_values[name] < level / (len(p_values) - rank):
+            break
+        out.add(name)
+    return out
+
+
 def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict[str, str]:
     """New alarms of these checks, by name; `scale`: pairs of the data per pair that was looked at."""
     out: dict[str, str] = {}
+    rejected = significant(diagnosis.p_values)
     fit, jumps, step, ahead = diagnosis.fit, diagnosis.jumps, diagnosis.step_size, diagnosis.predictive
     if isinstance(diagnosis.laws, Comparison):
         out |= _of_laws(diagnosis.laws, recovery)
     if isinstance(fit, FitCheck):
-        out |= _of_fit(fit, recovery, scale)
+        out |= _of_fit(fit, "fit" in rejected, recovery, scale)
     if isinstance(jumps, JumpCheck) and not jumps.needed:
         out["jumps_not_needed"] = (
             f"a law without jumps describes the data as well (BIC {jumps.bic:+.3g} for {jumps.extra} more parameters); "
             "do not read anything into D_f."
         )
     if isinstance(step, StepCheck):
-        if step.p_value < SURE:
+        if "step_size" in rejected:
             out["step_size"] = (
                 f"the coefficients change by up to {step.max_z:.1f} standard errors when every second observation is "
-                f"used ({p_text(step.p_value)}): {_cause(step, fit, recovery)}."
+                f"used ({p_text(step.p_value)}): {_cause(step, fit, 'fit' in rejected, recovery)}."
             )
         if not step.converged:
             out["step_size_not_converged"] = (
                 "a fit of the step-size check stopped before it had converged; read its numbers with care."
             )
-    if isinstance(ahead, PredictiveCheck) and ahead.p_value < SURE:
+    if isinstance(ahead, PredictiveCheck) and "predictive" in rejected:
         out["predictive"] = (
             f"the fit does not predict several steps ahead ({p_text(ahead.p_value)}): {ahead.sentence()}; find the "
             "cause before forecasts or values."
         )
-    if isinstance(diagnosis.time, StabilityCheck) and diagnosis.time.p_value < SURE:
+    if isinstance(diagnosis.time, StabilityCheck) and "time" in rejected:
         out["time"] = (
             f"the {diagnosis.time.what} changes over time ({p_text(diagnosis.time.p_value)}), while the model has "
             "coefficients of the state alone; fit shorter stretches of time separately, or add what changes as a state."
         )
-    if isinstance(diagnosis.trajectories, StabilityCheck) and diagnosis.trajectories.p_value < SURE:
+    if isinstance(diagnosis.trajectories, StabilityCheck) and "trajectories" in rejected:
         out["trajectories"] = (
             f"the {diagnosis.trajectories.what} differs between trajectories "
             f"({p_text(diagnosis.trajectories.p_value)}), while they were fitted as one system; fit them separately "
             "(recover_each)."
         )
     tails = diagnosis.tails
-    if isinstance(tails, TailShareCheck) and tails.p_value < SURE:
+    if isinstance(tails, TailShareCheck) and "tails" in rejected:
         out["tail_shares"] = (
             f"the share of lost tails depends on the state ({p_text(tails.p_value)}; steps beyond CT over those "
             f"expected: {tails.ratio[0]:.2f} to {tails.ratio[1]:.2f}), while the TCF assumes that it does not, "
@@ -283,11 +309,11 @@ def _of_laws(laws: Comparison, recovery: Recovery) -> dict[str, str]:
     return {}
 
 
-def _of_fit(fit: FitCheck, recovery: Recovery, scale: float) -> dict[str, str]:
+def _of_fit(fit: FitCheck, rejected: bool, recovery: Recovery, scale: float) -> dict[str, str]:
     out: dict[str, str] = {}
-    if fit.p_value < SURE:
-        failed = sorted((part[0], name) for name, part in fit.parts.items() if part[0] < SURE)
-        named = [name for _, name in failed] or [min(fit.parts, key=lambda name: fit.parts[name][0])]
+    if rejected:
+        parts = {name: part[0] for name, part in fit.parts.items()}
+        named = sorted(significant(parts), key=lambda name: parts[name]) or [min(parts, key=lambda name: parts[name])]
         out["misfit"] = (
             f"the law does not fit: {', and '.join(_PARTS[name] for name in named)} ({p_text(fit.p_value)}); look at "
             "figures/diagnostics_fit before using the coefficients."
@@ -307,12 +333,10 @@ def _of_fit(fit: FitCheck, recovery: Recovery, scale: float) -> dict[str, str]:
     return out
 
 
-def _cause(step: StepCheck, fit: object, recovery: Recovery) -> str:
+def _cause(step: StepCheck, fit: object, misfit: bool, recovery: Recovery) -> str:
     """Why coefficients change with dt, from what successive steps have to do with each other."""
     found = []
-    misfit = False
     if isinstance(fit, FitCheck):
-        misfit = fit.p_value < SURE
         if fit.sign is not None and fit.sign[1] < -_CLEAR:
             found.append(
                 f"a step is partly undone by the next (correlation {fit.sign[0]:.2f}), as with noise of the "

@@ -62,6 +62,7 @@ class ExactTangent:
     """Answers for the exact law as `Tangent` does for the frozen one."""
 
     def __init__(self, head: Head, region: Region, mu: Tensor, *, uniform_dt: bool) -> None:
+        self.fitted = head  # on a line `head` is padded to a cell
         self.head, self.region, self.mu, self.uniform = on_a_cell(head), region, mu, uniform_dt
         self.law = ExactLaw()
         self._graphs: dict[float, AtOneHead] = {}

@@ -16,13 +16,14 @@ from torch import Tensor
 from levytorch.coefficients import FourierHead, Head, LinearHead, SplineHead
 from levytorch.data import Pools, Transitions
 from levytorch.data.thresholds import Threshold
-from levytorch.diagnostics.chain import follows
+from levytorch.diagnostics.chain import follows, starts_within
 from levytorch.diagnostics.sample import Region
 from levytorch.likelihood.frozen import FrozenLaw, steady_method, to_predictors
 from levytorch.likelihood.likelihood import make_objective
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty
 from levytorch.likelihood.tail import TailSettings
+from levytorch.spaces import space_of
 from levytorch.training.engines.fisher import FisherScoring
 
 _PASSES = 40
@@ -61,11 +62,11 @@ def _half_dt(threshold: Threshold, dt: Tensor) -> Tensor:
 
 
 class StepPairs:
-    """Pairs of one step length inside their region."""
+    """Pairs of one step length that start where the head was fitted and end inside their region."""
 
-    def __init__(self, data: Transitions, region: Region) -> None:
+    def __init__(self, data: Transitions, region: Region, head: Head) -> None:
         self.region = region
-        self.inside = region.labels(data.deviation, data.dt) == 0
+        self.inside = (region.labels(data.deviation, data.dt) == 0) & starts_within(head, data.x)
         self.all = data
         data.mu  # noqa: B018 - computed before anything is removed
         self.kept = data if bool(self.inside.all()) else data[self.inside]
@@ -138,7 +139,7 @@ def curvature(fitted: Fitted) -> Tensor:
 def scores(fitted: Fitted, data: Transitions, rows: Tensor, weight: Tensor) -> Tensor:
     """Scores in theta of some pairs, given their region, times a weight: (P, m)."""
     head, objective = fitted.head, fitted.objective
-    x, dx = data.x[rows], data.dx[rows]
+    x, dx = space_of(head).inside(data.x[rows]), data.dx[rows]
     dt = data.dt[0] if data.uniform_dt else data.dt[rows]
     design = head.design(x)
     chain = head.chain(head.theta.detach(), design)

@@ -33,10 +33,8 @@ from levytorch.diagnostics.chain import Chain, follows
 from levytorch.errors import InputError
 from levytorch.law.tails import radial_tail, survival
 from levytorch.likelihood.tail import center_of
-from levytorch.spaces import space_of
 from levytorch.spaces.states import dim_of, lengths_of
 from levytorch.training.recovery import Recovery
-from levytorch.training.start import inside
 
 BLOCK = 32  # neighbours drawn together: what follows what stays visible
 
@@ -159,12 +157,6 @@ def data_for(recovery: Any, data: Any) -> Chain:
             f"data must have the dimension of the recovery, {recovery.dim}, found {transitions.dim}; pass what was "
             "fitted."
         )
-    if not space_of(
-        recovery.head
-    ).repeats:  # a law of dx given x holds for any selection of x, and this is the one that was fitted
-        kept = inside(transitions, recovery.head.bounds)
-        assert isinstance(kept, Transitions)
-        transitions = kept
     return Chain.of(recovery, transitions)
 
 

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Transitions
+from levytorch.diagnostics.chain import starts_within, through_everywhere
 from levytorch.diagnostics.components import chi_squared_sf, wrapped
 from levytorch.diagnostics.exact_tangent import ExactTangent, rounded
 from levytorch.diagnostics.refit import (
@@ -47,6 +48,7 @@ from levytorch.diagnostics.sample import Region, subsample
 from levytorch.diagnostics.tangent import equilibrated_inverse
 from levytorch.errors import InputError
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
+from levytorch.spaces import space_of
 
 _GRID = 200
 NAMES = ("b", "D_o", "D_f")
@@ -122,14 +124,15 @@ def check_step_size(
     Lost tails: both fits are conditional on |dx - mu| < CT (TCF, strata) or TRT; the one at 2 dt on pairs whose two
     halves survived and whose sum lies within the same threshold of 2 mu.
     """
-    data = subsample(transitions, most, seed)
+    data = subsample(through_everywhere(transitions), most, seed)
     first = block_starts(data)
+    first = first[starts_within(head, data.x[first])]
     own = head if isinstance(head, LinearHead) else stand_in(head)
     P = own.flat().numel()
     if (few := _too_few(len(first), P, "pairs")) is not None:
         return few
     core = region.core()
-    short, long_ = StepPairs(data, core), StepPairs(two_steps(data, first), doubled(core))
+    short, long_ = StepPairs(data, core, own), StepPairs(two_steps(data, first), doubled(core), own)
     one = fit_again(own, short, strengths, 1.0)
     two = fit_again(one.head, long_, strengths, long_.n / max(short.n, 1))
     # the score of the longer steps at the coefficients of the shorter: a Wald test that flat directions cannot upset
@@ -273,8 +276,9 @@ class ExactStepSize:
         seed: int = 0,
     ) -> None:
         self.tangent, self.strengths, self.n_fitted = tangent, strengths, n_fitted
-        data = subsample(transitions, most, seed)
+        data = subsample(through_everywhere(transitions), most, seed)
         first = block_starts(data)
+        first = first[starts_within(tangent.fitted, data.x[first])]
         P = tangent.head.flat().numel()
         time = rounded(data.dt)
         self.dt = float(time.mode().values)
@@ -291,7 +295,7 @@ class ExactStepSize:
 
     def long(self) -> StepScores | Skipped:
         region = doubled(self.tangent.region.core())
-        twice = ExactTangent(self.tangent.head, region, 2 * self.mu, uniform_dt=True)
+        twice = ExactTangent(self.tangent.fitted, region, 2 * self.mu, uniform_dt=True)
         try:
             return StepScores(twice, self.both, 2 * self.dt, 2 * self.mu, _BLOCKS)
         except InputError as error:
@@ -312,6 +316,8 @@ class StepScores:
     def __init__(self, tangent: ExactTangent, data: Transitions, dt: float, mu: Tensor, single: int) -> None:
         self.x, dx = data.x, data.dx
         inside = tangent.region.labels((dx - mu).abs(), torch.full_like(dx, dt)) == 0
+        inside &= starts_within(tangent.fitted, self.x)
+        self.x = space_of(tangent.fitted).inside(self.x)
         x, label = self.x[inside], torch.zeros(int(inside.sum()), dtype=torch.int64)
         self.n = len(x)
         self.score = tangent.mean_score(x, dx[inside], dt, label)

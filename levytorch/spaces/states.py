@@ -12,7 +12,7 @@ def dim_of(x: Tensor) -> int:
 
 def columns_of(x: Tensor) -> Tensor:
     """(d, n): the coordinates of (n,) or (n, d)."""
-    return x.reshape(len(x), -1).T.contiguous()
+    return (x if x.dim() > 1 else x.unsqueeze(-1)).T.contiguous()
 
 
 def lengths_of(y: Tensor) -> Tensor:
