@@ -1,12 +1,14 @@
-"""Threads of the workers; skips that are not allowed; samples of slow tests; counts of inputs tried, summed over all
-tests (and all workers), at the end of a run.
+"""Threads and shares of the workers; skips that are not allowed; samples of slow tests; counts of inputs tried, summed
+over all tests (and all workers), at the end of a run.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help="run the tests in an order that depends on LEVYTORCH_SAMPLE, and start none after so many seconds",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --dist loadfile: a file stays on one worker, and so do all files that share runs of the paper's examples."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/paper" if nodeid.startswith("tests/paper/") else super()._split_scope(nodeid)
+
+    return Together(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay: nobody needs to look through them for garbage, again and again."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,6 +5,8 @@ use. Commands run in their order in such a directory, with nothing changed but o
 """
 
 import contextlib
+import doctest
+import importlib
 import json
 import os
 import re
@@ -18,6 +20,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+
+from tests.processes import run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -299,10 +304,10 @@ def test_the_set_up_line_is_what_the_ci_runs():
     """.ci/run takes the test command of the README from below its mark; the set-up lines differ in the extra only."""
     ci = (ROOT / ".ci" / "run").read_text()
     assert "<!-- test -->" in ci
-    run, test = (c for c in commands(README) if c.startswith("python -m venv"))
+    first, test = (c for c in commands(README) if c.startswith("python -m venv"))
     assert re.search(rf"<!-- test -->\n```bash\n{re.escape(test)}\n```", README)
-    assert test.replace('".[test]"', ".").split(" && ")[:2] == run.split(" && ")[:2]
-    assert run.endswith(".venv/bin/python train.py")
+    assert test.replace('".[test]"', ".").split(" && ")[:2] == first.split(" && ")[:2]
+    assert first.endswith(".venv/bin/python train.py")
 
 
 @pytest.mark.parametrize(
@@ -332,24 +337,17 @@ def test_lazy_imports():
     assert done.stdout.strip() == "[]"
 
 
-def test_doctests():
-    code = (
-        "import doctest, torch, importlib\n"
-        "from levytorch import *\n"
-        "bad = 0\n"
-        "for name in ('law.autograd', 'law.tails', 'law.step', 'training.api'):\n"
-        "    module = importlib.import_module('levytorch.' + name)\n"
-        "    result = doctest.testmod(module, extraglobs={'torch': torch})\n"
-        "    assert result.attempted\n"
-        "    bad += result.failed\n"
-        "raise SystemExit(bad)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("name", ["law.autograd", "law.tails", "law.step", "training.api"])
+def test_doctests(name, capsys):
+    module = importlib.import_module(f"levytorch.{name}")
+    result = doctest.testmod(module, extraglobs={"torch": torch})
+    assert result.attempted
+    assert not result.failed, capsys.readouterr().out
 
 
 def test_help_fits_a_screen_and_names_every_group(tmp_path):
-    shown = execute([sys.executable, ROOT / "train.py", "--help"], tmp_path)
+    status, shown = run("train.py", "--help", cwd=tmp_path)
+    assert status == 0
     lines = shown.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 84

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import multiprocessing
 import os
-import runpy
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess as Process
 from pathlib import Path
 
 import numpy as np
@@ -21,54 +17,13 @@ import yaml
 
 from levytorch import Recovery, Trajectories, ValueFunction
 from tests.faults import writers
+from tests.processes import Process, start
 from tests.sampling import dice
 
-ROOT = Path(__file__).parents[2]
 FAULTS = int(os.environ.get("LEVYTORCH_FAULTS", "3"))  # per kind
 TINY = ["data.n_trajectories=60", "coefficients.n_basis=3", "law=frozen", "trainer.progress=false", "data.censor.CT=2"]
 BARE = ["logger=none", "callbacks.figures.files=[]", "beta=null"]  # what takes most of the time of a small run
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 SURVIVED: Counter[str] = Counter()  # what the terminal summary shows
-
-
-_server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(
-    [
-        "levytorch.runs.training",
-        "levytorch.runs.evaluate",
-        "levytorch.simulation",
-        "lightning",
-        "hydra.main",
-        "torch.utils.tensorboard",
-        "matplotlib.backends.backend_agg",
-        "matplotlib.backends.backend_pdf",
-        "polars",
-        __name__,
-    ]
-)
-
-
-def start(script: str, *arguments: str, said: str | os.PathLike[str] = os.devnull) -> Process:
-    """A process of its own that runs a script as `python script arguments` would.
-
-    It is forked from a server that has imported torch and Lightning: a kill costs a second instead of ten. What it
-    says goes to the file `said`.
-    """
-    os.environ.update(ENVIRONMENT)  # inherited by the server when it starts
-    process = _server.Process(target=_run, args=(str(ROOT / script), list(arguments), str(said)))
-    process.start()
-    return process
-
-
-def _run(script: str, arguments: list[str], said: str) -> None:
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    output = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(output, stream)
-    os.chdir(ROOT)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also when the campaign runs in the background
-    sys.argv = [script, *arguments]
-    runpy.run_path(script, run_name="__main__")
 
 
 def run_quietly(script: str, *arguments: str) -> None:
@@ -76,13 +31,6 @@ def run_quietly(script: str, *arguments: str) -> None:
     process = start(script, *arguments)
     process.join(900)
     assert process.exitcode == 0, f"{script} {' '.join(arguments)}: exit status {process.exitcode}"
-
-
-def run(script: str, *arguments: str, said: Path) -> tuple[int | None, str]:
-    """To whatever end: the exit status, and what was said."""
-    process = start(script, *arguments, said=said)
-    process.join(900)
-    return process.exitcode, said.read_text()
 
 
 def stop_when(process: Process, sign: Callable[[], bool], delay: float = 0.0, signum: int = signal.SIGKILL) -> bool:

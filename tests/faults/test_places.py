@@ -17,11 +17,10 @@ from tests.faults.processes import (
     TINY,
     check_same,
     check_whole,
-    run,
     run_quietly,
-    start,
     survived,
 )
+from tests.processes import run, start
 
 pytestmark = pytest.mark.slow
 FISHER = [*TINY, *BARE, "engine=fisher"]
@@ -129,7 +128,7 @@ def test_a_full_disk(reference, disk, tmp_path):
     """At any amount of free space: one sentence, nothing half written, and the run goes on when there is room."""
     for free in range(0, 340_000, 340_000 // FAULTS + 1):
         directory, ballast = disk / f"run{free}", fill(disk, free)
-        check_refusal(*run("train.py", *FISHER, f"hydra.run.dir={directory}", said=tmp_path / "said"))
+        check_refusal(*run("train.py", *FISHER, f"hydra.run.dir={directory}"))
         check_whole(directory)
         ballast.unlink()
         again = (directory / "run.json").exists()
@@ -142,17 +141,17 @@ def test_a_full_disk(reference, disk, tmp_path):
 
 def test_a_full_disk_leaves_earlier_results(reference, disk, tmp_path):
     """A finished run resumed, and an evaluation, where nothing more can be written."""
-    directory, out, said = disk / "run", disk / "out", tmp_path / "said"
+    directory, out = disk / "run", disk / "out"
     run_quietly("train.py", *FISHER, f"hydra.run.dir={directory}")
     before, curves = check_whole(directory), (directory / "curves.csv").read_bytes()
     for free in range(0, 70_000, 70_000 // FAULTS + 1):
         ballast = fill(disk, free)
-        check_refusal(*run("train.py", f"resume={directory}", said=said))
+        check_refusal(*run("train.py", f"resume={directory}"))
         assert set(before) <= set(check_whole(directory))
         check_same(directory, reference, exact=False)
         assert (directory / "curves.csv").read_bytes() == curves
         survived("disk full when a finished run is resumed")
-        check_refusal(*run("evaluate.py", f"run={reference}", f"out={out}", "n_modes=33", said=said))
+        check_refusal(*run("evaluate.py", f"run={reference}", f"out={out}", "n_modes=33"))
         assert not out.exists()
         survived("disk full during an evaluation")
         ballast.unlink()
@@ -161,12 +160,11 @@ def test_a_full_disk_leaves_earlier_results(reference, disk, tmp_path):
 
 
 def test_a_read_only_disk(reference, disk, tmp_path):
-    said = tmp_path / "said"
     remount(disk, "ro")
     refused = [
-        run("train.py", *FISHER, f"hydra.run.dir={disk}/run", said=said),
-        run("train.py", "-m", "seed=0,1", *FISHER, f"hydra.sweep.dir={disk}/sweep", said=said),
-        run("evaluate.py", f"run={reference}", f"out={disk}/out", said=said),
+        run("train.py", *FISHER, f"hydra.run.dir={disk}/run"),
+        run("train.py", "-m", "seed=0,1", *FISHER, f"hydra.sweep.dir={disk}/sweep"),
+        run("evaluate.py", f"run={reference}", f"out={disk}/out"),
     ]
     remount(disk, "rw")
     for status, sentence in refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ def options(group: str) -> list[str]:
     return sorted(path.stem for path in (ROOT / "conf" / group).glob("*.yaml"))
 
 
+@cache
 def composed(name: str, *overrides: str) -> DictConfig:
+    """A configuration, which whoever asks for it leaves as it is."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         return compose(name, list(overrides))
 

@@ -36,12 +36,12 @@ def test_std_is_the_spread_of_solutions_with_drawn_parameters() -> None:
     source = LinearRecovery(sd=0.005)
     V = solve_value(source, smooth_reward, 0.7, n_modes=31)
     factor = torch.linalg.cholesky(source.covariance)
-    z = torch.randn((400, 11), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = torch.randn((200, 11), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     drawn = torch.stack(
         [solve_value(source.moved(source.theta + factor @ row), smooth_reward, 0.7, n_modes=31)(X) for row in z]
     )
-    # a standard deviation from 400 draws has a relative error of 1 / sqrt(800) = 3.5 %
-    assert float((drawn.std(0) / V.std(X) - 1).abs().max()) < 4 * 0.036
+    # a standard deviation from 200 draws has a relative error of 1 / sqrt(400) = 5 %
+    assert float((drawn.std(0) / V.std(X) - 1).abs().max()) < 4 * 0.05
 
 
 def test_std_of_derivatives_and_after_loading(tmp_path) -> None:

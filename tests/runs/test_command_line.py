@@ -17,8 +17,8 @@ from levytorch import Dynamics, Transitions, recover, simulate
 from levytorch.diagnostics.verdicts import Verdict
 from levytorch.runs import command_line, report, terminal
 from levytorch.runs.settings import fit_settings
-from tests.inputs.configs import ROOT
 from tests.inputs.configs import composed as composed_
+from tests.processes import run
 
 
 def composed(name: str, *overrides: str) -> dict:
@@ -48,11 +48,9 @@ def test_the_nearest_override(arguments, meant):
 
 
 def test_a_misspelt_setting_ends_in_a_suggestion(tmp_path):
-    done = subprocess.run(
-        [sys.executable, ROOT / "train.py", "coeficients.n_basis=3"], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith("did you mean coefficients.n_basis?")
+    status, said = run("train.py", "coeficients.n_basis=3", cwd=tmp_path)
+    assert status == 1
+    assert said.splitlines()[-1].endswith("did you mean coefficients.n_basis?")
     assert not list(tmp_path.iterdir())
 
 

@@ -28,13 +28,13 @@ def composed(*overrides):
         return compose("train", [*BARE, *overrides])
 
 
-@pytest.fixture
-def days(tmp_path) -> list[Path]:
+@pytest.fixture(scope="module")
+def days(tmp_path_factory) -> list[Path]:
     """Two days on one grid, and a third on another."""
-    pairs = variable(30_000, 1).censor(seed=1)
+    pairs, place = variable(30_000, 1).censor(seed=1), tmp_path_factory.mktemp("days")
     first = pairs[:10_000].lattice(**PAPER, n_blocks=20)
     lattices = [first, pairs[10_000:].lattice(like=first), pairs.lattice(**PAPER, n_blocks=20, n_x=32)]
-    paths = [tmp_path / f"day{k}.npz" for k in range(3)]
+    paths = [place / f"day{k}.npz" for k in range(3)]
     for lattice, path in zip(lattices, paths):
         lattice.save(path)
     return paths

@@ -25,7 +25,7 @@ def quietly(data, **options):
         return recover(data, **options)
 
 
-@pytest.mark.parametrize("seed", [35, 61])
+@pytest.mark.parametrize("seed", [35, pytest.param(61, marks=pytest.mark.slow)])
 def test_a_strength_that_grows_does_not_throw_the_fit_off(seed):
     """Seed 35 ended 5,900 log units below the maximum, seed 61 with alpha at its bound 0.03."""
     found = quietly(ornstein_uhlenbeck(seed), alpha="learn", period=None, law="frozen")

@@ -60,10 +60,9 @@ def compare(directory, case):
 
 
 def test_two_processes_give_the_numbers_of_one(tmp_path):
-    cases = ["fisher-fourier-1-tcf", "adam-fourier-1-tcf"]
-    work(tmp_path, *cases)
-    for case in cases:
-        compare(tmp_path, case)
+    case = "fisher-fourier-1-tcf"  # every other one below
+    work(tmp_path, case)
+    compare(tmp_path, case)
 
 
 @pytest.mark.slow

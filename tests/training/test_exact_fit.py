@@ -59,8 +59,13 @@ def fitted(data: Transitions, law: str, **options):
     return recover(data, alpha=0.5, n_basis=7, engine="evidence", law=law, **options)
 
 
+@cache
+def whole_fit(law: str):
+    return fitted(steep(), law)
+
+
 def test_no_bias_from_the_length_of_a_step():
-    frozen, corrected, exact = (fitted(steep(), law) for law in ("frozen", "corrected", "exact"))
+    frozen, corrected, exact = (whole_fit(law) for law in ("frozen", "corrected", "exact"))
     assert (frozen.law, corrected.law, exact.law) == ("frozen", "corrected", "exact")
     assert min(excess(frozen)[:2]) > 4
     for found in (corrected, exact):
@@ -178,7 +183,7 @@ def test_auto_takes_the_exact_law_where_it_matters():
     assert found.law == "exact"
     told = re.fullmatch(r"available; .* off by up to ([\d.]+) standard errors", found.metrics["law_reason"])
     # as far as the exact law moves the coefficients from the frozen law's maximum, but for the rounds on the score
-    frozen = fitted(steep(), "frozen")
+    frozen = whole_fit("frozen")
     farthest = max(
         float(((a - b).abs() / s).max())
         for a, b, s in zip(found.coefficients(GRID)[:3], frozen.coefficients(GRID)[:3], found.std(GRID))

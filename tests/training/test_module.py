@@ -35,8 +35,8 @@ def run(tmp_path, name, *, n=4000, resume=None, **options):
         {"engine": "adam", "max_steps": 90, "window": 40},
         {"engine": "adam", "max_steps": 90, "window": 40, "mixing": "bernoulli", "gradient": "mixture"},
         {"engine": "fisher", "tolerance": 1e-16},
-        {"engine": "lbfgs", "max_steps": 6, "iterations": 2},
-        {"engine": "fisher", "penalty": "evidence"},
+        {"engine": "lbfgs", "max_steps": 6, "iterations": 2, "law": "frozen"},
+        {"engine": "fisher", "penalty": "evidence", "law": "frozen"},
     ],
     ids=["adam", "adam-mixture", "fisher", "lbfgs", "penalty"],
 )
@@ -69,7 +69,7 @@ def test_interrupted_and_resumed_is_uninterrupted(tmp_path, options, monkeypatch
     "options",
     [
         {"engine": "adam", "max_steps": 20, "window": 10, "n_basis": 1},
-        {"engine": "fisher"},
+        {"engine": "fisher", "law": "frozen"},
         pytest.param({"engine": "lbfgs"}, marks=pytest.mark.slow),
     ],
 )
@@ -149,9 +149,10 @@ def test_held_out_likelihood_of_a_resumed_run(tmp_path):
     assert values[0] == pytest.approx(values[1], rel=1e-12)
 
 
-@pytest.mark.parametrize("engine", ["adam", "fisher", "lbfgs"])
+@pytest.mark.parametrize("engine", ["adam", "fisher"])
 def test_a_checkpoint_is_gone_on_with_on_its_own_data_only(tmp_path, engine):
-    options = {"engine": engine} | ({"max_steps": 20, "window": 10} if engine == "adam" else {})
+    options = {"engine": engine, "n_basis": 1, "law": "frozen"}
+    options |= {"max_steps": 20, "window": 10} if engine == "adam" else {}
     run(tmp_path, "run", **options)
     with pytest.raises(InputError, match=r"must have the data it was started with, found .* start a new run"):
         run(tmp_path, "run", n=5000, resume=str(tmp_path / "run" / "last.ckpt"), **options)
