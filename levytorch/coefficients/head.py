@@ -234,17 +234,23 @@ class Head(nn.Module, ABC):
         """States where coefficients are the same: on a line those beyond the window are moved to its ends."""
         if self.period is not None:
             return x
-        low, high = (torch.tensor(v, dtype=x.dtype, device=x.device) for v in zip(*self.bounds))
-        return x.clamp(low, high) if self.dim > 1 else x.clamp(float(low), float(high))
+        if self.dim == 1:
+            return x.clamp(*self.bounds[0])
+        return torch.stack([column.clamp(*ends) for column, ends in zip(x.unbind(-1), self.bounds)], dim=-1)
 
     def grid(self, n: int) -> Tensor:
         """About n states spread evenly over the cell, or over the window on a line."""
         side = n if self.dim == 1 else max(2, round(n ** (1 / self.dim)))
-        unit = (torch.arange(side, dtype=torch.float64) + 0.5) / side
+        unit = (torch.arange(side, dtype=torch.float64, device=self.device) + 0.5) / side
         axes = [low + (high - low) * unit for low, high in self.bounds]
         if self.dim == 1:
             return axes[0]
         return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, self.dim)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are; those of a fit come back to the CPU before anything is judged."""
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     def flat(self) -> Tensor:
         """All parameters as one detached vector (P,)."""
@@ -326,7 +332,7 @@ class LinkedHead(Head):
     def constant(self, name: str, alpha: Tensor) -> Tensor:
         """A known D_o or D_f, which is given in the units of the data, as the law of a step takes it."""
         if name == "D_o":
-            return alpha.new_tensor(self.known[name] / self.scale.D_o)
+            return alpha.new_full((), self.known[name] / self.scale.D_o)
         return (self.known[name] / self.scale.D_f(alpha)).clamp(min=NO_JUMPS)
 
     def settings(self) -> dict[str, Any]:
@@ -380,7 +386,7 @@ class LinkedHead(Head):
         alpha and tempering where these are learned.
         """
         b, shape = eta["b"], eta["b"].shape[:-1] if self.dim > 1 else eta["b"].shape
-        alpha = b.new_tensor(self.alpha_spec.value) if "alpha" not in eta else self.alpha_spec.link(eta["alpha"])
+        alpha = b.new_full((), self.alpha_spec.value) if "alpha" not in eta else self.alpha_spec.link(eta["alpha"])
         found: dict[str, Tensor] = {}
         for name in KNOWABLE:
             if name in self.known:
@@ -431,6 +437,8 @@ class LinkedHead(Head):
         """lam, and its derivatives in the predictor where it is learned."""
         if raw is not None and self.tempering_spec.learned:
             return tempering_link(raw, self.alpha_spec.value, self.units.length)
+        if not self.tempered:
+            return NO_TEMPERING, NO_TEMPERING, NO_TEMPERING
         zero = next(self.parameters()).new_zeros(())
         return zero + self.tempering_spec.value, zero, zero
 
@@ -452,7 +460,8 @@ class HeadInUnits(Head):
         unit = self.scale
         c = self.of_data(x * unit.length)
         D_f = c.D_f / unit.D_f(c.alpha)
-        return Coefficients(c.b / unit.b, c.D_o / unit.D_o, D_f, c.alpha, c.tempering * unit.length)
+        lam = NO_TEMPERING if c.tempering is NO_TEMPERING else c.tempering * unit.length
+        return Coefficients(c.b / unit.b, c.D_o / unit.D_o, D_f, c.alpha, lam)
 
     def tempering_slope(self) -> Tensor:
         return self.of_data.tempering_slope() * self.scale.length

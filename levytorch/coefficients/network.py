@@ -184,8 +184,8 @@ class NetworkHead(LinkedHead):
         return parts[0].contiguous() if self.dim == 1 else torch.cat(parts, dim=1)
 
     def _scaled(self, columns: Tensor) -> Tensor:
-        low, high = (torch.tensor(end, dtype=columns.dtype, device=columns.device) for end in zip(*self.bounds))
-        return 2.0 * (columns - low) / (high - low) - 1.0
+        scaled = [2.0 * (x - low) / (high - low) - 1.0 for x, (low, high) in zip(columns.unbind(1), self.bounds)]
+        return torch.stack(scaled, dim=1)
 
     def raw(self, x: Tensor) -> Tensor:
         """The outputs at states, (n, n_outputs)."""

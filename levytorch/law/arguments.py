@@ -41,8 +41,14 @@ def is_zero(tempering: Numeric) -> bool:
 
 
 def to_tensors(**values: Numeric) -> tuple[dict[str, Tensor], torch.dtype, torch.device]:
-    """Tensors on the CPU, where the kernels are, and dtype and device of the answer: those of the inexact tensors
-    given, else float64; those of any tensor that is elsewhere.
+    """float64 tensors on the CPU, where the kernels are, and dtype and device of the answer: see `on_one_device`."""
+    tensors, dtype, device = on_one_device(**values)
+    return {name: t.cpu() for name, t in tensors.items()}, dtype, device
+
+
+def on_one_device(**values: Numeric) -> tuple[dict[str, Tensor], torch.dtype, torch.device]:
+    """float64 tensors on one device, with dtype and device of the answer: those of the inexact tensors given, else
+    float64; those of any tensor that is not on the CPU.
     """
     dtype: torch.dtype | None = None
     device = torch.device("cpu")
@@ -52,7 +58,7 @@ def to_tensors(**values: Numeric) -> tuple[dict[str, Tensor], torch.dtype, torch
                 dtype = value.dtype if dtype is None else torch.promote_types(dtype, value.dtype)
             if value.device.type != "cpu":
                 device = value.device
-    tensors = {name: real_tensor(name, value).cpu() for name, value in values.items()}
+    tensors = {name: real_tensor(name, value).to(device) for name, value in values.items()}
     return tensors, dtype or torch.float64, device
 
 

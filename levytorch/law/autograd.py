@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from levytorch.convert import switch
+from levytorch.convert import real_tensor, switch
 from levytorch.law import threads
 from levytorch.law.arguments import (
     Numeric,
@@ -23,8 +23,8 @@ from levytorch.law.arguments import (
     check_values,
     choose_method,
     is_zero,
+    on_one_device,
     out_of_range,
-    to_tensors,
 )
 from levytorch.law.functional import log_density_in_transforms, transformed
 from levytorch.law.quadrature import GRAIN
@@ -75,6 +75,8 @@ def log_density(
             order of magnitude faster (1e-9); `windowed` is the paper's quadrature (absolute tolerance: not for
             tails); `auto` is the table where one alpha is shared by 20,000 samples or more and needs no derivative,
             else the contour (in a loop over small batches of one alpha say `table`: it is made once per process).
+            For tensors that are not on the CPU it is the mixture of Gaussians on their device, whatever `method` says,
+            without checks of values.
         tempering: lam >= 0, per unit of length; one for all, or one per sample. There is no table for lam > 0: the
             contour always.
 
@@ -89,6 +91,11 @@ def log_density(
     """
     given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
     step, lam, dtype, device = _arguments(dim, method, tempering, **given)
+    if device.type != "cpu":
+        from levytorch.law import mixture_device, several
+
+        matrix = dim > 1 and several.is_matrix(step.D_o, dim, step.displacement.shape[:-1])
+        return mixture_device.log_density(step, lam, dim, matrix).to(dtype)
     if transformed(*step, lam) and not (dim > 1 and step.D_o.dim() > 1):
         return log_density_in_transforms(step, lam, dim).to(device, dtype)
     if dim > 1:
@@ -126,7 +133,7 @@ def score(
     wrt_alpha = switch("wrt_alpha", wrt_alpha)
     given = dict(displacement=displacement, b=b, D_o=D_o, D_f=D_f, alpha=alpha, dt=dt)
     step, lam, _, device = _arguments(dim, method, tempering, **given)
-    step, lam = Step(*(t.detach() for t in step)), None if lam is None else lam.detach()
+    step, lam = Step(*(t.detach().cpu() for t in step)), None if lam is None else lam.detach().cpu()
     if dim > 1:
         from levytorch.law import several
 
@@ -154,12 +161,11 @@ def _arguments(
     """
     check_dim(dim)
     check_method(method, dim)
-    tensors, dtype, device = to_tensors(**given)
+    tensors, dtype, device = on_one_device(**given)
     if is_zero(tempering):
         return Step(**tensors), None, dtype, device
-    lam = to_tensors(tempering=tempering)[0]["tempering"]
     check_tempered_method(method)
-    return Step(**tensors), lam, dtype, device
+    return Step(**tensors), real_tensor("tempering", tempering).to(device), dtype, device
 
 
 def _rows_by_autograd(step: Step, lam: Tensor | None, method: str, wrt_alpha: bool) -> list[Tensor]:

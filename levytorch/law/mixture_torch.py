@@ -7,7 +7,7 @@ against each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -145,11 +145,7 @@ def nodes(v: Tensor, alpha: Tensor, table: Panel) -> tuple[Tensor, Tensor, Tenso
     powers = torch.stack([t**k for k in range(len(coefficients))], dim=-1)  # (p,) or (n, 1, p)
     rows = powers @ coefficients if tau.dim() == 0 else None
     R = torch.zeros_like(held)
-    for k in range(8):
-        weight = torch.full_like(held, _LAGRANGE[k])
-        for m in range(8):
-            if m != k:
-                weight = weight * (f - m)
+    for k, weight in enumerate(lagrange(f)):
         if rows is None:
             value = torch.zeros_like(held)
             for row in coefficients.flip(0):
@@ -162,6 +158,24 @@ def nodes(v: Tensor, alpha: Tensor, table: Panel) -> tuple[Tensor, Tensor, Tenso
     # to the left R is log(x) / 2 and a constant
     R = R - 0.5 * position.clamp_max(0.0) * (H / FINE)
     return u, torch.log(slope) + R - torch.exp(log_x.clamp_max(LARGEST)), slope
+
+
+def lagrange(f: Tensor) -> Iterator[Tensor]:
+    """The weights of the values at 0, 1, ..., 7 in the polynomial through them, at f."""
+    for k, weight in enumerate(_LAGRANGE):
+        out = torch.full_like(f, weight)
+        for m in range(8):
+            if m != k:
+                out = out * (f - m)
+        yield out
+
+
+def left_end(alpha: Tensor, kappa: Tensor, d: int) -> Tensor:
+    """K exp(-c u) has outgrown all else to the left of this, which is c u for alpha < 1/2 and v otherwise."""
+    c = alpha / (1.0 - alpha)
+    power = (1.0 - alpha) * kappa + 0.5 * d / c
+    root = torch.sqrt(8.0 * DROP * power)
+    return torch.log1p(-alpha) + c * torch.log(alpha) - torch.log(2.0 * power + 4.0 * DROP + root)
 
 
 @torch.no_grad()
@@ -179,8 +193,7 @@ def plan(
     kappa = B.new_zeros(n) if lam is None else B * lam ** (2.0 * a)
     size = torch.maximum(l.amax(1), z2.sum(1)).clamp_min(1e-300).log()
     end = 36.0 / (a + 0.5 * d) + 5.0 + (size - log_scale).clamp_min(0.0)
-    power = (1.0 - a) * kappa + 0.5 * d / c
-    left = torch.log1p(-a) + c * torch.log(a) - torch.log(2.0 * power + 4.0 * DROP + torch.sqrt(8.0 * DROP * power))
+    left = left_end(a, kappa, d)
     if table.middle < 0:
         left = left / c
     else:

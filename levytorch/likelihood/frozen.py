@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head, LinearHead
-from levytorch.coefficients.head import Chain
+from levytorch.coefficients.head import NO_TEMPERING, Chain
 from levytorch.coefficients.kernels import GRID, interpolate, scatter
 from levytorch.coefficients.layout import scalar_size
 from levytorch.coefficients.tangent import TangentHead
@@ -68,10 +68,14 @@ class FrozenLaw(Law):
 
 
 def rate(c: Coefficients) -> Tensor | float:
-    """The tempering as the law takes it: the number zero where there is none, for which the law has its tables."""
-    if c.tempering.requires_grad or bool((c.tempering > 0).any()):
-        return c.tempering
-    return 0.0
+    """The tempering as the law takes it: the number zero where there is none, for which the law has its tables.
+
+    Values are not read from other devices, which would have to be waited for.
+    """
+    lam = c.tempering
+    if lam is NO_TEMPERING:
+        return 0.0
+    return lam if lam.requires_grad or lam.device.type != "cpu" or bool((lam > 0).any()) else 0.0
 
 
 def steady_method(density: str, head: Head) -> str:

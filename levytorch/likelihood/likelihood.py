@@ -5,6 +5,7 @@ What engines maximise; it knows batches, never where they came from. Lightning's
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,10 +59,13 @@ class Likelihood:
         return log_p
 
     def nll(self, batch: Batch, step: int = 0) -> Tensor:
-        """-sum(weight * log p) of a batch; stops before the parameters are touched, and says which sample it was."""
+        """-sum(weight * log p) of a batch; stops before the parameters are touched, and says which sample it was.
+
+        Values are not read from other devices than the CPU.
+        """
         log_p = self.log_prob(batch.x, batch.dx, batch.dt)
         nll = -(batch.weight * log_p).sum()
-        if not torch.isfinite(nll):
+        if nll.device.type == "cpu" and not torch.isfinite(nll):
             bad = torch.nonzero(~torch.isfinite(log_p.detach())).reshape(-1)
             i = int(bad[0]) if bad.numel() else 0
             raise NumericalError(
@@ -109,7 +113,9 @@ class Likelihood:
         """Algorithm E.6: the TCF of the present parameters (R_theta where the engine has computed it already)."""
         if self.tail.method == "tcf":
             masses = self.seen()
-            self.correction.update(masses.R_theta(self.head) if R_theta is None else R_theta, masses.R_sample)
+            if R_theta is None:
+                R_theta = masses.R_theta(self.head if self.head.device.type == "cpu" else deepcopy(self.head).cpu())
+            self.correction.update(R_theta, masses.R_sample)
 
     def seen(self) -> TailMasses:
         """The masses at the observed states."""

@@ -284,6 +284,7 @@ class Fit:
     def _next(self, course: Course) -> None:
         """From a finished phase to the next one that is needed, or to the end."""
         finished = self.phase.state_dict()
+        self.phase.head.cpu()  # where mini-batches may have left it; all that follows is done by compiled kernels
         following = self.phase.end()
         self.head = reported(course.problem.head, course.end.likelihood.head)
         while following is None and self._todo:

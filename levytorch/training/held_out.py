@@ -37,8 +37,9 @@ class HeldOutWatch:
             return
         mean, head = self._sum / self._steps, self.likelihood.head
         head.set_flat(mean)
-        out = self.pairs
-        total = sum(float(self.likelihood.log_prob(out.x[r], out.dx[r], out.dt[r]).sum()) for r in out.blocks())
+        out, there = self.pairs, theta.device
+        blocks = ([part[r].to(there) for part in (out.x, out.dx, out.dt)] for r in out.blocks())
+        total = sum(float(self.likelihood.log_prob(*block).sum()) for block in blocks)
         head.set_flat(theta)
         nll = -total / len(out)
         if nll < self.nll:

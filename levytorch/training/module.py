@@ -131,6 +131,13 @@ class LevyModule(L.LightningModule):
     def configure_optimizers(self) -> Optimizer:
         return FitSteps(self.fit)
 
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Mini-batches go where the head is; phases that see all pairs stay on the CPU, and take the head there."""
+        if self.fit.phase.engine.full_batch:
+            self.head.cpu()
+            return batch
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
     def on_train_start(self) -> None:
         self.began, self._logged = True, len(self.history)
         for logger in self.loggers:

@@ -78,6 +78,10 @@ class AdamEngine(Engine):
         )
 
     def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: Batch, step: int, seed: int = 0) -> float:
+        return float(self.descend(likelihood, optimizer, batch, step, seed))
+
+    def descend(self, likelihood: Likelihood, optimizer: Optimizer, batch: Batch, step: int, seed: int = 0) -> Tensor:
+        """The same step, whose likelihood is not waited for where it is computed on another device."""
         generator = None
         finite = self.gradient == "finite_difference"
         if self.gradient != "direct":
@@ -94,14 +98,15 @@ class AdamEngine(Engine):
                 loss.backward()
                 nll = loss.detach()
         except NumericalError as error:
-            problem, nll = error, torch.zeros((), dtype=torch.float64)
+            problem, nll = error, batch.weight.new_zeros(())
         nll = mean_over_ranks(likelihood, nll, problem)
         if self.clip:
             torch.nn.utils.clip_grad_norm_(likelihood.head.parameters(), self.clip, foreach=False)
         for group in bare(optimizer).param_groups:
             group["lr"] = self.lr * SCHEDULES[self.schedule](step, self.max_steps)
+            group["capturable"] = nll.device.type not in ("cpu", "mps")  # steps are counted there too
         optimizer.step()
-        return float(nll)
+        return nll
 
     @torch.no_grad()
     def _finite_difference(self, likelihood: Likelihood, batch: Batch, generator: torch.Generator, step: int) -> Tensor:
