@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from levytorch.coefficients.basis import per_coordinate
-from levytorch.coefficients.layout import ISOTROPIC, Coefficients, Layout, Noise, noise_of
+from levytorch.coefficients.layout import ISOTROPIC, NO_TEMPERING, Coefficients, Layout, Noise, noise_of
 from levytorch.coefficients.links import (
     FLOOR_D_F,
     FLOOR_D_O,

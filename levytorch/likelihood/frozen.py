@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head, LinearHead
-from levytorch.coefficients.head import NO_TEMPERING, Chain
+from levytorch.coefficients.head import Chain
 from levytorch.coefficients.kernels import GRID, interpolate, scatter
-from levytorch.coefficients.layout import scalar_size
+from levytorch.coefficients.layout import NO_TEMPERING, scalar_size
 from levytorch.coefficients.tangent import TangentHead
 from levytorch.data.batches import Batch
 from levytorch.errors import NumericalError
