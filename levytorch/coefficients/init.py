@@ -130,6 +130,12 @@ class Guess:
         """D_o as numbers (...), or as matrices (..., d, d) where there is a shape."""
         return D_o if self.shape is None else torch.as_tensor(D_o, dtype=torch.float64)[..., None, None] * self.shape
 
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Guess:
+        """From `dataclasses.asdict` of a guess."""
+        profile = None if values["profile"] is None else Profile(**values["profile"])
+        return cls(**{**values, "units": Units(**values["units"]), "profile": profile})
+
     def apply(self, head: Head) -> None:
         """Set a head to these constants, a linear one to curves through the profile."""
         alpha = self.alpha if head.learns_alpha else None

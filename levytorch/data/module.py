@@ -175,10 +175,6 @@ class LevyDataModule(BatchModule):
         """All of the data as one batch: the lattice, or this rank's pairs."""
         return self._pairs(rank, world) if self.lattice is None else self.lattice.full_batch()
 
-    def behind(self, rank: int = 0, world: int = 1) -> FullBatch | None:
-        """The pairs of a shard where `everything` is a lattice made of them; None where it is those pairs."""
-        return None if self.lattice is None else self._pairs(rank, world)
-
     def _pairs(self, rank: int, world: int) -> FullBatch:
         """The pairs of a shard, the same tensors every time: an engine sees by them that it is the same batch."""
         if (rank, world) not in self._full:

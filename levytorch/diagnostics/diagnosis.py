@@ -20,7 +20,7 @@ from levytorch.diagnostics.stability import StabilityCheck
 from levytorch.diagnostics.step_size import Skipped, StepCheck
 from levytorch.diagnostics.tail_shares import TailShareCheck
 from levytorch.plots import plotted
-from levytorch.training.observed import hardly_separable
+from levytorch.training.outcome import hardly_separable
 from levytorch.training.recovery import Recovery
 
 LEVEL = 0.01  # probability with which tests raise any alarm in a run whose model is right

@@ -174,7 +174,7 @@ class DistantBatch(Batch):
 
 @dataclass(frozen=True)
 class PairsOfFiles:
-    """All pairs of some files, for a fit to a lattice or to a sample of them (`training.prepare.Elsewhere`).
+    """All pairs of some files, for a fit to a lattice or to a sample of them (`training.prepare.DistantPairs`).
 
     n: how many there are, where no lattice has counted them. window: pairs that start elsewhere are not in the lattice.
     """
@@ -183,7 +183,7 @@ class PairsOfFiles:
     n: int = 0
     window: tuple[float, float] | None = None
 
-    def behind(self, lattice: Lattice, fitted: FullBatch, scale: tuple[float, float]) -> FullBatch:
+    def of_lattice(self, lattice: Lattice, fitted: FullBatch, scale: tuple[float, float]) -> FullBatch:
         """The pairs that a lattice was made of, for the last step of a fit."""
         main = DistantBatch.of(fitted.main, self.distant, Pool.of(lattice, self.window, False, scale))
         tail = fitted.tail
@@ -191,7 +191,7 @@ class PairsOfFiles:
             tail = DistantBatch.of(tail, self.distant, Pool.of(lattice, self.window, True, scale))
         return fitted._replace(main=main, tail=tail)
 
-    def instead_of(self, sample: FullBatch, scale: tuple[float, float]) -> FullBatch:
+    def of_sample(self, sample: FullBatch, scale: tuple[float, float]) -> FullBatch:
         """All pairs, where no lattice can stand for them; those of the sample weigh as much together."""
         size = len(sample.main.x)
         weight = torch.tensor([self.n / size], dtype=torch.float64).expand(size)

@@ -29,6 +29,10 @@ FORMATS = ("png", "pdf")  # that figures can have
 COEFFICIENTS = "fit/coefficients"  # the image whose slider shows the fit
 LAYOUT: dict[str, dict[str, list[str]]] = {
     "likelihood": {"negative log-likelihood per pair": ["train/nll", "val/nll"]},
+    "cross-validation": {
+        "candidate": ["prepare/candidate"],
+        "log-likelihood per held-out pair": ["prepare/held_out"],
+    },
     "tail": {"TCF": ["tail/TCF"], "mass beyond CT": ["tail/R_theta", "tail/R_sample"]},
     "coefficients": {
         "alpha": ["mean/alpha"],
@@ -156,6 +160,8 @@ class CoefficientFigures(L.Callback):
     def _due(self, module: LevyModule) -> bool:
         step, full = module.fit.n_steps, module.engine.full_batch
         every = self.every or (FEW if full else SELDOM)
+        if step == 0:  # nothing has been fitted
+            return False
         if step in DOUBLED[full]:
             return step & (step - 1) == 0 or (self.every is not None and step % every == 0)
         return step % every == 0

@@ -118,8 +118,8 @@ def recover(
         >>> abs(float(found.D_o(0.0)) - 4.0) < 0.2
         True
     """
-    elsewhere = client is not None or type(data).__module__ == "levytorch.distributed.files"
-    transitions, fit_options = (data, dict(options)) if elsewhere else pairs_of_data(data, dict(options))
+    files = client is not None or type(data).__module__ == "levytorch.distributed.files"
+    transitions, fit_options = (data, dict(options)) if files else pairs_of_data(data, dict(options))
     settings = make_settings(
         alpha=alpha,
         coefficients=coefficients,
@@ -137,7 +137,7 @@ def recover(
         **{"lattice": lattice, "validation": validation, "progress": progress},
         **fit_options,
     )
-    if elsewhere:
+    if files:
         from levytorch.training.from_files import recover_files  # Dask
 
         return recover_files(data, settings, client)

@@ -29,7 +29,7 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
 from levytorch.likelihood.tail import TailCorrection
-from levytorch.training.engines.base import Maximised, joined_history, maximise
+from levytorch.training.engines.base import Maximised, maximise
 from levytorch.training.engines.fisher import FisherScoring
 from levytorch.training.recovery import Recovery
 from levytorch.training.report import AS_WELL, Ended, evaluation_of, held_at_zero, loss_without, vanishing
@@ -90,8 +90,7 @@ def without_vanished(ended: Ended) -> tuple[Ended, Vanished | None]:
     warn_of(found)
     if not gone:
         return ended, found
-    steps, history = ended.done.steps + done.steps, joined_history(ended.done.history, done.history)
-    finished = Maximised(done.optimizer, done.converged, steps, history)
+    finished = Maximised(done.optimizer, done.converged, ended.done.steps + done.steps)
     return replace(ended, likelihood=own, done=finished), found
 
 
@@ -216,7 +215,7 @@ def warn_of(found: Vanished) -> None:
     )
 
 
-def told_in(recovery: Recovery, found: Vanished | None) -> None:
+def include_vanished(recovery: Recovery, found: Vanished | None) -> None:
     """What a fit says about a coefficient at or near zero; that one's share of the errors, into the covariance."""
     if found is None:
         return

@@ -82,7 +82,7 @@ class Checkpoints(Checkpoint):
         assert isinstance(pl_module, LevyModule)
         self.between = True
         step, stopping = trainer.global_step, Ranks.of(trainer).any(interrupts.requested())
-        if pl_module.engine.full_batch or step % self.every == 0 or step == trainer.max_steps or stopping:
+        if pl_module.fit.phase.engine.full_batch or step % self.every == 0 or step == trainer.max_steps or stopping:
             self._write(trainer, "last.ckpt")
         if stopping or trainer.world_size == 1:  # several ranks end after the same step
             interrupts.check()
@@ -134,7 +134,8 @@ class Checkpoints(Checkpoint):
         assert isinstance(module, LevyModule)
         if trainer.limit_val_batches:
             return float(trainer.callback_metrics.get("val/nll", math.inf))
-        new, self.judged = module.history[self.judged :], len(module.history)
+        new = [entry for entry in module.history[self.judged :] if entry["fit/phase"] > 0]  # 0: of cross-validation
+        self.judged = len(module.history)
         if module.engine.full_batch:
             new = new[-1:]
         return sum(entry["train/nll"] for entry in new) / len(new) if new else math.inf

@@ -15,8 +15,8 @@ from levytorch.distributed.pairs import Distant, PairsOfFiles
 from levytorch.errors import InputError
 from levytorch.training.blocks import n_blocks_for
 from levytorch.training.engines.fisher import FisherEngine
-from levytorch.training.fit import fitted, posed
-from levytorch.training.prepare import Problem, problem_of
+from levytorch.training.fit import Fit, fitted
+from levytorch.training.prepare import Problem, problem_of, settings_for
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 
@@ -42,7 +42,7 @@ def recover_files(data: Any, settings: FitSettings, client: Any) -> Recovery:
     with running(client) as job:
         sample = files.on(job).sample(files.n_sample)
         # scales, thresholds and the window are those of the sample; a lattice keeps the thresholds it was made with
-        problem = replace(problem_of(sample, settings, fitted), guessed_CT=False)
+        problem = replace(problem_of(sample, settings_for(sample, settings), fitted), guessed_CT=False)
         if can_be_a_lattice(sample):
             return _of_lattice(files, problem, sample, job)
         if problem.settings.tail.active:
@@ -51,7 +51,7 @@ def recover_files(data: Any, settings: FitSettings, client: Any) -> Recovery:
                 "tail=None."
             )
         distant = files.on(job, held=True)
-        return _fitted(replace(problem, elsewhere=PairsOfFiles(distant, distant.count())))
+        return _fit(replace(problem, distant=PairsOfFiles(distant, distant.count())))
 
 
 def _of_lattice(files: Files, problem: Problem, sample: Transitions, job: Runner) -> Recovery:
@@ -80,12 +80,10 @@ def _of_lattice(files: Files, problem: Problem, sample: Transitions, job: Runner
     usable = [name for name in files.names if name not in progress.failed]
     pairs = PairsOfFiles(Distant(usable, files.reading, job, retries=files.options["retries"]), window=window)
     # pairs that lead from file to file are in the lattice alone
-    found = _fitted(replace(problem, train=lattice, elsewhere=None if progress.joined else pairs))
+    found = _fit(replace(problem, train=lattice, distant=None if progress.joined else pairs))
     found.metrics["reading"] = progress.metrics()
     return found
 
 
-def _fitted(problem: Problem) -> Recovery:
-    fit = posed(problem)
-    fit.attach()
-    return fit.run(problem.settings.progress)
+def _fit(problem: Problem) -> Recovery:
+    return Fit.of(problem.data, problem.settings, problem=problem).run(problem.settings.progress)

@@ -72,17 +72,17 @@ class LevyModule(L.LightningModule):
 
     @classmethod
     def of(cls, fit: Fit) -> LevyModule:
-        """The module of a fit whose data is prepared; the data is attached when the Trainer knows its processes."""
+        """The module of a fit that has data of its own."""
         module = cls(fit.head, fit.engine, fit.tail, fit.law, fit.density, fit.seed, fit.log_every)
         module.fit = fit
         return module
 
     def follow(self) -> None:
-        """Take over the head of the fit, which is another one once a coefficient has vanished."""
-        if self.fit.head is not self.head:
-            self.head = self.fit.head
-            if "head" in self.hparams:
-                self.hparams["head"] = self.head.config()
+        """Take over what the fit works with: another head once it is prepared, or once a coefficient has vanished."""
+        fit = self.fit
+        if fit.head is not self.head or fit.engine is not self.engine:
+            self.head, self.engine = fit.head, fit.engine
+            self.hparams.update(self._plain(fit.density, fit.seed, fit.log_every))
 
     @property
     def likelihood(self) -> Likelihood:
@@ -108,19 +108,19 @@ class LevyModule(L.LightningModule):
 
     # -- Lightning ----------------------------------------------------------------------------------------------------
     def setup(self, stage: str) -> None:
-        if stage == "fit" and self.fit.problem is not None:
-            self.fit.attach(Ranks.of(self.trainer))
+        if stage == "fit":
+            self.fit.ranks = Ranks.of(self.trainer)
 
     def on_fit_start(self) -> None:
         # not in setup, after which a checkpoint may still change the pools of a data module
-        if self.fit.problem is not None:
+        if self.fit.settings is not None:
             return
         if self.fit.law == "corrected":
             raise InputError(
                 'law "corrected" must have all of the data, found a loader of batches; use `recover` or train.py, or '
                 'law="frozen".'
             )
-        self.fit.ranks = self.likelihood.ranks = Ranks.of(self.trainer)
+        self.likelihood.ranks = self.fit.ranks
         data = getattr(self.trainer, "datamodule", None)
         if isinstance(data, LevyDataModule):
             if data.lattice is not None:
@@ -136,6 +136,7 @@ class LevyModule(L.LightningModule):
         if self.fit.phase.engine.full_batch:
             self.head.cpu()
             return batch
+        self.fit.phase.head.to(device)  # also one that was made after Lightning has moved the first
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def on_train_start(self) -> None:
@@ -143,19 +144,22 @@ class LevyModule(L.LightningModule):
         for logger in self.loggers:
             if self.history and hasattr(logger, "go_on_after"):
                 logger.go_on_after(int(self.history[-1]["step"]))
-        if self.history and "val/nll" in self.history[0] and "val/nll" not in self.history[-1]:
+        if any("val/nll" in entry for entry in self.history) and "val/nll" not in self.history[-1]:
             # a run that was stopped between a step and its validation
             data = getattr(self.trainer, "datamodule", None)
             held_out: Any = self.trainer.val_dataloaders if data is None else data.val_dataloader()
             self.history[-1]["val/nll"] = sum((float(self._nll(batch)) for batch in held_out), 0.0)
 
     def training_step(self, batch: Batch | FullBatch | Sequence[torch.Tensor], batch_idx: int) -> None:
+        if not self.fit.phase.counted:
+            self.fit.step(_as_batch(batch))
+            return
         steps: Any = self.optimizers()
         report = steps.step(closure=lambda: self.fit.step(_as_batch(batch)))
         if report.values:
             # self.log costs about half a millisecond per metric: only what checkpoints need goes there
             self.log("train/nll", report.nll, prog_bar=True, logger=False)
-            if self.fit.tail.method == "tcf":
+            if "tail/TCF" in report.values and self.fit.tail.method == "tcf":
                 self.log("tail/TCF", report.values["tail/TCF"], prog_bar=True, logger=False)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -167,7 +171,7 @@ class LevyModule(L.LightningModule):
         self._logged = len(self.history)
 
     def on_validation_epoch_start(self) -> None:
-        self._held_out = 0.0
+        self._held_out = None
         self._stopping = self.trainer.should_stop
 
     def on_validation_epoch_end(self) -> None:
@@ -181,7 +185,7 @@ class LevyModule(L.LightningModule):
         """Lightning's EarlyStopping ends the mini-batches of a fit, which then goes on with its next phase."""
         trainer, fit = self.trainer, self.fit
         by_validation = trainer.state.fn == TrainerFn.FITTING and trainer.should_stop and not self._stopping
-        if by_validation and not fit.done and fit.problem is not None and not self.engine.full_batch:
+        if by_validation and not fit.done and fit.settings is not None and not self.engine.full_batch:
             if not fit.phase.engine.full_batch:
                 fit.phase.stop()
             trainer.should_stop = False

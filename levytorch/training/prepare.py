@@ -1,4 +1,4 @@
-"""Before the first phase: what was left to the data is settled, and all of the data becomes one batch.
+"""The problem of a fit, posed once what was left to the data is settled, and all of the data as one batch.
 
 A problem is posed in the units of the data. Batches, and heads that are fitted to them (`Head.in_units`), are in the
 units of the fit (`Problem.units`), in which a step and a dt are of order one; `Fit` reports in those of the data again.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,10 +29,12 @@ from levytorch.data.remarks import in_degrees
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
 from levytorch.likelihood.laws import Missing, distinct_steps
+from levytorch.likelihood.tail import TailSettings
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import Blocks, kept_for_later, n_blocks_for
+from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.modulation import check_modulation
-from levytorch.training.selection import Selection, select
+from levytorch.training.selection import Selection
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import (
     OUTSIDE,
@@ -39,6 +42,7 @@ from levytorch.training.start import (
     cells_differ,
     cut_batch,
     guess_from,
+    inside,
     on_the_line,
     resolve_tail,
     starting_head,
@@ -47,23 +51,24 @@ from levytorch.training.start import (
 _TINY = 1e-3  # of the period: a cell that the data hardly touches
 
 
-class Elsewhere(Protocol):
+class DistantPairs(Protocol):
     """All pairs, where `data` is a lattice or a sample of them and the pairs are on other machines.
 
     scale: units of length and time of the fit; a lattice is given in those of the data, a batch in those of the fit.
     """
 
-    def behind(self, lattice: Lattice, fitted: FullBatch, scale: tuple[float, float]) -> FullBatch: ...
+    def of_lattice(self, lattice: Lattice, fitted: FullBatch, scale: tuple[float, float]) -> FullBatch: ...
 
-    def instead_of(self, sample: FullBatch, scale: tuple[float, float]) -> FullBatch: ...
+    def of_sample(self, sample: FullBatch, scale: tuple[float, float]) -> FullBatch: ...
 
 
 @dataclass
 class Problem:
     """What every fit starts from: settings, a head at its start, the data to train on.
 
-    data: as it was given; began: when, by `time.perf_counter`; selection: how what was left open has been chosen;
-    batches: made of all data, where cross-validation needed them.
+    data: as it was given; kept: on a line the range of the states of the pairs that are used, one per coordinate;
+    began: when, by `time.perf_counter`; selection: how what was left open has been chosen; batches: made of all data,
+    where cross-validation needed them.
     """
 
     settings: FitSettings
@@ -74,10 +79,10 @@ class Problem:
     held_out: Transitions | None
     guessed_CT: bool
     began: float
+    kept: list[tuple[float, float]] | None = None
     selection: Selection | None = None
-
     batches: AllData | None = None
-    elsewhere: Elsewhere | None = None
+    distant: DistantPairs | None = None
 
     @property
     def units(self) -> Units:
@@ -92,12 +97,19 @@ class Problem:
             return self.head.units
         return self.guess.units if self.settings.units == "data" else Units()
 
-    def closed(self) -> Problem:
-        """With nothing left open (cross-validation needs `batches`); refuses what the exact law cannot fit."""
-        blocks = None if self.batches is None else self.batches.blocks
-        problem = select(self, blocks) if self.settings.left_open else self
-        problem.check_law()
-        return problem
+    def settled(self) -> dict[str, Any]:
+        """What was left to the data, as plain numbers and tensors; `restored` poses the same problem from it."""
+        return {
+            "head": self.settings.plain,
+            "theta": self.head.flat(),
+            "tail": asdict(self.settings.tail),
+            "guess": asdict(self.guess),
+            "guessed_CT": self.guessed_CT,
+            "kept": self.kept,
+            "left_open": list(self.settings.left_open),
+            "penalty": getattr(self.settings.engine, "penalty", None),
+            "selection": None if self.selection is None else self.selection.state_dict(),
+        }
 
     def check_law(self) -> None:
         """Refuse a head and data that the law cannot be used with, before anything is fitted."""
@@ -125,36 +137,54 @@ class Problem:
 def problem_of(
     data: Transitions | Lattice, settings: FitSettings, fit: Fitting, start: Tensor | None = None
 ) -> Problem:
-    """Refuse data that the settings cannot be fitted to, and fill in what is left to the data.
+    """Fill in what is left to the data, and refuse data that the settings cannot be fitted to.
 
-    fit: for a preliminary fit of constants, where CT is left to the data.
+    settings: those of `settings_for`; fit: for a preliminary fit of constants, where CT is left to the data.
     """
-    began, given = time.perf_counter(), data
-    if settings.modulation is not None:
-        check_modulation(data, settings)
-        settings = replace(settings, law="frozen")
-    settings = settings_for(data, settings)
+    began, given, kept = time.perf_counter(), data, None
     if settings.head.period is None:
         data, settings = on_the_line(data, settings)
+        if isinstance(data, Transitions):
+            kept = [(float(column.min()), float(column.max())) for column in data.x.reshape(len(data), -1).T]
     guess = guess_from(data, settings)
     guessed = settings.tail.CT == "auto" and not isinstance(data, Lattice)  # which has its own
     settings = replace(settings, tail=resolve_tail(data, settings, fit))
-    train: Transitions | Lattice = data
-    held_out = None
-    if isinstance(data, Transitions):
-        train, held_out = split(data, settings.data.get("validation") or 0.0, settings.seed)
+    train, held_out = _held_out(data, settings)
     head = starting_head(settings, guess, start)
     check_head_and_data(head, data)
     if isinstance(data, Transitions) and not data.repeats:
         differ = head.period is None or cells_differ(head, data)
         check_angles(head, data)
         check_cell(head, *(v.numpy() for v in torch.aminmax(data.x, dim=0)), differ=differ)
-    return Problem(settings, head, guess, given, train, held_out, guessed, began)
+    return Problem(settings, head, guess, given, train, held_out, guessed, began, kept)
+
+
+def restored(given: Transitions | Lattice, settings: FitSettings, settled: Mapping[str, Any]) -> Problem:
+    """The problem whose `settled()` this is, posed without another look at what was settled."""
+    if settings.plain is not None:
+        settings = settings.with_head(settled["head"])
+    if "penalty" in settings.left_open and "penalty" not in settled["left_open"]:
+        assert isinstance(settings.engine, FisherEngine)
+        settings = replace(settings, engine=replace(settings.engine, penalty=settled["penalty"]))
+    settings = replace(settings, tail=TailSettings(**settled["tail"]), left_open=tuple(settled["left_open"]))
+    guess, kept = Guess.from_plain(settled["guess"]), settled["kept"]
+    train, held_out = _held_out(given if kept is None else inside(given, kept), settings)
+    head = starting_head(settings, guess, settled["theta"])
+    selection = None if settled["selection"] is None else Selection.from_state(settled["selection"])
+    guessed, began = settled["guessed_CT"], time.perf_counter()
+    return Problem(settings, head, guess, given, train, held_out, guessed, began, kept, selection)
+
+
+def _held_out(data: Transitions | Lattice, settings: FitSettings) -> tuple[Transitions | Lattice, Transitions | None]:
+    """The data to train on, and the pairs that are held out."""
+    if isinstance(data, Lattice):
+        return data, None
+    return split(data, settings.data.get("validation") or 0.0, settings.seed)
 
 
 @dataclass
 class AllData:
-    """What a full-batch engine works on, and what stands behind it, in the units of the fit.
+    """What a full-batch engine works on, and the data it was made from, in the units of the fit.
 
     facts: what is reported of the data, in its own units; fitted: the batch to maximise over; observed: where tail
     masses come from; samples: all pairs of this rank where `fitted` is a lattice made of them (None where it is those
@@ -177,8 +207,8 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
         lattice = problem.train.in_units(*scale)
         whole = lattice.full_batch()
         fitted = whole if head.period is not None else cut_batch(whole, head)
-        facts, elsewhere = problem.train.facts(), problem.elsewhere
-        samples = None if elsewhere is None else elsewhere.behind(problem.train, fitted, scale)
+        facts, distant = problem.train.facts(), problem.distant
+        samples = None if distant is None else distant.of_lattice(problem.train, fitted, scale)
         if fitted is whole:
             return AllData(fitted, lattice, facts, samples, True, kept_for_later(lattice, units))
         return AllData(fitted, lattice, facts_within(facts, fitted, units.length), samples, from_lattice=True)
@@ -186,8 +216,8 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
     check_pools(pools, settings, problem.train)
     facts, pools = PoolFacts.of(pools), pools.in_units(*scale)
     share = (ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
-    if problem.elsewhere is not None:
-        batch = problem.elsewhere.instead_of(full_batch(pools), scale)
+    if problem.distant is not None:
+        batch = problem.distant.of_sample(full_batch(pools), scale)
         return AllData(batch, pools, replace(facts, n_main=int(batch.n_main)))
     # nodes stand for pairs under levytorch's own laws; one of the user's own sees the pairs unless asked otherwise
     asked = settings.data.get("lattice") or "auto"
@@ -229,6 +259,9 @@ def unavailable(head: Head, data: Transitions | Lattice, *, started: bool = True
 
 def settings_for(transitions: Transitions | Lattice, settings: FitSettings) -> FitSettings:
     """Refuse data the settings cannot be fitted to; the head's dimension is the data's where it was left open."""
+    if settings.modulation is not None:
+        check_modulation(transitions, settings)
+        settings = replace(settings, law="frozen")
     if isinstance(transitions, Lattice):
         check_lattice(settings)
         return settings

@@ -5,6 +5,7 @@ The line goes away at the end of the fit, and is not drawn into files and pipes.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class ProgressLine:
         self._phase = phase = fit.phase
         unit = "pass" if phase.engine.full_batch else "step"
         self._bar: Any = tqdm(
-            desc=f"{phase.engine.name}, {phase.name} law",
+            desc=phase.label,
             total=phase.max_steps,
             initial=phase.steps,
             unit=unit,
@@ -39,7 +40,7 @@ class ProgressLine:
         if fit.phase is not self._phase:
             self.close()
             self._start(fit)
-        if self._bar.disable:
+        if self._bar.disable or math.isnan(nll):
             return
         shown = {"log-likelihood per pair": -nll}
         if fit.tail.method == "tcf":

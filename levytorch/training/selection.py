@@ -6,6 +6,7 @@ from the candidate before; what leaving out a fold changes is a fraction of a st
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,9 +40,9 @@ _PAIRS_PER_PARAMETER = 5
 
 
 class Fold(NamedTuple):
-    """held: (n_blocks,) of 0 and 1, its blocks; batch: their data."""
+    """blocks: (n_blocks,) of 0 and 1, those that it holds; batch: their data."""
 
-    held: Tensor
+    blocks: Tensor
     batch: FullBatch
 
 
@@ -61,6 +62,19 @@ class Selection:
         """Log-likelihoods of the held-out folds (n_folds,)."""
         self.candidates.append(candidate)
         self.folds.append(folds)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and tensors."""
+        return {"name": self.name, "candidates": list(self.candidates), "folds": list(self.folds), "pairs": self.pairs}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Selection:
+        return cls(state["name"], list(state["candidates"]), list(state["folds"]), state["pairs"])
+
+    def held_out(self, k: int) -> float:
+        """Log-likelihood per held-out pair of a candidate, in the units of the fit."""
+        assert self.pairs is not None
+        return per_pair(self.folds[k], self.pairs)[0]
 
     @property
     def best(self) -> int:
@@ -99,9 +113,187 @@ class Selection:
         }
 
 
-def select(problem: Problem, blocks: Blocks | None) -> Problem:
-    """The problem with nothing left open: n_basis and the penalty chosen where they were left to the data."""
-    settings, chosen = problem.settings, None
+class CrossValidation:
+    """The choice among candidates, one of which is looked at in every step: each is fitted from the one before.
+
+    problem: it leaves this open; blocks: all of its data; shown: the head of the candidate that was looked at last, in
+    the units of the data.
+    """
+
+    name: str
+    shown: LinearHead
+
+    def __init__(self, problem: Problem, blocks: Blocks) -> None:
+        self.problem, self.blocks = problem, blocks
+        self.selection, self.folds = Selection(self.name), folds(blocks)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is no further candidate worth a look."""
+        raise NotImplementedError
+
+    def step(self) -> float:
+        """Look at one candidate; returns the mean negative log-likelihood of all data under it."""
+        raise NotImplementedError
+
+    def chosen(self) -> Problem:
+        """The problem with the best candidate, which leaves this open no longer."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and tensors."""
+        return {"selection": self.selection.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.selection = Selection.from_state(state["selection"])
+
+    def closed(self, settings: FitSettings) -> Problem:
+        """The problem with these settings, which have nothing of this name left open."""
+        still_open = tuple(name for name in settings.left_open if name != self.name)
+        selection = self.problem.selection or self.selection
+        return replace(self.problem, settings=replace(settings, left_open=still_open), selection=selection)
+
+    def fitted(self, head: LinearHead, strengths: Strength) -> tuple[Reweighting, float]:
+        """The fit of a head to all data once, from where it is, and its mean negative log-likelihood."""
+        likelihood = self.blocks.on_nodes(self.blocks.likelihood(head, self.law, self.problem.settings.tail))
+        engine = FisherEngine(tolerance=_TOLERANCE, damping=1e-4, penalty=strengths)  # type: ignore[arg-type]
+        done = maximise(engine, likelihood, self.blocks.whole)
+        evaluation = done.optimizer.accepted  # type: ignore[attr-defined]
+        made = Reweighting(likelihood, self.blocks, strengths, close=_CLOSE, evaluation=evaluation)
+        return made, done.nll
+
+    @property
+    def law(self) -> FrozenLaw:
+        head = self.problem.head
+        return FrozenLaw(steady_method(self.problem.settings.density, head), head.dim)
+
+
+class NumberOfFunctions(CrossValidation):
+    """n_basis. A number of functions begins where the fit of the number before has ended."""
+
+    name = "n_basis"
+
+    def __init__(self, problem: Problem, blocks: Blocks) -> None:
+        super().__init__(problem, blocks)
+        self.numbers = CANDIDATES if isinstance(problem.head, FourierHead) else SPLINES
+        self.theta = self.best = torch.empty(0, dtype=torch.float64)  # of the last candidate, and of the best one
+        self.missed, self.size = math.inf, 0  # how far first-order changes were off, for so many parameters
+
+    def _head(self, k: int) -> LinearHead:
+        """That of a candidate where its fit begins, in the units of the data."""
+        settings = replace(self._with(self.numbers[k]), init="data")
+        head = starting_head(settings, self.problem.guess)
+        assert isinstance(head, LinearHead)
+        return head
+
+    def _with(self, n_basis: int) -> FitSettings:
+        settings = self.problem.settings
+        assert settings.plain is not None
+        return settings.with_head({**settings.plain, "n_basis": n_basis})
+
+    @property
+    def finished(self) -> bool:
+        k = len(self.selection.candidates)
+        if k == len(self.numbers) or self.selection.turned:
+            return True
+        return self._head(k).theta.numel() * _PAIRS_PER_PARAMETER > float(self.blocks.pairs[0].sum())
+
+    def step(self) -> float:
+        k = len(self.selection.candidates)
+        self.shown = self._head(k)
+        head = self.shown.in_units(self.blocks.units)
+        if k:
+            before = self._head(k - 1)
+            before.set_flat(self.theta)
+            head.set_flat(padded(before, head))
+        made, nll = self.fitted(head, "none")
+        # what first-order changes miss grows with the number of parameters
+        if made.theta.numel() <= 2 * self.size and 3 * self.missed < _NEAR:
+            made.missed = self.missed
+        add_held_out(made, self.folds, self.selection, self.numbers[k])
+        if made.missed != self.missed:
+            self.missed, self.size = made.missed, made.theta.numel()
+        self.theta = made.theta + made.first_change(self.blocks.once)
+        if self.selection.best == k:
+            self.best = self.theta
+        head.set_flat(self.theta)
+        return nll
+
+    def chosen(self) -> Problem:
+        problem = self.closed(self._with(int(self.selection.candidates[self.selection.best])))
+        start = self.best if problem.settings.init == "data" else None
+        return replace(problem, head=starting_head(problem.settings, problem.guess, start))
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"theta": self.theta, "best": self.best, "missed": self.missed, "size": self.size}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.theta, self.best = state["theta"], state["best"]
+        self.missed, self.size = float(state["missed"]), int(state["size"])
+        self.shown = self._head(len(self.selection.candidates) - 1)
+        self.shown.set_flat(self.theta)
+
+
+class StrengthOfPenalty(CrossValidation):
+    """One factor on the strengths that the evidence chooses."""
+
+    name = "penalty"
+
+    def __init__(self, problem: Problem, blocks: Blocks) -> None:
+        super().__init__(problem, blocks)
+        assert isinstance(problem.head, LinearHead)
+        self.shown = copy.deepcopy(problem.head)
+        self.evidence: Tensor | None = None
+
+    @property
+    def finished(self) -> bool:
+        return len(self.selection.candidates) == len(FACTORS) or self.selection.turned
+
+    def step(self) -> float:
+        factor = FACTORS[len(self.selection.candidates)]
+        head = self.shown.in_units(self.blocks.units)
+        assert isinstance(head, LinearHead)
+        if self.evidence is None:
+            self.evidence = self._strengths(head)
+        made, nll = self.fitted(head, (factor * self.evidence).tolist())
+        add_held_out(made, self.folds, self.selection, factor)
+        head.set_flat(made.theta + made.first_change(self.blocks.once))
+        return nll
+
+    def _strengths(self, head: LinearHead) -> Tensor:
+        """Those of the evidence; the head moves to its maximum under them."""
+        engine = FisherEngine(max_steps=200, tolerance=1e-3, penalty="evidence")
+        likelihood = self.blocks.likelihood(head, self.law, self.problem.settings.tail)
+        done = maximise(engine, likelihood, self.blocks.whole)
+        penalty = engine.objective(likelihood, done.optimizer, self.blocks.whole).penalty
+        assert penalty is not None
+        return penalty.strengths.clone()
+
+    def chosen(self) -> Problem:
+        settings = self.problem.settings
+        assert isinstance(settings.engine, FisherEngine)
+        assert self.evidence is not None
+        strengths = (FACTORS[self.selection.best] * self.evidence).tolist()
+        problem = self.closed(replace(settings, engine=replace(settings.engine, penalty=strengths)))
+        return replace(problem, head=starting_head(settings, problem.guess, self.shown.flat()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"theta": self.shown.flat(), "evidence": self.evidence}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.evidence = state["evidence"]
+        self.shown.set_flat(state["theta"])
+
+
+VALIDATIONS: tuple[type[CrossValidation], ...] = (NumberOfFunctions, StrengthOfPenalty)  # in the order of their turns
+MOST_CANDIDATES = max(len(CANDIDATES), len(SPLINES)) + len(FACTORS)
+
+
+def cross_validation(problem: Problem, blocks: Blocks | None) -> CrossValidation:
+    """The next choice that a problem leaves to cross-validation."""
     if blocks is None:
         raise InputError(
             "cross-validation must have all of the data in blocks in one process, found none; use fewer pairs or one "
@@ -112,83 +304,9 @@ def select(problem: Problem, blocks: Blocks | None) -> Problem:
             f"cross-validation must have at least {2 * N_FOLDS} blocks of data, found {blocks.n_blocks}; make the "
             "lattice with n_blocks=60."
         )
+    settings = problem.settings
     blocks = quick(blocks, problem.head.in_units(blocks.units), settings.data.get("lattice") or "auto")
-    if "n_basis" in settings.left_open:
-        chosen, theta = _n_basis(problem, blocks)
-        settings = _with(settings, int(chosen.candidates[chosen.best]))
-        start = theta if settings.init == "data" else None
-        problem = replace(problem, settings=settings, head=starting_head(settings, problem.guess, start))
-    if "penalty" in settings.left_open:
-        strengths, by_penalty = _penalty(problem, blocks)
-        assert isinstance(settings.engine, FisherEngine)
-        settings = replace(settings, engine=replace(settings.engine, penalty=strengths))
-        chosen, problem = chosen or by_penalty, replace(problem, settings=settings)
-    return replace(problem, settings=replace(settings, left_open=()), selection=chosen)
-
-
-def _with(settings: FitSettings, n_basis: int) -> FitSettings:
-    assert settings.plain is not None
-    return settings.with_head({**settings.plain, "n_basis": n_basis})
-
-
-def _n_basis(problem: Problem, blocks: Blocks) -> tuple[Selection, Tensor]:
-    settings, selection = problem.settings, Selection("n_basis")
-    held_out = folds(blocks)
-    thetas: list[Tensor] = []
-    before: LinearHead | None = None
-    shown, size = math.inf, 0  # how far first-order changes were off, and for how many parameters: it grows with them
-    for K in CANDIDATES if isinstance(problem.head, FourierHead) else SPLINES:
-        head = starting_head(replace(_with(settings, K), init="data"), problem.guess).in_units(blocks.units)
-        assert isinstance(head, LinearHead)
-        if before is not None:
-            if head.theta.numel() * _PAIRS_PER_PARAMETER > float(blocks.pairs[0].sum()):
-                break
-            head.set_flat(padded(before, head))
-        made = _fitted(head, problem, blocks, "none")
-        if made.theta.numel() <= 2 * size and 3 * shown < _NEAR:
-            made.missed = shown
-        add_held_out(made, held_out, selection, K)
-        if made.missed != shown:
-            shown, size = made.missed, made.theta.numel()
-        before = made.head
-        theta = made.theta + made.first_change(blocks.once)
-        before.set_flat(theta)
-        thetas.append(theta)
-        if selection.turned:
-            break
-    return selection, thetas[selection.best]
-
-
-def _penalty(problem: Problem, blocks: Blocks) -> tuple[list[float], Selection]:
-    """One factor on the strengths of the evidence."""
-    head = problem.head.in_units(blocks.units)
-    assert isinstance(head, LinearHead)
-    engine = FisherEngine(max_steps=200, tolerance=1e-3, penalty="evidence")
-    likelihood = blocks.likelihood(head, _law(problem), problem.settings.tail)
-    done = maximise(engine, likelihood, blocks.whole)
-    own = engine.objective(likelihood, done.optimizer, blocks.whole).penalty
-    assert own is not None
-    selection, evidence, held_out = Selection("penalty"), own.strengths.clone(), folds(blocks)
-    for factor in FACTORS:
-        made = _fitted(head, problem, blocks, (factor * evidence).tolist())
-        add_held_out(made, held_out, selection, factor)
-        head.set_flat(made.theta + made.first_change(blocks.once))
-        if selection.turned:
-            break
-    return (FACTORS[selection.best] * evidence).tolist(), selection
-
-
-def _law(problem: Problem) -> FrozenLaw:
-    return FrozenLaw(steady_method(problem.settings.density, problem.head), problem.head.dim)
-
-
-def _fitted(head: LinearHead, problem: Problem, blocks: Blocks, strengths: Strength) -> Reweighting:
-    """The fit of a head to all data once, from where it is."""
-    likelihood = blocks.on_nodes(blocks.likelihood(head, _law(problem), problem.settings.tail))
-    engine = FisherEngine(tolerance=_TOLERANCE, damping=1e-4, penalty=strengths)  # type: ignore[arg-type]
-    done = maximise(engine, likelihood, blocks.whole)
-    evaluation = done.optimizer.accepted  # type: ignore[attr-defined]
-    return Reweighting(likelihood, blocks, strengths, close=_CLOSE, evaluation=evaluation)
+    return next(kind for kind in VALIDATIONS if kind.name in settings.left_open)(problem, blocks)
 
 
 def add_held_out(made: Reweighting, held_out: list[Fold], selection: Selection, candidate: float) -> None:

@@ -40,12 +40,11 @@ from levytorch.training.settings import FitSettings
 if TYPE_CHECKING:
     from levytorch.training.recovery import Recovery
 
-_PLACES = 32  # of a period
 _MOST_COMPARED = 50_000
 _DIFFERENT = 1e-4  # p-value
 
 Fitting = Callable[[Transitions, FitSettings], "Recovery"]
-_PLACES, _STEPS = 48, 200_000  # states, and steps from them, that stand for all of those of a lattice
+_PLACES, _STEPS = 48, 200_000  # of a period, or states of a lattice; steps from these that stand for all of them
 _AGREES = 3.0  # standard deviations within which a count is what the core of the law says
 _AGREES_WITH_A_GUESS = 2.0  # the same, where disagreement costs precision and agreement may cost the answer
 OUTSIDE = "outside the window"

@@ -19,7 +19,7 @@ from levytorch.data.lattice import Lattice
 from levytorch.data.module import BatchModule, HeldOut, fingerprint
 from levytorch.errors import InputError, LevytorchError, LevytorchWarning
 from levytorch.training.callbacks import Advance, Progress, UpdateTCF
-from levytorch.training.fit import Fit, prepared
+from levytorch.training.fit import Fit
 from levytorch.training.module import LevyModule
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
@@ -33,7 +33,6 @@ TRAINER: dict[str, Any] = {
     "num_sanity_val_steps": 0,
     "use_distributed_sampler": False,
 }
-PROCESSES = ("accelerator", "devices", "num_nodes", "strategy")  # options that say which processes a fit has
 _LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
 
 
@@ -42,33 +41,41 @@ class FitDataModule(BatchModule):
 
     def __init__(self, fit: Fit) -> None:
         super().__init__(fit.most_steps)
-        assert fit.problem is not None
-        self.fit, self.held_out = fit, fit.problem.held_out
+        self.fit = fit
 
     def draw(self, step: int) -> Batch | FullBatch:
         """The batch of the next step of the fit."""
         return self.fit.batch()
 
     def val_dataloader(self) -> Any:
-        return [] if self.held_out is None else HeldOut(self.held_out)
+        return HeldOutOfFit(self.fit)
 
     def state_dict(self) -> dict[str, Any]:
-        assert self.fit.problem is not None
-        return {"step": self._step, "data": fingerprint(self.fit.problem.data)}
+        return {"step": self._step, "data": fingerprint(self.fit.data)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        assert self.fit.problem is not None
         if "data" not in state_dict:
             raise InputError(
                 "a run must be resumed with the version of levytorch that started it, found a checkpoint of an older "
                 "version; start a new run."
             )
-        if state_dict["data"] != fingerprint(self.fit.problem.data):
+        if state_dict["data"] != fingerprint(self.fit.data):
             raise InputError(
-                f"a resumed run must have the data it was started with, found {len(self.fit.problem.data)} pairs that "
+                f"a resumed run must have the data it was started with, found {len(self.fit.data)} pairs that "
                 f"are not its {state_dict['data'][0]:.0f}; name that file, or start a new run."
             )
         self._step = int(state_dict["step"])
+
+
+class HeldOutOfFit:
+    """The held-out pairs of a fit in chunks, none before it is prepared."""
+
+    def __init__(self, fit: Fit) -> None:
+        self.fit = fit
+
+    def __iter__(self) -> Iterator[Batch]:
+        pairs = None if self.fit.problem is None else self.fit.problem.held_out
+        return iter(() if pairs is None else HeldOut(pairs))
 
 
 @dataclass
@@ -96,7 +103,7 @@ def train(
     callbacks, trainer (flags), trainer_class: added by train.py (loggers, checkpoints, progress); resume: a checkpoint;
     start: first theta.
     """
-    fit = prepared(transitions, settings, start)
+    fit = Fit.of(transitions, settings, start)
     module, data = LevyModule.of(fit), FitDataModule(fit)
     own: list[L.Callback] = [UpdateTCF(), Advance()]
     if settings.progress and not any(isinstance(callback, ProgressBar) for callback in callbacks):
@@ -105,7 +112,7 @@ def train(
         "enable_progress_bar": settings.progress,
         "max_epochs": 1,  # the loader is as long as the fit can be
     }
-    if data.held_out is None:
+    if not settings.data.get("validation"):
         options["limit_val_batches"] = 0
     else:
         options["val_check_interval"] = 1 if fit.engine.full_batch else min(1000, fit.engine.max_steps)

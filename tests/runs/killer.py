@@ -1,6 +1,6 @@
-"""train.py, killed by SIGKILL after the first step of a phase has been written into its checkpoint.
+"""train.py, killed by SIGKILL after some step of a phase has been written into its checkpoint.
 
-python -m tests.runs.killer <phase> <overrides>
+python -m tests.runs.killer <phase> <step> <overrides>
 """
 
 import os
@@ -11,13 +11,13 @@ from levytorch.training.callbacks import Checkpoints
 
 
 def main() -> None:
-    wanted = sys.argv.pop(1)
+    wanted, last = sys.argv.pop(1), int(sys.argv.pop(1))
     written = Checkpoints.on_train_batch_end
 
     def on_train_batch_end(self, trainer, pl_module, *arguments):
         taken = pl_module.fit.phase.steps if pl_module.fit.phase.name == wanted else 0
         written(self, trainer, pl_module, *arguments)
-        if taken == 1:
+        if taken == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
     Checkpoints.on_train_batch_end = on_train_batch_end

@@ -26,25 +26,55 @@ THREE = [
     *("data=unbiased", "tail=none", "data.n_trajectories=60", "data.dt=0.1", "coefficients.n_basis=3", "law=exact"),
     *("beta=null", "diagnostics=none", "callbacks.figures.files=[]", "trainer.progress=false"),
 ]
+SMALL = [option for option in THREE if not option.startswith(("coefficients", "law"))]
+NETWORK = [
+    *("coefficients=mlp", "coefficients.width=4", "coefficients.depth=1", "engine=adamw", "engine.max_steps=60"),
+    *("engine.window=20", "log_every=5", "callbacks.checkpoints.every=10"),
+]
+RUNS = {
+    "three": THREE,
+    "chosen": [*SMALL, "coefficients.n_basis=auto", "law=frozen"],
+    "simulated": [*SMALL, "coefficients.n_basis=3", "law=simulated"],
+    "adam": [*SMALL, "coefficients.n_basis=3", "engine=adam", *NETWORK[4:], "engine.max_steps=60"],
+    "network": [*SMALL, *NETWORK, "law=frozen"],
+}
+KILLED = [
+    *(("three", "frozen", 1), ("three", "corrected", 1), ("three", "exact", 1)),
+    *(("chosen", "prepare", 1), ("chosen", "prepare", 3), ("simulated", "simulated", 1), ("simulated", "simulated", 3)),
+    *(("adam", "frozen", 30), ("network", "frozen", 30), ("network", "last_layer", 1)),
+]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    place = tmp_path_factory.mktemp("phases") / "whole"
-    train(*THREE, out=place)
-    return place
+def finished(tmp_path_factory):
+    """The directory of each of the runs, which is run when it is first asked for."""
+    places: dict[str, Path] = {}
+
+    def of(name: str) -> Path:
+        if name not in places:
+            places[name] = tmp_path_factory.mktemp("phases") / name
+            train(*RUNS[name], out=places[name])
+        return places[name]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def whole(finished):
+    return finished("three")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["frozen", "corrected", "exact"])
-def test_killed_in_a_phase_and_resumed_it_gives_the_same_numbers(phase, whole, tmp_path):
-    command = [sys.executable, "-m", "tests.runs.killer", phase, *THREE, f"hydra.run.dir={tmp_path / 'killed'}"]
+@pytest.mark.parametrize(("name", "phase", "step"), KILLED)
+def test_killed_in_a_phase_and_resumed_it_gives_the_same_numbers(name, phase, step, finished, tmp_path):
+    whole, killed = finished(name), [phase, str(step), *RUNS[name], f"hydra.run.dir={tmp_path / 'killed'}"]
+    command = [sys.executable, "-m", "tests.runs.killer", *killed]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     assert not (tmp_path / "killed" / "recovery.pt").exists()
     state = torch.load(tmp_path / "killed" / "checkpoints" / "last.ckpt", weights_only=True)["fit"]
-    assert (state["phases"][-1]["name"], state["phases"][-1]["steps"]) == (phase, 1)
+    assert (state["phases"][-1]["name"], state["phases"][-1]["steps"]) == (phase, step)
     train(f"resume={tmp_path / 'killed'}", cwd=tmp_path)
     expected, found = Recovery.load(whole), Recovery.load(tmp_path / "killed")
     assert torch.equal(found.theta, expected.theta)
@@ -52,6 +82,27 @@ def test_killed_in_a_phase_and_resumed_it_gives_the_same_numbers(phase, whole, t
     assert found.log_likelihood == expected.log_likelihood
     assert [entry["step"] for entry in found.history] == [entry["step"] for entry in expected.history]
     assert [entry["train/nll"] for entry in found.history] == [entry["train/nll"] for entry in expected.history]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["chosen", "simulated", "network"])
+def test_steps_of_other_phases_are_in_the_history_the_log_and_tensorboard(name, finished):
+    """Every step of a full-batch phase, every fifth of mini-batches and their last one."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = finished(name)
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    metrics = json.loads((run / "metrics.json").read_text())
+    rows = list(csv.DictReader((run / "history.csv").open()))
+    steps = [int(float(row["step"])) for row in rows]
+    drawn = metrics["steps_of"]["frozen"] if name == "network" else 0
+    assert steps == [*range(5, drawn + 1, 5), *range(drawn + 1, metrics["steps"] + 1)]
+    assert [event.step for event in events.Scalars("train/nll")] == steps
+    assert [event.value for event in events.Scalars("fit/phase")] == [float(row["fit/phase"]) for row in rows]
+    written = (run / "train.log").read_text() + (run / "report.html").read_text()
+    assert {int(n) for n in re.findall(r"(\d+) steps in", written)} == {metrics["steps"]}
+    assert sum(metrics["steps_of"].values()) == metrics["steps"]
 
 
 @pytest.mark.slow

@@ -11,8 +11,10 @@ import torch
 
 from levytorch import Dynamics, recover, simulate
 from levytorch.errors import LevytorchWarning
+from levytorch.training import selection
 from levytorch.training.callbacks import Checkpoints
 from levytorch.training.module import LevyModule
+from levytorch.training.phases import prepare
 from levytorch.training.settings import make_settings
 from levytorch.training.trainer import train
 from tests.golden import cases
@@ -31,8 +33,9 @@ KINDS = {
     "network": NETWORK,
     "adam": LINEAR | {"engine": "adam", "max_steps": 60, "window": 20},
     "adamw": NETWORK | BATCHES | {"validation": 0.2},
+    "selection": {"alpha": 0.3, "n_basis": "auto", "law": "frozen", "tail": "auto"},
 }
-SLOW = ("tcf", "exact", "auto")
+SLOW = ("tcf", "exact", "auto", "selection")
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,38 @@ def test_a_trainer_gives_what_recover_gives_and_every_checkpoint_leads_there(kin
         again = quietly(train, pairs, make_settings(**settings), resume=str(checkpoint))
         assert torch.equal(again.recovery.theta, found.theta), checkpoint
         assert [e["step"] for e in again.recovery.history] == [e["step"] for e in found.history]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_basis": "auto", "tail": "auto"},
+        {"n_basis": "auto", "coefficients": "spline", "period": None, "validation": 0.2},
+        {"n_basis": 5, "engine": {"name": "fisher", "penalty": "cross_validation"}},
+    ],
+    ids=["n_basis and CT", "window", "penalty"],
+)
+def test_what_has_been_settled_is_in_the_checkpoint_and_is_not_settled_again(options, pairs, tmp_path, monkeypatch):
+    monkeypatch.setattr(selection, "CANDIDATES", (1, 3, 5))
+    monkeypatch.setattr(selection, "SPLINES", (1, 4, 6))
+    monkeypatch.setattr(selection, "FACTORS", (10.0, 1.0, 0.1))
+    settings = make_settings(**{"alpha": 0.3, "law": "frozen"} | options)
+    flags = {"enable_checkpointing": True}
+    run = quietly(train, pairs[:1000], settings, callbacks=[Keep(tmp_path, every=10)], trainer=flags)
+    kept = sorted(tmp_path.glob("*.kept"))
+    states = [torch.load(path, weights_only=True)["fit"]["phases"] for path in kept]
+    # the first step settles thresholds and windows, each of the next looks at a candidate
+    looked = run.recovery.metrics["steps_of"].get("prepare", 0)
+    assert [len(phases) for phases in states][: looked + 1] == [1] * looked + [2]
+    assert looked == (3 if options["n_basis"] == "auto" or "engine" in options else 0)
+    assert run.recovery.history[looked - 1]["prepare/candidate"] == run.recovery.metrics["selection"]["candidates"][-1]
+    monkeypatch.setattr(prepare, "problem_of", lambda *_: pytest.fail("prepared again"))
+    for checkpoint in (kept[0], kept[looked // 2], kept[looked]):
+        again = quietly(train, pairs[:1000], settings, resume=str(checkpoint))
+        assert torch.equal(again.recovery.theta, run.recovery.theta), checkpoint
+        assert again.recovery.metrics["selection"] == run.recovery.metrics["selection"]
+        assert [e["step"] for e in again.recovery.history] == [e["step"] for e in run.recovery.history]
+        assert again.module.hparams == run.module.hparams
 
 
 @pytest.mark.slow

@@ -9,9 +9,8 @@ import torch
 from levytorch import InputError
 from levytorch.coefficients import build_head
 from levytorch.data.lattice import Lattice
-from levytorch.training import prepare
 from levytorch.training.blocks import Blocks
-from levytorch.training.selection import Selection, folds, padded, select
+from levytorch.training.selection import NumberOfFunctions, Selection, folds, padded
 from tests.data.folds import fold
 from tests.training.problems import constant, steps, truth, variable
 from tests.training.problems import frozen_recover as recover
@@ -88,8 +87,8 @@ def test_penalty_by_cross_validation_smooths_and_fits():
 
 def test_constants_of_a_preliminary_fit_leave_nothing_open(monkeypatch):
     """CT of Appendix A is that of constants, whatever is left to cross-validation afterwards."""
-    chosen = []
-    monkeypatch.setattr(prepare, "select", lambda *given: (chosen.append(given[0].head.n_basis), select(*given))[1])
+    chosen, choose = [], NumberOfFunctions.chosen
+    monkeypatch.setattr(NumberOfFunctions, "chosen", lambda self: (chosen.append(self), choose(self))[1])
     data = variable(20_000, seed=5)
     found = recover(data, alpha=0.3, n_basis="auto", tail="auto")
     assert len(chosen) == 1

@@ -11,7 +11,7 @@ import torch
 from levytorch import ControlledDynamics, Dynamics, InputError, Transitions, compare, recover, simulate
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
-from levytorch.training.fit import Fit, prepared
+from levytorch.training.fit import Fit
 from levytorch.training.recovery import law_of
 from levytorch.training.settings import make_settings
 from tests.training.test_exact_fit import GRID, STEEP, THRESHOLDS, TRUTH, excess, steep
@@ -90,8 +90,7 @@ def test_constant_coefficients_are_frozen():
 def test_a_fit_that_was_stopped_goes_on_to_the_same_numbers():
     settings = make_settings(alpha=0.5, n_basis=3, engine="fisher", law="simulated")
     data = steep()[:3000]
-    whole = prepared(data, settings)
-    whole.attach()
+    whole = Fit.of(data, settings)
     states = []
     while not whole.done:
         whole.step(whole.batch())
@@ -101,8 +100,7 @@ def test_a_fit_that_was_stopped_goes_on_to_the_same_numbers():
     inside = [state for name, state in states if name == "simulated"]
     assert len(inside) > 3
     for state in (inside[1], inside[-1]):
-        resumed: Fit = prepared(data, settings)
-        resumed.attach()
+        resumed = Fit.of(data, settings)
         resumed.load_state_dict(state)
         assert torch.equal(resumed.run().theta, whole.recovery().theta)
 

@@ -11,7 +11,7 @@ from levytorch import Dynamics, Recovery, recover, simulate
 from levytorch.errors import InputError
 from levytorch.runs.report import at_the_data
 from levytorch.training.fit_report import WIDTH
-from levytorch.training.observed import observed_states
+from levytorch.training.outcome import observed_states
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""What an engine is, the engines by name, and the loop of a full-batch one: steps on its batch, the TCF updated after
-each. Also what a fit says of itself at every step, in this loop or in Lightning's: likelihood, TCF, mean coefficients,
-speed.
+"""What an engine is, the engines by name, and `maximise`: all steps of a full-batch engine, for fits within a fit.
+
+Also what a fit logs of every step: likelihood, TCF, mean coefficients, speed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -222,12 +222,12 @@ def build_engine(config: Mapping[str, Any]) -> Engine:
 
 @dataclass
 class Maximised:
-    """How a maximisation went."""
+    """How a maximisation went; nll: the mean negative log-likelihood at its last step."""
 
     optimizer: Optimizer
     converged: bool = False
     steps: int = 0
-    history: list[dict[str, float]] = field(default_factory=list)
+    nll: float = math.nan
 
     @property
     def R_theta(self) -> float | None:
@@ -239,20 +239,17 @@ def maximise(
     engine: Engine, likelihood: Likelihood, batch: FullBatch, *, seed: int = 0, progress: bool = False
 ) -> Maximised:
     """Steps of a full-batch engine, the TCF updated after each, until it has converged."""
-    done, clock = Maximised(engine.optimizer(likelihood)), Clock()
+    done = Maximised(engine.optimizer(likelihood))
     steps = _steps(engine.max_steps, progress)
     for step in steps:
         mixed = batch._replace(tcf=likelihood.correction.tcf)
-        nll = engine.step(likelihood, done.optimizer, mixed, step, seed)
+        done.nll = engine.step(likelihood, done.optimizer, mixed, step, seed)
         done.steps = step + 1
-        done.history.append(
-            {"step": float(done.steps), **entry(likelihood, done.optimizer, nll), **clock.lap(done.steps, batch.n_main)}
-        )
         accepted = getattr(done.optimizer, "accepted", None)
         likelihood.correct(None if accepted is None else accepted.R_theta)
         done.converged = engine.converged(done.optimizer)
         if progress:
-            steps.set_postfix_str(f"log-likelihood per pair {-nll:.6g}", refresh=False)  # type: ignore[attr-defined]
+            steps.set_postfix_str(f"log-likelihood per pair {-done.nll:.6g}", refresh=False)  # type: ignore[attr-defined]
         if done.converged:
             break
     return done
@@ -291,9 +288,3 @@ def entry(likelihood: Likelihood, optimizer: Optimizer | None, nll: float) -> di
     if likelihood.tail.method == "tcf":
         values["tail/R_theta"] = tcf * (1 - R_sample) + R_sample
     return values | mean_coefficients(likelihood.head)
-
-
-def joined_history(first: list[dict[str, float]], later: list[dict[str, float]]) -> list[dict[str, float]]:
-    """One history of two fits, the second of which went on where the first had ended: its steps count on."""
-    done = first[-1]["step"] if first else 0.0
-    return first + [{**one, "step": one["step"] + done} for one in later]

@@ -121,6 +121,16 @@ class Phase:
         return self.likelihood.head
 
     @property
+    def counted(self) -> bool:
+        """Whether the next step is one of those that a fit counts and logs."""
+        return True
+
+    @property
+    def label(self) -> str:
+        """In the progress line."""
+        return f"{self.engine.name}, {self.name} law"
+
+    @property
     def finished(self) -> bool:
         """Whether another step would change nothing, or is not allowed."""
         return self.converged or self.steps >= self.max_steps
