@@ -145,7 +145,7 @@ class FitReport:
         lines.append("=" * WIDTH)
         for place, note in enumerate(self.notes, 1):
             lines += wrapped(f"[{place}] {note}", WIDTH, "    ")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def __repr__(self) -> str:
         return str(self)

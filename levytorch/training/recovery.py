@@ -33,7 +33,7 @@ from levytorch.convert import (
 )
 from levytorch.data.frames import frame_of
 from levytorch.dynamics import Dynamics
-from levytorch.errors import InputError, reason
+from levytorch.errors import InputError, printable, reason
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.laws import Law, check_law
@@ -429,6 +429,8 @@ class Recovery(OfHead):
                 raise InputError("shift must have one number per parameter, found others; fit again.")
         head.set_flat(theta)
         metrics, history = stored_metrics(content["metrics"]), [dict(entry) for entry in content["history"]]
+        if any(len(one["moves"]) != theta.numel() for one in metrics.get("at_zero", {}).values()):
+            raise InputError("at_zero must have one number per parameter of the head, found others; fit again.")
         return cls(
             head,
             tcf=real_number("tcf", content["tcf"]),
@@ -448,7 +450,7 @@ class Recovery(OfHead):
         why = f": {self.metrics['not_converged']}" if "not_converged" in self.metrics else ""
         seed = f", seed {self.metrics['seed']}" if "seed" in self.metrics else ""
         where = " at the observed states" if "states" in self.metrics else ""
-        return f"Recovery({mean}{where}; TCF {self.tcf:.4g}{seed}, converged {self.converged}{why})"
+        return printable(f"Recovery({mean}{where}; TCF {self.tcf:.4g}{seed}, converged {self.converged}{why})")
 
 
 class Intervals(NamedTuple):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head, build_head
+from levytorch.coefficients.head import KNOWABLE
 from levytorch.coefficients.modulation import Modulation
 from levytorch.convert import number_within, real_tensor, shown
 from levytorch.data.thresholds import threshold_from
@@ -76,7 +77,8 @@ def stored_metrics(metrics: Any) -> dict[str, Any]:
         raise InputError(f"metrics must be named values, found {shown(metrics)}; fit again.")
     for key, sound in _METRICS.items():
         value = metrics.get(key)
-        if value is not None and not sound(value):
+        missing = value is None and (key not in metrics or key not in _ALWAYS)
+        if not missing and not sound(value):
             raise InputError(f"metrics must be those of a fit, found {key} = {shown(value)}; fit again.")
     low, high = metrics.get("x_min"), metrics.get("x_max")
     if ("x_min" in metrics or "x_max" in metrics) and (low is None or high is None or low > high):
@@ -115,6 +117,27 @@ def _states(value: Any) -> bool:
     return all(len(row) == len(rows[0]) <= 3 and all(map(_finite, row)) for row in rows)
 
 
+def _names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) and name in KNOWABLE for name in value)
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) and _count(n) for key, n in value.items())
+
+
+def _at_zero(value: Any) -> bool:
+    """What boundary.told_in writes of coefficients that have vanished."""
+    if not isinstance(value, Mapping) or not _names(list(value)):
+        return False
+    return all(
+        isinstance(one, Mapping)
+        and all(_number(one.get(key)) and one[key] >= 0 for key in ("std", "upper"))
+        and isinstance(one.get("moves"), list)
+        and all(map(_finite, one["moves"]))
+        for one in value.values()
+    )
+
+
 def _threshold(value: Any) -> bool:
     try:
         return isinstance(value, Mapping) and threshold_from(value) is not None
@@ -136,7 +159,12 @@ def _modulation(value: Any) -> bool:
 _METRICS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("x_min", "x_max", "shared/chi2", "parameters"), _finite),
     **dict.fromkeys(("CT", "TRT"), _positive),
-    **dict.fromkeys(("n_main", "n_tail", "CT_halvings"), _count),
+    **dict.fromkeys(("n_main", "n_tail", "CT_halvings", "steps"), _count),
+    **dict.fromkeys(("alpha_at_bound", "tempering_upper"), _number),
+    "seed": lambda value: isinstance(value, int),
+    "vanishing": _names,
+    "left_out": _counts,
+    "at_zero": _at_zero,
     "mu": lambda value: all(map(_number, value if isinstance(value, list | tuple) else [value])),  # one per coordinate
     **dict.fromkeys(("D_o_D_f_correlation", "tempering_z", "missing_between_CT_and_TRT_z"), _number),
     "left_out_of_series": lambda value: isinstance(value, list | tuple) and all(map(_count, value)),
@@ -148,5 +176,7 @@ _METRICS: dict[str, Callable[[Any], bool]] = {
         isinstance(value, str) and len(value) <= _LONGEST
     ),  # the name may be that of a law of one's own
     "tail_method": lambda value: isinstance(value, str) and value in _METHODS,
-    **dict.fromkeys(("not_converged", "region", "engine"), lambda value: isinstance(value, str)),
+    **dict.fromkeys(("not_converged", "region", "engine", "law_reason"), lambda value: isinstance(value, str)),
 }
+# metrics that are never None
+_ALWAYS = {"law", "states", "n_main", "steps", "parameters", "engine", "vanishing", "at_zero", "left_out_of_series"}
