@@ -75,6 +75,10 @@ class Noise(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what another process is sent, is the one object of this form."""
+        return _named, (self.name,)
+
     @abstractmethod
     def positive(self, dim: int) -> list[bool]:
         """Of every row, whether it is kept positive."""
@@ -236,6 +240,10 @@ class Triangular(Noise):
 
 ISOTROPIC = Isotropic()
 NOISES: dict[str, Noise] = {noise.name: noise for noise in (ISOTROPIC, Diagonal(), Triangular())}
+
+
+def _named(name: str) -> Noise:
+    return NOISES[name]
 
 
 def noise_of(name: Any, dim: int) -> Noise:

@@ -1,7 +1,9 @@
 """The rows of a head: forms of D_o, their Jacobians and scores, in heads with a matrix."""
 
+import copy
 import dataclasses
 import math
+import pickle
 
 import pytest
 import torch
@@ -178,3 +180,9 @@ def test_layouts_compare_and_count():
     assert dataclasses.replace(layout) == layout
     assert layout.positive("D_o") == [2, 4]
     assert [name for name, _ in layout.numbers("D_o")] == ["D_o_11", "D_o_12", "D_o_22"]
+
+
+@pytest.mark.parametrize("noise", NOISES.values(), ids=repr)
+def test_a_form_of_D_o_is_one_object_in_copies_and_elsewhere(noise):
+    assert copy.deepcopy(noise) is noise
+    assert pickle.loads(pickle.dumps(noise)) is noise
