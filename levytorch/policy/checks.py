@@ -17,6 +17,7 @@ from levytorch.spaces import Circle, Interval, Product, StateSpace, coordinates,
 from levytorch.spaces.basis import MOST_MODES
 
 Reward = Callable[[Tensor], Tensor]
+_MOST_COORDINATES = 3
 
 
 def space_to_solve_on(dynamics: Any) -> StateSpace:
@@ -33,13 +34,14 @@ def space_to_solve_on(dynamics: Any) -> StateSpace:
             raise InputError(f"the dynamics must have a positive period, found {period!r}; set period= in it.")
     if isinstance(space, Product) and not any(part.repeats for part in space.spaces):
         raise InputError(f"dim must be 1 for value functions on a line, found {space.dim}; give the state a period.")
-    if space.dim > 2:
+    if space.dim > _MOST_COORDINATES:
         raise InputError(
-            f"the dynamics must have dim = 1 here, found dim = {space.dim}; solve_value takes one and two dimensions."
+            f"the dynamics must have at most {_MOST_COORDINATES} coordinates for V on a grid, found {space.dim}; fix "
+            "the others, or simulate the reward."
         )
     if isinstance(space, Product) and not space.repeats:
         raise InputError(
-            f"period must be positive and finite in both coordinates, found {period}; set period= in the dynamics."
+            f"period must be positive and finite in all coordinates, found {period}; set period= in the dynamics."
         )
     return space
 
@@ -48,9 +50,7 @@ def circle_of(dynamics: Any) -> Circle:
     """The circle of a one-dimensional Dynamics or Recovery; refuses other spaces."""
     space = space_to_solve_on(dynamics)
     if isinstance(space, Product):
-        raise InputError(
-            f"the dynamics must have dim = 1 here, found dim = {space.dim}; solve_value takes one and two dimensions."
-        )
+        raise InputError(f"the dynamics must have dim = 1 here, found dim = {space.dim}; use solve_value.")
     if not isinstance(space, Circle):
         raise InputError("the dynamics must have a positive period, found None; set period= in it.")
     return space
@@ -62,17 +62,21 @@ def is_line(dynamics: Any) -> bool:
 
 
 def coefficients_at(dynamics: Any, x: Tensor, dim: int = 1) -> Coefficients:
-    """b, D_o, D_f, alpha at x ([...], or [..., dim]) without gradient; alpha is 0-d when it is constant."""
+    """b, D_o, D_f, alpha at x ([...], or [..., dim]) without gradient; alpha is 0-d when it is constant, D_o a matrix
+    [..., dim, dim] where the dynamics have one.
+    """
     shape = x.shape if dim == 1 else x.shape[:-1]
     with torch.no_grad():
-        b, D_o, D_f = (
-            _values(getattr(dynamics, name), x, x.shape if name == "b" else shape, name) for name in ("b", "D_o", "D_f")
-        )
+        D_o = torch.as_tensor(dynamics.D_o(x) if callable(dynamics.D_o) else dynamics.D_o, dtype=torch.float64)
+        matrix = dim > 1 and D_o.shape[-2:] == (dim, dim) and D_o.dim() != len(shape)
+        full = torch.Size((*shape, dim, dim)) if matrix else shape
+        given = (("b", dynamics.b, x.shape), ("D_o", D_o, full), ("D_f", dynamics.D_f, shape))
+        b, D_o, D_f = (_values(value, x, size, name) for name, value, size in given)
         if callable(dynamics.alpha):
             alpha = _values(getattr(dynamics, "alpha_at", dynamics.alpha), x, shape, "alpha")
         else:
             alpha = torch.as_tensor(float(dynamics.alpha), dtype=torch.float64)
-    for name, value in (("D_o", D_o), ("D_f", D_f)):
+    for name, value in (("D_o", D_o.diagonal(dim1=-2, dim2=-1) if matrix else D_o), ("D_f", D_f)):
         low = float(value.min())
         if low < 0:
             raise InputError(f"{name} must not be negative, found {low:.3g} on the cell; check the coefficients.")

@@ -107,12 +107,12 @@ class Manufactured:
 
 
 class PlaneManufactured:
-    """The same in the plane."""
+    """The same on a torus of two or three circles, where D_o may be a matrix."""
 
     def __init__(self, V: Any, dynamics: Any, beta: float) -> None:
         if callable(dynamics.alpha):
             raise InputError(
-                "alpha must be a constant for a manufactured reward in the plane, found alpha(x); give a number."
+                "alpha must be a constant for a manufactured reward on a torus, found alpha(x); give a number."
             )
         space = space_to_solve_on(dynamics)
         assert isinstance(space, Product)
@@ -120,7 +120,7 @@ class PlaneManufactured:
         n = 32
         while True:
             operator = TorusOperator(space, n, jumps_of(getattr(dynamics, "tempering", 0.0)))
-            c = operator.forward(V(space.grid(n, 0.0)).numpy()) / n**2
+            c = operator.forward(V(space.grid(n, 0.0)).numpy()) / n**space.dim
             size = abs(c).max()
             outer = operator.square > 0.25 * operator.square.max()
             if abs(c[outer]).max() < 1e-13 * size:
@@ -129,15 +129,20 @@ class PlaneManufactured:
             if n > _PLANE_MODES:
                 raise InputError("the manufactured V must be smooth and periodic, found one that is not; change it.")
         c[abs(c) < 1e-15 * size] = 0.0  # rounding, which L would multiply by |k|^2
-        symbols = (1.0, -operator.square, operator.symbol(dynamics.alpha))
-        self.V, self.laplacian, self.fractional = (
+        self.places = [(i, j) for i in range(space.dim) for j in range(space.dim)]
+        symbols = (1.0, operator.symbol(dynamics.alpha), *(operator.second(i, j) for i, j in self.places))
+        self.V, self.fractional, *self.hessian = (
             ValueFunction(torch.from_numpy(c * s), space, self.beta) for s in symbols
         )
 
     def __call__(self, x: Tensor) -> Tensor:
         d = self.dynamics
-        drift = (d.b(x) * self.V.gradient(x)).sum(-1)
-        return self.beta * self.V(x) - drift - d.D_o(x) * self.laplacian(x) + d.D_f(x) * self.fractional(x)
+        out = self.beta * self.V(x) - (d.b(x) * self.V.gradient(x)).sum(-1) + d.D_f(x) * self.fractional(x)
+        D_o = d.D_o(x)
+        D_o = D_o if D_o.dim() > x.dim() - 1 else D_o[..., None, None] * torch.eye(x.shape[-1], dtype=x.dtype)
+        for (i, j), bend in zip(self.places, self.hessian):
+            out = out - D_o[..., i, j] * bend(x)
+        return out
 
 
 class Tabulated:

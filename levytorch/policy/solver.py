@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from levytorch.convert import positive_number
@@ -47,8 +48,8 @@ def solve_value(
     minimised in L2 over the window only (section 4.3): use it when data, and hence the coefficients, cover part of the
     cell; a window that reaches beyond the data is refused unless `beyond_data` says that the coefficients may be
     trusted there. `n_modes=None` refines the resolution until V changes by less than `tolerance` relative to max |V|. A
-    Recovery with a covariance gives V.std. In two dimensions the reward is a function [..., 2] -> [...], `n_modes`
-    counts per coordinate and there is no window.
+    Recovery with a covariance gives V.std. On a torus of two or three circles the reward is a function [..., d] ->
+    [...], D_o may be a matrix, `n_modes` counts per coordinate and there is no window.
 
     On a line (period None) V is solved on `window`, by default the range of the data of a Recovery; `n_modes` counts
     nodes. `exterior` says what is beyond: "constant" (None means this: V stays at its end value, so that jumps past an
@@ -117,7 +118,8 @@ def _bad_errors(recovery: Any, vanished: Sequence[str]) -> Iterator[tuple[str, f
     if recovery.covariance is None or not len(recovery.states):
         return
     known = {*recovery.head.known, *recovery.metrics.get("at_zero", ()), *vanished}
-    for name, std in zip(("b", "D_o", "D_f"), recovery.std(recovery.states)):
+    for name, every in zip(("b", "D_o", "D_f"), recovery.std(recovery.states)):
+        std = torch.stack([every[(slice(None), *place)] for _, place in recovery.head.layout.numbers(name)])
         bad = std[~((std > 0) & std.isfinite())]
         if name not in known and len(bad):
             yield name, float(bad[0])

@@ -1,4 +1,4 @@
-"""Several coordinates, each on a space of its own; on a torus of two circles V is a double Fourier series."""
+"""Several coordinates, each on a space of its own; on a torus V is a multiple Fourier series."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Product:
         return TensorBasis(self.dim, n, truncation=truncation, lines=[space.basis(n) for space in self.spaces])
 
     def functions(self, coefficients: Tensor) -> TorusFunctions:
-        """The functions that V with these coefficients (n, n // 2 + 1, ...) is a sum of."""
+        """The functions that V with these coefficients (n, ..., n // 2 + 1, ...) is a sum of."""
         return TorusFunctions(self, coefficients.shape[0])
 
     def config(self) -> dict[str, Any]:
@@ -99,38 +99,40 @@ class Product:
 
 @dataclass(frozen=True)
 class TorusFunctions:
-    """Waves on an n x n grid; coefficients are those of `rfft2`, divided by n^2: (n, n // 2 + 1) complex."""
+    """Waves on an n x ... x n grid; coefficients are those of `rfftn`, divided by n^d: (n, ..., n // 2 + 1) complex."""
 
     space: Product
     n: int
 
-    def at(self, x: Tensor, columns: Tensor, order: tuple[int, int] | int = (0, 0)) -> Tensor:
-        """Fields with coefficients (n, n // 2 + 1, k), or derivatives of them, at states (..., 2): (..., k)."""
-        if order == 0:
-            order = (0, 0)
-        if not isinstance(order, tuple):
-            raise InputError(f"order must be one per coordinate in the plane, found {order!r}; use V.gradient(x).")
+    def at(self, x: Tensor, columns: Tensor, order: tuple[int, ...] | int = 0) -> Tensor:
+        """Fields with coefficients (n, ..., n // 2 + 1, k), or derivatives of them, at states (..., d): (..., k)."""
+        d = self.space.dim
+        if isinstance(order, int) and order == 0:
+            order = (0,) * d
+        if not isinstance(order, tuple) or len(order) != d:
+            raise InputError(f"order must be one per coordinate in {d} dimensions, found {order!r}; use V.gradient(x).")
         for one in order:
             whole_number("order", one, 0, 32, "give the order of the derivative")
-        if x.ndim == 0 or x.shape[-1] != 2:
-            raise InputError(f"x must have shape [..., 2], found {tuple(x.shape)}; put the coordinates last.")
-        flat = x.reshape(-1, 2)
-        parts = [self._part(part, columns, order) for part in flat.split(max(1, _CHUNK // self.n))]
+        if x.ndim == 0 or x.shape[-1] != d:
+            raise InputError(f"x must have shape [..., {d}], found {tuple(x.shape)}; put the coordinates last.")
+        flat = x.reshape(-1, d)
+        parts = [self._part(part, columns, order) for part in flat.split(max(1, _CHUNK // self.n ** (d - 1)))]
         found = torch.cat(parts) if parts else flat.new_zeros((0, columns.shape[-1]))
         return found.reshape(*x.shape[:-1], columns.shape[-1])
 
-    def _part(self, x: Tensor, columns: Tensor, order: tuple[int, int]) -> Tensor:
-        n = self.n
-        harmonics = (torch.fft.fftfreq(n, 1 / n, dtype=torch.float64), torch.arange(n // 2 + 1, dtype=torch.float64))
+    def _part(self, x: Tensor, columns: Tensor, order: tuple[int, ...]) -> Tensor:
+        n, last = self.n, self.space.dim - 1
         waves = []
         for axis, circle in enumerate(self.space.spaces):
             assert isinstance(circle, Circle)
             # |x| may be 1e10: reduced to the cell first, or the phases lose their argument
             unit = 2 * math.pi / circle.period
-            angle = (torch.remainder(x[:, axis] - circle.origin, circle.period) * unit)[:, None] * harmonics[axis]
+            harmonics = torch.fft.fftfreq(n, 1 / n, dtype=torch.float64)
+            harmonics = harmonics if axis < last else torch.arange(n // 2 + 1, dtype=torch.float64)
+            angle = (torch.remainder(x[:, axis] - circle.origin, circle.period) * unit)[:, None] * harmonics
             wave = torch.polar(torch.ones_like(angle), angle)
             if order[axis]:
-                wave = wave * (1j * harmonics[axis] * unit) ** order[axis]
+                wave = wave * (1j * harmonics * unit) ** order[axis]
             if n % 2 == 0:
                 wave[:, n // 2] = wave[:, n // 2].real.to(wave.dtype)  # the highest mode of an even grid is a cosine
             waves.append(wave)
@@ -138,17 +140,30 @@ class TorusFunctions:
         weight[0] = 1.0
         if n % 2 == 0:
             weight[-1] = 1.0
-        last = waves[1] * weight
-        return torch.stack([((waves[0] @ c) * last).sum(-1).real for c in columns.unbind(-1)], dim=-1)
+        waves[-1] = waves[-1] * weight
+        return torch.stack([self._sum(waves, c) for c in columns.unbind(-1)], dim=-1)
+
+    @staticmethod
+    def _sum(waves: list[Tensor], c: Tensor) -> Tensor:
+        """The field at each of m states, (m,), coordinate by coordinate."""
+        found = waves[0] @ c.reshape(c.shape[0], -1)
+        for wave in waves[1:]:
+            found = (wave.unsqueeze(-1) * found.reshape(len(wave), wave.shape[1], -1)).sum(1)
+        return found[:, 0].real
 
     def gradient(self, x: Tensor, columns: Tensor) -> Tensor:
-        """(..., k, 2)."""
-        return torch.stack([self.at(x, columns, order) for order in ((1, 0), (0, 1))], dim=-1)
+        """(..., k, d)."""
+        d = self.space.dim
+        return torch.stack([self.at(x, columns, tuple(int(a == b) for a in range(d))) for b in range(d)], dim=-1)
 
     def is_sound(self, coefficients: Any, factor: Any) -> bool:
         """Whether what a file holds can be V and its errors."""
-        return _is_spectrum(coefficients, 2) and (factor is None or _is_spectrum(factor, 3))
+        d = self.space.dim
+        return _is_spectrum(coefficients, d, d) and (factor is None or _is_spectrum(factor, d, d + 1))
 
 
-def _is_spectrum(c: Any, ndim: int) -> bool:
-    return isinstance(c, Tensor) and c.is_complex() and c.ndim == ndim and c.shape[1] == c.shape[0] // 2 + 1
+def _is_spectrum(c: Any, dim: int, ndim: int) -> bool:
+    if not (isinstance(c, Tensor) and c.is_complex() and c.ndim == ndim):
+        return False
+    n = c.shape[0]
+    return tuple(c.shape[:dim]) == (n,) * (dim - 1) + (n // 2 + 1,)

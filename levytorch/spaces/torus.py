@@ -1,7 +1,7 @@
-"""The parts of a generator on a torus of two circles, applied with fast Fourier transforms.
+"""The parts of a generator on a torus of several circles, applied with fast Fourier transforms.
 
-On an n x n grid every operator with constant coefficients is a product with its symbol. Where alpha depends on the
-state, the symbol of the jumps is interpolated in alpha at Chebyshev nodes, so that each node costs one transform.
+On an n x ... x n grid every operator with constant coefficients is a product with its symbol. Where alpha depends on
+the state, the symbol of the jumps is interpolated in alpha at Chebyshev nodes, so that each node costs one transform.
 """
 
 from __future__ import annotations
@@ -20,28 +20,37 @@ _ALPHA_NODES = 16  # exp(2 alpha log|k|) over the whole of (0, 1) and |k| < 1e3:
 
 
 class TorusOperator:
-    """The parts of a generator on an n x n grid, acting on Fourier coefficients (of `scipy.fft.rfft2`)."""
+    """The parts of a generator on an n x ... x n grid, acting on Fourier coefficients (of `scipy.fft.rfftn`)."""
 
     def __init__(self, cell: Product, n: int, jumps: Any) -> None:
         self.cell, self.n, self.jumps = cell, n, jumps
         self._symbols: dict[tuple[float, int], NDArray[Any]] = {}
-        period = [float(space.period or math.inf) for space in cell.spaces]
-        k_1 = fft.fftfreq(n, 1 / n) * (2 * math.pi / period[0])
-        k_2 = fft.rfftfreq(n, 1 / n) * (2 * math.pi / period[1])
-        self.square = k_1[:, None] ** 2 + k_2[None, :] ** 2
-        # the derivative of the highest cosine of an even grid vanishes at its points
-        d_1, d_2 = k_1.copy(), k_2.copy()
-        if n % 2 == 0:
-            d_1[n // 2] = d_2[n // 2] = 0.0
-        self.gradient = (1j * d_1[:, None], 1j * d_2[None, :])
+        self.axes = tuple(range(cell.dim))
+        self.waves = [self._along(axis, 2 * math.pi / space.length) for axis, space in enumerate(cell.spaces)]
+        self.square = sum((k**2 for k in self.waves), np.zeros(()))
+        odd = [k.copy() for k in self.waves]
+        if n % 2 == 0:  # the derivative of the highest cosine of an even grid vanishes at its points
+            for axis, k in enumerate(odd):
+                np.moveaxis(k, axis, 0)[n // 2] = 0.0
+        self.gradient = tuple(1j * k for k in odd)
+
+    def _along(self, axis: int, unit: float) -> NDArray[Any]:
+        """Frequencies of one coordinate, in the shape that broadcasts."""
+        frequencies = fft.rfftfreq if axis == self.axes[-1] else fft.fftfreq
+        return (frequencies(self.n, 1 / self.n) * unit).reshape([-1 if a == axis else 1 for a in self.axes])
+
+    def second(self, i: int, j: int) -> NDArray[Any]:
+        """The symbol of the second derivative along coordinates i and j."""
+        return -(self.waves[i] ** 2) if i == j else self.gradient[i] * self.gradient[j]
 
     def forward(self, field: NDArray[Any]) -> NDArray[Any]:
         """Coefficients of a real field on the grid."""
-        return fft.rfft2(field)
+        return fft.rfftn(field, axes=[axis - len(self.axes) for axis in self.axes])
 
     def inverse(self, c: NDArray[Any]) -> NDArray[Any]:
         """The field of coefficients."""
-        return fft.irfft2(c, s=(self.n, self.n))
+        axes = [axis - len(self.axes) for axis in self.axes]
+        return fft.irfftn(c, s=[self.n] * len(axes), axes=axes)
 
     def symbol(self, alpha: float, order: int = 0) -> NDArray[Any]:
         """That of the jumps, or its derivative of some order in alpha; kept, since every application needs it."""
@@ -57,11 +66,13 @@ class TorusOperator:
 
     def between(self, c: NDArray[Any]) -> NDArray[Any]:
         """Coefficients of what the field is between the points of the grid, half a spacing from them."""
-        turns = [np.exp(1j * math.pi * frequencies) for frequencies in (fft.fftfreq(self.n), fft.rfftfreq(self.n))]
-        if self.n % 2 == 0:
-            for turn in turns:
-                turn[self.n // 2] = turn[self.n // 2].real
-        return c * turns[0][:, None] * turns[1][None, :]
+        for axis in self.axes:
+            turn = np.exp(1j * math.pi / self.n * self._along(axis, 1.0))
+            if self.n % 2 == 0:
+                highest = np.moveaxis(turn, axis, 0)
+                highest[self.n // 2] = highest[self.n // 2].real
+            c = c * turn
+        return c
 
     def fractional(self, c: NDArray[Any], alpha: float | NDArray[Any], order: int = 0) -> NDArray[Any]:
         """(-Lap)^alpha of the field (or its derivative in alpha), alpha a number or one per point."""

@@ -196,8 +196,6 @@ def test_bad_input_is_refused():
         solve_value(plane, r, 0.5, window=(0.0, 1.0))
     with pytest.raises(InputError, match="finite"):
         solve_value(plane, lambda x: x[..., 0] * math.nan, 0.5)
-    with pytest.raises(InputError, match="one and two dimensions"):
-        solve_value(Dynamics((0.0, 0.0, 0.0), 1.0, 1.0, 0.5, dim=3), 1.0, 0.5)
     with pytest.raises(
         InputError, match="dim must be 1 for value functions on a line, found 2; give the state a period"
     ):
