@@ -32,16 +32,10 @@ def space_to_solve_on(dynamics: Any) -> StateSpace:
     for circle in coordinates(space):
         if isinstance(circle, Circle) and not circle.period > 0:
             raise InputError(f"the dynamics must have a positive period, found {period!r}; set period= in it.")
-    if isinstance(space, Product) and not any(part.repeats for part in space.spaces):
-        raise InputError(f"dim must be 1 for value functions on a line, found {space.dim}; give the state a period.")
     if space.dim > _MOST_COORDINATES:
         raise InputError(
             f"the dynamics must have at most {_MOST_COORDINATES} coordinates for V on a grid, found {space.dim}; fix "
             "the others, or simulate the reward."
-        )
-    if isinstance(space, Product) and not space.repeats:
-        raise InputError(
-            f"period must be positive and finite in all coordinates, found {period}; set period= in the dynamics."
         )
     return space
 
@@ -56,19 +50,36 @@ def circle_of(dynamics: Any) -> Circle:
     return space
 
 
+def torus_of(dynamics: Any) -> Product:
+    """The torus of a Dynamics or Recovery of several coordinates; refuses other spaces."""
+    space = space_to_solve_on(dynamics)
+    if not (isinstance(space, Product) and space.repeats):
+        raise InputError(
+            f"period must be positive and finite in both coordinates, found {getattr(dynamics, 'period', None)}; give "
+            "one number, or one per coordinate."
+        )
+    return space
+
+
 def is_line(dynamics: Any) -> bool:
     """Whether the state of a Dynamics or a Recovery lies on a line."""
     return isinstance(space_of(dynamics), Interval)
 
 
-def coefficients_at(dynamics: Any, x: Tensor, dim: int = 1) -> Coefficients:
-    """b, D_o, D_f, alpha at x ([...], or [..., dim]) without gradient; alpha is 0-d when it is constant, D_o a matrix
-    [..., dim, dim] where the dynamics have one.
+def coefficients_at(dynamics: Any, x: Tensor, dim: int = 1, *, matrices: bool = False) -> Coefficients:
+    """b, D_o, D_f, alpha at x ([...], or [..., dim]) without gradient; alpha is 0-d when it is constant.
+
+    matrices: whether D_o may be [..., dim, dim]; refused otherwise.
     """
     shape = x.shape if dim == 1 else x.shape[:-1]
     with torch.no_grad():
         D_o = torch.as_tensor(dynamics.D_o(x) if callable(dynamics.D_o) else dynamics.D_o, dtype=torch.float64)
         matrix = dim > 1 and D_o.shape[-2:] == (dim, dim) and D_o.dim() != len(shape)
+        if matrix and not matrices:
+            raise InputError(
+                "D_o must be a number at every state here, found matrices; use solve_value, or fit with "
+                'noise="isotropic".'
+            )
         full = torch.Size((*shape, dim, dim)) if matrix else shape
         given = (("b", dynamics.b, x.shape), ("D_o", D_o, full), ("D_f", dynamics.D_f, shape))
         b, D_o, D_f = (_values(value, x, size, name) for name, value, size in given)

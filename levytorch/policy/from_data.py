@@ -14,9 +14,8 @@ from levytorch.convert import choice, positive_number, seed_of, shown, whole_num
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis
-from levytorch.policy.checks import check_beta, check_periodic, circle_of, is_line, reward_function, space_to_solve_on
+from levytorch.policy.checks import check_beta, check_periodic, circle_of, is_line, reward_function, torus_of
 from levytorch.policy.estimation import TAILS_LOST, DataValue, Estimation
-from levytorch.spaces import Product, space_of
 from levytorch.spaces.splines import check_n_basis
 from levytorch.training.start import inside, kept_range
 
@@ -141,8 +140,8 @@ def prepare(
     r = reward_function(reward, (lambda x: x.shape[:-1]) if plane else (lambda x: x.shape))
     functions: Functions
     if plane:
-        space = _torus(period, origin) if recovery is None else space_to_solve_on(recovery)
-        assert isinstance(space, Product)
+        at = SimpleNamespace(dim=2, period=period, origin=origin, **dict.fromkeys(("b", "D_o", "D_f", "alpha")))
+        space = torus_of(at if recovery is None else recovery)
         check_periodic(r, [float(length or 0.0) for length in space.period], space.grid(12, 0.37))
         functions = PlaneBasis(n_basis, space)
     elif period is None or (recovery is not None and is_line(recovery)):
@@ -172,17 +171,6 @@ def _on_a_line(transitions: Transitions, recovery: Any, n_basis: int) -> LineBas
         )
     check_n_basis(n_basis)
     return LineBasis(n_basis, getattr(recovery, "support", None) or kept_range(transitions))
-
-
-def _torus(period: Any, origin: Any) -> Product:
-    """Of two coordinates that repeat."""
-    space = space_of(SimpleNamespace(dim=2, period=period, origin=origin))
-    assert isinstance(space, Product)
-    if not space.repeats or not all(float(length or 0.0) > 0 for length in space.period):
-        raise InputError(
-            f"period must be positive and finite in both coordinates, found {period}; give one number, or two."
-        )
-    return space
 
 
 def _replicas(n_bootstrap: int) -> int:

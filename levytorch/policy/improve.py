@@ -202,6 +202,11 @@ class ActionTables(NamedTuple):
             torch.stack([getattr(system, name)(x).detach() for system in systems.values()], dim=-1)
             for name in ("b", "D_o", "D_f")
         )
+        if D_o.ndim > D_f.ndim:
+            raise InputError(
+                "D_o must be a number at every state to improve policies, found matrices; compare some by solve_value "
+                "of system.under(policy)."
+            )
         r = torch.stack([reward_of(reward, a, x) for a in systems], dim=1)
         return ActionTables([b] if b.ndim == 2 else list(b.unbind(1)), D_o, D_f, r)
 

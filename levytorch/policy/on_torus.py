@@ -7,8 +7,8 @@ symbol. Where alpha depends on the state, |k|^(2 alpha) is interpolated in alpha
 costs one transform.
 
 The equation is divided by s(x) = D_o + D_f k_c^(2 alpha - 2) (of a matrix D_o the mean of its diagonal), which makes
-its leading part nearly a constant one; the symbol of the averaged equation is then a preconditioner that is inverted with one pair of transforms, and the number of
-iterations hardly depends on the resolution.
+its leading part nearly a constant one; the symbol of the averaged equation is then a preconditioner that is inverted
+with one pair of transforms, and the number of iterations hardly depends on the resolution.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Fields(NamedTuple):
 def fields_at(dynamics: Any, x: Tensor) -> Fields:
     """b, D_o, D_f and alpha at the points x (n, ..., n, d)."""
     d = x.shape[-1]
-    at = coefficients_at(dynamics, x, dim=d)
+    at = coefficients_at(dynamics, x, dim=d, matrices=True)
     b, D_o, D_f, alpha = (t.numpy() for t in at)
     if D_o.ndim > d:
         D_o = np.moveaxis(D_o, (-2, -1), (0, 1))

@@ -18,10 +18,9 @@ from torch import Tensor
 from levytorch.convert import path_of, positive_number, real_array, real_number, real_tensor
 from levytorch.errors import InputError
 from levytorch.law.jumps import jumps_of
-from levytorch.policy.checks import check_beta, circle_of, coefficients_at, space_to_solve_on
+from levytorch.policy.checks import check_beta, circle_of, coefficients_at, torus_of
 from levytorch.policy.generator import jump_symbol
 from levytorch.policy.value import ValueFunction
-from levytorch.spaces import Product
 from levytorch.spaces.torus import TorusOperator
 
 _PLANE_MODES = 256  # per coordinate, of a V that a reward in the plane is made for
@@ -114,8 +113,7 @@ class PlaneManufactured:
             raise InputError(
                 "alpha must be a constant for a manufactured reward on a torus, found alpha(x); give a number."
             )
-        space = space_to_solve_on(dynamics)
-        assert isinstance(space, Product)
+        space = torus_of(dynamics)
         self.dynamics, self.beta = dynamics, float(beta)
         n = 32
         while True:

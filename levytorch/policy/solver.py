@@ -1,8 +1,8 @@
 """solve_value: V from a Dynamics or a Recovery, on any space.
 
 What depends on the space is a Problem: collocation on a circle (section 3.3) or least squares on a window of it
-(section 4.3), `on_circle`; nodes on an interval, `on_interval`; transforms on a torus, `on_torus`. Refinement, errors
-and what is said about them are the same for all.
+(section 4.3), `on_circle`; nodes on an interval, `on_interval`; transforms on a torus, `on_torus`; nodes on
+products with an interval, `on_product`. Refinement, errors and what is said about them are the same for all.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ from levytorch.errors import LevytorchWarning
 from levytorch.policy.checks import check_beta, check_modes, space_to_solve_on
 from levytorch.policy.on_circle import CircleProblem
 from levytorch.policy.on_interval import IntervalProblem
+from levytorch.policy.on_product import ProductProblem
 from levytorch.policy.on_torus import TorusProblem
 from levytorch.policy.problem import Problem
 from levytorch.policy.value import ValueFunction
 from levytorch.spaces import Circle, Interval, Product
 
 _RESIDUAL = 1e-2  # between the points, relative to max |r|: two coarse grids can agree on an aliased reward
-PROBLEMS: dict[type, Any] = {Circle: CircleProblem, Interval: IntervalProblem, Product: TorusProblem}
+PROBLEMS: dict[tuple[type, bool], Any] = {  # of a space, and whether it repeats
+    (Circle, True): CircleProblem,
+    (Interval, False): IntervalProblem,
+    (Product, True): TorusProblem,
+    (Product, False): ProductProblem,
+}
 
 
 def solve_value(
@@ -74,7 +80,7 @@ def solve_value(
     if policy is not None:
         reward = policy.averaged(reward, dynamics_or_recovery.dim)
     space = space_to_solve_on(dynamics_or_recovery)
-    problem = PROBLEMS[type(space)](
+    problem = PROBLEMS[type(space), space.repeats](
         dynamics_or_recovery, space, reward, beta, window=window, exterior=exterior, beyond_data=beyond_data
     )
     if n_modes is not None:

@@ -146,14 +146,11 @@ class ValueFunction:
         return self._inside(x, found)
 
     def _inside(self, x: Tensor, values: Tensor) -> Tensor:
-        """Zero beyond the ends of an interval, unless V is constant there; values: of x's shape, or with one more
-        axis.
-        """
-        if self.exterior == "constant" or not isinstance(self.space, Interval):
+        """Zero beyond the ends of an interval, unless V is constant there; values: one per state, or several."""
+        if self.exterior == "constant":
             return values
-        low, high = self.space.ends
-        beyond = (x < low) | (x > high)
-        return torch.where(beyond.reshape(x.shape + (1,) * (values.ndim - x.ndim)), torch.zeros_like(values), values)
+        beyond = self.space.beyond(x)
+        return torch.where(beyond.reshape(beyond.shape + (1,) * (values.ndim - beyond.ndim)), 0.0, values)
 
     def plot(self, **options: Any) -> tuple[Any, Any]:
         """(fig, axes): V with its 95 % band; options of `levytorch.figures.values.value`: reference, axes, units."""
@@ -204,7 +201,7 @@ class ValueFunction:
             coefficients.ndim > 0
             and space.functions(coefficients).is_sound(coefficients, content["covariance_factor"])
             and isinstance(content["beta"], float)
-            and content["exterior"] in (EXTERIORS if isinstance(space, Interval) else EXTERIORS[:1])
+            and content["exterior"] in (EXTERIORS if isinstance(space, Interval) else EXTERIORS[: 2 - space.repeats])
             and (outside is None or (isinstance(outside, Tensor) and outside.shape == (2, len(distances()))))
             and (window is None or (isinstance(window, tuple) and [type(v) for v in window] == [float, float]))
             and (isinstance(space, Interval) or outside is None)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from levytorch.convert import whole_number
 from levytorch.spaces.basis import FourierBasis
+from levytorch.spaces.nodes import CircleNodes
 
 _CHUNK = 1 << 22  # numbers at once: 800,000 states times 1000 modes would be 6 GB
 
@@ -65,6 +66,10 @@ class Circle:
     def functions(self, coefficients: Tensor) -> CircleFunctions:
         """The functions that V with these coefficients (n, ...) is a sum of."""
         return CircleFunctions(self, coefficients.shape[0])
+
+    def on_nodes(self, n: int, exterior: str = "constant") -> CircleNodes:
+        """n nodes of this coordinate of a product."""
+        return CircleNodes(n, self.origin, self.period)
 
     def config(self) -> dict[str, Any]:
         return {"kind": "circle", "period": self.period, "origin": self.origin}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from levytorch.convert import whole_number
 from levytorch.spaces.line_operator import HALF, differences, distances, inner_nodes, line_grid, positions
+from levytorch.spaces.nodes import IntervalNodes
 
 _NODES = (16, 1 << 14)  # that a file may hold
 
@@ -47,6 +48,10 @@ class Interval:
         """States as they are."""
         return x
 
+    def beyond(self, x: Tensor) -> Tensor:
+        """Which states lie beyond the ends."""
+        return (x < self.low) | (x > self.high)
+
     def inside(self, x: Tensor) -> Tensor:
         """The states between the ends that have the same coefficients: those beyond are moved to the ends."""
         return x.clamp(self.low, self.high)
@@ -77,6 +82,10 @@ class Interval:
     def functions(self, coefficients: Tensor) -> IntervalFunctions:
         """What V with these values (n + 1, ...) at the nodes is between them."""
         return IntervalFunctions(self, coefficients.shape[0] - 1)
+
+    def on_nodes(self, n: int, exterior: str = "constant") -> IntervalNodes:
+        """n + 1 nodes of this coordinate of a product, and what is beyond its ends."""
+        return IntervalNodes(n, self.low, self.high, exterior)
 
     def config(self) -> dict[str, Any]:
         return {"kind": "interval", "low": self.low, "high": self.high}

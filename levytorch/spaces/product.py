@@ -17,6 +17,7 @@ from levytorch.spaces.circle import Circle
 from levytorch.spaces.interval import Interval
 
 _CHUNK = 1 << 21  # numbers at once
+_LEAST_NODES = 4  # of a coordinate, in a file
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,21 @@ class Product:
                 check_basis(n, space.period, space.origin)
         return TensorBasis(self.dim, n, truncation=truncation, lines=[space.basis(n) for space in self.spaces])
 
-    def functions(self, coefficients: Tensor) -> TorusFunctions:
-        """The functions that V with these coefficients (n, ..., n // 2 + 1, ...) is a sum of."""
-        return TorusFunctions(self, coefficients.shape[0])
+    def functions(self, coefficients: Tensor) -> TorusFunctions | NodeFunctions:
+        """What V is a sum of: waves with coefficients (n, ..., n // 2 + 1, ...), or polynomials and waves with values
+        (m_1, ..., m_d, ...) at nodes, where there is an interval.
+        """
+        if self.repeats:
+            return TorusFunctions(self, coefficients.shape[0])
+        return NodeFunctions(self, coefficients.shape[0] - (not self.spaces[0].repeats))
+
+    def beyond(self, x: Tensor) -> Tensor:
+        """Which of states [..., d] lie beyond the end of an interval."""
+        out = torch.zeros(x.shape[:-1], dtype=torch.bool)
+        for i, (low, high) in enumerate(self.ends):
+            if not self.spaces[i].repeats:
+                out |= (x[..., i] < low) | (x[..., i] > high)
+        return out
 
     def config(self) -> dict[str, Any]:
         return {"kind": "product", "spaces": [space.config() for space in self.spaces]}
@@ -148,7 +161,8 @@ class TorusFunctions:
         """The field at each of m states, (m,), coordinate by coordinate."""
         found = waves[0] @ c.reshape(c.shape[0], -1)
         for wave in waves[1:]:
-            found = (wave.unsqueeze(-1) * found.reshape(len(wave), wave.shape[1], -1)).sum(1)
+            n, size = wave.shape[1], found.shape[1]
+            found = (wave.unsqueeze(-1) * found.reshape(len(wave), n, size // n)).sum(1)
         return found[:, 0].real
 
     def gradient(self, x: Tensor, columns: Tensor) -> Tensor:
@@ -167,3 +181,54 @@ def _is_spectrum(c: Any, dim: int, ndim: int) -> bool:
         return False
     n = c.shape[0]
     return tuple(c.shape[:dim]) == (n,) * (dim - 1) + (n // 2 + 1,)
+
+
+@dataclass(frozen=True)
+class NodeFunctions:
+    """Values at the nodes of every coordinate: n of a circle, n + 1 of an interval, beyond whose ends they stay."""
+
+    space: Product
+    n: int
+
+    def at(self, x: Tensor, columns: Tensor, order: tuple[int, ...] | int = 0) -> Tensor:
+        """Fields with values (m_1, ..., m_d, k), or derivatives of them, at states (..., d): (..., k)."""
+        d = self.space.dim
+        orders = (0,) * d if isinstance(order, int) and order == 0 else order
+        if not isinstance(orders, tuple) or len(orders) != d:
+            raise InputError(f"order must be one per coordinate in {d} dimensions, found {order!r}; use V.gradient(x).")
+        for one in orders:
+            whole_number("order", one, 0, 2, "give the order of the derivative")
+        if x.ndim == 0 or x.shape[-1] != d:
+            raise InputError(f"x must have shape [..., {d}], found {tuple(x.shape)}; put the coordinates last.")
+        flat, k = x.reshape(-1, d), columns.shape[-1]
+        size = max(1, _CHUNK // max(1, columns[0].numel()))
+        parts = [self._part(part, columns, orders) for part in flat.split(size)]
+        return (torch.cat(parts) if parts else flat.new_zeros((0, k))).reshape(*x.shape[:-1], k)
+
+    def _part(self, x: Tensor, columns: Tensor, order: tuple[int, ...]) -> Tensor:
+        found: Tensor | None = None
+        for axis, space in enumerate(self.space.spaces):
+            own = torch.from_numpy(space.on_nodes(self.n).interpolation(x[:, axis].numpy(), order[axis]))
+            if found is None:
+                found = (own @ columns.reshape(columns.shape[0], -1)).reshape(len(x), *columns.shape[1:])
+            else:
+                found = torch.einsum("ma,ma...->m...", own, found)
+        assert found is not None
+        return found
+
+    def gradient(self, x: Tensor, columns: Tensor) -> Tensor:
+        """(..., k, d)."""
+        d = self.space.dim
+        return torch.stack([self.at(x, columns, tuple(int(a == b) for a in range(d))) for b in range(d)], dim=-1)
+
+    def is_sound(self, coefficients: Any, factor: Any) -> bool:
+        """Whether what a file holds can be V and its errors."""
+
+        def sound(values: Any, more: int) -> bool:
+            d = self.space.dim
+            if not (isinstance(values, Tensor) and values.dtype == torch.float64 and values.ndim == d + more):
+                return False
+            n = values.shape[0] - (not self.space.spaces[0].repeats)
+            return n >= _LEAST_NODES and all(m == n + (not s.repeats) for m, s in zip(values.shape, self.space.spaces))
+
+        return sound(coefficients, 0) and (factor is None or sound(factor, 1))

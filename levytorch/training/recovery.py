@@ -79,6 +79,11 @@ class OfHead:
     def origin(self) -> Any:
         return self.head.origin
 
+    @property
+    def window(self) -> Any:
+        """On a line (low, high) of the states that were fitted, one such pair per coordinate when dim > 1."""
+        return self.head.window
+
 
 @dataclass
 class Recovery(OfHead):

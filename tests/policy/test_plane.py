@@ -196,9 +196,7 @@ def test_bad_input_is_refused():
         solve_value(plane, r, 0.5, window=(0.0, 1.0))
     with pytest.raises(InputError, match="finite"):
         solve_value(plane, lambda x: x[..., 0] * math.nan, 0.5)
-    with pytest.raises(
-        InputError, match="dim must be 1 for value functions on a line, found 2; give the state a period"
-    ):
+    with pytest.raises(InputError, match=r"window must be \(low, high\) for a coordinate without a period"):
         solve_value(Dynamics((0.0, 0.0), 1.0, 1.0, 0.5, dim=2, period=math.inf), 1.0, 0.5)
 
 
