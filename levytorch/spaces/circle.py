@@ -43,6 +43,10 @@ class Circle:
         reduced = self.from_low(x)
         return reduced + self.origin if self.origin else reduced
 
+    def beyond(self, x: Tensor) -> Tensor:
+        """Which states lie beyond an end: none."""
+        return torch.zeros(x.shape, dtype=torch.bool)
+
     def inside(self, x: Tensor) -> Tensor:
         """The states of the cell that have the same coefficients."""
         return self.wrap(x)
