@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 from levytorch.coefficients import LinearHead
+from levytorch.coefficients.layout import ISOTROPIC
 from levytorch.convert import seed_of, whole_number
 from levytorch.data import Trajectories, Transitions
 from levytorch.diagnostics.brownian import check_jumps
 from levytorch.diagnostics.diagnosis import Diagnosis, earlier_alarms, raise_alarms
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.goodness import FitCheck, check_fit, goodness_arrays
+from levytorch.diagnostics.isotropy import check_isotropy
 from levytorch.diagnostics.laws import table_of_laws
 from levytorch.diagnostics.predictive import PredictiveCheck, check_predictions
 from levytorch.diagnostics.sample import Region, data_for, make_sample
@@ -77,7 +79,7 @@ def diagnose(
     # two at a time: together they take about half as long
     spread(lambda checks: [check() for check in checks], jobs.apart())
     jobs.join()
-    if "laws" in checks:
+    if "laws" in jobs.checks:
         strengths = roughness_of(recovery)
         diagnosis.laws = _attempt(table_of_laws, recovery.head, transitions, region, strengths, seed=seed)
     found = raise_alarms(diagnosis, recovery, jobs.scale)
@@ -118,6 +120,11 @@ class _Jobs:
                 told = f"checks of a fit know the frozen and the exact law, not {self.law.name}; use compare"
                 setattr(self.diagnosis, name, Skipped(told))
             return []
+        if self.recovery.head.noise is not ISOTROPIC:
+            for name in set(self.checks) - {"predictive"}:
+                told = "checks of single steps know a D_o that is a number, not a matrix; use predictive, or compare"
+                setattr(self.diagnosis, name, Skipped(told))
+            self.checks = tuple(name for name in self.checks if name == "predictive")
         if not isinstance(self.law, ExactLaw):
             return [[self._laws], [self._step_size, self._ahead]]
         uniform = self.transitions.uniform_dt
@@ -181,6 +188,7 @@ class _Jobs:
         fit = _attempt(check_fit, tangent, sample, seed=seed)
         if "fit" in checks:
             diagnosis.fit = fit
+            diagnosis.isotropy = check_isotropy(self.recovery.head, sample)
             if isinstance(fit, FitCheck):
                 diagnosis.arrays["fit"] = goodness_arrays(fit, sample, tangent.head)
         if "jumps" in checks:

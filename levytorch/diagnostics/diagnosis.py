@@ -15,6 +15,7 @@ from levytorch.diagnostics.brownian import JumpCheck
 from levytorch.diagnostics.compare import Comparison
 from levytorch.diagnostics.components import p_text
 from levytorch.diagnostics.goodness import FitCheck
+from levytorch.diagnostics.isotropy import IsotropyCheck
 from levytorch.diagnostics.predictive import PredictiveCheck
 from levytorch.diagnostics.stability import StabilityCheck
 from levytorch.diagnostics.step_size import Skipped, StepCheck
@@ -24,7 +25,7 @@ from levytorch.training.outcome import hardly_separable
 from levytorch.training.recovery import Recovery
 
 LEVEL = 0.01  # probability with which tests raise any alarm in a run whose model is right
-TESTS = ("fit", "step_size", "predictive", "tails", "time", "trajectories")  # the checks with a p-value
+TESTS = ("fit", "isotropy", "step_size", "predictive", "tails", "time", "trajectories")  # the checks with a p-value
 _CHECKS = ("fit", "jumps", "step_size", "predictive", "tails", "time", "trajectories", "laws")
 FEW_JUMPS = 30
 _BETTER = 3.0  # standard errors of a difference of log-likelihoods
@@ -50,6 +51,7 @@ class Diagnosis:
     """
 
     fit: FitCheck | Skipped | None = None
+    isotropy: IsotropyCheck | None = None  # made with "fit" in several dimensions where D_o is a number
     jumps: JumpCheck | Skipped | None = None
     step_size: StepCheck | Skipped | None = None
     predictive: PredictiveCheck | Skipped | None = None
@@ -92,6 +94,8 @@ class Diagnosis:
             for name, found in (("steps", self.fit.sign), ("sizes", self.fit.size)):
                 if found is not None:
                     out[f"fit_correlation_{name}"] = found[0]
+        if self.isotropy is not None:
+            out |= {f"isotropy_{name}": value for name, value in asdict(self.isotropy).items()}
         if isinstance(self.jumps, JumpCheck):
             out |= {
                 "jumps_gain": self.jumps.gain,
@@ -144,6 +148,11 @@ class Diagnosis:
         lines = []
         if isinstance(self.fit, FitCheck):
             lines.append(_fit_line(self.fit))
+        if self.isotropy is not None:
+            lines.append(
+                f"directions of steps: {p_text(self.isotropy.p_value)}; variances differ by a factor of up to "
+                f"{self.isotropy.ratio:.2g} between directions"
+            )
         if isinstance(self.jumps, JumpCheck):
             lines.append(
                 f"jumps against none: log-likelihood {self.jumps.gain:+.5g} in all, {self.jumps.per_pair:+.4g} per "
@@ -246,6 +255,12 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
         out |= _of_laws(diagnosis.laws, recovery)
     if isinstance(fit, FitCheck):
         out |= _of_fit(fit, "fit" in rejected, recovery, scale)
+    if diagnosis.isotropy is not None and "isotropy" in rejected and diagnosis.isotropy.is_large:
+        out["anisotropic"] = (
+            f"steps are longer in some directions than in others ({p_text(diagnosis.isotropy.p_value)}; variances "
+            f"differ by a factor of up to {diagnosis.isotropy.ratio:.2g}), while D_o is a number at every state; fit "
+            'with noise="matrix".'
+        )
     if isinstance(jumps, JumpCheck) and not jumps.needed:
         out["jumps_not_needed"] = (
             f"a law without jumps describes the data as well (BIC {jumps.bic:+.3g} for {jumps.extra} more parameters); "
