@@ -205,7 +205,7 @@ class _Jobs:
     def _ahead(self) -> None:
         if "predictive" in self.checks:
             exact = isinstance(self.law, ExactLaw)
-            options = {"exact": exact, "seed": self.seed}
+            options = {"exact": exact, "covariance": self.recovery.covariance, "seed": self.seed}
             self.diagnosis.predictive = _attempt(
                 check_predictions, self.recovery.head, self.transitions, self.region, **options
             )

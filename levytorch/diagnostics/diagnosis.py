@@ -123,6 +123,8 @@ class Diagnosis:
                     f"predictive_spread_std_{k}": ahead.ratio_std[k],
                     f"predictive_windows_{k}": ahead.windows[k],
                 }
+            if ahead.range is not None:
+                out |= {f"predictive_range_{name}": value for name, value in asdict(ahead.range).items()}
         if isinstance(self.tails, TailShareCheck):
             out |= {
                 "tails_p_value": self.tails.p_value,
@@ -170,6 +172,11 @@ class Diagnosis:
                 f"{k} step{'s' * (k > 1)} {ahead.ratio[k]:.2f} +- {ahead.ratio_std[k]:.2f}" for k in ahead.parts
             )
             lines.append(f"several steps ahead: {p_text(ahead.p_value)}; spread of the fit over the data's: {shown}")
+            if ahead.range is not None:
+                lines.append(
+                    f"range of the states over {ahead.range.steps} steps: {p_text(ahead.range.p_value)}; that of the "
+                    f"fit over the data's {ahead.range.ratio:.2f} +- {ahead.range.ratio_std:.2f}"
+                )
         if isinstance(self.tails, TailShareCheck):
             low, high = self.tails.ratio
             lines.append(

@@ -139,7 +139,7 @@ def table_of_laws(
 ) -> Comparison | Skipped:
     """strengths: of the roughness penalty of the fit; most: pairs that are looked at."""
     chosen = subsample(transitions, max(FEWEST, most // _COST[transitions.dim]), seed)
-    side = StepPairs(chosen, region.core())
+    side = StepPairs(chosen, region.core(), head)
     if side.n < FEWEST:
         return Skipped(f"only {side.n} pairs lie where laws can be compared and {FEWEST} are needed; bring more data")
     start = head if isinstance(head, LinearHead) and head.config()["name"] in LINEAR else stand_in(head)

@@ -2,12 +2,15 @@
 
 One step can be right and ten wrong: steps whose size depends on that of the step before (volatility that comes and
 goes) may have the law of one heavy-tailed step, but not the spread of ten independent ones. Windows of 1, 3, 10 and 30
-successive pairs are compared with paths of the fit from the same state over the same times. The rank of an observed
-displacement among those of its paths is uniform when the model is true, whatever the states, because each is judged
-given where it began; windows that share no pair are independent, and how those of different lengths depend on each
-other is seen from the blocks of 30 pairs that hold them. That the coefficients were fitted to the same data makes the
-test a little cautious. The law of a path is that of the fit: coefficients frozen over each step, or followed along it
-by short Euler steps.
+successive pairs, and of as many as the data has 60 windows of, are compared with paths of the fit from the same state
+over the same times. The rank of an observed displacement among those of its paths is uniform when the model is true,
+whatever the states, because each is judged given where it began; windows that share no pair are independent, and how
+those of different lengths depend on each other is seen from the blocks of 30 pairs that hold them. Windows begin at
+random: at regular places they would meet the same minutes of every hour. That the coefficients were fitted to the same
+data makes the test a little cautious. The law of a path is that of the fit: coefficients frozen over each step, or
+followed along it by short Euler steps.
+
+The longest stretches of the data show whether the fit stays where the data stays: see `levytorch.diagnostics.range`.
 
 Lost tails: windows whose steps all lie in the core |dx - mu| < CT (or TRT) are compared with paths of which the same is
 true.
@@ -26,8 +29,9 @@ from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head
 from levytorch.data import Transitions
-from levytorch.diagnostics.chain import Chain, follows
+from levytorch.diagnostics.chain import Chain, follows, starts_within, through_everywhere
 from levytorch.diagnostics.components import chi_squared_sf, legendre, wrapped
+from levytorch.diagnostics.range import RangeCheck, check_range
 from levytorch.diagnostics.sample import Region, subsample
 from levytorch.diagnostics.step_size import Skipped
 from levytorch.law import LevyStep
@@ -44,6 +48,10 @@ _FEWEST = 40
 _COPIES = 9  # paths beside each window
 _SUBSTEPS = 5  # Euler steps within a step, where coefficients are followed along it
 _STATES = 6  # bins of x in the figure
+_WINDOWS = 60  # of the longest horizon
+_LONGEST, _LONGER = 1000, 1.3  # steps of that horizon, and by how much it must exceed the others
+_PATHS = 30_000  # steps of all windows of the longest horizon
+_GROUPS = 20  # of windows in the order of time, left out one by one for an error
 _SPREAD, _OTHER = (1,), (0, 2, 3)  # rows of the components
 
 
@@ -63,34 +71,57 @@ class Windows(NamedTuple):
 
 
 def windows_of(
-    data: Transitions, region: Region, lengths: Sequence[int], most: int, generator: torch.Generator
+    head: Head, data: Transitions, region: Region, lengths: Sequence[int], most: int, generator: torch.Generator
 ) -> dict[int, Windows]:
     """Windows of each length in at most `most` blocks as long as the longest.
 
-    Runs of pairs that follow each other inside the region are cut into blocks. A block holds windows of each length
-    that share no pair with others of that length, at most three. Each is taken when its own steps are there, whatever
-    came after them: what ends a run may be a lost step, and to ask for more would choose among the outcomes.
+    Runs of pairs that follow each other inside the region are cut into blocks, with random gaps between them. A block
+    holds windows of each length that share no pair with others of that length, at most three, at random places. Each is
+    taken when its own steps are there, whatever came after them: what ends a run may be a lost step, and to ask for
+    more would choose among the outcomes.
     """
+    starts, sizes = runs_of(data, region)
+    long_ = max(lengths)
+    number = -(-sizes // long_)
+    widest = min(long_ // 3, int(sizes.median()) // 4) if len(sizes) else 0
+    # blocks of all runs: where they begin, and how much of their run is left
+    within = torch.cat([torch.arange(n) for n in number.tolist()]) if len(number) else number
+    gaps = torch.randint(widest + 1, (len(within),), generator=generator).cumsum(0)
+    before = torch.cat([gaps.new_zeros(1), gaps])[number.cumsum(0) - number]
+    offset = long_ * within + gaps - before.repeat_interleave(number)
+    begin, left = starts.repeat_interleave(number) + offset, sizes.repeat_interleave(number) - offset
+    chosen = torch.randperm(len(begin), generator=generator)[:most].sort().values
+    out = {}
+    for k in lengths:
+        each = max(1, min(3, long_ // k))
+        places = torch.randint(long_ - each * k + 1, (len(chosen), each), generator=generator).sort(1).values
+        places = places + k * torch.arange(each)
+        block, column = torch.nonzero(left[chosen, None] >= places + k).T
+        at = begin[chosen[block]] + places[block, column]
+        inside = starts_within(head, data.x[at])
+        out[k] = _cut(data, at[inside], k, block[inside])
+    return out
+
+
+def runs_of(data: Transitions, region: Region) -> tuple[Tensor, Tensor]:
+    """Where runs of pairs that follow each other inside the region begin, and how many pairs they have."""
     inside = region.labels(data.deviation, data.dt) == 0
     linked = follows(data) & inside
     linked[1:] &= inside[:-1]
     starts = torch.nonzero(~linked).reshape(-1)
     sizes = torch.diff(starts, append=torch.tensor([len(data)]))
     good = inside[starts]
-    long_ = max(lengths)
-    number = -(-sizes[good] // long_)
-    # blocks of all runs: where they begin, and how much of their run is left
-    within = torch.cat([torch.arange(n) for n in number.tolist()]) if len(number) else number
-    begin = starts[good].repeat_interleave(number) + long_ * within
-    left = sizes[good].repeat_interleave(number) - long_ * within
-    chosen = torch.randperm(len(begin), generator=generator)[:most]
-    out = {}
-    for k in lengths:
-        offsets = [0] if k == long_ else [0, long_ // 3, 2 * (long_ // 3)]
-        rows = [(offset, torch.nonzero(left[chosen] >= offset + k).reshape(-1)) for offset in offsets]
-        at = torch.cat([begin[chosen[r]] + offset for offset, r in rows])
-        out[k] = _cut(data, at, k, torch.cat([r for _, r in rows]))
-    return out
+    return starts[good], sizes[good]
+
+
+def longest_horizon(data: Transitions, region: Region) -> int | None:
+    """As many steps as there are 60 windows of, if that is clearly more than the usual lengths."""
+    sizes = runs_of(data, region)[1]
+    low, high = 0, _LONGEST
+    while low < high:  # the number of windows falls with their length
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if int((sizes // middle).sum()) >= _WINDOWS else (low, middle - 1)
+    return low if low > _LONGER * max(HORIZONS) else None
 
 
 def _cut(data: Transitions, begins: Tensor, k: int, block: Tensor) -> Windows:
@@ -129,7 +160,10 @@ def paths_of(
     return moved.reshape(copies, n, *at.shape[1:]), kept.reshape(copies, n)
 
 
-def _coefficients(head: Head) -> Callable[[Tensor], Coefficients]:
+Read = Callable[[Tensor], Coefficients]
+
+
+def _coefficients(head: Head) -> Read:
     """The head; of one variable, read off a table."""
     if head.dim > 1 or head.is_constant:
         return head
@@ -149,8 +183,9 @@ def _coefficients(head: Head) -> Callable[[Tensor], Coefficients]:
 
 @dataclass
 class PredictiveCheck:
-    """p_value: of all lengths beyond one step together; parts: of each; ratio: spread of the paths (between their
-    quartiles) over that of the data, ratio_std its standard error; windows: how many there are of each length."""
+    """p_value: of all lengths beyond one step together and of the range; parts: of each length; ratio: spread of the
+    paths (between their quartiles) over that of the data, ratio_std its standard error; windows: how many there are of
+    each length; range: of the states over long stretches, where there are any."""
 
     p_value: float
     parts: dict[int, float]
@@ -158,26 +193,41 @@ class PredictiveCheck:
     ratio_std: dict[int, float]
     windows: dict[int, int]
     arrays: dict[str, np.ndarray] = field(repr=False, default_factory=dict)
+    range: RangeCheck | None = None
 
     def sentence(self) -> str:
-        """The length that is predicted worst, in words."""
+        """What is predicted worst, in words."""
         k = min(self.parts, key=lambda k: (self.parts[k], -abs(math.log(max(self.ratio[k], 1e-9)))))
+        if self.range is not None and self.range.p_value < self.parts[k]:
+            steps, ratio = self.range.steps, self.range.ratio
+            return f"over {steps} steps the states of the fit range over {ratio:.2f} times as much as the data's"
         return f"the {k}-step spread of the fit is {self.ratio[k]:.2f} times the data's"
 
 
 def check_predictions(
-    head: Head, transitions: Transitions, region: Region, *, exact: bool, seed: int = 0
+    head: Head,
+    transitions: Transitions,
+    region: Region,
+    *,
+    exact: bool,
+    covariance: Tensor | None = None,
+    seed: int = 0,
 ) -> PredictiveCheck | Skipped:
-    """exact: coefficients vary along a step."""
+    """exact: coefficients vary along a step; covariance: of the parameters, for the range."""
     core = region.core()
-    data = subsample(transitions, 4 * _MOST * max(HORIZONS), seed, _BLOCK)
+    everything = through_everywhere(transitions)
+    data = subsample(everything, 4 * _MOST * max(HORIZONS), seed, _BLOCK)
     generator = torch.Generator().manual_seed(seed)
+    found = windows_of(head, data, core, HORIZONS, _MOST, generator)
+    if (longest := longest_horizon(everything, core)) is not None:
+        most = max(_WINDOWS, min(_MOST, _PATHS // longest))
+        found |= windows_of(head, everything, core, (longest,), most, generator)
     components: dict[int, Tensor] = {}
     ratio: dict[int, float] = {}
     ratio_std: dict[int, float] = {}
     number: dict[int, int] = {}
     arrays: dict[str, np.ndarray] = {}
-    for k, windows in windows_of(data, core, HORIZONS, _MOST, generator).items():
+    for k, windows in found.items():
         if len(windows.x) < _FEWEST:
             continue
         windows, paths = _beside(head, windows, core, _SUBSTEPS if exact else 1, generator)
@@ -187,17 +237,28 @@ def check_predictions(
         rank = _rank(wrapped(head, windows.x)[:, 0])
         number[k] = len(size)
         components[k] = _components(size, sizes, rank, windows.block, generator)
-        ratio[k], ratio_std[k] = _ratio(size, sizes)
+        ratio[k], ratio_std[k] = _ratio(size, sizes, windows.block)
         arrays |= {f"{name}_{k}": values for name, values in _figure(head, windows.x, size, sizes, rank).items()}
     if not components:
         return Skipped(f"there are fewer than {_FEWEST} windows of pairs inside the region; bring more data")
     parts = {k: _combined([c], [number[k]]) for k, c in components.items()}
     # one step is what was fitted: it has a test of its own, and would make this one sleepy
-    several = [k for k in components if k > 1] or list(components)
-    p_value = _combined([components[k] for k in several], [number[k] for k in several])
-    arrays |= {"horizons": np.array(list(parts)), "levels": np.array(LEVELS), "p_value": np.array(p_value)}
+    several = [k for k in components if k > 1 and k != longest] or list(components)
+    together = [_combined([components[k] for k in several], [number[k] for k in several])]
+    together += [parts[longest]] if longest in parts else []
+    wide = None
+    if region.whole and region.removed is None:
+        wide = check_range(head, everything, _coefficients, exact=exact, covariance=covariance, generator=generator)
+        together += [] if wide is None else [wide.p_value]
+    arrays |= {"horizons": np.array(list(parts)), "levels": np.array(LEVELS), "p_value": np.array(of_several(together))}
     arrays["periodic"] = np.array(space_of(head).repeats)
-    return PredictiveCheck(p_value, parts, ratio, ratio_std, number, arrays)
+    return PredictiveCheck(of_several(together), parts, ratio, ratio_std, number, arrays, wide)
+
+
+def of_several(p: Sequence[float]) -> float:
+    """The p-value of the smallest of several (Sidak)."""
+    least = min(p)
+    return float(-np.expm1(len(p) * np.log1p(-least))) if least < 1.0 else 1.0
 
 
 def _combined(components: list[Tensor], number: list[int]) -> float:
@@ -219,7 +280,7 @@ def _combined(components: list[Tensor], number: list[int]) -> float:
             total = rows[:, kind].sum(1)
             statistic += float(total @ torch.linalg.solve(variance, total))
         p.append(chi_squared_sf(statistic, len(kinds) * len(rows)))
-    return 1 - (1 - min(p)) ** 2 if min(p) > 1e-8 else 2 * min(p)
+    return of_several(p)
 
 
 def _beside(
@@ -256,11 +317,24 @@ def _spread(values: Tensor) -> Tensor:
     return high - low
 
 
-def _ratio(size: Tensor, paths: Tensor) -> tuple[float, float]:
-    """Of the spreads; the scatter of the replicas, one path beside every window, is that of the data's spread too."""
-    own, theirs = float(_spread(size)), _spread(paths)
-    ratio = float(theirs.mean()) / max(own, 1e-300)
-    return ratio, ratio * float(theirs.std() / theirs.mean()) * math.sqrt(1 + 1 / len(paths))
+def _ratio(size: Tensor, paths: Tensor, block: Tensor) -> tuple[float, float]:
+    """Of the spreads, with a standard error that leaves out a twentieth of the time after the other.
+
+    So what lasts longer than a window is part of the error, other than by the scatter of the paths alone.
+    """
+    group = block * _GROUPS // (int(block.max()) + 1)
+    groups = [g for g in range(_GROUPS) if bool((group == g).any())]
+
+    def log_ratio(chosen: Tensor) -> float:
+        return math.log(
+            max(float(_spread(paths[:, chosen]).mean()), 1e-300) / max(float(_spread(size[chosen])), 1e-300)
+        )
+
+    ratio = math.exp(log_ratio(torch.ones_like(group, dtype=torch.bool)))
+    if len(groups) < 2:
+        return ratio, math.inf
+    without = torch.tensor([log_ratio(group != g) for g in groups], dtype=torch.float64)
+    return ratio, ratio * float(without.std(correction=0)) * math.sqrt(len(groups) - 1)
 
 
 def _figure(head: Head, x: Tensor, size: Tensor, paths: Tensor, rank: Tensor) -> dict[str, np.ndarray]:

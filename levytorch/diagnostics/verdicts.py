@@ -133,7 +133,10 @@ def _predictive(check: PredictiveCheck) -> tuple[str, str]:
     spread = ", ".join(f"{k} step{'s' * (k > 1)} {check.ratio[k]:.2f} +- {check.ratio_std[k]:.2f}" for k in check.parts)
     longest = max(check.parts)
     said = f"Simulated paths spread like the data over up to {longest} steps."
-    return said, f"{p_text(check.p_value)}; spread of the fit over that of the data: {spread}"
+    details = f"{p_text(check.p_value)}; spread of the fit over that of the data: {spread}"
+    if (wide := check.range) is not None:
+        details += f"; range of the states over {wide.steps} steps {wide.ratio:.2f} +- {wide.ratio_std:.2f}"
+    return said, details
 
 
 def _tails(check: TailShareCheck) -> tuple[str, str]:

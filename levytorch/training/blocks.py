@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,7 @@ from levytorch.ranks import Ranks
 
 N_BLOCKS = 60  # standard errors from so many have a relative error of a tenth
 MOST_PAIRS = 2_000_000  # pairs that are kept for later as they are, where no lattice can stand for them
+_FEWEST_TRAJECTORIES = 5  # whose scatter says anything
 _WORTH = 50_000  # pairs from which on a lattice pays when they are gone over again and again
 
 
@@ -35,13 +37,14 @@ _WORTH = 50_000  # pairs from which on a lattice pays when they are gone over ag
 class Blocks:
     """observed: pairs, or a lattice with blocks, in the units of a fit; both are cut when they are first needed.
 
-    law, treatment: how a fit has looked at them, and treated lost tails.
+    law, treatment: how a fit has looked at them, and treated lost tails. trajectories: see `clusters`, of a lattice.
     """
 
     observed: Pools | Lattice
     law: Law | None = None
     treatment: TailSettings | None = None
     units: Units = field(default_factory=Units)
+    trajectories: Tensor | None = None
 
     @property
     def n_blocks(self) -> int:
@@ -52,6 +55,13 @@ class Blocks:
     def once(self) -> Tensor:
         """(n_blocks,): every block once."""
         return torch.ones(self.n_blocks, dtype=torch.float64)
+
+    @cached_property
+    def clusters(self) -> Tensor | None:
+        """(n_blocks,): the trajectory that each block is a part of, where blocks are parts of a few trajectories."""
+        if isinstance(self.observed, Lattice):
+            return self.trajectories
+        return trajectory_of_blocks(self.observed.data, self.n_blocks)
 
     @cached_property
     def main(self) -> Batch:
@@ -171,6 +181,20 @@ def block_of(pairs: Transitions, n_blocks: int) -> Tensor:
     return ids
 
 
+def trajectory_of_blocks(pairs: Transitions, n_blocks: int) -> Tensor | None:
+    """(n_blocks,): the number of the trajectory that the middle of each block belongs to.
+
+    None where blocks are made of whole trajectories already, or where there are too few of these to tell a scatter.
+    """
+    ids = pairs.membership
+    number = len(np.unique(ids.numbers())) if ids.counts is None else int(np.count_nonzero(ids.counts))
+    if not _FEWEST_TRAJECTORIES <= number < n_blocks:
+        return None
+    middle = np.array([(starts[0] + stops[-1]) // 2 for starts, stops in ids.runs_by_block(n_blocks)])
+    own = ids.numbers()[middle] if ids.counts is None else np.searchsorted(np.cumsum(ids.counts), middle, side="right")
+    return torch.from_numpy(np.unique(own, return_inverse=True)[1])
+
+
 def per_pair(sums: Tensor, pairs: Tensor) -> tuple[float, float]:
     """The mean per pair of sums over blocks (n_blocks,), and its standard error from their scatter."""
     n, used = float(pairs.sum()), int((pairs > 0).sum())
@@ -180,10 +204,14 @@ def per_pair(sums: Tensor, pairs: Tensor) -> tuple[float, float]:
     return mean, float(((sums - mean * pairs).square().sum() * used / (used - 1)).sqrt()) / n
 
 
-def kept_for_later(data: Pools | Lattice, units: Units) -> Blocks | None:
-    """Blocks of the data of a fit; None where it has none, or is too large to be kept."""
+def kept_for_later(data: Pools | Lattice, units: Units, pairs: Transitions | None = None) -> Blocks | None:
+    """Blocks of the data of a fit; None where it has none, or is too large to be kept.
+
+    pairs: those that a lattice was made of.
+    """
     if isinstance(data, Lattice):
-        return Blocks(data, units=units) if data.n_blocks > 1 else None
+        trajectories = None if pairs is None else trajectory_of_blocks(pairs, data.n_blocks)
+        return Blocks(data, units=units, trajectories=trajectories) if data.n_blocks > 1 else None
     return Blocks(data, units=units) if data.n_main <= MOST_PAIRS else None
 
 
@@ -193,7 +221,7 @@ def quick(blocks: Blocks, head: Head, mode: str = "auto") -> Blocks:
     if isinstance(data, Lattice) or mode == "never" or not wanted(data.data, "auto", _WORTH):
         return blocks
     lattice = lattice_of(data, head.period, head.origin, Ranks(), n_blocks_for(data.data))
-    return replace(blocks, observed=lattice)
+    return replace(blocks, observed=lattice, trajectories=trajectory_of_blocks(data.data, lattice.n_blocks))
 
 
 def n_blocks_for(transitions: Transitions) -> int:

@@ -228,7 +228,7 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
         alone = kept_for_later(pools, units) if settings.engine.full_batch and ranks.world == 1 else None
         return AllData(pairs, pools, facts, blocks=alone)
     lattice = lattice_of(pools, head.period, head.origin, ranks, n_blocks_for(pools.data))
-    blocks = kept_for_later(lattice, units)
+    blocks = kept_for_later(lattice, units, pools.data if ranks.world == 1 else None)
     pairs = full_batch(pools, *share, copied=False)
     return AllData(lattice.full_batch(), pools, facts, pairs, from_lattice=True, blocks=blocks)
 

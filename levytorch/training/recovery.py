@@ -41,7 +41,7 @@ from levytorch.plots import plotted
 from levytorch.simulation import simulate
 from levytorch.training.blocks import Blocks
 from levytorch.training.fit_report import FitReport
-from levytorch.training.resampling import FEW, REPLICAS, Replicas, bootstrap, sandwich
+from levytorch.training.resampling import FEW, REPLICAS, Replicas, bootstrap, robust_covariances
 from levytorch.training.stored import stored_covariance, stored_head, stored_metrics, stored_theta
 from levytorch.untrusted import load_tensors
 
@@ -192,14 +192,16 @@ class Recovery(OfHead):
 
         Args:
             kind: "fisher", from the information (with the TCF a sandwich), right when the law is; "robust", a sandwich
-                from blocks of trajectories, which stays right when it is not or when steps depend on each other;
+                from blocks of trajectories with the variance of smoothing, nowhere less than "fisher", which stays
+                right when the law is not or when steps depend on each other;
                 "bootstrap", from refits to resampled blocks, for any head.
             data: of the fit, where the recovery no longer has it (after loading).
         """
         if choice("kind", kind, KINDS) == "bootstrap":
             b, D_o, D_f, _ = self.bootstrap(data=data).std(x)
         else:
-            b, D_o, D_f, _ = self._stds(x, sandwich(self, data) if kind == "robust" else self.covariance)
+            used = robust_covariances(self, data) if kind == "robust" else [self.covariance]
+            b, D_o, D_f = (torch.stack(v).amax(0) for v in zip(*(self._stds(x, one)[:3] for one in used)))
         stds = [b, D_o, D_f]
         for name, found in self.metrics.get("at_zero", {}).items():
             row = 1 + KNOWABLE.index(name)

@@ -28,7 +28,7 @@ from levytorch.training.blocks import Blocks, counted, quick
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.modulation import unmodulated
-from levytorch.training.reweighting import Refitted, Reweighting, block_sandwich, block_scores
+from levytorch.training.reweighting import Refitted, Reweighting, block_sandwiches, block_scores
 
 if TYPE_CHECKING:
     from levytorch.training.recovery import Recovery
@@ -78,11 +78,19 @@ class Replicas(Sequence["Recovery"]):
         return f"Replicas({len(self)} of {self._of!r})"
 
 
-def sandwich(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
-    """(P, P) covariance of theta from the scatter of the scores of blocks."""
+def robust_covariances(recovery: Recovery, data: Transitions | Lattice | None) -> list[Tensor]:
+    """(P, P) covariances of theta that do not trust the law: the widest of them holds, whatever depends on what.
+
+    From the scatter of the scores of blocks, and of trajectories where these are few, each with the variance of
+    smoothing; and the one that trusts the law, below which a scatter of few blocks may fall by chance.
+    """
     _check_scores(recovery, "kind robust")
     made = _reweighting(recovery, data)
-    return made.covariance if not isinstance(made.head, TangentHead) else made.head.covariance_of_head(made.covariance)
+    parameters = float(recovery.metrics.get("parameters", len(made.theta)))
+    found = [one + made.smoothing for one in block_sandwiches(made.influence, made.blocks, parameters)]
+    if isinstance(made.head, TangentHead):
+        found = [made.head.covariance_of_head(one) for one in found]
+    return found if recovery.covariance is None else [*found, recovery.covariance]
 
 
 def block_influence(recovery: Recovery, data: Transitions | Lattice | None) -> Tensor:
@@ -266,11 +274,8 @@ class Centered:
         inverse = symmetric_inverse(strata.n * turn @ own.slope + torch.diag(penalty.precision()))
         share = blocks.pairs[0] / blocks.pairs[0].sum()
         self.influence: Tensor = (u - share[:, None] * u.sum(0)) @ turn.T @ inverse
-
-    @property
-    def covariance(self) -> Tensor:
-        """(P, P) sandwich."""
-        return block_sandwich(self.influence, self.blocks)
+        root = inverse * penalty.precision().sqrt()
+        self.smoothing: Tensor = root @ root.T  # as that of `Reweighting`
 
     def refit(self, times: Tensor) -> Refitted:
         """The fit in which block k counts times[k] times."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from levytorch.coefficients import LinearHead
@@ -100,9 +101,10 @@ class Reweighting:
         return torch.linalg.pinv(self.inverse)
 
     @property
-    def covariance(self) -> Tensor:
-        """(P, P) sandwich; blocks are taken as independent, whatever is within them."""
-        return block_sandwich(self.influence, self.blocks)
+    def smoothing(self) -> Tensor:
+        """(P, P) what the penalty adds to the covariance: it draws the estimate away from what it is not sure of."""
+        root = self.inverse * self.objective.precision().sqrt() / self.objective.n
+        return root @ root.T
 
     @property
     def law(self) -> FrozenLaw:
@@ -205,10 +207,28 @@ def _projected(head: LinearHead, per_bin: Tensor, design: Sequence[Tensor]) -> T
     return torch.stack(parts).sum(0)
 
 
-def block_sandwich(influence: Tensor, blocks: Blocks) -> Tensor:
-    """(P, P) covariance from the influence of every block (n_blocks, P), taken as independent."""
-    B = int((blocks.pairs[0] > 0).sum())
-    return influence.T @ influence * (B / max(B - 1, 1))
+def block_sandwiches(influence: Tensor, blocks: Blocks, parameters: float) -> list[Tensor]:
+    """(P, P) covariances from the influence of every block (n_blocks, P).
+
+    Blocks are taken as independent, whatever is within them; and, where they are parts of a few trajectories, only
+    the trajectories are. parameters: how many the fit has determined.
+
+    A scatter of few is corrected twice: the fit has made it smaller than that of independent data, and its own error
+    makes intervals of so many standard errors hold less often than those of a normal distribution; Student's t says how
+    much wider they must be to hold in 95 %.
+    """
+    independent = [(influence, blocks.pairs[0])]
+    if (group := blocks.clusters) is not None:
+        sums = torch.zeros((int(group.max()) + 1, 1 + influence.shape[1]), dtype=influence.dtype)
+        sums.index_add_(0, group, torch.column_stack([blocks.pairs[0], influence]))
+        independent.append((sums[:, 1:], sums[:, 0]))
+    n, out = float(blocks.pairs[0].sum()), []
+    for rows, pairs in independent:
+        B = max(int((pairs > 0).sum()), 2)
+        fitted = B / (B - 1) * n / max(n - parameters, 1.0)
+        wider = float(stdtrit(B - 1, 0.975) / ndtri(0.975))
+        out.append(rows.T @ rows * (fitted * wider**2))
+    return out
 
 
 @torch.no_grad()

@@ -41,7 +41,7 @@ def test_windows_share_no_pair_and_follow_the_data():
     mask = torch.ones(len(data), dtype=torch.bool)
     mask[45::77] = False
     data = data[mask]
-    found = windows_of(data, Region(), (1, 3, 10), 1000, torch.Generator().manual_seed(0))
+    found = windows_of(walk()[1].head, data, Region(), (1, 3, 10), 1000, torch.Generator().manual_seed(0))
     linked, used = follows(data), torch.zeros(len(data), dtype=torch.int64)
     for k, windows in found.items():
         assert len(windows.x) > 10
@@ -58,7 +58,7 @@ def test_windows_share_no_pair_and_follow_the_data():
 def test_paths_have_the_law_of_the_fit():
     """Constants: a path of k steps is one of k dt, and frozen or followed coefficients are the same."""
     data, found = walk()
-    windows = windows_of(data, Region(), (10,), 200, torch.Generator().manual_seed(0))[10]
+    windows = windows_of(found.head, data, Region(), (10,), 200, torch.Generator().manual_seed(0))[10]
     one_step = found.coefficients(windows.x[:1])
     law = LevyStep(*(float(v) for v in one_step), 10 * DT)
     for substeps in (1, 3):
@@ -136,3 +136,43 @@ def test_p_values_are_uniform_when_the_model_is_true():
 def test_power_against_stochastic_volatility():
     assert sum(p_value(seed, 1.0) < 1e-3 for seed in range(20)) >= 19
     assert sum(p_value(seed, 0.0) < 1e-3 for seed in range(20)) <= 2
+
+
+def test_a_fit_that_wanders_off_does_not_range_like_the_data():
+    """Its drift is a fiftieth of the right one: thirty steps hardly differ, a thousand do."""
+    system = Dynamics(b=lambda x: -x, D_o=0.3, D_f=0.2, alpha=0.8, period=None)
+    data = simulate(system, 6, 1000, 0.05, seed=100, x0=0.0).transitions()
+    found = quiet(recover, data, alpha=0.8, period=None, n_basis=4, law="frozen")
+    right = quiet(diagnose, found, data, checks=("predictive",)).predictive
+    assert right.p_value > 1e-3
+    assert (right.range.steps, right.range.stretches) == (1000, 6)
+    assert abs(math.log(right.range.ratio)) < 4 * right.range.ratio_std / right.range.ratio
+    theta = found.theta
+    theta[found.head.part(0)] *= 0.02
+    found.head.set_flat(theta)
+    found.covariance = 1e-8 * torch.eye(len(theta), dtype=torch.float64)
+    with pytest.warns(LevytorchWarning, match=r"over 1000 steps the states of the fit range over \d"):
+        loose = diagnose(found, data, checks=("predictive",)).predictive
+    assert loose.range.p_value < 1e-3
+    assert loose.range.ratio > 2
+
+
+def test_windows_do_not_begin_at_regular_places():
+    """One long run: steps at full hours were all that windows of ten saw."""
+    data = simulate(Dynamics.named("constant"), 1, 6000, DT, seed=100).transitions()
+    found = windows_of(walk()[1].head, data, Region(), (1, 3, 10, 30), 480, torch.Generator().manual_seed(0))
+    for windows in found.values():
+        rows = torch.searchsorted(torch.arange(len(data)), torch.nonzero(torch.isin(data.x, windows.x)).reshape(-1))
+        phases = torch.bincount(rows % 10, minlength=10).double()
+        assert float(phases.max()) < 0.25 * float(phases.sum())
+
+
+def test_errors_of_the_spread_are_of_the_time_that_was_seen():
+    """The scale of the steps changes every 600 of them: the spread is known to no more than so many numbers."""
+    rng = np.random.default_rng(100)
+    scale = np.repeat(np.exp(0.5 * rng.standard_normal(20)), 600)
+    x = np.concatenate([[0.0], np.cumsum(0.1 * scale * rng.standard_normal(12_000))])
+    data = Trajectories.from_arrays(x, dt=DT).transitions()
+    found = quiet(recover, data, alpha=0.8, n_basis=1)
+    ahead = quiet(diagnose, found, data, checks=("predictive",)).predictive
+    assert ahead.ratio_std[3] / ahead.ratio[3] > 0.5 * 0.5 / math.sqrt(20)
