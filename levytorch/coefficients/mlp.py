@@ -58,7 +58,7 @@ class MLPHead(NetworkHead):
         period: float | Sequence[float] | None = 2 * math.pi,
         origin: float | Sequence[float] = 0.0,
         periodic: bool = True,
-        n_features: int = 1,
+        n_features: int = 2,
         positivity_link: str = "softplus",
         alpha: AlphaSpec | None = None,
         units: Units | None = None,
@@ -73,7 +73,7 @@ class MLPHead(NetworkHead):
         noise: str = "isotropic",
     ) -> None:
         for name, value in (("width", width), ("depth", depth), ("n_features", n_features)):
-            whole_number(f"{name} of an MLP head", value, 1, 4096, "try 16, 2 and 1")
+            whole_number(f"{name} of an MLP head", value, 1, 4096, "try 16, 2 and 2")
         asked = switch("periodic", periodic)
         super().__init__(
             None,

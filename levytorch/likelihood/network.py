@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead
-from levytorch.coefficients.network import penalty_groups
+from levytorch.coefficients.network import parameters_of_features, penalty_groups
 from levytorch.coefficients.tangent import TangentHead, predictors
 from levytorch.errors import InputError
 from levytorch.law.threads import one_thread
@@ -215,7 +215,17 @@ class NetworkObjective(FullBatchObjective):
 
     def __post_init__(self) -> None:
         self.network = self.head
+        self._fixed = self.network.fixed
         self._frame(self._tangent())
+
+    def hold_features(self, held: bool) -> None:
+        """Whether tangents of later evaluations move the last layer alone."""
+        self.network.fixed = self._fixed | parameters_of_features(self.network) if held else self._fixed
+
+    @property
+    def has_features(self) -> bool:
+        """Whether there is a layer before the last one that moves."""
+        return not parameters_of_features(self.network) <= self._fixed
 
     @property
     def prior(self) -> LayerPenalty | None:

@@ -45,6 +45,7 @@ _ROUNDING = 1e-12  # of the mean log-likelihood
 # twice the log-likelihood, or after so many passes
 _NETWORK_UPDATES, _CLOSE, _LATE = 30, 20.0, 25
 _PASSES = 30  # over the samples, after a lattice
+_FINISHING = 30  # of the last layer of a network
 
 
 class FisherScoring(Optimizer):
@@ -112,7 +113,7 @@ class FisherScoring(Optimizer):
         current = self.accepted
         if current is None:
             current = closure()
-            self._accept(current)
+            self.accept(current)
         else:
             before, proposed = self._proposed
             delta, predicted, merit = proposed if before is self.objective else self._propose(current)
@@ -132,7 +133,7 @@ class FisherScoring(Optimizer):
             ratio = gain / predicted if predicted > 0 else -1.0
             if better or ratio > 1e-4:
                 self._remember(current, trial)
-                self._accept(trial)
+                self.accept(trial)
                 current = trial
                 memory["hold"] = False
                 if better or ratio > 0.5:
@@ -246,7 +247,8 @@ class FisherScoring(Optimizer):
             delta = torch.cat([delta[:-1], within_scale(ev.theta[-1:], delta[-1:])])
         return delta
 
-    def _accept(self, ev: Evaluation) -> None:
+    def accept(self, ev: Evaluation) -> None:
+        """Take an evaluation at the present parameters for where the iteration is."""
         self._restored = ev
         self.memory["evaluation"] = _pack(ev)
 
@@ -332,7 +334,34 @@ class FisherEngine(Engine):
             if scoring.memory["decrement"] > _FAR:
                 penalty.tighten()
             scoring.memory["penalty"] = penalty.state()
+            if network and scoring.memory["settled"] and NEAR > scoring.memory["decrement"] > self.tolerance:
+                self._finish(objective, scoring)
+                accepted = cast(Evaluation, scoring.accepted)
         return -objective.value(accepted)
+
+    @staticmethod
+    def _finish(objective: NetworkObjective, scoring: FisherScoring) -> None:
+        """The last layer of a network to its maximum, while the others stay.
+
+        Where less than half a unit of log-likelihood is left, the likelihood hardly bends with the layers before the
+        last one, and what bends it is what tangents do not have: steps are refused for a hundred passes, in which the
+        coefficients move by small parts of a standard error. In the last layer predictors are linear.
+        """
+        if not objective.has_features:
+            return
+        objective.hold_features(True)
+        try:
+            scoring.forget_curvature()
+            scoring.accept(objective.evaluate())
+            for _ in range(_FINISHING):
+                scoring.step(objective.evaluate)
+                if scoring.converged:
+                    break
+        finally:
+            objective.hold_features(False)
+        converged = scoring.converged
+        scoring.accept(objective.evaluate())  # its tangent has all layers again, for later laws and standard errors
+        scoring.memory.update(pairs=[], converged=converged, settled=True)
 
     def _smoothed(self, scoring: FisherScoring, accepted: Evaluation, penalty: RoughnessPenalty) -> bool:
         """Moves the penalty to where the evidence wants it; returns whether it was there."""
