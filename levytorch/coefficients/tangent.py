@@ -32,6 +32,7 @@ from levytorch.coefficients.head import Chain, Head, LinkedHead
 from levytorch.coefficients.links import TemperingSpec, positivity
 from levytorch.coefficients.network import NetworkHead
 from levytorch.coefficients.padded import PaddedBasis, Padding
+from levytorch.law.threads import one_thread
 
 _NEGLIGIBLE = 1e-10  # of the largest prior variance of a predictor: directions that add less are left out
 _DESIGNS = 4  # kept: bins, nodes, a grid
@@ -251,7 +252,7 @@ class TangentHead(LinearHead):
     # -- evaluation ---------------------------------------------------------------------------------------------------
     def base_predictors(self, x: Tensor) -> Tensor:
         """(C, n) at the base point."""
-        with torch.no_grad():
+        with one_thread(), torch.no_grad():
             return predictors(self, x)
 
     def moves_at(self, x: Tensor) -> list[Tensor]:

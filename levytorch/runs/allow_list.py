@@ -36,6 +36,7 @@ TARGETS = {
     "levytorch.training.callbacks.Checkpoints": "levytorch.training.callbacks:Checkpoints",
     "levytorch.runs.tensorboard.CoefficientFigures": "levytorch.runs.tensorboard:CoefficientFigures",
     "levytorch.runs.tensorboard.TensorBoard": "levytorch.runs.tensorboard:TensorBoard",
+    "lightning.pytorch.callbacks.EarlyStopping": "lightning.pytorch.callbacks:EarlyStopping",
 }
 # flags of the Trainer that are names; any other text could be a place to write to
 _WORDS = ("accelerator", "precision", "gradient_clip_algorithm")

@@ -6,12 +6,25 @@ The line goes away at the end of the fit, and is not drawn into files and pipes.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from levytorch.training.fit import Fit
 
 _FORMAT = "{desc}: {n_fmt} of at most {total_fmt} |{bar:20}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
+
+
+Item = TypeVar("Item")
+
+
+def counted_off(items: Sequence[Item], what: str, progress: bool) -> Iterable[Item]:
+    """The items one after the other, beside a bar that says how many are done."""
+    if not progress:
+        return items
+    from tqdm import tqdm
+
+    return tqdm(items, desc=what, leave=False, disable=None)  # not into files and pipes
 
 
 class ProgressLine:

@@ -185,7 +185,7 @@ class Recovery(OfHead):
 
     # -- uncertainty --------------------------------------------------------------------------------------------------
     def std(
-        self, x: ArrayLike, kind: str = "fisher", data: Transitions | Lattice | None = None
+        self, x: ArrayLike, kind: str = "fisher", data: Transitions | Lattice | None = None, progress: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Pointwise standard errors of b, D_o, D_f at x, with what a Fourier series leaves out as far as its own
         harmonics tell.
@@ -196,9 +196,10 @@ class Recovery(OfHead):
                 right when the law is not or when steps depend on each other;
                 "bootstrap", from refits to resampled blocks, for any head.
             data: of the fit, where the recovery no longer has it (after loading).
+            progress: whether a bar is drawn while a bootstrap runs.
         """
         if choice("kind", kind, KINDS) == "bootstrap":
-            b, D_o, D_f, _ = self.bootstrap(data=data).std(x)
+            b, D_o, D_f, _ = self.bootstrap(data=data, progress=progress).std(x)
         else:
             used = robust_covariances(self, data) if kind == "robust" else [self.covariance]
             b, D_o, D_f = (torch.stack(v).amax(0) for v in zip(*(self._stds(x, one)[:3] for one in used)))
@@ -214,18 +215,21 @@ class Recovery(OfHead):
         b, D_o, D_f = stds
         return b, D_o, D_f
 
-    def bootstrap(self, n: int | None = None, seed: Any = 0, data: Transitions | Lattice | None = None) -> Replicas:
+    def bootstrap(
+        self, n: int | None = None, seed: Any = 0, data: Transitions | Lattice | None = None, progress: bool = False
+    ) -> Replicas:
         """Recoveries of n resamplings of the blocks of the data: for V, or anything else that is computed from one.
 
-        n: 200 by default, 40 for heads that are not linear, whose refits take seconds. data: see `std`.
+        n: 200 by default, 40 for fits without a covariance, whose refits take seconds. data: see `std`. progress:
+        whether a bar is drawn.
         """
         default = FEW if self.covariance is None else REPLICAS
         n = default if n is None else whole_number("n", n, 2, 1 << 20)
         seed = seed_of(seed)
         if data is not None:
-            return bootstrap(self, n, seed, data)
+            return bootstrap(self, n, seed, data, progress)
         if (n, seed) not in self.replicas:
-            self.replicas[n, seed] = bootstrap(self, n, seed, None)
+            self.replicas[n, seed] = bootstrap(self, n, seed, None, progress)
         return self.replicas[n, seed]
 
     @property

@@ -28,6 +28,7 @@ from levytorch.training.blocks import Blocks, counted, quick
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.modulation import unmodulated
+from levytorch.training.progress import counted_off
 from levytorch.training.reweighting import Refitted, Reweighting, block_sandwiches, block_scores
 
 if TYPE_CHECKING:
@@ -100,11 +101,13 @@ def block_influence(recovery: Recovery, data: Transitions | Lattice | None) -> T
     return made.influence if not isinstance(made.head, TangentHead) else made.head.spread(made.influence)
 
 
-def bootstrap(recovery: Recovery, n: int, seed: int, data: Transitions | Lattice | None) -> Replicas:
+def bootstrap(
+    recovery: Recovery, n: int, seed: int, data: Transitions | Lattice | None, progress: bool = False
+) -> Replicas:
     """Refits to blocks drawn with replacement, each from the fit to all of them."""
     refit, _, blocks = refitting(recovery, data)
     generator = torch.Generator().manual_seed(seed)
-    found = [refit(times) for times in _draws(blocks, n, generator)]
+    found = [refit(times) for times in counted_off(_draws(blocks, n, generator), "refits", progress)]
     if recovery.shift is not None:
         found = [replace(f, theta=f.theta + recovery.shift) for f in found]
     return Replicas(recovery, found)

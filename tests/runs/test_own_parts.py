@@ -51,6 +51,15 @@ def test_the_usual_parts(tmp_path):
     assert list(tmp_path.iterdir()) == []  # nothing has been written
 
 
+def test_early_stopping_is_a_group(tmp_path):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        wanted = ["engine=adamw", "coefficients=mlp", "callbacks=early_stopping", "batch.validation=0.2", *BARE]
+        prepared = prepare_run(compose("train", wanted), tmp_path)
+    kinds = [type(callback).__name__ for callback in prepared.callbacks]
+    assert sorted(kinds) == ["Checkpoints", "CoefficientFigures", "EarlyStopping"]
+    assert prepared.trainer == {"val_check_interval": 100}
+
+
 @pytest.mark.parametrize(
     ("override", "count"), [("logger=none", 0), ("logger.tensorboard=false", 0), ("logger.tensorboard=true", 1)]
 )

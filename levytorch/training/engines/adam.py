@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -18,11 +19,13 @@ from levytorch.coefficients.network import penalty_groups
 from levytorch.convert import choice
 from levytorch.data.batches import Batch
 from levytorch.errors import InputError, NumericalError
+from levytorch.law.threads import one_thread
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.ranks import DRIFTED, fingerprint
 from levytorch.training.engines.base import Engine, bare
 from levytorch.training.engines.schedules import SCHEDULES
 
+_SMALL = 8192  # pairs of a batch, below which threads would wait for each other more than they work
 GRADIENTS = ("direct", "finite_difference", "mixture")
 
 
@@ -78,7 +81,8 @@ class AdamEngine(Engine):
         )
 
     def step(self, likelihood: Likelihood, optimizer: Optimizer, batch: Batch, step: int, seed: int = 0) -> float:
-        return float(self.descend(likelihood, optimizer, batch, step, seed))
+        with one_thread() if batch.x.shape[0] <= _SMALL else nullcontext():
+            return float(self.descend(likelihood, optimizer, batch, step, seed))
 
     def descend(self, likelihood: Likelihood, optimizer: Optimizer, batch: Batch, step: int, seed: int = 0) -> Tensor:
         """The same step, whose likelihood is not waited for where it is computed on another device."""

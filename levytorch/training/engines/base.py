@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from levytorch.convert import choice, known_keys, real_number, shown, switch, wh
 from levytorch.data.batches import FullBatch
 from levytorch.errors import InputError
 from levytorch.likelihood.likelihood import Likelihood, mean_coefficients
+from levytorch.training.progress import counted_off
 
 if TYPE_CHECKING:
     from levytorch.likelihood.objective import FullBatchObjective
@@ -240,7 +241,7 @@ def maximise(
 ) -> Maximised:
     """Steps of a full-batch engine, the TCF updated after each, until it has converged."""
     done = Maximised(engine.optimizer(likelihood))
-    steps = _steps(engine.max_steps, progress)
+    steps = counted_off(range(engine.max_steps), "passes", progress)
     for step in steps:
         mixed = batch._replace(tcf=likelihood.correction.tcf)
         done.nll = engine.step(likelihood, done.optimizer, mixed, step, seed)
@@ -253,14 +254,6 @@ def maximise(
         if done.converged:
             break
     return done
-
-
-def _steps(n: int, progress: bool) -> Iterable[int]:
-    if not progress:
-        return range(n)
-    from tqdm import tqdm
-
-    return tqdm(range(n), desc="passes", leave=False, disable=None)  # not into files and pipes
 
 
 class Clock:
