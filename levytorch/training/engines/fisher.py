@@ -335,7 +335,7 @@ class FisherEngine(Engine):
                 penalty.tighten()
             scoring.memory["penalty"] = penalty.state()
             if network and scoring.memory["settled"] and NEAR > scoring.memory["decrement"] > self.tolerance:
-                self._finish(objective, scoring)
+                self._finish(cast(NetworkObjective, objective), scoring)
                 accepted = cast(Evaluation, scoring.accepted)
         return -objective.value(accepted)
 
