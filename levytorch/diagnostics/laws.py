@@ -122,10 +122,14 @@ def _student(z: Array, p: Array) -> Array:
 
 
 def _nig(z: Array, p: Array) -> Array:
-    """Symmetric: a delta / pi exp(delta a) K_1(a s) / s, s = sqrt(z^2 + delta^2), delta and a from p[1] and p[2]."""
+    """Symmetric: a delta / pi exp(delta a) K_1(a s) / s, s = sqrt(z^2 + delta^2), delta and a from p[1] and p[2].
+
+    s - delta is computed without cancellation: of Gaussian steps both delta and a are very large.
+    """
     delta, a = np.exp(np.clip(p[1:], -20.0, 20.0))
-    s = np.hypot(z - p[0], delta)
-    return np.asarray(np.log(a * delta / np.pi) + np.log(special.k1e(a * s)) - a * (s - delta) - np.log(s))
+    y = z - p[0]
+    s = np.hypot(y, delta)
+    return np.asarray(np.log(a * delta / np.pi) + np.log(special.k1e(a * s)) - a * y**2 / (s + delta) - np.log(s))
 
 
 def table_of_laws(
