@@ -5,7 +5,7 @@ python benchmarks/jumps.py summary
 
 1,000 independent steps of length 1: Gaussian; a Gaussian of variance 1 with stable jumps (alpha = 0.7, D_f = 0.05: about
 one step in a hundred is a visible jump); the same with jumps tempered at 0.2; and Student's t with 4 degrees of freedom.
-"few" has a tenth of the jumps of "stable". Rows that are there already are not computed again.
+"few" has a fiftieth of the jumps of "stable". Rows that are there already are not computed again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SYSTEMS: dict[str, Any] = {
     "stable": lambda n, seed: jumping(0.05, 0.0, n, seed),
     "tempered": lambda n, seed: jumping(0.05, 0.2, n, seed),
     "Student t": lambda n, seed: np.cumsum(np.random.default_rng(seed).standard_t(4.0, size=n + 1)),
-    "few": lambda n, seed: jumping(0.005, 0.0, n, seed),
+    "few": lambda n, seed: jumping(0.001, 0.0, n, seed),
 }
 
 
