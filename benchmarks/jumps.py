@@ -84,7 +84,10 @@ def summary(options: argparse.Namespace) -> None:
         own = [row for row in rows if (row["system"], row["steps"]) == (system, steps)]
         answers = Counter(row["answer"] for row in own)
         gains = np.array(
-            [float(row["AIC Gaussian"]) - min(float(row[f"AIC {law}"]) for law in ("stable", "tempered")) for row in own]
+            [
+                float(row["AIC Gaussian"]) - min(float(row[f"AIC {law}"]) for law in ("stable", "tempered"))
+                for row in own
+            ]
         )
         said = ", ".join(f"{answer} {answers[answer]}" for answer in ("yes", "no", "unclear"))
         levels = ", ".join(f"{q:.0%} {np.quantile(gains, q):.1f}" for q in (0.05, 0.5, 0.95, 1.0))

@@ -27,6 +27,18 @@ def printable(text: str, lines: bool = True) -> str:
     return safe if lines else safe.replace("\n", "\\n").replace("\t", "\\t")
 
 
+def plain_sentence(sentence: str) -> str:
+    """What is wrong and what to do about it, without what stands in brackets or between the two."""
+    text = " ".join(sentence.split())
+    while (bare := re.sub(r" ?\([^()]*\)", "", text)) != text:
+        text = bare
+    what, *rest = text.rstrip(".").split("; ")
+    if len(what) > 120:
+        what = what.split(": ")[0]
+    parts = [what, *rest[-1:]]
+    return " ".join(part[:1].upper() + part[1:] + "." for part in parts if part)
+
+
 class _Printable:
     """Messages quote labels, names and paths that may come from someone else."""
 

@@ -81,7 +81,7 @@ def train_in(config: DictConfig, directory: Path, sweep: bool) -> float | None:
         sys.exit(2)
     if outcome is None:
         return None
-    show(log, outcome.metrics)
+    show(log, outcome)
     in_full(log, outcome.metrics)
     log.info(f"run directory: {directory} (open report.html in it)")
     return outcome.mean_error()

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from scipy.special import chdtrc, chdtri
 from torch import Tensor
 
 from levytorch.coefficients import Head
+from levytorch.convert import Array
 from levytorch.diagnostics.sample import Sample
 from levytorch.spaces import space_of
 
@@ -55,6 +57,12 @@ def legendre(u: Tensor, most: int) -> Tensor:
 def wrapped(head: Head, x: Tensor) -> Tensor:
     """States brought into one cell, or window, and counted from its beginning: (n, d)."""
     return space_of(head).from_low(x).reshape(x.shape[0], -1)
+
+
+def period_of(head: Head) -> Array:
+    """Of the first coordinate, where it is an angle, for the axis of a figure; NaN otherwise."""
+    low, high = head.bounds[0]
+    return np.array(high - low if space_of(head).repeats else np.nan)
 
 
 class Components:

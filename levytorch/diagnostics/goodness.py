@@ -23,12 +23,12 @@ from levytorch.diagnostics.components import (
     chi_squared_isf,
     chi_squared_sf,
     legendre,
+    period_of,
     wrapped,
 )
 from levytorch.diagnostics.exact_tangent import ExactTangent
 from levytorch.diagnostics.sample import Sample, Transform
 from levytorch.diagnostics.tangent import Tangent, equilibrated_inverse
-from levytorch.spaces import space_of
 from levytorch.spaces.states import beside, lengths_of
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of u, in the figure along x
@@ -189,7 +189,7 @@ def goodness_arrays(fit: FitCheck, sample: Sample, head: Head) -> dict[str, np.n
         "levels": np.array(LEVELS),
         "number": number.numpy(),
         "p_value": np.array(fit.p_value),
-        "periodic": np.array(space_of(head).repeats),
+        "period": period_of(head),
     }
 
 

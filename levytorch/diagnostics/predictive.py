@@ -30,7 +30,7 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients, Head
 from levytorch.data import Transitions
 from levytorch.diagnostics.chain import Chain, follows, starts_within, through_everywhere
-from levytorch.diagnostics.components import chi_squared_sf, legendre, wrapped
+from levytorch.diagnostics.components import chi_squared_sf, legendre, period_of, wrapped
 from levytorch.diagnostics.range import RangeCheck, check_range
 from levytorch.diagnostics.sample import Region, subsample
 from levytorch.diagnostics.step_size import Skipped
@@ -251,7 +251,7 @@ def check_predictions(
         wide = check_range(head, everything, _coefficients, exact=exact, covariance=covariance, generator=generator)
         together += [] if wide is None else [wide.p_value]
     arrays |= {"horizons": np.array(list(parts)), "levels": np.array(LEVELS), "p_value": np.array(of_several(together))}
-    arrays["periodic"] = np.array(space_of(head).repeats)
+    arrays["period"] = period_of(head)
     return PredictiveCheck(of_several(together), parts, ratio, ratio_std, number, arrays, wide)
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from levytorch.coefficients import Head, LinearHead
 from levytorch.data import Transitions
 from levytorch.diagnostics.chain import starts_within, through_everywhere
-from levytorch.diagnostics.components import chi_squared_sf, wrapped
+from levytorch.diagnostics.components import chi_squared_sf, period_of, wrapped
 from levytorch.diagnostics.exact_tangent import ExactTangent, rounded
 from levytorch.diagnostics.refit import (
     StepPairs,
@@ -213,7 +213,7 @@ def _curves(one: LinearHead, two: LinearHead, spreads: list[Tensor], short: Step
     states = _seen_states(one, short.kept.x)
     with torch.no_grad():
         a, b = one(states), two(states)
-    out = {"x": states}
+    out = {"x": states, "period": torch.from_numpy(period_of(one))}
     # a D_f means something beside its alpha: both are compared at that of the first fit
     b = b._replace(D_f=b.D_f * one.units.D_f(a.alpha - b.alpha) * one.units.time)
     for name, *slopes in zip(NAMES, _slopes(one, states), _slopes(two, states)):
@@ -346,7 +346,7 @@ def _step_curves(head: Head, change: Tensor, spread: Tensor, x: Tensor) -> dict[
     states = _seen_states(head, x)
     with torch.no_grad():
         c = head(states)
-    out = {"x": states}
+    out = {"x": states, "period": torch.from_numpy(period_of(head))}
     for name, J in zip(NAMES, _slopes(head, states)):
         out[f"{name}_dt"] = getattr(c, name).expand(len(states)).clone()
         out[f"{name}_2dt"] = out[f"{name}_dt"] + J.detach() @ change

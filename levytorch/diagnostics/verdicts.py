@@ -1,11 +1,10 @@
 """What the checks of a fit come to: a verdict each (ok, look or bad), one plain sentence, and the numbers behind it.
 
-The terminal, the report page and metrics.json are all written from this list.
+The terminal, the report page and metrics.json show this list.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,6 +18,8 @@ from levytorch.diagnostics.predictive import PredictiveCheck
 from levytorch.diagnostics.stability import StabilityCheck
 from levytorch.diagnostics.step_size import Skipped, StepCheck
 from levytorch.diagnostics.tail_shares import TailShareCheck
+from levytorch.errors import plain_sentence
+from levytorch.training.fit_report import FitReport
 
 OK, LOOK, BAD, NONE = "ok", "look", "bad", "-"
 # alarms after which the numbers should not be used as they are; others are worth a look
@@ -45,12 +46,10 @@ class Verdict:
         return asdict(self)
 
 
-def verdicts(
-    metrics: Mapping[str, Any], diagnosis: Diagnosis | None = None, warnings: Sequence[str] = ()
-) -> list[Verdict]:
-    """Of a fit with these metrics, the checks that were made of it, and what it warned of."""
+def verdicts(report: FitReport, diagnosis: Diagnosis | None = None, warnings: Sequence[str] = ()) -> list[Verdict]:
+    """Of a fit, the checks that were made of it, and what it warned of."""
     alarms = {} if diagnosis is None else diagnosis.alarms
-    out = [_convergence(metrics)]
+    out = [_convergence(report)]
     if diagnosis is not None:
         lines = dict(zip(_TESTS, (_of(name, getattr(diagnosis, name), alarms) for name in _TESTS)))
         out += [verdict for verdict in lines.values() if verdict is not None]
@@ -60,32 +59,23 @@ def verdicts(
             severity = BAD if name in _SEVERE else LOOK
             out.append(Verdict(name.replace("_", " ").capitalize(), severity, plain_sentence(sentence), sentence))
     same = [phrase for name, phrase in _SAME.items() if name in alarms]
-    same += ["before it had converged"] if not metrics.get("converged", True) else []
-    for sentence in dict.fromkeys(warnings):
-        if sentence not in alarms.values() and not any(phrase in sentence for phrase in same):
-            out.append(Verdict("Warning", LOOK, plain_sentence(sentence), sentence))
-    return out
+    same += ["before it had converged"] if not report.converged else []
+    said = [w for w in warnings if w not in alarms.values() and not any(phrase in w for phrase in same)]
+    return out + warning_verdicts(said)
 
 
-def plain_sentence(sentence: str) -> str:
-    """What is wrong and what to do about it, without what stands in brackets or between the two."""
-    text = " ".join(sentence.split())
-    while (bare := re.sub(r" ?\([^()]*\)", "", text)) != text:
-        text = bare
-    what, *rest = text.rstrip(".").split("; ")
-    if len(what) > 120:
-        what = what.split(": ")[0]
-    parts = [what, *rest[-1:]]
-    return " ".join(part[:1].upper() + part[1:] + "." for part in parts if part)
+def warning_verdicts(warnings: Sequence[str]) -> list[Verdict]:
+    """One verdict for every warning."""
+    return [Verdict("Warning", LOOK, plain_sentence(sentence), sentence) for sentence in dict.fromkeys(warnings)]
 
 
-def _convergence(metrics: Mapping[str, Any]) -> Verdict:
-    how = f"engine {metrics.get('engine', '?')}, {metrics.get('steps', '?')} steps"
-    if "log_likelihood" in metrics and metrics.get("n_main"):
-        how += f", log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
-    if metrics.get("converged", True):
-        return Verdict("Convergence", OK, f"The fit converged after {metrics.get('steps', '?')} steps.", how)
-    why = f" ({metrics['not_converged']})" if "not_converged" in metrics else ""
+def _convergence(report: FitReport) -> Verdict:
+    how = f"engine {report.engine}, {report.steps} steps"
+    if report.nobs and report.log_likelihood == report.log_likelihood:
+        how += f", log-likelihood per pair {report.log_likelihood / report.nobs:.6g}"
+    if report.converged:
+        return Verdict("Convergence", OK, f"The fit converged after {report.steps} steps.", how)
+    why = f" ({report.not_converged})" if report.not_converged else ""
     sentence = "The fit stopped before it converged, so its errors do not hold."
     if "steps" in why or not why:  # more of them help only where they ran out
         sentence += " Raise max_steps."

@@ -60,8 +60,7 @@ def goodness(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[Fig
     _along_x(axs[2], arrays)
     for ax in axs:
         tidy(ax)
-    if bool(arrays.get("periodic", False)):
-        angles(axs[2], float(arrays["x_edges"][-1] - arrays["x_edges"][0]))
+    angles(axs[2], _period(arrays))
     return fig, axs
 
 
@@ -108,8 +107,13 @@ def _rare(ax: Axes, arrays: Arrays) -> None:
     ax.set_ylabel("rare steps, observed / expected")
 
 
+def _period(arrays: Arrays) -> float | None:
+    period = float(arrays.get("period", np.nan))
+    return period if np.isfinite(period) else None
+
+
 def _state_label(arrays: Arrays) -> str:
-    return "x in one period" if bool(arrays.get("periodic", True)) else "x"
+    return "x" if _period(arrays) is None else "x in one period"
 
 
 def _along_x(ax: Axes, arrays: Arrays) -> None:
@@ -150,6 +154,7 @@ def step_size(
         ax.set_ylabel(units.of(name))
         ax.margins(x=0)
         tidy(ax)
+        angles(ax, _period(arrays))
     axs[0].plot([], [], " ", label=p_text(float(arrays["p_value"])))
     legend_above(axs[0])
     return fig, axs
@@ -198,4 +203,5 @@ def predictive(arrays: Arrays, *, axes: Sequence[Axes] | None = None) -> tuple[F
     legend_above(right, columns=2)
     for ax in axs:
         tidy(ax)
+    angles(right, _period(arrays))
     return fig, axs

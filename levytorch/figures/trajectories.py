@@ -45,7 +45,7 @@ def paths(
 
 
 def _draw(ax: Axes, t: Any, count: int, coordinate: int) -> None:
-    shown, marked = [], False
+    shown, large = [], []
     for k in range(count):
         start = int(t.offsets[k])
         stop = min(int(t.offsets[k + 1]), start + _POINTS)
@@ -57,8 +57,9 @@ def _draw(ax: Axes, t: Any, count: int, coordinate: int) -> None:
         far = jumps(x)
         if len(far):
             ends = np.stack([far, far + 1], axis=1).reshape(-1)
-            ax.plot(time[ends], x[ends], "o", color="black", markersize=2.4, label=None if marked else "large steps")
-            marked = True
+            large.append(np.stack([time[ends], x[ends]]))
+    if large:
+        ax.plot(*np.concatenate(large, axis=1), "o", color="black", markersize=2.4, label="large steps")
     low, high = np.quantile(np.concatenate(shown), [(1 - _SHARE) / 2, (1 + _SHARE) / 2])
     room = 0.12 * max(high - low, 1e-12)
     ax.set_ylim(low - room, high + room)

@@ -18,15 +18,15 @@ import torch
 
 from levytorch.controlled import ControlledDynamics
 from levytorch.data import SourceData, Transitions
+from levytorch.diagnostics.verdicts import warning_verdicts
 from levytorch.errors import ConfigError, InputError, LevytorchWarning, printable
 from levytorch.figures import policies as plots
 from levytorch.figures.policies import Curve
 from levytorch.files import write_csv, write_json
 from levytorch.policy.named import check_policies
-from levytorch.policy.reference import relative_error
 from levytorch.policy.rewards import RewardContext, build_reward, check_reward_with_data
 from levytorch.ranks import processes
-from levytorch.runs import report, resume, terminal
+from levytorch.runs import resume, terminal
 from levytorch.runs.policies import evaluate_policies
 from levytorch.runs.report import Outcome, noted_doubts, units_of
 from levytorch.runs.settings import Prepared
@@ -38,6 +38,7 @@ from levytorch.training.by_action import (
     recovery_of_actions,
 )
 from levytorch.training.continuous import recover_continuous
+from levytorch.training.fit_report import FitReport
 from levytorch.training.recovery import Recovery
 from levytorch.untrusted import read_json
 
@@ -96,33 +97,26 @@ def train_by_action(prepared: Prepared, data: SourceData, directory: Path, *, re
                 for i, (action, part) in enumerate(by_action(kept))
             ]
             recovery: Any = recovery_of_actions(kept, found, check_shared(config["shared"], prepared.fit), prepared.fit)
-            first = found[0].metrics
-            recovery.metrics |= {
-                **{"steps": sum(int(one.metrics["steps"]) for one in found), "engine": first["engine"]},
-                **{"tail_method": first["tail_method"], "n_main": int(recovery.counts.sum())},
-                **{"law": first.get("law"), "tcf": [one.tcf for one in found]},
-            }
         else:
             recovery = recover_continuous(pairs, prepared.fit, config["n_action"])
-            recovery.metrics |= {"engine": prepared.fit.engine.name, "tail_method": "none", "tcf": 0.0}
     recovery.save(directory / "recovery.pt")
     seconds = time.perf_counter() - began
+    told = FitReport.of(recovery, truth=truth)
     metrics: dict[str, Any] = {
-        **recovery.metrics,
-        **report.tempering_metrics(recovery),
+        **told.metrics(),
         **{"actions": list(getattr(recovery, "actions", ())), "action_range": getattr(recovery, "action_range", None)},
-        **{"alpha": float(recovery.alpha), "log_likelihood": recovery.log_likelihood, "converged": recovery.converged},
+        **{"log_likelihood": recovery.log_likelihood, "converged": recovery.converged},
         **{"seconds": seconds, "seconds_of": {"fit": seconds}, "opening": opening, "seed": config["seed"]},
     }
-    metrics["by_action"] = _means(recovery, pairs, truth)
     for name in ("b", "D_o", "D_f"):
         errors = [row[name]["error"] for row in metrics["by_action"].values() if "error" in row[name]]
         if errors:
             metrics[f"error_{name}"] = sum(errors) / len(errors)
     metrics["warnings"] = doubts
     outcome = Outcome(
-        *(recovery, data, metrics, directory, prepared.loggers, prepared.figure_formats),
+        *(recovery, data, told, metrics, directory, prepared.loggers, prepared.figure_formats),
         units=units_of(config["data"]),
+        verdicts=warning_verdicts(doubts),
     )
     _report(outcome, truth)
     _policies(outcome, config, truth)
@@ -161,8 +155,8 @@ def _one(
         outcome = fit_one(own, source, directory, checkpoint=checkpoint)
     except InputError as error:
         raise InputError(f"action {action}, of {len(pairs)} pairs: {error}") from error
-    for line in terminal.closing(outcome.metrics, terminal.WIDTH - 2).splitlines():
-        log.info(f"  {line}")
+    for line in terminal.closing(outcome).splitlines():
+        log.info(line)
     for doubt in outcome.metrics["warnings"]:
         warnings.warn(f"action {action}: {doubt}", LevytorchWarning, stacklevel=1)
     write_json(directory / "metrics.json", outcome.metrics)
@@ -171,35 +165,6 @@ def _one(
 
 
 # -- what is written --------------------------------------------------------------------------------------------------
-def _held(recovery: Any) -> dict[str, Any]:
-    """Some actions by name: all labels, or the ends and the middle of a scale."""
-    if getattr(recovery, "actions", ()):
-        return {printable(str(a), lines=False): a for a in recovery.actions}
-    ends = [(low, round(0.5 * (low + high) / (high - low), 2) * (high - low), high) for low, high in recovery.bounds]
-    rows = [tuple(side[k] for side in ends) for k in range(3)]
-    return {", ".join(f"{v:.3g}" for v in row): row[0] if len(row) == 1 else row for row in rows}
-
-
-def _means(recovery: Any, pairs: Transitions, truth: Any) -> dict[str, Any]:
-    """Averages over the observed states of every action: mean, standard error and, where known, relative error."""
-    states = report.states_of(pairs)
-    out: dict[str, Any] = {}
-    for label, action in _held(recovery).items():
-        own: dict[str, Any] = {}
-        stds = recovery.std(states, action) if recovery.covariance is not None else (None, None, None)
-        for name, std in zip(("b", "D_o", "D_f"), stds):
-            values = getattr(recovery, name)(states, action)
-            own[name] = {"mean": values.mean(0).tolist()}
-            if std is not None:
-                own[name]["std"] = std.mean(0).tolist()
-            if truth is not None:
-                own[name]["error"] = relative_error(values, getattr(truth.of(action), name)(states))
-        if getattr(recovery, "actions", ()):
-            own["pairs"] = int(recovery.counts[recovery.actions.index(action)].sum())
-        out[label] = own
-    return out
-
-
 def _report(outcome: Outcome, truth: Any) -> None:
     """curves.csv and the figure of all actions together, in one dimension; in the plane each action has its own."""
     recovery = outcome.recovery
@@ -209,7 +174,7 @@ def _report(outcome: Outcome, truth: Any) -> None:
     x = torch.linspace(low, high, _POINTS, dtype=torch.float64)
     columns: dict[str, Any] = {"x": x.numpy()}
     curves: dict[str, dict[str, Curve]] = {}
-    for label, action in _held(recovery).items():
+    for label, action in recovery.held_actions().items():
         pairs = recovery.cell_parts.between(recovery.effective_pairs(action).clamp(max=1e12)[:, None])(x)[:, 0].numpy()
         stds = recovery.std(x, action) if recovery.covariance is not None else (None, None, None)
         curves[label] = {}

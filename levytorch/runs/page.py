@@ -13,11 +13,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from levytorch.diagnostics.verdicts import BAD, LOOK, OK, Verdict, plain_sentence
+from levytorch.diagnostics.verdicts import BAD, LOOK, OK, Verdict
 from levytorch.files import write_text
 from levytorch.runs.command_line import is_clone
 from levytorch.runs.resume import without_resume
-from levytorch.runs.terminal import OPEN_LEVEL, fit_words, location, table_of_actions, unreached, value_sentence
+from levytorch.runs.terminal import value_sentence
+from levytorch.runs.words import for_command_line
+from levytorch.training.fit_report import table_rows
 
 if TYPE_CHECKING:
     from levytorch.runs.report import Outcome
@@ -25,17 +27,20 @@ if TYPE_CHECKING:
 NAME = "report.html"
 _CLASSES = {verdict: verdict for verdict in (OK, LOOK, BAD)}
 CAPTIONS = {
-    "trajectories": "Some of the paths. Dots mark steps of more than eight times the usual size: jumps, as a rule.",
-    "coefficients": "Recovered coefficients, pointwise 95 % bands. Grey: where the data is; the rest is extrapolation.",
-    "history": "The fit itself: it is done when the lines stand still.",
-    "diagnostics_fit": "Does the law fit? The lines should stay within what chance does (amber).",
-    "diagnostics_predictive": "Several steps ahead: the data (dots) should lie within the paths of the fit (bands).",
-    "diagnostics_step_size": "Is the step short enough? Both lines should agree within what chance does (amber).",
-    "value": "The value function with its band, and its distance to the truth or the reference where there is one.",
-    "baselines": "The same beside what needs no model, or both: LSTD, PhiBE, a fit without jumps (95 % bands).",
-    "policy_improved": "The policy that was found, over the state; hatched where few pairs speak for it.",
-    "selection": "What was held out, under every candidate: the chosen one is marked.",
-    "errors": "Relative errors of V, a point per run.",
+    "trajectories": "Some of the trajectories. Dots mark steps of more than eight times the usual size, mostly jumps.",
+    "coefficients": "Recovered coefficients with pointwise 95 % bands. Grey: where data was observed; elsewhere the "
+    "curves are extrapolation.",
+    "history": "Progress of the fit. It has finished when the lines are flat.",
+    "diagnostics_fit": "Does the model fit? If it does, 95 % of every line lies within the amber band.",
+    "diagnostics_predictive": "Predictions over several steps: data (dots) should lie within the bands of simulated "
+    "paths.",
+    "diagnostics_step_size": "Is the time step short enough? Fits to every observation and to every second one should "
+    "agree within the amber bands.",
+    "value": "The value function with its 95 % band, and its difference from the truth where that is known.",
+    "baselines": "The value function beside other estimates: LSTD, PhiBE and a fit without jumps (95 % bands).",
+    "policy_improved": "The improved policy as a function of the state; hatched where few pairs support it.",
+    "selection": "Held-out log-likelihood of every candidate; the chosen one is marked.",
+    "errors": "Relative errors of V, one point per run.",
 }
 _STYLE = """
 :root { color-scheme: light; }
@@ -46,6 +51,9 @@ p.told { color: #555; margin: 0.2rem 0; white-space: pre-line; }
 table { border-collapse: collapse; overflow-wrap: normal; } th, td { padding: 0.25rem 0.8rem; text-align: right; }
 th { border-bottom: 2px solid #6A3D9A; font-weight: 600; } td:first-child, th:first-child { text-align: left; }
 tr + tr td { border-top: 1px solid #eee; }
+table { margin: 0.8rem 0; } caption { text-align: left; color: #555; font-size: 0.9rem; padding-bottom: 0.3rem; }
+table.facts th, table.facts td { border: 0; text-align: left; padding: 0.1rem 1.6rem 0.1rem 0; }
+table.facts th { color: #555; font-weight: 400; } th[colspan] { text-align: left; border: 0; padding-top: 0.8rem; }
 pre { background: #f5f5f7; padding: 0.6rem 0.8rem; white-space: pre-wrap; border-radius: 6px; font-size: 0.85rem; }
 details { margin: 0.3rem 0; } summary { cursor: pointer; } details p, details pre { margin: 0.3rem 0 0.6rem 1.1rem; }
 ul.verdicts { list-style: none; padding: 0; margin: 0.5rem 0; }
@@ -80,29 +88,17 @@ class Shown:
 
 def write_run_page(outcome: Outcome, overrides: Sequence[str]) -> Path:
     """The page of a training run, also of one on data with actions."""
-    metrics, directory = outcome.metrics, outcome.directory
-    if "by_action" in metrics:
+    metrics, directory, report = outcome.metrics, outcome.directory, outcome.report
+    kind, own, further = "Recovery", "", []
+    guide = "docs/outputs.md explains every file and number here, docs/diagnostics.md every alarm."
+    if report.pairs:
         kind = "ControlledRecovery" if metrics["actions"] else "ContinuousRecovery"
-        doubts = [Verdict("Warning", LOOK, plain_sentence(doubt), doubt) for doubt in metrics["warnings"]]
-        doubts = doubts or [Verdict("Warnings", OK, "No warning was raised.")]
-        found = [verdict_list(doubts), heading("Actions and policies"), code(table_of_actions(metrics))]
-        own = paragraph(
-            "actions/<number> holds the fit of every action, with its own checks, in the order of the labels."
-        )
+        if metrics["actions"]:
+            own = paragraph(
+                "actions/<number> holds the fit of every action and its checks, in the order of the labels."
+            )
         further = ["policy=[behaviour,uniform,improved]", "reward=cosine_power"]
         guide = "docs/policy.md explains policies, docs/outputs.md every file here."
-    else:
-        kind = "Recovery"
-        found = [
-            verdict_list(Verdict(**one) for one in metrics.get("verdicts", ())),
-            heading("Coefficients at the observed states"),
-            _coefficients(metrics),
-            *(paragraph(note) for note in (location(metrics), unreached(metrics)) if note is not None),
-            folded("How it was fitted", paragraph(_how(metrics))),
-            *_laws(metrics),
-        ]
-        own, further = "", []
-        guide = "docs/outputs.md explains every file and number here, docs/diagnostics.md every alarm."
     train, evaluate = _commands()
     repeat = shlex.join([*train, *without_resume(overrides)])
     after = shlex.join([*evaluate, f"run={directory}", *further])
@@ -111,7 +107,12 @@ def write_run_page(outcome: Outcome, overrides: Sequence[str]) -> Path:
         f"levytorch run {directory.name}",
         paragraph(metrics.get("opening", "")),
         heading("Verdicts"),
-        *found,
+        verdict_list(outcome.verdicts or [Verdict("Warnings", OK, "There were no warnings.")]),
+        heading("The fit"),
+        report.html(),
+        *(paragraph(for_command_line(note)) for note in report.notes),
+        *_details(metrics),
+        *_laws(metrics),
         *_value(metrics),
         *_pictures(outcome.pictures),
         own,
@@ -152,47 +153,28 @@ def _overrides() -> list[str]:
     return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
-def _how(metrics: Mapping[str, Any]) -> str:
-    """The likelihood and the engine, with their numbers."""
-    law = f"law {metrics['law']}: {metrics['law_reason']}\n" if "law_reason" in metrics else ""
+def _details(metrics: Mapping[str, Any]) -> list[str]:
+    """Numbers about the likelihood that few readers need, behind a click."""
+    told = []
     if "law/log_p_error" in metrics:
-        law += f"log p on {metrics['law/grid']} points is right to {metrics['law/log_p_error']:.1g}\n"
+        told.append(f"log p on {metrics['law/grid']} grid points is accurate to {metrics['law/log_p_error']:.1g}.")
     if "modulation/range" in metrics:
         low, high = metrics["modulation/range"]
-        law += f"m, which multiplies D_o and D_f, from {low:.3g} to {high:.3g}\n"
-    return law + fit_words(metrics)
-
-
-def _coefficients(metrics: Mapping[str, Any]) -> str:
-    rows = []
-
-    def error(std: float | None) -> str:
-        told = _told(std, ".3g")
-        return told if metrics["converged"] or told == "-" else f"({told})"
-
-    for name, row in (metrics.get("observed") or {}).items():
-        rows.append([name, f"{row['mean']:.4g}", error(row.get("std")), _told(row.get("error"), ".2%")])
-    for name in ("alpha", "tempering"):
-        if metrics.get(name) is not None:
-            std = metrics.get(f"{name}_std")
-            rows.append([name, f"{metrics[name]:.4g}", "given" if std == 0.0 else error(std), "-"])
-    if "error_V" in metrics and metrics.get("level_std_V", 0.0) <= OPEN_LEVEL:
-        expected = f"{metrics['std_V']:.2%} of V" if "std_V" in metrics else "-"
-        rows.append(["V", "-", expected, f"{metrics['error_V']:.2%}"])
-    if not any(row[3] != "-" for row in rows):  # no truth is known
-        rows = [row[:3] for row in rows]
-        return html_table(["", "mean", "standard error"], rows)
-    return html_table(["", "mean", "standard error", "relative L2 error"], rows)
+        told.append(f"The covariate multiplies D_o and D_f by {low:.3g} to {high:.3g}.")
+    if "seconds" in metrics:
+        told.append(f"The fit took {metrics['seconds']:.1f} s.")
+    return [folded("Details of the fit", paragraph(" ".join(told)))] if told else []
 
 
 def _value(metrics: Mapping[str, Any]) -> list[str]:
-    """How well the value function is known."""
+    """How well the value function is known; the table of policies."""
+    if "values" in metrics:
+        return [heading("Policies"), code("\n".join(metrics["values"]["text"]))]
     sentence = value_sentence(metrics)
-    return (
-        []
-        if sentence is None
-        else [heading("Value function"), paragraph(sentence.removeprefix("Value function: ").capitalize())]
-    )
+    if sentence is None:
+        return []
+    plain = sentence.removeprefix("Value function: ")
+    return [heading("Value function"), paragraph(plain[:1].upper() + plain[1:])]
 
 
 def _laws(metrics: Mapping[str, Any]) -> list[str]:
@@ -291,9 +273,7 @@ def folded(title: str, content: str) -> str:
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    cells = "".join(f"<th>{escape(text)}</th>" for text in head)
-    body = "\n".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in rows)
-    return f"<table>\n<tr>{cells}</tr>\n{body}\n</table>"
+    return f"<table>\n{table_rows([head], 'th')}\n{table_rows(rows)}\n</table>"
 
 
 def code(text: str) -> str:

@@ -16,15 +16,16 @@ import torch
 from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import Diagnosis
+from levytorch.diagnostics.verdicts import Verdict
 from levytorch.errors import LevytorchWarning
 from levytorch.figures import AxisNames, base, planes
 from levytorch.figures import coefficients as plots
 from levytorch.figures.coefficients import selection
 from levytorch.figures.diagnostics import drawings
 from levytorch.files import write_csv, write_json
-from levytorch.policy.reference import relative_error
 from levytorch.runs.reading import Columns
 from levytorch.runs.tensorboard import COEFFICIENTS, FORMATS, add_image, log_results
+from levytorch.training.fit_report import FitReport
 from levytorch.training.recovery import Recovery
 from levytorch.training.settings import FitSettings
 
@@ -39,12 +40,14 @@ class Outcome:
 
     recovery: Any  # a Recovery, or one with actions
     source: SourceData
-    metrics: dict[str, Any]
+    report: FitReport
+    metrics: dict[str, Any]  # the fields of metrics.json
     directory: Path
     loggers: list[Any] = field(default_factory=list)
     formats: tuple[str, ...] = FORMATS
     diagnosis: Diagnosis | None = None
     settings: FitSettings | None = None  # of the fit
+    verdicts: list[Verdict] = field(default_factory=list)
     units: AxisNames = field(default_factory=AxisNames)
     pictures: dict[str, list[bytes]] = field(default_factory=dict)  # name of a figure -> SVG images of its panels
 
@@ -98,23 +101,12 @@ def summary(recovery: Recovery, truth: Any) -> dict[str, Any]:
     """
     x = recovery.head.grid(_POINTS) if recovery.dim > 1 else _states_of_curves(recovery)
     out: dict[str, Any] = {}
-    for label, own in _averages(recovery, truth, x).items():
-        out |= {{"mean": "mean_", "std": "mean_std_", "error": "error_"}[key] + label: own[key] for key in own}
-        if label.startswith("b_") and "error" in own:
-            out["error_b"] = own["error"]
-    if not callable(recovery.alpha):
-        out["alpha"] = recovery.alpha
-        if recovery.covariance is not None:
-            out["alpha_std"] = recovery.alpha_std
-    return out | tempering_metrics(recovery)
-
-
-def tempering_metrics(recovery: Any) -> dict[str, float]:
-    """The tempering of a recovery, with or without actions, and its standard error where that means something."""
-    if not recovery.tempered:
-        return {}
-    told = recovery.covariance is not None and recovery.metrics.get("tempering_told_from_zero", True)
-    return {"tempering": recovery.tempering} | ({"tempering_std": recovery.tempering_std} if told else {})
+    for one in recovery.averages(x, truth=truth):
+        found = {"mean_": one.mean, "mean_std_": one.std}
+        out |= {prefix + one.name: value for prefix, value in found.items() if value is not None}
+        if one.error is not None:
+            out |= {f"error_{one.name}": one.error} | ({"error_b": one.error} if one.name.startswith("b_") else {})
+    return out
 
 
 def _states_of_curves(recovery: Recovery) -> torch.Tensor:
@@ -130,34 +122,6 @@ def states_of(data: Any) -> torch.Tensor:
         generator = torch.Generator().manual_seed(0)
         return bins.x[torch.multinomial(bins.pairs, _STATES, replacement=True, generator=generator)]
     return data.x[:: max(1, len(data) // _STATES)]
-
-
-def at_the_data(recovery: Recovery, truth: Any) -> dict[str, dict[str, float]]:
-    """Averages over the observed states, not over the cell, most of which no data may have seen.
-
-    Per coefficient (and component of b): mean, std (the average standard error at these states) and, where the truth is
-    known, error (relative, in L2 over these states). `Recovery.summary` has the same numbers.
-    """
-    return _averages(recovery, truth, recovery.states)
-
-
-def _averages(recovery: Recovery, truth: Any, x: torch.Tensor) -> dict[str, dict[str, float]]:
-    """Of every coefficient (and component of b) over states; the error is that of all components together."""
-    stds = recovery.std(x) if recovery.covariance is not None else (None, None, None)
-    out: dict[str, dict[str, float]] = {}
-    for name, std in zip(("b", "D_o", "D_f"), stds):
-        found = getattr(recovery, name)(x)
-        parts: list[tuple[str, Any]] = [(name, slice(None))]
-        if found.dim() > 1:
-            parts = [(f"{name}_{i + 1}", (slice(None), i)) for i in range(found.shape[1])]
-        error = None
-        if truth is not None:
-            error = relative_error(found, torch.as_tensor(getattr(truth, name)(x)).expand_as(found))
-        for label, pick in parts:
-            own = {"mean": float(found[pick].mean())}
-            own |= {} if std is None else {"std": float(std[pick].mean())}
-            out[label] = own if error is None else own | {"error": error}
-    return out
 
 
 def write_fit(outcome: Outcome) -> None:

@@ -1,5 +1,5 @@
-"""What a terminal shows of a run, in 80 columns: what is fitted before the fit; the coefficients and one verdict per
-check after it. All numbers are in report.html and metrics.json.
+"""What a terminal shows of a run, in 80 columns: what is fitted before the fit; the report of the fit and one verdict
+per check after it. All numbers are in report.html and metrics.json.
 """
 
 from __future__ import annotations
@@ -7,20 +7,21 @@ from __future__ import annotations
 import io
 import logging
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
-from levytorch.diagnostics.verdicts import plain_sentence
+from levytorch.diagnostics.verdicts import Verdict
 from levytorch.errors import printable
 from levytorch.runs.words import for_command_line
 from levytorch.training.engines.base import engine_facts
-from levytorch.training.fit_report import LAW_WORDS, LOCATION
 from levytorch.training.settings import FitSettings
+
+if TYPE_CHECKING:
+    from levytorch.runs.report import Outcome
 
 OPEN_LEVEL = 0.1  # of the size of V: a standard error of its mean above this leaves its level open
 WIDTH = 80
@@ -78,53 +79,14 @@ def _tail(settings: FitSettings) -> str:
     return f"tail {tail.method} ({', '.join(thresholds) or 'no threshold given'}{auto})"
 
 
-def location(metrics: Mapping[str, Any]) -> str | None:
-    """What has to be said of b where steps have no mean."""
-    alpha = metrics.get("alpha")
-    return (
-        for_command_line(LOCATION) if metrics.get("tempering") is None and alpha is not None and alpha <= 0.5 else None
-    )
-
-
-def unreached(metrics: Mapping[str, Any]) -> str | None:
-    """What has to be said of standard errors where a fit has not converged, and why it has not."""
-    if metrics["converged"]:
-        return None
-    why = f": {metrics['not_converged']}" if "not_converged" in metrics else ""
-    return f"errors in brackets are those of a maximum that was not reached{why}"
-
-
-def _error(std: float | None, reached: bool) -> str:
-    """A standard error; in brackets where it is that of a maximum that was not reached."""
-    if std is None:
-        return "-"
-    return f"{std:.4g}" if reached else f"({std:.4g})"
-
-
-def fit_words(metrics: Mapping[str, Any]) -> str:
-    """What the fit took, and what it came to; every action of several has a TCF of its own."""
-    TCF = "" if isinstance(metrics["tcf"], list) else f"TCF {metrics['tcf']:.4g}, "
-    return (
-        f"engine {metrics['engine']}, {metrics['steps']} steps in {metrics['seconds']:.1f} s, "
-        f"{'converged' if metrics['converged'] else 'NOT converged'}; {metrics['n_main']} pairs, "
-        f"tail {metrics['tail_method']}, {TCF}"
-        f"log-likelihood per pair {metrics['log_likelihood'] / metrics['n_main']:.6g}"
-    )
-
-
-def closing(metrics: Mapping[str, Any], width: int = WIDTH, color: bool = False) -> str:
-    """The coefficients at the observed states, one verdict per check, and V, for a terminal of that width."""
-    if "by_action" in metrics:
-        return table_of_actions(metrics)
-    parts: list[Any] = [_coefficients(metrics), ""]
-    if "law" in metrics:
-        parts.append(f"Likelihood: {law_sentence(metrics)}")
-    parts += [note for note in (location(metrics), unreached(metrics)) if note is not None]
-    if left_out := {reason: n for reason, n in (metrics.get("left_out") or {}).items() if n}:
-        parts.append("Pairs left out: " + ", ".join(f"{n:,} {reason}" for reason, n in left_out.items()) + ".")
-    parts += ["", _checks(metrics.get("verdicts", []))]
-    if (sentence := value_sentence(metrics)) is not None:
-        parts += ["", sentence]
+def closing(outcome: Outcome, width: int = WIDTH, color: bool = False) -> str:
+    """The table of the fit, one verdict per check, and V or the policies, for a terminal of that width."""
+    parts: list[Any] = [for_command_line(outcome.report.text(doubts=False)), ""]
+    if outcome.verdicts:
+        parts += [_checks(outcome.verdicts), ""]
+    if (sentence := value_sentence(outcome.metrics)) is not None:
+        parts.append(sentence)
+    parts += outcome.metrics.get("values", {}).get("text", [])
     return _rendered(parts, width, color)
 
 
@@ -142,38 +104,7 @@ def _rendered(parts: Sequence[Any], width: int, color: bool) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-def _coefficients(metrics: Mapping[str, Any]) -> Any:
-    """A table of means over the observed states, standard errors, and errors where the truth is known."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    observed, reached = metrics.get("observed") or {}, metrics["converged"]
-    known = any("error" in row for row in observed.values())
-    table.add_column("")
-    for head in ("mean", "std error", *(["error (L2)"] if known else []), ""):
-        table.add_column(head, justify="left" if head == "" else "right")
-
-    def add(name: str, mean: float, std: float | None, error: float | None = None, note: str = "") -> None:
-        cells = [name, f"{mean:.4g}", _error(std, reached), *(["-" if error is None else f"{error:.2%}"] * known), note]
-        table.add_row(*(printable(cell) for cell in cells))
-
-    for name, row in observed.items():
-        first = "over the observed states" if name == next(iter(observed)) else ""
-        add(name, row["mean"], row.get("std"), row.get("error"), first)
-    if metrics.get("alpha") is not None:
-        error = metrics.get("alpha_std")
-        add("alpha", metrics["alpha"], error or None, note="given" if error == 0.0 else "")
-    if metrics.get("tempering") is not None:
-        bound = ""
-        if not metrics.get("tempering_told_from_zero", True):
-            bound = f"not told from 0; at most {metrics['tempering_upper']:.3g} (95 %)"
-        add("lam", metrics["tempering"], metrics.get("tempering_std") or None, note=bound)
-    if metrics.get("tail_method") == "tcf":
-        table.add_row("TCF", f"{metrics['tcf']:.4g}", *([""] * (2 + known)))
-    return table
-
-
-def _checks(verdicts: Sequence[Mapping[str, str]]) -> Any:
+def _checks(verdicts: Sequence[Verdict]) -> Any:
     """A row per check: its verdict, and a sentence."""
     from rich.table import Table
     from rich.text import Text
@@ -182,20 +113,10 @@ def _checks(verdicts: Sequence[Mapping[str, str]]) -> Any:
     table.add_column(width=4)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for row in verdicts:
-        mark = Text(row["verdict"], style=_STYLES.get(row["verdict"], ""))
-        table.add_row(mark, printable(row["name"]), Text(printable(row["sentence"])))
+    for one in verdicts:
+        mark = Text(one.verdict, style=_STYLES.get(one.verdict, ""))
+        table.add_row(mark, printable(one.name), Text(printable(one.sentence)))
     return table
-
-
-def law_sentence(metrics: Mapping[str, Any]) -> str:
-    """Which law of a step the fit ended under, and why."""
-    words = LAW_WORDS.get(str(metrics.get("law")), str(metrics.get("law")))
-    reason = str(metrics.get("law_reason", ""))
-    if refused := re.match(r"the exact law must (.+?), found ", reason):
-        return f"{words}; the exact law is not available, because it must {refused[1]}."
-    short = plain_sentence(re.sub(r"^available[;,]? *(and )?", "", reason)).rstrip(".") if reason else ""
-    return f"{words} ({short[:1].lower()}{short[1:]})." if short else f"{words}."
 
 
 def value_sentence(metrics: Mapping[str, Any]) -> str | None:
@@ -218,69 +139,21 @@ def value_sentence(metrics: Mapping[str, Any]) -> str | None:
     return None
 
 
-def table_of_actions(metrics: Mapping[str, Any]) -> str:
-    """The same for a run on data with actions: a row per action, then the policies."""
-    known = any("error" in row["b"] for row in metrics["by_action"].values())
-    names, reached = ("b", "D_o", "D_f"), metrics["converged"]
-    rows = [
-        [_number(row[name].get(key), key == "mean" or reached) for name in names for key in ("mean", "std")]
-        for row in metrics["by_action"].values()
-    ]
-    widths = [2 + max(8, *(len(cell) for cell in column)) for column in zip(*rows)]
-    heads = [text for name in names for text in (name, "+-")]
-    lines = [f"{'action':>10}{'pairs':>12}" + "".join(f"{text:>{width}}" for text, width in zip(heads, widths))]
-    lines[0] += f"{'rel. L2 errors':>26}" if known else ""
-    for (label, row), own in zip(metrics["by_action"].items(), rows):
-        cells = "".join(f"{cell:>{width}}" for cell, width in zip(own, widths))
-        errors = ", ".join(f"{row[name]['error']:.1%}" for name in names) if known else ""
-        lines.append(f"{label[:10]:>10}{row.get('pairs', ''):>12}{cells}{errors:>26}")
-    lines.append(f"alpha {metrics['alpha']:.4g}{_rate(metrics)}; means over the observed states")
-    if "shared/chi2" in metrics:
-        always = ["alpha", "tempering"] if "tempering_z" in metrics else ["alpha"]
-        lines.append(
-            f"shared {', '.join([*always, *metrics['shared']])}: chi squared {metrics['shared/chi2']:.1f} with "
-            f"{metrics['shared/freedom']} degrees of freedom"
-        )
-    if (note := unreached(metrics)) is not None:
-        lines.append(note)
-    lines.append(fit_words(metrics))
-    return "\n".join([*lines, *metrics.get("values", {}).get("text", [])])
-
-
-def _rate(metrics: Mapping[str, Any]) -> str:
-    """The tempering of all actions, where there is one."""
-    if metrics.get("tempering") is None:
-        return ""
-    if not metrics.get("tempering_told_from_zero", True):
-        return f", lam {metrics['tempering']:.4g} (not told from 0; at most {metrics['tempering_upper']:.3g})"
-    error = metrics.get("tempering_std")
-    return f", lam {metrics['tempering']:.4g}" + (f" +- {error:.2g}" if error else "")
-
-
-def _number(value: Any, reached: bool) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return _error(value, reached)
-    told = "(" + ", ".join(f"{v:.2g}" for v in value) + ")"
-    return told if reached else f"({told})"
-
-
 def in_full(log: logging.Logger, metrics: Mapping[str, Any]) -> None:
     """Alarms with all their numbers: into the log file, not onto the terminal, which has had them in short."""
     sentences = dict.fromkeys([*metrics["warnings"], *metrics.get("alarms", {}).values()])
     _into_file(log, logging.WARNING, sentences)
 
 
-def show(log: logging.Logger, metrics: Mapping[str, Any]) -> None:
+def show(log: logging.Logger, outcome: Outcome) -> None:
     """The closing table: in colours on a terminal, plain in a log file or a pipe."""
     if not sys.stdout.isatty() or not logging.getLogger().isEnabledFor(logging.INFO):
-        log.info(closing(metrics))
+        log.info(closing(outcome))
         return
     width = max(60, min(100, shutil.get_terminal_size((WIDTH, 24)).columns))
-    sys.stdout.write(closing(metrics, width, color="NO_COLOR" not in os.environ) + "\n")
+    sys.stdout.write(closing(outcome, width, color="NO_COLOR" not in os.environ) + "\n")
     sys.stdout.flush()
-    _into_file(log, logging.INFO, [closing(metrics)])
+    _into_file(log, logging.INFO, [closing(outcome)])
 
 
 def _into_file(log: logging.Logger, level: int, texts: Iterable[str]) -> None:

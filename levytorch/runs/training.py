@@ -24,7 +24,7 @@ from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import diagnose
 from levytorch.diagnostics.compare import held_out
-from levytorch.diagnostics.verdicts import verdicts
+from levytorch.diagnostics.verdicts import Verdict, verdicts
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.files import write_json
 from levytorch.ranks import Ranks
@@ -35,6 +35,7 @@ from levytorch.runs.report import Outcome, noted_doubts, units_of
 from levytorch.runs.settings import Prepared, diagnostics_options, prepare_run
 from levytorch.runs.tensorboard import CoefficientFigures, open_board
 from levytorch.runs.words import for_command_line
+from levytorch.training.fit_report import FitReport
 from levytorch.training.recovery import Recovery
 from levytorch.training.trainer import train as fit_with_lightning
 
@@ -123,12 +124,13 @@ def fit_and_report(
         recovery = found.recovery
         seconds = time.perf_counter() - began
         recovery.save(directory / "recovery.pt")  # whatever the checks run into, the fit is there
-        metrics = dict(recovery.metrics) | report.summary(recovery, data.dynamics)
+        said = FitReport.of(recovery, truth=data.dynamics)
+        metrics = said.metrics() | report.summary(recovery, data.dynamics) | held_out_in_sweep(recovery, config)
         metrics |= {"seconds_fit": seconds, "seed": config["seed"], "head": head_name(recovery.head)}
-        metrics["observed"] = report.at_the_data(recovery, data.dynamics)
-        metrics |= {"seconds_of": {"fit": seconds}, "opening": opening} | held_out_in_sweep(recovery, config)
-        metrics |= data.facts or {}
-        outcome = Outcome(recovery, data, metrics, directory, loggers, prepared.figure_formats, settings=prepared.fit)
+        metrics |= {"seconds_of": {"fit": seconds}, "opening": opening, **(data.facts or {})}
+        outcome = Outcome(
+            *(recovery, data, said, metrics, directory, loggers, prepared.figure_formats), settings=prepared.fit
+        )
         outcome.units = units_of(config["data"])
         check_and_draw(outcome, config)
     doubts = [for_command_line(doubt) for doubt in doubts]
@@ -137,10 +139,11 @@ def fit_and_report(
         metrics |= outcome.diagnosis.metrics() | {"diagnosis": outcome.diagnosis.text().splitlines()}
         metrics["alarms"] = {name: for_command_line(said) for name, said in metrics["alarms"].items()}
         outcome.diagnosis.alarms = metrics["alarms"]
-    metrics["verdicts"] = [
-        {key: for_command_line(text) for key, text in one.plain().items()}
-        for one in verdicts(metrics, outcome.diagnosis, doubts)
+    outcome.verdicts = [
+        Verdict(**{key: for_command_line(text) for key, text in one.plain().items()})
+        for one in verdicts(said, outcome.diagnosis, doubts)
     ]
+    metrics["verdicts"] = [one.plain() for one in outcome.verdicts]
     report.write_checks(outcome, config)
     return outcome
 

@@ -87,7 +87,10 @@ def recovery_of_actions(
     """One recovery of the fits of all actions, moved to what they share."""
     actions = transitions.actions
     counts = CellParts(found[0].head).counts(transitions.x, transitions.action_codes, len(actions))
-    metrics: dict[str, Any] = {"actions": list(actions), "shared": list(shared)}
+    metrics: dict[str, Any] = {"actions": list(actions), "shared": list(shared), "n_main": int(counts.sum())}
+    same = ("engine", "tail_method", "law", "law_reason", "seed")
+    metrics |= {key: found[0].metrics[key] for key in same if key in found[0].metrics}
+    metrics |= {"steps": sum(int(one.metrics["steps"]) for one in found), "tcf": [one.tcf for one in found]}
     covariance = None
     if all(one.covariance is not None for one in found):
         covariance = torch.block_diag(*(one.covariance for one in found))  # fits that share nothing

@@ -84,17 +84,16 @@ class ContinuousRecovery(CountedActions, OfHead):
         return float(self.head(self.head.grid(4)).alpha)
 
     @property
+    def alpha_std(self) -> float:
+        return cast(float, Recovery(self.head, covariance=self.covariance, metrics=self.metrics).alpha_std)
+
+    @property
     def tempering(self) -> float:
         return float(self.head(self.head.grid(4)).tempering)
 
     @property
     def tempering_std(self) -> float:
         return Recovery(self.head, covariance=self.covariance).tempering_std
-
-    @property
-    def n(self) -> int:
-        """Pairs."""
-        return int(self.counts.sum())
 
     # -- coefficients -------------------------------------------------------------------------------------------------
     def coefficients(self, x: ArrayLike, action: ArrayLike) -> Coefficients:
@@ -123,6 +122,25 @@ class ContinuousRecovery(CountedActions, OfHead):
     def std(self, x: ArrayLike, action: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Pointwise standard errors of b, D_o, D_f while one action is held."""
         return self._loop(self.policy(action)).std(x)
+
+    @property
+    def heads(self) -> list[Head]:
+        return [self.head]
+
+    def held_actions(self) -> dict[str, Any]:
+        rows = [tuple(low + share * (high - low) for low, high in self.bounds) for share in (0.0, 0.5, 1.0)]
+        return {", ".join(f"{v:.3g}" for v in row): row[0] if len(row) == 1 else row for row in rows}
+
+    def pairs_of_actions(self) -> dict[str, int]:
+        return dict.fromkeys(self.held_actions(), 0)
+
+    def model_in_words(self) -> str:
+        plain = self.head.of_states
+        return f"{plain['name']} ({plain['n_basis']}) x polynomial ({self.head.n_action})"
+
+    @property
+    def n_parameters(self) -> float:
+        return float(self.metrics.get("parameters", self.head.flat().numel()))
 
     # -- policies -----------------------------------------------------------------------------------------------------
     @property
@@ -233,7 +251,7 @@ class ContinuousRecovery(CountedActions, OfHead):
 
     def __repr__(self) -> str:
         told = " x ".join(f"[{low:g}, {high:g}]" for low, high in self.bounds)
-        return f"ContinuousRecovery({self.n:,} pairs, actions in {told}, converged={self.converged})"
+        return f"ContinuousRecovery({self.nobs:,} pairs, actions in {told}, converged={self.converged})"
 
 
 @dataclass
@@ -282,7 +300,8 @@ def recover_continuous(transitions: Transitions, settings: FitSettings, n_action
     likelihood = Likelihood(own, law, bins=PairBins(own, float(pairs.median_dt)))
     done = maximise(engine, likelihood, batch, seed=settings.seed, progress=settings.progress)
     objective = engine.objective(likelihood, done.optimizer, batch)
-    metrics: dict[str, Any] = {"steps": done.steps, "law": "frozen", "n_main": n}
+    metrics: dict[str, Any] = {"steps": done.steps, "law": "frozen", "n_main": n, "seed": settings.seed}
+    metrics |= {"engine": engine.name, "tail_method": "none", "tcf": 0.0}
     if settings.law == "simulated" and not own.is_constant:
         rounds = simulated_root(likelihood, engine, batch, objective.penalty, settings.seed)
         objective, done = rounds.objective, rounds.done

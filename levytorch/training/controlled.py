@@ -25,6 +25,7 @@ from levytorch.convert import path_of, shown
 from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, printable, reason
 from levytorch.policies import Policy, index_among
+from levytorch.training.fit_report import Estimate, Reported, coefficient_rows, head_in_words
 from levytorch.training.recovery import ArrayLike, Recovery
 from levytorch.training.stored import stored_covariance, stored_metrics
 from levytorch.untrusted import load_tensors
@@ -98,10 +99,15 @@ class CellParts(EvenBins):
         return function
 
 
-class CountedActions:
+class CountedActions(Reported):
     """What recoveries with actions share. counts: (A, parts), pairs per action (or bin) and part of the cell."""
 
     counts: Tensor
+    heads: Any
+    b: Any
+    D_o: Any
+    D_f: Any
+    std: Any
 
     @property
     def cell_parts(self) -> CellParts:
@@ -122,6 +128,25 @@ class CountedActions:
     def centers(self) -> Tensor:
         """The middle of every part of the cell that `counts` counts."""
         return self.cell_parts.centers()
+
+    def held_actions(self) -> dict[str, Any]:
+        """Actions by name, of which the report speaks: all labels, or the ends and the middle of a scale."""
+        raise NotImplementedError
+
+    def coefficient_estimates(self, level: float, truth: Any) -> list[Estimate]:
+        x, weight, rows = self.centers(), self.counts.sum(0), []
+        x, weight = x[weight > 0], weight[weight > 0]
+        for name, action in self.held_actions().items():
+            found = (self.b(x, action), self.D_o(x, action), self.D_f(x, action))
+            stds = self.std(x, action) if self.covariance is not None else None
+            own = None if truth is None else truth.of(action)
+            true = None if own is None else (own.b(x), own.D_o(x), own.D_f(x))
+            rows += coefficient_rows(self.heads[0], found, stds, true, level=level, weight=weight, action=name)
+        return rows
+
+    @property
+    def nobs(self) -> int:
+        return int(self.counts.sum())
 
     def effective_pairs(self, policy: Any) -> Tensor:
         """Pairs that speak for what a policy does in each part of the cell, (parts,): 1 / sum_k w_k^2 / n_k."""
@@ -267,6 +292,19 @@ class ControlledRecovery(CountedActions):
     def heads(self) -> list[Head]:
         """What holds the parameters that `covariance` is of, in its order."""
         return [found.head for found in self.recoveries]
+
+    def held_actions(self) -> dict[str, Any]:
+        return {printable(str(action), lines=False): action for action in self.actions}
+
+    def pairs_of_actions(self) -> dict[str, int]:
+        return dict(zip(self.held_actions(), map(int, self.counts.sum(1))))
+
+    def model_in_words(self) -> str:
+        return head_in_words(self.recoveries[0].head)
+
+    @property
+    def n_parameters(self) -> float:
+        return sum(found.n_parameters for found in self.recoveries) - self.metrics.get("shared/freedom", 0)
 
     def _index(self, action: Any) -> int:
         index = index_among(action, self.actions)

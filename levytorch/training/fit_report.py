@@ -1,39 +1,42 @@
-"""FitReport: what a fit has found, typed, as text of 80 columns and as HTML: `print(found.summary())`."""
+"""FitReport: what a fit has found, typed: behind `summary()`, the terminal, report.html and metrics.json."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import Any, Self
 
 import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from levytorch.errors import printable
-
-if TYPE_CHECKING:
-    from levytorch.training.recovery import Recovery
+from levytorch.convert import number_within
+from levytorch.errors import plain_sentence, printable
 
 WIDTH = 80
+MEANS = "Means over the observed states, with pointwise standard errors"
 LOCATION = (
-    "2 alpha <= 1 without tempering: steps have no mean, and b is a location (where their center goes), not a mean; "
-    'tempering="learn" gives jumps an end and b its meaning'
+    "2 alpha <= 1 without tempering: steps have no mean. b is then a location (where their center moves), not a mean. "
+    'With tempering="learn" jumps are truncated and b is a mean'
 )
-LAW_WORDS = {
+LAWS = {
     "frozen": "coefficients frozen over a step",
-    "exact": "exact, coefficients followed",
-    "corrected": "frozen, freed of its bias",
-    "simulated": "simulated paths within a step",
+    "exact": "exact",
+    "corrected": "frozen, corrected for its bias",
+    "simulated": "simulated within a step",
 }
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """One row of the table: the mean over the observed states, its pointwise standard error there, and the interval.
+    """One row of the table: a mean over the observed states, its pointwise standard error there, and the interval.
 
-    note: why there is no error, such as "given".
+    note: why there is no error, such as "given". error: the relative L2 distance to the truth, where that is known.
+    action: the one that was held, in data with actions.
     """
 
     name: str
@@ -42,18 +45,21 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     note: str = ""
+    error: float | None = None
+    action: str = ""
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """Everything that the table says; `plain()` gives it as numbers and text, `str()` as a table, notebooks as HTML.
+    """Everything that is said about a fit: `str()` is a table of 80 columns, notebooks show it as HTML, `plain()` gives
+    numbers and text, `metrics()` the fields of metrics.json.
 
-    parameters: of the head, fewer than it has where they are smoothed. notes: what has to be known to read the numbers.
+    parameters: of the head, fewer than it has where they are smoothed. notes: what has to be known to read the numbers;
+    doubts: what may be wrong with them. pairs: of every action. details: all other numbers about the fit, by name.
     """
 
     model: str
     law: str
-    law_reason: str
     engine: str
     steps: int
     converged: bool
@@ -63,47 +69,75 @@ class FitReport:
     aic: float
     bic: float
     tail: str
-    tcf: float
+    tcf: float | None
     seed: int | None
     estimates: tuple[Estimate, ...]
     notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     level: float = 0.95
+    not_converged: str = ""
+    pairs: Mapping[str, int] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, recovery: Recovery, level: float = 0.95) -> FitReport:
-        """Of a recovery."""
-        metrics = recovery.metrics
+    def of(cls, found: Reported, level: float = 0.95, truth: Any = None) -> Self:
+        """Of a recovery, with actions or without; truth: the system that the data was simulated from."""
+        level = number_within("level", level, "(0, 1)", "pass such as 0.95")
+        details = dict(found.fit_facts())
         return cls(
-            model=_model(recovery),
-            law=recovery.law,
-            law_reason=str(metrics.get("law_reason", "")),
-            engine=str(metrics.get("engine", "unknown")),
-            steps=int(metrics.get("steps", 0)),
-            converged=recovery.converged,
-            nobs=recovery.nobs,
-            log_likelihood=recovery.log_likelihood,
-            parameters=recovery.n_parameters,
-            aic=recovery.aic,
-            bic=recovery.bic,
-            tail=str(metrics.get("tail_method", "none")),
-            tcf=recovery.tcf,
-            seed=metrics.get("seed"),
-            estimates=tuple(estimates(recovery, level)),
-            notes=tuple(notes(recovery)),
+            model=found.model_in_words(),
+            law=str(details.get("law", "frozen")),
+            engine=str(details.get("engine", "unknown")),
+            steps=int(details.get("steps", 0)),
+            converged=found.converged,
+            nobs=found.nobs,
+            log_likelihood=found.log_likelihood,
+            parameters=found.n_parameters,
+            aic=found.aic,
+            bic=found.bic,
+            tail=str(details.get("tail_method", "none")),
+            tcf=None if isinstance(details.get("tcf"), list) else float(details.get("tcf") or 0.0),
+            seed=details.get("seed"),
+            estimates=(*found.coefficient_estimates(level, truth), *_of_jumps(found, details, level)),
+            notes=tuple(_notes(found, details)),
+            doubts=tuple(_doubts(found, details)),
             level=level,
+            not_converged=str(details.get("not_converged", "")),
+            pairs=found.pairs_of_actions(),
+            details=details,
         )
 
+    # -- as numbers ---------------------------------------------------------------------------------------------------
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
+        """The table as numbers and text."""
+        return {name: value for name, value in asdict(self).items() if name != "details"}
 
+    def metrics(self) -> dict[str, Any]:
+        """The fields of metrics.json: the details, and the means of the table."""
+        rows: dict[str, dict[str, Any]] = {}
+        for one in self.estimates:
+            if one.name not in ("alpha", "tempering"):
+                rows.setdefault(one.action, {})[one.name] = {
+                    key: value for key in ("mean", "std", "error") if (value := getattr(one, key)) is not None
+                }
+        if not self.pairs:
+            return {**self.details, "observed": rows.get("", {})}
+        return {
+            **self.details,
+            "by_action": {
+                action: _joined(own) | ({"pairs": n} if (n := self.pairs[action]) else {})
+                for action, own in rows.items()
+            },
+        }
+
+    # -- as text ------------------------------------------------------------------------------------------------------
     def facts(self) -> list[tuple[str, str]]:
         """Names and values of the head of the table, without the estimates."""
         parameters = "Parameters" if float(self.parameters).is_integer() else "Eff. parameters"
         return [
             ("Model", self.model),
             ("Pairs", f"{self.nobs:,}"),
-            ("Likelihood", LAW_WORDS.get(self.law, self.law)),
+            ("Likelihood", LAWS.get(self.law, self.law)),
             ("Log-likelihood", _number(self.log_likelihood, ",.2f")),
             ("Engine", f"{self.engine}, {self.steps} steps"),
             (parameters, f"{self.parameters:.4g}"),
@@ -118,124 +152,277 @@ class FitReport:
     def columns(self) -> list[str]:
         """Heads of the columns of the estimates."""
         tail = (1 - self.level) / 2
-        return ["", "estimate", "std. error", f"[{tail:.3g}", f"{1 - tail:.3g}]"]
+        known = ["error (L2)"] if any(one.error is not None for one in self.estimates) else []
+        return ["", "estimate", "std. error", f"[{tail:.3g}", f"{1 - tail:.3g}]", *known]
 
-    def rows(self) -> list[list[str]]:
-        """The estimates as text."""
+    def groups(self) -> list[tuple[str, list[list[str]]]]:
+        """The estimates as text, action by action; without actions one group of no name."""
+        known, found = "error (L2)" in self.columns(), []
+        for action, own in groupby(self.estimates, key=lambda one: one.action):
+            count = f" ({n:,} pairs)" if (n := self.pairs.get(action, 0)) else ""
+            title = f"action {action}{count}" if action else "all actions" if self.pairs else ""
+            found.append((title, [self._row(one, known) for one in own]))
+        return found
+
+    def _row(self, one: Estimate, known: bool) -> list[str]:
         return [
-            [
-                one.name,
-                _number(one.mean, ".4g"),
-                one.note or _number(one.std, ".3g", brackets=not self.converged),
-                _number(one.low, ".4g"),
-                _number(one.high, ".4g"),
-            ]
-            for one in self.estimates
+            one.name,
+            _number(one.mean, ".4g"),
+            one.note or _number(one.std, ".3g", brackets=not self.converged),
+            _number(one.low, ".4g"),
+            _number(one.high, ".4g"),
+            *(["-" if one.error is None else f"{one.error:.2%}"] * known),
         ]
 
-    def __str__(self) -> str:
+    def text(self, doubts: bool = True) -> str:
+        """The table; doubts: without them where the checks of a run say the same."""
         facts = self.facts()
         lines = [" levytorch fit ".center(WIDTH, "=")]
         for (left, value), (right, number) in zip(facts[::2], facts[1::2]):
-            lines.append(f"{left:<15}{value[:32]:<33}{right:<17}{number[:15]:>15}")
-        lines += ["-" * WIDTH, "Means over the observed states, with the pointwise standard errors there"]
+            lines.append(f"{left:<15}{printable(value)[:33]:<34}{right:<16}{number[:15]:>15}")
         first, *heads = self.columns()
-        lines.append(f"{first:<12}" + "".join(f"{head:>17}" for head in heads))
-        lines += [f"{row[0][:11]:<12}" + "".join(f"{cell[:16]:>17}" for cell in row[1:]) for row in self.rows()]
+        wide = (WIDTH - 12) // len(heads)
+        lines += ["-" * WIDTH, MEANS, f"{first:<12}" + "".join(f"{head:>{wide}}" for head in heads)]
+        for title, rows in self.groups():
+            lines += [f"-- {printable(title)[: WIDTH - 3]}"] if title else []
+            lines += [
+                f"{printable(name)[:11]:<12}" + "".join(f"{cell[: wide - 1]:>{wide}}" for cell in cells)
+                for name, *cells in rows
+            ]
         lines.append("=" * WIDTH)
-        for place, note in enumerate(self.notes, 1):
+        for place, note in enumerate((*self.notes, *(self.doubts if doubts else ())), 1):
             lines += wrapped(f"[{place}] {note}", WIDTH, "    ")
         return printable("\n".join(lines))
+
+    def __str__(self) -> str:
+        return self.text()
 
     def __repr__(self) -> str:
         return str(self)
 
-    def _repr_html_(self) -> str:
-        """For notebooks: two tables and the notes."""
+    def html(self) -> str:
+        """Two tables: the facts, and the estimates."""
         facts = self.facts()
         head = "".join(
             f"<tr><th>{escape(left)}</th><td>{escape(value)}</td><th>{escape(right)}</th><td>{escape(number)}</td></tr>"
             for (left, value), (right, number) in zip(facts[::2], facts[1::2])
         )
-        cells = "".join(f"<th>{escape(name)}</th>" for name in self.columns())
-        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows())
-        said = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        columns, body = self.columns(), ""
+        for title, rows in self.groups():
+            body += f'<tr><th colspan="{len(columns)}">{escape(title)}</th></tr>' if title else ""
+            body += table_rows(rows)
         return (
-            f"<table><caption>levytorch fit</caption>{head}</table>"
-            "<table><caption>Means over the observed states, with the pointwise standard errors there</caption>"
-            f"<tr>{cells}</tr>{body}</table>" + (f"<ol>{said}</ol>" if said else "")
+            f'<table class="facts">{head}</table>'
+            f"<table><caption>{MEANS}</caption>{table_rows([columns], 'th')}{body}</table>"
         )
 
+    def _repr_html_(self) -> str:
+        """For notebooks: two tables and the notes."""
+        said = "".join(f"<li>{escape(note)}</li>" for note in (*self.notes, *self.doubts))
+        return self.html() + (f"<ol>{said}</ol>" if said else "")
 
-def estimates(recovery: Any, level: float = 0.95) -> list[Estimate]:
-    """Of every coefficient (and component of b), of alpha and of the tempering."""
-    x, z = recovery.states, float(ndtri(0.5 + 0.5 * level))
-    stds = recovery.std(x) if recovery.covariance is not None else (None, None, None)
-    known = getattr(recovery.head, "known", ())
-    out = []
-    for name, std in zip(("b", "D_o", "D_f"), stds):
-        found = getattr(recovery, name)(x)
-        for label, place in recovery.head.layout.numbers(name):
+
+class Reported:
+    """What every recovery says of itself: criteria, a report, a summary."""
+
+    log_likelihood: Any
+    converged: Any
+    covariance: Tensor | None
+    metrics: dict[str, Any]
+
+    def model_in_words(self) -> str:
+        """Of the head: its kind, its size, and where states live."""
+        raise NotImplementedError
+
+    def coefficient_estimates(self, level: float, truth: Any) -> list[Estimate]:
+        """Of b, D_o and D_f, for every action where there are some."""
+        raise NotImplementedError
+
+    def fit_facts(self) -> Mapping[str, Any]:
+        """The metrics of the fit, with alpha and tempering."""
+        return self.metrics | jump_metrics(self)
+
+    def pairs_of_actions(self) -> dict[str, int]:
+        """Pairs of every action, 0 where actions are numbers on a scale; empty without actions."""
+        return {}
+
+    @property
+    def nobs(self) -> int:
+        """Pairs that were fitted."""
+        return int(self.metrics.get("n_main", 0))
+
+    @property
+    def n_parameters(self) -> float:
+        """Parameters of the fit; where they are smoothed, as many as the data determines."""
+        raise NotImplementedError
+
+    @property
+    def aic(self) -> float:
+        """Akaike's criterion, 2 k - 2 log L; smaller is better among fits to the same pairs."""
+        return float(2.0 * self.n_parameters - 2.0 * self.log_likelihood)
+
+    @property
+    def bic(self) -> float:
+        """Schwarz's criterion, k log n - 2 log L."""
+        return float(self.n_parameters * math.log(max(1, self.nobs)) - 2.0 * self.log_likelihood)
+
+    @property
+    def report(self) -> FitReport:
+        """What the fit has found, typed; `summary()` prints it."""
+        return FitReport.of(self)
+
+    def summary(self, level: float = 0.95) -> FitReport:
+        """A table of the fit: `print(found.summary())`, or the last line of a notebook's cell."""
+        return FitReport.of(self, level)
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+
+# -- averages ----------------------------------------------------------------------------------------------------------
+def coefficient_rows(
+    head: Any,
+    found: Sequence[Tensor],
+    stds: Sequence[Tensor] | None,
+    truth: Sequence[Any] | None = None,
+    *,
+    level: float = 0.95,
+    weight: Tensor | None = None,
+    action: str = "",
+) -> list[Estimate]:
+    """Averages of b, D_o and D_f at n states, whose numbers the head names; the error is that of all components.
+
+    truth: b, D_o and D_f of the true system at the states. weight: (n,) of the states; None: all alike.
+    """
+    z, rows = float(ndtri(0.5 + 0.5 * level)), []
+    share = None if weight is None else weight / weight.sum()
+    for i, name in enumerate(("b", "D_o", "D_f")):
+        given, error = name in getattr(head, "known", ()), None
+        if truth is not None:
+            error = _distance(found[i], torch.as_tensor(truth[i], dtype=torch.float64).expand_as(found[i]), share)
+        for label, place in head.layout.numbers(name):
             at = (slice(None), *place)
-            values, errors = found[at], None if std is None else std[at]
-            given = "given" if name in known else ""
-            least = -math.inf if name == "b" or len(set(place)) > 1 else 0.0
-            out.append(_estimate(label, values, None if given else errors, z, least, given))
-    if not callable(recovery.alpha):
-        error = recovery.alpha_std if recovery.covariance is not None or not recovery.head.learns_alpha else None
-        given = "" if recovery.head.learns_alpha else "given"
-        alpha = torch.tensor([recovery.alpha], dtype=torch.float64)
-        out.append(_estimate("alpha", alpha, None if given else error, z, 0.0, given, most=1.0))
-    if recovery.tempered:
-        rate, learned = torch.tensor([recovery.tempering], dtype=torch.float64), recovery.head.tempering_spec.learned
-        if learned and not recovery.metrics.get("tempering_told_from_zero", True):
-            upper = float(recovery.metrics["tempering_upper"])
-            out.append(Estimate("tempering", recovery.tempering, None, 0.0, upper, "not told from 0"))
-        else:
-            error = recovery.tempering_std if learned and recovery.covariance is not None else None
-            out.append(_estimate("tempering", rate, error, z, 0.0, "" if learned else "given"))
+            mean, std, low, high = _mean(found[i][at], share), None, None, None
+            if stds is not None and not given:
+                std = _mean(stds[i][at], share)
+                low, high = mean - z * std, mean + z * std
+                if name != "b" and len(set(place)) < 2:  # covariances may be negative
+                    low = max(low, 0.0)
+            rows.append(Estimate(label, mean, std, low, high, "given" if given else "", error, action))
+    return rows
+
+
+def _mean(values: Tensor, share: Tensor | None) -> float:
+    return float(values.mean() if share is None else (share * values).sum())
+
+
+def _distance(values: Tensor, truth: Tensor, share: Tensor | None) -> float:
+    """Relative, in L2; infinite beside a truth that vanishes."""
+    root = 1.0 if share is None else share.sqrt().reshape(-1, *[1] * (values.dim() - 1))
+    size = float((root * truth).norm())
+    return math.inf if size == 0 else float((root * (values - truth)).norm()) / size
+
+
+def jump_metrics(found: Any) -> dict[str, float]:
+    """alpha and the tempering with their standard errors, where they are numbers and errors mean something."""
+    out: dict[str, float] = {}
+    errors = found.covariance is not None
+    if not callable(found.alpha):
+        out["alpha"] = float(found.alpha)
+        out |= {"alpha_std": float(found.alpha_std)} if errors else {}
+    if found.tempered:
+        out["tempering"] = found.tempering
+        told = errors and found.metrics.get("tempering_told_from_zero", True)
+        out |= {"tempering_std": found.tempering_std} if told else {}
     return out
 
 
-def _estimate(
-    name: str, values: Tensor, errors: Any, z: float, least: float, note: str = "", most: float = math.inf
-) -> Estimate:
-    mean = float(values.mean())
-    if errors is None:
-        return Estimate(name, mean, note=note)
-    std = float(errors if isinstance(errors, float) else errors.mean())
-    return Estimate(name, mean, std, max(least, mean - z * std), min(most, mean + z * std), note)
+def _of_jumps(found: Any, details: Mapping[str, Any], level: float) -> list[Estimate]:
+    """The rows of alpha and of the tempering."""
+    rows, z = [], float(ndtri(0.5 + 0.5 * level))
+    head = getattr(found, "head", None) or found.recoveries[0].head
+    learned = {"alpha": head.learns_alpha, "tempering": head.tempering_spec.learned}
+    for name, most in (("alpha", 1.0), ("tempering", math.inf)):
+        mean, std = details.get(name), details.get(f"{name}_std")
+        if mean is None:
+            continue
+        if not learned[name]:
+            rows.append(Estimate(name, mean, note="given"))
+        elif name == "tempering" and not details.get("tempering_told_from_zero", True):
+            upper = float(details["tempering_upper"])
+            rows.append(Estimate(name, mean, None, 0.0, upper, "not above 0"))
+        elif std is None or not math.isfinite(std):
+            rows.append(Estimate(name, mean, note="" if std is None else "undetermined"))
+        else:
+            rows.append(Estimate(name, mean, std, max(0.0, mean - z * std), min(most, mean + z * std)))
+    return rows
 
 
-def notes(recovery: Any) -> list[str]:
+def _joined(rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Components of b as lists."""
+    parts = {key: row for key, row in rows.items() if key.startswith("b_")}
+    if not parts:
+        return dict(rows)
+    first = next(iter(parts.values()))
+    joined = {key: first[key] if key == "error" else [row[key] for row in parts.values()] for key in first}
+    return {"b": joined} | {key: row for key, row in rows.items() if key not in parts}
+
+
+def head_in_words(head: Any) -> str:
+    """Its kind, its size, and where states live."""
+    name = type(head).__name__.removesuffix("Head").lower()
+    where = "line" if head.period is None else "circle" if head.dim == 1 else "torus"
+    functions = getattr(head, "n_basis", None)
+    size = "" if functions is None else f", {functions} functions" if functions != 1 else ", constants"
+    return f"{name}{size} on a {where}" if head.dim == 1 else f"{name}{size}, d = {head.dim}"
+
+
+# -- sentences ---------------------------------------------------------------------------------------------------------
+def law_sentence(details: Mapping[str, Any]) -> str:
+    """Which law of a step the fit ended under, and why."""
+    law, reason = str(details["law"]), str(details.get("law_reason", ""))
+    words = LAWS.get(law, law)
+    if refused := re.match(r"the exact law must (.+?), found ", reason):
+        return f"Likelihood: {words}. The exact likelihood was skipped: it must {refused[1]}."
+    short = plain_sentence(re.sub(r"^available[;,]? *(and )?", "", reason)).rstrip(".") if reason else ""
+    return f"Likelihood: {words} ({short[:1].lower()}{short[1:]})." if short else f"Likelihood: {words}."
+
+
+def _notes(found: Any, details: Mapping[str, Any]) -> list[str]:
     """What has to be known to read the numbers of a fit."""
-    metrics, out = recovery.metrics, []
-    if not recovery.converged:
-        why = f": {metrics['not_converged']}" if "not_converged" in metrics else ""
-        out.append(f"The fit has not converged{why}. Errors in brackets are those of a maximum that was not reached.")
-    alpha = None if callable(recovery.alpha) else recovery.alpha
-    if alpha is not None and alpha <= 0.5 and not recovery.tempered:
+    out = [law_sentence(details)] if "law_reason" in details else []
+    if not found.converged:
+        why = f": {details['not_converged']}" if "not_converged" in details else ""
+        out.append(f"The fit did not converge{why}. Errors in brackets belong to a point that is not the maximum.")
+    alpha = details.get("alpha")
+    if alpha is not None and alpha <= 0.5 and not found.tempered:
         out.append(f"{LOCATION}.")
-    out += [f"{name} has vanished: the data does not need it." for name in metrics.get("vanishing", ())]
-    if metrics.get("alpha_at_bound") is not None:
-        out.append("alpha is at the end of its range, where it is held; it has no error.")
-    if recovery.covariance is None:
-        out.append("There are no standard errors: this head or engine gives none; found.bootstrap() does.")
-    left_out = {reason: count for reason, count in (metrics.get("left_out") or {}).items() if count}
+    if not details.get("tempering_told_from_zero", True):
+        bound = details["tempering_upper"]
+        out.append(f"The data does not show that jumps are truncated: tempering is at most {bound:.3g} (95 %).")
+    if "shared/chi2" in details:
+        names = ["alpha", *(["tempering"] if "tempering_z" in details else []), *details["shared"]]
+        out.append(
+            f"All actions share {', '.join(names)}: chi squared {details['shared/chi2']:.1f} with "
+            f"{details['shared/freedom']} degrees of freedom."
+        )
+    left_out = {reason: count for reason, count in (details.get("left_out") or {}).items() if count}
     if left_out:
         out.append("Pairs left out: " + ", ".join(f"{count:,} {reason}" for reason, count in left_out.items()) + ".")
     return out
 
 
-def _model(recovery: Any) -> str:
-    head = recovery.head
-    name = type(head).__name__.removesuffix("Head").lower()
-    where = "line" if recovery.period is None else "circle" if recovery.dim == 1 else "torus"
-    functions = getattr(head, "n_basis", None)
-    size = "" if functions is None else f", {functions} functions" if functions != 1 else ", constants"
-    return f"{name}{size} on a {where}" if recovery.dim == 1 else f"{name}{size}, d = {recovery.dim}"
+def _doubts(found: Any, details: Mapping[str, Any]) -> list[str]:
+    """What may be wrong with the numbers; the run itself warns of it, too."""
+    out = [f"{name} is zero within its error: the data does not need it." for name in details.get("vanishing", ())]
+    if details.get("alpha_at_bound") is not None:
+        out.append("alpha is at the end of its range and has no standard error.")
+    if found.covariance is None:
+        out.append("There are no standard errors: this head or engine gives none; use found.bootstrap().")
+    return out
 
 
+# -- text --------------------------------------------------------------------------------------------------------------
 def _number(value: float | None, form: str, brackets: bool = False) -> str:
     if value is None or not math.isfinite(value):
         return "-" if value is None or math.isnan(value) else str(value)
@@ -247,3 +434,8 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     import textwrap
 
     return textwrap.wrap(printable(text), width, subsequent_indent=indent, break_on_hyphens=False) or [""]
+
+
+def table_rows(rows: Iterable[Sequence[str]], tag: str = "td") -> str:
+    """Rows of an HTML table, with every text escaped."""
+    return "\n".join(f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in row)}</tr>" for row in rows)

@@ -40,7 +40,7 @@ from levytorch.likelihood.laws import Law, check_law
 from levytorch.plots import plotted
 from levytorch.simulation import simulate
 from levytorch.training.blocks import Blocks
-from levytorch.training.fit_report import FitReport
+from levytorch.training.fit_report import Estimate, Reported, coefficient_rows, head_in_words
 from levytorch.training.resampling import FEW, REPLICAS, Replicas, bootstrap, robust_covariances
 from levytorch.training.stored import stored_covariance, stored_head, stored_metrics, stored_theta
 from levytorch.untrusted import load_tensors
@@ -86,7 +86,7 @@ class OfHead:
 
 
 @dataclass
-class Recovery(OfHead):
+class Recovery(OfHead, Reported):
     """b(x), D_o(x), D_f(x) and alpha in the units of the data.
 
     covariance: (P, P) of theta (None when the engine gives none); metrics: plain numbers and strings about the fit;
@@ -300,33 +300,20 @@ class Recovery(OfHead):
 
     # -- as a whole ---------------------------------------------------------------------------------------------------
     @property
-    def nobs(self) -> int:
-        """Pairs that were fitted."""
-        return int(self.metrics.get("n_main", 0))
-
-    @property
     def n_parameters(self) -> float:
-        """Parameters of the fit; where they are smoothed, as many as the data determines."""
         return float(self.metrics.get("parameters", self.theta.numel()))
 
-    @property
-    def aic(self) -> float:
-        """Akaike's criterion, 2 k - 2 log L; smaller is better among fits to the same pairs."""
-        return 2.0 * self.n_parameters - 2.0 * self.log_likelihood
+    def model_in_words(self) -> str:
+        return head_in_words(self.head)
 
-    @property
-    def bic(self) -> float:
-        """Schwarz's criterion, k log n - 2 log L."""
-        return self.n_parameters * math.log(max(1, self.nobs)) - 2.0 * self.log_likelihood
+    def coefficient_estimates(self, level: float, truth: Any) -> list[Estimate]:
+        return self.averages(self.states, level, truth)
 
-    @property
-    def report(self) -> FitReport:
-        """What the fit has found, typed; `summary()` prints it."""
-        return FitReport.of(self)
-
-    def summary(self, level: float = 0.95) -> FitReport:
-        """A table of the fit: `print(found.summary())`, or the last line of a notebook's cell."""
-        return FitReport.of(self, number_within("level", level, "(0, 1)", "pass such as 0.95"))
+    def averages(self, x: Tensor, level: float = 0.95, truth: Any = None) -> list[Estimate]:
+        """Means of b, D_o and D_f over states, with the pointwise standard errors there; truth: to be compared with."""
+        stds = self.std(x) if self.covariance is not None else None
+        true = None if truth is None else (truth.b(x), truth.D_o(x), truth.D_f(x))
+        return coefficient_rows(self.head, (self.b(x), self.D_o(x), self.D_f(x)), stds, true, level=level)
 
     def to_frame(self, grid: Any = None, kind: str = "polars", level: float = 0.95) -> Any:
         """Coefficients with errors and intervals at the states of `grid`, as a frame of polars or pandas, or a dict.
@@ -338,9 +325,6 @@ class Recovery(OfHead):
     def plot(self, **options: Any) -> tuple[Any, Any]:
         """(fig, axes): every coefficient with its band; options: truth, states, axes, units (figures.coefficients)."""
         return plotted("recovery", self, **options)
-
-    def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
 
     # -- elsewhere ----------------------------------------------------------------------------------------------------
     def dynamics(self) -> Dynamics:

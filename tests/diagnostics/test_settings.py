@@ -156,4 +156,4 @@ def test_words_of_rare_steps_and_of_laws():
     assert "steps as rare as 1 % are as frequent as the law says" in found.text()
     found.fit.rare = {0.003: 1.42}
     assert "steps as rare as 0.3 % are 1.4 times as frequent as the law says" in found.text()
-    assert bool(found.arrays["fit"]["periodic"])
+    assert float(found.arrays["fit"]["period"]) == pytest.approx(2 * math.pi)

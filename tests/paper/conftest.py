@@ -82,7 +82,7 @@ def make_runs(top, folder, overrides, replicas, sizes):
             write_config(OmegaConf.merge(config, {"seed": seed, "data": {"n_trajectories": n}}), directory)
             drawn.save(directory / "recovery.pt")
             metrics = dict(first.metrics) | report.summary(drawn, first.source.dynamics) | {"seed": seed}
-            outcome = report.Outcome(drawn, first.source, metrics, directory, [], ())
+            outcome = report.Outcome(drawn, first.source, first.report, metrics, directory, [], ())
             report.write_fit(outcome)
             report.write_checks(outcome, settings)
             add_value(outcome, settings)

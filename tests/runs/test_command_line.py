@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 
-from levytorch import Dynamics, Transitions, recover, simulate
+from levytorch import Dynamics, Transitions, simulate
 from levytorch.diagnostics.verdicts import Verdict
 from levytorch.runs import command_line, report, terminal
 from levytorch.runs.settings import fit_settings
+from levytorch.training.fit_report import Estimate, FitReport, law_sentence
 from tests.inputs.configs import composed as composed_
 from tests.processes import run
 
@@ -80,40 +82,14 @@ def test_what_is_said_before_a_fit():
     assert all(len(line) <= terminal.WIDTH for line in [*lines, *text.splitlines()])
 
 
-def test_averages_are_taken_where_the_data_is():
-    """The data sits near x = 1 of a cell of 100; the drift there is known in closed form, elsewhere it is not."""
-    generator = torch.Generator().manual_seed(0)
-    x = 1.0 + 0.1 * torch.randn(4000, generator=generator, dtype=torch.float64)
-    dx = 0.5 + 0.2 * torch.randn(4000, generator=generator, dtype=torch.float64)
-    data = Transitions(x, dx, 0.1)
-    found = recover(data, alpha=0.3, n_basis=3, period=100.0, penalty="evidence")
-    rows = report.at_the_data(found, None)
-    assert set(rows) == {"b", "D_o", "D_f"}
-    assert "error" not in rows["b"]
-    se = 0.2 / 0.1 / 4000**0.5
-    assert abs(rows["b"]["mean"] - 5.0) < 5 * se
-    truth = Dynamics(b=10.0, D_o=0.2, D_f=1.0, alpha=0.3, period=100.0)
-    assert report.at_the_data(found, truth)["b"]["error"] == pytest.approx(0.5, abs=0.02)
-
-
-BASE = {
-    "engine": "fisher", "steps": 3, "seconds": 0.1, "converged": True, "n_main": 10, "tail_method": "none",
-    "tcf": 0.0, "log_likelihood": -1.0, "observed": {"b": {"mean": 1.0, "std": 0.5}},
-    "alpha": 0.3, "alpha_std": 0.0, "law": "frozen",
-    "law_reason": "the exact law must have steps that a grid can hold, found others (0.0001; use the frozen law.)",
-}  # fmt: skip
-
-
-def test_the_table_has_errors_only_where_a_truth_is_known():
-    assert "error (L2)" not in terminal.closing(BASE)
-    known = BASE | {"observed": {"b": {"mean": 1.0, "std": 0.5, "error": 0.25}}}
-    assert "25.00%" in terminal.closing(known)
-    assert "(0.5)" not in terminal.closing(known)
-    stopped = terminal.closing(known | {"converged": False, "alpha_std": 0.01, "not_converged": "5 were not enough"})
-    assert "(0.5)" in stopped
-    assert "(0.01)" in stopped
-    said = "errors in brackets are those of a maximum that was not reached: 5 were not enough"
-    assert said in " ".join(stopped.split())
+def outcome(**changes):
+    reason = "the exact law must have steps that a grid can hold, found others (0.0001; use the frozen law.)"
+    row = Estimate("b", 1.0, 0.5, 0.0, 2.0)
+    note = law_sentence({"law": "frozen", "law_reason": reason})
+    fields = {"model": "fourier", "law": "frozen", "engine": "fisher", "steps": 3, "converged": True, "nobs": 10}
+    fields |= {"log_likelihood": -1.0, "parameters": 1.0, "aic": 4.0, "bic": 5.0, "tail": "none", "tcf": 0.0, "seed": 0}
+    found = FitReport(**fields, estimates=(row,), notes=(note, 'use tempering="learn".'), doubts=("D_f is zero.",))
+    return report.Outcome(None, None, found, {}, Path(), **changes)
 
 
 def test_the_table_after_a_fit_has_80_columns_and_one_sentence_per_check():
@@ -122,11 +98,13 @@ def test_the_table_after_a_fit_has_80_columns_and_one_sentence_per_check():
         Verdict("Time step", "look", "A long sentence. " * 9, "p = 0.3"),
         Verdict("Jumps", "-", "Not checked: \x1b[31mtoo few pairs."),
     ]
-    text = terminal.closing(BASE | {"verdicts": [one.plain() for one in found]})
+    text = terminal.closing(outcome(verdicts=found))
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line[:4].strip() for line in lines if line[:4].strip() in ("ok", "look", "bad", "-")] == ["ok", "look", "-"]
     assert "\x1b" not in text
     assert "p = 0.3" not in text
-    assert "the exact law is not available, because it must have steps that a grid can hold." in " ".join(text.split())
-    assert "\x1b[1;32mok" in terminal.closing(BASE | {"verdicts": [found[0].plain()]}, 100, color=True)
+    assert "The exact likelihood was skipped: it must have steps that a grid can hold." in " ".join(text.split())
+    assert "use tempering=learn." in text
+    assert "D_f is zero" not in text  # a verdict says it
+    assert "\x1b[1;32mok" in terminal.closing(outcome(verdicts=found[:1]), 100, color=True)

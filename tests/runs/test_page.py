@@ -21,7 +21,7 @@ from levytorch.figures import new_axes
 from levytorch.figures.base import svg_parts
 from levytorch.runs import page
 from levytorch.runs.report import Outcome
-from levytorch.runs.terminal import location
+from levytorch.training.fit_report import Estimate, FitReport
 
 HOSTILE = "</pre><script>document.title='taken'</script><img src=x onerror=alert(1)>\"'&"
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -57,27 +57,17 @@ def read(file: Path) -> Reader:
     return reader
 
 
-METRICS = {
-    "opening": f"fitting 10 pairs of {HOSTILE}",
-    "observed": {"b": {"mean": 1.25, "std": 0.1, "error": 0.02}, HOSTILE: {"mean": 2.0}},
-    "alpha": 0.3,
-    "alpha_std": 0.0,
-    "engine": HOSTILE,
-    "steps": 3,
-    "seconds": 0.1,
-    "converged": True,
-    "tail_method": "none",
-    "tcf": 0.0,
-    "log_likelihood": -10.0,
-    "n_main": 10,
-    "alarms": {"misfit": f"does not fit {HOSTILE}"},
-    "warnings": [f"a doubt {HOSTILE}"],
-    "verdicts": [
-        {"name": "Fit", "verdict": "bad", "sentence": f"Does not fit {HOSTILE}", "details": "p < 1e-12"},
-        {"name": "Warning", "verdict": "look", "sentence": f"A doubt {HOSTILE}", "details": ""},
-        {"name": "Jumps", "verdict": "ok", "sentence": "The data needs jumps.", "details": "AIC +7"},
-    ],
-}
+REPORT = FitReport(
+    *("fourier", "frozen", HOSTILE, 3, True, 10, -10.0, 3.0, 26.0, 27.0, "none", 0.0, 0),
+    estimates=(Estimate("b", 1.25, 0.1, error=0.02), Estimate(HOSTILE, 2.0), Estimate("alpha", 0.3, note="given")),
+    notes=(f"a note {HOSTILE}",),
+)
+METRICS = {"opening": f"fitting 10 pairs of {HOSTILE}", "seconds": 0.1}
+VERDICTS = [
+    Verdict("Fit", "bad", f"Does not fit {HOSTILE}", "p < 1e-12"),
+    Verdict("Warning", "look", f"A doubt {HOSTILE}"),
+    Verdict("Jumps", "ok", "The data needs jumps.", "AIC +7"),
+]
 
 
 def picture() -> list[bytes]:
@@ -90,7 +80,8 @@ def picture() -> list[bytes]:
 def written(tmp_path) -> Path:
     directory = tmp_path / "a <b> & run"
     directory.mkdir()
-    outcome = Outcome(None, None, METRICS, directory, pictures={"coefficients": picture()})  # type: ignore[arg-type]
+    shown = {"pictures": {"coefficients": picture()}, "verdicts": VERDICTS}
+    outcome = Outcome(None, None, REPORT, METRICS, directory, **shown)  # type: ignore[arg-type]
     return page.write_run_page(outcome, ["data=file", f"data.path={HOSTILE}", "resume=x"])
 
 
@@ -98,20 +89,12 @@ def test_text_from_outside_stays_text(written):
     reader = read(written)
     assert {tag for tag, _ in reader.tags} <= {
         *("html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "ul", "li", "div", "table", "tr", "th"),
-        *("td", "figure", "img", "figcaption", "pre", "details", "summary", "b", "span"),
+        *("td", "caption", "figure", "img", "figcaption", "pre", "details", "summary", "b", "span"),
     }
     for _, attributes in reader.tags:
         assert not any(name.startswith("on") for name in attributes)
-    assert reader.text.count("<script>") == 6  # opening, a row, engine, alarm, doubt, command: each as text
+    assert reader.text.count("<script>") == 7  # opening, row, engine, note, alarm, doubt, command: each as text
     assert "p < 1e-12" in reader.text
-
-
-def test_errors_of_a_fit_that_has_not_converged_are_marked(tmp_path):
-    told = METRICS | {"converged": False, "not_converged": f"3 steps {HOSTILE}", "alpha_std": 0.02}
-    text = read(page.write_run_page(Outcome(None, None, told, tmp_path), [])).text  # type: ignore[arg-type]
-    assert "(0.1)" in text
-    assert "(0.02)" in text
-    assert "errors in brackets are those of a maximum that was not reached: 3 steps" in text
 
 
 def test_the_page_loads_nothing(written):
@@ -156,9 +139,8 @@ def test_an_evaluation_of_runs_with_odd_names(tmp_path):
 
 
 def test_nothing_to_say_is_said(tmp_path):
-    fine = {"name": "Convergence", "verdict": "ok", "sentence": "The fit converged.", "details": ""}
-    calm = METRICS | {"alarms": {}, "warnings": [], "verdicts": [fine]}
-    outcome = Outcome(None, None, calm, tmp_path)  # type: ignore[arg-type]
+    fine = [Verdict("Convergence", "ok", "The fit converged.")]
+    outcome = Outcome(None, None, REPORT, METRICS, tmp_path, verdicts=fine)  # type: ignore[arg-type]
     text = page.write_run_page(outcome, []).read_text()
     assert '<li class="ok">' in text
     assert '<li class="look">' not in text
@@ -245,9 +227,3 @@ def test_table_of_laws():
     for part in ("held-out log p per pair", "8,000 pairs", "NIG &lt;b&gt;", "-3894.5", "NIG is preferred."):
         assert part in told
     assert page._laws({}) == []
-
-
-def test_b_is_a_location_where_steps_have_no_mean():
-    assert location({"alpha": 0.4}) is not None
-    for metrics in ({"alpha": 0.6}, {"alpha": 0.4, "tempering": 0.1}, {}):
-        assert location(metrics) is None

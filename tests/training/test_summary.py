@@ -1,16 +1,16 @@
 """What a recovery says of itself: summary, intervals, criteria, frames, plots, and one convention for averages."""
 
 import math
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 import torch
 
-from levytorch import Dynamics, Recovery, recover, simulate
+from levytorch import Dynamics, Recovery, Trajectories, Transitions, recover, simulate
 from levytorch.errors import InputError
-from levytorch.runs.report import at_the_data
-from levytorch.training.fit_report import WIDTH
+from levytorch.training.fit_report import LOCATION, WIDTH, FitReport
 from levytorch.training.outcome import observed_states
 
 
@@ -37,6 +37,7 @@ def test_the_table(found):
     wide = found.summary(level=0.99).estimates[0]
     assert (wide.high - wide.mean) / wide.std == pytest.approx(2.5758293035489004)
     assert found.summary().plain()["nobs"] == 12_000
+    assert f"{LOCATION}." in found.report.notes  # alpha < 1/2: steps have no mean
 
 
 def test_criteria(found):
@@ -60,10 +61,9 @@ def test_averages_are_those_of_the_observed_states(found, data, tmp_path):
     """print(found), its summary and the report of a run have the same numbers."""
     x = data.x
     b = float(found.b(x).mean())
-    rows = at_the_data(found, None)
-    assert rows["b"]["mean"] == pytest.approx(b, abs=2e-3 * float(found.b(x).std()))
-    assert found.report.estimates[0].mean == pytest.approx(rows["b"]["mean"], abs=1e-12)
-    assert f"b {rows['b']['mean']:.4g}" in repr(found)
+    mean = found.report.metrics()["observed"]["b"]["mean"]
+    assert mean == pytest.approx(b, abs=2e-3 * float(found.b(x).std()))
+    assert f"b {mean:.4g}" in repr(found)
     assert "seed 3" in repr(found)
     found.save(tmp_path / "r.pt")
     assert str(Recovery.load(tmp_path / "r.pt").summary()) == str(found.summary())
@@ -99,3 +99,63 @@ def test_plot(found, data):
     fig, axes = found.plot(truth=Dynamics.named("variable"), states=data.x)
     assert len(axes) == 3
     assert axes[0].figure is fig
+
+
+def test_averages_are_taken_where_the_data_is():
+    """The data sits near x = 1 of a cell of 100; the drift there is known in closed form, elsewhere it is not."""
+    generator = torch.Generator().manual_seed(0)
+    x = 1.0 + 0.1 * torch.randn(4000, generator=generator, dtype=torch.float64)
+    dx = 0.5 + 0.2 * torch.randn(4000, generator=generator, dtype=torch.float64)
+    found = recover(Transitions(x, dx, 0.1), alpha=0.3, n_basis=3, period=100.0, penalty="evidence")
+    rows = found.report.metrics()["observed"]
+    assert set(rows) == {"b", "D_o", "D_f"}
+    assert "error" not in rows["b"]
+    assert "error (L2)" not in str(found.report)
+    assert abs(rows["b"]["mean"] - 5.0) < 5 * 0.2 / 0.1 / 4000**0.5
+    truth = Dynamics(b=10.0, D_o=0.2, D_f=1.0, alpha=0.3, period=100.0)
+    compared = FitReport.of(found, truth=truth)
+    assert compared.metrics()["observed"]["b"]["error"] == pytest.approx(0.5, abs=0.02)
+    assert "error (L2)" in str(compared)
+
+
+def test_errors_of_a_fit_that_has_not_converged_are_in_brackets(found):
+    stopped = replace(found.report, converged=False, not_converged="5 were not enough")
+    for row, text in zip(stopped.estimates, stopped.groups()[0][1]):
+        assert text[2] == f"({row.std:.3g})"
+    assert "Converged      NO" in str(stopped)
+
+
+def with_actions(labels):
+    """b = -1 or 1 by the action, or in between."""
+    generator = np.random.default_rng(0)
+    push = generator.integers(0, 2, (40, 40)) if labels else generator.uniform(0, 1, (40, 40))
+    dx = 0.05 * (2 * push - 1) + 0.1 * generator.normal(size=push.shape)
+    x = np.cumsum(np.concatenate([np.zeros((40, 1)), dx], axis=1), axis=1)
+    action = np.where(push == 1, "right", "left") if labels else push
+    data = Trajectories.from_arrays(x, dt=0.05, action=action)
+    return recover(data, alpha=0.7, n_basis=1, law="frozen", D_f=0.01 if labels else None)
+
+
+@pytest.mark.parametrize("labels", [True, False])
+@pytest.mark.filterwarnings("ignore::levytorch.errors.LevytorchWarning")
+def test_recoveries_with_actions(labels):
+    found = with_actions(labels)
+    report, k = found.summary(), found.n_parameters
+    text = str(report)
+    assert max(map(len, text.splitlines())) <= WIDTH
+    names = ["left", "right"] if labels else list(found.held_actions())
+    assert list(dict.fromkeys(row.action for row in report.estimates)) == [*names, ""]
+    assert found.nobs == report.nobs == 1600
+    assert found.aic == pytest.approx(2 * k - 2 * found.log_likelihood)
+    assert found.bic == pytest.approx(k * math.log(1600) - 2 * found.log_likelihood)
+    rows = report.metrics()["by_action"]
+    for name, action in found.held_actions().items():
+        assert rows[name]["b"]["mean"] == pytest.approx(float(found.b(0.1, action)))
+        assert rows[name]["b"]["std"] == pytest.approx(float(found.std([0.1], action)[0]))
+        assert ("pairs" in rows[name]) is labels
+    if labels:
+        assert f"-- action left ({rows['left']['pairs']:,} pairs)" in text
+        assert rows["left"]["pairs"] + rows["right"]["pairs"] == 1600
+    assert "engine" not in text.split("Engine")[0]
+    assert report.engine != "unknown"
+    assert found._repr_html_().count("</table>") == 2

@@ -88,7 +88,7 @@ class Corrected(CenteredRounds):
         if auto and not self.reached:
             course.reason += "; rounds on the centered score did not show how far the frozen law is off"
         elif auto:
-            course.reason += f"; the estimates of the frozen law are off by up to {far:.2g} standard errors"
+            course.reason += f"; the frozen law would change the estimates by up to {far:.2g} standard errors"
         return None
 
     def off_by(self) -> float:

@@ -297,7 +297,7 @@ class SimulatedRounds(CoupledRounds):
             course.end.likelihood.head.set_flat(self.linear.parameters_of_head())
         course.answer = self
         if auto:
-            course.reason += f"; the estimates of the frozen law are off by up to {far:.2g} standard errors"
+            course.reason += f"; the frozen law would change the estimates by up to {far:.2g} standard errors"
         return None
 
     def result(self) -> tuple[Recovery, Likelihood]:
