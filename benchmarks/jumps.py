@@ -3,9 +3,9 @@
 python benchmarks/jumps.py run --seeds 40      adds rows to the results
 python benchmarks/jumps.py summary
 
-1,000 independent steps of length 1: Gaussian; a Gaussian of variance 1 with stable jumps (alpha = 0.7, D_f = 0.05: about
-one step in a hundred is a visible jump); the same with jumps tempered at 0.2; and Student's t with 4 degrees of freedom.
-"few" has a fiftieth of the jumps of "stable". Rows that are there already are not computed again.
+1,000 independent steps of length 1: Gaussian; a Gaussian of variance 1 with stable jumps (alpha = 0.7, D_f = 0.05:
+about one step in a hundred is a visible jump); the same with jumps tempered at 0.2; and Student's t with 4 degrees of
+freedom. "few" has a fiftieth of the jumps of "stable". Rows that are there already are not computed again.
 """
 
 from __future__ import annotations
