@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from levytorch.spaces.basis import MOST_MODES
 
 Reward = Callable[[Tensor], Tensor]
 _MOST_COORDINATES = 3
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def space_to_solve_on(dynamics: Any) -> StateSpace:
@@ -185,3 +188,18 @@ def check_periodic(r: Reward, period: Sequence[float], x: Tensor) -> None:
                 f"the reward must have the cell's period {length:g}{where}, found a change by {gap:.3g} over one; "
                 f"make it periodic{remedy}."
             )
+
+
+def discounted_by_rate(function: Callable[P, T]) -> Callable[P, T]:
+    """For functions that take `beta`: refuse gamma, the discount factor of reinforcement learning, with a remedy."""
+
+    @wraps(function)
+    def checked(*args: P.args, **options: P.kwargs) -> T:
+        if "gamma" in options:
+            raise InputError(
+                f"beta must be given, the discount rate per unit of time, found gamma = {shown(options['gamma'])}; "
+                "for a discount factor gamma per step pass beta=-math.log(gamma) / dt."
+            )
+        return function(*args, **options)
+
+    return checked

@@ -31,7 +31,7 @@ from levytorch.convert import choice, positive_number, whole_number
 from levytorch.data.pairing import is_gap
 from levytorch.data.trajectories import Trajectories
 from levytorch.errors import InputError, LevytorchWarning
-from levytorch.policy.checks import check_beta, reward_function
+from levytorch.policy.checks import check_beta, discounted_by_rate, reward_function
 
 _CHUNK = 65536
 _RCOND = 1e-10  # singular values below this, relative to the largest, are left out
@@ -159,6 +159,7 @@ def _suffix_sums(terms: np.ndarray, s: np.ndarray) -> np.ndarray:
     return out
 
 
+@discounted_by_rate
 def empirical_values(
     trajectories: Any,
     reward: Callable[[Tensor], Any] | float,

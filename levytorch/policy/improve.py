@@ -27,7 +27,7 @@ from torch import Tensor
 from levytorch.convert import real_number, real_tensor, whole_number
 from levytorch.errors import InputError, NumericalError
 from levytorch.policies import NumberPolicy, Policy, reward_of
-from levytorch.policy.checks import check_beta, check_window, is_line
+from levytorch.policy.checks import check_beta, check_window, discounted_by_rate, is_line
 from levytorch.policy.generator import root_of
 from levytorch.policy.nodes import Local, Nodes, nodes_of
 
@@ -60,6 +60,7 @@ class Improvement:
         return f"Improvement(gain={self.gain:.4g}{error}, {len(self.history)} iterations, converged={self.converged})"
 
 
+@discounted_by_rate
 def improve(
     recovery: Any,
     reward: Any,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from levytorch.convert import real_tensor, shown
 from levytorch.errors import InputError
+from levytorch.policy.checks import discounted_by_rate
 from levytorch.policy.solver import solve_value
 
 _LOOK = {False: 1024, True: 4096}  # states at which it is looked whether a policy jumps; in the plane
@@ -113,6 +114,7 @@ class Ranking:
         return math.nan if moved is None else float((self.weights @ moved).norm())
 
 
+@discounted_by_rate
 def rank(recovery: Any, policies: Mapping[str, Any], reward: Any, beta: float, **options: Any) -> Ranking:
     """Evaluate policies by name on a ControlledRecovery; differences are to "behaviour" if it is among them, else to
     the first.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from levytorch.convert import positive_number
 from levytorch.errors import LevytorchWarning
-from levytorch.policy.checks import check_beta, check_modes, space_to_solve_on
+from levytorch.policy.checks import check_beta, check_modes, discounted_by_rate, space_to_solve_on
 from levytorch.policy.on_circle import CircleProblem
 from levytorch.policy.on_interval import IntervalProblem
 from levytorch.policy.on_product import ProductProblem
@@ -35,6 +35,7 @@ PROBLEMS: dict[tuple[type, bool], Any] = {  # of a space, and whether it repeats
 }
 
 
+@discounted_by_rate
 def solve_value(
     dynamics_or_recovery: Any,
     reward: Callable[[Tensor], Any] | float,
