@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from levytorch import Dynamics, check, simulate
+from levytorch.diagnostics.jumps_check import decided
 
 RESULTS = Path(__file__).parent / "results" / "jumps.csv"
 LAWS = ("Gaussian", "stable", "tempered", "Student t", "NIG")
@@ -82,7 +83,7 @@ def summary(options: argparse.Namespace) -> None:
         rows = list(csv.DictReader(file))
     for system, steps in dict.fromkeys((row["system"], row["steps"]) for row in rows):
         own = [row for row in rows if (row["system"], row["steps"]) == (system, steps)]
-        answers = Counter(row["answer"] for row in own)
+        answers = Counter(decided({law: float(row[f"AIC {law}"]) for law in LAWS})[0] for row in own)
         gains = np.array(
             [
                 float(row["AIC Gaussian"]) - min(float(row[f"AIC {law}"]) for law in ("stable", "tempered"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from levytorch.training.fit_report import WIDTH, wrapped
 from levytorch.training.recovery import Recovery
 
 _CLEAR = 3.0  # standard errors of a difference of log-likelihoods
-_AIC = 10.0  # by which a law with jumps must be better than one without
+# in AIC: by how much a law with jumps must be better than the Gaussian law, and than Student's t and NIG
+_NEEDED, _BETTER = 10.0, 2.0
 _ALIKE = 0.01  # relative difference of dt within which steps have one length
 _CLUSTERED = 5.0  # standard errors of the correlation of sizes of successive steps
 _STRONG = 0.05  # and its least size
@@ -36,9 +38,8 @@ YES, NO, OTHER = "yes", "no", "unclear"
 class JumpCard:
     """The answer, with what it rests on; `print` shows it as text, `plot` draws it, `save` writes a PNG file.
 
-    answer: "yes", "no", or "unclear" where the tails are heavy, but another law than that of jumps describes them
-    better. sentence: the answer in words. laws: the comparison. alpha, D_o, D_f: of the stable law with constants.
-    clustering: correlation of the sizes of successive steps, and how many standard errors that is.
+    answer: "yes", "no", or "unclear" where the tails are heavy, but another law describes them as well as jumps do.
+    sentence: the answer in words. laws: the comparison. alpha, D_o, D_f: of the stable law with constants. clustering: correlation of the sizes of successive steps, and how many standard errors that is.
     """
 
     answer: str
@@ -153,13 +154,24 @@ def _clustering(pairs: Transitions) -> tuple[float, float]:
     return r, r * len(a) ** 0.5
 
 
+def decided(aic: Mapping[str, float]) -> tuple[str, str, str | None]:
+    """The answer by AIC, the law with jumps that is best, and the rival that describes the steps as well, or None.
+
+    benchmarks/jumps.py measures how often it is wrong.
+    """
+    jumps = min(("stable", "tempered"), key=lambda name: aic[name])
+    if aic["Gaussian"] - aic[jumps] <= _NEEDED:
+        return NO, jumps, None
+    rival = min((name for name in ("Student t", "NIG") if name in aic), key=lambda name: aic[name], default=None)
+    if rival is not None and aic[rival] - aic[jumps] < _BETTER:
+        return OTHER, jumps, rival
+    return YES, jumps, None
+
+
 def _answer(laws: Comparison, clustering: tuple[float, float]) -> tuple[str, str]:
     rows = {row.model: row for row in laws.rows}
-    best = laws.rows[0]
-    jumps = max((rows[name] for name in ("stable", "tempered")), key=lambda row: row.log_likelihood)
-    plain = rows["Gaussian"]
-    # a few jumps make the difference to a Gaussian so uneven that its standard error says little
-    if not (plain.aic - jumps.aic > _AIC and jumps.log_likelihood > plain.log_likelihood):
+    answer, best, rival = decided({name: row.aic for name, row in rows.items()})
+    if answer == NO:
         return NO, "No: Gaussian steps describe the data as well as steps with jumps. Do not read anything into D_f."
     clustered = clustering[0] > _STRONG and clustering[1] > _CLUSTERED
     caution = (
@@ -168,14 +180,15 @@ def _answer(laws: Comparison, clustering: tuple[float, float]) -> tuple[str, str
         if clustered
         else ""
     )
-    if best.model in ("Student t", "NIG") and -jumps.difference > _CLEAR * jumps.difference_std:
+    if rival is not None:
+        how = "better than" if rows[rival].aic < rows[best].aic - _BETTER else "as well as"
         return OTHER, (
-            f"Unclear: steps have heavy tails, but {best.model} describes them better than jumps with constant "
-            f"coefficients do.{caution}"
+            f"Unclear: steps have heavy tails, but the {rival} law describes them {how} jumps with constant "
+            f"coefficients do. More observations, or shorter steps, can tell them apart.{caution}"
         )
     stable = rows["stable"]
-    ends = jumps.model == "tempered" and -stable.difference > _CLEAR * stable.difference_std and best is jumps
-    kind = "jumps that have an end (tempered)" if ends else "jumps without an end that the data shows (stable)"
+    ends = best == "tempered" and -stable.difference > _CLEAR * stable.difference_std
+    kind = "truncated jumps (tempered law)" if ends else "jumps (stable law; the data does not show that they end)"
     return YES, f"Yes: {kind} describe the steps better than a Gaussian law.{caution}"
 
 

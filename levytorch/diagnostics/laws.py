@@ -42,6 +42,7 @@ _COST = {1: 1, 2: 8, 3: 4}  # of the tempered law in d dimensions, in fewer pair
 _RATES = (0.5, 3.0, 10.0)  # per largest step: where a tempering may start
 _AT_ONCE = 1 << 14
 _HALVINGS = 5
+_LARGE = 1e5  # of the argument of K_1
 
 
 def compare_laws(data: Transitions | Trajectories, *, n_basis: int = 1, **options: Any) -> Comparison:
@@ -124,12 +125,16 @@ def _student(z: Array, p: Array) -> Array:
 def _nig(z: Array, p: Array) -> Array:
     """Symmetric: a delta / pi exp(delta a) K_1(a s) / s, s = sqrt(z^2 + delta^2), delta and a from p[1] and p[2].
 
-    s - delta is computed without cancellation: of Gaussian steps both delta and a are very large.
+    Of Gaussian steps delta and a are very large: s - delta is computed without cancellation, and K_1, which SciPy has to
+    few digits there, by its asymptotic series.
     """
     delta, a = np.exp(np.clip(p[1:], -20.0, 20.0))
     y = z - p[0]
     s = np.hypot(y, delta)
-    return np.asarray(np.log(a * delta / np.pi) + np.log(special.k1e(a * s)) - a * y**2 / (s + delta) - np.log(s))
+    bessel = np.log(special.k1e(np.minimum(a * s, _LARGE)))
+    far = 0.5 * np.log(0.5 * np.pi / (a * s)) + 3.0 / (8.0 * a * s)
+    bessel = np.where(a * s > _LARGE, far, bessel)
+    return np.asarray(np.log(a * delta / np.pi) + bessel - a * y**2 / (s + delta) - np.log(s))
 
 
 def table_of_laws(

@@ -1,11 +1,14 @@
 """check(): the card that says whether jumps are real; remarks on degrees and rounded data."""
 
+import mpmath
 import numpy as np
 import pytest
 
 from levytorch import Dynamics, Trajectories, check, recover, simulate
 from levytorch.command import start
 from levytorch.data.remarks import in_degrees, remarks, rounded_to
+from levytorch.diagnostics.jumps_check import decided
+from levytorch.diagnostics.laws import _nig
 from levytorch.errors import InputError, LevytorchWarning
 
 N = 1500
@@ -30,6 +33,25 @@ def test_no_jumps_are_found_where_there_are_none():
     rng = np.random.default_rng(0)
     card = check(np.cumsum(rng.normal(size=N)), dt=1.0)
     assert card.answer == "no"
+
+
+def test_the_answer_follows_aic():
+    aic = {"Gaussian": 120.0, "stable": 101.0, "tempered": 102.0, "Student t": 110.0, "NIG": 109.0}
+    assert decided(aic) == ("yes", "stable", None)
+    assert decided(aic | {"NIG": 102.0}) == ("unclear", "stable", "NIG")
+    assert decided(aic | {"Gaussian": 110.0}) == ("no", "stable", None)
+    assert decided({name: aic[name] for name in ("Gaussian", "stable", "tempered")}) == ("yes", "stable", None)
+
+
+@pytest.mark.parametrize("p", [(0.1, 7.0, 6.5), (0.1, 18.0, 17.9), (0.0, 0.3, -0.2)])
+def test_the_nig_law_of_any_size(p):
+    """Against mpmath; nearly Gaussian steps have an argument of the Bessel function that SciPy has few digits for."""
+    z = np.array([-3.0, 0.2, 4.0])
+    with mpmath.workdps(40):
+        delta, a = mpmath.e ** p[1], mpmath.e ** p[2]
+        s = [mpmath.sqrt((mpmath.mpf(x) - p[0]) ** 2 + delta**2) for x in z]
+        true = [mpmath.log(a * delta / mpmath.pi * mpmath.exp(delta * a) * mpmath.besselk(1, a * v) / v) for v in s]
+    np.testing.assert_allclose(_nig(z, np.array(p)), np.array(true, dtype=float), atol=1e-10)
 
 
 def test_a_noise_that_comes_and_goes_is_not_called_jumps():
