@@ -39,7 +39,8 @@ class JumpCard:
     """The answer, with what it rests on; `print` shows it as text, `plot` draws it, `save` writes a PNG file.
 
     answer: "yes", "no", or "unclear" where the tails are heavy, but another law describes them as well as jumps do.
-    sentence: the answer in words. laws: the comparison. alpha, D_o, D_f: of the stable law with constants. clustering: correlation of the sizes of successive steps, and how many standard errors that is.
+    sentence: the answer in words. laws: the comparison. alpha, D_o, D_f: of the stable law with constants.
+    clustering: correlation of the sizes of successive steps, and how many standard errors that is.
     """
 
     answer: str

@@ -24,6 +24,7 @@ from levytorch.coefficients.build import LINEAR
 from levytorch.convert import Array
 from levytorch.data import Trajectories, Transitions
 from levytorch.diagnostics.brownian import LawWithoutJumps, fit_without_jumps
+from levytorch.diagnostics.chain import starts_within
 from levytorch.diagnostics.compare import ComparedModel, Comparison, Extra, compare_on, ranked
 from levytorch.diagnostics.refit import Fitted, StepPairs, curvature, fit_again, scores, stand_in
 from levytorch.diagnostics.sample import Region, Sample, make_sample, subsample
@@ -125,8 +126,8 @@ def _student(z: Array, p: Array) -> Array:
 def _nig(z: Array, p: Array) -> Array:
     """Symmetric: a delta / pi exp(delta a) K_1(a s) / s, s = sqrt(z^2 + delta^2), delta and a from p[1] and p[2].
 
-    Of Gaussian steps delta and a are very large: s - delta is computed without cancellation, and K_1, which SciPy has to
-    few digits there, by its asymptotic series.
+    Of Gaussian steps delta and a are very large: s - delta is computed without cancellation, and K_1, of which SciPy
+    has few digits there, by its asymptotic series.
     """
     delta, a = np.exp(np.clip(p[1:], -20.0, 20.0))
     y = z - p[0]
@@ -148,6 +149,8 @@ def table_of_laws(
 ) -> Comparison | Skipped:
     """strengths: of the roughness penalty of the fit; most: pairs that are looked at."""
     chosen = subsample(transitions, max(FEWEST, most // _COST[transitions.dim]), seed)
+    if not bool((within := starts_within(head, chosen.x)).all()):
+        transitions, chosen = transitions[starts_within(head, transitions.x)], chosen[within]
     side = StepPairs(chosen, region.core(), head)
     if side.n < FEWEST:
         return Skipped(f"only {side.n} pairs lie where laws can be compared and {FEWEST} are needed; bring more data")
