@@ -14,7 +14,15 @@ from levytorch.convert import choice, positive_number, seed_of, shown, whole_num
 from levytorch.data import Transitions
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.policy.bases import CircleBasis, Functions, LineBasis, PlaneBasis
-from levytorch.policy.checks import check_beta, check_periodic, circle_of, discounted_by_rate, is_line, reward_function, torus_of
+from levytorch.policy.checks import (
+    check_beta,
+    check_periodic,
+    circle_of,
+    discounted_by_rate,
+    is_line,
+    reward_function,
+    torus_of,
+)
 from levytorch.policy.estimation import TAILS_LOST, DataValue, Estimation
 from levytorch.spaces.splines import check_n_basis
 from levytorch.training.start import inside, kept_range
