@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from levytorch import startup
 from levytorch.errors import LevytorchError, printable
 
 _USAGE = """levytorch check FILE [options]     are the jumps in a file real? A card as text, and as PNG with --png
@@ -18,6 +19,8 @@ levytorch info                     versions, cores, where the docs are"""
 
 def start(arguments: Sequence[str] | None = None) -> None:
     """The command line of this process."""
+    if arguments is None:
+        startup.prepare_process()
     given = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = (given[0], given[1:]) if given else ("", [])
     if name == "check":

@@ -13,9 +13,10 @@ import math
 import sys
 import tempfile
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -64,10 +65,13 @@ def _reads_differently(case: Case) -> bool:
     return kept and case.law in laws and case.tail != "conditional"
 
 
-def pairwise(cases: list[Case]) -> list[Case]:
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+def pairwise(cases: Sequence[T]) -> list[T]:
     """A few cases that contain every pair of values which occurs among the given ones."""
 
-    def pairs(case: Case) -> set[tuple[int, str, int, str]]:
+    def pairs(case: T) -> set[tuple[int, Any, int, Any]]:
         return {(i, case[i], j, case[j]) for i, j in itertools.combinations(range(len(case)), 2)}
 
     missing = set().union(*(pairs(case) for case in cases))

@@ -273,11 +273,11 @@ def test_configurations_that_would_cost_or_crash(text, found, honest, tmp_path):
     file = tmp_path / ".hydra" / "config.yaml"
     file.parent.mkdir()
     file.write_text(text)
-    began = time.perf_counter()
+    began = time.process_time()
     for read in (lambda: load_run(tmp_path), lambda: read_yaml(file)):
         with pytest.raises(InputError, match=rf"config\.yaml must .*{found}.*; restore it\."):
             read()
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize(

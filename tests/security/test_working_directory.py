@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +21,11 @@ PLANTED = {
     "conf/train.yaml": "alpha: 0.1\n",
     "conf/evaluate.yaml": "beta: 0.1\n",
     "hydra_plugins/planted.py": PLANTED_CODE,
-    **dict.fromkeys(("sitecustomize.py", "usercustomize.py", "planted.py", "numba.py", "lightning.py"), PLANTED_CODE),
+    "planted-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n",
+    "planted-1.0.dist-info/entry_points.txt": "[numba_extensions]\ninit = planted:run\n[fsspec.specs]\nx = planted:X\n",
+    **dict.fromkeys(
+        ("sitecustomize.py", "usercustomize.py", "planted.py", "numba.py", "polars.py", "lightning.py"), PLANTED_CODE
+    ),
 }
 LIBRARY = """
 from levytorch import Recovery
@@ -39,8 +44,9 @@ ENTRY_POINTS = {
     "train.py resume": [str(ROOT / "train.py"), "resume=."],
     "python -m levytorch.evaluate": ["-m", "levytorch.evaluate", *EVALUATE],
     "evaluate.py": [str(ROOT / "evaluate.py"), *EVALUATE],
+    "python -m levytorch.command check": ["-m", "levytorch.command", "check", "track.csv"],
 }
-SLOW = ("train.py", "train.py resume", "evaluate.py", "python -m levytorch.train")
+SLOW = ("train.py", "train.py resume", "evaluate.py", "python -m levytorch.train", "python -m levytorch.command check")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in ENTRY_POINTS])
@@ -50,6 +56,8 @@ def test_nothing_that_lies_in_the_current_directory_is_read(name, honest, tmp_pa
     for file, content in PLANTED.items():
         (run / file).parent.mkdir(exist_ok=True)
         (run / file).write_text(content)
+    steps = np.random.default_rng(0).standard_t(3, 1000)
+    (run / "track.csv").write_text("time,x\n" + "".join(f"{k},{x}\n" for k, x in enumerate(steps.cumsum())))
     arguments = ENTRY_POINTS[name]
     if name == "library":  # a script elsewhere, started inside the directory
         (tmp_path / "script.py").write_text(arguments[0])
