@@ -128,29 +128,9 @@ def test_what_series_have(case):
     check(*case)
 
 
-def pairwise():
-    """Few of the combinations, such that every two values that occur together in one of them do in one of these."""
-    every = list(combinations())
-
-    def pairs(case):
-        return {(i, case[i], j, case[j]) for i in range(len(case)) for j in range(i)}
-
-    left, out = set().union(*map(pairs, every)), []
-    while left:
-        out.append(max(every, key=lambda case: len(pairs(case) & left)))
-        left -= pairs(out[-1])
-    return out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", pairwise(), ids=str)
-def test_every_pair_of_what_can_be_chosen(case):
-    check(*case)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("case", pairwise(list(combinations())), ids=str)
-def test_every_pair_of_options(case):
+def test_every_pair_of_what_can_be_chosen(case):
     check(*case)
 
 
