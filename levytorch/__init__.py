@@ -92,6 +92,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("datasets", "distributed"):  # modules with functions of their own
+        return import_module(f"levytorch.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'levytorch' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
     value = getattr(import_module(_HOME[name]), name)

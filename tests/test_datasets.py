@@ -32,3 +32,9 @@ def test_readers(tmp_path):
     herd = datasets.load_buffalo(tmp_path / "h.csv")
     assert herd.trajectories.dim == 2
     assert herd.truth is None
+
+
+def test_the_module_is_found_from_the_package():
+    import levytorch
+
+    assert levytorch.datasets.load_track is load_track

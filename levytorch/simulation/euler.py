@@ -45,7 +45,9 @@ def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
         parts = coordinates(dynamics.space)
         low, length = (np.array(v) for v in zip(*((part.ends[0], part.length) for part in parts)))
         if not np.isfinite(length).all():
-            raise InputError("x0 must be given when period is infinite, found None; pass a number or an array.")
+            raise InputError(
+                "x0 must be given for a system on a line, found None; pass a starting state, or one per trajectory."
+            )
         u = np.empty((d, n))
         kernels.uniforms(kernels.stream_keys(seed, 1, 0, n), 0, u)
         return np.asarray(low + length * u.T)

@@ -169,7 +169,7 @@ def test_leaving_float64_is_an_error():
         (dict(x0=[1.0, math.nan, 0.0, 0.0]), "x0 must be finite, found nan for trajectory 1"),
         (dict(x0="left"), "x0 must be numeric"),
         (dict(dynamics="constant"), "dynamics must be a Dynamics, found str"),
-        (dict(dynamics=Dynamics(0.0, 1.0, 1.0, 0.5, period=math.inf)), "x0 must be given when period is infinite"),
+        (dict(dynamics=Dynamics(0.0, 1.0, 1.0, 0.5, period=math.inf)), "x0 must be given for a system on a line"),
     ],
 )
 def test_bad_input(arguments, message):
