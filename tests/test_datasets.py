@@ -37,4 +37,4 @@ def test_readers(tmp_path):
 def test_the_module_is_found_from_the_package():
     import levytorch
 
-    assert levytorch.datasets.load_track is load_track
+    assert levytorch.datasets is datasets

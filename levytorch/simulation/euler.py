@@ -45,9 +45,7 @@ def initial_states(dynamics: Dynamics, n: int, x0: Any, seed: int) -> Array:
         parts = coordinates(dynamics.space)
         low, length = (np.array(v) for v in zip(*((part.ends[0], part.length) for part in parts)))
         if not np.isfinite(length).all():
-            raise InputError(
-                "x0 must be given for a system on a line, found None; pass a starting state, or one per trajectory."
-            )
+            raise InputError("x0 must be given for a system on a line, found None; pass one, or one per path.")
         u = np.empty((d, n))
         kernels.uniforms(kernels.stream_keys(seed, 1, 0, n), 0, u)
         return np.asarray(low + length * u.T)
