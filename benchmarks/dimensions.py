@@ -17,6 +17,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,11 +88,11 @@ def keep(part: str, case: str, seed: int, found: dict[str, float]) -> None:
     print(part, case, seed, *(f"{name} {number:.4g}" for name, number in found.items()), flush=True)
 
 
-def matrix(seeds: int, n_trajectories: int = 10_000) -> None:
+def matrix(seeds: range, n_trajectories: int = 10_000) -> None:
     """`rotor`, whose D_o is a matrix, dt = 1/40, 40 steps: relative L2 errors in %, share of the torus within bands."""
     truth = Dynamics.named("rotor", alpha=0.5)
     x = truth.points(4000)
-    for seed in range(100, 100 + seeds):
+    for seed in seeds:
         data = simulate(truth, n_trajectories, 40, 1 / 40, seed=seed, order=2).transitions()
         for law in ("frozen", "simulated"):
             began = time.perf_counter()
@@ -106,7 +107,7 @@ def matrix(seeds: int, n_trajectories: int = 10_000) -> None:
             keep("matrix", f"{n_trajectories} trajectories {law}", seed, row)
 
 
-def products(seeds: int, n_paths: int = 10_000, steps: int = 600, horizon: float = 6.0) -> None:
+def products(seeds: range, n_paths: int = 10_000, steps: int = 600, horizon: float = 6.0) -> None:
     """V on circle x line and line x line with absorbing ends, beside the mean reward of simulated paths.
 
     Paths are looked at at discrete times, by which some leave and come back unseen: they count as gone 0.5826 widths of
@@ -128,7 +129,7 @@ def products(seeds: int, n_paths: int = 10_000, steps: int = 600, horizon: float
         V = solve_value(system, reward, beta, exterior="absorb")
         seconds = time.perf_counter() - began
         lines = [1] if period else [0, 1]
-        for seed in range(seeds):
+        for seed in seeds:
             for k, x0 in enumerate(states):
                 x = torch.from_numpy(
                     simulate(system, n_paths, steps, h, x0=x0, seed=100 * seed + k, substeps=1).to_array()
@@ -199,10 +200,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*parts, []], default=list(parts)[:4])
     parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--first", type=int, default=100, help="the first seed, of parts that are kept")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", LevytorchWarning)
     for name in arguments.parts:
-        parts[name](arguments.seeds)
+        kept = range(arguments.first, arguments.first + arguments.seeds)
+        parts[name](kept if name in ("matrix", "products") else arguments.seeds)
 
 
 if __name__ == "__main__":
