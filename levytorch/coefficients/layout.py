@@ -256,6 +256,17 @@ def scalar_size(D_o: Tensor, n_states_axes: int = 1) -> Tensor:
     return D_o if D_o.dim() <= n_states_axes else D_o.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
+def in_one_form(found: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Two D_o at the same states, (...) or (..., d, d): both as matrices where one of them is."""
+
+    def like(D_o: Tensor, dim: int) -> Tensor:
+        return D_o[..., None, None] * torch.eye(dim, dtype=D_o.dtype)
+
+    if found.dim() == other.dim() + 2:
+        return found, like(other, found.shape[-1])
+    return (like(found, other.shape[-1]), other) if other.dim() == found.dim() + 2 else (found, other)
+
+
 @dataclass(frozen=True)
 class Layout:
     """The rows of a head. alpha and tempering: whether they are learned."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from levytorch.coefficients.layout import NOISES, in_one_form
 from levytorch.convert import Array
 from levytorch.figures.base import SMALL, SYMBOLS, AxisNames, new_axes, tidy
 from levytorch.spaces import coordinates, space_of
@@ -36,19 +37,28 @@ def cell_grid(system: Any, n: int) -> tuple[Array, Array, torch.Tensor]:
 def coefficient_fields(recovery: Any, truth: Any = None, n: int = 64) -> dict[str, Array]:
     """The numbers behind `fields`: coordinates u, v (n,), and every coefficient on the n x n grid of midpoints.
 
-    b is (n, n, 2), the others (n, n); with `_truth` and, where there is a covariance, `_std` appended.
+    b is (n, n, 2), the others (n, n); with `_truth` and, where there is a covariance, `_std` appended. Of a matrix D_o
+    every number is a field of its own: D_o_11, D_o_12 and D_o_22.
     """
     u, v, x = cell_grid(recovery, n)
     out: dict[str, Array] = {"u": u, "v": v}
     names = ["b", "D_o", "D_f"] + (["alpha"] if callable(recovery.alpha) else [])
+    has_errors = getattr(recovery, "covariance", None) is not None
+    stds = dict(zip(("b", "D_o", "D_f"), recovery.std(x))) if has_errors else None
     for name in names:
         call = "alpha_at" if name == "alpha" else name
-        out[name] = np.asarray(getattr(recovery, call)(x))
+        found = {"": getattr(recovery, call)(x)}
         if truth is not None:
-            out[f"{name}_truth"] = np.asarray(getattr(truth, call)(x))
-    if getattr(recovery, "covariance", None) is not None:
-        for name, std in zip(("b", "D_o", "D_f"), recovery.std(x)):
-            out[f"{name}_std"] = np.asarray(std)
+            found["_truth"] = torch.as_tensor(getattr(truth, call)(x))
+            if name == "D_o":
+                found[""], found["_truth"] = in_one_form(found[""], found["_truth"])
+        if stds is not None and name in stds:
+            found["_std"] = stds[name]
+        parts = NOISES["matrix"].labels(2) if name == "D_o" and found[""].dim() == 4 else [(name, ())]
+        for label, place in parts:
+            for suffix, values in found.items():
+                if len(place) <= values.dim() - 2:  # an isotropic fit has one error for a truth with matrices
+                    out[f"{label}{suffix}"] = np.asarray(values[(..., *place)])
     return out
 
 
@@ -83,7 +93,7 @@ def fields(
 
     Truth and estimate share their colours. b is drawn as arrows over its magnitude. dots: observed states (n, 2).
     """
-    names = [name for name in ("b", "D_o", "D_f", "alpha") if name in fields]
+    names = [name for name in SYMBOLS if name in fields]
     known, errors = f"{names[0]}_truth" in fields, f"{names[0]}_std" in fields
     columns = 3 if known else 1 + errors
     if axes is None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from levytorch.coefficients.layout import in_one_form
 from levytorch.data import SourceData
 from levytorch.data.lattice import Lattice
 from levytorch.diagnostics import Diagnosis
@@ -178,9 +179,12 @@ def _write_curves(outcome: Outcome) -> Drawings:
     for label, system in (("", recovery), ("_truth", truth)):
         if system is None:
             continue
-        b = system.b(x)
-        columns |= {f"b_{i + 1}{label}": b[:, i].numpy() for i in range(recovery.dim)}
-        columns |= {f"{name}{label}": getattr(system, name)(x).numpy() for name in ("D_o", "D_f")}
+        for name in ("b", "D_o", "D_f"):
+            values = getattr(system, name)(x)
+            if name == "D_o":
+                values = in_one_form(values, recovery.D_o(x))[0]
+            for own, place in recovery.head.layout.numbers(name) if values.dim() > 1 else [(name, ())]:
+                columns[f"{own}{label}"] = values[(slice(None), *place)].numpy()
     write_csv(directory / "curves.csv", columns)
     return {}
 

@@ -14,6 +14,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from levytorch.coefficients.layout import in_one_form
 from levytorch.convert import number_within
 from levytorch.errors import plain_sentence, printable
 
@@ -299,7 +300,8 @@ def coefficient_rows(
     for i, name in enumerate(("b", "D_o", "D_f")):
         given, error = name in getattr(head, "known", ()), None
         if truth is not None:
-            error = _distance(found[i], torch.as_tensor(truth[i], dtype=torch.float64).expand_as(found[i]), share)
+            values, true = in_one_form(found[i], torch.as_tensor(truth[i], dtype=torch.float64))
+            error = _distance(values, true.expand_as(values), share)
         for label, place in head.layout.numbers(name):
             at = (slice(None), *place)
             mean, std, low, high = _mean(found[i][at], share), None, None, None

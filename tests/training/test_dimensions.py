@@ -252,7 +252,8 @@ def test_train_in_the_plane(extra, tmp_path):
         (tmp_path / "columns.csv").write_text("t,u,v\n0,1,2\n1,2,zebra\n2,3,4\n")
         arguments = ["data=file", f"data.path={tmp_path / 'columns.csv'}", "data.value=[u,v]", "alpha=0.3", "tail=none"]
     else:
-        arguments = ["experiment=two_dimensions", "data.n_trajectories=200", "coefficients.n_basis=3", "tail.CT=2.0"]
+        arguments = ["experiment=two_dimensions", "dynamics=plane", "coefficients.noise=isotropic"]
+        arguments += ["data.n_trajectories=200", "coefficients.n_basis=3", "tail.CT=2.0"]
     place = tmp_path / "run"
     status, said = run("train.py", *arguments, "trainer.progress=false", f"hydra.run.dir={place}")
     if extra:
