@@ -300,7 +300,9 @@ def coefficient_rows(
     for i, name in enumerate(("b", "D_o", "D_f")):
         given, error = name in getattr(head, "known", ()), None
         if truth is not None:
-            values, true = in_one_form(found[i], torch.as_tensor(truth[i], dtype=torch.float64))
+            values, true = found[i], torch.as_tensor(truth[i], dtype=torch.float64)
+            if name == "D_o":
+                values, true = in_one_form(values, true)
             error = _distance(values, true.expand_as(values), share)
         for label, place in head.layout.numbers(name):
             at = (slice(None), *place)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from levytorch.coefficients import Coefficients, FourierHead, Head, MLPHead, SplineHead, build_head, check_head
-from levytorch.coefficients.layout import NOISES
+from levytorch.coefficients.layout import NOISES, in_one_form
 from levytorch.coefficients.links import AlphaSpec, TemperingSpec
 from levytorch.coefficients.tangent import TangentHead
 from levytorch.data.batches import Batch
@@ -173,6 +173,14 @@ def test_a_head_of_ones_own_may_return_matrices():
 def test_refused(make, words):
     with pytest.raises(InputError, match=words):
         make()
+
+
+def test_two_D_o_in_one_form():
+    one, matrix = torch.tensor([1.0, 2.0], dtype=D), torch.ones((2, 3, 3), dtype=D)
+    for found, other in (in_one_form(one, matrix), reversed(in_one_form(matrix, one))):
+        torch.testing.assert_close(found, one[:, None, None] * torch.eye(3, dtype=D))
+        assert other is matrix
+    assert in_one_form(one, one)[0] is one
 
 
 def test_layouts_compare_and_count():
