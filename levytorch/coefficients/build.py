@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from levytorch.coefficients.basis import TRUNCATIONS, check_basis
-from levytorch.coefficients.fourier import FourierHead
+from levytorch.coefficients.clock import Clock, ClockedHead
+from levytorch.coefficients.fourier import FourierHead, LinearHead
 from levytorch.coefficients.head import KNOWABLE, Head, Units, known_constants
 from levytorch.coefficients.links import ALPHA_MAX, ALPHA_MIN, MODES, AlphaLink, AlphaSpec, TemperingSpec
 from levytorch.coefficients.mlp import MLPHead
@@ -79,6 +80,7 @@ def build_head(config: Mapping[str, Any]) -> Head:
     settings = dict(config)
     name = settings.pop("name", "fourier")
     choice("coefficients", name, tuple(HEADS))
+    clock = settings.pop("clock", None)
     known_keys(f"the options of a {name} head", settings, OPTIONS[name])
     mode = settings.pop("alpha_mode", "fixed")
     choice("alpha_mode", mode, MODES)
@@ -97,4 +99,9 @@ def build_head(config: Mapping[str, Any]) -> Head:
     settings["dim"] = head_dim(settings) or 1
     if "positivity" in settings:
         settings["positivity_link"] = settings.pop("positivity")
-    return HEADS[name](alpha=alpha, units=units, tempering=tempering, known=known, **settings)
+    head = HEADS[name](alpha=alpha, units=units, tempering=tempering, known=known, **settings)
+    if clock is None:
+        return head
+    if not isinstance(head, LinearHead):
+        raise InputError(f"a head with covariates must be one of {', '.join(LINEAR)}, found {name}; use one of these.")
+    return ClockedHead(head, Clock.from_plain(clock))

@@ -67,7 +67,7 @@ class LinearHead(LinkedHead):
         of_name |= {name: NoBasis() for name in self.known}
         if self.alpha_basis is not None:
             of_name["alpha"] = self.alpha_basis
-        return [of_name[name] for name in self.layout.names]
+        return [of_name[name] for name in self.layout.names if name in of_name]
 
     @property
     def starts(self) -> list[int]:
@@ -135,13 +135,13 @@ class LinearHead(LinkedHead):
         of_name = {"b": drift, "D_o": phi, "D_f": phi, "tempering": phi[:1]} | dict.fromkeys(self.known, phi[:0])
         if self.alpha_basis is not None:
             of_name["alpha"] = self._alpha_rows(x, phi)
-        return [of_name[name] for name in self.layout.names]
+        return [of_name[name] for name in self.layout.names if name in of_name]
 
     def _alpha_rows(self, x: Tensor, phi: Tensor) -> Tensor:
         assert self.alpha_basis is not None
         return phi[:1] if self.alpha_basis.size == 1 else self.alpha_basis.rows(x)
 
-    def chain(self, theta: Tensor, design: Sequence[Tensor], row: int | None = None, change: float = 0.0) -> Chain:
+    def chain(self, theta: Tensor, design: Sequence[Tensor], row: int | None = None, change: Any = 0.0) -> Chain:
         """Coefficients, d c / d eta and d2 c / d eta2 at the states behind `design`, without autograd.
 
         row, change: with this predictor larger by so much.

@@ -136,6 +136,7 @@ class Head(nn.Module, ABC):
     window: Any = None  # on a line (low, high), or one such pair per coordinate when dim > 1
     dim: int = 1
     columns: int = 1  # more where a state is a row of numbers beside which the displacement has one
+    clock_row: int | None = None  # the predictor that multiplies D_o and D_f, of a head with covariates
     units = Units()
     scale = Units()  # what one unit of x and of time of this head is in those of the data: see `in_units`
     tempering_spec = TemperingSpec()

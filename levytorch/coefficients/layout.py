@@ -269,18 +269,23 @@ def in_one_form(found: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Layout:
-    """The rows of a head. alpha and tempering: whether they are learned."""
+    """The rows of a head. alpha, tempering: whether they are learned; clock: whether covariates multiply D_o and D_f.
+
+    The row of a clock is the logarithm of the number by which it multiplies them.
+    """
 
     dim: int = 1
     noise: Noise = ISOTROPIC
     alpha: bool = False
     tempering: bool = False
+    clock: bool = False
 
     @property
     def names(self) -> list[str]:
         """The coefficient of every row."""
         ordinary = ["D_o"] * len(self.noise.positive(self.dim))
-        return ["b"] * self.dim + ordinary + ["D_f"] + ["alpha"] * self.alpha + ["tempering"] * self.tempering
+        learned = ["alpha"] * self.alpha + ["clock"] * self.clock + ["tempering"] * self.tempering
+        return ["b"] * self.dim + ordinary + ["D_f"] + learned
 
     def __len__(self) -> int:
         return len(self.names)
@@ -315,8 +320,14 @@ class Layout:
         """d log p / d row of every pair, (C, n), from a `StepScore` at the coefficients c."""
         b = step.b.T if self.dim > 1 else step.b.unsqueeze(0)
         ordinary = self.noise.scores(step.D_o, step.D_o if self.noise is ISOTROPIC else self.noise_rows(c))
-        more = [getattr(step, name) for name in self.names[self.row("D_f") :]]
-        return torch.cat([b, ordinary, torch.stack(more)])
+        more = [step.D_f] + [step.alpha] * self.alpha
+        if self.clock:
+            more.append(self._by_clock(ordinary, step.D_f, c))
+        return torch.cat([b, ordinary, torch.stack(more + [step.tempering] * self.tempering)])
+
+    def _by_clock(self, by_rows: Tensor, by_D_f: Tensor, c: Coefficients) -> Tensor:
+        """Derivatives (n,) in the logarithm of a clock, from those in the rows of D_o (k, n) and in D_f."""
+        return self.noise.power * (by_rows * self.noise_rows(c)).sum(0) + by_D_f * c.D_f
 
     def jacobian(self, c: Coefficients, parts: tuple[Tensor, ...], tempering: Tensor) -> Tensor:
         """d rows / d theta at n states, (C, n, P), from those of b, D_o, D_f and alpha (`Head.jacobian`)."""
@@ -341,5 +352,10 @@ class Layout:
                 if value.requires_grad:
                     slopes = list(torch.autograd.grad(value.sum(), wanted, retain_graph=True))
                 first = slopes[0].T if self.dim > 1 else slopes[0].unsqueeze(0)
-                out.append((value.detach(), torch.cat([first, slopes[1], torch.stack(slopes[2:])])))
+                more = slopes[2 : 3 + self.alpha]
+                if self.clock:
+                    more.append(self._by_clock(slopes[1], slopes[2], c))
+                out.append(
+                    (value.detach(), torch.cat([first, slopes[1], torch.stack(more + slopes[3 + self.alpha :])]))
+                )
         return out

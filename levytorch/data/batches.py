@@ -362,12 +362,13 @@ def full_batch(pools: Pools, rank: int = 0, world: int = 1, chunk: int = CHUNK, 
     weight = one.expand(stop - start)
     if n > pools.n_main:
         weight = torch.from_numpy(pools.kept(slice(start, stop)).view(np.uint8))
-    main = Batch(data.x[start:stop], data.dx[start:stop], data.dt[start:stop], weight)
+    x = data.states
+    main = Batch(x[start:stop], data.dx[start:stop], data.dt[start:stop], weight)
     if not pools.n_tail:
         return FullBatch(main, None, pools.n_main, 0, chunk=chunk)
     rows = tail[(tail >= start) & (tail < stop)]
     dt = data.dt[:1].expand(len(rows)) if data.uniform_dt else data.dt[rows]
-    again = Batch(data.x[rows], data.dx[rows], dt, one.expand(len(rows)))
+    again = Batch(x[rows], data.dx[rows], dt, one.expand(len(rows)))
     return FullBatch(main, again, pools.n_main, pools.n_tail, chunk=chunk)
 
 
@@ -378,7 +379,7 @@ def wanted(transitions: Transitions, mode: str, enough: int = ENOUGH) -> bool:
     """
     if mode != "auto":
         return mode == "always"
-    if transitions.dim > 1 or len(transitions) < enough:
+    if transitions.dim > 1 or transitions.inputs is not None or len(transitions) < enough:
         return False
     distinct = transitions.dt[:1]
     if not transitions.uniform_dt:

@@ -93,7 +93,7 @@ class Drawer:
     def _gathered(self, rows: Integers) -> tuple[Tensor, Tensor, Tensor]:
         """x, dx and dt by NumPy, which does not wake a pool of threads for a few thousand numbers."""
         main = self.pools.main
-        x, dx = (torch.from_numpy(values.numpy().take(rows, axis=0)) for values in (main.x, main.dx))
+        x, dx = (torch.from_numpy(values.numpy().take(rows, axis=0)) for values in (main.states, main.dx))
         dt = main.dt[:1].expand(rows.shape) if main.uniform_dt else torch.from_numpy(main.dt.numpy().take(rows))
         return x, dx, dt
 

@@ -126,6 +126,7 @@ class Transitions:
     (3, 1.0, True)
     """
 
+    inputs: Tensor | None = None  # (n, m) covariates of each pair, which the coefficients of a fit may depend on
     repeats = False  # whether the system is known to repeat itself from cell to cell: that of a simulation on a cell
 
     def __init__(
@@ -231,6 +232,7 @@ class Transitions:
             new.stored = self.stored.part(f"pairs {rows}") if self.stored is not None and sliced else None
         new.x, new.dx = columns["x"], columns["dx"]
         new.reward, new._codes, new.terminal = (columns.get(name) for name in ("reward", "action", "terminal"))
+        new.inputs = columns.get("inputs")
         new.dt = self.dt[:1].expand(n) if self.uniform_dt else columns["dt"]
         new.membership, new._mu = self.membership.take(rows), mu
         new.dropped = {r: self.dropped.get(r, 0) + reasons.get(r, 0) for r in {**self.dropped, **reasons}}
@@ -280,10 +282,21 @@ class Transitions:
         new._mu = None if self._mu is None else self._mu / (length if self.uniform_dt else length / time)
         return new
 
+    def with_inputs(self, inputs: Tensor) -> Transitions:
+        """The same pairs, in memory, with covariates (n, m) beside them."""
+        new = copy.copy(self)
+        new.inputs, new.stored = inputs, None
+        return new
+
+    @property
+    def states(self) -> Tensor:
+        """What coefficients are functions of: x, or rows (x, covariates) where the pairs have covariates."""
+        return self.x if self.inputs is None else torch.cat([self.x.reshape(len(self), -1), self.inputs], dim=1)
+
     def _columns(self) -> dict[str, Tensor]:
         """What there is one number (or state) of per pair."""
         columns = {"x": self.x, "dx": self.dx, "dt": None if self.uniform_dt else self.dt}
-        columns |= {"reward": self.reward, "action": self._codes, "terminal": self.terminal}
+        columns |= {"reward": self.reward, "action": self._codes, "terminal": self.terminal, "inputs": self.inputs}
         return {name: values for name, values in columns.items() if values is not None}
 
     # --------------------------------------------------------------------------------------------------------- numbers

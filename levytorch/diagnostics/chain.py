@@ -16,13 +16,12 @@ from torch import Tensor
 from levytorch.coefficients import Head
 from levytorch.data import Transitions
 from levytorch.data.arrays import row_selection
+from levytorch.data.following import follows as following
 from levytorch.errors import InputError
 from levytorch.spaces import Interval, coordinates, space_of
 from levytorch.spaces.states import columns_of
-from levytorch.training.modulation import covariate_of, unmodulated
+from levytorch.training.covariates import FittedMemory, without_covariates
 from levytorch.training.recovery import Recovery
-
-_CLOSE = 1e-6  # of a period: angles that are the same
 
 
 class Chain(Transitions):
@@ -32,6 +31,8 @@ class Chain(Transitions):
         moved: (n[, d]), what the state moved by, where that is not dx (a modulation), else None.
         speed: (n,), the modulation m of every pair, or None.
         periods: (d,), of the state, or None on a line.
+        memory, means: of a fit with memory, what it found, and the means of the sizes of past steps before every pair;
+            `speed` is then that of the other covariates.
         everything: on a line, the pairs including those that start outside the window, else None.
     """
 
@@ -39,19 +40,26 @@ class Chain(Transitions):
     speed: Tensor | None = None
     periods: Tensor | None = None
     everything: Chain | None = None
+    memory: FittedMemory | None = None
+    means: Tensor | None = None
 
     @classmethod
     def of(cls, recovery: Recovery, transitions: Transitions) -> Chain:
-        """The pairs of `transitions` that start where the recovery was fitted, without the modulation if it has one."""
-        free = unmodulated(recovery, transitions)
+        """The pairs of `transitions` that start where the recovery was fitted, without covariates if it has some."""
+        memory = recovery.memory
+        recovery, free, filled = without_covariates(recovery, transitions)
+        means = None if memory is None else memory.rule.means(transitions)[0][filled]
+        transitions = transitions if filled is None else transitions[filled]
         new = cls.__new__(cls)
         new.__dict__.update(vars(free))
         space = space_of(recovery.head)
         if space.repeats:
             new.periods = torch.tensor([part.length for part in coordinates(space)], dtype=torch.float64)
-        if recovery.modulation is not None:
-            new.moved = transitions.dx
-            new.speed = recovery.modulation(covariate_of(transitions))
+        if free is not transitions:
+            new.moved, new.speed = transitions.dx, free.dt / transitions.dt
+        if memory is not None and means is not None and new.speed is not None:
+            new.memory, new.means = memory, means
+            new.speed = new.speed / memory.f(means)
         fitted = starts_within(recovery.head, new.x)
         if bool(fitted.all()):
             return new
@@ -74,6 +82,7 @@ class Chain(Transitions):
         if self.moved is not None and self.speed is not None:
             rows = which if isinstance(which, slice) else row_selection(which, len(self))
             new.moved, new.speed = self.moved[rows], self.speed[rows]
+            new.means = None if self.means is None else self.means[rows]
         return new
 
 
@@ -97,13 +106,5 @@ def starts_within(head: Head, x: Tensor) -> Tensor:
 
 def follows(transitions: Transitions) -> Tensor:
     """(n,) bool: the pair begins where the one in the row before ended, in the same trajectory."""
-    x, dx, ids = transitions.x, getattr(transitions, "displacement", transitions.dx), transitions.trajectory
-    gap = (x + dx)[:-1] - x[1:]
-    slack = 1e-9 * (x[:-1].abs() + x[1:].abs()) + 1e-12 * dx[:-1].abs()
-    met = gap.abs() <= slack
-    periods = getattr(transitions, "periods", None)
-    if periods is not None:
-        around = gap - periods * torch.round(gap / periods)
-        met |= around.abs() <= torch.minimum(_CLOSE * periods + 1e-15 * dx[:-1].abs(), 1e-2 * periods)
-    met = columns_of(met).all(0)
-    return torch.cat([torch.zeros(1, dtype=torch.bool), met & (ids[1:] == ids[:-1])])
+    dx = getattr(transitions, "displacement", transitions.dx)
+    return following(transitions.x, dx, transitions.trajectory, getattr(transitions, "periods", None))

@@ -71,7 +71,8 @@ def diagnose(
     began = time.perf_counter()
     check_options(checks, max_pairs)
     seed = seed_of(seed)
-    transitions = data_for(recovery, data)
+    given = recovery
+    recovery, transitions = data_for(given, data)
     region = Region.of(recovery)
     law = law_of(recovery)
     diagnosis = Diagnosis(seed=seed)
@@ -82,8 +83,8 @@ def diagnose(
     if "laws" in jobs.checks:
         strengths = roughness_of(recovery)
         diagnosis.laws = _attempt(table_of_laws, recovery.head, transitions, region, strengths, seed=seed)
-    found = raise_alarms(diagnosis, recovery, jobs.scale)
-    diagnosis.alarms = earlier_alarms(recovery) | found
+    found = raise_alarms(diagnosis, given, jobs.scale)
+    diagnosis.alarms = earlier_alarms(given) | found
     diagnosis.seconds = time.perf_counter() - began
     for sentence in found.values():
         warnings.warn(sentence, LevytorchWarning, stacklevel=2)

@@ -199,7 +199,7 @@ def _on(
 ) -> tuple[list[ComparedModel], Tensor]:
     regions = []
     for recovery in named.values():
-        transitions = data_for(recovery, data)
+        _, transitions = data_for(recovery, data)
         regions.append(Region.of(recovery))
     treated = [region for region in regions if not region.whole] or regions
     if any(region != treated[0] for region in treated):

@@ -38,6 +38,7 @@ from levytorch.law import LevyStep
 from levytorch.likelihood.tail import center_of
 from levytorch.spaces import space_of
 from levytorch.spaces.states import lengths_of
+from levytorch.training.covariates import FittedMemory
 
 _TABLE = 4096  # points of the cell between which coefficients of one variable are straight lines
 HORIZONS = (1, 3, 10, 30)
@@ -57,7 +58,8 @@ _SPREAD, _OTHER = (1,), (0, 2, 3)  # rows of the components
 
 class Windows(NamedTuple):
     """x: where each of n windows begins; dt, center: of dx in each of its k steps, (n, k[, d]); moved: over all of
-    it, (n[, d]); block: which block of neighbours it belongs to; speed: the modulation in each of its steps, (n, k)."""
+    it, (n[, d]); block: which block of neighbours it belongs to; speed: the modulation in each of its steps, (n, k);
+    means: of the sizes of past steps at its begin, (n, number of half-lives), of a fit with memory."""
 
     x: Tensor
     dt: Tensor
@@ -65,6 +67,7 @@ class Windows(NamedTuple):
     moved: Tensor
     block: Tensor
     speed: Tensor
+    means: Tensor
 
     def of(self, rows: Tensor) -> Windows:
         return Windows(*(part[rows] for part in self))
@@ -130,13 +133,22 @@ def _cut(data: Transitions, begins: Tensor, k: int, block: Tensor) -> Windows:
     center = center_of(data.mu, dt, uniform_dt=data.uniform_dt)
     modulation = data.speed if isinstance(data, Chain) else None
     speed = torch.ones_like(dt) if modulation is None else modulation[rows]
+    means = torch.empty((len(begins), 0), dtype=torch.float64)
+    if isinstance(data, Chain) and data.memory is not None and data.means is not None:
+        dt, means = dt / data.memory.f(data.means)[rows], data.means[begins]
     displacement = data.displacement if isinstance(data, Chain) else data.dx
-    return Windows(data.x[begins], dt, center, displacement[rows].sum(1), block, speed)
+    return Windows(data.x[begins], dt, center, displacement[rows].sum(1), block, speed, means)
 
 
 @torch.no_grad()
 def paths_of(
-    head: Head, windows: Windows, region: Region, substeps: int, copies: int, generator: torch.Generator
+    head: Head,
+    windows: Windows,
+    region: Region,
+    substeps: int,
+    copies: int,
+    generator: torch.Generator,
+    memory: FittedMemory | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Displacements (copies, n[, d]) of paths over the windows, and whether all their steps lie in the region."""
     coefficients, space = _coefficients(head), space_of(head)
@@ -144,16 +156,23 @@ def paths_of(
     at = windows.x.repeat((copies, *[1] * (windows.x.dim() - 1)))
     moved = torch.zeros_like(at)
     kept = torch.ones(len(at), dtype=torch.bool)
+    means = windows.means.repeat(copies, 1)
     for j in range(windows.dt.shape[1]):
         dt, speed = windows.dt[:, j].repeat(copies), windows.speed[:, j].repeat(copies)
+        true_dt = dt / speed
+        if memory is not None:
+            f = memory.f(means)
+            dt, speed = dt * f, speed * f
         step = torch.zeros_like(at)
         for _ in range(substeps):
             # the state of a path that has jumped far is its place in the cell, to all digits of where it began
             c = coefficients(space.inside(at + moved + step))
-            if dim == 1:  # dt is that of the jumps, speed times that of the drift
-                c = c._replace(b=c.b / speed)
+            # dt is that of the jumps, speed times that of the drift
+            c = c._replace(b=c.b / (speed if dim == 1 else speed.unsqueeze(1)))
             law = LevyStep(*c, dt / substeps, dim, c.tempering, validate_args=False)
             step += law.sample(generator=generator)
+        if memory is not None:
+            means = memory.rule.after(means, space.inside(at + moved), step, true_dt)
         moved += step
         center = windows.center[:, j].repeat((copies, *[1] * (at.dim() - 1)))
         kept &= region.labels(lengths_of(step - center), dt) == 0
@@ -230,7 +249,8 @@ def check_predictions(
     for k, windows in found.items():
         if len(windows.x) < _FEWEST:
             continue
-        windows, paths = _beside(head, windows, core, _SUBSTEPS if exact else 1, generator)
+        memory = data.memory if isinstance(data, Chain) else None
+        windows, paths = _beside(head, windows, core, _SUBSTEPS if exact else 1, generator, memory)
         if len(windows.x) < _FEWEST:
             continue
         size, sizes = (windows.moved, paths) if head.dim == 1 else (windows.moved.norm(dim=1), paths.norm(dim=2))
@@ -284,11 +304,16 @@ def _combined(components: list[Tensor], number: list[int]) -> float:
 
 
 def _beside(
-    head: Head, windows: Windows, region: Region, substeps: int, generator: torch.Generator
+    head: Head,
+    windows: Windows,
+    region: Region,
+    substeps: int,
+    generator: torch.Generator,
+    memory: FittedMemory | None,
 ) -> tuple[Windows, Tensor]:
     """_COPIES paths beside every window; where tails were lost more are made, and windows without enough left out."""
     tries = 1 if region.whole and region.removed is None else 2
-    paths, kept = paths_of(head, windows, region, substeps, tries * _COPIES, generator)
+    paths, kept = paths_of(head, windows, region, substeps, tries * _COPIES, generator, memory)
     if tries == 1:
         return windows, paths
     first = kept.double().argsort(dim=0, descending=True, stable=True)[:_COPIES]

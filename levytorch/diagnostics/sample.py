@@ -34,6 +34,7 @@ from levytorch.errors import InputError
 from levytorch.law.tails import radial_tail, survival
 from levytorch.likelihood.tail import center_of
 from levytorch.spaces.states import dim_of, lengths_of
+from levytorch.training.covariates import without_covariates
 from levytorch.training.recovery import Recovery
 
 BLOCK = 32  # neighbours drawn together: what follows what stays visible
@@ -143,8 +144,8 @@ class Sample:
         return self.dt[0] if self.uniform_dt else self.dt
 
 
-def data_for(recovery: Any, data: Any) -> Chain:
-    """Refuse what cannot be diagnosed; trajectories become transitions."""
+def data_for(recovery: Any, data: Any) -> tuple[Recovery, Chain]:
+    """The recovery of the state alone and the pairs as it sees them; refuses what cannot be diagnosed."""
     if not isinstance(recovery, Recovery):
         raise InputError(f"recovery must be a Recovery, found {type(recovery).__name__}; make one with recover().")
     transitions = data.transitions() if isinstance(data, Trajectories) else data
@@ -157,7 +158,7 @@ def data_for(recovery: Any, data: Any) -> Chain:
             f"data must have the dimension of the recovery, {recovery.dim}, found {transitions.dim}; pass what was "
             "fitted."
         )
-    return Chain.of(recovery, transitions)
+    return without_covariates(recovery, transitions)[0], Chain.of(recovery, transitions)
 
 
 def subsample(transitions: Transitions, most: int, seed: int, block: int = BLOCK) -> Transitions:

@@ -16,7 +16,7 @@ bins.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -100,7 +100,7 @@ def sweep(
 
     hessian: second derivatives too; quick: those from one side, right to 1e-6 and in half the time.
     """
-    if head.dim > 1 or head.columns > 1:
+    if head.dim > 1 or head.columns > head.dim:
         return tensor_sweep(head, law, batch, bins, hessian=hessian)
     theta = head.theta.detach()
     C, M, names = head.n_predictors, len(bins), head.layout.names
@@ -244,13 +244,12 @@ def tensor_sweep(
     gradient = torch.zeros((), dtype=torch.float64)
     upper = torch.triu_indices(C, C)
     packed = torch.zeros((M, C + (2 if hessian else 1) * upper.shape[1]), dtype=torch.float64)
-    constant = head.is_constant
-    one = head.design(torch.zeros((1, max(head.dim, head.columns)), dtype=torch.float64)) if constant else None
+    constant = head.is_constant and head.columns <= head.dim
+    one = head.design(torch.zeros((1, head.dim), dtype=torch.float64)) if constant else None
     size = CHUNK if constant else head.most_states(_NUMBERS)
     for x, dx, dt, weight in slices(batch, size):
         design = one or head.design(x)
-        eta, eta_alpha = head.predictors(theta, design)
-        chain = head.respond(eta, eta_alpha, theta[-1])
+        chain = head.chain(theta, design)
         step = law.score(chain.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
         part = float((weight * step.log_p).sum())
         if not math.isfinite(part):
@@ -258,7 +257,7 @@ def tensor_sweep(
         q = to_predictors(head.layout.scores(step, chain.coefficients), chain)
         columns = [q, q[upper[0]] * q[upper[1]]]
         if hessian:
-            columns.append(_curvature(head, law, eta, eta_alpha, theta[-1], dx, dt)[upper[0], upper[1]])
+            columns.append(_curvature(head, law, theta, design, chain, dx, dt)[upper[0], upper[1]])
         moments = torch.cat(columns) * weight
         if M == 1:
             packed[0] += moments.sum(1)
@@ -275,34 +274,18 @@ def tensor_sweep(
 
 
 def _curvature(
-    head: LinearHead,
-    law: FrozenLaw,
-    eta: Tensor,
-    eta_alpha: Tensor | None,
-    eta_tempering: Tensor,
-    dx: Tensor,
-    dt: Tensor,
+    head: LinearHead, law: FrozenLaw, theta: Tensor, design: Sequence[Tensor], chain: Chain, dx: Tensor, dt: Tensor
 ) -> Tensor:
     """d2 log p / d eta d eta of every pair, (C, C, n): central differences of the analytic scores."""
-    layout, m = head.layout, head.n_linear
-    chain = head.respond(eta, eta_alpha, eta_tempering)
     out = []
     for row, size in enumerate(_sizes(head, chain, dt)):
         moved = []
         # a relative step of the coefficient itself, brought to the predictor
         width = 1e-4 * size
         for sign in (1.0, -1.0):
-            here, here_alpha, here_tempering = eta, eta_alpha, eta_tempering
-            if row < m:
-                here = eta.clone()
-                here[row] += sign * width
-            elif eta_alpha is not None and row == m:
-                here_alpha = eta_alpha + sign * width
-            else:
-                here_tempering = eta_tempering + sign * width
-            at = head.respond(here, here_alpha, here_tempering)
+            at = head.chain(theta, design, row, sign * width)
             step = law.score(at.coefficients, dx, dt, wrt_alpha=head.learns_alpha)
-            moved.append(to_predictors(layout.scores(step, at.coefficients), at))
+            moved.append(to_predictors(head.layout.scores(step, at.coefficients), at))
         out.append((moved[0] - moved[1]) / (2 * width))
     bent = torch.stack(out)
     return 0.5 * (bent + bent.transpose(0, 1))

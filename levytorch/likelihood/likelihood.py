@@ -26,7 +26,7 @@ from levytorch.likelihood.laws import Law
 from levytorch.likelihood.network import NetworkObjective, prior_of
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, Strength
-from levytorch.likelihood.sums import StateBins
+from levytorch.likelihood.sums import InputBins, StateBins
 from levytorch.likelihood.tail import TailCorrection, TailMasses, TailSettings
 from levytorch.ranks import Ranks
 
@@ -48,7 +48,12 @@ class Likelihood:
     def observe(self, data: Pools | Lattice, n_bins: int = N_BINS) -> None:
         """The states at which tail masses are averaged, and the thresholds that define them."""
         dt = torch.from_numpy(data.dt) if isinstance(data, Lattice) else shared_dt(data)
-        self.bins = StateBins(self.head, dt, n_bins)
+        if self.head.columns > self.head.dim:
+            assert isinstance(data, Pools)
+            assert data.data.inputs is not None
+            self.bins = InputBins(self.head, dt, data.data.inputs, n_bins)
+        else:
+            self.bins = StateBins(self.head, dt, n_bins)
         self.masses = tail_masses(self.bins, data, self.tail, self.law) if self.tail.active else None
 
     def log_prob(self, x: Tensor, dx: Tensor, dt: Tensor) -> Tensor:
@@ -154,10 +159,11 @@ def counts_on(bins: StateBins, data: Pools | Lattice, pool: str = "main") -> Ten
         return torch.bincount(bins.index(x, dt), pairs, minlength=len(bins))
     dt = shared_dt(data)
     if pool == "tail":
-        return bins.counts(data.data.x[data.tail_of_data], dt if dt.dim() == 0 else dt[data.tail])
+        return bins.counts(data.data.states[data.tail_of_data], dt if dt.dim() == 0 else dt[data.tail])
     if dt.dim() == 0:  # counts of all but those of the removed: nothing is copied
-        return bins.counts(data.data.x, dt) - bins.counts(data.data.x[torch.from_numpy(data.removed)], dt)
-    return bins.counts(data.main.x, dt)
+        x = data.data.states
+        return bins.counts(x, dt) - bins.counts(x[torch.from_numpy(data.removed)], dt)
+    return bins.counts(data.main.states, dt)
 
 
 def tail_masses(bins: StateBins, data: Pools | Lattice, tail: TailSettings, law: Law) -> TailMasses:

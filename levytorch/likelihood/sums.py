@@ -20,6 +20,8 @@ from levytorch.ranks import Ranks
 
 CHUNK = 1 << 17  # pairs at a time
 _MAX_DISTINCT_DT, _DT_GROUPS = 32, 16
+_WITH_INPUTS = {1: 64}  # the number that stands for bins of states divided into cells of covariates, by dimension
+_CELLS = {1: 48, 2: 20, 3: 10, 4: 7}  # of each covariate, by the number of covariates
 
 
 class StateBins:
@@ -101,6 +103,44 @@ class StateBins:
     def means(self, values: Callable[[slice], Tensor], dt: Tensor) -> Tensor:
         """Mean of a per-pair quantity over each group of dt, at every node (thresholds that depend on dt)."""
         return _group_means(values, dt, self.dt_edges).repeat_interleave(self.n_x)
+
+
+class InputBins(StateBins):
+    """Bins of states times cells of their covariates, for heads of rows (x, covariates).
+
+    Every covariate is cut at its quantiles; a cell stands for the means of the covariates in it. Cells without pairs do
+    not exist.
+    """
+
+    def __init__(self, head: Head, dt: Tensor, inputs: Tensor, n_bins: int) -> None:
+        super().__init__(head, dt, min(n_bins, _WITH_INPUTS.get(head.dim, 16)))
+        states, state_dt, self.n_states = self.x.reshape(len(self.dt), -1), self.dt, len(self.dt)
+        m = inputs.shape[1]
+        levels = torch.linspace(0, 1, _CELLS.get(m, 6) + 1, dtype=torch.float64)[1:-1]
+        some = inputs[:: max(1, len(inputs) // 100_000)]
+        self.edges = [torch.unique(torch.quantile(column, levels)) for column in some.T]
+        codes = self._codes(inputs)
+        self.codes, cell, count = torch.unique(codes, return_inverse=True, return_counts=True)
+        means = torch.zeros((len(self.codes), m), dtype=torch.float64).index_add_(0, cell, inputs) / count[:, None]
+        rows = [states.repeat_interleave(len(means), 0), means.repeat(len(states), 1)]
+        self.x, self.dt = torch.cat(rows, dim=1), state_dt.repeat_interleave(len(means))
+
+    def _codes(self, inputs: Tensor) -> Tensor:
+        out = torch.zeros(len(inputs), dtype=torch.int64)
+        for column, edges in zip(inputs.T, self.edges):
+            out = out * (len(edges) + 1) + torch.bucketize(column.contiguous(), edges)
+        return out
+
+    def index(self, x: Tensor, dt: Tensor) -> Tensor:
+        states = x[:, 0].contiguous() if self.dim == 1 else x[:, : self.dim]
+        cell = torch.searchsorted(self.codes, self._codes(x[:, self.dim :])).clamp_(max=len(self.codes) - 1)
+        return super().index(states, dt) * len(self.codes) + cell
+
+    def are_states(self, x: Tensor) -> bool:
+        return False
+
+    def means(self, values: Callable[[slice], Tensor], dt: Tensor) -> Tensor:
+        return super().means(values, dt).repeat_interleave(len(self.codes))
 
 
 def _side(head: Head, n_bins: int) -> int:

@@ -109,6 +109,8 @@ def _warn_of_doubts(recovery: Any) -> None:
             "the frozen law was kept without a judgement of how far it is off"
             f" ({metrics.get('law_reason', 'no reason given')})"
         )
+    if recovery.memory is not None:
+        doubts.append("D_o and D_f depend on past steps, while V takes them at f = 1, as functions of x alone")
     if not recovery.converged:
         doubts.append("the fit has not converged")
     if doubts:

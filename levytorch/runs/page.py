@@ -161,6 +161,9 @@ def _details(metrics: Mapping[str, Any]) -> list[str]:
     if "modulation/range" in metrics:
         low, high = metrics["modulation/range"]
         told.append(f"The covariate multiplies D_o and D_f by {low:.3g} to {high:.3g}.")
+    if "memory" in metrics:
+        found = ", ".join(f"{h:.3g}" for h in metrics["memory"]["rule"]["half_lives"])
+        told.append(f"D_o and D_f depend on the size of past steps, with half-lives {found}.")
     if "seconds" in metrics:
         told.append(f"The fit took {metrics['seconds']:.1f} s.")
     return [folded("Details of the fit", paragraph(" ".join(told)))] if told else []

@@ -38,7 +38,7 @@ SECTIONS = (
 )
 KEYS = (
     *SECTIONS,
-    *("dynamics", "seed", "alpha", "tempering", "init", "units", "beta", "empirical"),
+    *("dynamics", "seed", "alpha", "tempering", "memory", "init", "units", "beta", "empirical"),
     *("policy", "actions", "shared", "n_action"),
     *("resume", "directory", "cluster", "experiment", "arm", "variant"),
 )
@@ -177,6 +177,7 @@ def fit_settings(config: Mapping[str, Any], build: Build | None = None) -> FitSe
         return make_settings(
             alpha=config["alpha"],
             tempering=config.get("tempering", 0.0),
+            memory=config.get("memory"),
             **head,
             tail="auto" if tail.get("method") == "auto" else tail,
             engine=maximiser,

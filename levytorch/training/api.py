@@ -45,6 +45,7 @@ def recover(
     n_action: int = 3,
     modulation: float | None = None,
     n_modulation: int = 9,
+    memory: float | Sequence[float] | str | None = None,
     client: Any = None,
     **options: Any,
 ) -> Any:
@@ -99,6 +100,10 @@ def recover(
             D_o and D_f are multiplied by a positive periodic function of it, `recovery.modulation`, whose mean over the
             data is one; fitted to the pairs under the frozen law.
         n_modulation: Fourier functions of its logarithm.
+        memory: for volatility that comes in clusters: D_o and D_f are multiplied by f(m), m an exponentially weighted
+            mean of the sizes of past steps. A half-life in the time of the data, two or three of them, or "learn", for
+            those with the largest likelihood; `recovery.memory` has them. Pairs at the start of trajectories, until the
+            memory has filled, are left out. Under the frozen law or the simulated one.
         client: a `dask.distributed.Client`, for data that is files: a pattern, a list of paths, or
             `levytorch.distributed.Files`, which has the options of reading. Files are read by the workers, and never
             are all pairs in one place (docs/scaling.md).
@@ -133,6 +138,7 @@ def recover(
         seed=seed,
         modulation=modulation,
         n_modulation=n_modulation,
+        memory=memory,
         **{"init": init, "units": units, "density": density, "law": law, "std": std},
         **{"lattice": lattice, "validation": validation, "progress": progress},
         **fit_options,

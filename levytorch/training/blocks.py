@@ -166,10 +166,10 @@ class Blocks:
         main = self.observed.main
         ids = block_of(main, self.n_blocks)
         if pool == "main":
-            return Batch(main.x, main.dx, main.dt, ids)
+            return Batch(main.states, main.dx, main.dt, ids)
         rows = self.observed.tail
         dt = main.dt[:1].expand(len(rows)) if main.uniform_dt else main.dt[rows]
-        return Batch(main.x[rows], main.dx[rows], dt, ids[rows])
+        return Batch(main.states[rows], main.dx[rows], dt, ids[rows])
 
 
 def block_of(pairs: Transitions, n_blocks: int) -> Tensor:

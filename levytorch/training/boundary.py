@@ -122,7 +122,8 @@ def held(head: LinearHead, name: str, value: float) -> LinearHead:
     gone = torch.zeros(head.theta.numel(), dtype=torch.bool)
     gone[head.part(head.layout.row(name))] = True
     if name == "D_f" and value == 0.0:
-        gone[head.starts[head.n_linear] :] = True
+        for row in range(head.n_linear, len(head.sizes)):
+            gone[head.part(row)] = row != head.clock_row
         with torch.no_grad():
             alpha = float(head(head.grid(16)).alpha.mean())
         out.alpha_spec, out.tempering_spec = AlphaSpec("fixed", alpha), TemperingSpec()

@@ -367,7 +367,7 @@ def _head(transitions: Transitions, action: Tensor, settings: FitSettings, n_act
         groups=groups,
     )
     guess = replace(guess, profile=None)  # of states alone, where coefficients depend on actions too
-    of_states = starting_head(replace(settings, units="data", init="data"), guess)
+    of_states = starting_head(replace(settings, units="data", init="data"), guess, transitions)
     assert isinstance(of_states, LinearHead)
     low, high = action.amin(0), action.amax(0)
     if not bool((high > low).all()):

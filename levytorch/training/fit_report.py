@@ -374,7 +374,8 @@ def _joined(rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 def head_in_words(head: Any) -> str:
     """Its kind, its size, and where states live."""
-    name = type(head).__name__.removesuffix("Head").lower()
+    states = head.of_states[0] if head.clock_row is not None else head
+    name = type(states).__name__.removesuffix("Head").lower()
     where = "line" if head.period is None else "circle" if head.dim == 1 else "torus"
     functions = getattr(head, "n_basis", None)
     size = "" if functions is None else f", {functions} functions" if functions != 1 else ", constants"
@@ -401,6 +402,8 @@ def _notes(found: Any, details: Mapping[str, Any]) -> list[str]:
     alpha = details.get("alpha")
     if alpha is not None and alpha <= 0.5 and not found.tempered:
         out.append(f"{LOCATION}.")
+    if (memory := getattr(found, "memory", None)) is not None:
+        out.append(f"D_o and D_f are multiplied by f(m), m the mean size of past steps: {memory}.")
     if not details.get("tempering_told_from_zero", True):
         bound = details["tempering_upper"]
         out.append(f"The data does not show that jumps are truncated: tempering is at most {bound:.3g} (95 %).")

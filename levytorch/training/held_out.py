@@ -38,7 +38,7 @@ class HeldOutWatch:
         mean, head = self._sum / self._steps, self.likelihood.head
         head.set_flat(mean)
         out, there = self.pairs, theta.device
-        blocks = ([part[r].to(there) for part in (out.x, out.dx, out.dt)] for r in out.blocks())
+        blocks = ([part[r].to(there) for part in (out.states, out.dx, out.dt)] for r in out.blocks())
         total = sum(float(self.likelihood.log_prob(*block).sum()) for block in blocks)
         head.set_flat(theta)
         nll = -total / len(out)

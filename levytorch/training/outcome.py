@@ -12,19 +12,17 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients.clock import ClockedHead
 from levytorch.coefficients.head import Units
 from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.training.blocks import MOST_PAIRS
 from levytorch.training.boundary import held, include_vanished
+from levytorch.training.covariates import covariate_facts
 from levytorch.training.engines.base import engine_facts
-from levytorch.training.modulation import modulate
 from levytorch.training.phases import Course
 from levytorch.training.recovery import Recovery
-from levytorch.training.resampling import blocks_from
-from levytorch.training.start import inside
 
 KEPT = 512
 INSEPARABLE = 0.98  # correlation of the estimates of D_o and D_f, and
@@ -47,20 +45,18 @@ def outcome(course: Course, head: Head) -> tuple[Recovery, Likelihood]:
     if problem.selection is not None:
         chosen = problem.selection.summary()
         metrics["selection"] = chosen | {"held_out": [value - log_unit for value in chosen["held_out"]]}
-    pairs = problem.data
-    if settings.modulation is not None:
-        pairs = pairs if head.period is not None else inside(pairs, head.bounds)
-        assert isinstance(pairs, Transitions)
-        modulate(recovery, pairs.in_units(problem.units.length, problem.units.time), settings)
     recovery.head = head
+    if isinstance(head, ClockedHead):
+        assert isinstance(problem.train, Transitions)
+        assert problem.train.inputs is not None
+        head.clock = head.clock.referring_to(head.gamma.detach(), problem.train.inputs)
+        metrics |= covariate_facts(recovery, settings)
     summed = course.data.samples or course.data.fitted  # nodes at the ends of a window stand for parts of pairs
     recovery.log_likelihood -= summed.n_main * log_unit
     metrics |= {"log_likelihood": recovery.log_likelihood, "seed": settings.seed}
     metrics["states"] = observed_states(recovery, problem.data).tolist()
     if doubt := hardly_separable(recovery, metrics.get("D_o_D_f_correlation", 0.0)):
         warnings.warn(doubt, LevytorchWarning, stacklevel=2)
-    if settings.modulation is not None:
-        recovery.blocks = blocks_from(recovery, pairs) if len(pairs) <= MOST_PAIRS else None
     if problem.held_out is not None:
         metrics["val/nll"] = log_unit + _held_out_nll(likelihood, problem.held_out, problem.units)
     metrics["seconds"] = time.perf_counter() - problem.began
@@ -71,7 +67,7 @@ def outcome(course: Course, head: Head) -> tuple[Recovery, Likelihood]:
 def _held_out_nll(likelihood: Likelihood, pairs: Transitions, units: Units) -> float:
     """Per pair, in the units of the fit."""
     out = pairs.in_units(units.length, units.time)
-    total = sum(float(likelihood.log_prob(out.x[r], out.dx[r], out.dt[r]).sum()) for r in out.blocks())
+    total = sum(float(likelihood.log_prob(out.states[r], out.dx[r], out.dt[r]).sum()) for r in out.blocks())
     return -total / len(out)
 
 

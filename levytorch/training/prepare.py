@@ -32,8 +32,9 @@ from levytorch.likelihood.laws import Missing, distinct_steps
 from levytorch.likelihood.tail import TailSettings
 from levytorch.ranks import Ranks
 from levytorch.training.blocks import Blocks, kept_for_later, n_blocks_for
+from levytorch.training.covariates import check_covariates
 from levytorch.training.engines.fisher import FisherEngine
-from levytorch.training.modulation import check_modulation
+from levytorch.training.memory import settled_memory, with_covariates, with_settled_memory
 from levytorch.training.selection import Selection
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import (
@@ -109,6 +110,7 @@ class Problem:
             "left_open": list(self.settings.left_open),
             "penalty": getattr(self.settings.engine, "penalty", None),
             "selection": None if self.selection is None else self.selection.state_dict(),
+            "memory": settled_memory(self.settings),
         }
 
     def check_law(self) -> None:
@@ -142,6 +144,8 @@ def problem_of(
     settings: those of `settings_for`; fit: for a preliminary fit of constants, where CT is left to the data.
     """
     began, given, kept = time.perf_counter(), data, None
+    if settings.has_covariates:
+        data, settings = with_covariates(data, settings)
     if settings.head.period is None:
         data, settings = on_the_line(data, settings)
         if isinstance(data, Transitions):
@@ -150,7 +154,7 @@ def problem_of(
     guessed = settings.tail.CT == "auto" and not isinstance(data, Lattice)  # which has its own
     settings = replace(settings, tail=resolve_tail(data, settings, fit))
     train, held_out = _held_out(data, settings)
-    head = starting_head(settings, guess, start)
+    head = starting_head(settings, guess, train, start)
     check_head_and_data(head, data)
     if isinstance(data, Transitions) and not data.repeats:
         differ = head.period is None or cells_differ(head, data)
@@ -167,9 +171,11 @@ def restored(given: Transitions | Lattice, settings: FitSettings, settled: Mappi
         assert isinstance(settings.engine, FisherEngine)
         settings = replace(settings, engine=replace(settings.engine, penalty=settled["penalty"]))
     settings = replace(settings, tail=TailSettings(**settled["tail"]), left_open=tuple(settled["left_open"]))
-    guess, kept = Guess.from_plain(settled["guess"]), settled["kept"]
-    train, held_out = _held_out(given if kept is None else inside(given, kept), settings)
-    head = starting_head(settings, guess, settled["theta"])
+    guess, kept, data = Guess.from_plain(settled["guess"]), settled["kept"], given
+    if settings.has_covariates:
+        data, settings = with_covariates(data, with_settled_memory(settings, settled["memory"]))
+    train, held_out = _held_out(data if kept is None else inside(data, kept), settings)
+    head = starting_head(settings, guess, train, settled["theta"])
     selection = None if settled["selection"] is None else Selection.from_state(settled["selection"])
     guessed, began = settled["guessed_CT"], time.perf_counter()
     return Problem(settings, head, guess, given, train, held_out, guessed, began, kept, selection)
@@ -259,9 +265,8 @@ def unavailable(head: Head, data: Transitions | Lattice, *, started: bool = True
 
 def settings_for(transitions: Transitions | Lattice, settings: FitSettings) -> FitSettings:
     """Refuse data the settings cannot be fitted to; the head's dimension is the data's where it was left open."""
-    if settings.modulation is not None:
-        check_modulation(transitions, settings)
-        settings = replace(settings, law="frozen")
+    if settings.has_covariates:
+        check_covariates(transitions, settings)
     if isinstance(transitions, Lattice):
         check_lattice(settings)
         return settings

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from levytorch import files
 from levytorch.coefficients import Coefficients, Head, LinearHead
+from levytorch.coefficients.clock import Modulation
 from levytorch.coefficients.head import KNOWABLE, NO_JUMPS
 from levytorch.coefficients.layout import ISOTROPIC
-from levytorch.coefficients.modulation import Modulation
 from levytorch.convert import (
     choice,
     number_within,
@@ -40,7 +40,9 @@ from levytorch.likelihood.laws import Law, check_law
 from levytorch.plots import plotted
 from levytorch.simulation import simulate
 from levytorch.training.blocks import Blocks
+from levytorch.training.covariates import FittedMemory, fitted_memory, modulation_of
 from levytorch.training.fit_report import Estimate, Reported, coefficient_rows, head_in_words
+from levytorch.training.paths import simulate_with_memory
 from levytorch.training.resampling import FEW, REPLICAS, Replicas, bootstrap, robust_covariances
 from levytorch.training.stored import stored_covariance, stored_head, stored_metrics, stored_theta
 from levytorch.untrusted import load_tensors
@@ -113,7 +115,7 @@ class Recovery(OfHead, Reported):
         matrix D_o, [..., d, d].
         """
         states = _states(x)
-        flat = self.head.states(states)
+        flat = self.head.states(states.reshape(-1) if self.dim == 1 else states)
         shape = states.shape if self.dim == 1 else states.shape[:-1]
         with torch.no_grad():
             c = self.head(flat)
@@ -155,8 +157,12 @@ class Recovery(OfHead, Reported):
     @property
     def modulation(self) -> Modulation | None:
         """m(c), which multiplies D_o and D_f where a fit had a covariate; b, D_o, D_f are those at m = 1, its mean."""
-        plain = self.metrics.get("modulation")
-        return None if plain is None else Modulation.from_plain(plain)
+        return modulation_of(self)
+
+    @property
+    def memory(self) -> FittedMemory | None:
+        """The memory of the sizes of past steps, where the fit had one: half-lives and f(m) with their errors."""
+        return fitted_memory(self) if "memory" in self.metrics else None
 
     # -- geometry and parameters --------------------------------------------------------------------------------------
     @property
@@ -180,7 +186,8 @@ class Recovery(OfHead, Reported):
         """d(b, D_o, D_f, alpha)(x) / d theta in physical units, each (n, P); for dim > 1 that of b is (n, d, P), of a
         matrix D_o (n, d, d, P).
         """
-        b, D_o, D_f, alpha = self.head.jacobian(self.head.states(_states(x)))
+        states = _states(x)
+        b, D_o, D_f, alpha = self.head.jacobian(self.head.states(states.reshape(-1) if self.dim == 1 else states))
         return b.detach(), D_o.detach(), D_f.detach(), alpha.detach()
 
     # -- uncertainty --------------------------------------------------------------------------------------------------
@@ -334,7 +341,12 @@ class Recovery(OfHead, Reported):
         return Dynamics(self.b, self.D_o, self.D_f, self.alpha, **domain, tempering=self.tempering)
 
     def simulate(self, n_trajectories: int, n_steps: int, dt: float, **options: Any) -> Trajectories:
-        """Paths of the recovered system; options: those of `levytorch.simulate` (x0, substeps, seed)."""
+        """Paths of the recovered system; options: those of `levytorch.simulate` (x0, substeps, seed).
+
+        Of a fit with memory dt is the fitted one, and the options are x0, seed and m0 (`training.paths`).
+        """
+        if self.memory is not None:
+            return simulate_with_memory(self, n_trajectories, n_steps, dt, **options)
         return simulate(self.dynamics(), n_trajectories, n_steps, dt, **options)
 
     def forecast(self, x0: ArrayLike, horizon: float, **options: Any) -> Forecast:
@@ -342,7 +354,16 @@ class Recovery(OfHead, Reported):
 
         `levytorch.figures.forecasts.fan` draws it.
         """
-        return forecast(self.dynamics(), x0, horizon, **options)
+        memory = self.memory
+        if memory is None:
+            return forecast(self.dynamics(), x0, horizon, **options)
+        steps = max(1, round(positive_number("horizon", horizon, "pass a length of time") / memory.rule.dt))
+        m0 = options.pop("m0", None)
+
+        def paths(n: int, n_steps: int, dt: float, x0: Any, seed: int) -> Trajectories:
+            return simulate_with_memory(self, n, n_steps, dt, x0=x0, m0=m0, seed=seed)
+
+        return forecast(self.dynamics(), x0, steps * memory.rule.dt, **{**options, "n_steps": steps}, paths=paths)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write plain tensors and numbers; the file appears whole or not at all.
@@ -509,9 +530,10 @@ def forecast(
     n_paths: int = 10_000,
     substeps: int = 10,
     seed: Any = 0,
+    paths: Callable[..., Trajectories] | None = None,
 ) -> Forecast:
     """Quantiles of n_paths paths from x0 (a number; d of them in d dimensions), at n_steps times up to the horizon."""
-    steps, paths = whole_number("n_steps", n_steps, 1), whole_number("n_paths", n_paths, 100)
+    steps, number = whole_number("n_steps", n_steps, 1), whole_number("n_paths", n_paths, 100)
     until = positive_number("horizon", horizon, "pass a length of time")
     chosen = real_array("levels", levels)
     if chosen.ndim != 1 or not chosen.size or not bool(((chosen > 0) & (chosen < 1)).all()):
@@ -524,9 +546,13 @@ def forecast(
         )
     begin = float(start.reshape(())) if dynamics.dim == 1 else start
     seed = seed_of(seed)
-    x = simulate(dynamics, paths, steps, until / steps, substeps=substeps, x0=begin, seed=seed).to_array()
+    if paths is None:
+        made = simulate(dynamics, number, steps, until / steps, substeps=substeps, x0=begin, seed=seed)
+    else:
+        made = paths(number, steps, until / steps, begin, seed)
+    x = made.to_array()
     quantiles = np.moveaxis(np.quantile(x, chosen, axis=0), 0, 1)
-    return Forecast(np.linspace(0.0, until, steps + 1), chosen, quantiles, paths, seed)
+    return Forecast(np.linspace(0.0, until, steps + 1), chosen, quantiles, number, seed)
 
 
 def law_of(recovery: Recovery) -> Law:

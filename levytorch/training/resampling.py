@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import LinearHead
+from levytorch.coefficients.clock import ClockedHead
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.tangent import TangentHead
 from levytorch.data import Transitions, make_pools
@@ -25,9 +26,9 @@ from levytorch.likelihood.network import LayerPenalty, prior_of
 from levytorch.likelihood.penalty import Strength, symmetric_inverse
 from levytorch.likelihood.tail import TailCorrection, TailSettings
 from levytorch.training.blocks import Blocks, counted, quick
+from levytorch.training.covariates import with_inputs_of
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.lbfgs import LBFGSEngine
-from levytorch.training.modulation import unmodulated
 from levytorch.training.progress import counted_off
 from levytorch.training.reweighting import Refitted, Reweighting, block_sandwiches, block_scores
 
@@ -237,7 +238,8 @@ def blocks_from(recovery: Recovery, data: Any) -> Blocks:
         raise InputError(
             f"data must be the Transitions or the Lattice of the fit, found {type(data).__name__}; use .transitions()."
         )
-    data = unmodulated(recovery, data)
+    if isinstance(recovery.head, ClockedHead):
+        data, _ = with_inputs_of(recovery, data)
     strata = tail.active and not (method == "conditional" and tail.conditions_on == "TRT")
     cut = None if not strata else threshold_from(of_dt) if of_dt else CT
     pools = make_pools(data, CT=cut, TRT=TRT, min_tail=1).in_units(*scale)

@@ -182,7 +182,7 @@ class NumberOfFunctions(CrossValidation):
     def _head(self, k: int) -> LinearHead:
         """That of a candidate where its fit begins, in the units of the data."""
         settings = replace(self._with(self.numbers[k]), init="data")
-        head = starting_head(settings, self.problem.guess)
+        head = starting_head(settings, self.problem.guess, self.problem.train)
         assert isinstance(head, LinearHead)
         return head
 
@@ -222,7 +222,7 @@ class NumberOfFunctions(CrossValidation):
     def chosen(self) -> Problem:
         problem = self.closed(self._with(int(self.selection.candidates[self.selection.best])))
         start = self.best if problem.settings.init == "data" else None
-        return replace(problem, head=starting_head(problem.settings, problem.guess, start))
+        return replace(problem, head=starting_head(problem.settings, problem.guess, problem.train, start))
 
     def state_dict(self) -> dict[str, Any]:
         own = {"theta": self.theta, "best": self.best, "missed": self.missed, "size": self.size}
@@ -277,7 +277,7 @@ class StrengthOfPenalty(CrossValidation):
         assert self.evidence is not None
         strengths = (FACTORS[self.selection.best] * self.evidence).tolist()
         problem = self.closed(replace(settings, engine=replace(settings.engine, penalty=strengths)))
-        return replace(problem, head=starting_head(settings, problem.guess, self.shown.flat()))
+        return replace(problem, head=starting_head(settings, problem.guess, problem.train, self.shown.flat()))
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"theta": self.shown.flat(), "evidence": self.evidence}

@@ -13,11 +13,12 @@ import torch
 
 from levytorch.coefficients import AlphaSpec, LinearHead
 from levytorch.coefficients.build import HEADS, LINEAR, ON_A_LINE, OPTIONS, build_head
+from levytorch.coefficients.clock import Covariate
 from levytorch.coefficients.head import KNOWABLE, Head, check_head, known_constants
 from levytorch.coefficients.links import TemperingSpec
-from levytorch.coefficients.modulation import ModulationSpec
-from levytorch.convert import choice, known_keys, real_array, seed_of, shown, switch, whole_number
+from levytorch.convert import choice, known_keys, positive_number, real_array, seed_of, shown, switch, whole_number
 from levytorch.data.batches import check_data_options
+from levytorch.data.memory import Memory
 from levytorch.errors import InputError
 from levytorch.likelihood.exact import ExactLaw
 from levytorch.likelihood.frozen import FrozenLaw
@@ -35,7 +36,7 @@ READING = ("time", "times", "value", "id", "dt", "reward", "action", "time_unit"
 # what a misspelt option may have meant beside those of the head and the engine
 ARGUMENTS = (
     *("alpha", "coefficients", "n_basis", "period", "tempering", "D_o", "D_f", "tail", "engine", "seed", "modulation"),
-    *("n_modulation", "actions", "shared", "n_action"),
+    *("n_modulation", "memory", "actions", "shared", "n_action"),
 )
 _NOT_OPTIONS = {"alpha", "alpha_mode", "length", "time", "period", "n_basis", "tempering", "tempering_mode", *KNOWABLE}
 STDS = ("auto", "frozen")  # the law's own information, or the frozen law's
@@ -130,9 +131,16 @@ class FitSettings:
     seed: int = 0
     tempering: TemperingSpec = field(default_factory=TemperingSpec)
     exponent: float | None = None  # alpha of the link of a learned tempering; None: where a learned alpha starts
-    modulation: ModulationSpec | None = None
+    modulation: Covariate | None = None  # in the action column of the pairs
+    memory: Memory | tuple[float, ...] | str | None = None  # of the sizes of past steps; half-lives, or "learn"
+    profile: dict[str, Any] | None = None  # what is reported of half-lives that were learned
     left_open: tuple[str, ...] = ()  # of n_basis and penalty: what cross-validation chooses
     engine_reason: str = "as asked"  # why this engine
+
+    @property
+    def has_covariates(self) -> bool:
+        """Whether coefficients depend on more than the state."""
+        return self.modulation is not None or self.memory is not None
 
     def with_head(self, plain: dict[str, Any]) -> FitSettings:
         """With a head of other settings: what the data has said, or cross-validation."""
@@ -153,6 +161,7 @@ def make_settings(
     D_f: Any = None,
     modulation: Any = None,
     n_modulation: int = 9,
+    memory: Any = None,
     **options: Any,
 ) -> FitSettings:
     """Check every argument and sort the options; nothing has been computed yet."""
@@ -236,8 +245,9 @@ def make_settings(
     data = check_data_options(data)
     given = not (tail is None or isinstance(tail, str))
     tails = check_learned(parse_tail(tail), alpha=spec.learned, tempering=tempered.learned, given=given)
-    rest["law"] = _checked_law(rest.get("law", "auto"), head, engine, tails, modulated=modulation is not None)
-    rest["modulation"] = None if modulation is None else ModulationSpec(modulation, n_modulation)
+    rest["law"] = _checked_law(rest.get("law", "auto"), head, engine, tails)
+    rest["modulation"] = None if modulation is None else Covariate.periodic("covariate", modulation, n_modulation)
+    rest["memory"] = _half_lives(memory)
     rest |= {"tempering": tempered, "left_open": left_open, "engine_reason": reason}
     return FitSettings(spec, head, plain if own is None else None, engine, tails, data, seed=seed, **rest)
 
@@ -263,10 +273,22 @@ def _check_tempering(options: dict[str, Any], own: Head | None, tempering: Tempe
         )
 
 
-def _checked_law(law: Any, head: Head, engine: Engine, tail: TailSettings, *, modulated: bool) -> str | Law:
+def _half_lives(memory: Any) -> tuple[float, ...] | str | None:
+    """None, "learn", or one to three half-lives."""
+    if memory is None or (isinstance(memory, str) and memory == "learn"):
+        return memory
+    remedy = 'give a half-life in the time of the data, up to three of them, or "learn"'
+    values = real_array("memory", memory, remedy).reshape(-1).tolist()
+    found = tuple(sorted(positive_number("memory", value, remedy) for value in values))
+    if not 1 <= len(found) <= 3 or len(set(found)) < len(found):
+        raise InputError(f"memory must be one to three different half-lives, found {shown(memory)}; {remedy}.")
+    return found
+
+
+def _checked_law(law: Any, head: Head, engine: Engine, tail: TailSettings) -> str | Law:
     """The law as the fit takes it; what the data must have for it is checked with the data (`training.prepare`)."""
     if not isinstance(law, str):
-        return _checked_own_law(check_law(law), head, engine, tail, modulated)
+        return _checked_own_law(check_law(law), head, engine, tail)
     choice("law", law, LAWS)
     by_last_layer = engine.last_layer and not isinstance(head, LinearHead)
     if not engine.full_batch and not by_last_layer:
@@ -286,9 +308,7 @@ def _checked_law(law: Any, head: Head, engine: Engine, tail: TailSettings, *, mo
     return law
 
 
-def _checked_own_law(law: Law, head: Head, engine: Engine, tail: TailSettings, modulated: bool) -> Law:
-    if modulated:
-        raise InputError(f"law must be frozen with a modulation, found {law.name}; leave the modulation out.")
+def _checked_own_law(law: Law, head: Head, engine: Engine, tail: TailSettings) -> Law:
     if engine.name == "fisher" and not isinstance(law, FrozenLaw):
         raise InputError(
             f"the engine must be lbfgs or adam for law {law.name}, which has no scores, found {engine.name}; leave the "

@@ -34,6 +34,7 @@ from levytorch.data.quantiles import cut, order_statistics, quantiles
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import cutting_threshold
 from levytorch.likelihood.tail import TailSettings
+from levytorch.training.covariates import with_clock
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.settings import FitSettings
 
@@ -74,7 +75,9 @@ def guess_from(data: Transitions | Lattice, settings: FitSettings) -> Guess:
     return initial_guess(*at, uniform_dt=data.uniform_dt, known=known, groups=groups, anisotropic=anisotropic)
 
 
-def starting_head(settings: FitSettings, guess: Guess, start: Tensor | None = None) -> Head:
+def starting_head(
+    settings: FitSettings, guess: Guess, data: Transitions | Lattice, start: Tensor | None = None
+) -> Head:
     """The head where the fit begins, in internal units: at the scale of the data, at random (the paper), or at given
     parameters; one's own knows where it starts.
     """
@@ -89,6 +92,8 @@ def starting_head(settings: FitSettings, guess: Guess, start: Tensor | None = No
             randomise(head, torch.Generator().manual_seed(settings.seed))
         else:
             guess.apply(head)
+    if settings.has_covariates:
+        head = with_clock(head, data, settings)
     head.prior_center = head.flat()
     if start is not None:
         head.set_flat(start)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head, build_head
+from levytorch.coefficients.clock import Modulation
 from levytorch.coefficients.head import KNOWABLE
-from levytorch.coefficients.modulation import Modulation
 from levytorch.convert import number_within, real_tensor, shown
+from levytorch.data.memory import Memory
 from levytorch.data.thresholds import threshold_from
 from levytorch.errors import InputError
 
@@ -152,8 +153,17 @@ def _modulation(value: Any) -> bool:
         found = Modulation.from_plain(value)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError):
         return False
-    n = len(found.theta) if found.theta.ndim == 1 else -1
-    return found.covariance.shape == (n, n) and found.centers.shape == (n,) and _positive(found.period)
+    n = found.clock.size
+    shape = (n, n) if found.covariance is None else tuple(found.covariance.shape)
+    return shape == (n, n) and len(found.clock.slopes) == n and _positive(found.period)
+
+
+def _memory(value: Any) -> bool:
+    try:
+        rule, profile = Memory.from_plain(value["rule"]), value["profile"]
+        return profile is None or len([float(one) for one in profile["std"]]) == len(rule.half_lives)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError):
+        return False
 
 
 _METRICS: dict[str, Callable[[Any], bool]] = {
@@ -172,6 +182,7 @@ _METRICS: dict[str, Callable[[Any], bool]] = {
     "states": _states,
     "CT_of_dt": _threshold,
     "modulation": _modulation,
+    "memory": _memory,
     "law": lambda value: (
         isinstance(value, str) and len(value) <= _LONGEST
     ),  # the name may be that of a law of one's own

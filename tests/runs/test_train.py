@@ -185,7 +185,7 @@ def test_a_modulation_is_a_column_of_a_file():
     config = composed(*own, "coefficients.modulation=hour", "coefficients.n_modulation=5")
     assert prepare_run(config, Path("run")).source.modulation == "hour"
     found = fit_settings(config).modulation
-    assert (found.period, found.n_basis) == (24, 5)
+    assert (found.period, found.n_functions) == (24, 4)
     assert fit_settings(composed(*own)).modulation is None
     assert fit_settings(composed(*own, "coefficients=mlp")).modulation is None
 

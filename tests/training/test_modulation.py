@@ -8,7 +8,7 @@ import torch
 
 from levytorch import LevyStep, Recovery, Trajectories, Transitions, diagnose, log_density, recover
 from levytorch.errors import InputError
-from levytorch.training.modulation import unmodulated
+from levytorch.training.covariates import without_covariates
 
 HOURS = torch.linspace(0, 24, 25, dtype=torch.float64)
 B, D_O, D_F, ALPHA, DT = 3.0, 1.0, 0.8, 0.6, 0.05
@@ -65,11 +65,12 @@ def test_errors_are_those_of_repetitions(found):
 
 
 def test_pairs_freed_of_it_have_the_same_likelihood(data, found):
-    free = unmodulated(found, data)
+    plain, free, _ = without_covariates(found, data)
     m = found.modulation(data.action)
     own = [float(getattr(found, name)(0.0)) for name in ("b", "D_o", "D_f")]
+    at_one = [float(getattr(plain, name)(0.0)) for name in ("b", "D_o", "D_f")]
     direct = log_density(data.dx, own[0], own[1] * m, own[2] * m, ALPHA, DT).sum()
-    taken_back = log_density(free.dx, *own, ALPHA, free.dt).sum()
+    taken_back = log_density(free.dx, *at_one, ALPHA, free.dt).sum()
     assert float(direct) == pytest.approx(float(taken_back), rel=1e-10)
     assert found.log_likelihood == pytest.approx(float(direct), rel=1e-6)
     assert diagnose(found, data, checks=("fit",)).fit.p_value > 1e-4
@@ -107,10 +108,9 @@ def test_on_a_line_with_splines():
         ({"modulation": -1.0}, "modulation must be a positive number"),
         ({"n_modulation": 1}, "n_modulation must be"),
         ({"law": "exact"}, "found law exact"),
-        ({"engine": "lbfgs"}, "found engine lbfgs"),
-        ({"tail": {"CT": 1.0}}, "found tail.method tcf"),
-        ({"alpha": "function"}, 'found alpha="function"'),
-        ({"validation": 0.2}, "found pairs held out"),
+        ({"law": "corrected"}, "found law corrected"),
+        ({"law": "simulated", "tail": {"CT": 1.0}}, "found law simulated with tail.method tcf"),
+        ({"coefficients": "mlp", "n_basis": 21}, "found a MLPHead"),
     ],
 )
 def test_refusals(data, options, match):

@@ -66,6 +66,11 @@ def exact_setting(course: Course) -> ExactSetting | None:
     if course.law == "auto" and head.is_constant:
         course.stay_frozen("constant coefficients, for which it is exact")
         return None
+    if course.law == "auto" and head.columns > head.dim:
+        course.stay_frozen(
+            'pairs with covariates are fitted under it; law="simulated" follows coefficients along a step'
+        )
+        return None
     observed = course.data.observed
     lacking = unavailable(head, observed if isinstance(observed, Lattice) else observed.data)
     if lacking is not None:

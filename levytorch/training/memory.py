@@ -1,0 +1,250 @@
+"""The half-lives of a memory by profile likelihood: constants are fitted with a clock of log m for every candidate.
+
+The same pairs are compared for all candidates: those for which the slowest one has filled. One time scale is a
+candidate of a ladder with steps of two, refined by parabolas in log h. A second and a third are added where each
+raises the log-likelihood by more than AIC asks for its two parameters, the half-life and the exponent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from levytorch.coefficients import AlphaSpec, Head, LinearHead
+from levytorch.coefficients.head import Units
+from levytorch.coefficients.links import TemperingSpec
+from levytorch.data import Transitions
+from levytorch.data.batches import FullBatch, full_batch, make_pools
+from levytorch.data.memory import FILLED, Memory
+from levytorch.errors import InputError
+from levytorch.likelihood.frozen import FrozenLaw, steady_method
+from levytorch.likelihood.likelihood import Likelihood
+from levytorch.likelihood.tail import TailSettings
+from levytorch.training.covariates import covariate_of
+from levytorch.training.engines.base import maximise
+from levytorch.training.engines.fisher import FisherEngine
+from levytorch.training.settings import FitSettings
+from levytorch.training.start import guess_from, starting_head
+
+MOST_SCALES = 3
+UNFILLED = "before the memory has filled"
+_MOST_PAIRS = 30_000  # for the profile
+_LADDER = range(1, 10)  # powers of two, in usual steps
+_TRAJECTORY = 12.0  # half-lives that a trajectory must be as long as
+_WORTH = 4.0  # of log-likelihood, for two more parameters: twice what AIC asks
+_PASSES, _NEAR = 40, 0.05
+_CLOSER = 0.15  # of log h, at least, between the three points of the last parabola
+
+
+@dataclass
+class Profile:
+    """Log-likelihoods of constants with a memory, by half-lives; errors: of log h, one per half-life."""
+
+    pairs: Transitions
+    rule: Memory
+    settings: FitSettings
+    found: dict[tuple[float, ...], float] = field(default_factory=dict)
+    errors: tuple[float, ...] = ()
+    last: Head = field(init=False)
+
+    def __post_init__(self) -> None:
+        _, self.filled = self.rule.means(self.pairs)
+        if int(self.filled.sum()) < 500:
+            raise InputError(
+                f"a learned memory must have 500 pairs after it has filled, found {int(self.filled.sum())}; give a "
+                "half-life (memory=h), or bring longer trajectories."
+            )
+        self.start: dict[int, torch.Tensor] = {}
+        self.guess = guess_from(self.pairs, self.settings)
+        self.none = self._fit((), self.settings)
+        self._hold_tails()
+
+    def _hold_tails(self) -> None:
+        """Take alpha and tempering from one fit with a memory: they hardly depend on its half-lives."""
+        learned = self.settings
+        if not (learned.alpha.learned or learned.tempering.learned):
+            return
+        self._fit((self.rule.half_lives[0] ** 0.5 * self.rule.dt**0.5,), learned)
+        c = self.last(self.last.grid(1))
+        plain = learned.plain
+        assert plain is not None
+        tempering = TemperingSpec.build("fixed", float(c.tempering))
+        held = replace(learned, alpha=AlphaSpec("fixed", float(c.alpha.mean())), tempering=tempering)
+        self.settings, self.start = held.with_head(plain), {}
+        self.guess = guess_from(self.pairs, self.settings)
+
+    def log_likelihood(self, half_lives: Sequence[float]) -> float:
+        """Of the constants that are best with these half-lives."""
+        key = tuple(sorted(half_lives))
+        if key not in self.found:
+            self.found[key] = self._fit(key, self.settings)
+        return self.found[key]
+
+    def _fit(self, half_lives: tuple[float, ...], settings: FitSettings) -> float:
+        pairs = self.pairs
+        if half_lives:
+            rule = self.rule.with_half_lives(half_lives)
+            pairs, settings = pairs.with_inputs(rule.inputs(pairs)[0]), replace(settings, memory=rule)
+        pairs = pairs[self.filled]
+        head = starting_head(settings, self.guess, pairs)
+        assert isinstance(head, LinearHead)
+        units = self.guess.units if settings.units == "data" else Units()
+        own = head.in_units(units)
+        if len(half_lives) in self.start:
+            own.set_flat(self.start[len(half_lives)])
+        pools = make_pools(pairs, None).in_units(units.length, units.time)
+        likelihood = Likelihood(own, FrozenLaw(steady_method(settings.density, own), own.dim))
+        likelihood.observe(pools)
+        batch: FullBatch = full_batch(pools)
+        done = maximise(FisherEngine(max_steps=_PASSES, tolerance=_NEAR), likelihood, batch)
+        self.start[len(half_lives)], self.last = own.flat(), head
+        return float(done.optimizer.accepted.main.log_p)  # type: ignore[attr-defined]
+
+    def report(self, rule: Memory) -> dict[str, Any]:
+        """What metrics say about the half-lives that were learned."""
+        rows = [[list(h), value - self.none] for h, value in sorted(self.found.items())]
+        std = [h * error for h, error in zip(rule.half_lives, self.errors)]
+        return {"std": std, "gains": rows, "pairs": int(self.filled.sum())}
+
+    # -- searches -----------------------------------------------------------------------------------------------------
+    def climb(self, half_lives: Sequence[float], ladder: Sequence[float]) -> tuple[float, ...]:
+        """From candidates to better ones on the ladder, one half-life after the other, while any is better."""
+        best = tuple(sorted(half_lives))
+        moved = True
+        while moved:
+            moved = False
+            for i, h in enumerate(best):
+                at = ladder.index(h)
+                for other in (at - 1, at + 1):
+                    tried = (*best[:i], ladder[other], *best[i + 1 :]) if 0 <= other < len(ladder) else best
+                    if len(set(tried)) == len(best) and self.log_likelihood(tried) > self.log_likelihood(best) + 1e-6:
+                        best, moved = tuple(sorted(tried)), True
+                        break
+                if moved:
+                    break
+        return best
+
+    def refine(self, half_lives: tuple[float, ...]) -> tuple[float, ...]:
+        """The half-lives at the tops of parabolas in log h, and their errors where the others are held."""
+        found, errors = list(half_lives), []
+        for i in range(len(found)):
+            width, error = math.log(2.0), math.inf
+            for _ in range(2):
+                at = [found[i] * math.exp(shift) for shift in (-width, 0.0, width)]
+                low, middle, high = (self.log_likelihood([*found[:i], h, *found[i + 1 :]]) for h in at)
+                bend = (2 * middle - low - high) / width**2
+                if bend <= 0:
+                    break
+                shift = max(-width, min(width, 0.5 * (high - low) / width / bend))
+                found[i] *= math.exp(shift)
+                error = bend**-0.5
+                width = max(_CLOSER, min(width, 1.5 * error))
+            errors.append(error)
+        self.errors = tuple(errors)
+        return tuple(found)
+
+
+def learned_memory(data: Transitions, settings: FitSettings) -> tuple[Memory, Profile]:
+    """The rule whose half-lives are the most likely ones, and the profile that has shown it."""
+    dt, some = data.median_dt, _some(data)
+    ladder = [dt * 2.0**k for k in _LADDER if dt * 2.0**k <= _typical_duration(data) / _TRAJECTORY] or [2.0 * dt]
+    quick = constants(settings, data)
+    period = settings.head.period
+    profile = Profile(some, Memory.of(data, [ladder[-1]], FILLED * ladder[-1], period), quick)
+    best: tuple[float, ...] = (max(ladder, key=lambda h: profile.log_likelihood([h])),)
+    for _ in range(MOST_SCALES - 1):
+        more = _with_one_more(best, ladder)
+        if more is None:
+            break
+        more = profile.climb(more, ladder)
+        if profile.log_likelihood(more) < profile.log_likelihood(best) + _WORTH:
+            break
+        best = more
+    best = profile.refine(best)
+    wait = FILLED * max(best)
+    return Memory.of(data, best, wait, period), profile
+
+
+def constants(settings: FitSettings, data: Transitions) -> FitSettings:
+    """The same settings for constants, of all that was kept, as quick as may be."""
+    head = settings.head
+    kind = {"name": "fourier", "period": head.period}
+    if head.period is None:
+        low, high = data.x.reshape(len(data), -1).aminmax(dim=0)
+        window = [[a, b] for a, b in zip(low.tolist(), (high + 1e-9 * (high - low) + 1e-300).tolist())]
+        kind = {"name": "spline", "period": None, "window": window[0] if data.dim == 1 else window}
+    quick = replace(settings, engine=FisherEngine(), tail=TailSettings(), data={}, init="data", left_open=())
+    quick = replace(quick, modulation=None, memory=None, law="frozen")
+    return quick.with_head({**kind, "n_basis": 1, "dim": data.dim, **head.known})
+
+
+def _with_one_more(best: tuple[float, ...], ladder: Sequence[float]) -> tuple[float, ...] | None:
+    """Candidates to begin with: the present ones farther apart, and one between or beyond them."""
+    free = [h for h in ladder if h not in best]
+    if not free:
+        return None
+    apart = [min(abs(math.log(h / other)) for other in best) for h in free]
+    target = math.log(8.0)
+    chosen = min(zip(free, apart), key=lambda one: abs(one[1] - target))[0]
+    return tuple(sorted((*best, chosen)))
+
+
+def _typical_duration(data: Transitions) -> float:
+    """Of the trajectories that pairs come from, in the mean over the pairs."""
+    ids = data.trajectory
+    length = torch.zeros(int(ids.max()) + 1, dtype=torch.float64).index_add_(0, ids, data.dt.to(torch.float64))
+    return float(length[ids].mean())
+
+
+def _some(data: Transitions) -> Transitions:
+    """At most so many pairs, in a row."""
+    if len(data) <= _MOST_PAIRS:
+        return data
+    begin = (len(data) - _MOST_PAIRS) // 2
+    return data[begin : begin + _MOST_PAIRS]
+
+
+def with_covariates(data: Any, settings: FitSettings) -> tuple[Transitions, FitSettings]:
+    """The pairs with the covariates that the settings ask for, and the settings with the rule of the memory.
+
+    Pairs for which the memory has not filled are left out.
+    """
+    columns, settled = [], settings
+    if settings.modulation is not None:
+        columns.append(covariate_of(data).unsqueeze(1))
+    if settings.memory is None:
+        return data.with_inputs(columns[0]), settings
+    rule = settings.memory
+    if isinstance(rule, str):
+        rule, profile = learned_memory(data, settings)
+        settled = replace(settings, memory=rule, profile=profile.report(rule))
+    elif isinstance(rule, tuple):
+        rule = Memory.of(data, rule, FILLED * max(rule), settings.head.period)
+        settled = replace(settings, memory=rule)
+    inputs, filled = rule.inputs(data)
+    if not bool(filled.any()):
+        raise InputError(
+            f"trajectories must be longer than {FILLED:g} half-lives of the memory ({max(rule.half_lives):g}), found "
+            "none; give a shorter half-life, or bring longer trajectories."
+        )
+    data = data.with_inputs(torch.cat([*columns, inputs], dim=1))
+    data = data._take(filled, {UNFILLED: int((~filled).sum())})
+    return data, settled
+
+
+def settled_memory(settings: FitSettings) -> dict[str, Any] | None:
+    """The memory of a fit as plain numbers, with which a resumed fit goes on."""
+    if not isinstance(settings.memory, Memory):
+        return None
+    return {"rule": settings.memory.plain(), "profile": settings.profile}
+
+
+def with_settled_memory(settings: FitSettings, settled: Mapping[str, Any] | None) -> FitSettings:
+    """The settings with the memory of `settled_memory`."""
+    if settled is None:
+        return settings
+    return replace(settings, memory=Memory.from_plain(settled["rule"]), profile=settled["profile"])

@@ -1,0 +1,142 @@
+"""Memory of the size of past steps: known half-lives come out, and everything that uses a fit carries m along."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from levytorch import LevyStep, Recovery, Trajectories, Transitions, diagnose, recover
+from levytorch.data.memory import CAP, Memory
+from levytorch.errors import InputError
+
+ALPHA, HALF_LIFE, EXPONENT = 0.7, 20.0, 0.8
+
+
+def path(n, seed, exponent=EXPONENT, half_life=HALF_LIFE):
+    """A path whose D_o and D_f are those of 1/2 times m^exponent, between 1/2 and 2."""
+    generator = torch.Generator().manual_seed(seed)
+    gauss = torch.randn(n, generator=generator, dtype=torch.float64).numpy()
+    law = LevyStep(0.0, 0.0, 0.5, ALPHA, 1.0)
+    jumps = law.expand((n,)).sample(generator=generator).numpy()
+    usual = np.minimum(np.abs(gauss + jumps), np.quantile(np.abs(gauss + jumps), 0.99)).mean()
+    w, m, dx = 2 ** (-1 / half_life), 1.0, np.empty(n)
+    for i in range(n):
+        f = min(max(m**exponent, 0.5), 2.0)
+        dx[i] = math.sqrt(f) * gauss[i] + f ** (1 / (2 * ALPHA)) * jumps[i]
+        m = w * m + (1 - w) * min(abs(dx[i]) / usual, CAP)
+    return np.concatenate([[0.0], np.cumsum(dx)])
+
+
+SETTINGS = {"dt": 1.0, "alpha": ALPHA, "period": None, "n_basis": 1}
+
+
+@pytest.fixture(scope="module")
+def x():
+    return path(6000, 3)
+
+
+@pytest.fixture(scope="module")
+def found(x):
+    return recover(x, **SETTINGS, memory=HALF_LIFE)
+
+
+def test_a_given_half_life(x, found):
+    memory = found.memory
+    assert abs(memory.exponents[0] - EXPONENT) < 3 * memory.exponents_std[0]
+    assert float(memory.f(math.exp(memory.centers[0]))) == pytest.approx(1.0, abs=1e-12)
+    for name, std in zip(("D_o", "D_f"), found.std(0.0)[1:]):
+        assert abs(float(getattr(found, name)(0.0)) - 0.5) < 4 * float(std)
+    plain = recover(x[60:], **SETTINGS)  # to the pairs for which the memory has filled
+    assert found.log_likelihood > plain.log_likelihood + 10
+    assert found.nobs == 6000 - 60
+    assert "half-life 20" in " ".join(str(found.summary()).split())
+
+
+def test_means_are_the_recursion():
+    x = np.array([0.0, 1.0, -1.0, 0.5, 0.5, 3.0, 2.0])
+    pairs = Trajectories.from_arrays([x, x[:3]], dt=0.5).transitions()
+    rule = Memory((1.0,), 0.5, (0.0,), (0.0,), (2.0,), 0.7, 1.0)
+    m, filled = rule.means(pairs)
+    expected, value = [], 0.7
+    for step in np.diff(x):
+        expected.append(value)
+        value = 2**-0.5 * value + (1 - 2**-0.5) * abs(step) / 2
+    np.testing.assert_allclose(m[:6, 0].numpy(), expected, rtol=1e-14)
+    np.testing.assert_allclose(m[6:, 0].numpy(), expected[:2], rtol=1e-14)
+    assert filled.tolist() == [False, False, True, True, True, True, False, False]
+    np.testing.assert_allclose(rule.after(m[4:5], pairs.x[4:5], pairs.dx[4:5], 0.5)[0, 0], expected[5], rtol=1e-14)
+    again = Memory.from_plain(rule.plain())
+    assert again == rule
+    for changes in ({"half_lives": [0.0]}, {"sizes": [1.0, 2.0]}, {"start": -1.0}):
+        with pytest.raises(InputError):
+            Memory.from_plain(rule.plain() | changes)
+
+
+def test_it_begins_again_after_a_lost_pair():
+    rule = Memory((1.0,), 1.0, (0.0,), (0.0,), (1.0,), 1.0, 2.0)
+    pairs = Transitions([0.0, 1.0, 5.0, 6.0], [1.0, 2.0, 1.0, 1.0], 1.0)
+    assert rule.means(pairs)[0][:, 0].tolist()[2] == 1.0
+
+
+def test_it_is_saved_and_carried_along(x, found, tmp_path):
+    again = Recovery.load(found.save(tmp_path / "memory.pt"))
+    assert again.memory == found.memory
+    paths = again.simulate(400, 300, 1.0, x0=0.0, seed=0)
+    steps = np.abs(np.diff(paths.to_array(), axis=1))
+    early, late = np.log(steps[:, 100:-10] + 0.1), np.log(steps[:, 110:] + 0.1)
+    assert np.corrcoef(early.ravel(), late.ravel())[0, 1] > 0.02  # of 76,000 pairs of steps: an error of 0.004
+    calm, wild = (again.forecast(0.0, 10.0, m0=m, n_paths=2000).quantiles[-1, [1, 5]] for m in (0.4, 3.0))
+    assert np.diff(wild) > 1.5 * np.diff(calm)
+    with pytest.raises(InputError, match="dt must be 1 for a fit with memory"):
+        again.simulate(2, 3, 0.5)
+    with pytest.raises(InputError, match="m0 must be 1 positive number"):
+        again.simulate(2, 3, 1.0, m0=[1.0, 2.0])
+
+
+def test_checks_see_it(x, found):
+    told = diagnose(found, Trajectories.from_arrays(x[None], dt=1.0), checks=("fit", "predictive"))
+    assert told.fit.p_value > 1e-3
+    assert told.predictive.p_value > 1e-3
+    robust, own = found.std(0.0, kind="robust"), found.std(0.0)
+    assert all(0.5 < float(one / other) < 2.0 for one, other in zip(robust, own))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"memory": "long"}, "memory"),
+        ({"memory": -1.0}, "memory must be a positive number"),
+        ({"memory": [1.0, 1.0]}, "one to three different half-lives"),
+        ({"memory": 5.0, "law": "exact"}, "found law exact"),
+        ({"memory": 5.0, "lattice": "always"}, "found a lattice"),
+        ({"memory": 1e6}, "longer than 3 half-lives"),
+    ],
+)
+def test_refusals(x, options, match):
+    with pytest.raises(InputError, match=match):
+        recover(x[:400], **SETTINGS, **options)
+
+
+def test_a_learned_half_life(x):
+    found = recover(x, **SETTINGS, memory="learn")
+    memory = found.memory
+    assert len(memory.half_lives) == 1
+    assert abs(memory.half_lives[0] - HALF_LIFE) < 3 * memory.half_lives_std[0]
+    assert found.n_parameters == 5
+
+
+@pytest.mark.slow
+def test_half_lives_and_bands_over_seeds():
+    """Half-lives within two standard errors, and intervals of D_o and D_f, over 40 paths."""
+    z, covered = [], []
+    for seed in range(40):
+        found = recover(path(12_000, 100 + seed), **SETTINGS, memory="learn")
+        memory = found.memory
+        if len(memory.half_lives) == 1:
+            z.append((memory.half_lives[0] - HALF_LIFE) / memory.half_lives_std[0])
+        low, high = (torch.stack(ends) for ends in zip(*(one.unbind(-1) for one in found.conf_int(0.0)[1:])))
+        covered.append((low < 0.5) & (high > 0.5))
+    assert len(z) >= 36
+    assert np.mean(np.abs(z) < 2) > 0.8
+    assert 0.8 < float(torch.stack(covered).double().mean())
