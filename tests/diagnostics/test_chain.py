@@ -75,7 +75,7 @@ def checked(memory: float):
 
 def test_modulated_pairs_follow_each_other():
     found = checked(0.0)
-    assert set(found.predictive.parts) == {1, 3, 10, 30}
+    assert {1, 3, 10, 30} <= set(found.predictive.parts)
     assert found.predictive.p_value > 1e-3
     assert found.step_size.p_value > 1e-3
     assert found.fit.sign is not None
