@@ -32,7 +32,7 @@ from levytorch.likelihood.tail import TailCorrection
 from levytorch.training.engines.base import Maximised, maximise
 from levytorch.training.engines.fisher import FisherScoring
 from levytorch.training.recovery import Recovery
-from levytorch.training.report import AS_WELL, Ended, evaluation_of, held_at_zero, loss_without, vanishing
+from levytorch.training.report import AS_WELL, Ended, evaluation_of, given_zero, loss_without, vanishing
 
 ONE_STD = 0.5  # fall of the log-likelihood at one standard error
 UPPER = 0.5 * 1.6449**2  # and at the end of a one-sided interval of 95 %
@@ -76,7 +76,7 @@ def without_vanished(ended: Ended) -> tuple[Ended, Vanished | None]:
     if not ended.ranks.agree(len(names) == 1):
         return ended, None
     name = names[0]
-    own = replace(likelihood, head=held(head, name, 0.0), correction=TailCorrection())
+    own = replace(likelihood, head=with_constant(head, name, 0.0), correction=TailCorrection())
     try:
         done = maximise(ended.engine, own, ended.batch)
     except ArithmeticError:
@@ -118,7 +118,7 @@ def near_zero(objective: FullBatchObjective, ev: Evaluation) -> list[str]:
     return out
 
 
-def held(head: LinearHead, name: str, value: float) -> LinearHead:
+def with_constant(head: LinearHead, name: str, value: float) -> LinearHead:
     """A copy of a head with D_o or D_f as a known constant, in the units of the data; at D_f = 0 alpha and tempering
     are no longer learned.
     """
@@ -236,7 +236,7 @@ def include_vanished(recovery: Recovery, found: Vanished | None) -> None:
     if covariance is None or not math.isfinite(found.std):
         return
     if not found.gone:
-        covariance = held_at_zero(covariance, head, [found.name])
+        covariance = given_zero(covariance, head, [found.name])
     recovery.covariance = covariance + torch.outer(moves, moves)
 
 

@@ -85,8 +85,8 @@ class Individuals(Mapping[Any, Recovery]):
         for row in self.rows:
             cells = "".join(f"{row.mean[name]:>12.4g}{row.std[name]:>10.2g}" for name in _NAMES)
             lines.append(f"{row.name!s:<{width}}{row.pairs:>10,}{cells}" + ("" if row.converged else "  not converged"))
-        told = [(name, *self.same(name)) for name in _NAMES]
-        alike = ", ".join(f"{name} {mean:.4g} (p = {p:.2g})" for name, mean, p in told if math.isfinite(p))
+        tests = [(name, *self.same(name)) for name in _NAMES]
+        alike = ", ".join(f"{name} {mean:.4g} (p = {p:.2g})" for name, mean, p in tests if math.isfinite(p))
         if alike:
             lines.append(f"the same for all: {alike}")
         return "\n".join([*lines, *(f"{name!s:<{width}}  refused: {why}" for name, why in self.refused.items())])

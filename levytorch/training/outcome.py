@@ -18,7 +18,7 @@ from levytorch.data import Transitions
 from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.training.boundary import held, include_vanished
+from levytorch.training.boundary import include_vanished, with_constant
 from levytorch.training.covariates import covariate_facts
 from levytorch.training.engines.base import engine_facts
 from levytorch.training.phases import Course
@@ -82,7 +82,7 @@ def reported_head(course: Course) -> Head:
         return fitted if fitted.scale == Units() else head
     assert isinstance(head, LinearHead)
     assert isinstance(fitted, LinearHead)
-    out = held(head, gone.pop(), 0.0)
+    out = with_constant(head, gone.pop(), 0.0)
     out.theta = fitted.theta
     return out
 

@@ -1,7 +1,7 @@
 """What a fit says about itself at the end: covariance, likelihood, diagnostics, warnings.
 
 Of coefficients that a fit has driven to zero estimates are one-sided, and information matrices that treat them like any
-other parameter blame their supposed uncertainty on the rest (alpha most of all): they are held where they are instead.
+other parameter blame their supposed uncertainty on the rest (alpha most of all): they stay fixed at zero instead.
 
 A learned tempering has its boundary at zero. An error bar of lam means nothing there: the likelihood is smooth in
 eta = lam^(2 alpha) >= 0, and where its maximum is within two standard errors of zero only an upper bound is said: the
@@ -72,7 +72,7 @@ class Ended:
 def finish(ended: Ended) -> Recovery:
     """A Recovery at the likelihood's head, by at most one more pass over the batch that was fitted.
 
-    Where there are samples behind that the head moves to the maximum of their likelihood.
+    If the batch is a lattice made of samples, the head moves to the maximum of the likelihood of the samples.
     """
     likelihood, engine, facts, done = ended.likelihood, ended.engine, ended.facts, ended.done
     head, tail = likelihood.head, likelihood.tail
@@ -164,8 +164,8 @@ def _of_linear(ended: Ended, metrics: dict[str, Any]) -> tuple[Tensor | None, Ev
         cov = penalty.widened(cov, ev.theta, information)
         metrics["left_out_of_series"] = penalty.left_out()
     if head.tempering_spec.learned:
-        told, cov = judge_tempering(objective, ev, cov)
-        metrics |= told
+        tempering_report, cov = judge_tempering(objective, ev, cov)
+        metrics |= tempering_report
     metrics["vanishing"] = vanishing(objective, ev)
     losses = {name: loss_without(name, head, ended.batch) for name in metrics["vanishing"]}
     if losses:
@@ -173,7 +173,7 @@ def _of_linear(ended: Ended, metrics: dict[str, Any]) -> tuple[Tensor | None, Ev
         _warn_of_vanishing(losses)
         at_zero = [name for name, loss in losses.items() if loss < AS_WELL]
         if cov is not None and at_zero:
-            cov = held_at_zero(cov, head, at_zero)
+            cov = given_zero(cov, head, at_zero)
     metrics["D_o_D_f_correlation"] = 0.0 if head.known else _correlation(objective, ev)
     if objective.method == "conditional" and objective.region == "strata" and cov is not None:
         metrics["missing_between_CT_and_TRT_z"] = missing_between(objective, ev.kept, cov)
@@ -237,13 +237,13 @@ def _warn(sentence: str) -> None:
 
 def _why(engine: Engine, optimizer: Optimizer, head: Head) -> str:
     """What an engine that has not converged says, and whether a learned alpha has run to an end of its range."""
-    told = engine.unfinished(bare(optimizer))
+    reason = engine.unfinished(bare(optimizer))
     if head.alpha_spec.mode == "constant":
         with torch.no_grad():
             alpha = float(head(head.grid(1)).alpha)
         if not ALPHA_MIN + _AT_THE_END < alpha < ALPHA_MAX - _AT_THE_END:
-            told += f"; alpha = {alpha:.3f} is at an end of its range, {ALPHA_MIN} to {ALPHA_MAX}"
-    return told
+            reason += f"; alpha = {alpha:.3f} is at an end of its range, {ALPHA_MIN} to {ALPHA_MAX}"
+    return reason
 
 
 def _correlation(objective: FullBatchObjective, ev: Evaluation) -> float:
@@ -331,17 +331,17 @@ def _warn_of_vanishing(losses: dict[str, float]) -> None:
     """A warning for each, which says what the likelihoods say."""
     for name, loss in losses.items():
         if loss < AS_WELL:
-            told = (
+            sentence = (
                 f"{name} has run to zero: the likelihood has its maximum on that boundary, so the data is described as "
                 f"well without {name}, and its standard error means nothing; "
                 f"{'leave it out (D_o=0)' if name == 'D_o' else 'do not read anything into it'}."
             )
         else:
-            told = (
+            sentence = (
                 f"{name} has become tiny beside a typical step, but the log-likelihood falls by {loss:.3g} without it; "
                 "look for steps that are exactly equal, or rounded, before reading anything into it."
             )
-        _warn(told)
+        _warn(sentence)
 
 
 def alpha_at_bound(head: Head) -> float | None:
@@ -362,7 +362,7 @@ def alpha_at_bound(head: Head) -> float | None:
     return None
 
 
-def held_at_zero(covariance: Tensor, head: LinearHead, names: list[str]) -> Tensor:
+def given_zero(covariance: Tensor, head: LinearHead, names: list[str]) -> Tensor:
     """The covariance of the other parameters given that these coefficients stay where they are (rows of zeros)."""
     fixed = torch.zeros(covariance.shape[0], dtype=torch.bool)
     for name in names:

@@ -137,12 +137,12 @@ def refitting(recovery: Recovery, data: Transitions | Lattice | None = None) -> 
 
 def _draws(blocks: Blocks, n: int, generator: torch.Generator) -> list[Tensor]:
     """How often each block is drawn, n times over; blocks without pairs take no part."""
-    held = torch.nonzero(blocks.pairs[0] > 0).reshape(-1)
-    if len(held) < 2:
+    filled = torch.nonzero(blocks.pairs[0] > 0).reshape(-1)
+    if len(filled) < 2:
         raise InputError("at least two blocks must hold data, found one; bring more data.")
     out = []
     for _ in range(n):
-        chosen = held[torch.randint(len(held), (len(held),), generator=generator)]
+        chosen = filled[torch.randint(len(filled), (len(filled),), generator=generator)]
         out.append(torch.bincount(chosen, minlength=blocks.n_blocks).to(torch.float64))
     return out
 

@@ -84,11 +84,11 @@ class Selection:
     @property
     def turned(self) -> bool:
         """Whether the score has been falling for so long that more candidates are not worth a look."""
-        behind = len(self.folds) - 1 - self.best
-        if behind >= _PATIENCE:
+        since_best = len(self.folds) - 1 - self.best
+        if since_best >= _PATIENCE:
             return True
         fall, error = self._difference(len(self.folds) - 1)
-        return behind >= 3 and fall < -3 * error
+        return since_best >= 3 and fall < -3 * error
 
     def _difference(self, k: int) -> tuple[float, float]:
         """To the best candidate, per pair, and its standard error from the folds."""
@@ -312,15 +312,15 @@ def cross_validation(problem: Problem, blocks: Blocks | None) -> CrossValidation
 def add_held_out(made: Reweighting, held_out: list[Fold], selection: Selection, candidate: float) -> None:
     """Adds the held-out log-likelihood of every fold under the fit to the others."""
     totals, pairs = [], []
-    for held, batch in held_out:
-        others = made.blocks.once - held
+    for blocks, batch in held_out:
+        others = made.blocks.once - blocks
         if made.objective.method != "tcf" and made.missed < _NEAR:  # what one fold has shown is taken for the others
             made.head.set_flat(made.theta + made.first_change(others))
         else:
             found = made.refit(others)
             made.head.set_flat(found.theta)
             batch = batch._replace(tcf=found.tcf)
-        totals.append(batch.n_main * counted(made.likelihood, made.counts, held).mean(batch))
+        totals.append(batch.n_main * counted(made.likelihood, made.counts, blocks).mean(batch))
         pairs.append(batch.n_main)
     selection.pairs = torch.tensor(pairs, dtype=torch.float64)
     selection.add(candidate, torch.tensor(totals, dtype=torch.float64))
@@ -330,9 +330,9 @@ def folds(blocks: Blocks) -> list[Fold]:
     """Every fifth block in each."""
     out = []
     for k in range(N_FOLDS):
-        held = torch.zeros_like(blocks.once)
-        held[k::N_FOLDS] = 1.0
-        out.append(Fold(held, blocks.weighted(held)))
+        chosen = torch.zeros_like(blocks.once)
+        chosen[k::N_FOLDS] = 1.0
+        out.append(Fold(chosen, blocks.weighted(chosen)))
     return out
 
 

@@ -29,13 +29,13 @@ THREE = [
 SMALL = [option for option in THREE if not option.startswith(("coefficients", "law"))]
 NETWORK = [
     *("coefficients=mlp", "coefficients.width=4", "coefficients.depth=1", "engine=adamw", "engine.max_steps=60"),
-    *("engine.window=20", "log_every=5", "callbacks.checkpoints.every=10"),
+    *("engine.window=20", "trainer.log_every=5", "callbacks.checkpoints.every=10"),
 ]
 RUNS = {
     "three": THREE,
     "chosen": [*SMALL, "coefficients.n_basis=auto", "law=frozen"],
     "simulated": [*SMALL, "coefficients.n_basis=3", "law=simulated"],
-    "adam": [*SMALL, "coefficients.n_basis=3", "engine=adam", *NETWORK[4:], "engine.max_steps=60"],
+    "adam": [*SMALL, "coefficients.n_basis=3", "engine=adam", *NETWORK[4:]],
     "network": [*SMALL, *NETWORK, "law=frozen"],
 }
 KILLED = [

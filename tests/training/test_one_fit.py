@@ -141,7 +141,7 @@ def test_a_lattice_is_cut_to_the_window_in_both():
     assert torch.equal(run.recovery.theta, found.theta)
 
 
-@pytest.mark.parametrize("head", [{"n_basis": 1}, {"coefficients": "mlp", "width": 4, "depth": 1}])
+@pytest.mark.parametrize("head", [{"n_basis": 1}, {"coefficients": "mlp", "width": 4, "depth": 1, "last_layer": False}])
 def test_the_reported_tcf_is_the_one_that_was_used(head):
     constants = Dynamics.named("constant", alpha=0.3)
     data = simulate(constants, 100, 40, 1 / 40, seed=2).transitions().censor(TRT=20.0, CT=8.0, drop_tail=0.5, seed=1)

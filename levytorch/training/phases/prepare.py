@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from levytorch.coefficients.head import Units
+from levytorch.coefficients import Head
 from levytorch.data import Transitions
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.lattice import Lattice
@@ -74,11 +74,6 @@ class Prepare(Phase):
     def label(self) -> str:
         return "cross-validation" if self.settings.left_open else "preparation"
 
-    @property
-    def units(self) -> Units:
-        """Of what is fitted to the candidates."""
-        return Units() if self.problem is None else self.problem.units
-
     def step(self, batch: Batch | FullBatch, seed: int) -> float:
         nll = 0.0
         with self._noting_doubts():
@@ -106,7 +101,7 @@ class Prepare(Phase):
             problem.batches = all_data(problem, Ranks())
         return cross_validation(problem, problem.batches.blocks)
 
-    def _show(self, head: Any) -> None:
+    def _show(self, head: Head) -> None:
         self.likelihood = replace(self.likelihood, head=head)
 
     def entry(self, nll: float) -> dict[str, float]:
