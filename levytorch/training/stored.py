@@ -127,7 +127,7 @@ def _counts(value: Any) -> bool:
 
 
 def _at_zero(value: Any) -> bool:
-    """What boundary.told_in writes of coefficients that have vanished."""
+    """What boundary.include_vanished writes of coefficients that have vanished."""
     if not isinstance(value, Mapping) or not _names(list(value)):
         return False
     return all(
