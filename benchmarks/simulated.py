@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,6 +55,8 @@ HERE = Path(__file__).parent / "results" / "simulated.csv"
 EXACT = Path(__file__).parent / "results" / "exact_fit.csv"
 FIELD = 64  # states at which mean error fields are kept, in one dimension
 
+Rows = Iterator[tuple[str, float | str]]
+
 
 class Results:
     """The rows of a CSV file."""
@@ -65,7 +68,7 @@ class Results:
         found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
         self.commit = found.stdout.strip()
 
-    def make(self, key: tuple[object, ...], rows: Callable[[], Iterator[tuple[str, float]]]) -> None:
+    def make(self, key: tuple[object, ...], rows: Callable[[], Rows]) -> None:
         """Append the rows of a key, unless they are there."""
         text = tuple(str(v) for v in key)
         if text in self.done:
@@ -76,12 +79,17 @@ class Results:
             writer = csv.writer(file)
             if new:
                 writer.writerow(FIELDS)
-            writer.writerows([*text, name, f"{value:.6g}", self.command, self.commit] for name, value in found)
+            writer.writerows([*text, name, written(value), self.command, self.commit] for name, value in found)
         self.done.add(text)
-        print(*text, *(f"{name} {value:.4g}" for name, value in found if not name.startswith("field")), flush=True)
+        print(*text, *(f"{name} {value:.4g}" for name, value in found if not isinstance(value, str)), flush=True)
 
 
-def curves(got: list[Tensor], true: list[Tensor], stds: list[Tensor] | None, every: int) -> Iterator[tuple[str, float]]:
+def written(value: float | str) -> str:
+    """A number, or the values of a field, which are one text."""
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def curves(got: list[Tensor], true: list[Tensor], stds: list[Tensor] | None, every: int) -> Rows:
     """Relative errors, coverage of the bands, and the error fields at some states."""
     for i, (name, a, t) in enumerate(zip(NAMES, got, true)):
         t = torch.as_tensor(t, dtype=torch.float64).expand(a.shape)
@@ -89,11 +97,10 @@ def curves(got: list[Tensor], true: list[Tensor], stds: list[Tensor] | None, eve
         if stds is not None:
             yield f"coverage_{name}", float(((a - t).abs() <= 1.96 * stds[i]).double().mean())
             yield f"std_{name}", float(stds[i].norm() / t.norm())
-        for k, value in enumerate((a - t).reshape(-1)[::every].tolist()):
-            yield f"field_{name}_{k}", value
+        yield f"field_{name}", " ".join(f"{v:.4g}" for v in (a - t).reshape(-1)[::every].tolist())
 
 
-def facts(found, seconds: float) -> Iterator[tuple[str, float]]:
+def facts(found, seconds: float) -> Rows:
     yield "seconds", seconds
     yield "converged", float(found.converged)
     for name in ("law/simulations", "law/substeps", "law/simulation_share", "law/rounds", "law/seconds"):
@@ -110,7 +117,7 @@ def timed(fit: Callable[[], object]) -> tuple[object, float]:
 def variable(results: Results, n: int, seed: int, kinds: list[str]) -> None:
     for kind in kinds:
 
-        def rows(kind: str = kind) -> Iterator[tuple[str, float]]:
+        def rows(kind: str = kind) -> Rows:
             data = simulate(TRUTH, n, 40, DT, substeps=20, order=2, seed=seed).transitions()
             data = data if kind == "unbiased" else data.censor(**THRESHOLDS, seed=seed)
             how = {"engine": "evidence", "penalty": "harmonics", "law": "simulated", "tail": TAILS[kind]}
@@ -125,7 +132,7 @@ def variable(results: Results, n: int, seed: int, kinds: list[str]) -> None:
 def plane(results: Results, n: int, seed: int) -> None:
     for law in ("simulated", "frozen"):
 
-        def rows(law: str = law) -> Iterator[tuple[str, float]]:
+        def rows(law: str = law) -> Rows:
             data = simulate(PLANE, n, 40, DT, substeps=20, order=2, seed=seed).transitions()
             found, seconds = timed(lambda: recover(data, alpha=ALPHA, n_basis=7, law=law, seed=seed))
             true = [PLANE.b(PLANE_X), PLANE.D_o(PLANE_X), torch.tensor(2.0)]
@@ -176,7 +183,7 @@ def settings(results: Results, n: int, seed: int, kinds: list[str]) -> None:
     for kind in kinds:
         for law in ("simulated", "frozen"):
 
-            def rows(kind: str = kind, law: str = law) -> Iterator[tuple[str, float]]:
+            def rows(kind: str = kind, law: str = law) -> Rows:
                 if kind == "actions":
                     yield from actions(n, seed, law)
                     return
@@ -189,7 +196,7 @@ def settings(results: Results, n: int, seed: int, kinds: list[str]) -> None:
             results.make(("settings", kind, n, seed, law), rows)
 
 
-def actions(n: int, seed: int, law: str) -> Iterator[tuple[str, float]]:
+def actions(n: int, seed: int, law: str) -> Rows:
     """b + a and D_o exp(a / 4), a uniform on (-1, 1); curves at a = 0.5."""
     system = ControlledDynamics(
         lambda x, a: TRUTH.b(x) + a,
@@ -210,7 +217,7 @@ def actions(n: int, seed: int, law: str) -> Iterator[tuple[str, float]]:
 def network(results: Results, n: int, seed: int) -> None:
     for law in ("simulated", "frozen"):
 
-        def rows(law: str = law) -> Iterator[tuple[str, float]]:
+        def rows(law: str = law) -> Rows:
             data = simulate(TRUTH, n, 40, DT, substeps=20, order=2, seed=seed).transitions()
             how = {"engine": "adam", "batch_size": 4096, "max_steps": 3000, "window": 1000, "lr": 5e-3}
             fit = lambda: recover(data, alpha=ALPHA, coefficients="mlp", law=law, seed=seed, **how)  # noqa: E731
@@ -225,12 +232,14 @@ def network(results: Results, n: int, seed: int) -> None:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> dict[tuple[str, ...], dict[str, dict[int, float]]]:
-    """(study, data, trajectories, law) -> quantity -> seed -> value."""
-    out: dict[tuple[str, ...], dict[str, dict[int, float]]] = {}
+def read(path: Path) -> dict[tuple[str, ...], dict[str, dict[int, Any]]]:
+    """(study, data, trajectories, law) -> quantity -> seed -> value; an array for a field."""
+    out: dict[tuple[str, ...], dict[str, dict[int, Any]]] = {}
     for row in csv.DictReader(path.open()):
         key = (row["study"], row["data"], row["trajectories"], row["law"])
-        out.setdefault(key, {}).setdefault(row["quantity"], {})[int(row["seed"])] = float(row["value"])
+        values = [float(v) for v in row["value"].split()]
+        value = np.array(values) if row["quantity"].startswith("field") else values[0]
+        out.setdefault(key, {}).setdefault(row["quantity"], {})[int(row["seed"])] = value
     return out
 
 
@@ -253,7 +262,7 @@ def summary(path: Path) -> None:
         errors = ", ".join(f"{100 * np.median(list(q[f'error_{c}'].values())):.2f}" for c in NAMES)
         true, means = true_fields(study, kind), []
         for name in NAMES:
-            field = [np.mean(list(q[f"field_{name}_{k}"].values())) for k in range(len(true[name]))]
+            field = np.mean(list(q[f"field_{name}"].values()), axis=0)
             means.append(f"{100 * np.linalg.norm(field) / float(true[name].norm()):.2f}")
         inside = "-"
         if "coverage_b" in q:
@@ -267,7 +276,7 @@ def summary(path: Path) -> None:
     against_exact(found)
 
 
-def against_exact(found: dict[tuple[str, ...], dict[str, dict[int, float]]]) -> None:
+def against_exact(found: dict[tuple[str, ...], dict[str, dict[int, Any]]]) -> None:
     """Geometric means over seeds of the errors on the variable example over those of the exact law on the same data."""
     rows = csv.DictReader(EXACT.open())
     exact: dict[tuple[str, str, int], dict[str, float]] = {}
