@@ -50,8 +50,10 @@ class Memory:
     period: float | None = None
 
     @classmethod
-    def of(cls, pairs: Transitions, half_lives: Sequence[float], wait: float, period: Any = None) -> Memory:
-        """The rule that pairs suggest."""
+    def of(
+        cls, pairs: Transitions, half_lives: Sequence[float], wait: float, period: Any = None, constant: bool = False
+    ) -> Memory:
+        """The rule that pairs suggest; constant: whether q is one number, as for coefficients that are constants."""
         dt = pairs.median_dt
         mu = (pairs.mu * (1.0 if pairs.uniform_dt else dt)).reshape(-1)
         cell = float(period) if pairs.dim == 1 and isinstance(period, int | float) else None
@@ -60,7 +62,7 @@ class Memory:
         if not (length > 0).any():
             raise InputError("steps must vary for a memory of their sizes, found none that moves; leave memory out.")
         x = plain._place(pairs.x).numpy() if pairs.dim == 1 else np.zeros(len(pairs))
-        parts = max(1, min(_PARTS, len(pairs) // _IN_A_PART)) if pairs.dim == 1 else 1
+        parts = 1 if constant or pairs.dim > 1 else max(1, min(_PARTS, len(pairs) // _IN_A_PART))
         edges = np.unique(np.quantile(x, np.linspace(0, 1, parts + 1)[1:-1])) if parts > 1 else np.empty(0)
         which = np.searchsorted(edges, x)
         overall = float(np.minimum(length, np.quantile(length, _LARGEST)).mean())

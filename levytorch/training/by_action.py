@@ -113,6 +113,11 @@ def check_shared(shared: Sequence[str], settings: FitSettings) -> tuple[str, ...
         raise InputError(
             f"shared must name some of {NAMES}, found {shown(shared)}; alpha and tempering are always shared."
         )
+    if settings.memory is not None:
+        raise InputError(
+            "memory must be fitted to pairs that follow each other, found actions, whose pairs are fitted apart; pass "
+            "actions=None, or leave memory out."
+        )
     if settings.alpha.mode == "function":
         raise InputError(
             'alpha must be one number for all actions, found alpha="function": generators of different alpha cannot '

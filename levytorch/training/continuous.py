@@ -351,6 +351,8 @@ def _check(transitions: Transitions, settings: FitSettings) -> None:
         found = "a known D_o or D_f"
     elif settings.left_open:
         found = f"{settings.left_open[0]} left open"
+    elif settings.memory is not None:
+        found = "a memory"
     if found is not None:
         raise InputError(
             "continuous actions must be fitted in one or two dimensions, with linear heads, engine fisher or "

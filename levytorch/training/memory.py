@@ -154,7 +154,9 @@ def learned_memory(data: Transitions, settings: FitSettings) -> tuple[Memory, Pr
     ladder = [dt * 2.0**k for k in _LADDER if dt * 2.0**k <= _typical_duration(data) / _TRAJECTORY] or [2.0 * dt]
     quick = constants(settings, data)
     period = settings.head.period
-    profile = Profile(some, Memory.of(data, [ladder[-1]], FILLED * ladder[-1], period), quick)
+    profile = Profile(
+        some, Memory.of(data, [ladder[-1]], FILLED * ladder[-1], period, settings.head.is_constant), quick
+    )
     best: tuple[float, ...] = (max(ladder, key=lambda h: profile.log_likelihood([h])),)
     for _ in range(MOST_SCALES - 1):
         more = _with_one_more(best, ladder)
@@ -166,7 +168,7 @@ def learned_memory(data: Transitions, settings: FitSettings) -> tuple[Memory, Pr
         best = more
     best = profile.refine(best)
     wait = FILLED * max(best)
-    return Memory.of(data, best, wait, period), profile
+    return Memory.of(data, best, wait, period, settings.head.is_constant), profile
 
 
 def constants(settings: FitSettings, data: Transitions) -> FitSettings:
@@ -223,7 +225,7 @@ def with_covariates(data: Any, settings: FitSettings) -> tuple[Transitions, FitS
         rule, profile = learned_memory(data, settings)
         settled = replace(settings, memory=rule, profile=profile.report(rule))
     elif isinstance(rule, tuple):
-        rule = Memory.of(data, rule, FILLED * max(rule), settings.head.period)
+        rule = Memory.of(data, rule, FILLED * max(rule), settings.head.period, settings.head.is_constant)
         settled = replace(settings, memory=rule)
     inputs, filled = rule.inputs(data)
     if not bool(filled.any()):

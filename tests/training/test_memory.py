@@ -118,6 +118,13 @@ def test_refusals(x, options, match):
         recover(x[:400], **SETTINGS, **options)
 
 
+@pytest.mark.parametrize("action", [np.resize(["left", "right"], 400), np.linspace(0.0, 1.5, 400)])
+def test_actions_are_refused(x, action):
+    pairs = Transitions(x[:400], np.diff(x[:401]), 1.0, action=action)
+    with pytest.raises(InputError, match="memory"):
+        recover(pairs, alpha=ALPHA, period=None, n_basis=1, memory=5.0)
+
+
 def test_a_learned_half_life(x):
     found = recover(x, **SETTINGS, memory="learn")
     memory = found.memory
