@@ -96,7 +96,8 @@ def test_a_run_leaves_everything(finished):
     assert re.match(r"Data   [\d,]+ pairs of 150 trajectories, dt = 0.025 \(\d+ left out\)", data)
     assert model == "Model  fourier, 5 functions per coefficient; alpha = 0.3"
     assert fit.startswith("Fit    law frozen; engine fisher; tail tcf")
-    assert head.split() == ["mean", "std", "error", "error", "(L2)"]
+    assert head == " levytorch fit ".center(80, "=")
+    assert "std. error       [0.025       0.975]   error (L2)" in said
     assert max(len(line) for line in said.splitlines() if "run directory" not in line) <= 80
     for name in ("b", "D_o", "D_f"):
         assert {"mean", "std", "error"} == set(metrics["observed"][name])
