@@ -37,7 +37,7 @@ _SHARED = {
     "noise",
     *KNOWABLE,
 }
-_SHARED |= {"alpha_link", "alpha_bounds", "noise"}
+_SHARED |= {"alpha_link", "alpha_bounds"}
 _CELL, _LINE = {"period", "origin"}, {"window"}
 _NETWORK = {"width", "depth", "periodic", "n_features", "activation", "shared_trunk", "residual", "trained"}
 _SPLINE = _SHARED | _LINE | {"n_basis", "n_basis_alpha", "knots"}
