@@ -146,6 +146,12 @@ def test_chosen_rule_agrees_with_a_finer_one():
     assert ExactLaw(tolerance=1e-9).accuracy(smooth(0.3), 1 / 10) < 1e-7
 
 
+def test_accuracy_without_jumps_is_that_of_steps_a_gaussian_law_makes():
+    head = FourierHead(n_basis=5, alpha=AlphaSpec("fixed", 0.5), known={"D_f": 0.0})
+    head.set_constants(0.3, 0.5, 0.2)
+    assert LAW.accuracy(head, 0.1) < 1e-3
+
+
 def test_units_do_not_matter():
     """The same system with a period of 5 that begins at -1."""
     length = 5 / (2 * math.pi)

@@ -101,7 +101,7 @@ def test_steps_of_other_phases_are_in_the_history_the_log_and_tensorboard(name, 
     assert [event.step for event in events.Scalars("train/nll")] == steps
     assert [event.value for event in events.Scalars("fit/phase")] == [float(row["fit/phase"]) for row in rows]
     written = (run / "train.log").read_text() + (run / "report.html").read_text()
-    assert {int(n) for n in re.findall(r"(\d+) steps in", written)} == {metrics["steps"]}
+    assert {int(n) for n in re.findall(r"(?:, |after )(\d+) steps", written)} == {metrics["steps"]}
     assert sum(metrics["steps_of"].values()) == metrics["steps"]
 
 
@@ -120,7 +120,7 @@ def test_every_step_of_every_phase_is_in_the_history_the_log_and_tensorboard(who
     assert [event.value for event in events.Scalars("fit/phase")] == [float(row["fit/phase"]) for row in rows]
     assert {float(row["fit/phase"]) for row in rows} == {1.0, 2.0, 3.0}
     written = (run / "train.log").read_text() + (run / "report.html").read_text()
-    assert {int(n) for n in re.findall(r"(\d+) steps in", written)} == {metrics["steps"]}
+    assert {int(n) for n in re.findall(r"(?:, |after )(\d+) steps", written)} == {metrics["steps"]}
     scalars = events.Tags()["scalars"]
     assert {"optimizer/gradient_norm", "optimizer/damping", "mean/alpha", "time/samples_per_s"} <= set(scalars)
     assert not [tag for tag in scalars if len(events.Scalars(tag)) == 1]  # no page of single dots
