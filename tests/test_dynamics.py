@@ -128,7 +128,9 @@ def test_bad_input(arguments, message):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(InputError, match="constant, variable, asymptotic, plane, double_well, found 'quadratic'"):
+    with pytest.raises(
+        InputError, match="constant, variable, asymptotic, plane, rotor, double_well, found 'quadratic'"
+    ):
         Dynamics.named("quadratic")
 
 

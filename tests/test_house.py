@@ -108,7 +108,7 @@ def test_train_and_evaluate_are_thin():
 MOST_CROSSED = {"frozen": 60, "auto": 78}
 
 
-@pytest.mark.parametrize("law", MOST_CROSSED)
+@pytest.mark.parametrize("law", ["frozen", pytest.param("auto", marks=pytest.mark.slow)])
 def test_files_crossed_from_csv_to_value(tmp_path, law):
     """A reader who follows one transition opens these files: those whose functions run, imports and compilers aside."""
     simulate(Dynamics.named("variable"), 60, 40, 0.1, seed=0).to_file(tmp_path / "data.csv")

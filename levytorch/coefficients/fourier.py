@@ -117,7 +117,9 @@ class LinearHead(LinkedHead):
         d, shape = self.dim, x.shape if self.dim == 1 else x.shape[:-1]
         rows, alpha = self.predictors(self.theta, self.design(self.states(x)))
         eta = {"b": (rows[0] if d == 1 else rows[:d].T).reshape(x.shape), "tempering": self.theta[-1]}
-        eta |= {name: rows[self.layout.rows(name)].reshape(-1, *shape) for name in KNOWABLE}
+        for name in KNOWABLE:
+            part = self.layout.rows(name)
+            eta[name] = rows[part].reshape(part.stop - part.start, *shape)
         if alpha is not None:
             eta["alpha"] = alpha.reshape(shape) if alpha.dim() else alpha
         return self.coefficients_of(eta)

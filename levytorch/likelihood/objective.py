@@ -368,5 +368,6 @@ def separability(information: Tensor, head: LinearHead, mean: Tensor | None = No
                 direction[part] = mean
         directions.append(direction)
     cov = symmetric_inverse(information)
-    (o, both), (_, f) = ((float(a @ cov @ b) for b in directions) for a in directions)
+    D_o, D_f = directions
+    o, f, both = (float(a @ cov @ b) for a, b in ((D_o, D_o), (D_f, D_f), (D_o, D_f)))
     return abs(both) / math.sqrt(o * f) if o * f > 0 else math.nan

@@ -85,9 +85,7 @@ def without_vanished(ended: Ended) -> tuple[Ended, Vanished | None]:
     best = fitted.n * fitted.value(evaluation_of(done.optimizer, fitted), penalised=False)
     allowed = AS_WELL if gone else 2.0 * AS_WELL  # errors that are too wide do less harm than an estimate that is moved
     if gone and objective.penalty is not None and objective.penalty.active:
-        allowed += 0.5 * len(
-            ev.theta
-        )  # what other strengths of the penalty may cost: all else as it is, nothing is lost
+        allowed += 0.5 * len(ev.theta)  # what other strengths of the penalty may cost: nothing else has changed
     if not ended.ranks.agree(best > objective.n * objective.value(ev, penalised=False) - allowed):
         return ended, None  # the data does tell it from zero, or this is another maximum, and a worse one
     found = replace(profile(name, own, fitted.penalty, ended), gone=gone, alpha_learned=head.learns_alpha)

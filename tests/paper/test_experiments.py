@@ -12,6 +12,7 @@ from omegaconf.errors import InterpolationResolutionError
 
 import levytorch.evaluate  # noqa: F401  (its resolver ${newest:...})
 from benchmarks.paper.rates import study
+from levytorch import Dynamics, simulate
 from levytorch.coefficients.head import Units
 from levytorch.coefficients.init import Guess
 from levytorch.errors import ConfigError
@@ -107,7 +108,8 @@ def test_all_that_the_papers_algorithm_learns_is_linear_in_theta(paper, prices):
     """theta -> (b, D_o, D_f, alpha) at a point inside of all bounds has no second derivatives, in any direction."""
     base = ["experiment=btc_first6000", f"data.path={prices}", f"paper={paper}", "tail=none", "coefficients.n_basis=3"]
     settings = fit_settings(OmegaConf.to_container(composed(*base), resolve=True))
-    head = starting_head(settings, Guess(0.0, 4.0, 3.0, 0.6, Units()))
+    pairs = simulate(Dynamics.named("constant"), 2, 10, 1 / 40, seed=0).transitions()
+    head = starting_head(settings, Guess(0.0, 4.0, 3.0, 0.6, Units()), pairs)
     assert head.alpha_spec.mode == "constant"
     x, theta = head.grid(5), head.flat()
     step = 0.01 * torch.randn(theta.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -120,7 +122,7 @@ def test_all_that_the_papers_algorithm_learns_is_linear_in_theta(paper, prices):
 
     torch.testing.assert_close(at(1.0) + at(-1.0), 2 * at(0.0), rtol=1e-12, atol=1e-12)
     sigmoid = fit_settings(OmegaConf.to_container(composed(*base, "coefficients.alpha_link=sigmoid"), resolve=True))
-    head = starting_head(sigmoid, Guess(0.0, 4.0, 3.0, 0.6, Units()))
+    head = starting_head(sigmoid, Guess(0.0, 4.0, 3.0, 0.6, Units()), pairs)
     assert not torch.allclose((at(1.0) + at(-1.0))[3], 2 * at(0.0)[3], rtol=1e-8, atol=0)
 
 

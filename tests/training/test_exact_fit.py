@@ -303,6 +303,6 @@ def test_refusals():
 
 def test_short_steps_are_refused_before_anything_is_fitted(monkeypatch):
     data = steep()[:2000]
-    monkeypatch.setattr("levytorch.training.fit.Fit.step", lambda *_, **__: pytest.fail("fitted"))
+    monkeypatch.setattr("levytorch.training.phases.maximise.Maximise.step", lambda *_, **__: pytest.fail("fitted"))
     with pytest.raises(InputError, match="steps this short"):
         recover(Transitions(data.x, data.dx / 1000, 1e-7), alpha=0.5, n_basis=3, law="exact")

@@ -59,7 +59,7 @@ def test_a_lattice_starts_there_too(scales):
     assert abs(nodes.alpha - 0.55) < 0.11
     x = torch.linspace(0.5, 6.0, 12, dtype=torch.float64)
     for guess in (pairs, nodes):
-        head = starting_head(settings, guess)
+        head = starting_head(settings, guess, scales)
         with torch.no_grad():
             assert (head(x).D_o / torch.exp(2.6 * torch.sin(x))).log().abs().max() < 1.0  # varies by e^5
 

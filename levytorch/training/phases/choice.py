@@ -67,9 +67,8 @@ def exact_setting(course: Course) -> ExactSetting | None:
         course.stay_frozen("constant coefficients, for which it is exact")
         return None
     if course.law == "auto" and head.columns > head.dim:
-        course.stay_frozen(
-            'pairs with covariates are fitted under it; law="simulated" follows coefficients along a step'
-        )
+        reason = 'pairs with covariates are fitted under it; law="simulated" follows coefficients along a step'
+        course.stay_frozen(reason, judged=False)
         return None
     observed = course.data.observed
     lacking = unavailable(head, observed if isinstance(observed, Lattice) else observed.data)
