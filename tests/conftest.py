@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests import sampling
@@ -21,6 +22,11 @@ _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if _WORKERS > 1:
     _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _CORES // _WORKERS)))
+
+
+# the same examples every time, unless a sample of its own is asked for
+hypothesis.settings.register_profile("levytorch", derandomize=not sampling.SAMPLE)
+hypothesis.settings.load_profile("levytorch")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

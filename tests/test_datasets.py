@@ -7,6 +7,7 @@ import pytest
 from levytorch import datasets, simulate
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["load_track", "load_double_well", "load_phase"])
 def test_simulated_ones_come_from_their_truth(name):
     found = getattr(datasets, name)()

@@ -36,6 +36,7 @@ assert torch._dynamo.is_compiling() is False
 """
 
 
+@pytest.mark.long
 def test_lightning_without_what_no_run_uses():
     done = subprocess.run(
         [sys.executable, "-c", CODE], env={**os.environ, "PYTHONPATH": os.getcwd()}, capture_output=True, text=True

@@ -61,6 +61,7 @@ def test_what_the_data_knows_of_nearly_brownian_steps():
     assert abs(found[0, 1]) < 1e-9
 
 
+@pytest.mark.long
 def test_the_least_error_of_constants_is_that_of_the_likelihood(monkeypatch):
     """From samples of the law: the variance of a maximum is the inverse of the mean of products of scores."""
     monkeypatch.setattr(cramer_rao, "_STATES", 2)  # constants are the same at all of them

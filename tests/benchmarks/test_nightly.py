@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.nightly import FileResult, page, run_file
 from tests import sampling, skips
 
@@ -20,6 +22,7 @@ def test_skipped(): pass
 """
 
 
+@pytest.mark.long
 def test_results_of_a_file_are_kept_and_told(tmp_path):
     file = tmp_path / "test_some.py"
     file.write_text(SLOW)
@@ -33,6 +36,7 @@ def test_results_of_a_file_are_kept_and_told(tmp_path):
     assert "1 failed, 0 without a remark" in page([found], {f"{file}::test_bad": "arithmetic"}, {})
 
 
+@pytest.mark.long
 def test_a_process_that_dies_or_hangs_is_one_line_of_the_page(tmp_path):
     file = tmp_path / "test_dies.py"
     file.write_text("import os, pytest\n@pytest.mark.slow\ndef test_it(): os._exit(3)\n")
@@ -49,6 +53,7 @@ def run_with_our_conftest(file: Path, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_skip_that_is_not_listed_fails(tmp_path):
     file = tmp_path / "test_some.py"
     file.write_text(
@@ -70,6 +75,7 @@ def test_listed_skips_are_tests_of_ours():
         assert skips.may_skip(f"{nodeid}[1]")
 
 
+@pytest.mark.long
 def test_a_sample_is_another_one_for_every_commit(tmp_path, monkeypatch):
     orders = []
     for commit in ("a", "a", "b"):

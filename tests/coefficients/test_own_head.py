@@ -40,6 +40,7 @@ def test_jacobian_against_differences(learn):
             torch.testing.assert_close(slope[:, p], (up - down) / (2 * h), rtol=0, atol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("learn", [None, "constant"])
 def test_recover_finds_the_truth_with_it(learn):
     truth = Dynamics(b=lambda x: -2.0 * torch.sin(x - 0.7), D_o=0.5, D_f=0.8, alpha=0.6)

@@ -55,6 +55,7 @@ def written(table, file, **options):
     return file
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
 def test_uneven_tables(tmp_path, uneven, suffix):  # noqa: F811
     file = written(uneven, tmp_path / f"t{suffix}")

@@ -27,6 +27,7 @@ def angles():
     return data, wrapped
 
 
+@pytest.mark.long
 def test_wrapped_angles_are_the_same_data(angles):
     data, _ = angles
     found = quiet(recover, data, alpha=0.7, n_basis=5, law="frozen")
@@ -73,6 +74,7 @@ def checked(memory: float):
     return quiet(diagnose, found, data, checks=("fit", "step_size", "predictive"))
 
 
+@pytest.mark.long
 def test_modulated_pairs_follow_each_other():
     found = checked(0.0)
     assert {1, 3, 10, 30} <= set(found.predictive.parts)
@@ -81,6 +83,7 @@ def test_modulated_pairs_follow_each_other():
     assert found.fit.sign is not None
 
 
+@pytest.mark.long
 def test_a_misfit_beside_a_modulation_raises_an_alarm():
     found = checked(1.0)
     assert {"predictive", "misfit"} <= set(found.alarms)

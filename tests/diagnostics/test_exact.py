@@ -41,6 +41,7 @@ def constants() -> FourierHead:
     return head
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", REGIONS)
 def test_steps_at_given_probabilities(name):
     region, head = REGIONS[name], fits()[2].head
@@ -67,6 +68,7 @@ def test_steps_at_given_probabilities(name):
             assert float((u / v_all - 1)[v_all < 0.01].abs().max()) < 1e-4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", REGIONS)
 def test_information_of_constants_is_that_of_the_frozen_law(name):
     region, head = REGIONS[name], constants()
@@ -95,6 +97,7 @@ def test_information_of_constants_is_that_of_the_frozen_law(name):
     assert float(((found - expected) * scale.outer(scale)).abs().max()) < 0.02
 
 
+@pytest.mark.long
 def test_the_exact_law_settles_what_the_frozen_one_does_not():
     data, frozen, exact = fits()
     before, after = quiet(diagnose, frozen, data), quiet(diagnose, exact, data)
@@ -109,6 +112,7 @@ def test_the_exact_law_settles_what_the_frozen_one_does_not():
     assert (again.fit.p_value, again.step_size.p_value) == (after.fit.p_value, after.step_size.p_value)
 
 
+@pytest.mark.long
 def test_laws_are_compared_on_new_data():
     _, frozen, exact = fits()
     new = steep(500, 4)

@@ -29,6 +29,7 @@ def test_jumps_are_found(jumping):
     assert "seed 0" in text
 
 
+@pytest.mark.long
 def test_no_jumps_are_found_where_there_are_none():
     rng = np.random.default_rng(0)
     card = check(np.cumsum(rng.normal(size=N)), dt=1.0)
@@ -73,6 +74,7 @@ def test_the_card_as_a_picture(jumping, tmp_path):
         jumping.save(tmp_path / "card.gif")
 
 
+@pytest.mark.long
 def test_the_command(tmp_path, capsys):
     simulate(Dynamics(0.0, 0.5, 1.0, 0.6), 4, 150, 0.1, seed=1).to_file(tmp_path / "x.csv")
     start(["check", str(tmp_path / "x.csv"), "--png", str(tmp_path / "c.png")])
@@ -91,6 +93,7 @@ def test_refusals():
         check(np.arange(9.0) ** 2, dt=0.1, n_basis=3)
 
 
+@pytest.mark.long
 def test_degrees_and_rounding_are_recognised():
     rng = np.random.default_rng(0)
     turning = np.cumsum(rng.normal(3.0, 5.0, size=2000))

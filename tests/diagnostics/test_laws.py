@@ -66,6 +66,7 @@ def tempered():
     return simulate(Dynamics(0.2, 0.1, 1.0, 0.6, tempering=0.6), 200, 20, 0.25, seed=1).transitions()
 
 
+@pytest.mark.long
 def test_tempered_data(tempered):
     found = recover(tempered, alpha="learn", n_basis=1)
     with pytest.warns(LevytorchWarning, match='tempering="learn"'):
@@ -87,6 +88,7 @@ def test_tempered_data(tempered):
     assert "held-out log p per pair" in report.text()
 
 
+@pytest.mark.long
 def test_gaussian_held_out_by_refits(tempered):
     """The mean and variance of the other blocks in closed form: first order gives the same likelihood of a block."""
     laws = table_of_laws(recover(tempered, alpha=0.6, n_basis=1).head, tempered, Region())
@@ -99,6 +101,7 @@ def test_gaussian_held_out_by_refits(tempered):
     assert row.log_likelihood == pytest.approx(total / len(dx), abs=2e-4)
 
 
+@pytest.mark.long
 def test_functions_of_x_and_a_penalty():
     truth = Dynamics(torch.sin, 0.3, lambda x: 1 + 0.4 * torch.cos(x), 0.5)
     data = simulate(truth, 200, 20, 0.1, seed=2).transitions()

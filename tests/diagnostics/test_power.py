@@ -12,6 +12,7 @@ from tests.diagnostics.problems import TAILS, data_of, quiet
 from tests.training.problems import ALPHA, DT, stable, steps
 
 
+@pytest.mark.long
 def test_a_wrong_alpha_is_noticed():
     data = steps(30_000, 1)
     with pytest.warns(LevytorchWarning, match="large steps"):
@@ -21,11 +22,13 @@ def test_a_wrong_alpha_is_noticed():
     assert not diagnosis.ok
 
 
+@pytest.mark.long
 def test_lost_tails_that_nobody_mentioned_are_noticed():
     data = data_of("tcf", 30_000, 2)
     assert quiet(diagnose, recover(data, alpha=ALPHA, n_basis=1), data, checks=("fit",)).fit.p_value < 1e-6
 
 
+@pytest.mark.long
 def test_asymmetric_jumps_are_noticed():
     rng = np.random.default_rng(0)
     n = 20_000
@@ -44,6 +47,7 @@ def test_coefficients_that_depend_on_x_are_noticed_by_a_constant_fit():
     assert diagnosis.fit.parts["state"][0] < 1e-4
 
 
+@pytest.mark.long
 def test_steps_with_a_memory_are_noticed():
     rng = np.random.default_rng(1)
     quiet_or_wild = np.repeat(rng.choice([1.0, 16.0], 200), 50)  # volatility that stays for a while
@@ -53,6 +57,7 @@ def test_steps_with_a_memory_are_noticed():
     assert quiet(diagnose, found, data, checks=("fit",)).fit.parts["memory"][0] < 1e-6
 
 
+@pytest.mark.long
 def test_anisotropic_steps_are_noticed():
     rng = np.random.default_rng(2)
     n = 4000
@@ -62,6 +67,7 @@ def test_anisotropic_steps_are_noticed():
     assert quiet(diagnose, found, data, checks=("fit",)).fit.parts["direction"][0] < 1e-6
 
 
+@pytest.mark.long
 def test_gaussian_data_need_no_jumps():
     rng = np.random.default_rng(4)
     x = rng.uniform(0, 2 * np.pi, 8000)

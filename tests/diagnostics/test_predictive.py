@@ -72,6 +72,7 @@ def test_paths_have_the_law_of_the_fit():
     assert abs(rate - beyond) < 4 * math.sqrt(beyond / kept.numel()) + 0.01  # the center is not b dt
 
 
+@pytest.mark.long
 def test_volatility_that_comes_and_goes_is_seen_ahead():
     data = volatile(0).transitions()
     found = quiet(recover, data, alpha="learn", n_basis=1)
@@ -85,6 +86,7 @@ def test_volatility_that_comes_and_goes_is_seen_ahead():
     assert diagnosis.metrics()["fit_correlation_sizes"] > 0.05
 
 
+@pytest.mark.long
 def test_noise_of_the_observations_is_told_apart():
     walks = paths("constant", 200, DT, 4).to_array()
     noise = 0.4 * np.random.default_rng(0).standard_normal(walks.shape)
@@ -138,6 +140,7 @@ def test_power_against_stochastic_volatility():
     assert sum(p_value(seed, 0.0) < 1e-3 for seed in range(20)) <= 2
 
 
+@pytest.mark.long
 def test_a_fit_that_wanders_off_does_not_range_like_the_data():
     """Its drift is a fiftieth of the right one: thirty steps hardly differ, a thousand do."""
     system = Dynamics(b=lambda x: -x, D_o=0.3, D_f=0.2, alpha=0.8, period=None)
@@ -167,6 +170,7 @@ def test_windows_do_not_begin_at_regular_places():
         assert float(phases.max()) < 0.25 * float(phases.sum())
 
 
+@pytest.mark.long
 def test_errors_of_the_spread_are_of_the_time_that_was_seen():
     """The scale of the steps changes every 600 of them: the spread is known to no more than so many numbers."""
     rng = np.random.default_rng(100)

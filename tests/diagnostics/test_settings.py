@@ -22,6 +22,7 @@ from tests.training.problems import ALPHA, DT, steps
 from tests.training.problems import frozen_recover as recover
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -42,6 +43,7 @@ def test_every_engine_and_head(options):
     assert set(drawings(diagnosis)) == {"diagnostics_fit", "diagnostics_step_size", "diagnostics_predictive"}
 
 
+@pytest.mark.long
 def test_a_head_of_ones_own():
     truth = Dynamics(b=lambda x: -2.0 * torch.sin(x - 0.7), D_o=0.5, D_f=0.3, alpha=0.85)
     data = simulate(truth, 200, 40, 0.02, seed=5).transitions()
@@ -59,6 +61,7 @@ def test_a_head_of_ones_own():
     assert best - 0.1 < brownian <= best + 1e-6
 
 
+@pytest.mark.long
 def test_uneven_sampling_with_lost_tails():
     short, long_ = steps(6000, 6), steps(6000, 7, dt=2 * DT)
     x, dx, dt = (torch.cat([getattr(p, k) for p in (short, long_)]) for k in ("x", "dx", "dt"))
@@ -75,6 +78,7 @@ def test_uneven_sampling_with_lost_tails():
     assert quiet(diagnose, found, wrong, checks=("fit",)).fit.parts["time step"][0] < 1e-6
 
 
+@pytest.mark.long
 def test_a_part_of_the_pairs_says_the_same_on_average():
     data = steps(40_000, 8)
     found = recover(data, alpha=ALPHA, n_basis=1)
@@ -87,6 +91,7 @@ def test_a_part_of_the_pairs_says_the_same_on_average():
     assert again.fit.p_value == part.fit.p_value
 
 
+@pytest.mark.long
 def test_two_dimensions():
     n = 3000
     x = torch.rand((n, 2), generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 * math.pi
@@ -108,6 +113,7 @@ def test_few_jumps_are_reported():
     assert "few_jumps" in diagnosis.alarms
 
 
+@pytest.mark.long
 def test_a_saved_recovery_can_be_diagnosed(tmp_path):
     data, found = walk()
     found.save(tmp_path / "recovery.pt")
@@ -129,6 +135,7 @@ def test_bad_arguments():
         diagnose(found.head, data)
 
 
+@pytest.mark.long
 def test_the_example_of_the_documentation(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "diagnostics.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.M | re.S)
@@ -149,6 +156,7 @@ def test_no_checks_leave_no_trace(tmp_path):
     assert not list((tmp_path / "figures").glob("diagnostics*"))
 
 
+@pytest.mark.long
 def test_words_of_rare_steps_and_of_laws():
     data, recovery = walk()
     found = quiet(diagnose, recovery, data, checks=("fit",))

@@ -58,12 +58,14 @@ def test_trajectories_that_differ(law):
     assert not any("time" in each.alarms for each in found)
 
 
+@pytest.mark.long
 def test_a_drift_that_grows():
     found = [checked(growing(seed), seed) for seed in (1, 2)]
     assert all("drift changes over time" in each.alarms["time"] for each in found)
     assert not any("trajectories" in each.alarms for each in found)
 
 
+@pytest.mark.long
 def test_two_dimensions():
     data = simulate(Dynamics.named("plane"), 30, 60, DT, seed=2).transitions()
     found = checked(data, 0, alpha=float(Dynamics.named("plane").alpha), n_basis=3)
@@ -78,6 +80,7 @@ def test_p_values_are_not_extreme_when_the_law_is_the_same():
         assert kstest([getattr(each, name).p_value for each in found], "uniform").pvalue > 1e-3
 
 
+@pytest.mark.long
 def test_a_single_trajectory_is_not_compared_with_others():
     found = checked(walks(0.8, 1, 3000, 1), 0)
     assert found.trajectories is None

@@ -31,6 +31,7 @@ def test_every_second_observation():
     assert two_steps(data[mask], block_starts(data[mask])).x.tolist() == [2.0, 10.0]
 
 
+@pytest.mark.long
 def test_constant_coefficients_do_not_change_with_dt():
     data, found = walk()
     diagnosis = diagnose(found, data)
@@ -40,6 +41,7 @@ def test_constant_coefficients_do_not_change_with_dt():
     assert diagnosis.step_size.pairs == (len(data), len(data) // 2)
 
 
+@pytest.mark.long
 def test_long_steps_through_changing_coefficients_are_noticed():
     data = paths("variable", 500, DT, 1).transitions()
     with pytest.warns(LevytorchWarning, match="every second observation"):
@@ -125,6 +127,7 @@ def test_a_coefficient_that_vanishes_at_two_steps_has_not_changed_by_many_standa
     assert step_size._largest(curves, 1)[0] < 10
 
 
+@pytest.mark.long
 def test_the_scatter_of_a_covariance_from_few_terms_is_allowed_for():
     """Scores that are mostly zero, as those of rare jumps: the statistic has the mean of chi squared all the same."""
     draw, P, N, of, repeats, share = torch.Generator().manual_seed(0), 6, 3000, 6000, 400, 0.02

@@ -51,6 +51,7 @@ def test_p_values_are_not_extreme_when_tails_are_lost_alike():
     assert kstest(p, "uniform").pvalue > 1e-3
 
 
+@pytest.mark.long
 def test_the_check_belongs_to_the_tcf():
     tail = {"CT": CT, "TRT": TRT, "method": "conditional", "region": "strata"}
     assert found(1, by_state, tail=tail).tails is None

@@ -72,6 +72,7 @@ def test_all_pairs_at_once_give_the_same_fit(files, client):
     torch.testing.assert_close(one.theta, other.theta, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.long
 def test_patterns_directories_and_urls(files, client):
     pytest.importorskip("fsspec")
     place = Path(files[0]).parent
@@ -88,6 +89,7 @@ def test_a_lattice_that_it_adds_to(files, client):
         lattice(files, client, like=today, CT=3.0)
 
 
+@pytest.mark.long
 def test_only_new_files_are_read_again(files, client, tmp_path):
     watch, keep = Watch(), tmp_path / "keep"
     first = lattice(files[1:], client, checkpoint=keep, n_blocks=3, progress=watch)
@@ -107,6 +109,7 @@ def test_only_new_files_are_read_again(files, client, tmp_path):
     assert not list(keep.glob(".*"))  # nothing half-written
 
 
+@pytest.mark.long
 def test_bad_files_are_told_in_one_sentence_and_lose_nothing(files, client, tmp_path):
     good = lattice([files[0], *files[2:]], client)
     content = Path(files[1]).read_bytes()

@@ -65,6 +65,7 @@ def test_a_line(client, tmp_path):
     assert distance(whole, found) < 1e-3
 
 
+@pytest.mark.long
 def test_the_last_step_is_that_over_the_samples(files, client):
     """Without it a fit to a lattice is some thousandths of a standard error away, with it 1e-8."""
     options = {"alpha": 0.3, "n_basis": 3, "law": "frozen", "tolerance": 1e-12}

@@ -76,6 +76,7 @@ class Keep(Checkpoints):
         shutil.copy(self.directory / name, kept / f"{len(list(kept.iterdir())):03d}.ckpt")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_checkpoint_leads_to_the_numbers_of_a_run_that_never_stopped(engine, pairs, tmp_path):
     whole = fitted(pairs, engine, Keep(tmp_path, every=7))
@@ -109,6 +110,7 @@ def heeded():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("engine", ["fisher", "adam"])
 def test_asked_to_stop_it_ends_the_step_and_can_go_on(engine, signum, pairs, uninterrupted, tmp_path, capfd, heeded):

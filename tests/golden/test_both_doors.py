@@ -82,6 +82,7 @@ def agree(case: Case, directory: Path) -> None:
         np.testing.assert_allclose(mine[name], expected[name], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
 def test_a_subset(case, tmp_path):
     agree(case, tmp_path)

@@ -28,6 +28,7 @@ def along(y, d):
     return y[..., None] * (e / e.norm())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dim", [2, 3])
 def test_scalar_noise_against_mpmath(dim):
     cases = Cases(dim)

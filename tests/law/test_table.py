@@ -112,6 +112,7 @@ def test_columns_are_missing_only_when_they_can_be_built():
     assert out[0][1] == pytest.approx(-(0.5**2) / 4 - 0.5 * np.log(4 * np.pi), abs=1e-12)
 
 
+@pytest.mark.long
 def test_blocks_zones_and_missing_columns():
     """The blockwise kernel of log_density over block borders, zones and missing columns, beside the quadrature."""
     rng = np.random.default_rng(5)

@@ -42,6 +42,7 @@ def table(d):
     return point, want
 
 
+@pytest.mark.long
 def test_against_mpmath():
     point, want = table(1)
     assert want.shape[1] == 360
@@ -53,6 +54,7 @@ def test_against_mpmath():
     assert (np.abs(tails - want[6]) / (1.0 + np.abs(want[6]))).max() < 1e-11
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("d", [2, 3])
 def test_several_dimensions_against_mpmath(d):
     """Up to B lam^(2 alpha) = 1e5 and lam |y| = 540."""

@@ -66,6 +66,7 @@ def test_reference_of_varying_coefficients():
     assert float((p / rows[:, 2] - 1).abs().max()) < 1e-7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alpha", [0.3, 0.8])
 def test_restoring_drift_has_a_closed_form(alpha):
     rate, D_o, D_f, dt = 8.0, 0.25, 0.1, 1 / 40
@@ -146,6 +147,7 @@ def test_chosen_rule_agrees_with_a_finer_one():
     assert ExactLaw(tolerance=1e-9).accuracy(smooth(0.3), 1 / 10) < 1e-7
 
 
+@pytest.mark.long
 def test_accuracy_without_jumps_is_that_of_steps_a_gaussian_law_makes():
     head = FourierHead(n_basis=5, alpha=AlphaSpec("fixed", 0.5), known={"D_f": 0.0})
     head.set_constants(0.3, 0.5, 0.2)

@@ -58,6 +58,7 @@ def test_masses():
     assert torch.allclose(found, 1 - inside, rtol=0.05)
 
 
+@pytest.mark.long
 def test_transition_density():
     system = Dynamics(lambda x: -PULL * x, D_O, D_F, ALPHA, period=None, window=(-3.0, 3.0))
     x, dx = torch.tensor([[-1.0], [0.0], [0.5]]).double(), torch.linspace(-1, 1, 5).double()

@@ -31,6 +31,7 @@ def head_of(alpha: float, *, learned: bool = False, period: float = 5.0, wave: f
     return head
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("alpha", "learned"), [(0.3, False), (0.5, True), (0.8, False)])
 def test_scores_are_those_of_each_transition(alpha, learned):
     head = head_of(alpha, learned=learned)
@@ -52,6 +53,7 @@ def test_scores_are_those_of_each_transition(alpha, learned):
         assert float((found - (upper - lower)).detach().abs().max()) < 2e-4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("alpha", "learned"), [(0.3, False), (0.5, True)])
 def test_information_is_that_of_all_transitions(alpha, learned):
     head = head_of(alpha, learned=learned)

@@ -61,6 +61,7 @@ def test_constants(alpha, lam):
         torch.testing.assert_close(beyond, mass, rtol=1e-6, atol=0)
 
 
+@pytest.mark.long
 def test_joins_the_law_without_tempering():
     x, dx = torch.tensor([0.3, 2.0, 5.0, 1.0], dtype=D), torch.tensor([0.2, -3.0, 9.0, -40.0], dtype=D)
     system = {"b": DATA.b, "D_o": DATA.D_o, "D_f": DATA.D_f, "alpha": 0.4}
@@ -70,6 +71,7 @@ def test_joins_the_law_without_tempering():
     torch.testing.assert_close(tempered, plain, rtol=1e-6, atol=0)
 
 
+@pytest.mark.long
 def test_gradient_masses_and_scores():
     head, law = wavy(0.3, 0.4), ExactLaw()
     law = law.fixed(head, torch.tensor(DT))

@@ -69,6 +69,7 @@ def posed(method: str):
     return head, pools, tail, make_objective(head, pools, tail, FrozenLaw("table"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["none", "conditional", "tcf"])
 def test_against_the_exact_law(method):
     head, pools, tail, objective = posed(method)
@@ -119,6 +120,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_zero_at_the_truth(case):
     head, dt = CASES[case]()
@@ -140,6 +142,7 @@ def test_simulated_pairs_in_a_batch_have_the_same_gradient():
     assert torch.allclose(head.theta.grad / len(data), U, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["none", "conditional", "tcf"])
 def test_mini_batches_have_the_same_expectation(method):
     head, pools, tail, objective = posed(method)
@@ -179,6 +182,7 @@ def test_the_states_of_a_sample_are_spread_over_the_pairs():
     assert two[2] == len(one[0])
 
 
+@pytest.mark.long
 def test_how_many_simulations():
     _, _, _, objective = posed("none")
     score = SimulatedScore(objective, seed=1)

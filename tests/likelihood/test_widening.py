@@ -25,6 +25,7 @@ def brute_force(est, v, rate, theta):
     return float((p * (a - theta) ** 2).sum() / p.sum())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("est", [(0.3, -0.1), (2.0, 1.0), (9.0, -4.0)])
 @pytest.mark.parametrize("s", [0.05, 0.5, 20.0])
 def test_total_variance(est, s):
@@ -48,6 +49,7 @@ def test_well_determined_harmonics_keep_their_errors():
     np.testing.assert_allclose(widening(penalty, theta, 1e-6 * torch.eye(15, dtype=torch.float64)), 1.0, atol=1e-3)
 
 
+@pytest.mark.long
 def test_what_a_series_leaves_out():
     """Against a plain sum of medians."""
     head = FourierHead(11, alpha=AlphaSpec("fixed", 0.3), known={"D_o": 1.0})
@@ -62,6 +64,7 @@ def test_what_a_series_leaves_out():
     assert RoughnessPenalty(head, "evidence").left_out() == [0.0] * 3
 
 
+@pytest.mark.long
 def test_what_is_left_out_is_part_of_every_standard_error():
     data = steps(4_000, 0, D_o=lambda x: 4 + 2 * np.cos(3 * x))
     data = Transitions(data.x, data.dx, data.dt, trajectory=np.arange(4_000) // 40)
@@ -78,6 +81,7 @@ def test_what_is_left_out_is_part_of_every_standard_error():
         np.testing.assert_allclose(with_it[0] ** 2 - without[0] ** 2, added**2, rtol=1e-8)
 
 
+@pytest.mark.long
 def test_bands_allow_for_a_kink_that_the_series_cannot_have():
     """With much data the error of b is what 9 functions miss of a kink, which their own harmonics foretell."""
     system = {"b": lambda x: 3 * np.abs(np.sin(x / 2)), "D_o": 4.0, "D_f": 1.0}

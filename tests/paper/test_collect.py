@@ -23,6 +23,7 @@ def one(root, tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
 def test_table_holds_what_configuration_and_metrics_say(root, runs):
     for row in runs.table.rows(named=True):
         path = Path(row["path"])

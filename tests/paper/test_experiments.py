@@ -59,6 +59,7 @@ def test_a_sweep_is_the_papers_example(experiment, runs_each, sizes, system, n_b
     assert last.hydra.sweep.dir.startswith(f"multirun/{experiment}/")
 
 
+@pytest.mark.long
 def test_directories_of_arms_differ():
     for experiment in SYNTHETIC:
         few = jobs(experiment, "seed=0", "data.n_trajectories=10")
@@ -144,6 +145,7 @@ def sweep(tmp_path_factory):
     return base
 
 
+@pytest.mark.long
 def test_a_small_sweep_has_the_papers_result(sweep):
     found = {p.parent.relative_to(sweep).as_posix(): json.loads(p.read_text()) for p in sweep.rglob("metrics.json")}
     assert len(found) == 8
@@ -212,6 +214,7 @@ def test_the_others_run(tmp_path, experiment, overrides):
     assert metrics["error_V"] > 0
 
 
+@pytest.mark.long
 def test_learning_history(tmp_path):
     small = ["data.n_trajectories=100", "data.burn_in=100", "engine.max_steps=60", "engine.window=20", "tail.start=30"]
     quiet = ["callbacks.figures.files=[png]", "logger=none", "diagnostics=none", "trainer.progress=false"]

@@ -35,6 +35,7 @@ def drawn(runs):
     return {name: draw(name, runs) for name in PANELS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PANELS)
 def test_every_figure_has_its_panels_and_titles(drawn, name):
     fig, axes = drawn[name]

@@ -25,6 +25,7 @@ def docs(root, price_runs, tmp_path_factory):
     return out
 
 
+@pytest.mark.long
 def test_page_shows_every_figure_once_and_small(docs):
     text = (docs / "results.md").read_text()
     shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)

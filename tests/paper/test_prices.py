@@ -126,6 +126,7 @@ def test_the_section_of_the_results_page(price_runs, tmp_path):
     assert panels.panels(collect(price_runs)) != []
 
 
+@pytest.mark.long
 def test_a_page_of_random_starts_alone_keeps_the_other_rows(price_runs, tmp_path):
     whole = write_page([price_runs], tmp_path).read_text()
     starts = tmp_path / "starts"

@@ -141,6 +141,7 @@ def test_what_differs_is_not_shared_in_silence(steady):
     assert recover(data, alpha=0.6, n_basis=1, shared=["b"]).metrics["shared/chi2"] > 50  # about 100 +- 20
 
 
+@pytest.mark.long
 def test_error_of_a_difference_is_that_of_shared_parameters(steady):
     table = rank(steady, {"mostly right": [0.1, 0.9], "right": 1, "behaviour": "behaviour"}, torch.cos, 1.0)
     gap, error = table.gap("right", "mostly right")
@@ -171,6 +172,7 @@ def test_behaviour_is_what_was_done(steady):
     assert torch.allclose(pi.sum(1), torch.ones(len(X), dtype=torch.float64))
 
 
+@pytest.mark.long
 def test_what_the_data_does_not_show_is_said():
     everywhere = simulate(STEADY, [0.5, 0.5], 400, 40, 1 / 40, substeps=1, seed=6).transitions()
     state = torch.remainder(everywhere.x, 2 * math.pi)
@@ -232,6 +234,7 @@ def test_temperature_gives_the_boltzmann_policy():
     assert float(soft.V(X).mean()) < float(improve(PUSHES, cost, 1.0).V(X).mean())
 
 
+@pytest.mark.long
 def test_gain_is_corrected_for_having_chosen(steady):
     found = improve(steady, torch.cos, 1.0)
     truth = improve(STEADY, torch.cos, 1.0)

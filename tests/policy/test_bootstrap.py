@@ -48,6 +48,7 @@ def test_independent_steps_give_the_textbook_error():
     assert sd == pytest.approx(dx.std() / 4000**0.5, rel=4 / 800**0.5)
 
 
+@pytest.mark.long
 def test_blocks_see_what_single_draws_do_not():
     rng = np.random.default_rng(1)
     rho, n = 0.9, 20_000

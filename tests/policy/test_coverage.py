@@ -26,6 +26,7 @@ def replicas(n: int, n_trajectories: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack(errors), torch.stack(stds)
 
 
+@pytest.mark.long
 def test_std_is_the_spread_over_independent_data() -> None:
     errors, stds = replicas(12, 200)
     rms = errors.square().mean().sqrt() / stds.square().mean().sqrt()

@@ -141,6 +141,7 @@ def test_trajectories_partial_sums_and_refusals() -> None:
         empirical_values(data, lambda x: x * math.nan, 1.0, n_terms=10)
 
 
+@pytest.mark.long
 def test_reference_of_a_long_trajectory_is_the_value_function() -> None:
     """E V~(x) = V(x): the fit to one long trajectory agrees with the spectral solution of the system it came from."""
     d = Dynamics(b=lambda x: -torch.sin(x), D_o=1.0, D_f=0.5, alpha=0.7)

@@ -195,6 +195,7 @@ def fitted():
     return data, recover(data, alpha=0.3, n_basis=5, law="frozen")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["lstd", "hybrid", "model", "corrected"])
 def test_v_of_jumps_in_a_plane_lies_within_the_errors(fitted, method):
     data, recovery = fitted
@@ -204,6 +205,7 @@ def test_v_of_jumps_in_a_plane_lies_within_the_errors(fitted, method):
     assert bool(((V(GRID) - true).abs() < 4.5 * V.std(GRID)).all())
 
 
+@pytest.mark.long
 def test_lost_tails_bias_lstd_and_not_the_hybrid():
     b, D_o, D_f, alpha, beta = (1.0, -0.5), 0.4, 2.0, 0.4, 1.0
     whole = simulate(Dynamics(b, D_o, D_f, alpha, dim=2), 4000, 20, 0.05, seed=7).transitions()
@@ -222,6 +224,7 @@ def test_lost_tails_bias_lstd_and_not_the_hybrid():
     assert max(float(off["hybrid"]), float(off["corrected"])) < 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["phibe", "brownian"])
 def test_diffusions_are_what_phibe_and_a_brownian_fit_are_right_about(method):
     system = Dynamics(PLANE.b, PLANE.D_o, 0.0, 0.5, dim=2)

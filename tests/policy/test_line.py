@@ -180,6 +180,7 @@ def test_monte_carlo_of_the_same_rule(system, exterior):
     assert float(((V(x) - found.V) / found.standard_error).abs().max()) < 3.5  # six comparisons
 
 
+@pytest.mark.long
 def test_std_includes_what_the_exterior_matters():
     """With the true coefficients V on the range of the data is off by about 1 %, because paths return at its ends."""
     system = Dynamics(lambda x: -x, 0.3, 0.2, 0.8, None)

@@ -200,6 +200,7 @@ def test_bad_input_is_refused():
         solve_value(Dynamics((0.0, 0.0), 1.0, 1.0, 0.5, dim=2, period=math.inf), 1.0, 0.5)
 
 
+@pytest.mark.long
 def test_a_system_gmres_cannot_solve_is_said_so():
     # almost no diffusion, fast rotation: what is left is not what the preconditioner inverts
     hard = Dynamics(

@@ -22,6 +22,7 @@ TRUTH = Dynamics.named("plane")
 OTHER = Dynamics(TRUTH.b, lambda x: 1.1 * TRUTH.D_o(x), TRUTH.D_f, 0.3, dim=2)
 
 
+@pytest.mark.long
 def test_fields_show_truth_estimate_and_error(tmp_path):
     numbers = coefficient_fields(OTHER, TRUTH, n=20)
     fig, axes = fields(numbers)
@@ -61,6 +62,7 @@ def test_contours_of_value_reference_and_difference():
     assert len(contours(value, n=12)[1]) == 1
 
 
+@pytest.mark.long
 def test_figures_leave_pyplot_alone():
     code = "import sys, levytorch.figures.planes; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -115,6 +115,7 @@ def test_a_manufactured_solution_with_a_matrix(tmp_path):
     assert again.exterior == "absorb"
 
 
+@pytest.mark.long
 def test_errors_are_derivatives_in_the_parameters():
     torch.manual_seed(1)
     head = SplineHead(4, [(-1.0, 1.0), (0.0, 3.0)], dim=2, noise="matrix")

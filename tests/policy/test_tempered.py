@@ -60,6 +60,7 @@ def test_plane():
     torch.testing.assert_close(V(at), torch.cos(at[:, 0] + 2 * at[:, 1]) / rate, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.long
 def test_error_bar_of_V_counts_the_tempering():
     """V.std from the delta method against V at parameters moved along each column of a root of the covariance."""
     data = simulate(Dynamics(1.0, 0.1, 1.0, 0.45, tempering=0.4), 500, 20, 0.25, seed=4).transitions()

@@ -88,6 +88,7 @@ def test_the_simulated_step_has_the_law_of_the_policys_mixture():
 
 
 # -- recovery ---------------------------------------------------------------------------------------------------------
+@pytest.mark.long
 def test_a_known_system_is_recovered(learned):
     assert learned.converged
     assert learned.tempered

@@ -74,6 +74,7 @@ def test_refined_in_space_and_saved(tmp_path):
     assert float(found.derivative(x, (0, 1, 0))) == pytest.approx(float(found.gradient(x)[1]), rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noise", ["diagonal", "matrix"])
 def test_errors_are_derivatives_in_the_parameters(noise):
     """cov(V) = dV cov(theta) dV^T with dV by differences."""

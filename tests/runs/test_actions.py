@@ -58,6 +58,7 @@ def run(tmp_path_factory) -> Path:
 
 
 # -- train.py ---------------------------------------------------------------------------------------------------------
+@pytest.mark.long
 def test_a_run_with_actions_leaves_everything(run):
     names = "recovery.pt metrics.json curves.csv policies.csv policy_values.csv report.html values/policy0.pt"
     figures = "figures/coefficients.png figures/value.png figures/policy_improved.png"
@@ -86,6 +87,7 @@ def test_a_run_finds_what_recover_finds(run):
     assert torch.allclose(direct.covariance, found.covariance, rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.long
 def test_an_interrupted_run_goes_on_to_the_same_numbers(run, tmp_path):
     """Killed after the first action: that one is taken as it is, the others are fitted."""
     place = tmp_path / "killed"
@@ -178,6 +180,7 @@ def test_a_scale_of_actions_on_a_line(tmp_path):
 
 
 # -- evaluate.py ------------------------------------------------------------------------------------------------------
+@pytest.mark.long
 def test_several_policies_in_one_table_and_one_figure(run, tmp_path):
     table = tmp_path / "policy.csv"
     table.write_text("x,action\n0.5,-1\n2.5,0\n5,1\n")

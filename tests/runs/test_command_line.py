@@ -56,6 +56,7 @@ def test_a_misspelt_setting_ends_in_a_suggestion(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_python_m_levytorch(tmp_path):
     done = subprocess.run([sys.executable, "-m", "levytorch"], capture_output=True, text=True, cwd=tmp_path, check=True)
     lines = done.stdout.splitlines()

@@ -48,6 +48,7 @@ def tracks(tmp_path_factory):
     return [f"data.path={file}", "data.id=name", "data.time=time", "data.value=x", "data.max_dt=1"]
 
 
+@pytest.mark.long
 def test_several_trajectories_with_gaps(tracks, tmp_path):
     chosen = ["data.first=500", "empirical={n_terms: 60, n_basis: 3, bootstrap: {replicas: 2, block: 50}}"]
     numbers = go(tmp_path / "run", *BASE, *tracks, *chosen)["empirical"]
@@ -115,6 +116,7 @@ def test_what_V_needs_is_asked_for_before_the_fit(tracks, tmp_path, overrides, w
     assert not (tmp_path / "run" / "recovery.pt").exists()
 
 
+@pytest.mark.long
 def test_simulated_trajectories_have_values_too(tmp_path):
     small = [
         "data=unbiased",

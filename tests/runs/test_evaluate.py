@@ -135,6 +135,7 @@ def test_groups_by_a_setting(runs, tmp_path) -> None:
     assert {label: group["runs"] for label, group in groups.items()} == {"data.size = 10": 2, "data.size = 100": 2}
 
 
+@pytest.mark.long
 def test_empirical_reference_on_a_window(runs, tmp_path) -> None:
     d = Dynamics.named("constant")
     slow = simulate(d, 1, 20_000, 0.001, substeps=1, x0=1.0, seed=0).x % (2 * np.pi)
@@ -217,6 +218,7 @@ def test_what_one_would_use_instead_stands_beside_v(runs, logged, tmp_path, capl
     assert (out / "figures" / "baselines.png").is_file()
 
 
+@pytest.mark.long
 def test_of_several_runs_the_data_alone_stands_beside_v(runs, logged, tmp_path) -> None:
     given = [f"run={runs}/tcf*", f"data.path={logged}", "reward=cosine_power", "beta=1", "tensorboard=false"]
     out = evaluate.run_evaluation(settings(*given, f"out={tmp_path}/two"))
@@ -350,6 +352,7 @@ def test_default_output_directories_are_new(runs, tmp_path, monkeypatch) -> None
     assert (first / "metrics.json").read_text() == (second / "metrics.json").read_text()
 
 
+@pytest.mark.long
 def test_command_line_tells_doubts_in_one_line(runs, tmp_path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "a").symlink_to(runs / "tcf0")
@@ -363,6 +366,7 @@ def test_command_line_tells_doubts_in_one_line(runs, tmp_path) -> None:
     assert "LevytorchWarning" not in done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_command_line(runs, tmp_path) -> None:
     """One sentence and a failing status for bad input; hydra leaves nothing behind."""
     call = [sys.executable, str(ROOT / "evaluate.py"), f"run={runs}/tcf0", "beta=-1"]

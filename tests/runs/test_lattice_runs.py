@@ -40,6 +40,7 @@ def days(tmp_path_factory) -> list[Path]:
     return paths
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", [["coefficients.n_basis=3"], ["coefficients.n_basis=7"], ["coefficients.n_basis=3", "tail=conditional"]]
 )
@@ -70,6 +71,7 @@ def test_quasi_newton_and_the_exact_law_take_a_lattice_too(tmp_path, days):
     torch.testing.assert_close(outcome.recovery.theta, found.theta, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 def test_a_stopped_run_goes_on(tmp_path, days, monkeypatch):
     shared = ["data=lattice", f"data.path={days[0]}", "alpha=0.3", "coefficients.n_basis=7"]
     whole = train(composed(*shared), tmp_path / "whole")
@@ -138,6 +140,7 @@ def test_cross_validation_of_the_penalty_from_the_command_line(tmp_path, days, e
     assert "report/selection" in events.Tags()["images"]
 
 
+@pytest.mark.long
 def test_the_number_of_functions_is_chosen_in_a_run(tmp_path):
     pairs = variable(20_000, 3)
     data = Transitions(pairs.x, pairs.dx, pairs.dt, trajectory=np.arange(20_000) // 100).lattice(n_blocks=10)

@@ -41,6 +41,7 @@ def test_it_is_evaluated(tmp_path):
     assert run["relative_l2"] == pytest.approx(told, rel=0.01)
 
 
+@pytest.mark.long
 def test_resuming_it_is_refused_in_a_sentence(tmp_path):
     """Its checkpoint does not hold the state of a fit."""
     run = tmp_path / "run"

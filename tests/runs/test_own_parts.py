@@ -181,6 +181,7 @@ def test_a_listed_name_in_the_wrong_place_is_not_even_built(group, tmp_path, mon
     assert not made
 
 
+@pytest.mark.long
 def test_one_s_own_parts_are_repeated_to_go_on(tmp_path):
     """What stands on the user's own command line is theirs; what is only in the directory is not."""
     file, sign = f"+callbacks.steps.file={tmp_path / 'steps'}", "+callbacks.steps.sign=x"

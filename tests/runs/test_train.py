@@ -181,6 +181,7 @@ def test_bad_configurations_name_the_key_and_the_choices(arguments, words):
         assert word in str(error.value)
 
 
+@pytest.mark.long
 def test_a_modulation_is_a_column_of_a_file():
     own = ["data=file", "data.path=prices.csv", "alpha=0.6", "tail=none"]
     config = composed(*own, "coefficients.modulation=hour", "coefficients.n_modulation=5")
@@ -196,6 +197,7 @@ def composed(*overrides):
         return OmegaConf.to_container(compose("train", list(overrides)), resolve=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", ["coefficients", "engine", "tail", "density"])
 def test_every_choice_of_a_group_is_valid(group):
     for path in sorted((ROOT / "conf" / group).glob("*.yaml")):
@@ -204,6 +206,7 @@ def test_every_choice_of_a_group_is_valid(group):
         assert settings.plain["name"] in HEADS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [(["coefficients.n_basis=4"], "n_basis"), (["data=file", "data.path=x.csv"], "alpha=learn")],

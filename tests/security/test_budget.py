@@ -99,6 +99,7 @@ def hostile_files(honest: Path, lattice: Path, place: Path) -> list[tuple[str, P
     return [*files, ("checkpoint", place / "expanded.ckpt")]
 
 
+@pytest.mark.long
 def test_small_files_stay_small(honest, lattice, tmp_path):
     kept = [
         ("lattice", lattice),

@@ -167,6 +167,7 @@ def judged(use, file: Path) -> str | None:
 COUNTS = [pytest.param(1, 60, id="some"), pytest.param(3, 600, id="many", marks=pytest.mark.slow)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "n"), COUNTS)
 def test_lattices_with_a_few_things_changed(seed, n, arrays, tmp_path, record_property):
     rng, failures, file = np.random.default_rng(sampling.seed(seed)), [], tmp_path / "lattice.npz"
@@ -180,6 +181,7 @@ def test_lattices_with_a_few_things_changed(seed, n, arrays, tmp_path, record_pr
     assert not failures, "\n".join(map(str, failures))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "n"), COUNTS)
 def test_recoveries_with_a_few_things_changed(seed, n, contents, tmp_path, record_property):
     rng, failures, file = np.random.default_rng(sampling.seed(seed)), [], tmp_path / "recovery.pt"

@@ -35,6 +35,7 @@ def gone_within(processes: list[psutil.Process], seconds: float) -> bool:
     return all(p.status() == psutil.STATUS_ZOMBIE for p in alive if p.is_running())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", ["pass", "time.sleep(1.0)"])
 def test_a_second_process_ends_with_the_first(before):
     """Also where the first one is gone before the second one has looked for it."""
@@ -50,6 +51,7 @@ def test_a_second_process_ends_with_the_first(before):
     first.stdout.close()
 
 
+@pytest.mark.long
 def test_a_process_without_such_a_parent_goes_on():
     code = "from levytorch import startup; startup.prepare_process(); import time; time.sleep(0.8)"
     for more in ({}, {"LOCAL_RANK": "1"}, {"LEVYTORCH_PARENT": "1"}):

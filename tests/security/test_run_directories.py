@@ -228,6 +228,7 @@ def test_a_file_is_never_written_through_a_link(tmp_path):
     assert (tmp_path / "recovery.pt").read_text() == "new"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     ["!!python/object/apply:os.mkdir ['PROOF']", "a: !!python/name:os.system", "- 1", "", "[" * 1500, "a: [\n"],

@@ -80,6 +80,7 @@ def test_nothing_that_lies_in_the_current_directory_is_read(name, honest, tmp_pa
     assert not (run / "kept").exists()
 
 
+@pytest.mark.long
 def test_numba_is_imported_in_one_place():
     """Where its settings in the current directory are ignored."""
     importing = set()

@@ -31,6 +31,7 @@ def held(dim: int = 1, alpha: float = 0.6, tempering: float = 0.0):
     return field
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tempering", [0.0, 0.8, 8.0, 4e3], ids=["stable", "tempered", "in parts", "in many"])
 @pytest.mark.parametrize("dt", [0.1, 2.0])
 def test_of_constants_both_are_the_law_of_a_step(tempering, dt):
@@ -104,6 +105,7 @@ def test_an_alpha_of_its_own_for_every_state():
     assert float((found.fine - found.frozen).abs().median()) < 0.1 * float(found.fine.abs().median())
 
 
+@pytest.mark.long
 def test_further_columns_are_held():
     def field(x: torch.Tensor) -> Coefficients:
         return Coefficients(10 * x[:, 1], torch.ones(len(x), dtype=D), torch.ones(len(x), dtype=D), torch.tensor(0.5))

@@ -19,6 +19,7 @@ def correlated(x):
     return torch.stack([one, c, c, one], dim=-1).reshape(*x.shape[:-1], 2, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tempering", [0.0, 1.5])
 def test_characteristic_function_of_a_step(tempering):
     """E exp(i k (dX - b dt)) = exp(-dt (k D_o k + D_f psi(|k|))), in three directions."""

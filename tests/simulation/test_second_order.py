@@ -65,6 +65,7 @@ def test_in_the_plane():
     assert errors(found, truth).max() < 3.5 / math.sqrt(N)
 
 
+@pytest.mark.long
 def test_with_tempered_jumps():
     """A Brownian motion at a tempered stable time: (k^2 + lam^2)^alpha - lam^(2 alpha) stands for |k|^(2 alpha)."""
     system = Dynamics(VARIABLE.b, VARIABLE.D_o, VARIABLE.D_f, 0.3, tempering=0.5)
@@ -72,6 +73,7 @@ def test_with_tempered_jumps():
     check(final(system, order=1), final(system, order=2), truth)
 
 
+@pytest.mark.long
 def test_with_an_action_held():
     def b(x, a):
         return VARIABLE.b(x) + a * torch.cos(x)

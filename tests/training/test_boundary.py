@@ -35,6 +35,7 @@ def test_a_strength_that_grows_does_not_throw_the_fit_off(seed):
     assert abs(found.alpha - 0.8) < 3 * found.alpha_std < 0.6
 
 
+@pytest.mark.long
 def test_errors_near_a_boundary_are_profiled():
     """alpha is 0.935 +- 0.019 by the information matrix alone; with alpha = 0.8 the likelihood is hardly lower."""
     with pytest.warns(LevytorchWarning, match="D_o cannot be told from zero"):
@@ -43,6 +44,7 @@ def test_errors_near_a_boundary_are_profiled():
     assert abs(float(found.D_o(0.0)) - 0.3) < 3 * float(found.std(0.0)[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 102])
 def test_brownian_data_with_alpha_learned(seed):
     """D_f leaves the parameters, V.std is that of a diffusion, and alpha is said to be unknown.

@@ -61,6 +61,7 @@ def test_nothing_to_say(options, high):
         check_cell(head(**options), 95.0, high)
 
 
+@pytest.mark.long
 def test_what_the_fit_has_not_seen_is_counted():
     data = steps(4000, 0)
     beyond = int((np.abs(np.asarray(data.dx) - float(data.mu)) >= 1.0).sum())

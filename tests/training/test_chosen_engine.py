@@ -169,6 +169,7 @@ def test_what_is_no_engine_is_refused():
         recover(data, alpha=0.3, engine=FisherEngine)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("law", "head"),
     [

@@ -35,6 +35,7 @@ def test_useless_functions_do_not_win():
     assert simplest.model in found.sentence
 
 
+@pytest.mark.long
 def test_held_out_likelihood_is_that_of_folds():
     lattice = variable().lattice(n_blocks=20)
     found = compare([recover(lattice, alpha=0.3, n_basis=5)])
@@ -69,6 +70,7 @@ def test_a_system_without_jumps_is_not_said_to_have_them():
     assert "without jumps" in found.sentence
 
 
+@pytest.mark.long
 def test_treatments_of_tails_are_compared_on_what_they_share():
     data = steps(60_000, 1).censor(seed=2)
     fits = {

@@ -59,6 +59,7 @@ def compare(directory, case):
         assert max(entry["tail/TCF"] for entry in both["history"]) > 0
 
 
+@pytest.mark.long
 def test_two_processes_give_the_numbers_of_one(tmp_path):
     case = "fisher-fourier-1-tcf"  # every other one below
     work(tmp_path, case)

@@ -3,9 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.training.fake_gpu import HEADS
 
 
+@pytest.mark.long
 def test_a_step_on_a_fake_gpu_leaves_nothing_on_the_cpu():
     # in a process of its own: torch knows one device of that kind, for good
     found = subprocess.run(

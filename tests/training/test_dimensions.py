@@ -108,6 +108,7 @@ def test_constants_within_their_standard_errors(dim, alpha):
     assert float(D_f) < 0.15
 
 
+@pytest.mark.long
 def test_lost_tails_are_corrected():
     full = steps(2, 60_000, 2)
     cut = full.censor(TRT=20.0, CT=8.0, drop_tail=0.5, seed=1)
@@ -124,6 +125,7 @@ def test_lost_tails_are_corrected():
     assert automatic.metrics["CT"] == pytest.approx(float(CT), rel=1e-6)
 
 
+@pytest.mark.long
 def test_alpha_is_learned():
     found = recover(steps(2, 5_000, 5), alpha="learn", n_basis=1)
     assert abs(found.alpha - 0.3) < 4 * found.alpha_std
@@ -135,6 +137,7 @@ def field() -> Recovery:
     return recover(steps(2, 60_000, 6, "plane"), alpha=0.3, n_basis=5, law="frozen")
 
 
+@pytest.mark.long
 def test_fields_of_both_variables_with_honest_standard_errors():
     found, truth = field(), Dynamics.named("plane")
     x = found.head.grid(400)

@@ -66,6 +66,7 @@ def test_paper_literal_settings_run():
     assert found.tcf > 0
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::levytorch.errors.LevytorchWarning")
 @pytest.mark.parametrize("gradient", ["finite_difference", "mixture"])
 def test_finite_difference_gradients_climb(gradient):

@@ -64,6 +64,7 @@ def whole_fit(law: str):
     return fitted(steep(), law)
 
 
+@pytest.mark.long
 def test_no_bias_from_the_length_of_a_step():
     frozen, corrected, exact = (whole_fit(law) for law in ("frozen", "corrected", "exact"))
     assert (frozen.law, corrected.law, exact.law) == ("frozen", "corrected", "exact")
@@ -107,6 +108,7 @@ def test_lost_tails(method, law):
         assert abs(found.tcf - lost) < 4 * math.sqrt(lost / n) + 4 * 0.05 * lost
 
 
+@pytest.mark.long
 def test_constants_are_the_same_under_both_laws():
     frozen, exact = (recover(constant(20_000), alpha=ALPHA, n_basis=1, law=law) for law in ("frozen", "exact"))
     assert float(((exact.theta - frozen.theta) / frozen.covariance.diagonal().sqrt()).abs().max()) < 1e-3
@@ -143,6 +145,7 @@ class Waves(Head):
         return Coefficients(b * torch.cos(x), torch.exp(s * torch.sin(x)), 1 + 0.5 * torch.cos(x), alpha)
 
 
+@pytest.mark.long
 def test_any_head():
     frozen, exact = (recover(steep(), alpha=0.5, coefficients=Waves(), law=law) for law in ("frozen", "exact"))
     assert exact.law == "exact"
@@ -154,6 +157,7 @@ def test_any_head():
     assert float(((frozen.theta - true) / std).abs().max()) > 8
 
 
+@pytest.mark.long
 def test_standard_errors_of_the_frozen_law_on_request():
     frozen, own = (recover(steep()[:8000], alpha=0.5, n_basis=3, law="exact", std=std) for std in ("frozen", "auto"))
     assert (frozen.metrics["covariance"], own.metrics["covariance"]) == ("frozen", "exact")
@@ -178,6 +182,7 @@ def test_standard_errors_from_blocks(tail):
 # ----------------------------------------------------------------------------------------------------------------- auto
 
 
+@pytest.mark.long
 def test_auto_takes_the_exact_law_where_it_matters():
     found = recover(steep(), alpha=0.5, n_basis=7, engine="evidence")
     assert found.law == "exact"
@@ -201,6 +206,7 @@ def test_auto_leaves_what_is_exact_or_good():
     assert found.covariance is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("share", "law"), [(0.7, "corrected"), (0.0, "simulated")])
 def test_auto_takes_no_longer_than_it_may(monkeypatch, share, law):
     # the corrected law takes about half of what the exact one does; what that is depends on the grid alone
@@ -213,6 +219,7 @@ def test_auto_takes_no_longer_than_it_may(monkeypatch, share, law):
     assert "the exact law would take about 3 s" in found.metrics["law_reason"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["none", "conditional", "tcf"])
 def test_gradient_of_the_objective(method):
     torch.manual_seed(0)
@@ -262,6 +269,7 @@ def test_a_fit_that_begins_far_away_asks_for_the_information_again(monkeypatch):
         assert ((one - other).abs() < 0.1 * std).all()  # strengths are settled to a tenth of a coefficient
 
 
+@pytest.mark.long
 def test_steps_count_on_from_law_to_law():
     found = recover(steep()[:4000], alpha=0.5, n_basis=1, law="exact")
     own = found.metrics["steps_of"]
@@ -273,6 +281,7 @@ def test_steps_count_on_from_law_to_law():
     assert [entry["step"] for entry in found.history] == [1.0 + i for i in range(len(found.history))]
 
 
+@pytest.mark.long
 def test_a_lattice_that_smears_the_tail_is_told():
     lattice = Lattice.from_transitions(steep()[:8000])
     with pytest.warns(LevytorchWarning, match="reach"):

@@ -34,6 +34,7 @@ def test_paths_are_those_of_the_recovered_system(found):
     assert np.array_equal(got.to_array(), expected.to_array())
 
 
+@pytest.mark.long
 def test_the_fan_is_drawn(found, tmp_path):
     ahead = found.forecast(0.0, 1.0, n_paths=200)
     assert "200 paths" in repr(ahead)

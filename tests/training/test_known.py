@@ -17,6 +17,7 @@ def jumps():
     return simulate(Dynamics(1.0, 0.0, 1.0, 0.45, tempering=0.4), 500, 20, 0.25, seed=2).transitions()
 
 
+@pytest.mark.long
 def test_jumps_alone(jumps, tmp_path):
     found = recover(jumps, alpha="learn", tempering="learn", n_basis=1, D_o=0)
     assert float(found.D_o(0.3)) == 0.0
@@ -49,6 +50,7 @@ def test_known_jumps_and_the_units_of_the_data():
     assert float(gradient @ found.covariance @ gradient) < 1e-4
 
 
+@pytest.mark.long
 def test_functions_of_x_smoothed_and_checked():
     truth = Dynamics(torch.sin, 0.5, lambda x: 1 + 0.4 * torch.cos(x), 0.5)
     data = simulate(truth, 400, 20, 0.05, seed=4).transitions()

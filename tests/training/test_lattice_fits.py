@@ -36,6 +36,7 @@ def coefficients_apart(a, b) -> float:
     return max(float(((one - two).abs() / std).max()) for one, two, std in pairs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(SYSTEMS))
 def test_estimates_are_those_of_the_samples(name):
     make, options = SYSTEMS[name]
@@ -52,6 +53,7 @@ def test_estimates_are_those_of_the_samples(name):
     assert alone.metrics["n_tail"] == samples.metrics["n_tail"]
 
 
+@pytest.mark.long
 def test_today_is_added_to_yesterday(tmp_path):
     both = variable(80_000, 2)
     cut = 30_000
@@ -88,6 +90,7 @@ def test_lattices_of_other_pools_do_not_add():
         data.lattice() + data.lattice(CT=8.0)
 
 
+@pytest.mark.long
 def test_blocks_of_a_lattice_serve_all_uses():
     """Made once with blocks, a lattice gives robust errors, K and comparisons without the pairs."""
     x = np.repeat(np.arange(500), 100)
@@ -98,6 +101,7 @@ def test_blocks_of_a_lattice_serve_all_uses():
     assert 0.3 < float(ratio.min()) <= float(ratio.max()) < 2.0  # 20 blocks: 16 % each
 
 
+@pytest.mark.long
 def test_a_fit_on_a_lattice_copies_no_pairs(monkeypatch):
     """What lies beyond TRT is left out by its weight: a copy of the rest would be as large as the data."""
     data = variable(100_000, 1)

@@ -33,6 +33,7 @@ def found(data):
     return recover(data, **EVIDENCE)
 
 
+@pytest.mark.long
 def test_coefficients_come_out_within_their_errors(data, found):
     assert type(found.head).__name__ == "SplineHead"
     assert found.converged
@@ -87,6 +88,7 @@ def test_a_recovery_on_a_line_is_saved_simulated_and_diagnosed(tmp_path, data, f
     assert diagnosis.fit.p_value > 1e-4
 
 
+@pytest.mark.long
 def test_a_lattice_on_a_line(data, found):
     lattice = Lattice.from_transitions(data, period=None)
     # one law for both: here law auto keeps the frozen one for the pairs and goes on to the simulated one for a lattice
@@ -99,6 +101,7 @@ def test_a_lattice_on_a_line(data, found):
         recover(lattice, alpha=0.75)
 
 
+@pytest.mark.long
 def test_a_long_step_is_followed():
     """Within a step of 0.02 the pull forgets a third of what comes in: the frozen law takes that for a smaller D_o."""
     pairs = simulate(STEEP, 300, 60, 0.02, x0=0.0, substeps=25, seed=3).transitions()
@@ -130,6 +133,7 @@ def test_what_is_followed_is_checked_by_the_same_law():
         assert float(z.abs().max()) < 4
 
 
+@pytest.mark.long
 def test_data_that_does_not_fit_its_cell_is_said_so(data):
     with pytest.warns(LevytorchWarning, match=r"farther than the period 1, .* use period=None \(a line\)"):
         recover(Transitions(data.x, data.dx, 0.005), alpha=0.75, n_basis=3, period=1.0)

@@ -68,6 +68,7 @@ def test_lost_tails(method):
     assert bool(((found.D_o(x) - torch.tensor(MATRIX)).abs() < 4 * found.std(x)[1]).all())
 
 
+@pytest.mark.long
 def test_alpha_is_learned_and_seen_in_the_start(data):
     found = recover(data, alpha="learn", n_basis=1, noise="matrix", law="frozen")
     assert found.converged

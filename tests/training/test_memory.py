@@ -41,6 +41,7 @@ def found(x):
     return recover(x, **SETTINGS, memory=HALF_LIFE)
 
 
+@pytest.mark.long
 def test_a_given_half_life(x, found):
     memory = found.memory
     assert abs(memory.exponents[0] - EXPONENT) < 3 * memory.exponents_std[0]
@@ -94,6 +95,7 @@ def test_it_is_saved_and_carried_along(x, found, tmp_path):
         again.simulate(2, 3, 1.0, m0=[1.0, 2.0])
 
 
+@pytest.mark.long
 def test_checks_see_it(x, found):
     told = diagnose(found, Trajectories.from_arrays(x[None], dt=1.0), checks=("fit", "predictive"))
     assert told.fit.p_value > 1e-3
@@ -125,6 +127,7 @@ def test_actions_are_refused(x, action):
         recover(pairs, alpha=ALPHA, period=None, n_basis=1, memory=5.0)
 
 
+@pytest.mark.long
 def test_a_learned_half_life(x):
     found = recover(x, **SETTINGS, memory="learn")
     memory = found.memory

@@ -88,6 +88,7 @@ def test_a_watch_stops_when_held_out_pairs_get_worse_and_keeps_the_best():
     assert torch.equal(again.best, good)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::levytorch.errors.LevytorchWarning")
 def test_a_fit_stops_early_on_held_out_pairs_alone():
     data = variable(20_000)[:2000]
@@ -97,6 +98,7 @@ def test_a_fit_stops_early_on_held_out_pairs_alone():
     assert recover(data, **options, patience=1).metrics["steps_of"]["frozen"] == 60
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::levytorch.errors.LevytorchWarning")
 def test_the_last_layer_is_at_its_maximum_and_all_others_stay():
     data = variable(20_000)
@@ -127,6 +129,7 @@ def test_a_tangent_of_the_last_layer_is_the_network_itself():
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::levytorch.errors.LevytorchWarning")
 def test_a_saved_recovery_knows_that_only_its_last_layer_was_judged(tmp_path):
     found = recover(variable(20_000), **SHORT)
@@ -138,6 +141,7 @@ def test_a_saved_recovery_knows_that_only_its_last_layer_was_judged(tmp_path):
         assert torch.equal(one, other)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::levytorch.errors.LevytorchWarning")
 def test_early_stopping_of_lightning_ends_the_mini_batches_and_the_last_layer_follows():
     settings = make_settings(**SHORT, validation=0.2, patience=0)

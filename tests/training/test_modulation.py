@@ -48,6 +48,7 @@ def test_it_comes_out_within_its_errors(data, found):
     assert found.converged
 
 
+@pytest.mark.long
 def test_errors_are_those_of_repetitions(found):
     """The scatter of estimates over replicas of the data, each a tenth of it, beside the errors they state."""
     generator = torch.Generator().manual_seed(5)
@@ -64,6 +65,7 @@ def test_errors_are_those_of_repetitions(found):
     assert 0.3 < float(z.square().mean()) < 2.3
 
 
+@pytest.mark.long
 def test_pairs_freed_of_it_have_the_same_likelihood(data, found):
     plain, free, _ = without_covariates(found, data)
     m = found.modulation(data.action)
@@ -83,6 +85,7 @@ def test_it_is_saved(tmp_path, found):
     assert torch.equal(again.modulation.std(HOURS), found.modulation.std(HOURS))
 
 
+@pytest.mark.long
 def test_on_a_line_with_splines():
     rng = np.random.default_rng(2)
     x, c, steps = [0.0], rng.uniform(0, 24, 3000), []

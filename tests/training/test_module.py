@@ -33,8 +33,11 @@ def run(tmp_path, name, *, n=4000, resume=None, **options):
     "options",
     [
         {"engine": "adam", "max_steps": 90, "window": 40},
-        {"engine": "adam", "max_steps": 90, "window": 40, "mixing": "bernoulli", "gradient": "mixture"},
-        {"engine": "fisher", "tolerance": 1e-16},
+        pytest.param(
+            {"engine": "adam", "max_steps": 90, "window": 40, "mixing": "bernoulli", "gradient": "mixture"},
+            marks=pytest.mark.long,
+        ),
+        pytest.param({"engine": "fisher", "tolerance": 1e-16}, marks=pytest.mark.long),
         {"engine": "lbfgs", "max_steps": 6, "iterations": 2, "law": "frozen"},
         {"engine": "fisher", "penalty": "evidence", "law": "frozen"},
     ],
@@ -84,6 +87,7 @@ def test_a_finished_run_that_is_resumed_warns_as_it_did(tmp_path, options):
     assert any("n_min / TCF" in message for message in told[0]) == (options["engine"] == "adam")
 
 
+@pytest.mark.long
 def test_checkpoints_hold_plain_values_only(tmp_path):
     whole = run(tmp_path, "run", engine="fisher")
     path = tmp_path / "run" / "last.ckpt"
@@ -158,6 +162,7 @@ def test_a_checkpoint_is_gone_on_with_on_its_own_data_only(tmp_path, engine):
         run(tmp_path, "run", n=5000, resume=str(tmp_path / "run" / "last.ckpt"), **options)
 
 
+@pytest.mark.long
 def test_the_best_checkpoint_of_adam_is_judged_by_many_batches(tmp_path):
     found = run(tmp_path, "run", engine="adam", max_steps=100, window=10)
     nll = [entry["train/nll"] for entry in found.recovery.history]  # every 5 steps; a checkpoint every 20

@@ -123,7 +123,9 @@ def check(space, head, tail, law, alpha, tempering, kind):
         assert all(bool(torch.isfinite(v).all()) for v in other[:3])
 
 
-@pytest.mark.parametrize("case", FAST, ids=str)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case[0] == "line" else pytest.mark.long, id=str(case)) for case in FAST]
+)
 def test_what_series_have(case):
     check(*case)
 
@@ -134,6 +136,7 @@ def test_every_pair_of_what_can_be_chosen(case):
     check(*case)
 
 
+@pytest.mark.long
 def test_value_and_its_error():
     found = recover(steps(3000), alpha=ALPHA, coefficients=SMALL, law="frozen")
     V = levytorch.solve_value(found, lambda x: torch.cos(x), 1.0)

@@ -35,7 +35,12 @@ KINDS = {
     "adamw": NETWORK | BATCHES | {"validation": 0.2},
     "selection": {"alpha": 0.3, "n_basis": "auto", "law": "frozen", "tail": "auto"},
 }
-SLOW = ("tcf", "exact", "auto", "selection")
+LONG, SLOW = ("strata", "adamw"), ("tcf", "exact", "auto", "selection")
+
+
+def marked(kind):
+    marks = [mark for mark, kinds in ((pytest.mark.long, LONG), (pytest.mark.slow, SLOW)) if kind in kinds]
+    return pytest.param(kind, marks=marks)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +64,7 @@ def quietly(function, *arguments, **options):
         return function(*arguments, **options)
 
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k in SLOW else k for k in KINDS])
+@pytest.mark.parametrize("kind", map(marked, KINDS))
 def test_a_trainer_gives_what_recover_gives_and_every_checkpoint_leads_there(kind, pairs, tmp_path):
     settings = KINDS[kind]
     found = quietly(recover, pairs, **settings)
@@ -80,6 +85,7 @@ def test_a_trainer_gives_what_recover_gives_and_every_checkpoint_leads_there(kin
         assert [e["step"] for e in again.recovery.history] == [e["step"] for e in found.history]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -124,6 +130,7 @@ def test_the_last_checkpoint_is_the_reported_model(space, tmp_path):
     assert torch.equal(module.head.flat(), run.recovery.theta)
 
 
+@pytest.mark.long
 def test_a_lattice_is_cut_to_the_window_in_both():
     system = Dynamics.named("double_well")
     pairs = simulate(system, 400, 50, 0.05, x0=0.0, seed=1).transitions()
@@ -141,6 +148,7 @@ def test_a_lattice_is_cut_to_the_window_in_both():
     assert torch.equal(run.recovery.theta, found.theta)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head", [{"n_basis": 1}, {"coefficients": "mlp", "width": 4, "depth": 1, "last_layer": False}])
 def test_the_reported_tcf_is_the_one_that_was_used(head):
     constants = Dynamics.named("constant", alpha=0.3)

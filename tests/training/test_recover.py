@@ -138,6 +138,7 @@ def test_auto_tail_names_a_threshold_beyond_the_gaussian():
     assert abs(float(found.D_f(0.0)) - D_F) < 4 * float(found.std(0.0)[2])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["half lost beyond 8", "cut at 20", "whole"])
 def test_a_guessed_threshold_does_not_bias_a_learned_alpha(kind):
     """Steps lost beyond 8 lie in the middle of the stratum beyond a guessed CT of 2.3: alpha came out as 0.48."""
@@ -169,6 +170,7 @@ def test_the_region_is_what_was_conditioned_on(region):
     assert found.metrics["TRT"] == (8.0 if region == "CT" else 20.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tail", [None, PAPER, {**PAPER, "method": "conditional", "region": "strata"}], ids=str)
 @pytest.mark.parametrize("engine", ["adam", "lbfgs"])
 def test_the_likelihood_of_an_mlp_is_that_of_all_pairs(engine, tail):

@@ -28,6 +28,7 @@ def fitted(request):
     return recover(data_for(tail), alpha=0.3, n_basis=5, tail=TAILS[tail])
 
 
+@pytest.mark.long
 def test_robust_agrees_with_the_information_where_the_law_is_right(fitted):
     ratio = torch.stack(fitted.std(X, kind="robust")) / torch.stack(fitted.std(X))
     # 60 blocks: a relative error of 1 / (2 * 60)^(1/2) = 9 % each; the mean over 24 dependent ones is far closer
@@ -35,6 +36,7 @@ def test_robust_agrees_with_the_information_where_the_law_is_right(fitted):
     assert abs(float(ratio.mean()) - 1) < 0.12
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("alpha", [0.3, "learn"])
 def test_scores_of_blocks_by_nodes_and_by_entries(alpha):
     """A lattice has few distinct states: functions of the state may be applied to sums over each of them."""
@@ -56,6 +58,7 @@ def test_scores_of_blocks_by_nodes_and_by_entries(alpha):
     assert nodes.mean(batch) * batch.n_main == pytest.approx(float(fine.main.log_p), rel=1e-9)
 
 
+@pytest.mark.long
 def test_bootstrap_agrees_with_robust(fitted):
     replicas = fitted.bootstrap(100).std(X)[:3]
     ratio = torch.stack(replicas) / torch.stack(fitted.std(X, kind="robust"))
@@ -93,6 +96,7 @@ def test_influence_is_the_derivative_of_the_refit(fitted):
     assert float((slope - made.influence[7]).abs().max()) < 0.02 * float(made.influence[7].abs().max())
 
 
+@pytest.mark.long
 def test_dependent_steps_widen_robust_errors_only():
     """Every pair four times over, in the same trajectory: the information counts four times, the sandwich does not."""
     base = steps(15_000, 3)
@@ -124,6 +128,7 @@ def test_coverage_under_a_misspecified_law():
     assert np.abs(spread["fisher"] - 1).max() > np.abs(spread["robust"] - 1).max()
 
 
+@pytest.mark.long
 def test_bootstrap_gives_recoveries_for_anything():
     found = recover(constant(), alpha=0.3, n_basis=1)
     replicas = found.bootstrap(20, seed=3)
@@ -153,6 +158,7 @@ def test_mlp_heads_get_bootstrap_errors():
     assert float((told.mean(1) / spread.mean(1)).log().abs().max()) < bound
 
 
+@pytest.mark.long
 def test_loaded_recoveries_need_the_data(tmp_path):
     data = data_for("tcf")
     found = recover(data, alpha=0.3, n_basis=3, tail=PAPER)

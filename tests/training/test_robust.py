@@ -49,6 +49,7 @@ def test_smoothing_and_few_blocks_widen_the_scatter():
     torch.testing.assert_close(plain, scatter * (60 / 59) * (2.0009954 / 1.9599640) ** 2, rtol=1e-6, atol=0)
 
 
+@pytest.mark.long
 def test_trajectories_that_differ_are_clusters():
     """10 animals, each with a drift of its own: blocks of time do not see that they differ, trajectories do."""
     pulls = torch.linspace(-1.0, 1.0, 10, dtype=torch.float64)
@@ -63,6 +64,7 @@ def test_trajectories_that_differ_are_clusters():
     assert robust == pytest.approx(between * 2.262 / 1.96, rel=0.35)
 
 
+@pytest.mark.long
 def test_clusters_are_known_of_lattices_too():
     data = walks(torch.sin, 10, 120, 102)
     pairs, nodes = fitted(data, lattice="never"), fitted(data, lattice="always")

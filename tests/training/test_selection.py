@@ -34,6 +34,7 @@ def test_constants_need_one_function():
     assert len(selection["candidates"]) < 12  # it has stopped early
 
 
+@pytest.mark.long
 def test_variable_system_gets_the_waves_it_has():
     data = variable()
     found = recover(data, alpha=0.3, n_basis="auto")
@@ -46,6 +47,7 @@ def test_variable_system_gets_the_waves_it_has():
     assert error(found) <= 1.5 * best
 
 
+@pytest.mark.long
 def test_held_out_scores_are_those_of_fits_to_the_other_folds():
     """The chords end where independent fits do, and the score is the held-out likelihood."""
     lattice = variable().lattice(n_blocks=20)
@@ -74,6 +76,7 @@ def test_single_trajectory_is_cut_into_blocks_of_time():
     assert bool((total == 1).all())
 
 
+@pytest.mark.long
 def test_penalty_by_cross_validation_smooths_and_fits():
     data = variable(20_000, seed=5)
     plain = recover(data, alpha=0.3, n_basis=21, engine="fisher")
@@ -85,6 +88,7 @@ def test_penalty_by_cross_validation_smooths_and_fits():
     assert np.allclose(factor, chosen.metrics["selection"]["chosen"], rtol=0.1)
 
 
+@pytest.mark.long
 def test_constants_of_a_preliminary_fit_leave_nothing_open(monkeypatch):
     """CT of Appendix A is that of constants, whatever is left to cross-validation afterwards."""
     chosen, choose = [], NumberOfFunctions.chosen

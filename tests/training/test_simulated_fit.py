@@ -27,6 +27,7 @@ def apart(one, two) -> float:
     return max(float(((a - b) / std).abs().max()) for a, b, std in pairs)
 
 
+@pytest.mark.long
 def test_it_finds_what_the_corrected_law_finds():
     frozen, corrected, found = (fitted(steep(), law, n_basis=3) for law in ("frozen", "corrected", "simulated"))
     assert found.converged
@@ -57,6 +58,7 @@ def test_lost_tails(method):
         assert found.tcf == pytest.approx(corrected.tcf, rel=0.05)
 
 
+@pytest.mark.long
 def test_auto_simulates_where_there_is_no_exact_law():
     data = steep()
     parts = [
@@ -87,6 +89,7 @@ def test_constant_coefficients_are_frozen():
     assert (found.law, found.metrics["law_reason"]) == ("frozen", "constant coefficients, for which it is exact")
 
 
+@pytest.mark.long
 def test_a_fit_that_was_stopped_goes_on_to_the_same_numbers():
     settings = make_settings(alpha=0.5, n_basis=3, engine="fisher", law="simulated")
     data = steep()[:3000]
@@ -105,6 +108,7 @@ def test_a_fit_that_was_stopped_goes_on_to_the_same_numbers():
         assert torch.equal(resumed.run().theta, whole.recovery().theta)
 
 
+@pytest.mark.long
 def test_no_likelihood_to_compare_by():
     found = fitted(steep()[:4000], "simulated", n_basis=3)
     with pytest.raises(InputError, match="must have a likelihood"):

@@ -42,6 +42,7 @@ def scales():
     return circle(20_000, 0.55, growth=1.3)
 
 
+@pytest.mark.long
 def test_states_of_different_scale_do_not_hide_alpha(scales):
     found = recover(scales, alpha="learn", law="frozen")
     assert found.converged

@@ -136,6 +136,7 @@ def with_actions(labels):
     return recover(data, alpha=0.7, n_basis=1, law="frozen", D_f=0.01 if labels else None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.filterwarnings("ignore::levytorch.errors.LevytorchWarning")
 def test_recoveries_with_actions(labels):

@@ -23,6 +23,7 @@ def learned(data):
     return recover(data, alpha="learn", tempering="learn", n_basis=1, engine="fisher")
 
 
+@pytest.mark.long
 def test_learned(learned):
     """Each estimate within four of its standard errors of the truth, and the error bars are of use."""
     std = learned.std(0.0)
@@ -75,6 +76,7 @@ def test_conditional_likelihood_of_cut_tails(data):
     assert abs(found.tempering - 0.4) < 4 * found.tempering_std
 
 
+@pytest.mark.long
 def test_tcf_with_known_tempering(data):
     cut = data.censor(TRT=5.0, CT=2.0, drop_tail=0.5, seed=1)
     tail = {"CT": 2.0, "TRT": 5.0, "method": "tcf"}
@@ -99,6 +101,7 @@ def test_boundary():
     assert found.alpha == pytest.approx(plain.alpha, abs=2 * plain.alpha_std)
 
 
+@pytest.mark.long
 def test_functions_of_x_and_saving(tmp_path):
     truth = Dynamics(lambda x: torch.sin(x), 0.1, lambda x: 1 + 0.5 * torch.cos(x), 0.45, tempering=0.4)
     pairs = simulate(truth, 1000, 20, 0.05, seed=5).transitions()

@@ -182,6 +182,7 @@ def test_what_follows_from_a_fit_does_not_depend_on_units_either():
     assert results[0] == pytest.approx(results[1], rel=1e-6)
 
 
+@pytest.mark.long
 def test_actions_and_modulations():
     data = circle()
     label = np.arange(len(data)) % 2

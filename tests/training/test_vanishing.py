@@ -17,6 +17,7 @@ from tests.training.problems import frozen_recover as recover
 PURE = {"b": 1.0, "D_o": 0.0, "D_f": 40.0, "alpha": 0.7}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{"n_basis": 1}, {"n_basis": 5, "penalty": "evidence"}])
 def test_pure_jumps_converge_with_D_o_at_zero(options):
     data = steps(20_000, 2, **PURE)
@@ -46,6 +47,7 @@ def test_nothing_is_left_to_gain_on_the_boundary():
     assert total(b, 0.02 * D_f, D_f, found.alpha) < best
 
 
+@pytest.mark.long
 def test_what_is_on_the_boundary_adds_its_own_share_to_the_other_errors():
     """Between those of the law without D_o and with a D_o of either sign: expected information by quadrature."""
     data = steps(20_000, 2, **PURE)
@@ -97,6 +99,7 @@ def test_a_coefficient_that_is_there_is_not_called_vanishing():
     assert found.metrics["vanishing"] == []
 
 
+@pytest.mark.long
 def test_evidence_settles_where_strengths_want_to_be_huge():
     """They end where the data no longer notices, instead of running to 1e12 and throwing the fit off."""
     rng = np.random.default_rng(0)
@@ -164,6 +167,7 @@ def test_a_direction_without_information_has_a_huge_variance_not_an_infinite_one
     assert float(found[1, 1]) > 1e100
 
 
+@pytest.mark.long
 def test_an_alpha_at_its_bound_is_told():
     """The true alpha is 0.7, and 0.6 the largest that is allowed: no estimate, and the fit says so."""
     data = steps(20_000, 2, **{**PURE, "D_o": 1.0})
