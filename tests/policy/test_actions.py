@@ -173,6 +173,7 @@ def test_behaviour_is_what_was_done(steady):
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_what_the_data_does_not_show_is_said():
     everywhere = simulate(STEADY, [0.5, 0.5], 400, 40, 1 / 40, substeps=1, seed=6).transitions()
     state = torch.remainder(everywhere.x, 2 * math.pi)
