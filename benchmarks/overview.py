@@ -76,10 +76,9 @@ def draw() -> Figure:
     ax.set_title("3. value function, r = cos x", fontsize=10)
     ax.legend(fontsize=8, frameon=False)
     tidy(ax)
+    style = {"arrowstyle": "-|>", "mutation_scale": 14, "color": "black"}
     for start in (0.352, 0.672):
-        arrow = FancyArrowPatch(
-            (start, 0.888), (start + 0.045, 0.888), transform=fig.transFigure, arrowstyle="-|>", mutation_scale=14, color="black"
-        )
+        arrow = FancyArrowPatch((start, 0.888), (start + 0.045, 0.888), transform=fig.transFigure, **style)
         fig.add_artist(arrow)
     return fig
 
