@@ -1,139 +1,52 @@
-"""Several processes on one fit: who has which pairs, sums over all of them, and errors that all of them see.
+"""Several processes that train a network by mini-batches, under Lightning's DDP strategy.
 
-Under Lightning's DDP strategy every process (rank) works on its own contiguous shard of the pairs. Engines need sums
-over pairs, so one reduction per pass (or per mini-batch) is all that is exchanged. With a single process nothing here
-does anything.
+Each of them (a rank) has all of the data and draws mini-batches of its own; the gradient is the mean over them. All
+else, from thresholds to standard errors, every process computes for itself, from the same numbers.
 """
 
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from levytorch.errors import ConfigError, NumericalError
+from levytorch.errors import ConfigError
 
 if TYPE_CHECKING:
     import lightning as L
 
-T = TypeVar("T")
-DRIFTED = (
-    "the parameters and the TCF must be the same on all ranks, found different ones; start all of them from the same "
-    "code and data, on processors of the same kind."
-)
 MOST = 4096  # processes on a machine, and machines
 _FIRST = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")  # set by torchrun, srun, the user, Lightning
 
 
+def _alone(values: Tensor) -> Tensor:
+    return values
+
+
 @dataclass(frozen=True)
 class Ranks:
-    """This process (`rank`) of `world` ones. All of them must call the methods, in the same order."""
+    """This process (`rank`) of `world` ones; mean: of a tensor over all of them, which all must call."""
 
     rank: int = 0
     world: int = 1
+    mean: Callable[[Tensor], Tensor] = _alone
 
     @classmethod
     def of(cls, trainer: L.Trainer) -> Ranks:
-        return cls(trainer.global_rank, trainer.world_size)
-
-    def shard(self, n: int) -> slice:
-        """This rank's part of n things."""
-        return slice(self.rank * n // self.world, (self.rank + 1) * n // self.world)
-
-    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Sums over ranks, the same bits on all of them, in one exchange."""
-        if self.world == 1:
-            return list(tensors)
-        flat = torch.cat([t.detach().reshape(-1) for t in tensors])
-        dist.all_reduce(flat)
-        parts = flat.split([t.numel() for t in tensors])
-        return [part.reshape(t.shape) for part, t in zip(parts, tensors)]
-
-    def in_order(self, rows: Sequence[Tensor], start: Tensor) -> Tensor:
-        """start + the rows of all ranks, one after the other: the same bits however many ranks share them."""
-        total = start.clone()
-        if self.rank > 0:
-            dist.recv(total, self.rank - 1)
-        for row in rows:
-            total = total + row
-        if self.rank < self.world - 1:
-            dist.send(total, self.rank + 1)
-        if self.world > 1:
-            dist.broadcast(total, self.world - 1)
-        return total
-
-    def gather(self, thing: T) -> list[T]:
-        """The things of all ranks, in their order."""
-        found: list[Any] = [thing]
-        if self.world > 1:
-            found = [None] * self.world
-            dist.all_gather_object(found, thing)
-        return found
-
-    def same(self, values: Tensor) -> Tensor:
-        """The first rank's values: processors may differ in the last bit, and decisions must not."""
-        if self.world == 1:
-            return values
-        values = values.detach().clone()
-        dist.broadcast(values, 0)
-        return values
-
-    def agree(self, decision: bool) -> bool:
-        """The first rank's decision."""
-        return bool(self.same(torch.tensor([decision], dtype=torch.int64)))
-
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is up on any rank."""
-        if self.world == 1:
-            return flag
-        return bool(self.sum([torch.tensor([float(flag)], dtype=torch.float64)])[0] > 0)
-
-    def together(self, work: Callable[[], T]) -> T:
-        """work(), or the same error on all ranks when the numbers fail on one of them: nobody is left waiting."""
-        if self.world == 1:
-            return work()
-        result: list[T] = []
-        problem: ArithmeticError | None = None
-        try:
-            result.append(work())
-        except ArithmeticError as error:
-            problem = error
-        self.check(problem)
-        return result[0]
-
-    def check(self, problem: ArithmeticError | None) -> None:
-        """Raise on all ranks what went wrong on any of them."""
-        if self.world == 1:
-            if problem is not None:
-                raise problem
-            return
-        (failed,) = self.sum([torch.tensor([float(problem is not None)], dtype=torch.float64)])
-        if not failed:
-            return
-        found: list[str | None] = [None] * self.world
-        dist.all_gather_object(found, None if problem is None else str(problem))
-        first = next(k for k, text in enumerate(found) if text is not None)
-        raise SharedError(f"{found[first]} (rank {first} of {self.world})") from problem
-
-    def barrier(self) -> None:
-        if self.world > 1:
-            dist.barrier()
+        return cls(trainer.global_rank, trainer.world_size, trainer.strategy.reduce)
 
 
-def fingerprint(values: Tensor) -> Tensor:
-    """(h, h^2) of a 20-bit mark of some bits: with S, Q the sums over ranks, all are the same when world Q = S^2."""
-    mark = float(zlib.crc32(values.detach().numpy().tobytes()) % (1 << 20))
-    return torch.tensor([mark, mark * mark], dtype=torch.float64)
-
-
-class SharedError(NumericalError):
-    """A numerical failure that every rank has been told of."""
+def check_processes(n: int, engine: str, full_batch: bool) -> None:
+    """Refuse several processes for an engine that sees all data in every step."""
+    if n > 1 and full_batch:
+        raise ConfigError(
+            f"several processes must have an engine that draws mini-batches (adam, adamw), found {n} with {engine}; "
+            "leave trainer=ddp out: one process uses all cores, and data=files with cluster=dask many machines."
+        )
 
 
 def processes(trainer: Mapping[str, Any]) -> dict[str, Any]:

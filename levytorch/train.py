@@ -65,14 +65,14 @@ def train_in(config: DictConfig, directory: Path, sweep: bool) -> float | None:
             log.warning(f"stopped by {stop.name}; go on with: {resume.command(directory)}")
         raise
     except (LevytorchError, OSError, OmegaConfBaseException) as error:
-        if isinstance(error, ranks.SharedError) and not ranks.is_first():
-            return None  # the first process has the same error and says so
         if isinstance(error, OSError) and error.errno in FULL:
             error = unwritable(error.filename or directory, error)
         log.error(f"{type(error).__name__}: {for_command_line(str(error).splitlines()[0])}")
-        remove_unused(directory, resumed=config.resume is not None)
+        goes_on = remove_unused(directory, resumed=config.resume is not None)
         if sweep:
             raise
+        if goes_on:
+            log.error(f"go on, once that is mended, with: {resume.command(directory)}")
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         if not is_shortage(error):

@@ -300,7 +300,7 @@ def split(transitions: Transitions, validation: float, seed: int) -> tuple[Trans
 
 
 class Batch(NamedTuple):
-    """Pairs and their weights: the objective is sum(weight * log_p). Weights sum to one (on average over ranks)."""
+    """Pairs and their weights: the objective is sum(weight * log_p). Weights sum to one (on average over processes)."""
 
     x: Tensor
     dx: Tensor
@@ -313,9 +313,9 @@ class Batch(NamedTuple):
 
 
 class FullBatch(NamedTuple):
-    """All the data of one process at once: pairs, or the nodes that stand for them; weights are numbers of pairs.
+    """All the data at once: pairs, or the nodes that stand for them; weights are numbers of pairs.
 
-    `tail` are the pairs of the tail pool once more; n_main, n_tail: sizes of the pools over all processes.
+    `tail` are the pairs of the tail pool once more; n_main, n_tail: sizes of the pools.
     """
 
     main: Batch
@@ -332,7 +332,7 @@ class FullBatch(NamedTuple):
 
     def chunks(self) -> Iterator[Batch]:
         """Views of at most `chunk` entries, weighted (1 - TCF) / n_main in the main pool, TCF / n_tail in the tail;
-        over all processes the weights sum to one, and sum(weight * log_p) is the objective.
+        the weights sum to one, and sum(weight * log_p) is the objective.
         """
         for pool in self.pools():
             yield from pool
@@ -349,26 +349,21 @@ class FullBatch(NamedTuple):
             yield Batch(x, dx, dt, scale * weight.to(torch.float64))
 
 
-def full_batch(pools: Pools, rank: int = 0, world: int = 1, chunk: int = CHUNK, *, copied: bool = True) -> FullBatch:
-    """Every pair of this rank's shard; shards are whole chunks, so that what is computed of a chunk does not depend on
-    the number of ranks.
+def full_batch(pools: Pools, chunk: int = CHUNK, *, copied: bool = True) -> FullBatch:
+    """Every pair.
 
     copied: where TRT removes pairs, a copy of the others; else all of them, with weight 0 or 1 in a byte each.
     """
     data, tail = (pools.main, pools.tail) if copied else (pools.data, pools.tail_of_data)
-    n, n_chunks = len(data), -(-len(data) // chunk)
-    start, stop = (min(k * n_chunks // world * chunk, n) for k in (rank, rank + 1))
-    one = torch.ones(1, dtype=torch.float64)
-    weight = one.expand(stop - start)
+    n, x, one = len(data), data.states, torch.ones(1, dtype=torch.float64)
+    weight = one.expand(n)
     if n > pools.n_main:
-        weight = torch.from_numpy(pools.kept(slice(start, stop)).view(np.uint8))
-    x = data.states
-    main = Batch(x[start:stop], data.dx[start:stop], data.dt[start:stop], weight)
+        weight = torch.from_numpy(pools.kept(slice(0, n)).view(np.uint8))
+    main = Batch(x, data.dx, data.dt, weight)
     if not pools.n_tail:
         return FullBatch(main, None, pools.n_main, 0, chunk=chunk)
-    rows = tail[(tail >= start) & (tail < stop)]
-    dt = data.dt[:1].expand(len(rows)) if data.uniform_dt else data.dt[rows]
-    again = Batch(x[rows], data.dx[rows], dt, one.expand(len(rows)))
+    dt = data.dt[:1].expand(len(tail)) if data.uniform_dt else data.dt[tail]
+    again = Batch(x[tail], data.dx[tail], dt, one.expand(len(tail)))
     return FullBatch(main, again, pools.n_main, pools.n_tail, chunk=chunk)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -33,7 +32,6 @@ from levytorch.data.lattice_tables import Loose, SparseRows, Tables, load_lattic
 from levytorch.data.thresholds import Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
-from levytorch.ranks import Ranks
 
 _MOST_STEPS, _MOST_GROUPS = 10**8, 4096
 
@@ -376,15 +374,9 @@ def _listed(values: Any) -> str:
     return "none" if values is None else f"{values:g}"
 
 
-def lattice_of(
-    pools: Pools, period: float, origin: float, ranks: Ranks, n_blocks: int = 1, reach: float | None = None
-) -> Lattice:
-    """The lattice of the pools; with several ranks each reads its share, and all get the sum, in one block."""
+def lattice_of(pools: Pools, period: float, origin: float, n_blocks: int = 1, reach: float | None = None) -> Lattice:
+    """The lattice of the pools."""
     data = pools.data  # the lattice leaves out what lies beyond TRT
     options: dict[str, Any] = {"period": period, "origin": origin, "mu": float(pools.mu)}
     options |= {"CT": pools.CT, "TRT": pools.TRT, "reach": reach}
-    if ranks.world == 1:
-        return data.lattice(n_blocks=n_blocks, **options)
-    like = data[: min(len(data), 1000)].lattice(**options)  # says the grid, which all ranks share
-    parts = ranks.gather(data[ranks.shard(len(data))].lattice(like=like, period=period))
-    return functools.reduce(operator.add, parts)
+    return data.lattice(n_blocks=n_blocks, **options)

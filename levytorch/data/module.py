@@ -32,7 +32,6 @@ from levytorch.data.lattice import Lattice, lattice_of
 from levytorch.data.thresholds import HALF_THE_INDEX, Threshold, check_thresholds
 from levytorch.data.transitions import Transitions
 from levytorch.errors import InputError
-from levytorch.ranks import Ranks
 
 
 class Correction(Protocol):
@@ -84,7 +83,7 @@ class LevyDataModule(BatchModule):
         full_batch: every step sees all pairs, as a FullBatch of views.
         chunk_size: pairs per chunk of a full batch, and per validation batch.
         validation: fraction of the trajectories held out; of a single trajectory, its last part.
-        seed: of the draws and of the split. Each rank of a distributed run draws differently, from its own shard.
+        seed: of the draws and of the split. Each process of several draws differently, from its own share.
         max_steps: steps per epoch, the length of the loader.
         tail_share: part of a stratified batch that comes from the tail pool.
         alpha: scales CT with dt when dt varies, see `make_pools`.
@@ -139,7 +138,7 @@ class LevyDataModule(BatchModule):
         self.pools: Pools = pools_of(self.transitions, *self._asked, min_tail, self.alpha)
         self.observed = self.pools
         self._drawers: dict[tuple[int, int], Drawer] = {}
-        self._full: dict[tuple[int, int], FullBatch] = {}
+        self._full: FullBatch | None = None
         self._lattice: Lattice | None = None
         self._as_lattice = (
             self.full_batch and self._period_and_origin is not None and wanted(self.pools.data, self._wish)
@@ -152,11 +151,11 @@ class LevyDataModule(BatchModule):
     # ---------------------------------------------------------------------------------------------------------- batches
 
     def draw(self, step: int) -> Batch | FullBatch:
-        """The batch of a step: depends on the seed, the rank, the step and the present TCF, on nothing else."""
+        """The batch of a step: depends on the seed, the process, the step and the present TCF, on nothing else."""
         trainer = self.trainer
         shard = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
         if self.full_batch:
-            return self.everything(*shard)._replace(tcf=self.tcf)
+            return self.everything()._replace(tcf=self.tcf)
         if shard not in self._drawers:
             settings = (self.batch_size, self.mixing, self.seed, self.tail_share)
             self._drawers[shard] = Drawer(self.pools, *settings, *shard)
@@ -167,20 +166,15 @@ class LevyDataModule(BatchModule):
         """The lattice that full batches are made of; None where they are made of the pairs."""
         if self._lattice is None and self._as_lattice:
             assert self._period_and_origin is not None
-            ranks = Ranks() if self.trainer is None else Ranks.of(self.trainer)
-            self._lattice = lattice_of(self.pools, *self._period_and_origin, ranks)
+            self._lattice = lattice_of(self.pools, *self._period_and_origin)
         return self._lattice
 
-    def everything(self, rank: int = 0, world: int = 1) -> FullBatch:
-        """All of the data as one batch: the lattice, or this rank's pairs."""
-        return self._pairs(rank, world) if self.lattice is None else self.lattice.full_batch()
-
-    def _pairs(self, rank: int, world: int) -> FullBatch:
-        """The pairs of a shard, the same tensors every time: an engine sees by them that it is the same batch."""
-        if (rank, world) not in self._full:
-            copied = self.lattice is None
-            self._full[rank, world] = full_batch(self.pools, rank, world, self.chunk_size, copied=copied)
-        return self._full[rank, world]
+    def everything(self) -> FullBatch:
+        """All of the data as one batch, the same tensors every time: an engine sees by them that it is the same."""
+        if self._full is None:
+            lattice = self.lattice
+            self._full = full_batch(self.pools, self.chunk_size) if lattice is None else lattice.full_batch()
+        return self._full
 
     def val_dataloader(self) -> Any:
         return [] if self.held_out is None else HeldOut(self.held_out, self.chunk_size)

@@ -81,7 +81,7 @@ class Likelihood:
         return nll
 
     def mean(self, batch: FullBatch) -> float:
-        """The mean log-likelihood of a full batch, over all ranks, by one pass over it."""
+        """The mean log-likelihood of a full batch, by one pass over it."""
         with torch.no_grad():
             total = torch.zeros((), dtype=torch.float64)
             for chunk in batch.chunks():
@@ -90,7 +90,6 @@ class Likelihood:
                 few = frozen and self.bins.are_states(chunk.x)
                 head = self.bins.held(self.head) if few else self.head
                 total += (chunk.weight * self.law.log_prob(head, chunk.x, chunk.dx, chunk.dt)).sum()
-            (total,) = self.ranks.sum([total])
             if self.tail.method == "conditional":
                 total = total - self.seen().mean_log_kept(self.head)
         return float(total)
@@ -111,7 +110,6 @@ class Likelihood:
             method=self.tail.method,
             region=self.tail.conditions_on,
             penalty=rough if rough.active else None,
-            ranks=self.ranks,
         )
 
     def correct(self, R_theta: float | None = None) -> None:

@@ -26,9 +26,8 @@ from levytorch.coefficients.tangent import TangentHead
 from levytorch.data.batches import Batch, FullBatch
 from levytorch.likelihood.frozen import FrozenLaw, sweep
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
-from levytorch.likelihood.sums import ScoreSums, StateBins, assemble, over_ranks, project
+from levytorch.likelihood.sums import ScoreSums, StateBins, assemble, project
 from levytorch.likelihood.tail import TailMasses, tcf_gradient
-from levytorch.ranks import Ranks
 
 _WIDTH = 1e-4  # of a predictor, for second derivatives of masses
 
@@ -74,10 +73,7 @@ class Sweep:
 
 @dataclass
 class FullBatchObjective:
-    """The likelihood of one full batch, which may be pairs or the nodes of a lattice.
-
-    With several ranks the batch is this rank's shard; sums are over all ranks.
-    """
+    """The likelihood of one full batch, which may be pairs or the nodes of a lattice."""
 
     head: LinearHead
     law: FrozenLaw
@@ -87,7 +83,6 @@ class FullBatchObjective:
     method: str = "none"
     region: str = "TRT"
     penalty: RoughnessPenalty | None = None
-    ranks: Ranks = field(default_factory=Ranks)
     design: Sequence[Tensor] = field(default_factory=list)
     moving = False  # whether coordinates change from evaluation to evaluation
 
@@ -96,7 +91,7 @@ class FullBatchObjective:
 
     @property
     def n(self) -> float:
-        """Pairs that carry likelihood, on all ranks."""
+        """Pairs that carry likelihood."""
         return self.batch.n_main
 
     def evaluate(self) -> Evaluation:
@@ -107,9 +102,6 @@ class FullBatchObjective:
         if self.method == "tcf":
             assert self.masses is not None
             R, tcf, gradient = tcf_gradient(self.masses, self.head)
-            if self.ranks.world > 1:
-                numbers = self.ranks.same(torch.cat([torch.tensor([R, tcf], dtype=torch.float64), gradient]))
-                R, tcf, gradient = float(numbers[0]), float(numbers[1]), numbers[2:]
             ev.R_theta, ev.tcf, ev.tcf_gradient = R, tcf, gradient
         elif self.method == "conditional":
             assert self.masses is not None
@@ -234,15 +226,9 @@ class FullBatchObjective:
     def _sweep(
         self, main: Batch, tail: Batch | None, hessian: bool = False, quick: bool = False
     ) -> tuple[ScoreSums, ScoreSums | None]:
-        """Sums over the pairs of all ranks."""
-
+        """Sums over the pairs of either pool."""
         over = Sweep(self.head, self.law, self.bins, hessian, quick)
-
-        def work() -> list[ScoreSums]:
-            return [part.summed(over) for part in (main, tail) if part is not None]
-
-        totals = over_ranks(self.ranks, self.ranks.together(work))
-        return totals[0], totals[1] if tail is not None else None
+        return main.summed(over), None if tail is None else tail.summed(over)
 
     def _weighted_sums(self, ev: Evaluation, tcf: float) -> list[tuple[float, ScoreSums]]:
         """Weighted sums that make up the likelihood."""

@@ -20,7 +20,6 @@ only for the difference, again with coupled steps. B is Cov(s, s) and the varian
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
@@ -45,7 +44,6 @@ from levytorch.likelihood.objective import Evaluation, FullBatchObjective
 from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.sums import ScoreSums, StateBins, assemble, project
 from levytorch.likelihood.tail import TailMasses, tail_correction_factor
-from levytorch.ranks import Ranks
 from levytorch.simulation.coupled import Field, Substep, coupled_steps, coupled_substeps
 
 SUBSTEPS = 8  # of second weak order
@@ -92,30 +90,22 @@ def inside(head: Head, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class States:
-    """The states (n,), (n, d) or (n, columns) of the data with their dt (n,) and numbers of pairs, on this rank.
-
-    before: pairs on the ranks before this one; total: on all of them.
-    """
+    """The states (n,), (n, d) or (n, columns) of the data with their dt (n,) and numbers of pairs."""
 
     x: Tensor
     dt: Tensor
     counts: Tensor
-    before: float = 0.0
-    total: float = 0.0
+    total: float
 
-    def sample(self, n: int) -> tuple[Tensor, Tensor, int]:
-        """About n states of all ranks, evenly spread over the pairs: those of this rank, their dt, the first number."""
+    def sample(self, n: int) -> tuple[Tensor, Tensor]:
+        """n states, evenly spread over the pairs, and their dt."""
+        places = (torch.arange(n, dtype=torch.float64) + 0.5) * (self.total / n)
         ends = self.counts.cumsum(0)
-        if not len(ends):
-            return self.x, self.dt, 0
-        step = self.total / n
-        first, last = (max(0, math.ceil(at / step - 0.5)) for at in (self.before, self.before + float(ends[-1])))
-        places = (torch.arange(first, min(last, n), dtype=torch.float64) + 0.5) * step - self.before
         rows = torch.searchsorted(ends, places, right=True).clamp(max=len(ends) - 1)
-        return self.x[rows], self.dt[rows], first
+        return self.x[rows], self.dt[rows]
 
 
-def states_of(batch: FullBatch, ranks: Ranks) -> States:
+def states_of(batch: FullBatch) -> States:
     """The states of a full batch; the nodes of a lattice that share a state are one."""
     main = batch.main
     x, dt, counts = main.x, main.dt.expand(main.x.shape[0]), main.weight.to(torch.float64)
@@ -124,13 +114,7 @@ def states_of(batch: FullBatch, ranks: Ranks) -> States:
         nodes, which = torch.unique(both, dim=0, return_inverse=True)
         counts = torch.zeros(len(nodes), dtype=torch.float64).index_add_(0, which, counts).clamp(min=0.0)
         x, dt = nodes[:, 0].contiguous(), nodes[:, 1].contiguous()
-    mine = float(counts.sum())
-    if ranks.world == 1:
-        return States(x, dt, counts, 0.0, mine)
-    each = torch.zeros(ranks.world, dtype=torch.float64)
-    each[ranks.rank] = mine
-    (each,) = ranks.sum([each])
-    return States(x, dt, counts, float(each[: ranks.rank].sum()), float(each.sum()))
+    return States(x, dt, counts, float(counts.sum()))
 
 
 class DifferenceLaw(FrozenLaw):
@@ -207,7 +191,7 @@ class SimulatedScore:
     R_theta: float | None = None
 
     def __post_init__(self) -> None:
-        self.states = states_of(self.objective.batch, self.objective.ranks)
+        self.states = states_of(self.objective.batch)
         if not self.n_simulated:
             self.n_simulated = int(min(max(self.states.total, FEWEST), PILOT))
 
@@ -224,12 +208,12 @@ class SimulatedScore:
         return (self._conditional(ev, strata) if strata else self._whole(ev)), ev
 
     def _steps(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """x, dt, dx_fine and dx_frozen of the simulated steps of this rank, some at a time."""
-        x, dt, first = self.states.sample(self.n_simulated)
+        """x, dt, dx_fine and dx_frozen of the simulated steps, some at a time."""
+        x, dt = self.states.sample(self.n_simulated)
         field = coefficient_field(self.head)
         for low in range(0, len(x), _BLOCK):
             part, h = x[low : low + _BLOCK], dt[low : low + _BLOCK]
-            steps = coupled_steps(field, part, h, self.substeps, dim=self.head.dim, seed=self.seed, first=first + low)
+            steps = coupled_steps(field, part, h, self.substeps, dim=self.head.dim, seed=self.seed, first=low)
             yield part, h, steps.fine, steps.frozen
 
     def _whole(self, ev: Evaluation) -> Tensor:
@@ -243,7 +227,6 @@ class SimulatedScore:
             sums = sweep(self.head, law, batch, objective.bins)
             gradient += sums.gradient
             second += sums.second
-        gradient, second = objective.ranks.sum([gradient, second])
         # per pair: a mean of n_simulated numbers has their variance over n_simulated
         self.noise = assemble(self.head, second, objective.design) * n / self.n_simulated**2
         return ev.main.gradient / n - gradient / self.n_simulated
@@ -270,7 +253,7 @@ class SimulatedScore:
         return share * self.objective.n / float(stratum.counts.sum())
 
     def _conditional(self, ev: Evaluation, strata: list[Stratum]) -> Tensor:
-        objective, bins, ranks, n = self.objective, self.objective.bins, self.objective.ranks, self.objective.n
+        objective, bins, n = self.objective, self.objective.bins, self.objective.n
         head, masses = self.head, objective.masses
         assert masses is not None
         chain = head.chain(head.theta.detach(), objective.design)
@@ -295,7 +278,6 @@ class SimulatedScore:
                 own = (sums - slopes[stratum.name][:, node] * difference) / stratum.mass[node].clamp(min=1e-300)
                 products = (own.unsqueeze(0) * own.unsqueeze(1)).flatten(0, 1)
                 total.index_add_(1, node, torch.cat([difference[None], sums, products]))
-        number, *found = ranks.sum([number, *found])
         coarse = _coarse(head, bins)
         of_bin = coarse.index(bins.x, bins.dt)
         jacobian = predictor_jacobian(chain, C, M)
@@ -352,20 +334,19 @@ class SimulatedScore:
     def _difference(self, strata: list[Stratum]) -> Tensor:
         """Cov(s, path score - s) of fine steps minus the same of frozen ones, (P, P) per pair."""
         head, objective = self.head, self.objective
-        x, dt, first = self.states.sample(_PATHS)
-        items = torch.arange(first, first + len(x))
+        x, dt = self.states.sample(_PATHS)
+        items = torch.arange(len(x))
         P = head.flat().numel()
         total = torch.zeros((P, P), dtype=torch.float64)
         if not strata:
             for paths in self._paths(x, dt, items):
                 for one in (paths.fine, paths.frozen):
                     total += one.sign * one.score.T @ (one.path - one.score)
-            (total,) = objective.ranks.sum([total])
             return total / _PATHS
         # few steps end in the tail: they are looked for among many, and their paths made again from their streams
-        many, many_dt, many_first = self.states.sample(_PATHS * _RARE)
-        many_items = torch.arange(many_first, many_first + len(many))
-        steps = coupled_steps(coefficient_field(head), many, many_dt, SUBSTEPS, **self._streams(), first=many_first)
+        many, many_dt = self.states.sample(_PATHS * _RARE)
+        many_items = torch.arange(len(many))
+        steps = coupled_steps(coefficient_field(head), many, many_dt, SUBSTEPS, **self._streams())
         for stratum in strata:
             chosen = x, dt, items
             if stratum.name == "tail":
@@ -554,10 +535,10 @@ class SimulatedPairs:
     def full_batch(self, batch: FullBatch, n_simulated: int) -> FullBatch:
         """A full batch with simulated pairs at the head as it is."""
         likelihood, head = self.likelihood, self.likelihood.head
-        states = states_of(batch, likelihood.ranks)
-        x, dt, first = states.sample(n_simulated)
+        states = states_of(batch)
+        x, dt = states.sample(n_simulated)
         field = coefficient_field(head)
-        fine, frozen = coupled_steps(field, x, dt, self.substeps, dim=head.dim, seed=self.seed, first=first)
+        fine, frozen = coupled_steps(field, x, dt, self.substeps, dim=head.dim, seed=self.seed)
         masses = likelihood.masses if likelihood.tail.active else None
         if masses is None:
             one = torch.full((len(x),), states.total / n_simulated, dtype=torch.float64)
@@ -588,9 +569,9 @@ class SimulatedPairs:
         """Variance of a difference of coupled scores over that of a score, the largest of the coefficients."""
         head, law = self.likelihood.head, self.likelihood.law
         assert isinstance(law, FrozenLaw)
-        x, dt, first = states_of(batch, self.likelihood.ranks).sample(FEWEST)
+        x, dt = states_of(batch).sample(FEWEST)
         field = coefficient_field(head)
-        fine, frozen = coupled_steps(field, x, dt, self.substeps, dim=head.dim, seed=self.seed, first=first)
+        fine, frozen = coupled_steps(field, x, dt, self.substeps, dim=head.dim, seed=self.seed)
         c = head(inside(head, x))
         steps = (law.score(c, dx, dt, wrt_alpha=head.learns_alpha) for dx in (fine, frozen))
         one, two = (head.layout.scores(step, c) for step in steps)

@@ -8,7 +8,7 @@ fraction of the shortest wave carry them, a histogram stands for "all x", and no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from torch import Tensor
 from levytorch.coefficients import Coefficients, Head, LinearHead
 from levytorch.data.batches import Batch
 from levytorch.data.quantiles import cut, order_statistics
-from levytorch.ranks import Ranks
 
 CHUNK = 1 << 17  # pairs at a time
 _MAX_DISTINCT_DT, _DT_GROUPS = 32, 16
@@ -215,19 +214,6 @@ class ScoreSums:
             self.second - other.second,
             hessian,
         )
-
-
-def over_ranks(ranks: Ranks, sums: list[ScoreSums]) -> list[ScoreSums]:
-    """Each of some sums over the pairs of all ranks."""
-    if ranks.world == 1:
-        return sums
-    names = [f.name for f in fields(ScoreSums) if f.name != "n" and getattr(sums[0], f.name) is not None]
-    tensors = [torch.tensor([s.n for s in sums], dtype=torch.float64), *(getattr(s, k) for s in sums for k in names)]
-    counts, *totals = ranks.sum(tensors)
-    width = len(names)
-    return [
-        ScoreSums(n, **dict(zip(names, totals[i * width : (i + 1) * width]))) for i, n in enumerate(counts.tolist())
-    ]
 
 
 def slices(batch: Batch, chunk: int = CHUNK) -> Iterable[Batch]:

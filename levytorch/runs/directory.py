@@ -27,6 +27,7 @@ except ImportError:  # Windows: no lock, two resumes at once are then the user's
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
+_GOES_ON = ("checkpoints/*.ckpt", "actions/*/checkpoints/*.ckpt", "files/*")  # what a resumed run begins with
 _NOT_A_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -88,13 +89,15 @@ def check_unused(directory: Path) -> None:
         )
 
 
-def remove_unused(directory: Path, *, resumed: bool) -> None:
+def remove_unused(directory: Path, *, resumed: bool) -> bool:
     """Remove the directory of a run that was refused before it had a result, with what it wrote about itself.
 
-    Anything else in it stays, and so does the directory then. What a resumed run finds is another run's.
+    Anything else in it stays, and so does the directory then. What a resumed run finds is another run's. Where there
+    are checkpoints, or lattices of files, everything stays, and True says that the run can be gone on with.
     """
-    if resumed or not is_first():
-        return
+    goes_on = any(any(directory.glob(pattern)) for pattern in _GOES_ON)
+    if resumed or goes_on or not is_first():
+        return goes_on
     for name in (LOCK, "train.log", RECORD, *(f".hydra/{part}.yaml" for part in ("config", "hydra", "overrides"))):
         with suppress(OSError):
             (directory / name).unlink()
@@ -103,7 +106,8 @@ def remove_unused(directory: Path, *, resumed: bool) -> None:
             place.rmdir()  # which an empty one alone lets happen
         except OSError:
             if place != directory / ".hydra":
-                return
+                return False
+    return False
 
 
 def write_record(directory: Path, config: Any, overrides: Sequence[str], *, new: bool) -> None:

@@ -27,7 +27,7 @@ from levytorch.diagnostics.compare import held_out
 from levytorch.diagnostics.verdicts import Verdict, verdicts
 from levytorch.errors import ConfigError, InputError, LevytorchWarning
 from levytorch.files import write_json
-from levytorch.ranks import Ranks
+from levytorch.ranks import check_processes
 from levytorch.runs import actions, page, report, resume, terminal, value
 from levytorch.runs.allow_list import own_targets
 from levytorch.runs.directory import write_record
@@ -35,6 +35,7 @@ from levytorch.runs.report import Outcome, noted_doubts, units_of
 from levytorch.runs.settings import Prepared, diagnostics_options, prepare_run
 from levytorch.runs.tensorboard import CoefficientFigures, open_board
 from levytorch.runs.words import for_command_line
+from levytorch.training.engines import Engine
 from levytorch.training.fit_report import FitReport
 from levytorch.training.recovery import Recovery
 from levytorch.training.trainer import train as fit_with_lightning
@@ -54,7 +55,7 @@ def train(config: Any, directory: Path) -> Outcome | None:
         config["seed"] = seed_of(None)
         overrides = [*(one for one in overrides if not one.startswith("seed=")), f"seed={config['seed']}"]
     prepared = prepare_run(config, directory, resumed=resumed, own_targets=own_targets(overrides))
-    first = start_processes(prepared.config["trainer"])
+    first = start_processes(prepared.config["trainer"], prepared.fit.engine)
     checkpoint = resume.checkpoint(directory) if resumed else None
     if first and started:
         write_record(directory, config, resume.without_resume(overrides), new=not resumed)
@@ -118,7 +119,7 @@ def fit_and_report(
             raise ConfigError(
                 f"trainer must be what Lightning accepts, found what it does not ({told}); change it."
             ) from error
-        Ranks.of(found.trainer).barrier()
+        found.trainer.strategy.barrier()
         if not found.trainer.is_global_zero:
             return None
         recovery = found.recovery
@@ -195,10 +196,11 @@ def check_and_draw(outcome: Outcome, config: Mapping[str, Any]) -> None:
             outcome.took("diagnostics", time.perf_counter() - began - drawing)
 
 
-def start_processes(trainer: Mapping[str, Any]) -> bool:
+def start_processes(trainer: Mapping[str, Any], engine: Engine) -> bool:
     """What several processes on one fit need before anything is computed; returns whether this one writes."""
     if not ranks.processes(trainer):
         return True
+    check_processes(trainer["devices"] * trainer["num_nodes"], engine.name, engine.full_batch)
     here = HydraConfig.get() if HydraConfig.initialized() else None
     if here is not None and here.mode.name == "MULTIRUN":
         raise ConfigError(

@@ -16,7 +16,7 @@ _GROUPS = {
     **{name: f"coefficients.{name}" for options in HEAD_OPTIONS.values() for name in options},
     **{name: f"engine.{name}" for name in ("max_steps", "tolerance", "penalty", "damping", "n_bins", "lr")},
     **{field.name: f"data.{field.name}" for field in fields(FileOptions)},
-    "linear": "data.linear",
+    **{name: f"data.{name}" for name in ("linear", "across", "bad_files")},
     **{name: name for name in ("alpha", "tempering", "law", "engine", "tail", "coefficients", "seed", "init", "units")},
 }
 _VALUE = r"'[^'\n]*'|\"[^\"\n]*\"|True|False|None|\[[^\]\n]*\]|<[^>\n]*>|\.\.\.|[\w.%+-]*\w"

@@ -25,7 +25,6 @@ from levytorch.likelihood.laws import Law
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.sums import StateBins
 from levytorch.likelihood.tail import TailSettings
-from levytorch.ranks import Ranks
 
 N_BLOCKS = 60  # standard errors from so many have a relative error of a tenth
 MOST_PAIRS = 2_000_000  # pairs that are kept for later as they are, where no lattice can stand for them
@@ -220,7 +219,7 @@ def quick(blocks: Blocks, head: Head, mode: str = "auto") -> Blocks:
     data = blocks.observed
     if isinstance(data, Lattice) or mode == "never" or not wanted(data.data, "auto", _WORTH):
         return blocks
-    lattice = lattice_of(data, head.period, head.origin, Ranks(), n_blocks_for(data.data))
+    lattice = lattice_of(data, head.period, head.origin, n_blocks_for(data.data))
     return replace(blocks, observed=lattice, trajectories=trajectory_of_blocks(data.data, lattice.n_blocks))
 
 

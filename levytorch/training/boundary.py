@@ -73,7 +73,7 @@ def without_vanished(ended: Ended) -> tuple[Ended, Vanished | None]:
     if not names:
         # where there are clear jumps the law without them has no finite slopes: D_f is then told from zero
         names = [n for n in near_zero(objective, ev) if n == "D_o" or loss_without(n, head, ended.batch) < _FAR]
-    if not ended.ranks.agree(len(names) == 1):
+    if len(names) != 1:
         return ended, None
     name = names[0]
     own = replace(likelihood, head=with_constant(head, name, 0.0), correction=TailCorrection())
@@ -86,7 +86,7 @@ def without_vanished(ended: Ended) -> tuple[Ended, Vanished | None]:
     allowed = AS_WELL if gone else 2.0 * AS_WELL  # errors that are too wide do less harm than an estimate that is moved
     if gone and objective.penalty is not None and objective.penalty.active:
         allowed += 0.5 * len(ev.theta)  # what other strengths of the penalty may cost: nothing else has changed
-    if not ended.ranks.agree(best > objective.n * objective.value(ev, penalised=False) - allowed):
+    if not best > objective.n * objective.value(ev, penalised=False) - allowed:
         return ended, None  # the data does tell it from zero, or this is another maximum, and a worse one
     found = replace(profile(name, own, fitted.penalty, ended), gone=gone, alpha_learned=head.learns_alpha)
     warn_of(found)

@@ -20,7 +20,6 @@ from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from levytorch import interrupts
 from levytorch.errors import NumericalError, OutputError
 from levytorch.files import replacing
-from levytorch.ranks import Ranks, SharedError
 from levytorch.training.module import LevyModule
 from levytorch.training.progress import ProgressLine
 
@@ -81,12 +80,13 @@ class Checkpoints(Checkpoint):
     ) -> None:
         assert isinstance(pl_module, LevyModule)
         self.between = True
-        step, stopping = trainer.global_step, Ranks.of(trainer).any(interrupts.requested())
+        step = trainer.global_step
+        stopping = trainer.strategy.reduce_boolean_decision(interrupts.requested(), all=False)
         if pl_module.fit.phase.engine.full_batch or step % self.every == 0 or step == trainer.max_steps or stopping:
             self._write(trainer, "last.ckpt")
-        if stopping or trainer.world_size == 1:  # several ranks end after the same step
+        if stopping or trainer.world_size == 1:  # several processes end after the same step
             interrupts.check()
-        if stopping:  # another rank was asked to end
+        if stopping:  # another process was asked to end
             raise interrupts.Interrupted(signal.SIGTERM)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -96,11 +96,11 @@ class Checkpoints(Checkpoint):
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         interrupts.defer(False)
-        # engines raise NumericalError before they touch the parameters: that is the last good state. With several ranks
-        # writing waits for all of them, so only what is known to have stopped all is kept
-        good = self.between or isinstance(exception, NumericalError)
-        alone = trainer.world_size == 1 or isinstance(exception, SharedError)
-        if trainer.global_step > 0 and good and alone and isinstance(exception, Exception):
+        # engines raise NumericalError before they touch the parameters: that is the last good state. It stops all
+        # processes, and writing waits for all of them
+        numerical = isinstance(exception, NumericalError)
+        good = numerical or (self.between and trainer.world_size == 1)
+        if trainer.global_step > 0 and good and isinstance(exception, Exception):
             with suppress(OutputError):  # the exception itself is what matters
                 self._write(trainer, "exception.ckpt")
 
@@ -110,7 +110,7 @@ class Checkpoints(Checkpoint):
         if better:
             self.best = objective
         if not trainer.is_global_zero:
-            trainer.save_checkpoint(self.directory / name)  # writes nothing here, but the first rank waits for it
+            trainer.save_checkpoint(self.directory / name)  # writes nothing here, but the first process waits for it
             return
         with replacing(self.directory / name) as temporary:
             trainer.save_checkpoint(temporary)

@@ -184,11 +184,10 @@ class Fit:
         return StepReport(self.n_steps, phase.name, nll, self._log(nll) if logged else {})
 
     def _weight(self, batch: Batch | FullBatch) -> float:
-        """Of all pairs of a step, whose likelihood is the mean over ranks; each rank has drawn a batch of its own."""
+        """Of all pairs of a step, whose likelihood is the mean over processes that each have drawn a batch."""
         if isinstance(batch, FullBatch) or self.log_unit == 0.0:
             return 1.0
-        (total,) = self.ranks.sum([batch.weight.sum()])
-        return float(total) / self.ranks.world
+        return float(self.ranks.mean(batch.weight.sum()))
 
     def _log(self, nll: float) -> dict[str, float]:
         """An entry of the history: the values of the step that was just taken."""
@@ -311,9 +310,8 @@ class Fit:
         """The first phase of a problem."""
         s = problem.settings
         self.problem, self.head, self.engine, self.tail, self.law = problem, problem.head, s.engine, s.tail, s.law
-        batches = problem.batches if self.ranks.world == 1 else None
+        data = problem.batches or all_data(problem)
         head = problem.head if self.units == Units() else problem.head.in_units(self.units)
-        data = batches or all_data(problem, self.ranks)
         self.course, self._drawer = Course(problem, head, data, s.engine, self.ranks, s.law), None
         first, *self._following = plan_of(s.law, s.engine)
         phase = first.begin(self.course)
@@ -337,8 +335,7 @@ class Fit:
         recovery, likelihood = outcome(course, self.head)
         problem = course.problem
         other = None if self._before is not None else reconsidered(problem.settings.tail, recovery, problem.guessed_CT)
-        if self.ranks.agree(other is not None):
-            assert other is not None
+        if other is not None:
             self._before = recovery
             return self._begin(replace(problem, settings=replace(problem.settings, tail=other), batches=None))
         if self._before is not None:
@@ -358,10 +355,6 @@ class Fit:
         return out
 
 
-def fitted(
-    data: Transitions | Lattice, settings: FitSettings, *, start: Tensor | None = None, ranks: Ranks | None = None
-) -> Recovery:
-    """The recovery of data under settings; with several ranks each of them calls this."""
-    fit = Fit.of(data, settings, start)
-    fit.ranks = ranks or Ranks()
-    return fit.run(settings.progress)
+def fitted(data: Transitions | Lattice, settings: FitSettings, *, start: Tensor | None = None) -> Recovery:
+    """The recovery of data under settings."""
+    return Fit.of(data, settings, start).run(settings.progress)

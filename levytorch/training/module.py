@@ -24,7 +24,7 @@ from levytorch.errors import InputError
 from levytorch.likelihood.laws import Law, check_law
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import TailSettings, parse_tail
-from levytorch.ranks import Ranks
+from levytorch.ranks import Ranks, check_processes
 from levytorch.training.engines.base import ENGINES, Engine, build_engine, engine_class
 from levytorch.training.fit import Fit
 
@@ -110,6 +110,7 @@ class LevyModule(L.LightningModule):
     def setup(self, stage: str) -> None:
         if stage == "fit":
             self.fit.ranks = Ranks.of(self.trainer)
+            check_processes(self.fit.ranks.world, self.engine.name, self.engine.full_batch)
 
     def on_fit_start(self) -> None:
         # not in setup, after which a checkpoint may still change the pools of a data module
@@ -123,8 +124,6 @@ class LevyModule(L.LightningModule):
         self.likelihood.ranks = self.fit.ranks
         data = getattr(self.trainer, "datamodule", None)
         if isinstance(data, LevyDataModule):
-            if data.lattice is not None:
-                self.likelihood.ranks = Ranks()  # every rank has the sum of all
             data.correction = self.likelihood.correction
             self.likelihood.observe(data.observed, self.engine.n_bins)
 
@@ -198,7 +197,7 @@ class LevyModule(L.LightningModule):
     def validation_step(self, batch: Batch | Sequence[torch.Tensor], batch_idx: int) -> None:
         nll = self._nll(batch)
         self._held_out = (self._held_out or 0.0) + float(nll)
-        # the weights of all chunks sum to one; every rank sees all of them
+        # the weights of all chunks sum to one; every process sees all of them
         # within a fit loggers have it with the step it belongs to; Trainer.validate returns what loggers would get
         alone = self.trainer.state.fn != TrainerFn.FITTING
         size = batch[0].shape[0]

@@ -30,7 +30,6 @@ from levytorch.errors import InputError, LevytorchWarning
 from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
 from levytorch.likelihood.laws import Missing, distinct_steps
 from levytorch.likelihood.tail import TailSettings
-from levytorch.ranks import Ranks
 from levytorch.training.blocks import Blocks, kept_for_later, n_blocks_for
 from levytorch.training.covariates import check_covariates
 from levytorch.training.engines.fisher import FisherEngine
@@ -193,8 +192,8 @@ class AllData:
     """What a full-batch engine works on, and the data it was made from, in the units of the fit.
 
     facts: what is reported of the data, in its own units; fitted: the batch to maximise over; observed: where tail
-    masses come from; samples: all pairs of this rank where `fitted` is a lattice made of them (None where it is those
-    pairs, or where a lattice is all there is); blocks: the same data in blocks, where one process holds it.
+    masses come from; samples: all pairs where `fitted` is a lattice made of them (None where it is those
+    pairs, or where a lattice is all there is); blocks: the same data in blocks.
     """
 
     fitted: FullBatch
@@ -205,8 +204,8 @@ class AllData:
     blocks: Blocks | None = None
 
 
-def all_data(problem: Problem, ranks: Ranks) -> AllData:
-    """All of the data as one batch: a lattice where that is wanted, or the pairs of this rank."""
+def all_data(problem: Problem) -> AllData:
+    """All of the data as one batch: a lattice where that is wanted, or the pairs."""
     settings, units = problem.settings, problem.units
     scale, head = (units.length, units.time), problem.head.in_units(units)
     if isinstance(problem.train, Lattice):
@@ -221,7 +220,7 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
     pools = make_pools(problem.train, **pool_options(settings, problem.guess))
     check_pools(pools, settings, problem.train)
     facts, pools = PoolFacts.of(pools), pools.in_units(*scale)
-    share = (ranks.rank, ranks.world, settings.data.get("chunk_size") or CHUNK)
+    chunk = settings.data.get("chunk_size") or CHUNK
     if problem.distant is not None:
         batch = problem.distant.of_sample(full_batch(pools), scale)
         return AllData(batch, pools, replace(facts, n_main=int(batch.n_main)))
@@ -230,12 +229,12 @@ def all_data(problem: Problem, ranks: Ranks) -> AllData:
     if asked == "auto" and not isinstance(settings.law, str):
         asked = "never"
     if not (settings.engine.full_batch and wanted(pools.data, asked)):
-        pairs = full_batch(pools, *share)
-        alone = kept_for_later(pools, units) if settings.engine.full_batch and ranks.world == 1 else None
+        pairs = full_batch(pools, chunk)
+        alone = kept_for_later(pools, units) if settings.engine.full_batch else None
         return AllData(pairs, pools, facts, blocks=alone)
-    lattice = lattice_of(pools, head.period, head.origin, ranks, n_blocks_for(pools.data))
-    blocks = kept_for_later(lattice, units, pools.data if ranks.world == 1 else None)
-    pairs = full_batch(pools, *share, copied=False)
+    lattice = lattice_of(pools, head.period, head.origin, n_blocks_for(pools.data))
+    blocks = kept_for_later(lattice, units, pools.data)
+    pairs = full_batch(pools, chunk, copied=False)
     return AllData(lattice.full_batch(), pools, facts, pairs, from_lattice=True, blocks=blocks)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,7 +33,6 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.objective import Evaluation, FullBatchObjective, covariance, separability
 from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.sums import project
-from levytorch.ranks import Ranks
 from levytorch.training.engines import Engine
 from levytorch.training.engines.base import Maximised, bare
 from levytorch.training.engines.fisher import FisherEngine, polish
@@ -66,7 +65,6 @@ class Ended:
     observed: Pools | Lattice
     facts: PoolFacts
     samples: FullBatch | None = None
-    ranks: Ranks = field(default_factory=Ranks)
 
 
 def finish(ended: Ended) -> Recovery:

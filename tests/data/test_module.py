@@ -179,11 +179,11 @@ def test_full_batches_copy_nothing(censored):
     assert second.x.data_ptr() == data.pools.main.x.data_ptr() + 8 * 1000
 
 
-# ------------------------------------------------------------------------------------------ ranks
+# ------------------------------------------------------------------------------------------ several processes
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_ranks_share_the_data_among_them(censored, world):
+def test_processes_share_the_data_among_them(censored, world):
     pools = module(censored[:5000], CT=2.0).pools
     seen = []
     for rank in range(world):
@@ -194,12 +194,9 @@ def test_ranks_share_the_data_among_them(censored, world):
     assert sum(len(s) for s in seen) == pools.n_main  # disjoint
 
 
-def test_the_average_over_ranks_is_the_objective(censored):
+def test_the_average_over_processes_is_the_objective(censored):
     pools = module(censored[:5000], CT=2.0).pools
-    full = [full_batch(pools, rank, 3, chunk=700)._replace(tcf=TCF) for rank in range(3)]
-    assert sum(len(f.main.x) for f in full) == pools.n_main
-    assert sum(len(f.tail.x) for f in full) == pools.n_tail
-    total = sum(sum(statistic(batch) for batch in f.chunks()) for f in full)
+    total = sum(statistic(batch) for batch in full_batch(pools, chunk=700)._replace(tcf=TCF).chunks())
     assert total == pytest.approx(objective(pools, TCF), rel=1e-12)
     drawers = [Drawer(pools, 100, "stratified", 1, rank=rank, world=3) for rank in range(3)]
     found = [np.mean([statistic(d.draw(step, TCF)) for d in drawers]) for step in range(3000)]
@@ -334,7 +331,7 @@ def test_numbers_of_numpy_are_numbers(censored):
 
 @pytest.mark.slow
 def test_two_processes(tmp_path):
-    """Under DDP the ranks see different pairs of different shards and keep the same parameter."""
+    """Under DDP processes see different pairs of different shares and keep the same parameter."""
     script = tmp_path / "run.py"
     script.write_text(
         "import sys, torch, lightning\n"

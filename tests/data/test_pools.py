@@ -149,24 +149,20 @@ def test_thresholds_of_the_law_make_pools(paper):
     assert torch.equal(pools.tail, same.tail)
 
 
-@pytest.mark.parametrize("world", [1, 3])
-def test_pairs_without_a_copy_are_the_same_pairs(world):
+def test_pairs_without_a_copy_are_the_same_pairs():
     rng = np.random.default_rng(5)
     t = Transitions(rng.uniform(0, 6, 5000), rng.standard_cauchy(5000), 0.1)
     pools = make_pools(t, CT=2.0, TRT=15.0)
     assert "main" not in vars(pools)  # nothing has been copied
-    parts = [full_batch(pools, rank, world, chunk=300, copied=False) for rank in range(world)]
-    here = t.x.untyped_storage().data_ptr()
-    assert all(part.main.x.untyped_storage().data_ptr() == here for part in parts)
+    whole = full_batch(pools, chunk=300, copied=False)
+    assert whole.main.x.untyped_storage().data_ptr() == t.x.untyped_storage().data_ptr()
     assert "main" not in vars(pools)
     assert len(pools.removed) == int((t.deviation >= 15.0).sum()) > 50
     assert (pools.n_main, pools.dropped) == (len(pools.main), pools.main.dropped)
     for name in ("x", "dx", "dt"):
-        found = torch.cat([getattr(part.main, name)[part.main.weight > 0] for part in parts])
-        assert torch.equal(found, getattr(pools.main, name))
-        tails = torch.cat([getattr(part.tail, name) for part in parts])
-        assert torch.equal(tails, getattr(pools.main, name)[pools.tail])
-    total = sum(float(chunk.weight.sum()) for part in parts for chunk in part._replace(tcf=0.3).chunks())
+        assert torch.equal(getattr(whole.main, name)[whole.main.weight > 0], getattr(pools.main, name))
+        assert torch.equal(getattr(whole.tail, name), getattr(pools.main, name)[pools.tail])
+    total = sum(float(chunk.weight.sum()) for chunk in whole._replace(tcf=0.3).chunks())
     assert total == pytest.approx(1.0, rel=1e-12)
     assert PoolFacts.of(pools).x_range == (float(pools.main.x.min()), float(pools.main.x.max()))
 

@@ -14,6 +14,7 @@ from levytorch import Lattice, Recovery
 from levytorch.distributed.source import FromFiles
 from levytorch.errors import ConfigError, InputError
 from levytorch.runs import resume
+from levytorch.runs.directory import remove_unused
 from tests.distributed.test_lattice import same
 
 from .conftest import write_files
@@ -52,6 +53,19 @@ def test_a_run_directory_cannot_name_a_cluster(override, tmp_path):
         resume.expand([f"resume={tmp_path}"])
 
 
+@pytest.mark.parametrize("kept", [None, "files/x.safetensors", "checkpoints/last.ckpt"])
+def test_a_refused_run_keeps_what_it_has_read(kept, tmp_path):
+    run = tmp_path / "day" / "time"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    if kept is not None:
+        (run / kept).parent.mkdir()
+        (run / kept).touch()
+    remove_unused(run, resumed=False)
+    assert (run / "run.json").is_file() == (kept is not None)
+    assert run.is_dir() == (kept is not None)
+
+
 def train(*arguments, cwd):
     settings = ["alpha=0.3", "law=frozen", "coefficients.n_basis=1", "logger=none", "callbacks.figures.files=[]"]
     settings += ["coefficients.period=6.283185307179586"]
@@ -77,6 +91,8 @@ def test_a_run_reads_files_on_a_cluster_and_goes_on(tmp_path):
     assert "all 6 files must be usable, found 1 that are not" in bad.stdout
     assert "dashboard" in bad.stdout or "http" in bad.stdout
     assert "Traceback" not in bad.stdout + bad.stderr
+    assert "go on, once that is mended, with: python train.py resume=" in bad.stdout
+    assert "data.bad_files=skip" in bad.stdout
     Path(names[1]).write_bytes(content)
     again = train("resume=there", "cluster=dask", "cluster.n_workers=2", cwd=tmp_path)
     assert again.returncode == 0, again.stdout + again.stderr

@@ -22,7 +22,6 @@ from levytorch.likelihood.likelihood import Likelihood, make_objective
 from levytorch.likelihood.penalty import symmetric_inverse
 from levytorch.likelihood.simulated import SimulatedPairs, SimulatedScore
 from levytorch.likelihood.tail import TailSettings
-from levytorch.ranks import Ranks
 
 D = torch.float64
 THRESHOLDS = {"CT": 3.0, "TRT": 12.0}
@@ -75,7 +74,7 @@ def test_against_the_exact_law(method):
     head, pools, tail, objective = posed(method)
     score = SimulatedScore(objective, seed=1, n_simulated=200_000)
     U, ev = score.centered()
-    lattice = lattice_of(pools, head.period, head.origin, Ranks(), reach=head.period)
+    lattice = lattice_of(pools, head.period, head.origin, reach=head.period)
     strata = Strata.of(tail, lattice)
     exact = ExactLaw().fixed(head, torch.from_numpy(lattice.dt))
     expected, there = centered_score(objective, exact, strata)
@@ -171,15 +170,9 @@ def test_mini_batches_have_the_same_expectation(method):
 
 def test_the_states_of_a_sample_are_spread_over_the_pairs():
     states = simulated.States(
-        torch.arange(4.0, dtype=D), torch.ones(4, dtype=D), torch.tensor([1.0, 0, 2, 1], dtype=D), 0.0, 4.0
+        torch.arange(4.0, dtype=D), torch.ones(4, dtype=D), torch.tensor([1.0, 0, 2, 1], dtype=D), 4.0
     )
-    x, _, first = states.sample(8)
-    assert (x.tolist(), first) == ([0, 0, 2, 2, 2, 2, 3, 3], 0)
-    # two ranks draw what one does
-    one = simulated.States(states.x[:2], states.dt[:2], states.counts[:2], 0.0, 4.0).sample(8)
-    two = simulated.States(states.x[2:], states.dt[2:], states.counts[2:], 1.0, 4.0).sample(8)
-    assert one[0].tolist() + two[0].tolist() == x.tolist()
-    assert two[2] == len(one[0])
+    assert states.sample(8)[0].tolist() == [0, 0, 2, 2, 2, 2, 3, 3]
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from levytorch.data.drawing import Drawer
 from levytorch.errors import NumericalError
 from levytorch.likelihood.frozen import FrozenLaw
 from levytorch.parent import announce, follow
-from levytorch.ranks import Ranks, is_first
+from levytorch.ranks import is_first
 from levytorch.training import fit as driver
 from levytorch.training.settings import make_settings
 from levytorch.training.trainer import train
@@ -27,10 +27,7 @@ TWO = {"strategy": "ddp", "devices": 2, "num_nodes": 1}
 TAILS = {
     "none": None,
     "tcf": {"CT": 1.5, "TRT": 20.0, "min_tail": 20},
-    "halved": {"CT": 19.0, "TRT": 20.0, "min_tail": 20},  # hardly any pair lies there: CT is halved
     "conditional": {"CT": 1.5, "TRT": 20.0, "min_tail": 20, "method": "conditional"},
-    "learn": {"CT": 1.5, "TRT": 20.0, "min_tail": 20, "method": "conditional"},  # alpha too
-    "auto": "auto",  # CT from a preliminary fit
 }
 
 
@@ -52,25 +49,11 @@ def data(dim: int):
     return simulate(Dynamics.named(name), 50, 40, 1 / 40, seed=3).transitions().censor(seed=50)
 
 
-def settings(engine: str, head: str, dim: int, tail: str):
-    """Small heads and few steps; adam with its TCF from an early one.
-
-    lattice, given: fisher on a lattice that the ranks add up, and on one that is all there is; auto: seven functions.
-    """
-    options: dict = {"n_basis": 7 if engine == "auto" else 3} if head == "fourier" else {"width": 6, "depth": 1}
-    if engine in ("lattice", "given"):
-        engine, options = "fisher", options | {"lattice": "always", "tolerance": 1e-12, "law": "auto"}
-    if engine == "lbfgs":
-        options |= {"chunk_size": 300, "max_steps": 12 if dim == 1 else 5}  # several chunks for each rank
-    if engine == "adam":
-        options |= {"max_steps": 40, "window": 30, "batch_size": 20, "log_every": 1}
-    if engine in (
-        "fisher",
-        "lbfgs",
-    ):  # engines are compared; the others go on under the law of auto
-        options.setdefault("law", "frozen")
-    alpha = "learn" if tail == "learn" else 0.3
-    found = make_settings(alpha=alpha, coefficients=head, tail=TAILS[tail], engine=engine, **options)
+def settings(head: str, tail: str):
+    """Small heads and few steps, the TCF from an early one."""
+    options: dict = {"n_basis": 3} if head == "fourier" else {"width": 6, "depth": 1}
+    options |= {"max_steps": 40, "window": 30, "batch_size": 20, "log_every": 1, "law": "frozen"}
+    found = make_settings(alpha=0.3, coefficients=head, tail=TAILS[tail], engine="adam", **options)
     return replace(found, tail=replace(found.tail, start=15))
 
 
@@ -86,46 +69,38 @@ def outcome(found) -> dict:
     }
 
 
-def broken(engine: str, directory: Path) -> None:
-    """The numbers fail on the second rank only, at its third evaluation."""
-    calls = 0
+def broken(directory: Path) -> None:
+    """The numbers fail in the second process only, at its third evaluation."""
+    calls, original = 0, FrozenLaw.log_prob
 
-    def failing(original):
-        def call(*arguments, **options):
-            nonlocal calls
-            calls += 1
-            if calls > 2 and not is_first():
-                raise NumericalError("planted")
-            return original(*arguments, **options)
+    def failing(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        if calls > 2 and not is_first():
+            raise NumericalError("planted")
+        return original(*arguments, **options)
 
-        return call
-
-    kept = FrozenLaw.score, FrozenLaw.log_prob
-    FrozenLaw.score, FrozenLaw.log_prob = failing(FrozenLaw.score), failing(FrozenLaw.log_prob)
+    FrozenLaw.log_prob = failing
     try:
-        train(data(1), settings(engine, "fourier", 1, "none"), trainer=TWO)
+        train(data(1), settings("fourier", "none"), trainer=TWO)
     except NumericalError as error:
-        (directory / f"broken-{engine}.{0 if is_first() else 1}.txt").write_text(f"{type(error).__name__}: {error}")
-    FrozenLaw.score, FrozenLaw.log_prob = kept
+        (directory / f"broken.{0 if is_first() else 1}.txt").write_text(str(error))
+    FrozenLaw.log_prob = original
 
 
 def case(name: str, directory: Path) -> None:
-    if name.startswith("broken-"):
-        broken(name.removeprefix("broken-"), directory)
+    if name == "broken":
+        broken(directory)
         return
-    engine, head, dim, tail = name.split("-")
-    transitions, options = data(int(dim)), settings(engine, head, int(dim), tail)
-    if engine == "given":
-        thresholds = {} if TAILS[tail] is None else {key: TAILS[tail][key] for key in ("CT", "TRT")}
-        transitions = transitions.lattice(n_blocks=10, **thresholds)
-    if engine == "adam":
-        driver.Drawer = Union
+    head, dim, tail = name.split("-")
+    transitions, options = data(int(dim)), settings(head, tail)
+    driver.Drawer = Union
     alone = train(transitions, options)
     driver.Drawer = Drawer
     both = train(transitions, options, trainer=TWO)
     rank = both.trainer.global_rank
     torch.save({"alone": outcome(alone), "both": outcome(both)}, directory / f"{name}.{rank}.pt")
-    Ranks.of(both.trainer).barrier()
+    both.trainer.strategy.barrier()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
-"""Several processes on one fit: the numbers of one process, the same state on all ranks, nobody left waiting."""
+"""Several processes that draw mini-batches: the numbers of one process, the same state in all, nobody left waiting."""
 
-import itertools
 import json
 import os
 import signal
@@ -22,12 +21,6 @@ from tests.runs.test_train import ADAM, SMALL, command
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 TAILS = ("none", "tcf", "conditional")
-EVERYTHING = [
-    *(f"{engine}-{head}-{dim}-{tail}" for engine, head, dim, tail in itertools.product(
-        ("fisher", "lbfgs", "adam"), ("fourier", "mlp"), (1, 2), TAILS
-    ) if (engine, head) != ("fisher", "mlp")),
-    *("fisher-fourier-1-learn", "fisher-fourier-1-halved", "fisher-fourier-1-auto"),
-]  # fmt: skip
 
 
 def work(directory, *cases, timeout=3000):
@@ -39,17 +32,17 @@ def work(directory, *cases, timeout=3000):
 
 
 def compare(directory, case):
-    """One process against two, and the two ranks against each other."""
+    """One process against two, and the two against each other."""
     first, second = (torch.load(directory / f"{case}.{rank}.pt") for rank in (0, 1))
     alone, both = first["alone"], first["both"]
-    # every rank computed the start, mu, CT and preliminary fits for itself, and logged what it used at each step
+    # both computed the start, mu and CT for themselves, and logged what they used at each step
     assert torch.equal(alone["theta"], second["alone"]["theta"])
     assert torch.equal(both["theta"], second["both"]["theta"])
     assert both["history"] == second["both"]["history"]
     assert len(both["history"]) >= 4
     assert both["steps"] == alone["steps"]
-    # relative to the standard error where there is one (Fourier heads), absolute otherwise
-    scale = torch.ones(()) if alone["std"] is None else alone["std"].clamp(min=1e-12)
+    # in standard errors where there are any: of an MLP only the last layer has them
+    scale = torch.where(alone["std"] > 0, alone["std"], 1.0)
     assert float(((alone["theta"] - both["theta"]).abs() / scale).max()) < 1e-8
     assert abs(alone["tcf"] - both["tcf"]) < 1e-12
     assert abs(alone["log_likelihood"] - both["log_likelihood"]) < 1e-8
@@ -61,53 +54,38 @@ def compare(directory, case):
 
 @pytest.mark.long
 def test_two_processes_give_the_numbers_of_one(tmp_path):
-    case = "fisher-fourier-1-tcf"  # every other one below
+    case = "mlp-1-tcf"  # every other one below
     work(tmp_path, case)
     compare(tmp_path, case)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [case.rsplit("-", 1)[0] for case in EVERYTHING[:: len(TAILS)]][:10])
-def test_every_engine_head_dimension_and_tail(tmp_path, start):
-    cases = [case for case in EVERYTHING if case.rsplit("-", 1)[0] == start]
+@pytest.mark.parametrize("start", ["fourier-1", "fourier-2", "mlp-1", "mlp-2"])
+def test_every_head_dimension_and_tail(tmp_path, start):
+    cases = [f"{start}-{tail}" for tail in (TAILS if start != "mlp-2" else TAILS[:1])]
     work(tmp_path, *cases)
     for case in cases:
         compare(tmp_path, case)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tail", TAILS)
-def test_lattices_and_smoothing_of_two_processes_are_those_of_one(tmp_path, tail):
-    """A lattice that two ranks add up is that of one process but for the order of its sums: to 1e-10."""
-    cases = [f"{kind}-fourier-1-{tail}" for kind in ("lattice", "given", "auto")]
-    work(tmp_path, *cases)
-    for case in cases:
-        compare(tmp_path, case)
-    for case in cases[:2]:
-        found = torch.load(tmp_path / f"{case}.0.pt")
-        alone, both = found["alone"], found["both"]
-        assert float((alone["theta"] - both["theta"]).abs().max()) < 1e-10
-        assert float((alone["std"] - both["std"]).abs().max()) < 1e-10
-        assert abs(alone["log_likelihood"] / both["log_likelihood"] - 1) < 1e-10
-        assert abs(alone["tcf"] - both["tcf"]) < 1e-10
+def test_numbers_that_fail_in_one_process_stop_all_of_them(tmp_path):
+    work(tmp_path, "broken")
+    told = [(tmp_path / f"broken.{rank}.txt").read_text() for rank in (0, 1)]
+    assert "in every process, found that it is not in another one" in told[0]
+    assert told[1] == "planted"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["fisher", "lbfgs", "adam"])
-def test_numbers_that_fail_on_one_rank_stop_all_of_them(tmp_path, engine):
-    work(tmp_path, f"broken-{engine}")
-    told = [(tmp_path / f"broken-{engine}.{rank}.txt").read_text() for rank in (0, 1)]
-    assert told[0] == told[1] == "SharedError: planted (rank 1 of 2)"
+def test_engines_that_see_all_data_are_refused():
+    with pytest.raises(ConfigError, match=r"must have an engine that draws mini-batches .* found 2 with fisher"):
+        ranks.check_processes(2, "fisher", full_batch=True)
+    ranks.check_processes(1, "fisher", full_batch=True)
+    ranks.check_processes(2, "adam", full_batch=False)
 
 
 # ---------------------------------------------------------------------------------------------------- train.py
 
-DDP = ["trainer=ddp", *SMALL]
-ENGINES = {
-    "fisher": ["engine=fisher", "engine.tolerance=1e-13"],
-    "lbfgs": ["engine=lbfgs", "engine.iterations=1", "engine.tolerance=1e-9"],
-    "adam": ADAM,
-}
+DDP = ["trainer=ddp", *SMALL, *ADAM]
 
 
 def train(*arguments, out=None, check=True):
@@ -122,7 +100,7 @@ def train(*arguments, out=None, check=True):
 @pytest.mark.slow
 def test_a_run_of_two_processes_leaves_what_one_leaves(tmp_path):
     """One copy of every file and of every line: the second process writes nothing."""
-    train(*SMALL, out=tmp_path / "one")
+    train(*SMALL, *ADAM, out=tmp_path / "one")
     done = train(*DDP, out=tmp_path / "two")
     files = [
         sorted(str(p.relative_to(run)) for p in run.rglob("*") if p.is_file() and "events" not in p.name)
@@ -135,7 +113,6 @@ def test_a_run_of_two_processes_leaves_what_one_leaves(tmp_path):
     assert len([line for line in log if "CT was halved" in line]) <= 1
     assert "LevytorchWarning" not in done.stderr
     one, two = (Recovery.load(tmp_path / name) for name in ("one", "two"))
-    torch.testing.assert_close(two.theta, one.theta, rtol=1e-9, atol=1e-9)
     assert one.metrics["CT"] == two.metrics["CT"]
 
 
@@ -155,11 +132,9 @@ def start(*arguments, out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_killed_rank_takes_the_others_along_and_the_run_resumes(tmp_path, engine, rank):
-    arguments = [*DDP, *ENGINES[engine]]
-    train(*arguments, out=tmp_path / "whole")
-    process, child = start(*arguments, out=tmp_path / "killed")
+def test_a_killed_process_takes_the_others_along_and_the_run_resumes(tmp_path, rank):
+    train(*DDP, out=tmp_path / "whole")
+    process, child = start(*DDP, out=tmp_path / "killed")
     os.kill(process.pid if rank == 0 else child.pid, signal.SIGKILL)
     assert process.wait(timeout=120) != 0
     psutil.wait_procs([child], timeout=120)
@@ -168,13 +143,9 @@ def test_a_killed_rank_takes_the_others_along_and_the_run_resumes(tmp_path, engi
     torch.load(tmp_path / "killed" / "checkpoints" / "last.ckpt", weights_only=True)
     train(f"resume={tmp_path / 'killed'}", "trainer=ddp")
     whole, resumed = Recovery.load(tmp_path / "whole"), Recovery.load(tmp_path / "killed")
-    if engine == "adam":
-        assert torch.equal(whole.theta, resumed.theta)
-    torch.testing.assert_close(resumed.theta, whole.theta, rtol=1e-10, atol=1e-10)
-    assert resumed.tcf == pytest.approx(whole.tcf, abs=1e-12)
-    assert [e["train/nll"] for e in resumed.history] == pytest.approx(
-        [e["train/nll"] for e in whole.history], rel=0 if engine == "adam" else 1e-10, abs=0
-    )
+    assert torch.equal(whole.theta, resumed.theta)
+    assert resumed.tcf == whole.tcf
+    assert [e["train/nll"] for e in resumed.history] == [e["train/nll"] for e in whole.history]
 
 
 def launched(launcher, arguments, out):
@@ -207,24 +178,25 @@ def launched(launcher, arguments, out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_two_machines_give_the_numbers_of_one(tmp_path, launcher):
+def test_two_machines_give_the_numbers_of_two_processes(tmp_path, launcher):
     """The launchers of docs/scaling.md, both machines being this one."""
-    train(*SMALL, out=tmp_path / "one")
-    said = launched(launcher, SMALL, tmp_path / "two")
+    train(*DDP, out=tmp_path / "one")
+    said = launched(launcher, [*SMALL, *ADAM], tmp_path / "two")
     assert "run directory" in said[0]
     assert "run directory" not in said[1]
     one, two = (Recovery.load(tmp_path / name) for name in ("one", "two"))
-    assert float(((two.theta - one.theta).abs() / one.covariance.diagonal().sqrt()).max()) < 1e-8
-    assert two.tcf == pytest.approx(one.tcf, abs=1e-12)
+    torch.testing.assert_close(two.theta, one.theta, rtol=1e-9, atol=1e-9)
+    assert two.tcf == pytest.approx(one.tcf, abs=1e-9)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["trainer=ddp", "data=file", "data.path=/nowhere.csv", "alpha=0.3"], "/nowhere.csv"),
-        (["-m", "trainer=ddp", "seed=0,1"], "one process per job"),
+        (["trainer=ddp", "engine=adam", "data=file", "data.path=/nowhere.csv", "alpha=0.3"], "/nowhere.csv"),
+        (["-m", "trainer=ddp", "engine=adam", "seed=0,1"], "one process per job"),
         (["trainer=ddp", "trainer.devices=0"], "trainer.devices"),
+        (["trainer=ddp"], "several processes must have an engine that draws mini-batches"),
     ],
 )
 def test_refusals(tmp_path, arguments, words):
@@ -239,12 +211,6 @@ def test_processes_of_a_configuration():
     assert ranks.processes({"devices": 2, "num_nodes": 3}) == {"strategy": "ddp", "devices": 2, "num_nodes": 3}
     with pytest.raises(ConfigError, match=r"trainer\.num_nodes"):
         ranks.processes({"devices": 2, "num_nodes": 0})
-
-
-@pytest.mark.parametrize("world", [1, 2, 3, 7])
-def test_shards_cover_everything_once(world):
-    rows = [row for rank in range(world) for row in range(100)[ranks.Ranks(rank, world).shard(100)]]
-    assert rows == list(range(100))
 
 
 def test_only_the_first_process_keeps_a_log(monkeypatch):

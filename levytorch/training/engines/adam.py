@@ -21,7 +21,6 @@ from levytorch.data.batches import Batch
 from levytorch.errors import InputError, NumericalError
 from levytorch.law.threads import one_thread
 from levytorch.likelihood.likelihood import Likelihood
-from levytorch.ranks import DRIFTED, fingerprint
 from levytorch.training.engines.base import Engine, bare
 from levytorch.training.engines.schedules import SCHEDULES
 
@@ -102,8 +101,8 @@ class AdamEngine(Engine):
                 loss.backward()
                 nll = loss.detach()
         except NumericalError as error:
-            problem, nll = error, batch.weight.new_zeros(())
-        nll = mean_over_ranks(likelihood, nll, problem)
+            problem, nll = error, batch.weight.new_full((), torch.nan)  # by which other processes see it
+        nll = average(likelihood, nll, problem)
         if self.clip:
             torch.nn.utils.clip_grad_norm_(likelihood.head.parameters(), self.clip, foreach=False)
         for group in bare(optimizer).param_groups:
@@ -179,24 +178,23 @@ class AdamWEngine(AdamEngine):
         )
 
 
-def mean_over_ranks(likelihood: Likelihood, nll: Tensor, problem: NumericalError | None = None) -> Tensor:
-    """Means over ranks: of the loss, and of the gradient in the head's parameters, in one exchange.
+def average(likelihood: Likelihood, nll: Tensor, problem: NumericalError | None = None) -> Tensor:
+    """The mean over processes of the loss, and of the gradient that is left in the parameters, in one exchange.
 
-    A problem on any rank is raised on all of them, and so are parameters or TCFs that have drifted apart.
+    problem: what went wrong in this process; the other processes then stop at this step too.
     """
-    ranks, head = likelihood.ranks, likelihood.head
-    if ranks.world == 1:
-        ranks.check(problem)
-        return nll
-    parameters = list(head.parameters())
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    state = torch.cat([head.flat(), torch.tensor([likelihood.correction.tcf], dtype=torch.float64)])
-    failed = torch.tensor([float(problem is not None)], dtype=torch.float64)
-    failed, total, marks, *sums = ranks.sum([failed, nll, fingerprint(state), *gradients])
-    if failed:
-        ranks.check(problem)
-    if ranks.world * marks[1] != marks[0] ** 2:
-        ranks.check(NumericalError(DRIFTED))
-    for p, g in zip(parameters, sums):
-        p.grad = g / ranks.world
-    return total / ranks.world
+    ranks, parameters = likelihood.ranks, list(likelihood.head.parameters())
+    if ranks.world > 1:
+        parts = [nll, *(torch.zeros_like(p) if p.grad is None else p.grad for p in parameters)]
+        means = ranks.mean(torch.cat([part.reshape(-1) for part in parts])).split([part.numel() for part in parts])
+        nll = means[0].reshape(())
+        for p, gradient in zip(parameters, means[1:]):
+            p.grad = gradient.reshape(p.shape)
+        if problem is None and not torch.isfinite(nll):
+            problem = NumericalError(
+                "the loss must be finite in every process, found that it is not in another one; the parameters of the "
+                "step before are kept: resume with a smaller learning rate."
+            )
+    if problem is not None:
+        raise problem
+    return nll

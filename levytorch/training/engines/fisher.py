@@ -126,7 +126,7 @@ class FisherScoring(Optimizer):
                 self.objective.place(current, current.theta)
                 raise
             gain = self.objective.value(trial, current.tcf) - self.objective.value(current, current.tcf)
-            gain, then = self._same(gain, self._merit(trial, memory["factor"]))
+            then = self._merit(trial, memory["factor"])
             # where the TCF moves too a root is sought, and the value alone does not judge; else it must not fall
             falls = gain < -_ROUNDING * (1.0 + abs(self.objective.value(current, current.tcf)))
             better = then < 0.81 * merit and (self.objective.method == "tcf" or not falls)
@@ -180,14 +180,12 @@ class FisherScoring(Optimizer):
             delta = delta + toward * (v @ delta) / (1.0 - v @ toward).clamp(min=0.1)
         delta = self.within_reach(delta, ev)
         predicted = float(g @ delta - 0.5 * delta @ F @ delta)
-        delta = self.objective.ranks.same(delta)
-        predicted, merit = self._same(predicted, merit)
         memory["decrement"] = self.objective.n * merit
         tolerance = self.param_groups[0]["tolerance"]
         memory["converged"] = memory["decrement"] < tolerance
         if not memory["converged"] and memory["decrement"] < _FLAT and self._tempering_is_nothing(ev, factor):
             rest = float(g[:-1] @ torch.linalg.solve(factor[:-1, :-1], g[:-1]))
-            memory["converged"] = self._same(self.objective.n * rest)[0] < tolerance
+            memory["converged"] = self.objective.n * rest < tolerance
         return delta, predicted, merit
 
     def _tempering_is_nothing(self, ev: Evaluation, curvature: Tensor) -> bool:
@@ -200,10 +198,6 @@ class FisherScoring(Optimizer):
             return False
         eta, slope = tempering_eta(ev.theta[-1])
         return float(eta * (self.objective.n * curvature[-1, -1]).sqrt() / slope.abs()) < _ZERO
-
-    def _same(self, *numbers: float) -> list[float]:
-        """The first rank's numbers, so that all ranks decide alike."""
-        return self.objective.ranks.same(torch.tensor(numbers, dtype=torch.float64)).tolist()
 
     def _remember(self, before: Evaluation, after: Evaluation) -> None:
         """A secant pair at one TCF: how the gradient really changed along an accepted step."""
@@ -372,13 +366,12 @@ class FisherEngine(Engine):
         score = objective.gradient(accepted) + before / n * theta
         own = [(moved, change - before / n * moved) for moved, change in scoring.memory.get("pairs", [])]
         strengths = penalty.strengths.clone()
-        settled = objective.ranks.agree(penalty.update(theta, information) < self.settled)
+        settled = penalty.update(theta, information) < self.settled
         if not settled:
             curvature = objective.local_model(accepted).curvature - torch.diag(penalty.precision() / n)
             G = scoring.corrected(curvature, own) + torch.eye(len(curvature)) * (_FLOOR / n)
             lead_to_evidence(penalty, theta, score, G, information, n, partial(scoring.within_reach, ev=accepted))
         penalty.held_back(strengths, theta)
-        penalty.strengths = objective.ranks.same(penalty.strengths)
         precision = penalty.precision() / n
         scoring.memory["pairs"] = [(moved, change + precision * moved) for moved, change in own]
         return settled
@@ -389,19 +382,18 @@ class FisherEngine(Engine):
         if scoring.misled or penalty is None or (before := penalty.full_precision()) is None:
             return False
         change = penalty.update(accepted.theta, objective.n * objective.information(accepted))
-        penalty.strengths = objective.ranks.same(penalty.strengths)
         objective.renewed(accepted)
         stronger = (cast(Tensor, penalty.full_precision()) - before) / objective.n
         pairs = [(moved, fallen + stronger * moved) for moved, fallen in scoring.memory.get("pairs", [])]
         scoring.memory["pairs"] = pairs
         scoring.memory["evaluation"] = _pack(accepted)
-        return objective.ranks.agree(change < self.settled)
+        return change < self.settled
 
     def objective(self, likelihood: Likelihood, optimizer: Optimizer, batch: FullBatch) -> FullBatchObjective:
         """That of the batch; a batch that is the one before but for its TCF, which scoring finds itself, keeps it."""
         scoring = cast(FisherScoring, optimizer)
         known = getattr(scoring, "objective", None)
-        other = known is not None and likelihood.ranks.any(not batch.holds(known.batch))
+        other = known is not None and not batch.holds(known.batch)
         if known is None or other:
             scoring.objective = likelihood.objective(batch, self.penalty, self.n_bins)
         if other:

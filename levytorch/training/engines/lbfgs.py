@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,6 @@ from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import NumericalError
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.sums import where
-from levytorch.ranks import DRIFTED
 from levytorch.startup import uncompiled
 from levytorch.training.engines.base import Engine, bare
 
@@ -83,38 +82,21 @@ class LBFGSEngine(Engine):
 
 
 def full_nll(likelihood: Likelihood, batch: FullBatch) -> Tensor:
-    """-mean log-likelihood over all pairs, its gradient in the head's parameters.
-
-    The sum goes chunk after chunk, and from rank to rank in the same order: a quasi-Newton path, above all that of an
-    MLP, would carry a different rounding of its gradients to another end.
-    """
-    ranks, head = likelihood.ranks, likelihood.head
-    parameters = list(head.parameters())
+    """-mean log-likelihood over all pairs, its gradient in the head's parameters."""
     with torch.enable_grad():
-        if ranks.world == 1:
-            total = torch.zeros((), dtype=torch.float64)
-            for loss in losses(likelihood, batch.chunks()):
-                loss.backward()
-                total += loss.detach()
-        else:
-            theta = head.flat()
-            same = bool(torch.equal(theta, ranks.same(theta)))
-            summed = torch.zeros(1 + theta.numel(), dtype=torch.float64)
-            for pool in batch.pools():
-                rows = ranks.together(lambda chunks=pool: _rows(likelihood, chunks, parameters, same))  # type: ignore[misc]
-                summed = ranks.in_order(rows, summed)
-            total = summed[0]
-            for p, g in zip(parameters, summed[1:].split([p.numel() for p in parameters])):
-                p.grad = g.reshape(p.shape).clone()
+        total = torch.zeros((), dtype=torch.float64)
+        for loss in losses(likelihood, batch.chunks()):
+            loss.backward()
+            total += loss.detach()
         if likelihood.tail.method == "conditional":
-            kept = likelihood.seen().mean_log_kept(head)
+            kept = likelihood.seen().mean_log_kept(likelihood.head)
             kept.backward()
             total = total + kept.detach()
     return total
 
 
 def losses(likelihood: Likelihood, chunks: Iterable[Batch]) -> Iterator[Tensor]:
-    """Each chunk's part of the objective, which is the sum over all chunks of all ranks."""
+    """Each chunk's part of the objective, which is the sum over all chunks."""
     seen = 0
     for chunk in chunks:
         log_p = likelihood.law.log_prob(likelihood.head, chunk.x, chunk.dx, chunk.dt)
@@ -123,14 +105,3 @@ def losses(likelihood: Likelihood, chunks: Iterable[Batch]) -> Iterator[Tensor]:
             raise NumericalError(where(log_p.detach(), seen, chunk.x, chunk.dx))
         yield loss
         seen += chunk.x.shape[0]
-
-
-def _rows(likelihood: Likelihood, chunks: Iterable[Batch], parameters: Sequence[Tensor], same: bool) -> list[Tensor]:
-    """Loss and gradient of every chunk of this rank."""
-    if not same:
-        raise NumericalError(DRIFTED)
-    rows = []
-    for loss in losses(likelihood, chunks):
-        parts = torch.autograd.grad(loss, list(parameters))
-        rows.append(torch.cat([loss.detach().reshape(1), *(g.reshape(-1) for g in parts)]))
-    return rows

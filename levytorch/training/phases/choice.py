@@ -36,7 +36,6 @@ from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.network import LayerPenalty, TangentPenalty
 from levytorch.likelihood.objective import FullBatchObjective
 from levytorch.likelihood.penalty import RoughnessPenalty, symmetric_inverse
-from levytorch.ranks import Ranks
 from levytorch.training.engines.base import Engine
 from levytorch.training.phases.base import Course
 from levytorch.training.prepare import unavailable
@@ -80,7 +79,7 @@ def exact_setting(course: Course) -> ExactSetting | None:
     if not isinstance(head, LinearHead):
         objective = ended.engine.objective(likelihood, ended.done.optimizer, ended.batch)
         prior = cast("LayerPenalty | None", objective.penalty)
-    setting = ExactSetting(likelihood, course.engine, ended.observed, course.ranks, began, prior)
+    setting = ExactSetting(likelihood, course.engine, ended.observed, began, prior)
     cell = setting.likelihood.head
     if course.law == "auto":
         law, reason = affordable(setting, cell)
@@ -119,7 +118,6 @@ class ExactSetting:
         likelihood: Likelihood,
         engine: Engine,
         data: Pools | Lattice,
-        ranks: Ranks,
         began: float,
         prior: LayerPenalty | None = None,
     ) -> None:
@@ -134,7 +132,7 @@ class ExactSetting:
         self.penalty: Any = None  # of the tangent, once there is one
         self.began_at = likelihood.head.flat()
         head = on_a_cell(likelihood.head)
-        self.lattice = _lattice(data, head, ranks)
+        self.lattice = _lattice(data, head)
         self.likelihood = Likelihood(head, likelihood.law, likelihood.tail, likelihood.correction)
         self.likelihood.observe(self.lattice, engine.n_bins)
         if self.network is not None:
@@ -242,9 +240,9 @@ class ExactSetting:
         return {"law": law, "law/grid": max(r.n for r in self.law.rules.values()), "law/log_p_error": error}
 
 
-def _lattice(data: Pools | Lattice, head: Head, ranks: Ranks) -> Lattice:
+def _lattice(data: Pools | Lattice, head: Head) -> Lattice:
     if isinstance(data, Pools):
-        return lattice_of(data, head.period, head.origin, ranks, reach=head.period)
+        return lattice_of(data, head.period, head.origin, reach=head.period)
     if data.reach > _FARTHEST * head.period and (data.TRT > _FARTHEST * head.period).any():
         warnings.warn(
             f"a lattice for the exact law must keep pairs beyond a period of {head.period:g} as they are, found reach "

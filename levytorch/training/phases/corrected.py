@@ -70,7 +70,7 @@ class Corrected(CenteredRounds):
             again.frozen = self.frozen
             return again
         information = self.objective.n * self.information.godambe
-        if self.turns < TURNS and course.ranks.agree(setting.turned(information) > STRAIGHT):
+        if self.turns < TURNS and setting.turned(information) > STRAIGHT:
             setting.turn()
             again = Corrected(course, setting, setting.penalty, self.attempt)
             again.turns = self.turns + 1
@@ -78,7 +78,7 @@ class Corrected(CenteredRounds):
         course.corrected = self
         auto = course.problem.settings.law == "auto"
         far = self.off_by() if auto else math.inf
-        if auto and course.ranks.agree(self.reached and far < GOOD):
+        if auto and self.reached and far < GOOD:
             self.go_back()
             setting.leave()
             course.stay_frozen(f"it is off by less than {GOOD} standard errors everywhere")

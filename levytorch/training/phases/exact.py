@@ -78,7 +78,7 @@ class Exact(Maximise):
             again = self.of(self.course, self.setting)
             again.attempt = self.attempt + 1
             return again
-        if self.turns < TURNS and self.course.ranks.agree(self.turned() > STRAIGHT):
+        if self.turns < TURNS and self.turned() > STRAIGHT:
             self.setting.turn()
             again = self.of(self.course, self.setting)
             again.attempt, again.turns = self.attempt, self.turns + 1
@@ -205,13 +205,9 @@ def _under_law(
     ended = replace(course.end, likelihood=likelihood, engine=engine, done=done, batch=setting.batch, samples=None)
     recovery = finish(ended)
     recovery.metrics |= setting.metrics(course.law, error) | facts
-    head = setting.likelihood.head
-    head.set_flat(course.ranks.same(head.flat()))
     recovery.metrics |= {"law_reason": course.reason, "law/seconds": time.perf_counter() - setting.began}
     recovery.head = own  # on a line the padded head has the same parameters
-    judged = setting.exact_likelihood()
-    judged.ranks = course.ranks
-    return recovery, judged
+    return recovery, setting.exact_likelihood()
 
 
 def exact_engine(course: Course, setting: ExactSetting, corrected: Corrected, *, moves: bool) -> ExactEngine:
@@ -381,7 +377,7 @@ class ExactEngine(FisherEngine):
             assert objective.own is not None
             assert objective.own_at is not None
             moved = accepted.theta - objective.own_at
-            if objective.ranks.any(float(objective.n * moved @ objective.own.products @ moved) > _STALE**2):
+            if float(objective.n * moved @ objective.own.products @ moved) > _STALE**2:
                 objective.own, objective.own_at = self.renewed(accepted.R_theta), accepted.theta
                 scoring.forget_curvature()
         return nll

@@ -10,11 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from levytorch.data.batches import Batch, FullBatch
-from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.likelihood import N_BINS, Likelihood
 from levytorch.likelihood.penalty import symmetric_inverse
-from levytorch.ranks import Ranks
 from levytorch.training.averaging import MovingAverage, has_settled
 from levytorch.training.boundary import without_vanished
 from levytorch.training.engines.base import Engine, Maximised
@@ -108,8 +106,7 @@ class OwnLaw(Maximise):
         head = course.head
         likelihood = Likelihood(head, first_law(course.law, settings.density, head), settings.tail)
         likelihood.observe(data.observed, course.engine.n_bins)
-        if not data.from_lattice:
-            likelihood.ranks = course.ranks
+        likelihood.ranks = course.ranks
         super().__init__(self.name, course.engine, likelihood, data.fitted)
         out, units = course.problem.held_out, course.problem.units
         if not self.engine.full_batch and self.engine.patience and out is not None:
@@ -126,10 +123,8 @@ class OwnLaw(Maximise):
         if not self.engine.full_batch:
             likelihood = replace(likelihood, head=self.head)
             likelihood.observe(data.observed, N_BINS)
-        # a lattice without pairs is whole on every rank
-        likelihood.ranks = Ranks() if isinstance(course.problem.train, Lattice) else course.ranks
         batches = (data.fitted, data.observed, data.facts, data.samples)
-        course.ended = Ended(likelihood, self.engine, self.done, *batches, course.ranks)
+        course.ended = Ended(likelihood, self.engine, self.done, *batches)
         course.answer = self
         self._check_tcf()
         return None

@@ -22,7 +22,6 @@ from levytorch.data.batches import Batch, FullBatch
 from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood, mean_coefficients
-from levytorch.ranks import Ranks
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.phases.base import Phase, first_law
 from levytorch.training.prepare import Problem, all_data, problem_of, restored, settings_for
@@ -98,7 +97,7 @@ class Prepare(Phase):
 
     def _next_validation(self, problem: Problem) -> CrossValidation:
         if problem.batches is None:
-            problem.batches = all_data(problem, Ranks())
+            problem.batches = all_data(problem)
         return cross_validation(problem, problem.batches.blocks)
 
     def _show(self, head: Head) -> None:

@@ -121,7 +121,7 @@ class CenteredRounds(Phase):
             step = step * min(1.0, _FARTHEST / max(float(moves.max()), 1e-300))
             if head.tempering_spec.learned:
                 step = torch.cat([step[:-1], within_scale(theta[-1:], step[-1:])])
-            head.set_flat(objective.ranks.same(theta + step))
+            head.set_flat(theta + step)
             self.stopped = distance < _DONE
             if not self.stopped:
                 self._evaluate()

@@ -65,7 +65,7 @@ def held_along_steps(ended: Ended, head: Head) -> str:
     """A sentence where the data shows that coefficients are held along a step, as by Euler's rule; or nothing."""
     if head.dim > 1 or not isinstance(head, LinearHead) or head.columns > 1 or head.alpha_spec.mode == "function":
         return ""
-    S, J = map(float, ended.ranks.sum(shown_by_steps(head, ended.batch.main)))
+    S, J = map(float, shown_by_steps(head, ended.batch.main))
     if not S - 0.5 * J < -_ODDS:
         return ""
     return f"steps show {S / J:.2f} +- {J**-0.5:.2f} of the change of D_o along them that an equation asks for"
@@ -280,16 +280,16 @@ class SimulatedRounds(CoupledRounds):
 
     def end(self) -> Phase | None:
         course = self.course
-        if not course.ranks.agree(self.settle()):
+        if not self.settle():
             return SimulatedRounds(course, self.objective, self.penalty, self)
         auto = course.problem.settings.law == "auto"
-        if auto and not course.ranks.agree(self.reached):
+        if auto and not self.reached:
             self.go_back()
             reason = "the rounds of the simulated law did not come to a root, so that its answer is not used"
             course.stay_frozen(reason, judged=False)
             return None
         far = self._off_by() if auto else math.inf
-        if auto and course.ranks.agree(far < GOOD):
+        if auto and far < GOOD:
             self.go_back()
             course.stay_frozen(f"it is off by less than {GOOD} standard errors everywhere, as simulations show")
             return None
@@ -370,7 +370,7 @@ class SimulatedClimb(Maximise):
     def end(self) -> Phase | None:
         super().end()
         moved = max(float((now - then).norm() / now.norm()) for now, then in zip(self._curves(), self.before))
-        if self.climb + 1 < _CLIMBS and self.course.ranks.agree(moved > _NEAR):
+        if self.climb + 1 < _CLIMBS and moved > _NEAR:
             again = SimulatedClimb(self.course, self.climb + 1, self.n_simulated)
             again.began = self.began
             return again
