@@ -11,7 +11,6 @@ data (see `Clock.reference`).
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from levytorch.coefficients.basis import Basis, FourierBasis
 from levytorch.coefficients.fourier import LinearHead
 from levytorch.coefficients.head import Chain
+from levytorch.coefficients.inputs import HeadOfInputs
 from levytorch.coefficients.layout import Coefficients, Layout
 from levytorch.convert import positive_number, real_tensor, whole_number
 from levytorch.errors import InputError
@@ -161,23 +161,15 @@ class ClockBasis:
         return self
 
 
-class ClockedHead(LinearHead):
+class ClockedHead(HeadOfInputs):
     """A linear head whose D_o and D_f are multiplied by f(covariates): states are rows (x, covariates).
 
-    of_states: a head of x alone, whose functions, cell, units, alpha and tempering these are. At x alone, without
-    covariates, `forward` and `jacobian` give the coefficients at the reference of the clock.
+    At x alone, without covariates, `forward` and `jacobian` give the coefficients at the reference of the clock.
     """
 
     def __init__(self, of_states: LinearHead, clock: Clock) -> None:
         self.clock = clock
-        same: dict[str, Any] = {"tempering": of_states.tempering_spec, "known": of_states.known}
-        links = of_states.positivity_link, of_states.alpha_spec, of_states.units, of_states.dim
-        same["noise"] = of_states.noise.name
-        super().__init__(of_states.basis, of_states.alpha_basis, *links, of_states.drift, **same)
-        self.n_basis, self.n_basis_alpha = of_states.n_basis, of_states.n_basis_alpha
-        self.period, self.origin, self.window = of_states.period, of_states.origin, of_states.window
-        self.scale, self.columns = of_states.scale, of_states.dim + len(clock.covariates)
-        self.of_states = (of_states,)  # in a tuple: its parameters are not those of this head
+        super().__init__(of_states, len(clock.covariates))
         self.set_flat(self.with_clock(of_states.flat(), torch.zeros(clock.size, dtype=torch.float64)))
 
     # -- structure ----------------------------------------------------------------------------------------------------
@@ -217,44 +209,14 @@ class ClockedHead(LinearHead):
         """The head of x alone at f = 1, with its own copy of the parameters; which of the parameters these are."""
         kept = torch.ones(self.theta.numel(), dtype=torch.bool)
         kept[self.part(self.clock_row)] = False
-        out = copy.deepcopy(self.of_states[0])
-        for name in (
-            "known",
-            "alpha_spec",
-            "tempering_spec",
-            "alpha_basis",
-            "units",
-            "scale",
-            "period",
-            "origin",
-            "window",
-        ):
-            setattr(out, name, getattr(self, name))
+        out = self.state_head()
         out.theta = nn.Parameter(self.theta.detach()[kept].clone())
         return out, kept
 
     def config(self) -> dict[str, Any]:
         return {**self.without_clock()[0].config(), "clock": self.clock.plain()}
 
-    def in_units(self, units: Any) -> ClockedHead:
-        new = super().in_units(units)
-        new.of_states = (self.of_states[0].in_units(units),)
-        return new
-
     # -- evaluation ---------------------------------------------------------------------------------------------------
-    def has_inputs(self, x: Tensor) -> bool:
-        """Whether states are rows (x, covariates)."""
-        return x.dim() == 2 and x.shape[1] == self.columns
-
-    def states(self, x: Tensor) -> Tensor:
-        return x if self.has_inputs(x) else super().states(x)
-
-    def _parts(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """States of x alone and, where they are there, the covariates."""
-        if not self.has_inputs(x):
-            return x, None
-        return (x[:, 0].contiguous() if self.dim == 1 else x[:, : self.dim].contiguous()), x[:, self.dim :]
-
     def _log_f(self, gamma: Tensor, inputs: Tensor | None) -> tuple[Tensor, Tensor]:
         """log f, (n,) or 0-d, and its derivatives in gamma (K, n) or (K, 1)."""
         if inputs is None:
@@ -264,13 +226,13 @@ class ClockedHead(LinearHead):
         return (gamma @ rows).clamp(-_LARGEST, _LARGEST), rows
 
     def forward(self, x: Tensor) -> Coefficients:
-        states, inputs = self._parts(x)
+        states, inputs = self.parts(x)
         c = super().forward(states)
         f = self._log_f(self.gamma, inputs)[0].exp()
         return times(c, f)
 
     def design(self, x: Tensor) -> list[Tensor]:
-        states, inputs = self._parts(x)
+        states, inputs = self.parts(x)
         none = torch.zeros((self.clock.size, states.shape[0]), dtype=torch.float64)
         return self.in_rows(super().design(states), none if inputs is None else self.clock.functions(inputs))
 
@@ -289,7 +251,7 @@ class ClockedHead(LinearHead):
         return plain._replace(coefficients=times(c, f, layout.noise_rows(c) * power), D_f_alpha=by_alpha)
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        states, inputs = self._parts(self.states(x))
+        states, inputs = self.parts(self.states(x))
         b, D_o, D_f, alpha = super().jacobian(states)
         with torch.no_grad():
             log_f, rows = self._log_f(self.gamma, inputs)

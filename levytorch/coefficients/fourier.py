@@ -114,14 +114,19 @@ class LinearHead(LinkedHead):
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
     def forward(self, x: Tensor) -> Coefficients:
-        d, shape = self.dim, x.shape if self.dim == 1 else x.shape[:-1]
-        rows, alpha = self.predictors(self.theta, self.design(self.states(x)))
-        eta = {"b": (rows[0] if d == 1 else rows[:d].T).reshape(x.shape), "tempering": self.theta[-1]}
+        return self.of_design(self.design(self.states(x)), x.shape if self.dim == 1 else x.shape[:-1])
+
+    def of_design(self, design: Sequence[Tensor], shape: Sequence[int]) -> Coefficients:
+        """The coefficients at states of this shape, from the basis rows of each predictor there."""
+        d = self.dim
+        rows, alpha = self.predictors(self.theta, design)
+        of_b = rows[0].reshape(*shape) if d == 1 else rows[:d].T.reshape(*shape, d)
+        eta = {"b": of_b, "tempering": self.theta[-1]}
         for name in KNOWABLE:
             part = self.layout.rows(name)
             eta[name] = rows[part].reshape(part.stop - part.start, *shape)
         if alpha is not None:
-            eta["alpha"] = alpha.reshape(shape) if alpha.dim() else alpha
+            eta["alpha"] = alpha.reshape(*shape) if alpha.dim() else alpha
         return self.coefficients_of(eta)
 
     def tempering_slope(self) -> Tensor:

@@ -20,7 +20,7 @@ from levytorch.data.following import follows as following
 from levytorch.errors import InputError
 from levytorch.spaces import Interval, coordinates, space_of
 from levytorch.spaces.states import columns_of
-from levytorch.training.covariates import FittedMemory, without_covariates
+from levytorch.training.inputs import FittedMemory, without_covariates
 from levytorch.training.recovery import Recovery
 
 

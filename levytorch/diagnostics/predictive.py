@@ -38,7 +38,7 @@ from levytorch.law import LevyStep
 from levytorch.likelihood.tail import center_of
 from levytorch.spaces import space_of
 from levytorch.spaces.states import lengths_of
-from levytorch.training.covariates import FittedMemory
+from levytorch.training.inputs import FittedMemory
 
 _TABLE = 4096  # points of the cell between which coefficients of one variable are straight lines
 HORIZONS = (1, 3, 10, 30)

@@ -34,7 +34,7 @@ from levytorch.errors import InputError
 from levytorch.law.tails import radial_tail, survival
 from levytorch.likelihood.tail import center_of
 from levytorch.spaces.states import dim_of, lengths_of
-from levytorch.training.covariates import without_covariates
+from levytorch.training.inputs import without_covariates
 from levytorch.training.recovery import Recovery
 
 BLOCK = 32  # neighbours drawn together: what follows what stays visible

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Head, LinearHead
+from levytorch.coefficients.inputs import HeadOfInputs
 from levytorch.coefficients.layout import scalar_size
 from levytorch.coefficients.tangent import TangentHead
 from levytorch.data import Pools
@@ -48,7 +49,7 @@ class Likelihood:
     def observe(self, data: Pools | Lattice, n_bins: int = N_BINS) -> None:
         """The states at which tail masses are averaged, and the thresholds that define them."""
         dt = torch.from_numpy(data.dt) if isinstance(data, Lattice) else shared_dt(data)
-        if self.head.columns > self.head.dim:
+        if isinstance(self.head, HeadOfInputs):
             assert isinstance(data, Pools)
             assert data.data.inputs is not None
             self.bins = InputBins(self.head, dt, data.data.inputs, n_bins)

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import Coefficients, Head, LinearHead
+from levytorch.coefficients.inputs import HeadOfInputs
 from levytorch.data.batches import Batch
 from levytorch.data.quantiles import cut, order_statistics
 
 CHUNK = 1 << 17  # pairs at a time
 _MAX_DISTINCT_DT, _DT_GROUPS = 32, 16
-_WITH_INPUTS = {1: 64}  # the number that stands for bins of states divided into cells of covariates, by dimension
-_CELLS = {1: 48, 2: 20, 3: 10, 4: 7}  # of each covariate, by the number of covariates
+_CELLS = {1: 48, 2: 20, 3: 10, 4: 7}  # of each input, by the number of inputs
 
 
 class StateBins:
@@ -105,14 +105,14 @@ class StateBins:
 
 
 class InputBins(StateBins):
-    """Bins of states times cells of their covariates, for heads of rows (x, covariates).
+    """Bins of states times cells of their inputs, for heads of rows (x, inputs).
 
-    Every covariate is cut at its quantiles; a cell stands for the means of the covariates in it. Cells without pairs do
-    not exist.
+    Every input is cut at its quantiles; a cell stands for the means of the inputs in it. Cells without pairs do not
+    exist.
     """
 
-    def __init__(self, head: Head, dt: Tensor, inputs: Tensor, n_bins: int) -> None:
-        super().__init__(head, dt, min(n_bins, _WITH_INPUTS.get(head.dim, 16)))
+    def __init__(self, head: HeadOfInputs, dt: Tensor, inputs: Tensor, n_bins: int) -> None:
+        super().__init__(head, dt, min(n_bins, head.bins_beside_inputs))
         states, state_dt, self.n_states = self.x.reshape(len(self.dt), -1), self.dt, len(self.dt)
         m = inputs.shape[1]
         levels = torch.linspace(0, 1, _CELLS.get(m, 6) + 1, dtype=torch.float64)[1:-1]

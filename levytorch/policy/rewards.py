@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from levytorch.coefficients import FourierBasis
-from levytorch.coefficients.action import ActionBasis
 from levytorch.coefficients.basis import Basis, TensorBasis, fourier_basis
+from levytorch.coefficients.inputs import ActionBasis
 from levytorch.convert import known_keys, real_number, shown
 from levytorch.errors import ConfigError, InputError
 from levytorch.policy.checks import check_beta, check_modes, circle_of

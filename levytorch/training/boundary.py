@@ -201,7 +201,7 @@ def profile(name: str, likelihood: Likelihood, penalty: RoughnessPenalty | None,
         head.known = {**head.known, name: constant}
         head.set_flat(parameters)
         with torch.no_grad():
-            ends.append([v.expand(x.shape) for v in head(x)])
+            ends.append([v.expand(len(x)) for v in head(x)])
     return Vanished(name, std, upper, x, tuple(one - other for one, other in zip(*ends)))
 
 

@@ -1,15 +1,11 @@
-"""recover for continuous actions: coefficients of (x, a) over the logged range, and the closed loop of any policy.
-
-All pairs are fitted at once, by the samples, under the frozen or the simulated law: a lattice has no room for further
-coordinates.
-"""
+"""recover for continuous actions: coefficients of (x, a) over the logged range, and the closed loop of any policy."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,34 +15,21 @@ from torch import Tensor
 
 from levytorch import files
 from levytorch.coefficients import LinearHead
-from levytorch.coefficients.action import ActionHead, HeldHead
-from levytorch.coefficients.build import LINEAR
 from levytorch.coefficients.head import Coefficients, Head
-from levytorch.coefficients.init import initial_guess
+from levytorch.coefficients.inputs import ActionHead, Averaged
 from levytorch.controlled import ControlledDynamics, grid_of_actions
 from levytorch.convert import listed, path_of, real_array, real_tensor, whole_number
 from levytorch.data import Transitions
-from levytorch.data.batches import Batch, FullBatch
 from levytorch.errors import InputError
-from levytorch.likelihood.frozen import FrozenLaw, steady_method
-from levytorch.likelihood.likelihood import Likelihood
-from levytorch.likelihood.objective import covariance
 from levytorch.policies import NumberPolicy, Policy
 from levytorch.training.controlled import CellParts, ClosedLoop, ControlledRecovery, CountedActions, EvenBins
-from levytorch.training.engines.base import maximise
-from levytorch.training.engines.fisher import FisherEngine
-from levytorch.training.phases.simulated import simulated_root
-from levytorch.training.prepare import settings_for
-from levytorch.training.recovery import ArrayLike, OfHead, Recovery
-from levytorch.training.report import judge_tempering
+from levytorch.training.fit import Fit
+from levytorch.training.recovery import ArrayLike, Recovery
 from levytorch.training.settings import FitSettings
-from levytorch.training.start import groups_of, on_the_line, starting_head
 from levytorch.training.stored import stored_covariance, stored_head, stored_metrics, stored_theta
 
 FORMAT = "levytorch.continuous.1"
 _BINS = {1: 8, 2: 4}  # of the action, per coordinate, for counts
-# bins of states and of actions, for products of scores, by how many of each there are
-_SIDES = {(1, 1): (64, 16), (1, 2): (32, 8, 8), (2, 1): (16, 16, 8), (2, 2): (10, 10, 5, 5)}
 _PARTS = {1: 16, 2: 64}  # of the cell, for counts of pairs: with bins of the action beside them
 
 
@@ -56,19 +39,59 @@ def action_bins(bounds: Sequence[tuple[float, float]]) -> EvenBins:
 
 
 @dataclass
-class ContinuousRecovery(CountedActions, OfHead):
+class ContinuousRecovery(CountedActions):
     """b(x, a), D_o(x, a), D_f(x, a) for a, a number or a vector of two, in the logged range `bounds`.
 
-    counts (bins, parts): pairs per bin of the action and part of the cell; places (bins, m): the mean action of each.
+    recovery: of the head of rows (x, a). counts (bins, parts): pairs per bin of the action and part of the cell; places
+    (bins, m): the mean action of each.
     """
 
-    head: ActionHead
-    covariance: Tensor | None
+    recovery: Recovery
     counts: Tensor
     places: Tensor
-    log_likelihood: float
-    converged: bool
-    metrics: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, recovery: Recovery, pairs: Transitions) -> ContinuousRecovery:
+        """From the fit of these pairs, whose inputs are their actions."""
+        head, action = recovery.head, pairs.inputs
+        assert isinstance(head, ActionHead)
+        assert action is not None
+        bins = action_bins(head.action_bounds)
+        index = bins.index(action)
+        counts = CellParts(head, _PARTS[head.dim]).counts(pairs.x, index, bins.count)
+        places = torch.zeros((bins.count, action.shape[1]), dtype=torch.float64).index_add_(0, index, action)
+        empty = counts.sum(1) == 0
+        places = torch.where(empty[:, None], bins.middles(), places / counts.sum(1).clamp(min=1)[:, None])
+        return cls(recovery, counts, places)
+
+    @property
+    def one(self) -> Recovery:
+        return self.recovery
+
+    @property
+    def head(self) -> ActionHead:
+        """Of rows (x, a)."""
+        return cast(ActionHead, self.recovery.head)
+
+    @property
+    def covariance(self) -> Tensor | None:
+        return self.recovery.covariance
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        return self.recovery.metrics
+
+    @property
+    def log_likelihood(self) -> float:
+        return self.recovery.log_likelihood
+
+    @property
+    def converged(self) -> bool:
+        return self.recovery.converged
+
+    @property
+    def support(self) -> tuple[float, float] | None:
+        return self.recovery.support
 
     @property
     def bounds(self) -> tuple[tuple[float, float], ...]:
@@ -79,23 +102,8 @@ class ContinuousRecovery(CountedActions, OfHead):
         """(low, high) of the logged actions; of vectors one such pair per coordinate."""
         return self.bounds[0] if len(self.bounds) == 1 else self.bounds
 
-    @property
-    def alpha(self) -> float:
-        return float(self.head(self.head.grid(4)).alpha)
-
-    @property
-    def alpha_std(self) -> float:
-        return cast(float, Recovery(self.head, covariance=self.covariance, metrics=self.metrics).alpha_std)
-
-    @property
-    def tempering(self) -> float:
-        return float(self.head(self.head.grid(4)).tempering)
-
-    @property
-    def tempering_std(self) -> float:
-        return Recovery(self.head, covariance=self.covariance).tempering_std
-
     # -- coefficients -------------------------------------------------------------------------------------------------
+    @torch.no_grad()
     def coefficients(self, x: ArrayLike, action: ArrayLike) -> Coefficients:
         """All four at x and action, which broadcast; vectors have their own last axis."""
         states, held = real_tensor("x", x), self._inside(action)
@@ -135,18 +143,14 @@ class ContinuousRecovery(CountedActions, OfHead):
         return dict.fromkeys(self.held_actions(), 0)
 
     def model_in_words(self) -> str:
-        plain = self.head.of_states
-        return f"{plain['name']} ({plain['n_basis']}) x polynomial ({self.head.n_action})"
+        plain = self.head.of_states[0]
+        return f"{plain.config()['name']} ({plain.n_basis}) x polynomial ({self.head.n_action})"
 
     @property
     def n_parameters(self) -> float:
-        return float(self.metrics.get("parameters", self.head.flat().numel()))
+        return self.recovery.n_parameters
 
     # -- policies -----------------------------------------------------------------------------------------------------
-    @property
-    def cell_parts(self) -> CellParts:
-        return CellParts(self.head, self.counts.shape[1])
-
     @property
     def behaviour(self) -> NumberPolicy:
         """The policy that made the data: the mean actions of bins, by how often each was chosen around x."""
@@ -170,7 +174,7 @@ class ContinuousRecovery(CountedActions, OfHead):
         return loop
 
     def _loop(self, pi: NumberPolicy) -> ClosedLoop:
-        head = HeldHead(self.head, pi.components)
+        head = Averaged.over_actions(self.head, pi.components)
         head(head.grid(64))  # refuses now what it would refuse later
         return ClosedLoop(
             head,
@@ -247,7 +251,7 @@ class ContinuousRecovery(CountedActions, OfHead):
         head.set_flat(theta)
         covariance = stored_covariance(content["covariance"], P)
         numbers = float(content["log_likelihood"]), bool(content["converged"]), stored_metrics(content["metrics"])
-        return cls(head, covariance, counts, places, *numbers)
+        return cls(Recovery(head, 0.0, *numbers[:2], covariance, numbers[2]), counts, places)
 
     def __repr__(self) -> str:
         told = " x ".join(f"[{low:g}, {high:g}]" for low, high in self.bounds)
@@ -270,137 +274,20 @@ class ActionsOfRange(ControlledRecovery):
 
     def _averaged(self, pi: Policy) -> Head:
         table = torch.tensor(self.actions, dtype=torch.float64).reshape(len(self.actions), -1)
-        return HeldHead(self.of_pairs, NumberPolicy(table, self.of_pairs.action_bounds, weights=pi).components)
+        return Averaged.over_actions(
+            self.of_pairs, NumberPolicy(table, self.of_pairs.action_bounds, weights=pi).components
+        )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         raise InputError("actions of a scale must be saved with their recovery, found some alone; save that.")
 
 
 # -- the fit -----------------------------------------------------------------------------------------------------------
-
-
 def recover_continuous(transitions: Transitions, settings: FitSettings, n_action: int = 3) -> ContinuousRecovery:
-    """Fisher scoring over all pairs; n_action: polynomials of the action, 3 for a parabola."""
-    _check(transitions, settings)
+    """A fit of all pairs, whose inputs are the actions; n_action: polynomials of the action, 3 for a parabola."""
     n_action = whole_number("n_action", n_action, 2, 12, "3 is a parabola")
-    settings = settings_for(transitions, settings)
-    if settings.head.period is None:
-        kept, settings = on_the_line(transitions, settings)
-        assert isinstance(kept, Transitions)
-        transitions = kept
-    action = _columns(transitions)
-    head, engine = _head(transitions, action, settings, n_action), settings.engine
-    units, n = head.units, len(transitions)
-    # in units in which a step is of order one, as every fit; the two heads share their parameters
-    pairs, own = transitions.in_units(units.length, units.time), head.in_units(units)
-    states = torch.cat([pairs.x.reshape(len(action), -1), action], dim=-1)
-    one = torch.ones((), dtype=torch.float64).expand(n)
-    batch = FullBatch(Batch(states, pairs.dx, pairs.dt, one), None, n, 0)
-    law = FrozenLaw(steady_method(settings.density, own), head.dim)
-    likelihood = Likelihood(own, law, bins=PairBins(own, float(pairs.median_dt)))
-    done = maximise(engine, likelihood, batch, seed=settings.seed, progress=settings.progress)
-    objective = engine.objective(likelihood, done.optimizer, batch)
-    metrics: dict[str, Any] = {"steps": done.steps, "law": "frozen", "n_main": n, "seed": settings.seed}
-    metrics |= {"engine": engine.name, "tail_method": "none", "tcf": 0.0}
-    if settings.law == "simulated" and not own.is_constant:
-        rounds = simulated_root(likelihood, engine, batch, objective.penalty, settings.seed)
-        objective, done = rounds.objective, rounds.done
-        metrics |= {"law": "simulated"} | rounds.facts()
-    ev = objective.evaluate()
-    if transitions.dim == 1:
-        metrics |= {"x_min": float(transitions.x.min()), "x_max": float(transitions.x.max())}
-    bins = action_bins(head.action_bounds)
-    index = bins.index(action)
-    counts = CellParts(head, _PARTS[head.dim]).counts(transitions.x, index, bins.count)
-    places = torch.zeros((bins.count, action.shape[1]), dtype=torch.float64).index_add_(0, index, action)
-    empty = counts.sum(1) == 0
-    places = torch.where(empty[:, None], bins.middles(), places / counts.sum(1).clamp(min=1)[:, None])
-    found, cov = objective.n * objective.value(ev, penalised=False), objective.covariance_of_law()
-    cov = covariance(objective, ev) if cov is None else cov
-    found -= n * head.dim * units.log_length
-    if cov is not None and objective.penalty is not None:
-        cov = objective.penalty.widened(cov, ev.theta, objective.penalised_information(ev))
-    if head.tempering_spec.learned:
-        told, cov = judge_tempering(objective, ev, cov)
-        metrics |= told
-    return ContinuousRecovery(head, cov, counts, places, found, done.converged, metrics)
-
-
-def _columns(transitions: Transitions) -> Tensor:
-    """The actions, (n, m)."""
-    action = transitions.action
-    assert isinstance(action, Tensor)
-    return action.reshape(len(transitions), -1)
-
-
-def _check(transitions: Transitions, settings: FitSettings) -> None:
-    found = None
-    if transitions.dim > 2:
-        found = f"{transitions.dim} coordinates"
-    elif settings.tail.active:
-        found = f"tail.method {settings.tail.method}"
-    elif settings.law not in ("frozen", "simulated", "auto"):
-        found = f"law {settings.law}"
-    elif settings.plain is None or settings.plain["name"] not in LINEAR:
-        found = f"a {type(settings.head).__name__}"
-    elif not isinstance(settings.engine, FisherEngine):
-        found = f"engine {settings.engine.name}"
-    elif settings.alpha.mode == "function":
-        found = 'alpha="function"'
-    elif settings.head.known:
-        found = "a known D_o or D_f"
-    elif settings.left_open:
-        found = f"{settings.left_open[0]} left open"
-    elif settings.memory is not None:
-        found = "a memory"
-    if found is not None:
-        raise InputError(
-            "continuous actions must be fitted in one or two dimensions, with linear heads, engine fisher or "
-            f"evidence, law frozen or simulated and no treatment of tails, found {found}; group the actions into "
-            "labels for others."
-        )
-
-
-def _head(transitions: Transitions, action: Tensor, settings: FitSettings, n_action: int) -> ActionHead:
-    groups = groups_of(transitions, settings) if settings.alpha.learned else None
-    guess = initial_guess(
-        *(transitions.dx, transitions.dt, transitions.mu, settings.alpha, settings.tempering),
-        uniform_dt=transitions.uniform_dt,
-        groups=groups,
-    )
-    guess = replace(guess, profile=None)  # of states alone, where coefficients depend on actions too
-    of_states = starting_head(replace(settings, units="data", init="data"), guess, transitions)
-    assert isinstance(of_states, LinearHead)
-    low, high = action.amin(0), action.amax(0)
-    if not bool((high > low).all()):
-        raise InputError(
-            f"every number of an action must vary, found {low.tolist()} to {high.tolist()}; leave out what does not."
-        )
-    head = ActionHead(of_states, n_action, list(zip(low.tolist(), high.tolist())))
-    if len(transitions) < head.theta.numel():
-        raise InputError(
-            f"transitions must hold at least {head.theta.numel()} pairs, as many as parameters, found "
-            f"{len(transitions)}; use fewer functions than n_basis = {of_states.n_basis} with n_action = {n_action}."
-        )
-    guess.apply(head)
-    return head
-
-
-class PairBins:
-    """Bins of (x, a), as StateBins are of states: where products of scores are summed."""
-
-    n_groups = 1
-
-    def __init__(self, head: ActionHead, dt: float) -> None:
-        m = len(head.action_bounds)
-        wraps = [head.period is not None] * head.dim + [False] * m
-        self.bins = EvenBins((*head.bounds, *head.action_bounds), _SIDES[head.dim, m], wraps)
-        self.x, self.n_x = self.bins.middles(), self.bins.count
-        self.dt = torch.full((self.n_x,), dt, dtype=torch.float64)
-
-    def __len__(self) -> int:
-        return self.n_x
-
-    def index(self, x: Tensor, dt: Tensor) -> Tensor:
-        """Node of each pair: (n,) int64."""
-        return self.bins.index(x)
+    fit = Fit.of(transitions, replace(settings, n_action=n_action))
+    recovery = fit.run(settings.progress)
+    assert fit.problem is not None
+    assert isinstance(fit.problem.train, Transitions)
+    return ContinuousRecovery.of(recovery, fit.problem.train)

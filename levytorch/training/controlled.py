@@ -19,7 +19,7 @@ from torch import Tensor
 
 from levytorch import files
 from levytorch.coefficients import Head
-from levytorch.coefficients.action import MixtureHead
+from levytorch.coefficients.inputs import Averaged
 from levytorch.controlled import ControlledDynamics
 from levytorch.convert import path_of, shown
 from levytorch.dynamics import Dynamics
@@ -110,9 +110,50 @@ class CountedActions(Reported):
     std: Any
 
     @property
+    def one(self) -> Recovery:
+        """A recovery with the cell, the alpha and the tempering of them all."""
+        raise NotImplementedError
+
+    @property
+    def alpha(self) -> Any:
+        return self.one.alpha
+
+    @property
+    def alpha_std(self) -> Any:
+        return self.one.alpha_std
+
+    @property
+    def tempered(self) -> bool:
+        return self.one.tempered
+
+    @property
+    def tempering(self) -> float:
+        return self.one.tempering
+
+    @property
+    def tempering_std(self) -> float:
+        return self.one.tempering_std
+
+    @property
+    def dim(self) -> int:
+        return self.one.dim
+
+    @property
+    def period(self) -> Any:
+        return self.one.period
+
+    @property
+    def origin(self) -> Any:
+        return self.one.origin
+
+    @property
+    def window(self) -> Any:
+        return self.one.window
+
+    @property
     def cell_parts(self) -> CellParts:
         """The parts of the cell, or of the window on a line, that `counts` counts."""
-        raise NotImplementedError
+        return CellParts(self.one.head, self.counts.shape[1])
 
     def nearby(self, policy: Any) -> tuple[Tensor, Tensor]:
         """Pairs with the actions of a policy, or near them, in each part of the cell, (parts, K), and how often the
@@ -236,24 +277,8 @@ class ControlledRecovery(CountedActions):
         return self.of(action).std(x)
 
     @property
-    def alpha(self) -> Any:
-        return self.recoveries[0].alpha
-
-    @property
-    def alpha_std(self) -> Any:
-        return self.recoveries[0].alpha_std
-
-    @property
-    def tempered(self) -> bool:
-        return self.recoveries[0].tempered
-
-    @property
-    def tempering(self) -> float:
-        return self.recoveries[0].tempering
-
-    @property
-    def tempering_std(self) -> float:
-        return self.recoveries[0].tempering_std
+    def one(self) -> Recovery:
+        return self.recoveries[0]
 
     @property
     def converged(self) -> bool:
@@ -265,28 +290,11 @@ class ControlledRecovery(CountedActions):
         return sum(found.log_likelihood for found in self.recoveries) - 0.5 * self.metrics.get("shared/chi2", 0.0)
 
     @property
-    def dim(self) -> int:
-        return self.recoveries[0].dim
-
-    @property
-    def period(self) -> Any:
-        return self.recoveries[0].period
-
-    @property
-    def origin(self) -> Any:
-        return self.recoveries[0].origin
-
-    @property
     def support(self) -> tuple[float, float] | None:
         """The range of the states of all actions; None in more than one dimension."""
         ranges = [found.support for found in self.recoveries]
         known = [pair for pair in ranges if pair is not None]
         return (min(low for low, _ in known), max(high for _, high in known)) if len(known) == len(ranges) else None
-
-    @property
-    def cell_parts(self) -> CellParts:
-        """The parts of the cell, or of the window on a line, that `counts` counts."""
-        return CellParts(self.recoveries[0].head, self.counts.shape[1])
 
     @property
     def heads(self) -> list[Head]:
@@ -348,7 +356,7 @@ class ControlledRecovery(CountedActions):
         )
 
     def _averaged(self, pi: Policy) -> Head:
-        return MixtureHead(self.heads, pi)
+        return Averaged.over_labels(self.heads, pi)
 
     def nearby(self, policy: Any) -> tuple[Tensor, Tensor]:
         return self.counts.T, self.policy(policy)(self.centers())

@@ -24,9 +24,9 @@ from levytorch.errors import InputError
 from levytorch.likelihood.frozen import FrozenLaw, steady_method
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.likelihood.tail import TailSettings
-from levytorch.training.covariates import covariate_of
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.fisher import FisherEngine
+from levytorch.training.inputs import action_of, covariate_of
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import guess_from, starting_head
 
@@ -210,11 +210,13 @@ def _some(data: Transitions) -> Transitions:
     return data[begin : begin + _MOST_PAIRS]
 
 
-def with_covariates(data: Any, settings: FitSettings) -> tuple[Transitions, FitSettings]:
-    """The pairs with the covariates that the settings ask for, and the settings with the rule of the memory.
+def with_inputs(data: Transitions, settings: FitSettings) -> tuple[Transitions, FitSettings]:
+    """The pairs with the inputs that the settings ask for, and the settings with the rule of the memory.
 
     Pairs for which the memory has not filled are left out.
     """
+    if settings.n_action is not None:
+        return data.with_inputs(action_of(data)), settings
     columns, settled = [], settings
     if settings.modulation is not None:
         columns.append(covariate_of(data).unsqueeze(1))

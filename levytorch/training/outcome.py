@@ -19,8 +19,8 @@ from levytorch.data.lattice import Lattice
 from levytorch.errors import LevytorchWarning
 from levytorch.likelihood.likelihood import Likelihood
 from levytorch.training.boundary import include_vanished, with_constant
-from levytorch.training.covariates import covariate_facts
 from levytorch.training.engines.base import engine_facts
+from levytorch.training.inputs import covariate_facts
 from levytorch.training.phases import Course
 from levytorch.training.recovery import Recovery
 

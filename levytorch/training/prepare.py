@@ -31,9 +31,9 @@ from levytorch.likelihood.exact import MANY_STEPS, ExactLaw
 from levytorch.likelihood.laws import Missing, distinct_steps
 from levytorch.likelihood.tail import TailSettings
 from levytorch.training.blocks import Blocks, kept_for_later, n_blocks_for
-from levytorch.training.covariates import check_covariates
 from levytorch.training.engines.fisher import FisherEngine
-from levytorch.training.memory import settled_memory, with_covariates, with_settled_memory
+from levytorch.training.inputs import check_inputs
+from levytorch.training.memory import settled_memory, with_inputs, with_settled_memory
 from levytorch.training.selection import Selection
 from levytorch.training.settings import FitSettings
 from levytorch.training.start import (
@@ -143,8 +143,9 @@ def problem_of(
     settings: those of `settings_for`; fit: for a preliminary fit of constants, where CT is left to the data.
     """
     began, given, kept = time.perf_counter(), data, None
-    if settings.has_covariates:
-        data, settings = with_covariates(data, settings)
+    if settings.has_inputs:
+        assert isinstance(data, Transitions)
+        data, settings = with_inputs(data, settings)
     if settings.head.period is None:
         data, settings = on_the_line(data, settings)
         if isinstance(data, Transitions):
@@ -171,8 +172,9 @@ def restored(given: Transitions | Lattice, settings: FitSettings, settled: Mappi
         settings = replace(settings, engine=replace(settings.engine, penalty=settled["penalty"]))
     settings = replace(settings, tail=TailSettings(**settled["tail"]), left_open=tuple(settled["left_open"]))
     guess, kept, data = Guess.from_plain(settled["guess"]), settled["kept"], given
-    if settings.has_covariates:
-        data, settings = with_covariates(data, with_settled_memory(settings, settled["memory"]))
+    if settings.has_inputs:
+        assert isinstance(data, Transitions)
+        data, settings = with_inputs(data, with_settled_memory(settings, settled["memory"]))
     train, held_out = _held_out(data if kept is None else inside(data, kept), settings)
     head = starting_head(settings, guess, train, settled["theta"])
     selection = None if settled["selection"] is None else Selection.from_state(settled["selection"])
@@ -264,8 +266,8 @@ def unavailable(head: Head, data: Transitions | Lattice, *, started: bool = True
 
 def settings_for(transitions: Transitions | Lattice, settings: FitSettings) -> FitSettings:
     """Refuse data the settings cannot be fitted to; the head's dimension is the data's where it was left open."""
-    if settings.has_covariates:
-        check_covariates(transitions, settings)
+    if settings.has_inputs:
+        check_inputs(transitions, settings)
     if isinstance(transitions, Lattice):
         check_lattice(settings)
         return settings

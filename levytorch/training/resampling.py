@@ -26,9 +26,9 @@ from levytorch.likelihood.network import LayerPenalty, prior_of
 from levytorch.likelihood.penalty import Strength, symmetric_inverse
 from levytorch.likelihood.tail import TailCorrection, TailSettings
 from levytorch.training.blocks import Blocks, counted, quick
-from levytorch.training.covariates import with_inputs_of
 from levytorch.training.engines.base import maximise
 from levytorch.training.engines.lbfgs import LBFGSEngine
+from levytorch.training.inputs import with_inputs_of
 from levytorch.training.progress import counted_off
 from levytorch.training.reweighting import Refitted, Reweighting, block_sandwiches, block_scores
 

@@ -175,7 +175,7 @@ class NumberOfFunctions(CrossValidation):
 
     def __init__(self, problem: Problem, blocks: Blocks) -> None:
         super().__init__(problem, blocks)
-        self.numbers = CANDIDATES if isinstance(problem.head, FourierHead) else SPLINES
+        self.numbers = CANDIDATES if isinstance(problem.settings.head, FourierHead) else SPLINES
         self.theta = self.best = torch.empty(0, dtype=torch.float64)  # of the last candidate, and of the best one
         self.missed, self.size = math.inf, 0  # how far first-order changes were off, for so many parameters
 

@@ -131,6 +131,7 @@ class FitSettings:
     seed: int = 0
     tempering: TemperingSpec = field(default_factory=TemperingSpec)
     exponent: float | None = None  # alpha of the link of a learned tempering; None: where a learned alpha starts
+    n_action: int | None = None  # polynomials of an action on a scale, where coefficients depend on one
     modulation: Covariate | None = None  # in the action column of the pairs
     memory: Memory | tuple[float, ...] | str | None = None  # of the sizes of past steps; half-lives, or "learn"
     profile: dict[str, Any] | None = None  # what is reported of half-lives that were learned
@@ -138,9 +139,9 @@ class FitSettings:
     engine_reason: str = "as asked"  # why this engine
 
     @property
-    def has_covariates(self) -> bool:
+    def has_inputs(self) -> bool:
         """Whether coefficients depend on more than the state."""
-        return self.modulation is not None or self.memory is not None
+        return not (self.n_action is None and self.modulation is None and self.memory is None)
 
     def with_head(self, plain: dict[str, Any]) -> FitSettings:
         """With a head of other settings: what the data has said, or cross-validation."""

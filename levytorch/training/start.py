@@ -34,8 +34,8 @@ from levytorch.data.quantiles import cut, order_statistics, quantiles
 from levytorch.errors import InputError, LevytorchWarning
 from levytorch.law import cutting_threshold
 from levytorch.likelihood.tail import TailSettings
-from levytorch.training.covariates import with_clock
 from levytorch.training.engines.fisher import FisherEngine
+from levytorch.training.inputs import head_of_inputs
 from levytorch.training.settings import FitSettings
 
 if TYPE_CHECKING:
@@ -92,8 +92,9 @@ def starting_head(
             randomise(head, torch.Generator().manual_seed(settings.seed))
         else:
             guess.apply(head)
-    if settings.has_covariates:
-        head = with_clock(head, data, settings)
+    if settings.has_inputs:
+        assert isinstance(data, Transitions)
+        head = head_of_inputs(head, data, settings, guess)
     head.prior_center = head.flat()
     if start is not None:
         head.set_flat(start)

@@ -203,6 +203,40 @@ def test_labels_on_a_line():
     assert float(best.policy(torch.zeros(1).double())[0, 1]) == 1.0
 
 
+@pytest.fixture(scope="module")
+def with_lost_tails():
+    """Pairs of a scale, half of those beyond CT lost, and their D_f."""
+    torch.manual_seed(1)
+    x, a = 2 * math.pi * torch.rand(20_000, dtype=torch.float64), 4 * torch.rand(20_000, dtype=torch.float64) - 2
+
+    def D_f(x, a):
+        return 0.6 + 0.2 * torch.cos(x) + 0.05 * a
+
+    dx = LevyStep(torch.sin(x) + a, 0.5 + 0.1 * a**2, D_f(x, a), 0.6, 1 / 40).sample()
+    pairs = Transitions(x, dx, 1 / 40, action=a)
+    return pairs.censor(TRT=3.0, CT=0.6, drop_tail=0.5, seed=1), D_f
+
+
+@pytest.mark.parametrize("method", ["tcf", "conditional"])
+def test_lost_tails_of_a_scale(with_lost_tails, method):
+    pairs, D_f = with_lost_tails
+    tail = {"CT": 0.6, "TRT": 3.0, "method": method}
+    found = recover(pairs, alpha=0.6, n_basis=3, engine="fisher", law="frozen", tail=tail)
+    at = torch.linspace(0.3, 6.0, 7, dtype=torch.float64)
+    z = (found.D_f(at, 1.5) - D_f(at, torch.tensor(1.5))) / found.std(at, 1.5)[2]
+    assert float(z.abs().max()) < 4
+
+
+@pytest.mark.slow
+def test_validation_and_functions_left_to_cross_validation():
+    torch.manual_seed(5)
+    x, a = (2 * torch.rand(600, dtype=torch.float64) - 1 for _ in range(2))
+    pairs = Transitions(3 * x, LevyStep(a - torch.sin(3 * x), 0.5, 0.3, 0.75, 1 / 40).sample(), 1 / 40, action=a)
+    found = recover(pairs, alpha=0.75, n_basis="auto", n_action=2, validation=0.2, law="frozen")
+    assert found.metrics["selection"]["chosen"] == found.head.n_basis
+    assert math.isfinite(found.metrics["val/nll"])
+
+
 # -- vectors and the plane --------------------------------------------------------------------------------------------
 def test_vectors_of_actions():
     """b = a_1 + sin(x) a_2, D_o with a_2^2: recovered from pairs of the law itself."""
@@ -321,9 +355,9 @@ def test_logged_rewards_on_a_scale():
 @pytest.mark.parametrize(
     ("more", "word"),
     [
-        ({"tail": {"CT": 1.0, "method": "tcf"}}, "no treatment of tails, found tail.method tcf"),
+        ({"tail": {"CT": 1.0, "method": "tcf"}, "law": "simulated"}, "law simulated with tail.method tcf"),
         ({"law": "exact"}, "found law exact"),
-        ({"engine": "lbfgs"}, "found engine lbfgs"),
+        ({"coefficients": "mlp", "engine": "lbfgs"}, "found a MLPHead"),
         ({"n_action": 1}, "n_action"),
         ({"alpha": "function"}, "alpha"),
         ({"tempering": -0.1}, "tempering must be >= 0"),

@@ -8,7 +8,7 @@ import torch
 
 from levytorch import LevyStep, Recovery, Trajectories, Transitions, diagnose, log_density, recover
 from levytorch.errors import InputError
-from levytorch.training.covariates import without_covariates
+from levytorch.training.inputs import without_covariates
 
 HOURS = torch.linspace(0, 24, 25, dtype=torch.float64)
 B, D_O, D_F, ALPHA, DT = 3.0, 1.0, 0.8, 0.6, 0.05

@@ -237,19 +237,6 @@ class CoupledRounds(CenteredRounds):
         return wanted
 
 
-def simulated_root(
-    likelihood: Likelihood, engine: Engine, batch: FullBatch, penalty: RoughnessPenalty | None, seed: int
-) -> CoupledRounds:
-    """Rounds from the frozen law's maximum to their end, for a likelihood that is fitted without a course."""
-    rounds = CoupledRounds(engine, likelihood, simulated_objective(likelihood, batch, None), penalty, seed)
-    while True:
-        while not rounds.finished:
-            rounds.step(batch, seed)
-        if rounds.settle():
-            return rounds
-        rounds = CoupledRounds(engine, likelihood, rounds.objective, penalty, seed, rounds)
-
-
 class SimulatedRounds(CoupledRounds):
     """The same as a phase of a fit."""
 

@@ -1,4 +1,6 @@
-"""Covariates of the pairs: where they come from, and how checks that know the state alone see pairs that have them.
+"""Inputs of the pairs, beside the state: an action on a scale, or covariates that multiply D_o and D_f.
+
+Where they come from, the head that depends on them, and how checks that know the state alone see pairs with covariates.
 
 Under the frozen law a pair (dx, dt) at which D_o and D_f are multiplied by f is one of (dx + b (f - 1) dt, f dt)
 without covariates (`without_covariates`).
@@ -15,6 +17,8 @@ from torch import Tensor
 
 from levytorch.coefficients import LinearHead
 from levytorch.coefficients.clock import Clock, ClockedHead, Covariate, Modulation
+from levytorch.coefficients.init import Guess
+from levytorch.coefficients.inputs import ActionHead
 from levytorch.convert import real_tensor
 from levytorch.data import Transitions
 from levytorch.data.memory import Memory
@@ -43,8 +47,15 @@ def covariate_of(transitions: Transitions) -> Tensor:
     return action.to(torch.float64)
 
 
-def check_covariates(data: Any, settings: FitSettings) -> None:
-    """Refuse what covariates cannot be fitted with."""
+def action_of(transitions: Transitions) -> Tensor:
+    """(n, m) the actions of the pairs, numbers on m scales."""
+    action = transitions.action
+    assert isinstance(action, Tensor)
+    return action.reshape(len(transitions), -1)
+
+
+def check_inputs(data: Any, settings: FitSettings) -> None:
+    """Refuse what inputs cannot be fitted with."""
     found = None
     if not isinstance(data, Transitions) or settings.data.get("lattice") == "always":
         found = "a lattice"
@@ -55,21 +66,55 @@ def check_covariates(data: Any, settings: FitSettings) -> None:
     elif not isinstance(settings.head, LinearHead):
         found = f"a {type(settings.head).__name__}"
     if found is not None:
+        what = "covariates" if settings.n_action is None else "actions on a scale"
         raise InputError(
-            "covariates must be fitted to pairs, with a Fourier, spline or polynomial head, under the frozen law (or "
-            f"the simulated one without a treatment of tails), found {found}; leave that out, or the covariates."
+            f"{what} must be fitted to pairs, with a Fourier, spline or polynomial head, under the frozen law (or the "
+            f"simulated one without a treatment of tails), found {found}; leave that out, or the {what}."
+        )
+    if settings.n_action is not None:
+        _check_action(data, settings)
+
+
+def _check_action(data: Transitions, settings: FitSettings) -> None:
+    found = None
+    if data.dim > 2:
+        found = f"{data.dim} coordinates"
+    elif settings.plain is None:
+        found = f"a {type(settings.head).__name__} of one's own"
+    elif settings.alpha.mode == "function":
+        found = 'alpha="function"'
+    elif settings.memory is not None:
+        found = "a memory"
+    if found is not None:
+        raise InputError(
+            "actions on a scale must be fitted in one or two dimensions, with a head of levytorch's, one alpha and no "
+            f"memory, found {found}; group the actions into labels for others."
         )
 
 
-def with_clock(head: Head, data: Any, settings: FitSettings) -> Head:
-    """The head with a clock of the covariates that the pairs have."""
+def head_of_inputs(head: Head, data: Transitions, settings: FitSettings, guess: Guess) -> LinearHead:
+    """The head with the inputs that the pairs have."""
     assert isinstance(head, LinearHead)
+    assert data.inputs is not None
+    if settings.n_action is not None:
+        return _head_of_action(head, data.inputs, settings.n_action, guess)
     covariates = [settings.modulation] if settings.modulation is not None else []
     if isinstance(settings.memory, Memory):
         covariates += [Covariate(f"log m, half-life {h:.4g}") for h in settings.memory.half_lives]
     out = ClockedHead(head, Clock.of(covariates, data.inputs))
     with torch.no_grad():
         out.gamma.copy_(_first_guess(out.clock, data))
+    return out
+
+
+def _head_of_action(head: LinearHead, action: Tensor, n_action: int, guess: Guess) -> ActionHead:
+    low, high = action.amin(0), action.amax(0)
+    if not bool((high > low).all()):
+        raise InputError(
+            f"every number of an action must vary, found {low.tolist()} to {high.tolist()}; leave out what does not."
+        )
+    out = ActionHead(head, n_action, list(zip(low.tolist(), high.tolist())))
+    replace(guess, profile=None).apply(out)  # the profile is of states alone
     return out
 
 
