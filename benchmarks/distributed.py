@@ -1,10 +1,11 @@
-"""Lattices of many Parquet files on Dask: time, memory per worker, killed workers, and runs with one file more.
+"""Lattices of many Parquet files on Dask: time, memory per worker, equality, killed workers, a file added, fits.
 
-    python -m benchmarks.distributed --pairs 160000000 --files 64 --directory /tmp/levytorch_files
-    python -m benchmarks.distributed --pairs 400000 --files 8 --kills 2        # a small version
+    python -m benchmarks.distributed times                                  # 160 million pairs in 64 files
+    python -m benchmarks.distributed equality kills added fits --pairs 16000000
+    python -m benchmarks.distributed summary                                # the tables of docs/scaling.md
 
-Rows are appended to benchmarks/results/distributed.csv as they are known, with the commit and the seed. Times mean
-something only on a machine that does nothing else.
+Rows are appended to benchmarks/results/distributed.csv as they are known, with commit, seed and load. Times mean
+something only on a machine that does nothing else; the load average at the beginning of each says what it did.
 """
 
 from __future__ import annotations
@@ -19,14 +20,34 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.values import replaced
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "distributed.csv"
-COLUMNS = ("what", "pairs", "files", "workers", "threads", "seconds", "peak_mb", "note", "seed", "commit", "command")
+PAGE = ROOT / "docs" / "scaling.md"
+BEGIN, END = (f"<!-- {which}: benchmarks/distributed.py summary -->" for which in ("begin", "end"))
+COLUMNS = [
+    "study",
+    "what",
+    "pairs",
+    "files",
+    "workers",
+    "threads",
+    "seconds",
+    "load",
+    "peak_mb",
+    "note",
+    "seed",
+    "commit",
+    "command",
+]
 STEPS, DT, N_BLOCKS = 40, 1 / 40, 60
 READING = {"value": "x", "id": "id", "dt": DT, "across": "apart"}
 ALONE = """
@@ -66,7 +87,7 @@ class Rows:
     """The table of results, which grows."""
 
     def __init__(self, target: Path, **facts: Any) -> None:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+        commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
         command = " ".join(["python -m benchmarks.distributed", *sys.argv[1:]])
         self.target, self.facts = target, facts | {"commit": commit.stdout.strip(), "command": command}
 
@@ -83,7 +104,7 @@ class Rows:
 
 def alone(names: list[str], threads: int) -> tuple[int, float]:
     """One process, with so many threads."""
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
+    environment = os.environ | {name: str(threads) for name in ("OMP_NUM_THREADS", "POLARS_MAX_THREADS")}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", ALONE, *names],
         env=environment, cwd=ROOT, capture_output=True, text=True, check=True,
@@ -115,10 +136,11 @@ def on_cluster(names: list[str], workers: int, small: str, kill_after: int | Non
     from distributed import Client, LocalCluster
 
     from levytorch.distributed import lattice
+    from levytorch.distributed.cluster import ONE_THREAD
 
     last: list[Any] = []
     with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None, env=ONE_THREAD) as cluster,
         Client(cluster) as own,
     ):
         before = own.run(warm, small)
@@ -145,8 +167,148 @@ def same(one: Any, other: Any) -> bool:
     return all(np.array_equal(a, b) for a, b in tables)
 
 
+class Study:
+    """Files of one size, and what is measured with them."""
+
+    def __init__(self, chosen: argparse.Namespace) -> None:
+        self.chosen, self.seed = chosen, chosen.seed
+        self.names = write_files(chosen.directory, chosen.pairs, chosen.files, chosen.seed)
+        self.small = write_files(chosen.directory / "small", 4000, 1, chosen.seed)[0]
+        self.rows = Rows(chosen.results, pairs=chosen.pairs, files=chosen.files, seed=chosen.seed)
+
+    def add(self, study: str, what: str, seconds: float, **values: Any) -> None:
+        load = round(os.getloadavg()[0], 1)
+        self.rows.add(study=study, what=what, seconds=round(seconds, 2), load=load, **values)
+
+    def times(self) -> None:
+        """One process without Dask against one and two workers."""
+        for threads in (1, 2):
+            alone([self.small], threads)
+            _, seconds = alone(self.names, threads)
+            self.add("times", "one process", seconds, workers=0, threads=threads)
+        for workers in (1, 2):
+            _, seconds, growth, _ = on_cluster(self.names, workers, self.small)
+            self.add("times", "Dask", seconds, workers=workers, threads=1, peak_mb=round(growth))
+
+    def equality(self) -> None:
+        """Two workers against a loop in this process in the same order, and against all pairs in one go."""
+        from levytorch import Lattice, recover
+        from levytorch.data import transition_blocks
+
+        found, seconds, _, _ = on_cluster(self.names, 2, self.small)
+        loop = one_after_the_other(self.names)
+        self.add(
+            "equality", "the same order in one process", seconds, workers=2, note=f"same bits: {same(found, loop)}"
+        )
+        blocks = (transition_blocks(name, value="x", id="id", dt=DT) for name in self.names)
+        whole = Lattice.from_blocks(itertools.chain.from_iterable(blocks), n_blocks=N_BLOCKS)
+        began = time.perf_counter()
+        fits = [recover(one, alpha=0.3, n_basis=7, law="frozen", tolerance=1e-14).theta for one in (found, loop, whole)]
+        seconds = time.perf_counter() - began
+        for other, what in ((1, "the same order"), (2, "all pairs in one go")):
+            note = f"largest relative difference: {float(((fits[0] - fits[other]) / fits[other]).abs().max()):.1e}"
+            self.add("equality", f"fit, {what}", seconds / 3, note=note)
+
+    def kills(self) -> None:
+        """kill -9 of one of two workers at random moments; it is started again by Dask."""
+        reference = one_after_the_other(self.names)
+        for moment in np.random.default_rng(self.seed).uniform(0.05, 0.9, self.chosen.kills):
+            when = max(1, round(float(moment) * len(self.names)))
+            found, seconds, _, progress = on_cluster(self.names, 2, self.small, kill_after=when)
+            again = sum(progress.retried.values())
+            note = f"killed after {when} files; same bits: {same(found, reference)}; attempts repeated here: {again}"
+            self.add("kills", "worker killed", seconds, workers=2, threads=1, note=note)
+
+    def added(self) -> None:
+        """A checkpoint of all files but one, and then all."""
+        with tempfile.TemporaryDirectory() as keep:
+            for part, what in ((self.names[:-1], "all but one file, kept"), (self.names, "one file added")):
+                _, seconds, _, progress = on_cluster(part, 2, self.small, checkpoint=keep)
+                note = f"read {progress.read}, from the checkpoint {progress.kept}"
+                self.add("added", what, seconds, workers=2, threads=1, note=note)
+
+    def fits(self) -> None:
+        """A fit to the lattice, whose cost does not depend on the number of pairs, and one that ends with the pairs."""
+        from distributed import Client, LocalCluster
+
+        from levytorch import recover
+        from levytorch.distributed import Files
+        from levytorch.distributed.cluster import ONE_THREAD
+
+        lattice = one_after_the_other(self.names)
+        for law in ("frozen", "auto"):
+            began = time.perf_counter()
+            found = recover(lattice, alpha=0.3, law=law)
+            self.add("fits", f"lattice, law={law}", time.perf_counter() - began, workers=0, note=found.metrics["law"])
+        files = Files(self.names, value="x", id="id", dt=DT, across="apart")
+        with (
+            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, env=ONE_THREAD) as cluster,
+            Client(cluster) as own,
+        ):
+            own.run(warm, self.small)
+            began = time.perf_counter()
+            found = recover(files, alpha=0.3, law="frozen", client=own)
+            seconds = time.perf_counter() - began
+        note = f"last step over the pairs moved by {found.metrics['lattice_distance']:.1e} standard errors"
+        self.add(
+            "fits", "files, law=frozen, with the last step over the pairs", seconds, workers=2, threads=1, note=note
+        )
+
+
+def one_after_the_other(names: list[str]) -> Any:
+    """The lattice of the files in their order, in this process and without Dask."""
+    from levytorch import Lattice, Trajectories
+    from levytorch.distributed.lattices import own_blocks
+    from levytorch.distributed.tree import Tree
+
+    own = own_blocks(N_BLOCKS, len(names))  # of every file
+    groups, like = N_BLOCKS // own, None
+    trees: list[Any] = [Tree(len(names[g::groups]), Lattice.__add__) for g in range(groups)]
+    for k, name in enumerate(names):
+        pairs = Trajectories.from_file(name, value="x", id="id", dt=DT).transitions()
+        like = pairs.lattice(n_blocks=own).empty() if like is None else like
+        trees[k % groups].give(k // groups, pairs.lattice(like=like, period=like.period))
+    return Lattice.side_by_side([tree.total for tree in trees])
+
+
+def table(rows: list[dict[str, str]], columns: dict[str, str]) -> list[str]:
+    """A table of some columns, by their names in the file, under other headings."""
+    cells = [[row[name] for name in columns] for row in rows]
+    lines = [list(columns.values()), ["---"] * len(columns), *cells]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def tables(path: Path) -> str:
+    """The last rows of every study."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    headings = {"what": "", "workers": "workers", "threads": "threads each", "seconds": "seconds", "load": "load"}
+    more = {
+        "times": ("A lattice of all files:", {"peak_mb": "MB per worker above its imports"}),
+        "equality": ("Two workers against one process:", {"note": "found"}),
+        "kills": ("One of two workers killed by `kill -9`:", {"note": "found"}),
+        "added": ("A file added to files with a checkpoint:", {"note": "found"}),
+        "fits": ("Fits:", {"note": "found"}),
+    }
+    out = []
+    for study, (said, columns) in more.items():
+        own = [row for row in rows if row["study"] == study]
+        own = [row for row in own if (row["commit"], row["command"]) == (own[-1]["commit"], own[-1]["command"])]
+        if own:
+            last = own[-1]
+            facts = (
+                f"{int(last['pairs']):,} pairs in {last['files']} files, seed {last['seed']}, commit {last['commit']}"
+            )
+            out += [f"{said} {facts}, `{last['command']}`.", "", *table(own, headings | columns), ""]
+    return "\n".join(out)
+
+
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    studies: dict[str, Callable[[Study], None]] = {
+        name: getattr(Study, name) for name in ("times", "equality", "kills", "added", "fits")
+    }
+    parser.add_argument("studies", nargs="+", choices=[*studies, "summary"])
     parser.add_argument("--pairs", type=int, default=160_000_000)
     parser.add_argument("--files", type=int, default=64)
     parser.add_argument("--kills", type=int, default=10)
@@ -154,30 +316,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()) / "levytorch_files")
     parser.add_argument("--results", type=Path, default=RESULTS)
     chosen = parser.parse_args(arguments)
-    names = write_files(chosen.directory, chosen.pairs, chosen.files, chosen.seed)
-    small = write_files(chosen.directory / "small", 4000, 1, chosen.seed)[0]
-    rows = Rows(chosen.results, pairs=chosen.pairs, files=chosen.files, seed=chosen.seed)
-    for threads in (1, 2):
-        alone([small], threads)
-        _, seconds = alone(names, threads)
-        rows.add(what="one process", workers=0, threads=threads, seconds=round(seconds, 2))
-    reference = None
-    for workers in (1, 2):
-        found, seconds, growth, _ = on_cluster(names, workers, small)
-        note = "" if reference is None else f"same bits as one worker: {same(found, reference)}"
-        reference = reference or found
-        numbers = {"seconds": round(seconds, 2), "peak_mb": round(growth)}
-        rows.add(what="Dask", workers=workers, threads=1, note=note, **numbers)
-    for moment in np.random.default_rng(chosen.seed).uniform(0.05, 0.9, chosen.kills):
-        when = max(1, round(float(moment) * len(names)))
-        found, seconds, _, progress = on_cluster(names, 2, small, kill_after=when)
-        note = f"killed after {when} files; same bits: {same(found, reference)}; tried again: {progress.retried}"
-        rows.add(what="worker killed", workers=2, threads=1, seconds=round(seconds, 2), note=note)
-    with tempfile.TemporaryDirectory() as keep:
-        for part, what in ((names[:-1], "all but one file, kept"), (names, "one file added")):
-            _, seconds, _, progress = on_cluster(part, 2, small, checkpoint=keep)
-            note = f"read {progress.read}, from the checkpoint {progress.kept}"
-            rows.add(what=what, workers=2, threads=1, seconds=round(seconds, 2), note=note)
+    if chosen.studies == ["summary"]:
+        print(told := tables(chosen.results))
+        PAGE.write_text(replaced(PAGE.read_text(), BEGIN, END, told))
+        return
+    warnings.simplefilter("ignore")
+    study = Study(chosen)
+    for name in chosen.studies:
+        studies[name](study)
 
 
 if __name__ == "__main__":

@@ -265,14 +265,17 @@ def tables(path: Path) -> str:
     return "\n".join(parts)
 
 
+def replaced(page: str, begin: str, end: str, told: str) -> str:
+    """A page with other text between two marks."""
+    head, _, rest = page.partition(begin)
+    return f"{head}{begin}\n\n{told}\n{end}{rest.partition(end)[2]}"
+
+
 def summary(options: argparse.Namespace) -> None:
     told = tables(options.results)
     print(told)
     if PAGE.is_file():
-        text = PAGE.read_text()
-        head, _, rest = text.partition(BEGIN)
-        _, _, tail = rest.partition(END)
-        PAGE.write_text(f"{head}{BEGIN}\n\n{told}\n{END}{tail}")
+        PAGE.write_text(replaced(PAGE.read_text(), BEGIN, END, told))
 
 
 def main() -> None:

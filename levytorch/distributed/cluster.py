@@ -13,6 +13,7 @@ from levytorch.convert import shown, whole_number
 from levytorch.errors import ConfigError, InputError
 
 log = logging.getLogger("levytorch.distributed")
+ONE_THREAD = {"POLARS_MAX_THREADS": "1"}  # of a worker of one thread; Dask sees to the others
 Task = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -135,7 +136,7 @@ def running(client: Any = None, n_workers: int | None = None) -> Iterator[Job]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = cores if n_workers is None else whole_number("n_workers", n_workers, 1, 4096)
     options = {"n_workers": count, "threads_per_worker": 1, "dashboard_address": ":0"}
-    with LocalCluster(**options) as cluster, Client(cluster) as own:
+    with LocalCluster(**options, env=ONE_THREAD) as cluster, Client(cluster) as own:
         yield Job(own)
 
 

@@ -6,16 +6,27 @@ import csv
 
 import pytest
 
-from benchmarks.distributed import main
+from benchmarks import distributed
 
 
 @pytest.mark.slow
-def test_a_small_version(tmp_path):
-    small = ["--pairs", "16000", "--files", "4", "--kills", "1"]
-    main([*small, "--directory", str(tmp_path / "files"), "--results", str(tmp_path / "rows.csv")])
+def test_a_small_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(distributed, "PAGE", tmp_path / "page.md")
+    (tmp_path / "page.md").write_text(f"before\n{distributed.BEGIN}\nold\n{distributed.END}\nafter\n")
+    size = ["--pairs", "16000", "--files", "4", "--kills", "1", "--directory", str(tmp_path / "files")]
+    results = ["--results", str(tmp_path / "rows.csv")]
+    distributed.main(["times", "equality", "kills", "added", "fits", *size, *results])
     with (tmp_path / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["what"] for row in rows[:4]] == ["one process", "one process", "Dask", "Dask"]
-    assert rows[3]["note"] == "same bits as one worker: True"
-    assert "same bits: True" in rows[4]["note"]
-    assert rows[-1]["note"] == "read 1, from the checkpoint 3"
+    notes = [row["note"] for row in rows[4:]]
+    assert notes[0] == "same bits: True"
+    assert notes[1] == "largest relative difference: 0.0e+00"
+    assert "same bits: True" in notes[3]
+    assert notes[4:6] == ["read 3, from the checkpoint 0", "read 1, from the checkpoint 3"]
+    distributed.main(["summary", *results])
+    page = (tmp_path / "page.md").read_text()
+    assert page.startswith("before")
+    assert page.endswith("after\n")
+    assert "old" not in page
+    assert page.count("| one process |") == 2
