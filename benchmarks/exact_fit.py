@@ -210,29 +210,40 @@ def summary(options: argparse.Namespace) -> None:
             continue
         errors = [100 * float(np.median(list(quantities[f"error_{c}"].values()))) for c in ("b", "D_o", "D_f")]
         inside = [100 * float(np.mean(list(quantities[f"coverage_{c}"].values()))) for c in ("b", "D_o", "D_f")]
-        told = " | ".join(f"{e:.2f} %" for e in errors)
+        shown = " | ".join(f"{e:.2f} %" for e in errors)
         print(
-            f"| {study} | {int(n):,} | 1/{1 / float(dt):g} | {kind} | {law} | {len(quantities['error_b'])} | {told} | "
+            f"| {study} | {int(n):,} | 1/{1 / float(dt):g} | {kind} | {law} | {len(quantities['error_b'])} | {shown} | "
             + ", ".join(f"{c:.0f}" for c in inside)
             + " % |"
         )
     slopes(found)
-    print("\n| data | dt | penalty | reward | beta | seeds | frozen | corrected | exact | LSTD | ratio |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    print("\n| data | dt | penalty | reward | seeds | frozen | corrected or exact | LSTD | ratio |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for kind, dt in sorted({(k[1], k[2]) for k in found if k[0] == "value"}):
-        for name, beta in ((r, b) for r in ("cosine", "manufactured") for b in BETAS):
-            # of the default penalty, or of the other while there are more seeds of that
-            tables = {p: of_value(found, kind, dt, p, f"V_{name}_{beta:g}") for p in ("harmonics", "evidence")}
-            penalty = max(tables, key=lambda p: len(seeds_of(tables[p])))
-            laws, shared = tables[penalty], seeds_of(tables[penalty])
-            medians = (
-                f"{100 * np.median([laws[law][s] for s in shared]):.2f} %" if law in laws and shared else ""
-                for law in ("frozen", "corrected", "exact", "lstd")
-            )
-            cells = [kind, f"1/{1 / float(dt):g}", penalty, name, f"{beta:g}", str(len(shared)), *medians]
-            print("| " + " | ".join([*cells, against_lstd(laws, shared)]) + " |")
+        for name in ("cosine", "manufactured"):
+            rows = [value_cells(found, kind, dt, f"V_{name}_{beta:g}") for beta in BETAS]
+            penalty, seeds = rows[0][0], rows[0][1]
+            joined = [", ".join(cells) for cells in zip(*(row[2:] for row in rows))]
+            print(f"| {kind} | 1/{1 / float(dt):g} | {penalty} | {name} | {seeds} | " + " | ".join(joined) + " |")
 
 
+def value_cells(found: Found, kind: str, dt: str, quantity: str) -> list[str]:
+    """Penalty, seeds, median errors in % of the frozen law, of the better one and of LSTD, and the last ratio.
+
+    The penalty is the default one, or the other while that has more seeds.
+    """
+    tables = {p: of_value(found, kind, dt, p, quantity) for p in ("harmonics", "evidence")}
+    penalty = max(tables, key=lambda p: len(seeds_of(tables[p])))
+    laws, shared = tables[penalty], seeds_of(tables[penalty])
+    better = "exact" if "exact" in laws else "corrected"
+    medians = [
+        f"{100 * np.median([laws[law][s] for s in shared]):.2f}" if law in laws and shared else "–"
+        for law in ("frozen", better, "lstd")
+    ]
+    return [penalty, str(len(shared)), *medians, against_lstd(laws, shared)]
+
+
+Found = dict[tuple[str, ...], dict[str, dict[int, float]]]
 Laws = dict[str, dict[int, float]]
 
 
@@ -257,7 +268,7 @@ def against_lstd(laws: Laws, seeds: list[int]) -> str:
     logs = [math.log(mine[s] / laws["lstd"][s]) for s in seeds]
     mean, error = np.mean(logs), np.std(logs, ddof=1) / math.sqrt(len(logs))
     low, high = math.exp(mean - 2 * error), math.exp(mean + 2 * error)
-    return f"{math.exp(mean):.2f} ({low:.2f} … {high:.2f})"
+    return f"{math.exp(mean):.2f} ({low:.2f}–{high:.2f})"
 
 
 def slopes(found: dict[tuple[str, ...], dict[str, dict[int, float]]]) -> None:

@@ -161,41 +161,75 @@ def summary(options: argparse.Namespace) -> None:
 
 INTRODUCTION = """## Recovery beside the nonlocal Kramers-Moyal method
 
-dX = (x − x³) dt + Σ dW + σ dL on (−2, 2), Σ² = 2 + 2x + x², L symmetric and a-stable (a = 2 alpha), pairs h = 1/1000
-apart that start evenly in (−2, 2): the published examples of the nonlocal Kramers-Moyal method (NKM; Li and Duan,
-arXiv:2601.19223). `euler`: one step of Euler's rule, as published, within which coefficients do not change; `sde`:
-twenty, which follow the equation. levytorch is `recover(data, alpha="learn", period=None)` with nothing else set:
-which of the two the data is, it finds out itself ([method.md](method.md#the-exact-law-of-a-step)), and it smooths b,
-how much of a cubic included, as the evidence says. NKM, told that b is a cubic, fits nothing else. It is
-[re-implemented](../benchmarks/kramers_moyal.py) from its formulas with its authors' choices, with and (dense) without
-its sparse regression on polynomials, among which are the true b and Σ². KM is the classical estimator from binned
-moments. Medians over seeds; a: absolute error, others relative in L2 on (−2, 2); seconds on a busy machine of two
-cores. `python benchmarks/rivals.py run` makes the rows, `python benchmarks/rivals.py summary` this section.
+The systems are the published examples of the nonlocal Kramers-Moyal method (NKM; Li and Duan, arXiv:2601.19223):
+dX = (x − x³) dt + Σ dW + σ dL on (−2, 2) with Σ² = 2 + 2x + x², L symmetric and a-stable (a = 2 alpha). The pairs are
+h = 1/1000 apart and start uniformly in (−2, 2).
+
+- **Data.** `euler` is one step of Euler's rule, as published, within which coefficients do not change. `sde` is twenty
+  steps, which follow the equation.
+- **levytorch** is `recover(data, alpha="learn", period=None)` with default settings. It detects which of the two kinds
+  the data are ([method.md](method.md#the-simulated-law)) and chooses the smoothness of b by the evidence.
+- **NKM** is given that b is a cubic. It is [re-implemented](../benchmarks/kramers_moyal.py) from its formulas with its
+  authors' choices, with and without (dense) its sparse regression on polynomials, which include the true b and Σ².
+
+Cells have the medians over seeds for levytorch, NKM and NKM dense: the absolute error of a, the relative L2 errors in %
+on (−2, 2), and the seconds on a busy machine with two cores. `python benchmarks/rivals.py run` makes the rows,
+`python benchmarks/rivals.py summary` this section.
 """
+SIDE_BY_SIDE = ("levytorch", "nkm", "nkm dense")
 
 
 def section(rows: list[dict[str, str]]) -> str:
-    """The tables, between their markers; of systems that levytorch has seen."""
+    """The tables, between their markers, for all systems that levytorch has been run on."""
     lines = [
         BEGIN,
         INTRODUCTION,
-        "| data | pairs | σ | a | method | seeds | error of a | σ | Σ² | b | seconds | converged |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| data | pairs | σ | a | seeds | error of a | σ | Σ² | b | seconds | converged |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     every = grouped(rows)
     groups = {key: own for key, own in every.items() if (*key[:4], "levytorch") in every}
-    order = {m: i for i, m in enumerate(METHODS)}
-    for key in sorted(groups, key=lambda k: (k[0], int(k[1]), list(SIGMAS).index(k[2]), -float(k[3]), order[k[4]])):
-        data, n, sigma, a, method = key
-        own = groups[key]
-        found = [median(own, name) for name in ERRORS]
-        cells = ["-" if found[0] is None else f"{found[0]:.4f}"]
-        cells += ["-" if e is None else "above 1000 %" if e > 10 else f"{100 * e:.3g} %" for e in found[1:]]
-        good = [row["converged"] for row in own if row["converged"]]
-        told = f"{sum(map(int, good))} of {len(good)}" if good else "-"
-        cells = [data, f"{int(n):,}", SHOWN[sigma], a, method, str(len(own)), *cells]
-        lines.append("| " + " | ".join([*cells, f"{median(own, 'seconds'):.2g}", told]) + " |")
-    return "\n".join([*lines, "", *ratios(groups), "", *bounds(groups), "", END, ""])
+    systems = sorted(
+        {key[:4] for key in groups}, key=lambda k: (k[0], int(k[1]), list(SIGMAS).index(k[2]), -float(k[3]))
+    )
+    for key in systems:
+        data, n, sigma, a = key
+        shown = [groups.get((*key, method), []) for method in SIDE_BY_SIDE]
+        cells = [", ".join(number(median(own, name), name) for own in shown) for name in (*ERRORS, "seconds")]
+        good = [row["converged"] for row in shown[0]]
+        converged = f"{sum(map(int, good))} of {len(good)}"
+        head = [data, f"{int(n):,}", SHOWN[sigma], a, str(len(shown[0]))]
+        lines.append("| " + " | ".join([*head, *cells, converged]) + " |")
+    return "\n".join([*lines, "", others(groups), "", *ratios(groups), "", *bounds(groups), "", END, ""])
+
+
+def number(value: float | None, name: str) -> str:
+    if value is None:
+        return "-"
+    if name == "error_index":
+        return f"{value:.4f}"
+    return f"{value:.2g}" if name == "seconds" else f"{100 * value:.3g}"
+
+
+def others(groups: Rows) -> str:
+    """The ranges of the methods that have no column of their own."""
+    parts = []
+    for method, name in (
+        ("km", "The classical Kramers-Moyal estimator from binned moments"),
+        ("torchsde", "A neural SDE (torchsde; `euler`, a million pairs, one seed)"),
+    ):
+        found = {e: [median(own, e) for key, own in groups.items() if key[4] == method] for e in ERRORS[2:]}
+        if not all(found.values()):
+            continue
+        low, high = ({e: pick(v) for e, v in found.items()} for pick in (min, max))  # type: ignore[type-var]
+        text = (f"{100 * low[e]:.3g} to {upper(high[e])} % in {sign}" for e, sign in zip(ERRORS[2:], ("Σ²", "b")))  # type: ignore[operator]
+        parts.append(f"{name} has errors of {' and '.join(text)}.")
+    return " ".join(parts)
+
+
+def upper(error: float | None) -> str:
+    assert error is not None
+    return "more than 1000" if error > 10 else f"{100 * error:.3g}"
 
 
 Rows = dict[tuple[str, ...], list[dict[str, str]]]
@@ -212,7 +246,7 @@ def grouped(rows: list[dict[str, str]]) -> Rows:
 def ratios(groups: Rows) -> list[str]:
     """Errors of levytorch over those of NKM, medians over the same seeds, as a geometric mean over all systems."""
     lines = [
-        "Errors over those of NKM (medians over the same seeds, geometric mean over the systems):",
+        "Errors of levytorch over those of NKM (medians over the same seeds, geometric mean over the systems):",
         "",
         "| data | pairs | over | a | σ | Σ² | b |",
         "|---|---|---|---|---|---|---|",
@@ -233,10 +267,11 @@ def ratios(groups: Rows) -> list[str]:
 
 
 BOUNDS = """\
-What the data knows: the Cramér-Rao bound ([cramer_rao.py](../benchmarks/cramer_rao.py)), the least error without bias
-from pairs made by Euler's rule of one who is told that b and Σ² are cubics and σ a quartic, as NKM is; in brackets of
-one who takes eight polynomials for each. Below it root mean square errors over the seeds as multiples of either. Chance
-leaves that of a method at the bound between 0.45 and 1.55 for a (95 %, six seeds), between 0.7 and 1.3 for b."""
+The Cramér-Rao bound ([cramer_rao.py](../benchmarks/cramer_rao.py)) is the least error of an unbiased estimate from
+pairs made by Euler's rule that knows that b and Σ² are cubics and σ a quartic, as NKM does. In brackets is the bound of
+an estimate with eight polynomials for each. The other rows are root mean square errors over the seeds as multiples of
+either. By chance alone (95 %, six seeds) a method at the bound has between 0.45 and 1.55 for a, and between 0.7 and 1.3
+for b."""
 CLASSES = ((4, 4, 5), (8, 8, 8))  # functions of b, Sigma^2 and sigma
 FEW = 6  # seeds: fewer say little about a mean square
 

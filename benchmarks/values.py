@@ -186,23 +186,32 @@ def mean_of_logs(values: dict[int, float]) -> float:
 
 
 def errors_table(found: Found, columns: list[tuple[str, str]]) -> list[str]:
-    """Geometric means over seeds, in %, the best of a row in bold."""
-    lines = ["| data | dt | reward | beta | seeds | " + " | ".join(NAMES[c] for c in columns) + " |"]
-    lines.append("|---" * (5 + len(columns)) + "|")
+    """Geometric means over seeds, in %, for every beta, the best method of each in bold."""
+    lines = ["| data | dt | reward | " + " | ".join(NAMES[c] for c in columns) + " |"]
+    lines.append("|---" * (3 + len(columns)) + "|")
     over: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
-    for kind, dt, name, beta in rows_of(found):
-        cells = {c: found[kind, dt, name, beta, *c] for c in columns if (kind, dt, name, beta, *c) in found}
-        means = {c: mean_of_logs(v) for c, v in cells.items()}
-        best = min(means.values())
-        for c, mean in means.items():
-            over[dt][c].append(mean / best)
-        told = [(f"**{100 * means[c]:.2f}**" if means[c] <= best else f"{100 * means[c]:.2f}") for c in columns]
-        seeds = len(next(iter(cells.values())))
-        lines.append(f"| {kind} | 1/{1 / float(dt):g} | {name} | {beta} | {seeds} | " + " | ".join(told) + " |")
+    for (kind, dt, name), betas in by_reward(found):
+        cells: dict[tuple[str, str], list[str]] = {c: [] for c in columns}
+        for beta in betas:
+            means = {c: mean_of_logs(found[kind, dt, name, beta, *c]) for c in columns}
+            best = min(means.values())
+            for c, mean in means.items():
+                over[dt][c].append(mean / best)
+                cells[c].append(f"**{100 * mean:.2f}**" if mean <= best else f"{100 * mean:.2f}")
+        joined = " | ".join(", ".join(cells[c]) for c in columns)
+        lines.append(f"| {kind} | 1/{1 / float(dt):g} | {name} | {joined} |")
     for dt, of in over.items():
-        told = [f"{math.exp(np.mean(np.log(of[c]))):.2f}, {max(of[c]):.2f}" for c in columns]
-        lines.append(f"| over the best: mean, worst | 1/{1 / float(dt):g} | | | | " + " | ".join(told) + " |")
+        worst = [f"{math.exp(np.mean(np.log(of[c]))):.2f}, {max(of[c]):.2f}" for c in columns]
+        lines.append(f"| over the best: mean, worst | 1/{1 / float(dt):g} | | " + " | ".join(worst) + " |")
     return lines
+
+
+def by_reward(found: Found) -> list[tuple[tuple[str, str, str], list[str]]]:
+    """Data, dt and reward, each with its discount rates."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for *key, beta in rows_of(found):
+        groups.setdefault(tuple(key), []).append(beta)  # type: ignore[arg-type]
+    return list(groups.items())
 
 
 def rows_of(found: Found) -> list[tuple[str, str, str, str]]:
@@ -213,22 +222,26 @@ def rows_of(found: Found) -> list[tuple[str, str, str, str]]:
 
 
 def ratios_table(found: Found, mine: tuple[str, str], others: list[tuple[str, str]]) -> list[str]:
-    """Geometric means of the ratio of errors, seed by seed, between two standard errors."""
-    lines = [f"| data | dt | reward | beta | {' | '.join(f'{NAMES[mine]} / {NAMES[o]}' for o in others)} |"]
-    lines.append("|---" * (4 + len(others)) + "|")
-    for row in rows_of(found):
-        cells = []
-        for other in others:
-            one, two = found.get((*row, *mine), {}), found.get((*row, *other), {})
-            logs = [math.log(one[s] / two[s]) for s in sorted(set(one) & set(two))]
-            mean, error = np.mean(logs), np.std(logs, ddof=1) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
-            ends = (
-                "" if math.isnan(error) else f" ({math.exp(mean - 2 * error):.2f} … {math.exp(mean + 2 * error):.2f})"
-            )
-            cells.append(f"{math.exp(mean):.2f}{ends}")
-        kind, dt, name, beta = row
-        lines.append(f"| {kind} | 1/{1 / float(dt):g} | {name} | {beta} | " + " | ".join(cells) + " |")
+    """Geometric means of the ratio of errors over seeds, plus or minus two standard errors, for every beta."""
+    lines = [f"| data | dt | reward | {' | '.join(f'{NAMES[mine]} / {NAMES[o]}' for o in others)} |"]
+    lines.append("|---" * (3 + len(others)) + "|")
+    for (kind, dt, name), betas in by_reward(found):
+        cells = [
+            ", ".join(ratio(found[kind, dt, name, beta, *mine], found[kind, dt, name, beta, *other]) for beta in betas)
+            for other in others
+        ]
+        lines.append(f"| {kind} | 1/{1 / float(dt):g} | {name} | " + " | ".join(cells) + " |")
     return lines
+
+
+def ratio(one: dict[int, float], two: dict[int, float]) -> str:
+    """Mean ratio of two errors seed by seed, and its interval of two standard errors where there are two seeds."""
+    logs = [math.log(one[s] / two[s]) for s in sorted(set(one) & set(two))]
+    mean = float(np.mean(logs))
+    if len(logs) < 2:
+        return f"{math.exp(mean):.2f}"
+    error = float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+    return f"{math.exp(mean):.2f} ({math.exp(mean - 2 * error):.2f}–{math.exp(mean + 2 * error):.2f})"
 
 
 def coverage_table(covered: Found, columns: list[tuple[str, str]]) -> list[str]:
@@ -251,31 +264,32 @@ def tables(path: Path) -> str:
     first = [c for c in NAMES if c[1] != "frozen"]
     frozen = [("model", "frozen"), ("hybrid", "frozen"), ("corrected", "frozen"), ("lstd", "")]
     used = ", ".join(f"`{name}` at dt = 1/{1 / float(dt):g}" for dt, name in penalties(read(path)).items())
+    seeds = len({seed for values in found.values() for seed in values})
     parts = [
-        *(f"Penalty of the models' fits: {used}.", ""),
-        "Relative L2 errors of V in %, geometric means over seeds, the best of a row in bold:",
+        f"Penalty of the models' fits: {used}. {seeds} seeds. Cells have the values for beta = 0.1, 1, 10.",
+        *("", "Relative L2 errors of V in %, geometric means over seeds, the best method in bold:"),
         *("", *errors_table(found, first), ""),
-        "Ratios of errors, geometric means over seeds between two standard errors:",
+        "Ratios of errors, geometric means over seeds, in brackets the interval of two standard errors:",
         *("", *ratios_table(found, ("corrected", "auto"), [("model", "auto"), ("lstd", "")]), ""),
-        "The same when the model is wrong, fitted under the law that freezes coefficients over a step:",
+        "The same errors if the model is wrong, because it was fitted under the frozen law:",
         *("", *errors_table(found, frozen), ""),
-        "Share of the cell, in %, on which 95 % bands hold the true V, over rewards, betas and seeds:",
+        "Share of the cell, in %, on which 95 % bands contain the true V, over rewards, betas and seeds:",
         *("", *coverage_table(covered, first), ""),
     ]
     return "\n".join(parts)
 
 
-def replaced(page: str, begin: str, end: str, told: str) -> str:
+def replaced(page: str, begin: str, end: str, text: str) -> str:
     """A page with other text between two marks."""
     head, _, rest = page.partition(begin)
-    return f"{head}{begin}\n\n{told}\n{end}{rest.partition(end)[2]}"
+    return f"{head}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}"
 
 
 def summary(options: argparse.Namespace) -> None:
-    told = tables(options.results)
-    print(told)
+    made = tables(options.results)
+    print(made)
     if PAGE.is_file():
-        PAGE.write_text(replaced(PAGE.read_text(), BEGIN, END, told))
+        PAGE.write_text(replaced(PAGE.read_text(), BEGIN, END, made))
 
 
 def main() -> None:
