@@ -1,12 +1,15 @@
 """The lower bounds of pyproject.toml are versions that were tried: those of constraints-lowest.txt."""
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+import levytorch
+
 ROOT = Path(__file__).parent.parent
-NOT_TRIED = {"ruff", "mypy", "pre-commit"}  # tools, which the tests do not use
+NOT_TRIED = {"ruff", "mypy", "pre-commit", "sphinx", "myst-nb", "furo", "latex2mathml"}  # tools, which tests do not use
 
 
 def bounds():
@@ -33,3 +36,21 @@ def test_bounds_are_versions_that_were_tried(name, bound):
     assert lowest[: len(stated)] == stated
     assert not any(lowest[len(stated) :])
     assert numbers(pins("constraints.txt")[name]) >= stated
+
+
+def test_the_version_and_the_dependencies_are_stated_once_more_where_others_read_them():
+    """The package, the citation, the changelog and the conda recipe agree with pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    version = project["version"]
+    assert levytorch.__version__ == version
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    recipe = (ROOT / "conda" / "meta.yaml").read_text()
+    assert f'set version = "{version}"' in recipe
+    latest = re.search(r"^## (\S+) \((\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert latest is not None
+    assert latest[1] == version
+    assert f"date-released: {latest[2]}" in (ROOT / "CITATION.cff").read_text()
+    other_names = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+    for line in project["dependencies"]:
+        name, bound = line.split(">=")
+        assert f"- {other_names.get(name, name)} >={bound}\n" in recipe

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = shutil.ignore_patterns(
-    ".git", "outputs", "multirun", "build", "dist", "__pycache__", "*.egg-info", ".venv", ".*_cache"
+    ".git", "outputs", "multirun", "build", "dist", "__pycache__", "*.egg-info", ".venv", ".*_cache", "_build"
 )
 
 
@@ -25,9 +25,19 @@ def run(*arguments: str | Path, cwd: Path, check: bool = True) -> subprocess.Com
     return done
 
 
-def test_the_package_holds_the_configuration_and_the_docs():
-    for name in ("conf", "docs"):
-        assert (ROOT / "levytorch" / name).resolve() == (ROOT / name).resolve()
+def test_the_build_copies_the_configuration_and_the_docs(tmp_path):
+    """The repository has no symbolic links, which clones on Windows cannot have; the build copies the files."""
+    assert not any(path.is_symlink() for path in (ROOT / "levytorch").rglob("*"))
+    source = tmp_path / "source"
+    for folder in ("conf", "docs"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=LEFT_OUT)
+    (source / "levytorch").mkdir()
+    for file in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "levytorch/__init__.py"):
+        shutil.copy(ROOT / file, source / file)
+    run(sys.executable, "setup.py", "-q", "build_py", "--build-lib", tmp_path / "built", cwd=source)
+    for folder, kind in (("conf", "*.yaml"), ("docs", "*.md")):
+        for file in (source / folder).rglob(kind):
+            assert (tmp_path / "built" / "levytorch" / file.relative_to(source)).read_bytes() == file.read_bytes()
 
 
 @pytest.mark.slow
@@ -51,7 +61,7 @@ def test_a_wheel_in_a_fresh_environment(tmp_path):
     )
     (wheel,) = tmp_path.glob("*.whl")
     packed = set(zipfile.ZipFile(wheel).namelist())
-    for folder, kind in (("conf", "**/*.yaml"), ("docs", "*.md")):
+    for folder, kind in (("conf", "**/*.yaml"), ("docs", "**/*.md")):
         assert {f"levytorch/{file.relative_to(ROOT)}" for file in (ROOT / folder).glob(kind)} <= packed
     shutil.rmtree(source)
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=work)
