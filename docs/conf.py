@@ -1,4 +1,4 @@
-"""How Sphinx builds the site: `.ci/docs`, or `sphinx-build -W docs docs/_build/html`. Nothing is loaded from a network."""
+"""How Sphinx builds the site (`.ci/docs`). Nothing is loaded from a network, neither now nor when a page is read."""
 
 import sys
 from pathlib import Path

@@ -4,6 +4,7 @@ Python blocks of a page run in one process, in their order, in a directory with 
 use. Commands run in their order in such a directory, with nothing changed but overrides that are appended (SMALL).
 """
 
+import ast
 import contextlib
 import doctest
 import importlib
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +27,10 @@ import torch
 from tests.processes import run
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-README = PAGES[0].read_text()
-# their Python blocks fit data sets of some size
-SLOW_PAGES = {"tour.md", "dimensions.md", "diagnostics.md", "networks.md", "policy.md", "scaling.md"}
+# the site build (.ci/docs) executes the tutorials and the gallery, whose cells are not among these blocks
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "howto").glob("*.md"))]
+# whose blocks are executed with little data; with -m slow those of all pages are executed as they stand
+FIRST_PAGES = [pytest.param(PAGES[0]), pytest.param(ROOT / "docs" / "quickstart.md", marks=pytest.mark.long)]
 RUN = "outputs/2026-01-31/12-00-00-000000"  # a name that the pages use
 
 # how a command is run: (what it looks like, what is appended); the first that fits decides
@@ -96,6 +98,14 @@ ELSEWHERE = [
 ]
 
 
+def text_of(page: Path) -> str:
+    """A page without the directives of the site, such as the tables of contents."""
+    return re.sub(r"^```\{.*?^```\n", "", page.read_text("utf-8"), flags=re.M | re.S)
+
+
+README = text_of(PAGES[0])
+
+
 def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.M | re.S)
 
@@ -119,7 +129,7 @@ def own_commands() -> dict[Path, list[str]]:
     seen: set[str] = set()
     found = {}
     for page in PAGES:
-        found[page] = [command for command in commands(page.read_text()) if command not in seen]
+        found[page] = [command for command in commands(text_of(page)) if command not in seen]
         seen.update(found[page])
     return found
 
@@ -135,13 +145,13 @@ def rule(command: str) -> list[str] | None:
     raise AssertionError(f"no rule says how to run {command!r}: add one to tests/test_docs.py")
 
 
-def samples(folder: Path) -> None:
+def samples(folder: Path, rows: int = 8000) -> None:
     """Files of the names and columns that the pages use, with invented numbers, and conf/ as in the repository."""
     (folder / "conf").symlink_to(ROOT / "conf")
     rng = np.random.default_rng(0)
-    steps = rng.standard_t(4, 8000)
-    hours = np.arange(8000)
-    price = 40000 * np.exp(0.9 * np.sin(2 * np.pi * hours / 8000) + np.cumsum(2e-4 * steps))
+    steps = rng.standard_t(4, rows)
+    hours = np.arange(rows)
+    price = 40000 * np.exp(0.9 * np.sin(2 * np.pi * hours / rows) + np.cumsum(2e-4 * steps))
     (folder / "prices.csv").write_text(
         "time,close\n"
         + "".join(f"{np.datetime64('2024-01-01T00:00') + 60 * int(h)},{p:.2f}\n" for h, p in zip(hours, price))
@@ -155,27 +165,27 @@ def samples(folder: Path) -> None:
     import polars as pl
 
     pl.DataFrame({"timestamp": 180 * hours, "open": price}).write_parquet(folder / "btc_3min.parquet")
-    jumps = np.cumsum(0.5 * rng.standard_t(2, 8000))
-    pl.DataFrame({"x": jumps, "dt": np.full(8000, 0.025)}).write_parquet(folder / "large.parquet")
+    jumps = np.cumsum(0.5 * rng.standard_t(2, rows))
+    pl.DataFrame({"x": jumps, "dt": np.full(rows, 0.025)}).write_parquet(folder / "large.parquet")
     np.save(folder / "large.npy", jumps)
     (folder / "my_package.py").write_text(MY_PACKAGE)
     from levytorch import Transitions
 
-    dx = rng.normal(size=(2, 4000)) + rng.standard_cauchy((2, 4000))
-    monday, tuesday = (Transitions(rng.uniform(0, 6, 4000), steps, 0.025) for steps in dx)
+    dx = rng.normal(size=(2, rows // 2)) + rng.standard_cauchy((2, rows // 2))
+    monday, tuesday = (Transitions(rng.uniform(0, 6, rows // 2), steps, 0.025) for steps in dx)
     first = monday.lattice(CT=8.0, TRT=20.0)
     first.save(folder / "monday.npz")
     tuesday.lattice(like=first).save(folder / "tuesday.npz")
     track = [50.0]
-    for _ in range(3000):
+    for _ in range(rows // 3):
         jump = 3.0 * rng.standard_cauchy() if rng.random() < 0.03 else 0.0
         track.append(track[-1] - 0.02 * (track[-1] - 50.0) + rng.standard_normal() + np.clip(jump, -60.0, 60.0))
     (folder / "track.csv").write_text("time,x\n" + "".join(f"{k / 4:.2f},{x:.4f}\n" for k, x in enumerate(track)))
-    pushes, x = rng.choice(["left", "right"], 6000), [0.0]
+    pushes, x = rng.choice(["left", "right"], rows), [0.0]
     for push in pushes:
         x.append(0.98 * x[-1] + (0.05 if push == "right" else -0.05) + 0.1 * rng.standard_t(3))
-    rows = (f"{k / 40},{at:.5f},{push},{-at * at:.5f}\n" for k, (at, push) in enumerate(zip(x, pushes)))
-    (folder / "logs.csv").write_text("t,x,push,r\n" + "".join(rows))
+    lines = (f"{k / 40},{at:.5f},{push},{-at * at:.5f}\n" for k, (at, push) in enumerate(zip(x, pushes)))
+    (folder / "logs.csv").write_text("t,x,push,r\n" + "".join(lines))
     walk = np.cumsum(rng.standard_t(2, (600, 2)) * 100, axis=0)
     (folder / "buffalo.csv").write_text(
         "id,t,x,y\n" + "".join(f"{k // 300},{3600 * (k % 300)},{u:.1f},{v:.1f}\n" for k, (u, v) in enumerate(walk))
@@ -215,22 +225,48 @@ def execute(arguments: list, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW_PAGES else [])
-        for page in PAGES
-        if blocks(page.read_text(), "python")
-    ],
-)
+# before the blocks of a page: bundled series are cut short, and fits take few functions and the frozen law
+LITTLE = """
+import levytorch
+from levytorch import datasets
+
+whole = levytorch.recover
+levytorch.recover = lambda *data, **options: whole(*data, **{"law": "frozen", "n_basis": 4} | options)
+datasets.Dataset.transitions = lambda self: self.trajectories.transitions()[:600]
+"""
+
+
+@pytest.mark.parametrize("page", FIRST_PAGES, ids=lambda page: page.name)
+def test_python_blocks_of_the_first_pages(page, tmp_path):
+    """As a reader would run them, but with little data."""
+    samples(tmp_path, rows=600)
+    found = blocks(text_of(page), "python")
+    assert found
+    execute([sys.executable, "-c", "\n".join([LITTLE, *found])], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(text_of(p), "python")], ids=lambda page: page.name)
 def test_python_blocks(page, tmp_path):
     samples(tmp_path)
-    execute([sys.executable, "-c", "\n".join(blocks(page.read_text(), "python"))], tmp_path)
+    execute([sys.executable, "-c", "\n".join(blocks(text_of(page), "python"))], tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_are_python_that_imports_what_exists(page):
+    """Every block compiles, and every name that it takes from levytorch is there."""
+    for block in blocks(text_of(page), "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "levytorch":
+                module = importlib.import_module(node.module)
+                for name in node.names:
+                    there = hasattr(module, name.name) or find_spec(f"{node.module}.{name.name}")
+                    assert there, f"{page.name}: {node.module} has no {name.name}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_has_a_rule_and_every_block_a_language(page):
-    text = page.read_text()
+    text = text_of(page)
     for command in commands(text):
         rule(command)
     assert set(re.findall(r"^```(\w*)\n.*?^```$", text, flags=re.M | re.S)) <= {"python", "bash", "yaml", "text"}
@@ -259,7 +295,7 @@ def test_commands_run(page, tmp_path):
 def test_submitit_runs_a_sweep(tmp_path):
     """The line for a cluster with the launcher's local twin: the same pickles and processes, without SLURM."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs hydra-submitit-launcher")
-    (line,) = (c for page in PAGES for c in commands(page.read_text()) if "submitit_slurm" in c)
+    (line,) = (c for page in PAGES for c in commands(text_of(page)) if "submitit_slurm" in c)
     kept = [a for a in shlex.split(line)[2:] if not a.startswith(("hydra.launcher.partition", "hydra.launcher.setup"))]
     local = [a.replace("submitit_slurm", "submitit_local") for a in kept]
     execute([sys.executable, ROOT / "train.py", *local, "data.n_trajectories=200", "seed=0,1", "arm=tcf"], tmp_path)
@@ -322,10 +358,12 @@ def test_train_commands_compose(command, tmp_path):
 
 
 def test_links_of_the_readme_and_the_docs_lead_somewhere():
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    for page in pages:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        if {"generated", "_build"} & set(page.parts):
+            continue
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", text_of(page)):
+            found = (page.parent / target).exists() or "generated/" in target  # which the site build writes
+            assert found, f"{page.name} links to {target}, which does not exist"
 
 
 def test_lazy_imports():

@@ -76,9 +76,9 @@ def page() -> str:
     lines = [
         "# Messages",
         "",
-        "Every error and every warning of levytorch has one form: what must be, what was found, and what to do about it.",
+        "Every error and every warning of levytorch has one form: what must be, what was found, and what to do.",
         "This page lists them as they stand in the sources; … stands for what is filled in. The alarms of the checks",
-        "have [a table of their own](../../diagnostics.md#alarms).",
+        "have [a page of their own](../alarms.md).",
         "",
     ]
     for warnings, title in ((True, "Warnings"), (False, "Errors")):

@@ -92,7 +92,7 @@ def meanings(files: list[Path]) -> dict[str, str]:
 def page() -> str:
     lines = ["# Settings of the command line", ""]
     lines += [
-        "This page is made from the files of `conf/`. `group=option` chooses a file, `key=value` changes one setting, and",
+        "This page is made from the files of `conf/`. `group=option` chooses a file, `key=value` sets a value, and",
         "`python train.py --cfg job` shows all settings as they are after your changes. A value `null` means that the",
         "setting is left open. `${name}` is the value of another setting.",
         "",
