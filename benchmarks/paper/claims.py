@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 PRICES = "section 4.3 (prices)"
+ACCURATE = 0.01  # a median error of D_f up to which estimates count as accurate
 
 
 class Claim(NamedTuple):
@@ -134,6 +135,42 @@ def _tcf_mends_D_f(runs: Runs, literal: bool) -> Iterator[Claim]:
             yield Claim(where, *how, said, measured, bool(sds[1] > sds[0]))
 
 
+def _b_and_D_o_with_the_TCF(runs: Runs, literal: bool) -> Iterator[Claim]:
+    """ "Largely unaffected": neither median error changes by more than half of the larger one."""
+    own = runs.where(experiment="censored_variable", reach=None)
+    with_TCF, without = own.where(arm="tcf"), own.where(arm="none")
+    common = set(with_TCF.unique("n_trajectories")) & set(without.unique("n_trajectories"))
+    if not common:
+        return
+    n, holds, shown = max(common), True, []
+    for name in ("b", "D_o"):
+        before, after = (float(np.median(part.where(n_trajectories=n).errors(name))) for part in (without, with_TCF))
+        holds &= abs(after - before) <= 0.5 * max(before, after)
+        shown.append(f"{name} {percent(before)} → {percent(after)}")
+    said = "the TCF leaves b and D_o largely unaffected"
+    yield Claim("4.3", *way(own, literal), said, f"median error {', '.join(shown)} at {n:,}", holds)
+
+
+def _sizes_needed(runs: Runs, literal: bool) -> Iterator[Claim]:
+    """The first number of trajectories with a median error of D_f of at most 1 %, in Examples 4.4 and 4.5."""
+    needed: dict[str, int | None] = {}
+    shown = []
+    for experiment, where in (("censored_constant", "4.4"), ("censored_mcmc", "4.5")):
+        own = runs.where(experiment=experiment, arm="tcf", reach=None)
+        sizes = own.unique("n_trajectories")
+        if not len(own) or len(sizes) < 2:
+            return
+        medians = {n: float(np.median(own.where(n_trajectories=n).errors("D_f"))) for n in sizes}
+        first = next((n for n in sizes if medians[n] <= ACCURATE), None)
+        needed[where] = first
+        last = f"not up to {sizes[-1]:,} ({percent(medians[sizes[-1]])})"
+        shown.append(f"{where} {last if first is None else f'from {first:,}'}")
+    said = "the number of trajectories needed for accurate estimates differs between 4.4 and 4.5"
+    measured = f"median error of D_f with the TCF within 1 %: {', '.join(shown)}"
+    how = way(runs.where(experiment=["censored_constant", "censored_mcmc"], arm="tcf"), literal)
+    yield Claim("4.5", *how, said, measured, needed["4.4"] != needed["4.5"])
+
+
 def _value_improves(runs: Runs, literal: bool) -> Iterator[Claim]:
     for experiment in ("censored_variable", "censored_constant"):
         own = runs.where(experiment=experiment, arm=["tcf", "none"])
@@ -170,7 +207,7 @@ def _linear_bound(runs: Runs) -> Iterator[Claim]:
 
 
 CHECKS: tuple[Callable[[Runs, bool], Iterator[Claim]], ...] = (
-    _error_falls, _unbiased_outliers, _tcf_mends_D_f, _value_improves,
+    _error_falls, _unbiased_outliers, _tcf_mends_D_f, _b_and_D_o_with_the_TCF, _sizes_needed, _value_improves,
 )  # fmt: skip
 
 
@@ -185,7 +222,8 @@ class Estimate:
 
 def price_claims(runs: Runs) -> Iterator[Claim]:
     """Per set of transitions and engine: whether the TCF lowers the error and its spread, and raises the coverage."""
-    for panel in prices.panels(runs):
+    panels = prices.panels(runs)
+    for panel in panels:
         for literal in (False, True):
             found = {tail: panel.group(literal, tail) for tail in ("none", "tcf")}
             if all(len(part) for part in found.values()):
@@ -195,6 +233,22 @@ def price_claims(runs: Runs) -> Iterator[Claim]:
         if panel.experiment == "btc_first6000":
             error = prices.number(panel.first, "baselines.crl.relative_l2")
             yield crl_claim(error)
+    yield from _more_prices_are_better({panel.experiment: panel for panel in panels})
+
+
+def _more_prices_are_better(panels: dict[str, prices.Panel]) -> Iterator[Claim]:
+    """Random 60,000 transitions against the first 6000, per engine and tail treatment."""
+    if not {"btc_first6000", "btc_random60000"} <= set(panels):
+        return
+    for literal in (False, True):
+        for tail, label in (("tcf", "with TCF"), ("none", "without TCF")):
+            few, many = (panels[name].group(literal, tail) for name in ("btc_first6000", "btc_random60000"))
+            if len(few) and len(many):
+                one = estimate(panels["btc_first6000"], few, literal).error
+                two = estimate(panels["btc_random60000"], many, literal).error
+                said = f"random 60,000 transitions give a smaller error of V than the first 6000, {label}"
+                shown = f"{one:.2%} → {two:.2%}".replace("%", " %")
+                yield Claim(PRICES, *way(many, literal), said, shown, two < one)
 
 
 def estimate(panel: prices.Panel, runs: Runs, literal: bool) -> Estimate:

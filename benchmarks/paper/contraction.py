@@ -46,13 +46,12 @@ _WIDTH = 1e-4  # relative, of the central differences of a score
 _ROUNDS, _NEWTON = 400, 60
 TITLE = "Convergence of the TCF"
 _TEXT = """\
-The paper leaves open whether its iteration of coefficients and TCF converges, and how fast. One round fits theta at
-a held TCF and takes the TCF which that theta asks for. Near the fixed point a round multiplies the distance by
-kappa = ∇R · J⁻¹ (s_tail − s_core) ([method.md](method.md), where it is derived): it converges when kappa is below
-1, and where nothing was removed beyond TRT kappa is a squared correlation and always is. *Measured*: the ratio of
-the last two changes of the TCF in the library's own iteration; *derived*: the formula, from the density alone. (b,
-D_o, D_f) = (5, 4, 3), law of a step: frozen (exact for constants); the data is the law itself, by quadrature, so
-that there is no noise in either."""
+The paper leaves open whether its iteration of coefficients and TCF converges. One round fits theta at a fixed TCF and
+then computes the TCF of that theta. Near the fixed point one round multiplies the distance by kappa = ∇R · J⁻¹
+(s_tail − s_core), derived in [method.md](method.md#lost-tails). The iteration converges if kappa is below 1. If
+nothing was removed beyond TRT, kappa is a squared correlation and always below 1. *Measured* is the ratio of the last
+two changes of the TCF in the library's iteration, *derived* the formula. (b, D_o, D_f) = (5, 4, 3), and the law of a
+step is frozen, which is exact for constants. The data are the law itself, by quadrature, so that there is no noise."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.paper import contraction, literal, parts, prices
 from benchmarks.paper.claims import Claim, claims, section_order
-from benchmarks.paper.collect import Runs, collect
+from benchmarks.paper.collect import DEFINITION, Runs, collect
 from benchmarks.paper.figures import FIGURES
 from benchmarks.paper.style import picture
 from benchmarks.paper.tables import KEEP, cells, frame, markdown
@@ -25,11 +25,23 @@ Every number and figure on this page was written by
 python -m benchmarks.paper page runs=<directory of the runs> out=docs
 ```
 
-from run directories and from the tables of `benchmarks/results`; nothing is typed in. A page made from a
-part of the runs has the other sections as they were; the table of runs names the machine of each. **Every fit on this
-page is under the frozen law** (coefficients held over a step, as in the paper) unless a column says otherwise; what the
-exact law changes is on a page of its own, [exact_law.md](exact_law.md). How each experiment is run and what the paper
-leaves open: {experiments}."""
+from run directories and from the tables of `benchmarks/results`. Nothing is typed in. If the page is made from a part
+of the runs, its other sections stay as they were; the table of runs names the machine of each. **Every fit on this
+page uses the frozen law**, as in the paper, unless a column says otherwise. [exact_law.md](exact_law.md) shows what the
+exact law changes. {experiments} describes the experiments and what the paper leaves open.
+
+How to read the tables:
+
+- **Errors** are relative L2 errors: median (worst) over the replicas. *bias of D_f* is that of the mean of D_f over the
+  cell, ± its standard error. *outliers* are numbers of replicas for b/D_o/D_f: {definition}.
+- **Sizes.** Tables show the smallest and the largest number of trajectories. The linked CSV files have all of them.
+- **Rates** are slopes of log(root mean square error) over log(trajectories), pooled and for each coefficient.
+- **Standard errors**: *coverage* is the share of the truth within the 95 % bands. For constants *z* is
+  (estimate − truth) / standard error, to be compared with N(0, 1) by the Kolmogorov-Smirnov p-value *ks p*. The small
+  samples of a seed are part of its larger ones, so that p is a little too small.
+- **Value functions** have beta = 0.1 and V = cos³(2x) for the true coefficients. *V - mean V* is the error without the
+  mean of V. The mean is that of the reward over the stationary law divided by beta, so that a small error of the
+  coefficients counts ten times. The last column counts replicas with a better V than without the correction."""
 STATEMENTS, RUNS, PRICES, SHORT = (
     "The paper's statements and these runs",
     "How it was run",
@@ -46,7 +58,7 @@ def write_page(roots: Sequence[Path], out: Path, results: Path = literal.RESULTS
     """
     runs, kept = collect(list(roots)), Kept(out / "results.md")
     guide = "[experiments.md](experiments.md)" if (out / "experiments.md").is_file() else "`conf/experiment/`"
-    blocks = [_HEAD.format(experiments=guide)]
+    blocks = [_HEAD.format(experiments=guide, definition=DEFINITION)]
     fresh = [*literal.claims(results), *map(Claim._make, claims(runs).rows())]
     stated = sorted([*fresh, *kept.claims(STATEMENTS, fresh)], key=lambda claim: section_order(claim.where))
     if stated:
@@ -58,7 +70,7 @@ def write_page(roots: Sequence[Path], out: Path, results: Path = literal.RESULTS
         if one.name not in names:
             blocks += [f"## {one.title}", kept[one.title]] if kept[one.title] else []
             continue
-        blocks += [f"## {one.title}", *parts.experiment(one, runs.where(experiment=one.name), roots)]
+        blocks += [f"## {one.title}", *parts.experiment(one, runs.where(experiment=one.name), roots, out)]
         for name, entry in FIGURES.items():  # each once: at the last experiment that it needs
             needed = [known for known in there if known in entry.experiments]
             if needed and needed[-1] == one.name:

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.paper import tables
-from benchmarks.paper.collect import COEFFICIENTS, DEFINITION, Runs
+from benchmarks.paper.collect import COEFFICIENTS, Runs
 from benchmarks.paper.figures import bound_figure
 from benchmarks.paper.rates import CORRELATION
 from benchmarks.paper.style import arm_label, picture
 from benchmarks.paper.tables import FIT_BELOW, KEEP, markdown, percent, read_rates
 from levytorch.errors import InputError
+from levytorch.files import write_text
 from levytorch.untrusted import read_json
 
 REPLICAS = 12  # the paper's
@@ -27,14 +28,16 @@ COVERED = 0.9  # and so is a 95 % band that holds the truth less often than this
 PAPER_ARMS = ("unbiased", "none", "tcf")
 BOUND = "The error bound (section 4.2.2)"
 _BOUND = """\
-b = sin⁴ x, D_o = cos² x + |sin x|, D_f = sin 4x + 2, alpha = 0.3, beta = 0.1, V = cos³(2x); {trials:,} perturbed
-problems for every eps from {low:g} to {high:g}, solved by collocation with {modes} modes; nothing is fitted. The
-slopes are those of log(mean error) over log(eps) at eps = {used}; larger eps show where the dependence stops being
-linear. C0 is max |V^ − V|, C2 the sum of the maxima of V^ − V and of its first two derivatives, the norm of Theorem
-3.1 but for its Hölder part. *noise* is a Gaussian process of standard deviation eps, correlated over {share:g} of
-the period (covariance exp(−d² / (2 l²)), l = {length:.3f}): its Hölder norms exist, and the level C does not depend
-on the grid. *gaussian* and *wedge* are bumps of height eps; *white* draws every collocation point by itself, and
-its level falls with the number of points."""
+b = sin⁴ x, D_o = cos² x + |sin x|, D_f = sin 4x + 2, alpha = 0.3, beta = 0.1, V = cos³(2x). {trials:,} perturbed
+problems for every eps from {low:g} to {high:g} are solved by collocation with {modes} modes. Nothing is fitted. The
+slopes are those of log(mean error) over log(eps) at eps = {used}; for larger eps the error is no longer linear. C0 is
+max |V^ − V|. C2 is the sum of the maxima of V^ − V and of its first two derivatives, the norm of Theorem 3.1 without
+its Hölder part.
+
+The perturbation *noise* is a Gaussian process of standard deviation eps, correlated over {share:g} of the period
+(covariance exp(−d² / (2 l²)), l = {length:.3f}), so that its Hölder norms exist and C does not depend on the grid.
+*gaussian* and *wedge* are bumps of height eps. *white* is independent at every collocation point, and its level
+decreases with the number of points."""
 PACKAGES = ("levytorch", "torch", "numpy", "scipy", "numba", "lightning", "hydra-core", "polars", "matplotlib")
 
 
@@ -61,7 +64,7 @@ EXPERIMENTS = (
         "censored_variable",
         "Example 4.3: variable coefficients, filtered data, and their value functions (section 4.2.1)",
         "K = 21, dt = 1/40, alpha = 0.3. Steps of at least TRT = 20 are removed and half of those beyond CT = 8 "
-        "dropped. At dt = 1/40 coefficients frozen over a step are biased whatever the amount of data.",
+        "dropped. At dt = 1/40 the bias of frozen coefficients does not decrease with the amount of data.",
     ),
     Experiment(
         "censored_constant",
@@ -72,7 +75,7 @@ EXPERIMENTS = (
         "censored_mcmc",
         "Example 4.5: constants, Metropolis data",
         "(5, 4, 3), K = 1, dt = 1/40, alpha = 0.3; increments from a random-walk Metropolis chain in a "
-        "limited range. Neighbouring increments of a chain are dependent, which standard errors do not know.",
+        "limited range. Consecutive increments are dependent, so that the standard errors are too small.",
     ),
     Experiment(
         "learning_history",
@@ -145,21 +148,19 @@ def how(
     order = [one.name for one in EXPERIMENTS]
     shown.sort(key=lambda row: order.index(row["experiment"]) if row["experiment"] in order else len(order))
     used = {row["machine"] for row in shown}
-    told = [f"{machine()}. {versions()}."] if anew or not shown else []
-    here = {one.split(",")[0] for one in told}
-    told += [one for one in machines if one.split(",")[0] in used - here]
+    used_here = [f"{machine()}. {versions()}."] if anew or not shown else []
+    here = {one.split(",")[0] for one in used_here}
+    used_here += [one for one in machines if one.split(",")[0] in used - here]
     return [
-        *(f"Machine: {one}" for one in told),
+        *(f"Machine: {one}" for one in used_here),
         markdown(shown) if shown else "No runs of the paper's experiments.",
-        "The column *fits* is the sum over runs of the time from the first pass to the last, checks and standard "
-        "errors included; wall and CPU time are those of whole sweeps where they were recorded (wall time depends on "
-        "what else the machine was doing).",
-        f"Outliers: {DEFINITION}.",
+        "*fits* is the sum over runs of the time from the first pass to the last, with checks and standard errors. "
+        "Wall and CPU times are those of whole sweeps, if they were recorded. Wall times depend on the machine's load.",
     ]
 
 
-def experiment(one: Experiment, runs: Runs, roots: Sequence[Path]) -> list[str]:
-    """What was done, the command, and the tables; the figures follow."""
+def experiment(one: Experiment, runs: Runs, roots: Sequence[Path], out: Path) -> list[str]:
+    """What was done, the command, and the tables; the figures follow. Complete tables are in <out>/tables."""
     blocks = [f"{one.text} {fitted_by(runs)}"]
     command = sweep_record(runs, roots).get("command") or f"python train.py -m experiment={one.name}"
     blocks.append(code(str(command)))
@@ -167,26 +168,48 @@ def experiment(one: Experiment, runs: Runs, roots: Sequence[Path]) -> list[str]:
     if one.name == "learning_history":
         return blocks
     if "errors" in found:
-        blocks.append(
-            "Relative L2 errors, median (worst) over the replicas; bias: that of the mean of D_f over the cell, ± its "
-            "standard error."
-        )
-        blocks.append(markdown(_compact(found["errors"]), keep=KEEP))
+        blocks += _table("Errors in %", "errors", one, markdown(_compact(found["errors"]), keep=KEEP), out)
     if "rates" in found:
         rows = found["rates"].filter((found["rates"]["arm"] != "none") & (found["rates"]["sizes"] >= 3))
         exact = runs.unique("n_basis") == [1]
-        blocks += [_rate_sentence(row, exact=exact) for row in rows.rows(named=True)]
+        blocks += _rates(rows.rows(named=True), exact=exact)
     if "calibration" in found:
-        blocks += _calibration(runs)
+        rows = tables.calibrations(runs, tables.SIZELESS)
+        if len(rows):
+            blocks += _table("Standard errors, all sizes", "calibration", one, markdown(rows, keep=KEEP), out)
     if one.name in ("censored_variable", "censored_constant") and "values" in found:
-        blocks.append(
-            "Value functions (beta = 0.1, V = cos³(2x) for the true coefficients): relative L2 errors, of V and of V "
-            "without its mean (the mean of V is that of the reward over the stationary law divided by beta, so that a "
-            "small error of the coefficients counts ten times), and in how many replicas V is better than without "
-            "correction."
+        blocks += _table(
+            "Value functions, errors in %", "values", one, markdown(_compact_values(found["values"]), keep=KEEP), out
         )
-        blocks.append(markdown(_compact_values(found["values"]), keep=KEEP))
     return blocks
+
+
+def _table(title: str, kind: str, one: Experiment, complete: str, out: Path) -> list[str]:
+    """A table of the page under its title, which links to the complete one where rows are left out."""
+    write_text(out / "tables" / f"{one.name}_{kind}.csv", tables.as_csv(complete))
+    text = tables.smallest_and_largest(complete)
+    text = tables.default_reach(text) if kind == "calibration" else text
+    link = f" ([all rows](tables/{one.name}_{kind}.csv))" if text != complete else ""
+    return [f"{title}{link}:", text]
+
+
+def _rates(rows: Sequence[dict[str, Any]], *, exact: bool) -> list[str]:
+    """Slopes of log(error) over log(size) per arm."""
+    if not rows:
+        return []
+    promise = "Maximum likelihood promises -0.5." if exact else "The bias of frozen steps does not decrease."
+    shown = [
+        {
+            "arm": arm_label(row["arm"]),
+            "alpha": f"{row['alpha_true']:g}",
+            "engine": "Algorithm B.1" if row["literal"] else "levytorch",
+            "sizes": row["sizes"],
+            "pooled": f"{row['slope_pooled']:.3f} ± {row['slope_pooled_std']:.3f}",
+            **{name: f"{row[f'slope_{name}']:.2f}" for name in COEFFICIENTS},
+        }
+        for row in rows
+    ]
+    return [f"Rates. {promise}", markdown(shown, keep=("arm", "pooled", *COEFFICIENTS))]
 
 
 def fitted_by(runs: Runs) -> str:
@@ -286,19 +309,19 @@ def _uncalibrated(key: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
     low = [row for row in rows if row["ks_p"] is None and row["coverage"] < COVERED]
     if low:
         shown = [f"{r['coefficient']} {percent(r['coverage'])}" for r in low]
-        items.append(f"{_where(key)}: share of the cell where the 95 % bands hold the truth: {', '.join(shown)}.")
+        items.append(f"{_where(key)}: share of the cell where the 95 % bands contain the truth: {', '.join(shown)}.")
     return items
 
 
 def _compact(table: Any) -> list[dict[str, Any]]:
-    """One cell per coefficient instead of four."""
+    """One cell per coefficient instead of four, in %."""
     rows = []
     for row in table.rows(named=True):
         out = {key: row[key] for key in ("alpha_true", "literal", "reach", "arm", "n_trajectories", "replicas")}
         for name in COEFFICIENTS:
-            out[name] = f"{percent(row[f'{name}_median'])} ({percent(row[f'{name}_worst'])})"
-        spread = "" if row["D_f_bias_std"] is None else f" ± {percent(row['D_f_bias_std'])}"
-        out["bias of D_f"] = f"{percent(row['D_f_bias'], signed=True)}{spread}"
+            out[name] = f"{_plain(row[f'{name}_median'])} ({_plain(row[f'{name}_worst'])})"
+        spread = "" if row["D_f_bias_std"] is None else f" ± {_plain(row['D_f_bias_std'])}"
+        out["bias of D_f"] = f"{_plain(row['D_f_bias'], signed=True)}{spread}"
         out["outliers"] = "/".join(str(row[f"{name}_outliers"]) for name in COEFFICIENTS)
         rows.append(out)
     return rows
@@ -308,35 +331,17 @@ def _compact_values(table: Any) -> list[dict[str, Any]]:
     rows = []
     for row in table.rows(named=True):
         out = {key: row[key] for key in ("literal", "arm", "n_trajectories", "replicas")}
-        out |= {"V": f"{percent(row['V_median'])} ({percent(row['V_worst'])})", "outliers": row["V_outliers"]}
-        out["V - mean V"] = f"{percent(row['V_shape_median'])} ({percent(row['V_shape_worst'])})"
+        out |= {"V": f"{_plain(row['V_median'])} ({_plain(row['V_worst'])})", "outliers": row["V_outliers"]}
+        out["V - mean V"] = f"{_plain(row['V_shape_median'])} ({_plain(row['V_shape_worst'])})"
         compared = row["compared"] is not None
         out["better than without"] = f"{row['better_than_none']} of {row['compared']}" if compared else "–"
         rows.append(out)
     return rows
 
 
-def _rate_sentence(row: dict[str, Any], *, exact: bool) -> str:
-    who = f"{arm_label(row['arm'])}, alpha = {row['alpha_true']:g}" + (", Algorithm B.1" if row["literal"] else "")
-    promise = "maximum likelihood promises -0.5" if exact else "-0.5 would need a law without the bias of frozen steps"
-    return (
-        f"Slope of log(rms error) over log(trajectories), {who}, pooled over b, D_o, D_f and {row['sizes']} sizes: "
-        f"{row['slope_pooled']:.3f} ± {row['slope_pooled_std']:.3f} (b {row['slope_b']:.2f}, D_o "
-        f"{row['slope_D_o']:.2f}, D_f {row['slope_D_f']:.2f}); {promise}."
-    )
-
-
-def _calibration(runs: Runs) -> list[str]:
-    """Standard errors, per arm with all sizes together: z of constants, or the coverage of the bands."""
-    rows = tables.calibrations(runs, tables.SIZELESS)
-    if not len(rows):
-        return []
-    text = (
-        "Standard errors, all sizes together: share of the truth within the 95 % bands and, for constants, (estimate - "
-        "truth) / standard error beside N(0, 1), with the Kolmogorov-Smirnov p-value (a seed's small samples are part "
-        "of its larger ones, so that p is a little too small)."
-    )
-    return [text, markdown(rows, keep=KEEP)]
+def _plain(share: float, *, signed: bool = False) -> str:
+    """A share in % without the sign, for tables whose title has it."""
+    return percent(share, signed=signed).removesuffix(" %")
 
 
 def _where(key: dict[str, Any]) -> str:

@@ -43,13 +43,13 @@ CURVES = ("x", "V", "reference", "reference_exact", "crl", "trivial")
 _NOTES = """- *relative L2 error*: of V against the paper's reference, a Fourier fit to all empirical values, over
   all prices of the file; *±*: its standard deviation over the refits of the block bootstrap, or over the random starts.
 - *exact*: the same against sums whose discount is integrated exactly. The paper's sum with dt = 1/20 h exceeds the
-  integral that V is by beta dt / 2 = 0.75 % whatever the prices do.
-- *coverage*: share of the empirical values within V ± one standard deviation. They scatter by {scatter:.2f} % around
-  their own reference, because each is the sum along one path; a band of what is known about V need not cover that,
-  and a wide band covers everything.
-- *alpha*: learned, within `coefficients.alpha_bounds` (0.03 to 0.98 unless set). An alpha at a bound is no estimate:
-  the likelihood still rises there, and beyond 0.98 jumps can hardly be told from the Brownian part.
-- The series is not the paper's (docs/btc.md): another source, 801,600 rows without gaps against 634,551."""
+  integral V by beta dt / 2 = 0.75 % for any prices.
+- *coverage*: share of the empirical values within V ± one standard deviation. Each value is the sum along one path, and
+  they scatter by {scatter:.2f} % around their own reference. A correct band of V need not cover that, and a wide band
+  covers everything.
+- *alpha*: learned within `coefficients.alpha_bounds` (0.03 to 0.98 by default). An alpha at a bound is no estimate: the
+  likelihood still increases there, and beyond 0.98 jumps and the Brownian part are hardly separable.
+- The series is not the paper's ([btc.md](btc.md)): another source, 801,600 rows without gaps against 634,551."""
 
 
 def number(run: Record, key: str) -> float:
@@ -300,8 +300,8 @@ def remarks(panel: Panel) -> list[str]:
         low, low_exact = (min(number(run, f"relative_l2{kind}") for run in best.values()) for kind in ("", "_exact"))
         verdict = "does as well or better" if low >= trivial or low_exact >= trivial_exact else "does worse"
         out.append(
-            f"r / beta, which knows nothing of the dynamics, {verdict}: {trivial:.2%} ({trivial_exact:.2%} exact) "
-            f"beside {low:.2%} ({low_exact:.2%}) for the best fit. Within 1 / beta = 3.3 hours the price hardly moves "
+            f"r / beta, which ignores the dynamics, {verdict}: {trivial:.2%} ({trivial_exact:.2%} exact) "
+            f"against {low:.2%} ({low_exact:.2%}) for the best fit. Within 1 / beta = 3.3 hours the price hardly moves "
             "against the period of the reward."
         )
     if "tcf" in best and "none" in best:
@@ -312,8 +312,8 @@ def remarks(panel: Panel) -> list[str]:
     vanished = [ARMS[tail] for tail, run in best.items() if "D_o" in (run.metrics.get("vanishing") or ())]
     if vanished:
         out.append(
-            f"D_o is zero to all digits that matter ({', '.join(vanished)}): the likelihood has its maximum on that "
-            "boundary, so a pure jump law describes these prices as well as one with a Gaussian part."
+            f"D_o is zero ({', '.join(vanished)}): a pure jump law describes these prices as well as one with a "
+            "Gaussian part."
         )
     return out
 

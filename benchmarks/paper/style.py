@@ -133,11 +133,11 @@ def truth_line(
 
 
 def picture(fig: Figure, name: str, caption: str, out: Path, before: str = "") -> list[str]:
-    """Writes <out>/figures/results_<name>.png; returns what shows it on the page."""
+    """Writes <out>/figures/results_<name>.png; returns the image and its caption, as Markdown."""
     target = out / "figures" / f"results_{name}.png"
     with replacing(target) as temporary:
         temporary.write_bytes(small_png(fig))
-    return [f"![{caption}](figures/{target.name})", f"*{before}{caption}*"]
+    return [f"![{before.strip(' .') or name}](figures/{target.name})", f"*{before}{caption}*"]
 
 
 def small_png(fig: Figure) -> bytes:

@@ -5,6 +5,8 @@ Shown as Markdown, readable in a terminal as well: shares as per cent, columns t
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -276,3 +278,40 @@ def percent(share: float, *, signed: bool = False) -> str:
 def cells(line: str) -> list[str]:
     """Of one line of a Markdown table."""
     return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+
+
+def smallest_and_largest(table: str) -> str:
+    """A Markdown table without the sizes between the smallest and the largest number of trajectories of each group."""
+    head, line, *rows = table.splitlines()
+    names = cells(head)
+    if "trajectories" not in names:
+        return table
+    size = names.index("trajectories")
+    group = [k for k, name in enumerate(names) if name in ("alpha", "engine", "reach", "arm")]
+    found: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        found.setdefault(tuple(cells(row)[k] for k in group), []).append(row)
+
+    def number(row: str) -> int:
+        return int(cells(row)[size].replace(",", ""))
+
+    kept = {row for own in found.values() for row in (min(own, key=number), max(own, key=number))}
+    return "\n".join([head, line, *(row for row in rows if row in kept)])
+
+
+def default_reach(table: str) -> str:
+    """A Markdown table without the rows of ranges other than the default one, where it has such rows."""
+    head, line, *rows = table.splitlines()
+    names = cells(head)
+    if "reach" not in names:
+        return table
+    kept = [row for row in rows if cells(row)[names.index("reach")] == "–"]
+    return "\n".join([head, line, *kept]) if kept else table
+
+
+def as_csv(table: str) -> str:
+    """A Markdown table as CSV, with the same text in its cells."""
+    text = io.StringIO()
+    head, _, *rows = table.splitlines()
+    csv.writer(text, lineterminator="\n").writerows(map(cells, (head, *rows)))
+    return text.getvalue()
