@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -147,6 +147,10 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor) -> Coefficients: ...
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor) -> Coefficients: ...
 
     @cached_property
     def alpha_spec(self) -> AlphaSpec:

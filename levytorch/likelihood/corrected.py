@@ -197,7 +197,8 @@ def _at(values: Tensor, x: Tensor, head: Head) -> Tensor:
     waves[:, 1:] *= 2
     if S % 2 == 0:
         waves[:, -1] *= 0.5
-    return (modes @ waves.T.to(modes.dtype)).real if values.dim() > 1 else (waves @ modes).real
+    found: Tensor = modes @ waves.T.to(modes.dtype) if values.dim() > 1 else waves @ modes
+    return found.real
 
 
 class Information(NamedTuple):

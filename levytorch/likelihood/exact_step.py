@@ -187,7 +187,9 @@ class ExactStep:
         periods = math.ceil((self.half + 1) / fine.shape[0])
         winding = torch.arange(-periods, periods, dtype=torch.float64, device=k.device)
         turns = _turn(-2 * math.pi * winding[:, None] * k)
-        table = (turns @ waves.reshape(k.shape[0], -1)).real.reshape(2 * periods, n, -1).transpose(0, 1).reshape(n, -1)
+        table: Tensor = (
+            (turns @ waves.reshape(k.shape[0], -1)).real.reshape(2 * periods, n, -1).transpose(0, 1).reshape(n, -1)
+        )
         center = periods * fine.shape[0]
         return table[:, center - self.half : center + self.half + 1]
 

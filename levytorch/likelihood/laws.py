@@ -133,7 +133,7 @@ def _depth(law: Law, method: str) -> int:
 def distinct_steps(data: Transitions | Lattice, most: int) -> list[float]:
     """The distinct dt, up to rounding; of more than `most` the first ones."""
     if isinstance(data, Lattice):
-        return data.dt.tolist()
+        return [float(dt) for dt in data.dt]
     if data.uniform_dt:
         return [float(data.dt[0])]
     distinct = np.empty(0)

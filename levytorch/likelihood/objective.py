@@ -331,7 +331,7 @@ def _sandwich(objective: FullBatchObjective, ev: Evaluation) -> Tensor | None:
         meat += cross + cross.T
     if not bool(torch.isfinite(slope).all() and torch.isfinite(meat).all()):
         return None
-    inverse = torch.linalg.pinv(slope)
+    inverse: Tensor = torch.linalg.pinv(slope)
     return inverse @ (meat / n) @ inverse.T
 
 

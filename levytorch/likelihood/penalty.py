@@ -299,7 +299,7 @@ def symmetric_inverse(matrix: Tensor) -> Tensor:
     scale = matrix.diagonal().clamp(min=1e-200).rsqrt()  # 1e200 times 1e13 from below is still a number
     values, vectors = torch.linalg.eigh(matrix * scale.outer(scale))
     values = values.clamp(min=1e-13 * float(values.max()))
-    inverse = (vectors / values) @ vectors.T
+    inverse: Tensor = (vectors / values) @ vectors.T
     return inverse * scale.outer(scale)
 
 
@@ -319,5 +319,6 @@ def guarded_solve(information: Tensor, score: Tensor, purpose: str) -> Tensor:
     scale = torch.where(known, diagonal.clamp(min=1e-300).rsqrt(), 0.0)
     values, vectors = torch.linalg.eigh(information * scale.outer(scale))
     keep = values > _NOTHING * values.max().clamp(min=1e-300)
-    parts = torch.where(keep, (vectors.T @ (scale * score)) / torch.where(keep, values, 1.0), 0.0)
-    return scale * (vectors @ parts)
+    parts: Tensor = torch.where(keep, (vectors.T @ (scale * score)) / torch.where(keep, values, 1.0), 0.0)
+    step: Tensor = scale * (vectors @ parts)
+    return step

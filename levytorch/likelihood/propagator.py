@@ -82,7 +82,8 @@ def _modes(n: int, like: Tensor) -> Tensor:
 
 
 def _columns(symbol: Tensor) -> Tensor:
-    return torch.fft.ifft(symbol, dim=-1)
+    columns: Tensor = torch.fft.ifft(symbol, dim=-1)
+    return columns
 
 
 class _Symbols(NamedTuple):
@@ -241,7 +242,8 @@ class _Propagate(torch.autograd.Function):
         def one(family: int, part: slice) -> list[Tensor]:
             bar = core_bar[part] if family == 0 else 1j * tail_bar[family - 1, part]
             powers = kept[family, part.start] or work.powers(family, part)
-            return work.collected(family, part, exponential_adjoint(powers, bar))
+            collected: list[Tensor] = work.collected(family, part, exponential_adjoint(powers, bar))
+            return collected
 
         adjoints = work.each(one)  # added in their order, whatever the threads
         totals = [sum(values[1:], start=values[0]) for values in zip(*adjoints)]

@@ -35,8 +35,8 @@ class StateBins:
         self.dim, self.clamped, self.extents = head.dim, head.clamped, head.extents
         if centered:
             self.extents = [(o - 0.5 * p / n_bins, p) for o, p in self.extents]
-        self.side = 1 if head.is_constant else n_bins if self.dim == 1 else _side(head, n_bins)
-        self.n_x = self.side**self.dim
+        self.side: int = 1 if head.is_constant else n_bins if self.dim == 1 else _side(head, n_bins)
+        self.n_x: int = self.side**self.dim
         self.dt_edges, dt_nodes = _dt_groups(dt)
         axes = [o + (torch.arange(self.side, dtype=torch.float64) + 0.5) * (p / self.side) for o, p in self.extents]
         if self.dim == 1:
@@ -144,8 +144,9 @@ class InputBins(StateBins):
 
 def _side(head: Head, n_bins: int) -> int:
     """Bins per coordinate in d > 1: about 4 n_bins in all, and at least four per shortest wave of a Fourier head."""
-    waves = (getattr(head, "n_basis", 1) - 1) // 2
-    return max(4, round((4 * n_bins) ** (1 / head.dim)), 4 * waves if n_bins >= 256 else 0)
+    waves: int = (getattr(head, "n_basis", 1) - 1) // 2
+    evenly: float = (4 * n_bins) ** (1 / head.dim)
+    return max(4, round(evenly), 4 * waves if n_bins >= 256 else 0)
 
 
 def _dt_groups(dt: Tensor) -> tuple[Tensor, Tensor]:

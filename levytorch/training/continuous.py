@@ -50,6 +50,11 @@ class ContinuousRecovery(CountedActions):
     counts: Tensor
     places: Tensor
 
+    def __post_init__(self) -> None:
+        one = self.recovery
+        self.covariance, self.metrics = one.covariance, one.metrics
+        self.log_likelihood, self.converged = one.log_likelihood, one.converged
+
     @classmethod
     def of(cls, recovery: Recovery, pairs: Transitions) -> ContinuousRecovery:
         """From the fit of these pairs, whose inputs are their actions."""
@@ -69,25 +74,9 @@ class ContinuousRecovery(CountedActions):
         return self.recovery
 
     @property
-    def head(self) -> ActionHead:
+    def head(self) -> ActionHead:  # type: ignore[override]
         """Of rows (x, a)."""
         return cast(ActionHead, self.recovery.head)
-
-    @property
-    def covariance(self) -> Tensor | None:
-        return self.recovery.covariance
-
-    @property
-    def metrics(self) -> dict[str, Any]:
-        return self.recovery.metrics
-
-    @property
-    def log_likelihood(self) -> float:
-        return self.recovery.log_likelihood
-
-    @property
-    def converged(self) -> bool:
-        return self.recovery.converged
 
     @property
     def support(self) -> tuple[float, float] | None:

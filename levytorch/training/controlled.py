@@ -26,7 +26,7 @@ from levytorch.dynamics import Dynamics
 from levytorch.errors import InputError, LevytorchWarning, printable, reason
 from levytorch.policies import Policy, index_among
 from levytorch.training.fit_report import Estimate, Reported, coefficient_rows, head_in_words
-from levytorch.training.recovery import ArrayLike, Recovery
+from levytorch.training.recovery import ArrayLike, OfHead, Recovery
 from levytorch.training.stored import stored_covariance, stored_metrics
 from levytorch.untrusted import load_tensors
 
@@ -99,7 +99,7 @@ class CellParts(EvenBins):
         return function
 
 
-class CountedActions(Reported):
+class CountedActions(OfHead, Reported):
     """What recoveries with actions share. counts: (A, parts), pairs per action (or bin) and part of the cell."""
 
     counts: Tensor
@@ -115,16 +115,16 @@ class CountedActions(Reported):
         raise NotImplementedError
 
     @property
+    def head(self) -> Head:  # type: ignore[override]
+        return self.one.head
+
+    @property
     def alpha(self) -> Any:
         return self.one.alpha
 
     @property
     def alpha_std(self) -> Any:
         return self.one.alpha_std
-
-    @property
-    def tempered(self) -> bool:
-        return self.one.tempered
 
     @property
     def tempering(self) -> float:
@@ -135,25 +135,9 @@ class CountedActions(Reported):
         return self.one.tempering_std
 
     @property
-    def dim(self) -> int:
-        return self.one.dim
-
-    @property
-    def period(self) -> Any:
-        return self.one.period
-
-    @property
-    def origin(self) -> Any:
-        return self.one.origin
-
-    @property
-    def window(self) -> Any:
-        return self.one.window
-
-    @property
     def cell_parts(self) -> CellParts:
         """The parts of the cell, or of the window on a line, that `counts` counts."""
-        return CellParts(self.one.head, self.counts.shape[1])
+        return CellParts(self.head, self.counts.shape[1])
 
     def nearby(self, policy: Any) -> tuple[Tensor, Tensor]:
         """Pairs with the actions of a policy, or near them, in each part of the cell, (parts, K), and how often the
@@ -308,7 +292,7 @@ class ControlledRecovery(CountedActions):
         return dict(zip(self.held_actions(), map(int, self.counts.sum(1))))
 
     def model_in_words(self) -> str:
-        return head_in_words(self.recoveries[0].head)
+        return head_in_words(self.head)
 
     @property
     def n_parameters(self) -> float:

@@ -344,8 +344,7 @@ def jump_metrics(found: Any) -> dict[str, float]:
 def _of_jumps(found: Any, details: Mapping[str, Any], level: float) -> list[Estimate]:
     """The rows of alpha and of the tempering."""
     rows, z = [], float(ndtri(0.5 + 0.5 * level))
-    head = getattr(found, "head", None) or found.recoveries[0].head
-    learned = {"alpha": head.learns_alpha, "tempering": head.tempering_spec.learned}
+    learned = {"alpha": found.head.learns_alpha, "tempering": found.head.tempering_spec.learned}
     for name, most in (("alpha", 1.0), ("tempering", math.inf)):
         mean, std = details.get(name), details.get(f"{name}_std")
         if mean is None:
