@@ -30,6 +30,7 @@ class SourceData(NamedTuple):
     trajectories: Trajectories | None = None
     policy: Any = None  # that simulated actions were drawn from
     facts: Mapping[str, Any] | None = None  # of how it was read, for metrics.json
+    sample: Transitions | None = None  # some of the pairs that a lattice was made of, for the checks of the fit
 
 
 class FromFile:

@@ -12,7 +12,7 @@ from levytorch.data.lattice import Lattice
 from levytorch.data.places import file_names
 from levytorch.data.trajectories import OPTIONS
 from levytorch.data.transitions import Transitions
-from levytorch.distributed.cluster import Runner
+from levytorch.distributed.cluster import Runner, running
 from levytorch.distributed.lattices import lattice_with
 from levytorch.distributed.pairs import Distant
 
@@ -49,6 +49,11 @@ class Files:
             "bad_files": bad_files,
         }
         self.n_sample = whole_number("sample", sample, 1000, 10**8)
+
+    def sample(self, client: Any = None) -> Transitions:
+        """About as many pairs as `sample` says, from up to 64 files, for `diagnose` and figures."""
+        with running(client) as job:
+            return self.on(job).sample(self.n_sample)
 
     def on(self, runner: Runner, held: bool = False) -> Distant:
         """The pairs of these files on the workers of a runner."""

@@ -19,6 +19,7 @@ from levytorch.distributed.tree import Tree
 from levytorch.errors import InputError
 
 T = TypeVar("T")
+MOST_FILES = 64  # that a sample is taken from: each is read as a whole for it
 
 
 @dataclass(frozen=True)
@@ -112,23 +113,21 @@ class Distant:
 
     def total(self, pool: Pool, work: Callable[[Batch], T]) -> T:
         """The sum of `work` over all files, in a tree of fixed order."""
-        shared = self.runner.share(work)
-        if self.held:
-            if pool not in self._kept:
-                self._kept[pool] = [self.runner.keep(pairs_of, name, self.reading, pool) for name in self.names]
-            tasks: list[Any] = [(summed_here, (batch, shared)) for batch in self._kept[pool]]
-        else:
-            tasks = [(summed_of_file, (name, self.reading, pool, shared)) for name in self.names]
-        found = self._added(tasks)
-        if found is None:
+        tree: Tree[T] = Tree(len(self.names), operator.add)
+        for k, result in self._results(self._tasks(pool, work)):
+            tree.give(k, result)
+        if tree.total is None:
             raise InputError("files must hold pairs in the window of the fit, found none; check the window and TRT.")
-        return found
+        return tree.total
 
     def sample(self, n: int) -> Transitions:
-        """About n pairs, from all files alike, as consecutive as they are there."""
-        share = max(1, n // len(self.names))
-        tasks = [(some_pairs, (name, self.reading, share)) for name in self.names]
-        parts = [part for _, part in sorted(self._results(tasks), key=lambda one: one[0])]
+        """About n pairs, from all files alike (from some, evenly spread, where there are many), as consecutive as they
+        are there.
+        """
+        names = self.names[:: -(-len(self.names) // MOST_FILES)]
+        share = max(1, n // len(names))
+        tasks = [(some_pairs, (name, self.reading, share)) for name in names]
+        parts = self._in_order(tasks)
         before = np.cumsum([0, *(len(part.membership.occurring()) for part in parts)])
         numbers = [
             start + np.searchsorted(part.membership.occurring(), part.membership.numbers())
@@ -139,15 +138,24 @@ class Distant:
             together[2] = float(parts[0].dt[0])  # type: ignore[call-overload]
         return Transitions(*together, trajectory=np.concatenate(numbers))
 
-    def count(self) -> int:
-        """All pairs."""
-        return int(self._added([(count_pairs, (name, self.reading)) for name in self.names]) or 0)
+    def counts(self) -> list[int]:
+        """The pairs of every file."""
+        return self._in_order([(count_pairs, (name, self.reading)) for name in self.names])
 
-    def _added(self, tasks: Sequence[Any]) -> Any:
-        tree: Tree[Any] = Tree(len(tasks), operator.add)
-        for k, result in self._results(tasks):
-            tree.give(k, result)
-        return tree.total
+    def each(self, pool: Pool, work: Callable[[Batch], T]) -> list[T | None]:
+        """`work` of every file, None where it has no pairs."""
+        return self._in_order(self._tasks(pool, work))
+
+    def _tasks(self, pool: Pool, work: Callable[[Batch], Any]) -> list[Any]:
+        shared = self.runner.share(work)
+        if not self.held:
+            return [(summed_of_file, (name, self.reading, pool, shared)) for name in self.names]
+        if pool not in self._kept:
+            self._kept[pool] = [self.runner.keep(pairs_of, name, self.reading, pool) for name in self.names]
+        return [(summed_here, (batch, shared)) for batch in self._kept[pool]]
+
+    def _in_order(self, tasks: Sequence[Any]) -> list[Any]:
+        return [result for _, result in sorted(self._results(tasks), key=lambda one: one[0])]
 
     def _results(self, tasks: Sequence[Any]) -> Any:
         for k, result in self.runner.run(tasks, self.retries, lambda k, error: None):

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from levytorch.convert import choice, known_keys, shown, switch
+from levytorch.convert import choice, known_keys, shown, switch, whole_number
 from levytorch.data.places import file_names
 from levytorch.data.sources import SourceData
+from levytorch.data.trajectories import OPTIONS
 from levytorch.distributed.cluster import Here, cluster_of
 from levytorch.distributed.lattices import Progress, lattice_with
+from levytorch.distributed.pairs import Distant
 from levytorch.errors import ConfigError
 
 log = logging.getLogger("levytorch.train")
@@ -25,17 +27,20 @@ class FromFiles:
         path: a pattern, a directory, a URL, or a list of these.
         cluster: {"name": "here"}, or {"name": "dask", "address": ..., "n_workers": ...}.
         progress: show a bar that counts files.
+        sample: about how many pairs the checks of the fit look at, from up to 64 of the files; 0: no checks.
         options: those of `levytorch.distributed.lattice` and `Trajectories.from_file`; None leaves one out.
     """
 
-    def __init__(self, path: Any, *, cluster: Any = None, progress: bool = False, **options: Any) -> None:
+    def __init__(
+        self, path: Any, *, cluster: Any = None, progress: bool = False, sample: int = 0, **options: Any
+    ) -> None:
         self.path = list(path) if isinstance(path, Sequence) and not isinstance(path, str) else path
         self.cluster = {"name": "here"} if cluster is None else cluster
         if not isinstance(self.cluster, Mapping):
             raise ConfigError(f"cluster must be a group of settings, found {shown(cluster)}; use cluster=dask.")
         name = choice("cluster.name", self.cluster.get("name"), tuple(CLUSTERS))
         known_keys("the settings of cluster", set(self.cluster) - {"name"}, CLUSTERS[name], ConfigError)
-        self.progress = switch("progress", progress)
+        self.progress, self.sample = switch("progress", progress), whole_number("sample", sample, 0, 10**8)
         # a period of None is a line, every other None a setting that is left out
         self.options = {key: value for key, value in options.items() if value is not None or key == "period"}
 
@@ -47,8 +52,11 @@ class FromFiles:
             job = cluster_of(self.cluster)
         with job as used, bar:
             made = lattice_with(names, used, bar.tell, **self.options)
+            usable = [name for name in names if name not in bar.last.failed]
+            reading = {key: value for key, value in self.options.items() if key in OPTIONS}
+            sample = Distant(usable, reading, used).sample(self.sample) if self.sample else None
         facts = bar.last.metrics() | {"cluster": self.cluster["name"]}
-        return SourceData(made, facts={"reading": facts})
+        return SourceData(made, facts={"reading": facts}, sample=sample)
 
 
 class _Bar:

@@ -180,10 +180,11 @@ def held_out_in_sweep(recovery: Recovery, config: Mapping[str, Any]) -> dict[str
 
 def check_and_draw(outcome: Outcome, config: Mapping[str, Any]) -> None:
     """The checks of the fit, and meanwhile its figures."""
-    began, pairs, aside = time.perf_counter(), outcome.source.transitions, ThreadPoolExecutor(1)
+    began, source, aside = time.perf_counter(), outcome.source, ThreadPoolExecutor(1)
+    pairs = source.sample if isinstance(source.transitions, Lattice) else source.transitions
     checks = None
     if config["diagnostics"]["checks"]:
-        if isinstance(pairs, Lattice):
+        if pairs is None:
             log.info("no diagnostics: they look at the pairs themselves, and a lattice stands for them")
         else:
             options = diagnostics_options(config["diagnostics"], truth_known=outcome.source.dynamics is not None)

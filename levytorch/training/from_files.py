@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from levytorch.coefficients import LinearHead
 from levytorch.convert import shown
+from levytorch.data.batches import FullBatch, Pools, full_batch
 from levytorch.data.transitions import Transitions
 from levytorch.distributed.cluster import Runner, running
 from levytorch.distributed.files import Files, can_be_a_lattice
 from levytorch.distributed.lattices import Progress
-from levytorch.distributed.pairs import Distant, PairsOfFiles
+from levytorch.distributed.pairs import Distant, DistantBatch, PairsOfFiles
 from levytorch.errors import InputError
-from levytorch.training.blocks import n_blocks_for
+from levytorch.likelihood.objective import Sweep
+from levytorch.training.blocks import N_BLOCKS, Blocks, n_blocks_for
 from levytorch.training.engines.fisher import FisherEngine
 from levytorch.training.fit import Fit, fitted
 from levytorch.training.prepare import Problem, problem_of, settings_for
 from levytorch.training.recovery import Recovery
+from levytorch.training.resampling import blocks_from, of_files
+from levytorch.training.reweighting import Reweighting
 from levytorch.training.settings import FitSettings
 
 
@@ -51,7 +60,58 @@ def recover_files(data: Any, settings: FitSettings, client: Any) -> Recovery:
                 "tail=None."
             )
         distant = files.on(job, held=True)
-        return _fit(replace(problem, distant=PairsOfFiles(distant, distant.count())))
+        counts = distant.counts()
+        pairs = PairsOfFiles(distant, sum(counts))
+        found = _fit(replace(problem, distant=pairs))
+        if isinstance(found.head, LinearHead):
+            own = blocks_from(found, sample)
+            blocks = BlocksOfFiles(own.observed, units=own.units, pairs_of=pairs, of_file=torch.tensor(counts))
+            found.replicas["reweighting"] = of_files(found, blocks, OfFiles)
+            blocks.pairs_of = None  # whose workers may be gone
+        return found
+
+
+@dataclass
+class BlocksOfFiles(Blocks):
+    """The pairs of files, known here by a sample (`observed`): as many files as there are make a block, 60 at most."""
+
+    pairs_of: PairsOfFiles | None = None
+    of_file: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    @property
+    def n_blocks(self) -> int:
+        return min(N_BLOCKS, len(self.of_file))
+
+    @property
+    def clusters(self) -> None:
+        """Files hold whole trajectories."""
+
+    @cached_property
+    def pairs(self) -> tuple[Tensor, Tensor]:
+        return self.by_block(self.of_file.to(torch.float64)), torch.zeros(self.n_blocks, dtype=torch.float64)
+
+    @property
+    def whole(self) -> FullBatch:
+        assert isinstance(self.observed, Pools)
+        assert self.pairs_of is not None
+        return self.pairs_of.of_sample(full_batch(self.observed), (self.units.length, self.units.time))
+
+    def by_block(self, of_files: Tensor) -> Tensor:
+        """Sums over the files of every block, whose first dimension is that of files."""
+        block = torch.arange(len(of_files)) % self.n_blocks
+        return torch.zeros((self.n_blocks, *of_files.shape[1:]), dtype=torch.float64).index_add_(0, block, of_files)
+
+
+class OfFiles(Reweighting):
+    """A `Reweighting` whose blocks are files."""
+
+    def block_scores(self) -> Tensor:
+        blocks, main = self.blocks, self.objective.batch.main
+        assert isinstance(blocks, BlocksOfFiles)
+        assert isinstance(main, DistantBatch)
+        sums = main.distant.each(main.pool, Sweep(self.head, self.law, self.objective.bins))
+        none = torch.zeros_like(self.theta)
+        return blocks.by_block(torch.stack([none if one is None else one.gradient for one in sums]))
 
 
 def _of_lattice(files: Files, problem: Problem, sample: Transitions, job: Runner) -> Recovery:

@@ -30,7 +30,7 @@ from levytorch.training.engines.base import maximise
 from levytorch.training.engines.lbfgs import LBFGSEngine
 from levytorch.training.inputs import with_inputs_of
 from levytorch.training.progress import counted_off
-from levytorch.training.reweighting import Refitted, Reweighting, block_sandwiches, block_scores
+from levytorch.training.reweighting import FirstOrder, Refitted, Reweighting, block_sandwiches, block_scores
 
 if TYPE_CHECKING:
     from levytorch.training.recovery import Recovery
@@ -169,7 +169,7 @@ def _has_scores(recovery: Recovery) -> bool:
     return recovery.own_law is None or isinstance(recovery.own_law, FrozenLaw)
 
 
-def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Reweighting | Centered:
+def _reweighting(recovery: Recovery, data: Transitions | Lattice | None) -> Reweighting | Centered | FirstOrder:
     if data is None and "reweighting" in recovery.replicas:
         return recovery.replicas["reweighting"]
     likelihood, blocks = _setting(recovery, data)
@@ -219,6 +219,15 @@ def _along_tangent(likelihood: Likelihood, blocks: Blocks, strengths: Strength, 
         objective = blocks.on_nodes(own).objective(blocks.whole)
         tangent.balanced(objective.n * objective.gradient(objective.evaluate()))
     return own
+
+
+def of_files(recovery: Recovery, blocks: Blocks, kind: type[Reweighting]) -> FirstOrder:
+    """The influence of blocks whose pairs are elsewhere, for standard errors and replicas after these are gone."""
+    head = copy.deepcopy(recovery.head).in_units(blocks.units)
+    if recovery.shift is not None:
+        head.set_flat(recovery.theta - recovery.shift)  # the frozen law's maximum
+    likelihood = blocks.likelihood(head, FrozenLaw(steady_method("auto", head), recovery.dim), TailSettings())
+    return FirstOrder.of(kind(likelihood, blocks, recovery.metrics.get("penalty_strengths") or "none"))
 
 
 def blocks_from(recovery: Recovery, data: Any) -> Blocks:

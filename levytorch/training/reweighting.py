@@ -111,11 +111,15 @@ class Reweighting:
         assert isinstance(self.likelihood.law, FrozenLaw)
         return self.likelihood.law
 
+    def block_scores(self) -> Tensor:
+        """(n_blocks, P): sums of the scores in theta over the pairs of every block."""
+        return block_scores(self.head, self.law, self.blocks, self.blocks.main, self.objective.bins)
+
     def _mean_score(self, times: Tensor) -> Tensor:
         """G(theta; times) at the fit, with a graph in `times`; without the penalty, which has no blocks."""
         pairs, tail_pairs = self.blocks.pairs
         n, ev, objective = times @ pairs, self.evaluation, self.objective
-        main = times @ block_scores(self.head, self.law, self.blocks, self.blocks.main, objective.bins)
+        main = times @ self.block_scores()
         if objective.method == "tcf" and ev.tail is not None and self.blocks.tail is not None:
             assert self.counts is not None
             assert objective.masses is not None
@@ -198,6 +202,28 @@ class Reweighting:
 
     def _found(self, objective: FullBatchObjective, ev: Evaluation) -> Refitted:
         return Refitted(self.head.flat(), ev.tcf, objective.n)
+
+
+@dataclass
+class FirstOrder:
+    """What is left of a `Reweighting` where the data is elsewhere: a refit adds up the influence of blocks."""
+
+    head: LinearHead
+    likelihood: Likelihood
+    blocks: Blocks
+    theta: Tensor
+    influence: Tensor
+    smoothing: Tensor
+
+    @classmethod
+    def of(cls, made: Reweighting) -> FirstOrder:
+        return cls(made.head, made.likelihood, made.blocks, made.theta, made.influence, made.smoothing)
+
+    def refit(self, times: Tensor) -> Refitted:
+        """The fit in which block k counts times[k] times, to first order."""
+        n = float(times @ self.blocks.pairs[0])
+        change = (times - 1.0) @ self.influence * (float(self.blocks.pairs[0].sum()) / n)
+        return Refitted(self.theta + change, 0.0, n)
 
 
 def _projected(head: LinearHead, per_bin: Tensor, design: Sequence[Tensor]) -> Tensor:

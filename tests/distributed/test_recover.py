@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import numpy as np
@@ -12,6 +13,7 @@ from levytorch import Dynamics, InputError, Trajectories, Transitions, recover, 
 from levytorch.distributed import Files
 from levytorch.distributed.cluster import Here
 from levytorch.distributed.pairs import Distant, Pool
+from levytorch.training.resampling import block_influence
 
 from .conftest import write_files
 
@@ -89,6 +91,34 @@ def test_two_dimensions_have_no_lattice(client, tmp_path):
 
 
 @pytest.mark.slow
+def test_standard_errors_from_files_and_the_simulated_law_without_a_lattice(client, tmp_path):
+    names = []
+    for k in range(30):
+        names.append(str(tmp_path / f"{k:02d}.npz"))
+        simulate(Dynamics.named("plane"), 6, 20, 1 / 40, seed=k).to_file(names[-1])
+    options = {"alpha": 0.3, "n_basis": 3, "positivity": "clamp", "tolerance": 1e-12}
+    frozen = quietly(recover, Files(names, sample=1800), client=client, law="frozen", **options)
+    whole = quietly(recover, together(names), law="frozen", **options)
+    influence = block_influence(frozen, None)
+    assert influence.shape == (30, len(frozen.theta))
+    without = quietly(recover, together(names[1:]), law="frozen", **options)
+    # one file less moves the fit as its influence says, to first order
+    x = whole.head.grid(36)
+    moved = copy.deepcopy(frozen)
+    moved.head.set_flat(frozen.theta - influence[0])
+    for now, then, found in zip(moved.coefficients(x)[:3], frozen.coefficients(x), without.coefficients(x)):
+        assert float((now - found).norm()) < 0.3 * float((then - found).norm())
+    for one, other in zip(frozen.std(x, kind="robust")[:3], whole.std(x, kind="robust")):
+        assert 0.75 < float((one / other).median()) < 1.35
+    assert len(frozen.bootstrap(5, seed=1)) == 5
+    simulated = quietly(recover, Files(names, sample=1800), client=client, law="simulated", **options)
+    expected = quietly(recover, together(names), law="simulated", **options)
+    assert simulated.metrics["law"] == "simulated"
+    assert distance(expected, simulated) < 0.5  # other states are simulated from
+    assert distance(expected, simulated) < 0.5 * distance(whole, expected)
+
+
+@pytest.mark.slow
 def test_many_distinct_dt_have_no_lattice(client, tmp_path):
     rng, names = np.random.default_rng(4), []
     for k in range(3):
@@ -122,7 +152,8 @@ def test_pools_of_files_are_those_of_a_lattice(tmp_path):
         assert distant.total(Pool.of(lattice, None, tail), lambda batch: len(batch.x)) == expected
     inside = int(((pairs.x >= 1.0) & (pairs.x <= 2.0)).sum())
     assert distant.total(Pool(window=(1.0, 2.0)), lambda batch: len(batch.x)) == inside
-    assert distant.count() == len(pairs)
+    assert distant.counts() == [len(pairs) // 2] * 2
+    assert distant.each(Pool(window=(1e9, 2e9)), lambda batch: 1) == [None, None]
     with pytest.raises(InputError, match="files must hold pairs in the window"):
         distant.total(Pool(window=(1e9, 2e9)), lambda batch: len(batch.x))
 
@@ -134,6 +165,8 @@ def test_a_sample_is_from_all_files(tmp_path):
     assert len(sample.membership.occurring()) == 24  # 8 trajectories of 25 pairs of each file
     assert sample.uniform_dt
     assert torch.equal(sample.x[:200], Trajectories.from_file(names[0]).transitions().x[:200])
+    few = Distant(names * 50, {}, Here()).sample(600)  # of every third file
+    assert len(few) == 50 * 12
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ def test_here_and_on_a_cluster_the_same_lattice(files, cluster, tmp_path):
     assert same(here.transitions, there.transitions)
     assert here.facts["reading"]["files_read"] == there.facts["reading"]["files_read"] == 6
     assert there.facts["reading"]["cluster"] == "dask"
+    assert here.sample is None
+    assert len(FromFiles(files, sample=600, **options)().sample) == 600
 
 
 def test_settings_of_a_cluster_are_checked(files):
@@ -98,5 +100,6 @@ def test_a_run_reads_files_on_a_cluster_and_goes_on(tmp_path):
     assert again.returncode == 0, again.stdout + again.stderr
     reading = json.loads((tmp_path / "there" / "metrics.json").read_text())["reading"]
     assert (reading["files_read"], reading["files_from_checkpoint"], reading["failures"]) == (1, 5, {})
+    assert json.loads((tmp_path / "there" / "metrics.json").read_text())["diagnosis"]
     one, other = Recovery.load(tmp_path / "here"), Recovery.load(tmp_path / "there")
     assert torch.equal(one.theta, other.theta)
