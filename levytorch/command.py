@@ -42,7 +42,7 @@ def start(arguments: Sequence[str] | None = None) -> None:
     else:
         print(_USAGE, file=sys.stdout if name in ("", "-h", "--help") else sys.stderr)
         if name not in ("", "-h", "--help"):
-            sys.exit(f"levytorch must be told check, train, evaluate or info, found {printable(name)!r}; use one.")
+            sys.exit(f"the command must be check, train, evaluate or info, found {printable(name)!r}; use one.")
 
 
 def check_file(arguments: Sequence[str]) -> None:

@@ -166,7 +166,7 @@ def answer_of(name: str, function: Callable[[Tensor], Any], x: Tensor, argument:
     except Exception as error:  # anything may happen in a function that someone else wrote
         raise InputError(
             f"{name}({argument}) must return numbers for a tensor {argument}, found that it raises "
-            f"{type(error).__name__} ({' '.join(str(error).split())[:200]}); mend the function."
+            f"{type(error).__name__} ({' '.join(str(error).split())[:200]}); correct the function."
         ) from error
 
 

@@ -93,7 +93,7 @@ class Dynamics:
         origin: where the cell begins.
         window: on a line, (low, high) of the states that matter (one such pair per coordinate): where coefficients are
             looked at before a simulation, and where it starts unless told otherwise. None: 10 to either side of origin.
-        tempering: a rate per unit of x: jumps beyond its inverse are exponentially rare; 0 for jumps without end.
+        tempering: a rate per unit of x: jumps beyond its inverse are exponentially rare; 0 if jumps are not truncated.
 
     `dynamics.b(x)`, `.D_o(x)`, `.D_f(x)` and `.alpha_at(x)` accept tensors, arrays and floats and return float64
     tensors.
@@ -224,7 +224,7 @@ class Dynamics:
         with torch.no_grad():
             values = {c.name: c(x) for c in (self.b, self.D_o, self.D_f, self.alpha_at)}
         for name, value in values.items():
-            check_finite(name, value, x, "mend it: it must be so on the whole cell")
+            check_finite(name, value, x, "correct it: this must hold on the whole cell")
         if self.has_matrix:
             from levytorch.law.several import check_matrix
 

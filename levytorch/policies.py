@@ -151,7 +151,7 @@ class Policy(_Averaging):
 
     def _unknown(self, action: Any) -> InputError:
         return InputError(
-            f"a policy must use the actions {shown(self.actions)}, found {shown(action)}; nothing is known of others."
+            f"a policy must use the actions {shown(self.actions)}, found {shown(action)}; the data have no others."
         )
 
 
@@ -251,7 +251,9 @@ class NumberPolicy(_Averaging):
             worst = a.reshape(-1, self.size)[int(outside.reshape(-1, self.size).any(-1).to(torch.int8).argmax())]
             told = " x ".join(f"[{low:g}, {high:g}]" for low, high in self.bounds)
             found = ", ".join(f"{v:g}" for v in worst.tolist())
-            raise InputError(f"actions must lie in the {self.known} {told}, found {found}; nothing is known beyond.")
+            raise InputError(
+                f"actions must lie in the {self.known} {told}, found {found}; the data say nothing about others."
+            )
         return a.maximum(self.low).minimum(self.high)
 
     def _answer(self, answer: Any, n: int) -> Tensor:

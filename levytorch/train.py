@@ -72,7 +72,7 @@ def train_in(config: DictConfig, directory: Path, sweep: bool) -> float | None:
         if sweep:
             raise
         if goes_on:
-            log.error(f"go on, once that is mended, with: {resume.command(directory)}")
+            log.error(f"correct this, and continue with: {resume.command(directory)}")
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         if not is_shortage(error):

@@ -132,7 +132,7 @@ class Clock:
             t.ndim == 1 and len(t) in allowed for t, allowed in zip(tensors, ((sum(sizes),), *[(0, sum(sizes))] * 2))
         )
         if not sound or not all(bool(torch.isfinite(t).all()) for t in tensors) or not math.isfinite(log_mean):
-            raise InputError("the parts of a clock must belong together, found others; fit again.")
+            raise InputError("the parts of a clock must belong together, found parts of different fits; fit again.")
         centers, slopes, fitted = (tuple(t.tolist()) for t in tensors)
         return cls(covariates, centers, log_mean, slopes, fitted)
 

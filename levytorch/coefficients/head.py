@@ -511,7 +511,7 @@ def check_head(head: Head) -> None:
         good = torch.isfinite(value) & condition(value)
         if not bool(good.all()):
             raise InputError(
-                f"{name} of a head must be {words}, found {float(value[~good].flatten()[0]):.3g}; mend forward, "
+                f"{name} of a head must be {words}, found {float(value[~good].flatten()[0]):.3g}; correct forward, "
                 "or the start of its parameters."
             )
     if matrix:

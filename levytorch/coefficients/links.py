@@ -225,7 +225,7 @@ class TemperingSpec:
         value = real_number("tempering", tempering, 'give a number >= 0 or "learn"')
         if value < 0:
             raise InputError(
-                f"tempering must be >= 0 (a rate per unit of x), found {value}; 0 is for jumps without end."
+                f"tempering must be >= 0 (a rate per unit of x), found {value}; 0 means that jumps are not truncated."
             )
         return TemperingSpec("fixed", value)
 

@@ -53,7 +53,7 @@ def flatten(name: str, x: Any) -> tuple[Array, Integers]:
             found = sorted({str(part.shape) for part in parts})[:3]
             raise InputError(
                 f"{name} must be a list of (n_time,) or of (n_time, d) arrays with one d, found shapes "
-                f"{', '.join(found)} mixed; bring all trajectories to the same columns."
+                f"{', '.join(found)} mixed; give all trajectories the same columns."
             )
         flat, lengths = np.concatenate(parts), np.array([len(part) for part in parts], dtype=np.int64)
     else:

@@ -236,7 +236,7 @@ def pools_of(
         return Pools(transitions, empty, None, TRT, removed=removed)
     if n_main < min_tail:
         raise InputError(
-            f"the tail pool must hold at least {min_tail} pairs, found {n_main} pairs in all; bring more data or a "
+            f"the tail pool must hold at least {min_tail} pairs, found {n_main} pairs in all; use more data or a "
             "smaller batch."
         )
     tail, halvings = _tail(transitions, CT, removed), 0
@@ -255,7 +255,7 @@ def pools_of(
         before = f"{asked:g}" if isinstance(asked, float) else "CT(dt)"
         warnings.warn(
             f"CT was halved {halvings} times, from {before} to {now}, where the tail pool holds {len(tail)} pairs, "
-            f"because it held {found} and a batch needs {min_tail}; lower CT or min_tail, or bring more data.",
+            f"because it held {found} and a batch needs {min_tail}; lower CT or min_tail, or use more data.",
             LevytorchWarning,
             stacklevel=3,
         )

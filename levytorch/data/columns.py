@@ -171,7 +171,7 @@ def _reading(file: DataFile) -> Iterator[None]:
         yield
     except (pl.exceptions.PolarsError, UnicodeDecodeError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
-        remedy = "write it again" if file.suffix not in TEXT else "mend the file, or pass separator=..."
+        remedy = "write it again" if file.suffix not in TEXT else "repair the file, or pass separator=..."
         if isinstance(error, UnicodeDecodeError) or "utf-8" in reason.lower():
             remedy = "save it as UTF-8"
         raise InputError(

@@ -139,7 +139,7 @@ class Memory:
         sound = sound and bool((lists["half_lives"] > 0).all()) and bool((lists["sizes"] > 0).all())
         sound = sound and len(lists["knots"]) == len(lists["sizes"]) and bool((np.diff(lists["knots"]) >= 0).all())
         if not sound:
-            raise InputError("the parts of a memory must belong together, found others; fit again.")
+            raise InputError("the parts of a memory must belong together, found parts of different fits; fit again.")
         numbers = {name: positive_number(name, plain[name], "fit again") for name in ("dt", "start")}
         wait, period = real_number("wait", plain["wait"]), plain["period"]
         own = None if period is None else positive_number("period", period, "fit again")

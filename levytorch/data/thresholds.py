@@ -29,7 +29,7 @@ def threshold_at(threshold: Threshold, dt: Tensor) -> Tensor | float:
         )
     if not bool((found > 0).all()):
         raise InputError(
-            f"a threshold as a function of dt must be positive, found {float(found.min())}; mend the function."
+            f"a threshold as a function of dt must be positive, found {float(found.min())}; correct the function."
         )
     return found
 

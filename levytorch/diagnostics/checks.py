@@ -176,7 +176,7 @@ class _Jobs:
         self.scale = 1.0 / sample.share
         if len(sample) < _FEWEST:
             diagnosis.fit = diagnosis.jumps = diagnosis.time = diagnosis.trajectories = Skipped(
-                f"only {len(sample)} pairs lie where the law was fitted and {_FEWEST} are needed; bring more data"
+                f"only {len(sample)} pairs lie where the law was fitted and {_FEWEST} are needed; use more data"
             )
             return
         tangent: Tangent | ExactTangent
@@ -222,7 +222,7 @@ def _attempt(check: Any, *arguments: Any, **options: Any) -> Any:
     try:
         return check(*arguments, **options)
     except LevytorchError as error:
-        return Skipped(f"it broke down: {error}")  # says itself what to do
+        return Skipped(f"it failed: {error}")  # says itself what to do
     except torch.linalg.LinAlgError:
         return Skipped(
             "its equations have no solution, because the data does not determine all coefficients; use "

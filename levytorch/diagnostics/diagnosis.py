@@ -152,42 +152,46 @@ class Diagnosis:
             lines.append(_fit_line(self.fit))
         if self.isotropy is not None:
             lines.append(
-                f"directions of steps: {p_text(self.isotropy.p_value)}; variances differ by a factor of up to "
+                f"Directions of steps: {p_text(self.isotropy.p_value)}; variances differ by a factor of up to "
                 f"{self.isotropy.ratio:.2g} between directions"
             )
         if isinstance(self.jumps, JumpCheck):
             lines.append(
-                f"jumps against none: log-likelihood {self.jumps.gain:+.5g} in all, {self.jumps.per_pair:+.4g} per "
-                f"pair; AIC {self.jumps.aic:+.5g}, BIC {self.jumps.bic:+.5g} in favour of jumps"
+                f"Jumps, gain over a law without them: log-likelihood {self.jumps.gain:+.5g} in all, "
+                f"{self.jumps.per_pair:+.4g} per pair; AIC {self.jumps.aic:+.5g}, BIC {self.jumps.bic:+.5g}"
             )
         if isinstance(self.step_size, StepCheck):
             step = self.step_size
             # the largest of many pointwise changes is worth a word only when the test finds that there is a change
             largest = f"largest change {step.max_z:.1f} standard errors ({step.where[0]})"
             verdict = largest if "step_size" in significant(self.p_values) else "no clear change"
-            lines.append(f"dt against 2 dt: {p_text(step.p_value)}, {verdict}; relative changes {step.changes()}")
+            lines.append(
+                f"Time step (dt against 2 dt): {p_text(step.p_value)}, {verdict}; relative changes {step.changes()}"
+            )
         if isinstance(self.predictive, PredictiveCheck):
             ahead = self.predictive
             shown = ", ".join(
                 f"{k} step{'s' * (k > 1)} {ahead.ratio[k]:.2f} +- {ahead.ratio_std[k]:.2f}" for k in ahead.parts
             )
-            lines.append(f"several steps ahead: {p_text(ahead.p_value)}; spread of the fit over the data's: {shown}")
+            lines.append(
+                f"Several steps ahead: {p_text(ahead.p_value)}; spread of the fit over that of the data: {shown}"
+            )
             if ahead.range is not None:
                 lines.append(
-                    f"range of the states over {ahead.range.steps} steps: {p_text(ahead.range.p_value)}; that of the "
-                    f"fit over the data's {ahead.range.ratio:.2f} +- {ahead.range.ratio_std:.2f}"
+                    f"Range of the states over {ahead.range.steps} steps: {p_text(ahead.range.p_value)}; that of the "
+                    f"fit over that of the data {ahead.range.ratio:.2f} +- {ahead.range.ratio_std:.2f}"
                 )
         if isinstance(self.tails, TailShareCheck):
             low, high = self.tails.ratio
             lines.append(
-                f"tails lost alike in all states: {p_text(self.tails.p_value)}; steps beyond CT over those expected, "
-                f"in quarters of the states: {low:.2f} to {high:.2f}"
+                f"Lost tails, the same share in all states: {p_text(self.tails.p_value)}; steps beyond CT over those "
+                f"expected, in quarters of the states: {low:.2f} to {high:.2f}"
             )
         if isinstance(self.time, StabilityCheck):
-            lines.append(f"the same law over time: {p_text(self.time.p_value)}")
+            lines.append(f"The same law over time: {p_text(self.time.p_value)}")
         if isinstance(self.trajectories, StabilityCheck):
             number = self.trajectories.groups
-            lines.append(f"the same law in {number} trajectories: {p_text(self.trajectories.p_value)}")
+            lines.append(f"The same law in {number} trajectories: {p_text(self.trajectories.p_value)}")
         if isinstance(self.laws, Comparison):
             lines.append(_laws_line(self.laws))
         for name in _CHECKS:
@@ -208,7 +212,7 @@ def _fit_line(fit: FitCheck) -> str:
     worst = min(fit.parts, key=lambda name: fit.parts[name][0])
     sign = "<=" if fit.conservative else "="
     return (
-        f"goodness of fit: {p_text(fit.p_value, sign)} (worst part: {worst}, {p_text(fit.parts[worst][0])}); "
+        f"Goodness of fit: {p_text(fit.p_value, sign)} (weakest part: {worst}, {p_text(fit.parts[worst][0])}); "
         f"{off(fit)}; {fit.pairs} pairs"
     )
 
@@ -219,18 +223,18 @@ def _laws_line(laws: Comparison) -> str:
     apart = ", ".join(f"{row.model} {row.difference:+.2g} ({row.difference_std:.1g})" for row in others)
     least = min(row.aic for row in laws.rows)
     by_aic = " or ".join(row.model for row in laws.rows if row.aic - least < _AIC_ALIKE)
-    told = f"{best.model} {best.log_likelihood:.5g} ({best.std:.1g})"
-    return f"laws of a step, {kind} per pair: {told}; {apart}; AIC: {by_aic}"
+    first = f"{best.model} {best.log_likelihood:.5g} ({best.std:.1g})"
+    return f"Law of a step, {kind} per pair: {first}; {apart}; AIC: {by_aic}"
 
 
 def off(fit: FitCheck) -> str:
-    """How wrong probabilities are, and, which that does not bound, how wrong those of the rarest steps are."""
-    text = f"probabilities off by at most {100 * fit.gap:.2g} percentage points"
+    """The largest error of the step probabilities, and the observed over the expected frequency of the rarest steps."""
+    text = f"step probabilities match the data within {100 * fit.gap:.2g} percentage points"
     if fit.rare:
         level = min(fit.rare)
         times = f"{fit.rare[level]:.2g}"
         often = "as frequent" if times == "1" else f"{times} times as frequent"
-        text += f", steps as rare as {100 * level:.3g} % are {often} as the law says"
+        text += f", the rarest {100 * level:.3g} % of steps are {often} as expected"
     return text
 
 
@@ -270,8 +274,8 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
         )
     if isinstance(jumps, JumpCheck) and not jumps.needed:
         out["jumps_not_needed"] = (
-            f"a law without jumps describes the data as well (BIC {jumps.bic:+.3g} for {jumps.extra} more parameters); "
-            "do not read anything into D_f."
+            f"a law without jumps describes the data equally well (BIC {jumps.bic:+.3g} for {jumps.extra} more "
+            "parameters); do not interpret D_f."
         )
     if isinstance(step, StepCheck):
         if "step_size" in rejected:
@@ -286,7 +290,7 @@ def raise_alarms(diagnosis: Diagnosis, recovery: Recovery, scale: float) -> dict
     if isinstance(ahead, PredictiveCheck) and "predictive" in rejected:
         out["predictive"] = (
             f"the fit does not predict several steps ahead ({p_text(ahead.p_value)}): {ahead.sentence()}; find the "
-            "cause before forecasts or values."
+            "cause before you use forecasts or values."
         )
     if isinstance(diagnosis.time, StabilityCheck) and "time" in rejected:
         out["time"] = (
@@ -316,15 +320,15 @@ def _of_laws(laws: Comparison, recovery: Recovery) -> dict[str, str]:
     if best.model in ("Student t", "NIG") and -ours.difference > _BETTER * ours.difference_std:
         return {
             "other_law": f"{best.model} describes the steps better than the tempered law ({-ours.difference:.2g} per "
-            f"pair in log-likelihood, standard error {ours.difference_std:.1g}): constants of this model class may not "
-            "be what the data is; let the coefficients depend on x."
+            f"pair in log-likelihood, standard error {ours.difference_std:.1g}): constant coefficients may not "
+            "describe the data; let the coefficients depend on x."
         }
     plain = rows["stable"]
     gain = ours.log_likelihood - plain.log_likelihood
     better = gain > _BETTER * plain.difference_std and plain.aic - ours.aic > _AIC
     if not recovery.head.tempered and best is ours and better:
         return {
-            "tempered_jumps": f"jumps have an end: the tempered law describes the steps better than the stable one "
+            "tempered_jumps": f"jumps are truncated: the tempered law describes the steps better than the stable one "
             f"({gain:.2g} per pair in log-likelihood, standard error {plain.difference_std:.1g}); use "
             'tempering="learn".'
         }
@@ -343,14 +347,14 @@ def _of_fit(fit: FitCheck, rejected: bool, recovery: Recovery, scale: float) -> 
     if fit.conservative:
         out["away_from_maximum"] = (
             f"the estimate is {fit.away:.1f} standard errors per parameter from the largest likelihood, so that "
-            "standard errors do not hold; let the engine converge, or drop a coefficient that is zero."
+            "standard errors are not valid; let the engine converge, or drop a coefficient that is zero."
         )
     if "D_o_D_f_correlation" not in recovery.metrics and (doubt := hardly_separable(recovery, fit.correlation)):
         out["hardly_separable"] = doubt
     if fit.jumps * scale < FEW_JUMPS:
         out["few_jumps"] = (
-            f"only {round(fit.jumps * scale)} steps are clearly jumps, on which D_f and a learned alpha rest; "
-            "bring more data or give alpha."
+            f"only {round(fit.jumps * scale)} steps are clearly jumps, which determine D_f and a learned alpha; "
+            "use more data or give alpha."
         )
     return out
 
@@ -361,23 +365,24 @@ def _cause(step: StepCheck, fit: object, misfit: bool, recovery: Recovery) -> st
     if isinstance(fit, FitCheck):
         if fit.sign is not None and fit.sign[1] < -_CLEAR:
             found.append(
-                f"a step is partly undone by the next (correlation {fit.sign[0]:.2f}), as with noise of the "
-                "observations, which longer steps feel less"
+                f"a step is partly undone by the next (correlation {fit.sign[0]:.2f}), as with noisy observations"
             )
         if fit.sign is not None and fit.sign[1] > _CLEAR:
-            found.append(f"a step is partly repeated by the next (correlation {fit.sign[0]:.2f}), a memory")
+            found.append(
+                f"a step is partly repeated by the next (correlation {fit.sign[0]:.2f}): the steps have a memory"
+            )
         if fit.size is not None and fit.size[1] > _CLEAR:
             found.append(
                 f"large steps follow large ones (correlation {fit.size[0]:.2f} of their sizes), as with a volatility "
-                "that comes and goes"
+                "that changes in time"
             )
     if found:
         return f"{', and '.join(found)}; the model has independent steps"
     if step.law == "exact":
-        return "the process is not the one that was fitted, which has the same coefficients at any dt"
+        return "the fitted process has the same coefficients at any dt, the data do not"
     vary = "the coefficients vary within a step"
     if misfit or not isinstance(fit, FitCheck):
-        vary += ", or the law of a step is another one"
+        vary += ", or the law of a step is wrong"
     # where the law was left open, one that follows the coefficients was not to be had, or would change nothing
     asked = recovery.metrics.get("law_reason") == "asked for"
     instead = 'law="auto", or ' if asked and recovery.dim == 1 else ""

@@ -173,7 +173,7 @@ def _answer(laws: Comparison, clustering: tuple[float, float]) -> tuple[str, str
     rows = {row.model: row for row in laws.rows}
     answer, best, rival = decided({name: row.aic for name, row in rows.items()})
     if answer == NO:
-        return NO, "No: Gaussian steps describe the data as well as steps with jumps. Do not read anything into D_f."
+        return NO, "No: Gaussian steps describe the data as well as steps with jumps. Do not interpret D_f."
     clustered = clustering[0] > _STRONG and clustering[1] > _CLUSTERED
     caution = (
         f" But large steps come in clusters (correlation {clustering[0]:.2f} of their sizes): a noise that changes "
@@ -189,7 +189,9 @@ def _answer(laws: Comparison, clustering: tuple[float, float]) -> tuple[str, str
         )
     stable = rows["stable"]
     ends = best == "tempered" and -stable.difference > _CLEAR * stable.difference_std
-    kind = "truncated jumps (tempered law)" if ends else "jumps (stable law; the data does not show that they end)"
+    kind = (
+        "truncated jumps (tempered law)" if ends else "jumps (stable law; the data do not show that they are truncated)"
+    )
     return YES, f"Yes: {kind} describe the steps better than a Gaussian law.{caution}"
 
 

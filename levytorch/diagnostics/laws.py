@@ -153,7 +153,7 @@ def table_of_laws(
         transitions, chosen = transitions[starts_within(head, transitions.x)], chosen[within]
     side = StepPairs(chosen, region.core(), head)
     if side.n < FEWEST:
-        return Skipped(f"only {side.n} pairs lie where laws can be compared and {FEWEST} are needed; bring more data")
+        return Skipped(f"only {side.n} pairs lie where laws can be compared and {FEWEST} are needed; use more data")
     start = head if isinstance(head, LinearHead) and head.config()["name"] in LINEAR else stand_in(head)
     n_blocks = min(N_BLOCKS, len(chosen))
     work = _Work(side, block_of(chosen, n_blocks)[side.inside], n_blocks, len(transitions) / len(chosen), region.whole)

@@ -260,7 +260,7 @@ def check_predictions(
         ratio[k], ratio_std[k] = _ratio(size, sizes, windows.block)
         arrays |= {f"{name}_{k}": values for name, values in _figure(head, windows.x, size, sizes, rank).items()}
     if not components:
-        return Skipped(f"there are fewer than {_FEWEST} windows of pairs inside the region; bring more data")
+        return Skipped(f"there are fewer than {_FEWEST} windows of pairs inside the region; use more data")
     parts = {k: _combined([c], [number[k]]) for k, c in components.items()}
     # one step is what was fitted: it has a test of its own, and would make this one sleepy
     several = [k for k in components if k > 1 and k != longest] or list(components)

@@ -105,7 +105,7 @@ def _smallest(p: float, number: int) -> float:
 def check_time(tangent: Tangent | ExactTangent, fit: FitCheck, sample: Sample) -> StabilityCheck | Skipped:
     """Over time within trajectories."""
     if len(torch.unique(sample.place)) < _FEWEST_TIMES:
-        return Skipped(f"trajectories are shorter than {_FEWEST_TIMES} pairs; bring longer ones")
+        return Skipped(f"trajectories are shorter than {_FEWEST_TIMES} pairs; use longer ones")
     looked = _Looked(tangent, fit, sample)
     order = sample.place.double()
     low, high = (torch.searchsorted(order.sort().values, order, right=side) for side in (False, True))
@@ -131,7 +131,7 @@ def check_trajectories(
     enough = counts >= _FEWEST
     K = int(enough.sum())
     if K < 2:
-        return Skipped(f"only {K} trajectories have {_FEWEST} pairs or more; bring longer ones")
+        return Skipped(f"only {K} trajectories have {_FEWEST} pairs or more; use longer ones")
     looked = _Looked(tangent, fit, sample)
     cross = looked.cross(index, torch.ones(len(sample), dtype=torch.float64))
     sums, own, fourth = (

@@ -106,7 +106,7 @@ class Skipped:
 
 NOTHING_LEFT = Skipped(
     "nothing is left to compare, because the penalty or the starting values, not the data, determine the coefficients; "
-    "bring the period near the range of the data, or use fewer basis functions (n_basis)"
+    "choose a period near the range of the data, or use fewer basis functions (n_basis)"
 )
 
 

@@ -57,7 +57,7 @@ def check_tail_shares(
     tail = label != 0
     number = int(tail.sum())
     if number < _FEWEST:
-        return Skipped(f"only {number} pairs lie beyond CT and {_FEWEST} are needed; lower CT, or bring more data")
+        return Skipped(f"only {number} pairs lie beyond CT and {_FEWEST} are needed; lower CT, or use more data")
     log_odds, contract = tangent.tail_odds(sample, strata)
     intercept = _balance(log_odds, number)
     pi = torch.sigmoid(intercept + log_odds)

@@ -278,7 +278,7 @@ class _Reading:
             name, problem = next(iter(failed.items()))
             raise InputError(
                 f"all {len(self.names)} files must be usable, found {len(failed)} that are not (the first: "
-                f"{problem.rpartition('; ')[0] or problem}); mend or remove {name} and run again, or pass "
+                f"{problem.rpartition('; ')[0] or problem}); repair or remove {name} and run again, or pass "
                 f"bad_files='skip'. The others are kept in {self.recipe.keep}."
             )
 

@@ -87,7 +87,7 @@ CONDITIONS = {
     "tempering": (
         "be finite and >= 0",
         lambda t: (t >= 0) & torch.isfinite(t),
-        "it is a rate per unit of x, 0 for jumps without end",
+        "it is a rate per unit of x, 0 if jumps are not truncated",
     ),
     "threshold": ("be finite and >= 0", lambda t: (t >= 0) & torch.isfinite(t), "pass a distance"),
     "mass": ("lie in (0, 1)", lambda t: (t > 0) & (t < 1), "pass a probability such as 0.98"),

@@ -28,7 +28,7 @@ def space_to_solve_on(dynamics: Any) -> StateSpace:
     missing = [name for name in ("b", "D_o", "D_f", "alpha") if not hasattr(dynamics, name)]
     if missing:
         raise InputError(
-            f"what is solved must be a Dynamics or a Recovery, found a {type(dynamics).__name__} without "
+            f"the system must be a Dynamics or a Recovery, found a {type(dynamics).__name__} without "
             f"{', '.join(missing)}; build one with Dynamics(...) or recover(...)."
         )
     space, period = space_of(dynamics), getattr(dynamics, "period", 2 * math.pi)

@@ -262,9 +262,9 @@ def _doubt_long_steps(z: float, *, held: bool) -> None:
     if z <= _LONG_STEP:
         return
     if held:
-        size = f"one that the motion forgets at the rate beta comes out {math.tanh(z / 2):.0%} too large"
+        size = f"a reward that decorrelates at the rate beta becomes {math.tanh(z / 2):.0%} too large"
     else:
-        size = f"a constant one comes out {z / -math.expm1(-z) - 1:.0%} too large, one that changes within a step more"
+        size = f"a constant reward becomes {z / -math.expm1(-z) - 1:.0%} too large, a changing one more"
     warnings.warn(
         f"steps must be short against 1 / beta for the discounted sums, found beta * dt = {z:.2g}: the reward of a "
         f"whole step is taken from its beginning, and {size} (about beta dt / 2); let the reward be linear between the "

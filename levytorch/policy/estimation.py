@@ -28,7 +28,7 @@ from levytorch.training import Recovery, recover
 from levytorch.training.resampling import block_influence
 
 LOST = ("beyond TRT", "tail dropped by censoring")  # reasons of Transitions.dropped
-TAILS_LOST = "The data has lost far jumps, and this estimate misses them."
+TAILS_LOST = "Large jumps are missing from the data, and this estimate does not correct for them."
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +63,7 @@ class DataValue(ValueFunction):
         if self.share is not None:
             lines.append("Of the correction {:.0%} of the level and {:.0%} of the rest are kept.".format(*self.share))
         if self.method in ("lstd", "phibe", "hybrid", "corrected"):
-            lines.append(f"Ridge {self.strength:.2g}, the one that predicts blocks left out best.")
+            lines.append(f"Ridge {self.strength:.2g}, chosen by leaving out blocks.")
         return " ".join(lines + ([self.note] if self.note else []))
 
     @classmethod
@@ -259,7 +259,7 @@ class Estimation:
             return None
         if isinstance(self.functions, LineBasis):
             raise InputError(
-                "the data of a state on a line must have its tails for hybrid and corrected, found a "
+                "the data must be complete for hybrid and corrected on a line, found a "
                 'model that corrects for lost ones; use method="model".'
             )
         if told.get("CT_of_dt"):

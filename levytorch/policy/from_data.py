@@ -90,7 +90,7 @@ def value_from_data(
     ).value(method)
     if V.note == TAILS_LOST:
         warnings.warn(
-            f"the data of {V.name} must have its tails, found that far jumps were removed: V is biased; use "
+            f"the data for {V.name} must be complete, found that large jumps were removed: V is biased; use "
             'method="corrected" with a recovery that corrects for them (tail=...).',
             LevytorchWarning,
             stacklevel=2,

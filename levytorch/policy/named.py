@@ -144,8 +144,8 @@ def _labels_of(column: Any, labels: tuple[Any, ...]) -> list[Any]:
             with_number = [label for label in labels if not isinstance(label, str) and _same(text, label)]
             if not with_number:
                 raise ConfigError(
-                    f"a tabulated policy must use the actions {shown(labels)}, found {shown(text)}; nothing is known "
-                    "of others."
+                    f"a tabulated policy must use the actions {shown(labels)}, found {shown(text)}; the data have no "
+                    "others."
                 )
             out.append(with_number[0])
         else:

@@ -147,7 +147,7 @@ def block_bootstrap(
         )
     if failed or unconverged:
         warnings.warn(
-            f"of {replicas} refits {failed} broke down and {unconverged} had not converged, so that the band may be "
+            f"of {replicas} refits {failed} failed and {unconverged} had not converged, so that the band may be "
             "off; use longer blocks or a penalty.",
             LevytorchWarning,
             stacklevel=2,

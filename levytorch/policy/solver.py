@@ -106,8 +106,7 @@ def _warn_of_doubts(recovery: Any) -> None:
         doubts.append(f"alpha is held at the end {bound:g} of its range")
     if not metrics.get("law_judged", True):
         doubts.append(
-            "the frozen law was kept without a judgement of how far it is off"
-            f" ({metrics.get('law_reason', 'no reason given')})"
+            f"the frozen law was used although its bias is not known ({metrics.get('law_reason', 'no reason given')})"
         )
     if recovery.memory is not None:
         doubts.append("D_o and D_f depend on past steps, while V takes them at f = 1, as functions of x alone")
@@ -116,7 +115,7 @@ def _warn_of_doubts(recovery: Any) -> None:
     if doubts:
         warnings.warn(
             f"V must come from a fit with standard errors that mean something, found that {' and '.join(doubts)}; "
-            "V.std does not include that: mend the fit first, or compare with a bootstrap.",
+            "V.std does not include that: repair the fit first, or compare with a bootstrap.",
             LevytorchWarning,
             stacklevel=3,
         )

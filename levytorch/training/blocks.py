@@ -105,7 +105,7 @@ class Blocks:
 
         n_main, n_tail = (float(times @ pairs) for pairs in self.pairs)
         if n_main <= 0:
-            raise InputError("folds must hold data, found one without any pair; use fewer folds, or bring more data.")
+            raise InputError("folds must hold data, found one without any pair; use fewer folds, or use more data.")
         tail = part(self.tail) if self.tail is not None and n_tail > 0 else None
         return FullBatch(part(self.main), tail, n_main, n_tail)
 

@@ -207,12 +207,12 @@ def profile(name: str, likelihood: Likelihood, penalty: RoughnessPenalty | None,
 
 def warn_of(found: Vanished) -> None:
     name = found.name
-    size = f"at most {found.upper:.3g} (95 %, one-sided)" if math.isfinite(found.upper) else "not bounded by this data"
-    where = "has run to zero, where the likelihood has its maximum" if found.gone else "cannot be told from zero"
-    alpha = ", and without jumps alpha means nothing" if name == "D_f" and found.gone and found.alpha_learned else ""
+    size = f"at most {found.upper:.3g} (95 %, one-sided)" if math.isfinite(found.upper) else "not bounded by these data"
+    where = "is estimated as zero" if found.gone else "cannot be distinguished from zero"
+    alpha = ", and without jumps alpha has no meaning" if name == "D_f" and found.gone and found.alpha_learned else ""
     warnings.warn(
-        f"{name} {where}: it is {size}{alpha}; the standard errors of the other coefficients include what {name} may "
-        f"be; use {name}=0 if it is known to be absent.",
+        f"{name} {where}: it is {size}{alpha}; the standard errors of the other coefficients include this "
+        f"uncertainty; use {name}=0 if it is known to be absent.",
         LevytorchWarning,
         stacklevel=5,
     )

@@ -228,7 +228,9 @@ class ContinuousRecovery(CountedActions):
         sound = isinstance(of_states, LinearHead) and bounds.ndim == 2 and bounds.shape[1] == 2 and len(bounds) in _BINS
         sound = sound and bool(np.isfinite(bounds).all()) and bool((bounds[:, 0] < bounds[:, 1]).all())
         if not sound or content["format"] != FORMAT:
-            raise InputError("the parts of a ContinuousRecovery must belong together, found others; fit again.")
+            raise InputError(
+                "the parts of a ContinuousRecovery must belong together, found parts of different fits; fit again."
+            )
         n_action = whole_number("n_action", plain["n_action"], 2, 12)
         head = ActionHead(cast(LinearHead, of_states), n_action, [(low, high) for low, high in bounds.tolist()])
         counts, places = (real_tensor(k, content[k]) for k in ("counts", "places"))
@@ -236,7 +238,9 @@ class ContinuousRecovery(CountedActions):
         sound = theta.shape == (P,) and places.shape == (len(counts), m) and len(counts) == _BINS[m] ** m
         sound = sound and counts.ndim == 2 and bool((counts >= 0).all()) and bool(0 < counts.sum() < math.inf)
         if not sound or not bool(torch.isfinite(places).all()):
-            raise InputError("the parts of a ContinuousRecovery must belong together, found others; fit again.")
+            raise InputError(
+                "the parts of a ContinuousRecovery must belong together, found parts of different fits; fit again."
+            )
         head.set_flat(theta)
         covariance = stored_covariance(content["covariance"], P)
         numbers = float(content["log_likelihood"]), bool(content["converged"]), stored_metrics(content["metrics"])

@@ -189,8 +189,8 @@ class CountedActions(OfHead, Reported):
         thin = self.extrapolated(policy)
         if thin > ALARM:
             warnings.warn(
-                f"{100 * thin:.0f} % of what the policy does at observed states rests on fewer than {FEW} pairs {kind}"
-                ": V extrapolates there; see .effective_pairs, or compare policies nearer to the data's.",
+                f"{100 * thin:.0f} % of the policy's actions at observed states are supported by fewer than {FEW} "
+                f"pairs {kind}: V extrapolates there; see .effective_pairs, or compare policies closer to that of the data.",
                 LevytorchWarning,
                 stacklevel=3,
             )
@@ -379,7 +379,9 @@ class ControlledRecovery(CountedActions):
         sound = sound and bool(torch.isfinite(counts).all()) and bool((counts >= 0).all()) and bool(counts.sum() > 0)
         sound = sound and len({(one.dim, str(one.period)) for one in recoveries}) == 1
         if not sound or content["format"] != FORMAT:
-            raise InputError("the parts of a ControlledRecovery must belong together, found others; fit again.")
+            raise InputError(
+                "the parts of a ControlledRecovery must belong together, found parts of different fits; fit again."
+            )
         return cls(actions, recoveries, covariance, counts.to(torch.float64), stored_metrics(content["metrics"]))
 
     def __repr__(self) -> str:

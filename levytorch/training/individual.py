@@ -120,7 +120,7 @@ def recover_each(data: Trajectories | Transitions, **options: Any) -> Individual
     if not found.rows:
         raise InputError(
             f"at least one trajectory must be fitted, found none of {len(found.refused)} (the first: "
-            f"{next(iter(found.refused.values()))}); bring longer ones, or fit all together."
+            f"{next(iter(found.refused.values()))}); use longer ones, or fit all together."
         )
     return found
 

@@ -80,7 +80,7 @@ def _check_action(data: Transitions, settings: FitSettings) -> None:
     if data.dim > 2:
         found = f"{data.dim} coordinates"
     elif settings.plain is None:
-        found = f"a {type(settings.head).__name__} of one's own"
+        found = f"a {type(settings.head).__name__} of your own"
     elif settings.alpha.mode == "function":
         found = 'alpha="function"'
     elif settings.memory is not None:

@@ -56,7 +56,7 @@ class Profile:
         if int(self.filled.sum()) < 500:
             raise InputError(
                 f"a learned memory must have 500 pairs after it has filled, found {int(self.filled.sum())}; give a "
-                "half-life (memory=h), or bring longer trajectories."
+                "half-life (memory=h), or use longer trajectories."
             )
         self.start: dict[int, torch.Tensor] = {}
         self.guess = guess_from(self.pairs, self.settings)
@@ -233,7 +233,7 @@ def with_inputs(data: Transitions, settings: FitSettings) -> tuple[Transitions, 
     if not bool(filled.any()):
         raise InputError(
             f"trajectories must be longer than {FILLED:g} half-lives of the memory ({max(rule.half_lives):g}), found "
-            "none; give a shorter half-life, or bring longer trajectories."
+            "none; give a shorter half-life, or use longer trajectories."
         )
     data = data.with_inputs(torch.cat([*columns, inputs], dim=1))
     data = data._take(filled, {UNFILLED: int((~filled).sum())})

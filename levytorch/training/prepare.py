@@ -260,7 +260,7 @@ def unavailable(head: Head, data: Transitions | Lattice, *, started: bool = True
         for dt in distinct_steps(data, MANY_STEPS):
             ExactLaw().rule(head, dt)
     except InputError as error:
-        return Missing("steps that a grid can hold", f"others ({error})")
+        return Missing("a dt that is long enough for its grid", f"a shorter one ({error})")
     return None
 
 
@@ -294,9 +294,7 @@ def settings_for(transitions: Transitions | Lattice, settings: FitSettings) -> F
         if plain is not None and settings.head.dim != transitions.dim:
             settings = settings.with_head({**plain, "dim": transitions.dim})
     if plain is not None and plain["name"] in LINEAR and len(transitions) < 20:
-        raise InputError(
-            f"transitions must hold at least 20 pairs for a fit, found {len(transitions)}; bring more data."
-        )
+        raise InputError(f"transitions must hold at least 20 pairs for a fit, found {len(transitions)}; use more data.")
     return settings
 
 
@@ -353,19 +351,19 @@ def pool_options(settings: FitSettings, guess: Guess) -> dict[str, Any]:
 
 
 def check_pools(pools: Pools, settings: FitSettings, transitions: Transitions) -> None:
-    """Warn of pairs that are lost for nothing, and refuse a tail pool that is everything."""
+    """Warn of pairs that are left out without a correction; refuse a tail pool that has all pairs."""
     lost = pools.dropped.get("beyond TRT", 0) - transitions.dropped.get("beyond TRT", 0)
     if lost and not settings.tail.active:
         warnings.warn(
-            f"{lost} pairs lie beyond tail.TRT = {settings.tail.TRT:g} and are left out, which tail.method none does "
-            "not correct: D_f comes out too small; remove TRT, or use tail.method conditional.",
+            f"{lost} pairs lie beyond tail.TRT = {settings.tail.TRT:g} and are left out without a correction "
+            "(tail.method none): D_f will be too small; remove TRT, or use tail.method conditional.",
             LevytorchWarning,
             stacklevel=2,
         )
     if pools.n_tail == pools.n_main:
         raise InputError(
             f"CT must leave pairs below it, found all {pools.n_main} within TRT beyond it; raise CT, shorten dt, or "
-            "bring more data."
+            "use more data."
         )
 
 
@@ -396,16 +394,16 @@ def check_cell(head: Any, low: Any, high: Any, *, differ: bool = True) -> None:
         seen, share = f"{name} runs from {first:.6g} to {last:.6g}", (last - first) / period
         if share > 1 and differ:
             warnings.warn(
-                f"{seen}, farther than the period {period:.6g}, and steps one period apart differ, while they are "
-                "given the same coefficients; use period=None (a line), or a period and an origin of a "
-                "cell that holds all x.",
+                f"{seen}, farther than the period {period:.6g}, and steps one period apart differ, although the model "
+                "gives them the same coefficients; use period=None (a line), or a period and an origin of a cell that "
+                "holds all x.",
                 LevytorchWarning,
                 stacklevel=3,
             )
         elif share < _TINY:
             warnings.warn(
-                f"{seen}, which is {share:.1g} of the period {period:.6g}: coefficients cannot change within so small "
-                "a part of their cell; use period=None (a line), or a period and an origin of a cell a little wider "
+                f"{seen}, which is only {share:.1g} of the period {period:.6g}: coefficients hardly change over such a "
+                "small part; use period=None (a line), or a period and an origin of a cell a little wider "
                 "than x.",
                 LevytorchWarning,
                 stacklevel=3,

@@ -146,7 +146,7 @@ class Recovery(OfHead, Reported):
 
     @property
     def tempering(self) -> float:
-        """The rate lam per unit of x beyond whose inverse jumps are exponentially rare; 0 for jumps without end."""
+        """The rate lam per unit of x beyond whose inverse jumps are exponentially rare; 0: not truncated."""
         return float(self.coefficients(self.head.grid(1)).tempering)
 
     @property

@@ -47,7 +47,7 @@ _AT_BOUND = 2e-3  # of a learned alpha from the end of its range
 AS_WELL = 2.0  # in log-likelihood: what one parameter is worth by AIC, and a bit
 # of a tempering: the log-likelihood may fall by (95 % on one side), told from zero, zero (eta in internal units)
 _DROP, TOLD, _GONE = 0.5 * 1.6449**2, 2.0, 1e-6
-NOT_TOLD = "tempering is not told from zero by this data"
+NOT_TOLD = "tempering cannot be distinguished from zero with these data"
 
 
 @dataclass
@@ -94,8 +94,8 @@ def finish(ended: Ended) -> Recovery:
     removed = facts.dropped.get("beyond TRT", 0)
     if removed > _MOST_REMOVED * (facts.n_main + removed):
         _warn(
-            f"{removed} pairs lie beyond TRT and {facts.n_main} within it: so many are no tail, and the fit has not "
-            "seen them; raise tail.TRT, which is a distance in the units of x, or leave it out."
+            f"{removed} pairs lie beyond TRT and {facts.n_main} within it: these are too many for a tail, and "
+            "the fit did not use them; raise tail.TRT, which is a distance in the units of x, or leave it out."
         )
     if not done.converged:
         metrics["not_converged"] = _why(engine, done.optimizer, head)
@@ -214,7 +214,8 @@ def observed_covariance(likelihood: Likelihood, batch: FullBatch, n: float) -> T
     information = 0.5 * (information + information.T)
     if not bool((torch.linalg.eigvalsh(information) > 0).all()):
         _warn(
-            "there are no standard errors: the log-likelihood has no maximum where the fit has ended; use a bootstrap."
+            "there are no standard errors: the fit ended at a point that is not a maximum of the log-likelihood; use a "
+            "bootstrap."
         )
         return None
     return symmetric_inverse(information)
@@ -330,14 +331,14 @@ def _warn_of_vanishing(losses: dict[str, float]) -> None:
     for name, loss in losses.items():
         if loss < AS_WELL:
             sentence = (
-                f"{name} has run to zero: the likelihood has its maximum on that boundary, so the data is described as "
-                f"well without {name}, and its standard error means nothing; "
-                f"{'leave it out (D_o=0)' if name == 'D_o' else 'do not read anything into it'}."
+                f"{name} is estimated as zero: the data are described as well without {name}, and its standard error "
+                "has no meaning; "
+                f"{'leave it out (D_o=0)' if name == 'D_o' else 'do not interpret it'}."
             )
         else:
             sentence = (
-                f"{name} has become tiny beside a typical step, but the log-likelihood falls by {loss:.3g} without it; "
-                "look for steps that are exactly equal, or rounded, before reading anything into it."
+                f"{name} is very small against a typical step, but the log-likelihood falls by {loss:.3g} without it; "
+                "look for steps that are equal or rounded before you interpret it."
             )
         _warn(sentence)
 
@@ -353,8 +354,8 @@ def alpha_at_bound(head: Head) -> float | None:
         if float((alpha - end).abs().min()) < _AT_BOUND:
             _warn(
                 f"a learned alpha must lie within its bounds, found it at {end:g}: the likelihood still rises there, "
-                "and its standard error means nothing; widen alpha_bounds, or give alpha (near 1 jumps are hardly "
-                "told from D_o)."
+                "and its standard error has no meaning; widen alpha_bounds, or give alpha (near 1 jumps and D_o are "
+                "hardly separable)."
             )
             return end
     return None

@@ -139,7 +139,7 @@ def _draws(blocks: Blocks, n: int, generator: torch.Generator) -> list[Tensor]:
     """How often each block is drawn, n times over; blocks without pairs take no part."""
     filled = torch.nonzero(blocks.pairs[0] > 0).reshape(-1)
     if len(filled) < 2:
-        raise InputError("at least two blocks must hold data, found one; bring more data.")
+        raise InputError("at least two blocks must hold data, found one; use more data.")
     out = []
     for _ in range(n):
         chosen = filled[torch.randint(len(filled), (len(filled),), generator=generator)]

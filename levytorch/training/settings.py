@@ -177,7 +177,7 @@ def make_settings(
     own = coefficients if isinstance(coefficients, Head) else None
     if own is not None and known:
         raise InputError(
-            f"{' and '.join(known)} must be left to a head of one's own, found a known constant; return it in forward."
+            f"{' and '.join(known)} must be left to a head of your own, found a known constant; return it in forward."
         )
     asked_engine = engine.get("name") if isinstance(engine, Mapping) else engine
     averaged = isinstance(asked_engine, str) and asked_engine in ("adam", "adamw")  # have a window of their own
@@ -264,7 +264,7 @@ def _build(plain: dict[str, Any], alpha: AlphaSpec, tempering: TemperingSpec, se
 def _check_tempering(options: dict[str, Any], own: Head | None, tempering: TemperingSpec) -> None:
     if tempering.active and own is not None:
         raise InputError(
-            "tempering must be left to a head of one's own, found one given; return it in Coefficients(..., "
+            "tempering must be left to a head of your own, found one given; return it in Coefficients(..., "
             "tempering=lam)."
         )
     if tempering.active and options.get("density", "auto") not in ("auto", "contour"):

@@ -183,12 +183,11 @@ def reconsidered(tail: TailSettings, recovery: Recovery, guessed_CT: bool) -> Ta
             f"no sign of lost steps within |dx - mu| < {tail.TRT:.4g} was found ({z:+.1f} standard deviations beyond "
             f"{tail.CT:.3g}), and none are assumed"
             if agrees
-            else f"steps are lost somewhere beyond {tail.CT:.3g} ({z:+.1f} standard deviations), and all of those are "
-            "left out"
+            else f"steps are missing beyond {tail.CT:.3g} ({z:+.1f} standard deviations), and all of those are left out"
         )
         warnings.warn(
-            f"tail.CT must be known for a sharp answer, found auto: {found}; if steps were lost beyond some threshold, "
-            "give it as tail.CT.",
+            f"tail.CT should be given for a precise estimate, found auto: {found}; if steps were lost beyond a "
+            "threshold, give it as tail.CT.",
             LevytorchWarning,
             stacklevel=3,
         )

@@ -82,7 +82,7 @@ def test_the_command(tmp_path, capsys):
     assert (tmp_path / "c.png").is_file()
     with pytest.raises(SystemExit, match="value must be a column of the file, found no 'z'"):
         start(["check", str(tmp_path / "x.csv"), "--value", "z"])
-    with pytest.raises(SystemExit, match="levytorch must be told check, train, evaluate or info, found 'chekc'"):
+    with pytest.raises(SystemExit, match="the command must be check, train, evaluate or info, found 'chekc'"):
         start(["chekc"])
 
 

@@ -93,7 +93,7 @@ def test_a_run_reads_files_on_a_cluster_and_goes_on(tmp_path):
     assert "all 6 files must be usable, found 1 that are not" in bad.stdout
     assert "dashboard" in bad.stdout or "http" in bad.stdout
     assert "Traceback" not in bad.stdout + bad.stderr
-    assert "go on, once that is mended, with: python train.py resume=" in bad.stdout
+    assert "correct this, and continue with: python train.py resume=" in bad.stdout
     assert "data.bad_files=skip" in bad.stdout
     Path(names[1]).write_bytes(content)
     again = train("resume=there", "cluster=dask", "cluster.n_workers=2", cwd=tmp_path)

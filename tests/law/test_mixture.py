@@ -253,7 +253,7 @@ def test_step_as_a_distribution():
         ({"alpha": 0.999}, r"alpha must lie in \[0.01, 0.99\] in several dimensions"),
         ({"alpha": 1.3}, r"alpha must lie in \(0, 1\)"),
         ({"displacement": [[math.inf, 0.0]]}, "displacement must be finite"),
-        ({"displacement": np.zeros((2, 2, 2)), "D_o": np.ones((2, 2))}, "D_o must be told apart"),
+        ({"displacement": np.zeros((2, 2, 2)), "D_o": np.ones((2, 2))}, "D_o must not be ambiguous"),
         ({"displacement": np.zeros((3, 2)), "D_f": np.ones(4)}, "must broadcast"),
         ({"displacement": np.zeros((3, 3))}, "displacement must have 2 components"),
         ({"method": "windowed"}, "dim must be 1 for method 'windowed'"),

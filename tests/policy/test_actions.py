@@ -179,7 +179,7 @@ def test_what_the_data_does_not_show_is_said():
     state = torch.remainder(everywhere.x, 2 * math.pi)
     lopsided = everywhere[(everywhere.action < 0) | (state < 1.0)]
     found = recover(lopsided, alpha=0.6, n_basis=3, engine="fisher")
-    with pytest.warns(match="rests on fewer than 50 pairs"):
+    with pytest.warns(match="are supported by fewer than 50 pairs"):
         found.under(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -26,7 +26,7 @@ from levytorch.policy.ranking import rank
 from levytorch.policy.rewards import logged_reward
 from tests.inputs.judge import judge
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*rests on fewer than 50 pairs")  # data of tests is small
+pytestmark = pytest.mark.filterwarnings("ignore:.*are supported by fewer than 50 pairs")  # data of tests is small
 X = torch.linspace(-1.5, 1.5, 31, dtype=torch.float64)
 THRUST = ControlledDynamics.named("thrust")
 SAILS = ControlledDynamics.named("sails")

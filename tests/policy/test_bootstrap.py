@@ -82,7 +82,7 @@ def test_refits_that_break_down_are_counted():
             raise NumericalError("log p must be finite.")
         return types.SimpleNamespace(mean=float(data.dx.mean()), converged=False)
 
-    with pytest.warns(LevytorchWarning, match="5 broke down and 5 had not converged"):
+    with pytest.warns(LevytorchWarning, match="5 failed and 5 had not converged"):
         found = block_bootstrap(series(np.arange(30.0)), refit, flat, replicas=10, block=5)
     assert (len(found.values), found.failed, found.unconverged) == (5, 5, 5)
 

@@ -88,14 +88,14 @@ def test_long_steps_are_warned_of_and_mended_by_a_linear_reward() -> None:
     at = np.unique(np.round(t[t < 49_000] / 0.25).astype(int))
     x, times = np.asarray(even)[at], 0.25 * at
     with pytest.warns(
-        LevytorchWarning, match=r"found beta \* dt = 1\.2.*rate beta comes out 5\d% too large.*linear=True"
+        LevytorchWarning, match=r"found beta \* dt = 1\.2.*rate beta becomes 5\d% too large.*linear=True"
     ):
         held = empirical_values(x, torch.cos, 1.0, times=times)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         linear = empirical_values(x, torch.cos, 1.0, times=times, linear=True)
         empirical_values(x, torch.cos, 0.05, times=times)
-    with pytest.warns(LevytorchWarning, match="a constant one comes out 13% too large"):
+    with pytest.warns(LevytorchWarning, match="a constant reward becomes 13% too large"):
         left = empirical_values(x, 2.0, 1.0, dt=0.25, horizon=40.0)
     assert float(left.V[0]) == pytest.approx(1.13 * 2.0, rel=0.005)  # and so it does
     truth, zero = 1 / 1.8, torch.zeros(1, dtype=torch.float64)

@@ -344,8 +344,8 @@ def test_lost_tails_bias_lstd_and_not_the_hybrid() -> None:
     z = [float(((V(X) - truth_of_cosine(beta)) / V.std(X)).abs().max()) for V in (lost, kept)]
     assert z[0] > 6
     assert z[1] < 4.6
-    assert "lost far jumps" in lost.describe()
-    assert "lost far jumps" not in kept.describe()
+    assert "Large jumps are missing" in lost.describe()
+    assert "Large jumps are missing" not in kept.describe()
 
 
 def test_diffusions_are_what_phibe_and_a_brownian_fit_are_right_about() -> None:

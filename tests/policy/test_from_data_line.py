@@ -126,7 +126,7 @@ def test_what_comes_back_on_a_line_can_be_kept(well, tmp_path):
 
 def test_refusals_on_a_line(well):
     lost = Recovery(recovered().head, metrics={"x_min": -2.0, "x_max": 2.0, "tail_method": "tcf", "CT": 1.0})
-    with pytest.raises(InputError, match="must have its tails for hybrid and corrected"):
+    with pytest.raises(InputError, match="must be complete for hybrid and corrected"):
         value_from_data(well, torch.cos, 1.0, method="hybrid", recovery=lost)
     with pytest.raises(InputError, match="state on a line where period is None"):
         value_from_data(well, torch.cos, 1.0, period=None, recovery=Dynamics.named("constant"))

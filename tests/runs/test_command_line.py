@@ -84,7 +84,7 @@ def test_what_is_said_before_a_fit():
 
 
 def outcome(**changes):
-    reason = "the exact law must have steps that a grid can hold, found others (0.0001; use the frozen law.)"
+    reason = "the exact law must have a dt that is long enough for its grid, found a shorter one (1e-4; use frozen.)"
     row = Estimate("b", 1.0, 0.5, 0.0, 2.0)
     note = law_sentence({"law": "frozen", "law_reason": reason})
     fields = {"model": "fourier", "law": "frozen", "engine": "fisher", "steps": 3, "converged": True, "nobs": 10}
@@ -105,7 +105,9 @@ def test_the_table_after_a_fit_has_80_columns_and_one_sentence_per_check():
     assert [line[:4].strip() for line in lines if line[:4].strip() in ("ok", "look", "bad", "-")] == ["ok", "look", "-"]
     assert "\x1b" not in text
     assert "p = 0.3" not in text
-    assert "The exact likelihood was skipped: it must have steps that a grid can hold." in " ".join(text.split())
+    assert "The exact likelihood was skipped: it must have a dt that is long enough for its grid." in " ".join(
+        text.split()
+    )
     assert "use tempering=learn." in text
     assert "D_f is zero" not in text  # a verdict says it
     assert "\x1b[1;32mok" in terminal.closing(outcome(verdicts=found[:1]), 100, color=True)

@@ -38,7 +38,7 @@ def test_a_strength_that_grows_does_not_throw_the_fit_off(seed):
 @pytest.mark.long
 def test_errors_near_a_boundary_are_profiled():
     """alpha is 0.935 +- 0.019 by the information matrix alone; with alpha = 0.8 the likelihood is hardly lower."""
-    with pytest.warns(LevytorchWarning, match="D_o cannot be told from zero"):
+    with pytest.warns(LevytorchWarning, match="D_o cannot be distinguished from zero"):
         found = recover(ornstein_uhlenbeck(10), alpha="learn", period=None, law="frozen")
     assert abs(found.alpha - 0.8) < 3 * found.alpha_std
     assert abs(float(found.D_o(0.0)) - 0.3) < 3 * float(found.std(0.0)[1])
@@ -52,7 +52,7 @@ def test_brownian_data_with_alpha_learned(seed):
     Seed 102: without D_f the penalty smooths b more, for 2 units of log-likelihood, taken for jumps.
     """
     data = simulate(Dynamics(b=torch.sin, D_o=0.3, D_f=0.0, alpha=0.6), 100, 100, 0.05, seed=seed).transitions()
-    with pytest.warns(LevytorchWarning, match="D_f has run to zero"):
+    with pytest.warns(LevytorchWarning, match="D_f is estimated as zero"):
         found = recover(data, alpha="learn", n_basis=7, law="frozen")
     known = recover(data, alpha=0.6, D_f=0.0, n_basis=7, law="frozen")
     assert found.alpha_std == math.inf
@@ -108,10 +108,10 @@ def test_a_frozen_law_that_was_not_judged_is_told_with_the_value(monkeypatch):
         patched.setattr(SimulatedRounds, "reached", property(lambda self: False))
         found = quietly(uneven, alpha=0.6, n_basis=3)
     assert found.law == "frozen"
-    with pytest.warns(LevytorchWarning, match="kept without a judgement .* did not come to a root"):
+    with pytest.warns(LevytorchWarning, match="although its bias is not known .* did not converge"):
         solve_value(found, torch.cos, 1.0)
     hours = torch.arange(len(data), dtype=torch.float64) % 24
     clocked = Transitions(data.x, data.dx, 0.05, action=hours.numpy())
     found = quietly(clocked, alpha=0.6, n_basis=3, modulation=24.0, n_modulation=3)
-    with pytest.warns(LevytorchWarning, match="kept without a judgement .* fitted under it"):
+    with pytest.warns(LevytorchWarning, match="although its bias is not known .* fitted under it"):
         solve_value(found, torch.cos, 1.0)

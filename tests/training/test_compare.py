@@ -62,7 +62,7 @@ def test_given_data_includes_a_law_without_jumps():
 def test_a_system_without_jumps_is_not_said_to_have_them():
     rng = np.random.default_rng(0)
     data = Transitions(rng.uniform(0, 6, 20_000), 0.1 + 0.3 * rng.standard_normal(20_000), 0.1)
-    with pytest.warns(match="D_f has run to zero"):
+    with pytest.warns(match="D_f is estimated as zero"):
         fitted = recover(data, alpha=0.3, n_basis=1)
     found = compare({"jumps": fitted}, data)
     plain = next(row for row in found.rows if row.model == "without jumps")

@@ -90,5 +90,5 @@ def test_refusals(jumps):
         make_settings(alpha="learn", D_f=0.0)
     from tests.coefficients.own_head import Pull
 
-    with pytest.raises(InputError, match="left to a head of one's own"):
+    with pytest.raises(InputError, match="left to a head of your own"):
         make_settings(alpha=0.4, coefficients=Pull(), D_o=1.0)

@@ -79,7 +79,7 @@ def test_auto_simulates_where_there_is_no_exact_law():
     found = recover(short, alpha=0.5, n_basis=3)
     assert found.law == "frozen"
     assert (
-        "steps that a grid can hold" in found.metrics["law_reason"]
+        "long enough for its grid" in found.metrics["law_reason"]
         or "as simulations show" in (found.metrics["law_reason"])
     )
 

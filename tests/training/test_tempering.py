@@ -91,7 +91,7 @@ def test_tcf_with_known_tempering(data):
 def test_boundary():
     """Data without tempering: an upper bound instead of an error bar, and the other errors are not inflated."""
     stable = simulate(Dynamics(1.0, 0.1, 1.0, 0.45), 1500, 20, 0.25, seed=3).transitions()
-    with pytest.warns(LevytorchWarning, match="not told from zero"):
+    with pytest.warns(LevytorchWarning, match="distinguished from zero"):
         found = recover(stable, alpha="learn", tempering="learn", n_basis=1, engine="fisher")
     plain = recover(stable, alpha="learn", n_basis=1, engine="fisher")
     assert not found.metrics["tempering_told_from_zero"]

@@ -21,7 +21,7 @@ PURE = {"b": 1.0, "D_o": 0.0, "D_f": 40.0, "alpha": 0.7}
 @pytest.mark.parametrize("options", [{"n_basis": 1}, {"n_basis": 5, "penalty": "evidence"}])
 def test_pure_jumps_converge_with_D_o_at_zero(options):
     data = steps(20_000, 2, **PURE)
-    with pytest.warns(LevytorchWarning, match="D_o has run to zero"):
+    with pytest.warns(LevytorchWarning, match="D_o is estimated as zero"):
         found = recover(data, alpha="learn", max_steps=120, **options)
     assert found.converged
     assert found.metrics["vanishing"] == ["D_o"]

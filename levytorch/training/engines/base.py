@@ -170,12 +170,12 @@ def chosen_engine(
     elif K != "auto" and (not isinstance(K, int) or K <= FEW):
         reason = f"auto: {kind} with at most {FEW} functions per coefficient, which needs no penalty"
     elif units == "none":
-        reason = "auto: strengths of a penalty are found in internal units, which units=none does without"
+        reason = "auto: no penalty, because its strength is found in internal units and units=none turns these off"
     elif K == "auto" and not waves:
         reason = f"auto: {kind} with as many functions as cross-validation chooses, which needs no penalty"
     else:
         many = "as many functions as cross-validation chooses" if K == "auto" else f"{K} functions per coefficient"
-        reason = f"auto: {kind} with {many}, smoothed as the evidence of the data says"
+        reason = f"auto: {kind} with {many}, with a roughness penalty chosen by the evidence"
         options["penalty"] = smoothing
     if "penalty" in options and isinstance(options["penalty"], str) and options["penalty"] in SMOOTHING:
         options.setdefault("max_steps", PASSES)
@@ -200,13 +200,13 @@ def engine_options(name: str) -> set[str]:
 def _for_network(head: str | Head, options: dict[str, Any], units: Any) -> tuple[dict[str, Any], str]:
     """Fisher scoring along tangents; what has layers is smoothed by their weights, a few parameters are not."""
     layers = isinstance(head, str) or bool(penalty_groups(head))
-    reason = "auto: a network, whose weights are kept as small as the evidence of the data says"
+    reason = "auto: a network, with a weight penalty chosen by the evidence"
     if "penalty" in options:
         reason = "auto: a head that is not linear, with the penalty that was given"
     elif not layers:
         reason = "auto: a head that is not linear and has no layers, which needs no penalty"
     elif units == "none":
-        reason = "auto: strengths of a penalty are found in internal units, which units=none does without"
+        reason = "auto: no penalty, because its strength is found in internal units and units=none turns these off"
     else:
         options["penalty"] = "evidence"
     return {"name": "fisher", "max_steps": PASSES, **options}, reason

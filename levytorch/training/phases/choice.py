@@ -105,7 +105,7 @@ def affordable(setting: ExactSetting, head: Head) -> tuple[str, str]:
         # where a far jump lands the padding is wrong: the likelihood asks for it, the frozen law's score hardly does
         return "corrected", "a state on a line"
     if exact < SECONDS:
-        return "exact", "available" if linear else "available; how far the frozen law is off was not computed"
+        return "exact", "available" if linear else "available; the bias of the frozen law was not computed"
     too_long = f"the exact law would take about {exact:.0f} s on a grid of {max(sizes)} points, more than {SECONDS:g} s"
     return ("corrected", too_long) if linear and corrected < SECONDS else ("simulated", too_long)
 

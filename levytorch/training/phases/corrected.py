@@ -81,12 +81,12 @@ class Corrected(CenteredRounds):
         if auto and self.reached and far < GOOD:
             self.go_back()
             setting.leave()
-            course.stay_frozen(f"it is off by less than {GOOD} standard errors everywhere")
+            course.stay_frozen(f"its bias is below {GOOD} standard errors everywhere")
             return None
         setting.follow()
         course.answer = self
         if auto and not self.reached:
-            course.reason += "; rounds on the centered score did not show how far the frozen law is off"
+            course.reason += "; the bias of the frozen law could not be determined"
         elif auto:
             course.reason += f"; the frozen law would change the estimates by up to {far:.2g} standard errors"
         return None

@@ -384,7 +384,7 @@ class ExactEngine(FisherEngine):
 
     def unfinished(self, optimizer: Optimizer) -> str:
         if not self.moves:
-            return "rounds on the centered score came no nearer to its root"
+            return "the iteration of the corrected law did not converge"
         return super().unfinished(optimizer)
 
 

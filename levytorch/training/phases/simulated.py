@@ -118,7 +118,7 @@ class _Reported(FisherEngine):
         return self._objective
 
     def unfinished(self, optimizer: Optimizer | None) -> str:
-        return "rounds on the centered score came no nearer to its root"
+        return "the iteration of the corrected law did not converge"
 
 
 def simulated_objective(likelihood: Likelihood, batch: FullBatch, samples: FullBatch | None) -> SimulatedObjective:
@@ -272,13 +272,13 @@ class SimulatedRounds(CoupledRounds):
         auto = course.problem.settings.law == "auto"
         if auto and not self.reached:
             self.go_back()
-            reason = "the rounds of the simulated law did not come to a root, so that its answer is not used"
+            reason = "the iteration of the simulated law did not converge, so its result is not used"
             course.stay_frozen(reason, judged=False)
             return None
         far = self._off_by() if auto else math.inf
         if auto and far < GOOD:
             self.go_back()
-            course.stay_frozen(f"it is off by less than {GOOD} standard errors everywhere, as simulations show")
+            course.stay_frozen(f"its bias is below {GOOD} standard errors everywhere, as simulations show")
             return None
         if isinstance(self.linear, TangentHead):
             course.end.likelihood.head.set_flat(self.linear.parameters_of_head())
