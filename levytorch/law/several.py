@@ -31,8 +31,8 @@ def is_matrix(D_o: Tensor, dim: int, batch: Sequence[int]) -> bool:
         return False
     if tuple(batch[-2:]) == (dim, dim) and D_o.dim() <= len(batch):
         raise InputError(
-            f"D_o must not be ambiguous (a matrix, or one number per sample), found shape {tuple(D_o.shape)} for samples "
-            f"of shape {tuple(batch)}; flatten the samples, so that D_o is [n] or [n, {dim}, {dim}]."
+            f"D_o must not be ambiguous (a matrix, or one number per sample), found shape {tuple(D_o.shape)} for "
+            f"samples of shape {tuple(batch)}; flatten the samples, so that D_o is [n] or [n, {dim}, {dim}]."
         )
     return True
 

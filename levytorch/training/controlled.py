@@ -190,7 +190,8 @@ class CountedActions(OfHead, Reported):
         if thin > ALARM:
             warnings.warn(
                 f"{100 * thin:.0f} % of the policy's actions at observed states are supported by fewer than {FEW} "
-                f"pairs {kind}: V extrapolates there; see .effective_pairs, or compare policies closer to that of the data.",
+                f"pairs {kind}: V extrapolates there; see .effective_pairs, or compare policies closer to "
+                "that of the data.",
                 LevytorchWarning,
                 stacklevel=3,
             )
