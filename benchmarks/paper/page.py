@@ -34,11 +34,11 @@ How to read the tables:
 
 - **Errors** are relative L2 errors: median (worst) over the replicas. *bias of D_f* is that of the mean of D_f over the
   cell, ± its standard error. *outliers* are numbers of replicas for b/D_o/D_f: {definition}.
-- **Sizes.** Tables show the smallest and the largest number of trajectories. The linked CSV files have all of them.
+- **Sizes.** Tables show the largest number of trajectories, the linked CSV files and the figures all of them.
 - **Rates** are slopes of log(root mean square error) over log(trajectories), pooled and for each coefficient.
-- **Standard errors**: *coverage* is the share of the truth within the 95 % bands. For constants *z* is
-  (estimate − truth) / standard error, to be compared with N(0, 1) by the Kolmogorov-Smirnov p-value *ks p*. The small
-  samples of a seed are part of its larger ones, so that p is a little too small.
+- **Calibration of the standard errors** (CSV files, all sizes): *coverage* is the share of the truth within the 95 %
+  bands. For constants *z* is (estimate − truth) / standard error, compared with N(0, 1) by the Kolmogorov-Smirnov
+  p-value *ks p*. The small samples of a seed are part of its larger ones, so that p is a little too small.
 - **Value functions** have beta = 0.1 and V = cos³(2x) for the true coefficients. *V - mean V* is the error without the
   mean of V. The mean is that of the reward over the stationary law divided by beta, so that a small error of the
   coefficients counts ten times. The last column counts replicas with a better V than without the correction."""

@@ -176,7 +176,8 @@ def experiment(one: Experiment, runs: Runs, roots: Sequence[Path], out: Path) ->
     if "calibration" in found:
         rows = tables.calibrations(runs, tables.SIZELESS)
         if len(rows):
-            blocks += _table("Standard errors, all sizes", "calibration", one, markdown(rows, keep=KEEP), out)
+            _write("calibration", one, markdown(rows, keep=KEEP), out)
+            blocks.append(f"[Calibration of the standard errors](tables/{one.name}_calibration.csv).")
     if one.name in ("censored_variable", "censored_constant") and "values" in found:
         blocks += _table(
             "Value functions, errors in %", "values", one, markdown(_compact_values(found["values"]), keep=KEEP), out
@@ -186,11 +187,14 @@ def experiment(one: Experiment, runs: Runs, roots: Sequence[Path], out: Path) ->
 
 def _table(title: str, kind: str, one: Experiment, complete: str, out: Path) -> list[str]:
     """A table of the page under its title, which links to the complete one where rows are left out."""
-    write_text(out / "tables" / f"{one.name}_{kind}.csv", tables.as_csv(complete))
-    text = tables.smallest_and_largest(complete)
-    text = tables.default_reach(text) if kind == "calibration" else text
+    _write(kind, one, complete, out)
+    text = tables.largest(tables.default_reach(complete))
     link = f" ([all rows](tables/{one.name}_{kind}.csv))" if text != complete else ""
     return [f"{title}{link}:", text]
+
+
+def _write(kind: str, one: Experiment, complete: str, out: Path) -> None:
+    write_text(out / "tables" / f"{one.name}_{kind}.csv", tables.as_csv(complete))
 
 
 def _rates(rows: Sequence[dict[str, Any]], *, exact: bool) -> list[str]:

@@ -280,23 +280,23 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
 
 
-def smallest_and_largest(table: str) -> str:
-    """A Markdown table without the sizes between the smallest and the largest number of trajectories of each group."""
+def largest(table: str) -> str:
+    """A Markdown table with the largest number of trajectories of each group only."""
     head, line, *rows = table.splitlines()
     names = cells(head)
     if "trajectories" not in names:
         return table
     size = names.index("trajectories")
     group = [k for k, name in enumerate(names) if name in ("alpha", "engine", "reach", "arm")]
-    found: dict[tuple[str, ...], list[str]] = {}
-    for row in rows:
-        found.setdefault(tuple(cells(row)[k] for k in group), []).append(row)
+    found: dict[tuple[str, ...], str] = {}
 
     def number(row: str) -> int:
         return int(cells(row)[size].replace(",", ""))
 
-    kept = {row for own in found.values() for row in (min(own, key=number), max(own, key=number))}
-    return "\n".join([head, line, *(row for row in rows if row in kept)])
+    for row in rows:
+        key = tuple(cells(row)[k] for k in group)
+        found[key] = max(found.get(key, row), row, key=number)
+    return "\n".join([head, line, *found.values()])
 
 
 def default_reach(table: str) -> str:
